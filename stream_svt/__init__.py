@@ -1,0 +1,1 @@
+"""Sparse Vector alerts on Kafka streams under differential privacy."""

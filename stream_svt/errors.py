@@ -1,0 +1,94 @@
+"""Every exception of the package, grouped by who can mend it.
+
+A message names the place, what was found, what was expected and what happens next. It never holds a query
+value, the result of a comparison, noise or a noisy threshold: messages reach logs, and logs are released.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class StreamSvtError(Exception):
+    """Root of all errors raised on purpose by this package.
+
+    ``retriable`` tells a supervisor whether doing the same again can succeed; ``exit_code`` is what the
+    command line returns when the error ends a command.
+    """
+
+    retriable: bool = False
+    exit_code: int = 1
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Problem:
+    """One thing wrong with a configuration: where it stands, what is wrong and what to write instead."""
+
+    line: int
+    field: str
+    message: str
+
+    def __str__(self) -> str:
+        """Return ``line N: field: message``; without the line where the text has none to show."""
+        place = f"line {self.line}: " if self.line else ""
+        name = f"{self.field}: " if self.field else ""
+        return f"{place}{name}{self.message}"
+
+
+class ConfigError(StreamSvtError):
+    """The operator's configuration cannot be used; every problem found is in ``problems``, by line."""
+
+    exit_code = 2
+
+    def __init__(self, problems: list[Problem], source: str = "configuration") -> None:
+        self.problems = sorted(problems)
+        self.source = source
+        noun = "problem" if len(self.problems) == 1 else "problems"
+        lines = "".join(f"\n  {problem}" for problem in self.problems)
+        super().__init__(f"{source}: {len(self.problems)} {noun}{lines}")
+
+
+class MisuseError(StreamSvtError):
+    """A caller's bug: the object was asked for something its contract excludes. Its state is unchanged."""
+
+
+class RunExhausted(MisuseError):
+    """A run whose tops are all used was stepped again; no noise was drawn."""
+
+
+class PackingError(MisuseError):
+    """The identity of a test does not fit the packing that keys its noise; the test is refused."""
+
+
+class BudgetExceeded(StreamSvtError):
+    """A charge or reservation does not fit the limit; nothing was changed. The design working, not a fault."""
+
+    def __init__(self, message: str, *, spent: int, reserved: int, asked: int, limit: int) -> None:
+        self.spent, self.reserved, self.asked, self.limit = spent, reserved, asked, limit
+        super().__init__(message)
+
+
+class UnreadableState(StreamSvtError):
+    """Stored state cannot be trusted or read; the shard stops and must never start afresh in its place."""
+
+    exit_code = 4
+
+
+class StateRolledBack(UnreadableState):
+    """The stored state is older than the alerts already published; going on would refill spent budgets."""
+
+
+class RecordsLost(StreamSvtError):
+    """Retention or deletion took query records that were not processed yet."""
+
+    exit_code = 4
+
+
+class BrokerError(StreamSvtError):
+    """The brokers refused or could not be reached; the message names the cause and the remedy."""
+
+    exit_code = 3
+
+
+class CommandRefused(StreamSvtError):
+    """A control command does not apply; the reason is sent back to who issued it."""
