@@ -1,0 +1,235 @@
+"""The only module that builds what may leave the trusted zone.
+
+Everything an adversary may read about an outcome is one of the records below: alerts, lifecycle events and the
+views from which metrics, the status API and the demo's screen are drawn. A field belongs here only if it is
+public, a released outcome of a charged test, or an account of charges.
+
+Amounts of privacy loss are written as decimal numbers with at most nine (epsilon) or twelve (rho) decimals, so
+``round(amount * 10**9)`` gives the ledger's exact integer back.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+CONTENT_TYPE = "application/cloudevents+json; charset=utf-8"
+
+
+class EventType(StrEnum):
+    """CloudEvents types. The list is permanent: a meaning never changes, a kind is never removed."""
+
+    ALERT = "io.stream-svt.alert.v1"
+    DECLARED = "io.stream-svt.budget.declared.v1"
+    BUDGET_RAISED = "io.stream-svt.budget.raised.v1"
+    RUN_STARTED = "io.stream-svt.run.started.v1"
+    RUN_HALTED = "io.stream-svt.run.halted.v1"
+    RUN_CLOSED = "io.stream-svt.run.closed.v1"
+    EXHAUSTED = "io.stream-svt.monitor.exhausted.v1"
+    MUTED = "io.stream-svt.series.muted.v1"
+    PAUSED = "io.stream-svt.monitor.paused.v1"
+    RESUMED = "io.stream-svt.monitor.resumed.v1"
+    SPEC_CHANGED = "io.stream-svt.spec.changed.v1"
+    LOSS_ACCEPTED = "io.stream-svt.loss.accepted.v1"
+    MARKED_EXHAUSTED = "io.stream-svt.budget.marked-exhausted.v1"
+    COMMAND_REPLY = "io.stream-svt.command.reply.v1"
+
+
+class Account(msgspec.Struct, frozen=True, kw_only=True):
+    """A dataset's books after an event.
+
+    ``charge`` is what this event added to ``spent``; ``measure`` is "epsilon" or "rho" and holds for all four.
+    """
+
+    measure: str
+    charge: float
+    spent: float
+    reserved: float
+    limit: float
+
+
+class Position(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the query stands on Kafka; ``row`` counts inside a columnar record and is 0 for JSON."""
+
+    topic: str
+    partition: int
+    offset: int
+    row: int
+
+
+class NoiseLaw(msgspec.Struct, frozen=True, kw_only=True):
+    """A noise family ("exponential", "laplace") and its scale in real units, public by configuration."""
+
+    family: str
+    scale: float
+
+
+class Alert(msgspec.Struct, frozen=True, kw_only=True):
+    """A top: one released outcome of a charged test.
+
+    Attributes
+    ----------
+    query_id, position, series
+        The query that was tested.
+    threshold, correction, gap
+        Real units. The noisy value exceeded the corrected noisy threshold by ``gap`` (0 or more).
+    branch, attempt
+        Which branch of the mechanism fired, at which attempt (1 is the first test).
+    estimate
+        Threshold + correction + gap less the mean noise; unbiased only before selection, None where the bound
+        is not certified.
+    bound, beta
+        With probability 1 - ``beta`` the true value is at least ``bound``, whatever was reported before; None
+        where nothing can be certified.
+    run, top
+        Number of the run within dataset and monitor, and of this top within the run, both from 1.
+    """
+
+    dataset: str
+    monitor: str
+    series: str | None
+    query_id: str
+    position: Position
+    threshold: float
+    correction: float
+    gap: float
+    branch: str
+    attempt: int
+    threshold_noise: NoiseLaw
+    query_noise: NoiseLaw
+    estimate: float | None
+    bound: float | None
+    beta: float
+    run: int
+    top: int
+    account: Account
+    spec_hash: str
+
+
+class Lifecycle(msgspec.Struct, frozen=True, kw_only=True):
+    """Anything else that happened to a monitor, a dataset or a shard; ``type`` of the event says what.
+
+    ``reason`` is one of a fixed set of words; ``detail`` holds further public facts (the new limit, the mute's
+    end, the changed fields, a command's id and result).
+    """
+
+    dataset: str
+    monitor: str
+    run: int
+    reason: str
+    account: Account | None
+    detail: dict[str, Any] = {}
+
+
+class ReleasedEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """One event, complete but for its time, which the service freezes when it enters the outbox.
+
+    Attributes
+    ----------
+    type
+        What happened.
+    id
+        Function of application, dataset, monitor, run and the dataset's event number: the same event has the
+        same id however often it is computed or read.
+    sequence
+        Number of the event in its shard, from 1, without gaps.
+    subject
+        "dataset" or "dataset/series".
+    data
+        The content.
+    """
+
+    type: EventType
+    id: str
+    sequence: int
+    subject: str
+    data: Alert | Lifecycle
+
+
+class MonitorView(msgspec.Struct, frozen=True, kw_only=True):
+    """Released state of one monitor on one dataset, as of the last commit.
+
+    ``state`` is idle, running, halted, exhausted or paused; ``tops``, ``runs`` and ``halts`` count since the
+    dataset was declared, ``run_tops`` in the open run; amounts are in the ledger's measure.
+    """
+
+    monitor: str
+    state: str
+    run: int
+    run_tops: int
+    tops: int
+    runs: int
+    halts: int
+    spent: float
+    run_left: float
+    muted: int
+    queued: int
+    top_branch_only: bool
+
+
+class DatasetView(msgspec.Struct, frozen=True, kw_only=True):
+    """Released state of one dataset and its monitors, as of the last commit."""
+
+    dataset: str
+    shard: int
+    unit: str
+    measure: str
+    limit: float
+    spent: float
+    reserved: float
+    monitors: list[MonitorView]
+
+
+_ENCODER = msgspec.json.Encoder()
+
+
+def encode(event: ReleasedEvent, *, application: str, shard: int, time: str) -> bytes:
+    """Return the event as a CloudEvents 1.0 JSON document; ``time`` is RFC 3339 text."""
+    return _ENCODER.encode(
+        {
+            "specversion": "1.0",
+            "id": event.id,
+            "source": f"/stream-svt/{application}",
+            "type": event.type.value,
+            "subject": event.subject,
+            "time": time,
+            "datacontenttype": "application/json",
+            "shard": shard,
+            "sequence": event.sequence,
+            "data": event.data,
+        }
+    )
+
+
+class Envelope(msgspec.Struct, frozen=True):
+    """The attributes of a received event; ``data`` is still encoded."""
+
+    specversion: str
+    id: str
+    source: str
+    type: str
+    subject: str
+    time: str
+    shard: int
+    sequence: int
+    data: msgspec.Raw
+
+
+_ENVELOPE = msgspec.json.Decoder(Envelope)
+_ALERT = msgspec.json.Decoder(Alert)
+_LIFECYCLE = msgspec.json.Decoder(Lifecycle)
+
+
+def decode(record: bytes) -> tuple[Envelope, Alert | Lifecycle]:
+    """Return envelope and content of an encoded event.
+
+    Raises
+    ------
+    msgspec.DecodeError
+        The record is not an event of this package.
+    """
+    envelope = _ENVELOPE.decode(record)
+    decoder = _ALERT if envelope.type == EventType.ALERT else _LIFECYCLE
+    return envelope, decoder.decode(envelope.data)
