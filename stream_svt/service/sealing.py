@@ -1,0 +1,178 @@
+"""How state records look on the state topic: framed, bound to their place, and sealed when a key is configured.
+
+Frame, all integers big-endian::
+
+    version 1 | kind 1 | sequence 8 | plain:  check 16                      | content
+                                    | sealed: key id 8, salt 16, nonce 12   | AES-256-GCM(content), tag 16
+
+Sealed or not, a record is bound to cluster, application, topic, shard, record key and the sequence of the
+transaction that wrote it: a record that was moved, cut, changed or written by another application does not open.
+Without a key the check is a plain digest: it finds accidents, not an adversary who may write to the topic.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from stream_svt.errors import UnreadableState
+
+VERSION = 1
+PLAIN, SEALED = 0, 1
+KEY_BYTES = 32
+SALT_BYTES = 16
+NONCE_BYTES = 12
+CHECK_BYTES = 16
+KEY_ID_BYTES = 8
+NO_KEY = "none"
+
+_HEAD = struct.Struct(">BBQ")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a record belongs; part of what its seal vouches for."""
+
+    cluster: str
+    application: str
+    topic: str
+    shard: int
+
+    def bind(self, key: bytes, sequence: int) -> bytes:
+        """Return the unambiguous text of this place, a record key and a sequence."""
+        names = [self.cluster.encode(), self.application.encode(), self.topic.encode(), key]
+        return struct.pack(">BIQ", VERSION, self.shard, sequence) + b"".join(
+            struct.pack(">I", len(name)) + name for name in names
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A record's content with the sequence that wrote it and the id of the key that sealed it (or "none")."""
+
+    sequence: int
+    content: bytes
+    key_id: str
+
+
+def key_id(master: bytes) -> bytes:
+    """Return the public name of a master key: eight bytes that say nothing about it."""
+    return HKDF(hashes.SHA256(), KEY_ID_BYTES, None, b"stream-svt key id").derive(master)
+
+
+def describe(key: bytes) -> str:
+    """Return a record key as text for a message."""
+    return repr(key.decode("utf-8", "backslashreplace"))
+
+
+class Sealing:
+    """Seals and opens the records of one shard during one tenure.
+
+    Parameters
+    ----------
+    place
+        Where the records belong.
+    masters
+        Master keys of 32 bytes: the first seals, all of them open. Empty: records are written plain.
+    entropy
+        Source of random bytes, for the tenure's salt and one nonce per record.
+    """
+
+    def __init__(
+        self, place: Place, masters: Sequence[bytes] = (), entropy: Callable[[int], bytes] = os.urandom
+    ) -> None:
+        for master in masters:
+            if len(master) != KEY_BYTES:
+                raise UnreadableState(f"a sealing key has {len(master)} bytes, expected {KEY_BYTES}")
+        self._place = place
+        self._entropy = entropy
+        self._masters = {key_id(master): master for master in masters}
+        self._ciphers: dict[bytes, AESGCM] = {}
+        self._prefix = b""
+        self.key_id = NO_KEY
+        if masters:
+            first = key_id(masters[0])
+            self.key_id = first.hex()
+            self._prefix = first + entropy(SALT_BYTES)
+            self._seal = self._cipher(self._prefix)
+
+    def seal(self, key: bytes, sequence: int, content: bytes) -> bytes:
+        """Return the record that carries ``content`` under ``key`` in transaction ``sequence``."""
+        bound = self._place.bind(key, sequence)
+        if not self._prefix:
+            return _HEAD.pack(VERSION, PLAIN, sequence) + _check(bound, content) + content
+        nonce = self._entropy(NONCE_BYTES)
+        sealed = self._seal.encrypt(nonce, content, bound)
+        return _HEAD.pack(VERSION, SEALED, sequence) + self._prefix + nonce + sealed
+
+    def open(self, key: bytes, record: bytes) -> Opened:
+        """Return what a record carries.
+
+        Raises
+        ------
+        UnreadableState
+            The record was cut, changed, moved, or sealed with a key that is not configured.
+        """
+        if len(record) < _HEAD.size:
+            raise self._refuse(key, f"it is cut off after {len(record)} bytes")
+        version, kind, sequence = _HEAD.unpack_from(record)
+        if version != VERSION or kind not in (PLAIN, SEALED):
+            raise self._refuse(
+                key, f"it has format {version}.{kind}, this version reads {VERSION}.0 and {VERSION}.1"
+            )
+        body = record[_HEAD.size :]
+        bound = self._place.bind(key, sequence)
+        if kind == PLAIN:
+            check, content = body[:CHECK_BYTES], body[CHECK_BYTES:]
+            if not hmac.compare_digest(check, _check(bound, content)):
+                raise self._refuse(key, "it was changed or cut, or belongs to another place")
+            return Opened(sequence, content, NO_KEY)
+        prefix_end = KEY_ID_BYTES + SALT_BYTES
+        prefix, nonce = body[:prefix_end], body[prefix_end : prefix_end + NONCE_BYTES]
+        if len(nonce) < NONCE_BYTES:
+            raise self._refuse(key, f"it is cut off after {len(record)} bytes")
+        name = prefix[:KEY_ID_BYTES]
+        if name not in self._masters:
+            known = ", ".join(known.hex() for known in self._masters) or "none"
+            raise self._refuse(
+                key,
+                f"it is sealed with key {name.hex()}, configured: {known}; add the key's file to "
+                "sealing.previous_key_files",
+            )
+        try:
+            content = self._cipher(prefix).decrypt(nonce, body[prefix_end + NONCE_BYTES :], bound)
+        except InvalidTag:
+            raise self._refuse(key, "its seal is broken: it was changed or cut, or belongs to another place") from None
+        return Opened(sequence, content, name.hex())
+
+    def _cipher(self, prefix: bytes) -> AESGCM:
+        cipher = self._ciphers.get(prefix)
+        if cipher is None:
+            master, salt = self._masters[prefix[:KEY_ID_BYTES]], prefix[KEY_ID_BYTES:]
+            info = b"stream-svt state" + struct.pack(">I", self._place.shard)
+            cipher = AESGCM(HKDF(hashes.SHA256(), KEY_BYTES, salt, info).derive(master))
+            self._ciphers[prefix] = cipher
+        return cipher
+
+    def _refuse(self, key: bytes, why: str) -> UnreadableState:
+        place = self._place
+        return UnreadableState(
+            f"state record {describe(key)} of shard {place.shard} on topic {place.topic!r} cannot be opened for "
+            f"application {place.application!r} on cluster {place.cluster!r}: {why}. The shard is stopped; "
+            "nothing was changed."
+        )
+
+
+def _check(bound: bytes, content: bytes) -> bytes:
+    digest = hashlib.blake2b(bound, digest_size=CHECK_BYTES)
+    digest.update(content)
+    return digest.digest()
