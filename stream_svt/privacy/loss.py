@@ -1,0 +1,158 @@
+"""Privacy loss in whole units: exact parsing, rounding, text for people, and zCDP prices.
+
+A ledger counts integers. One unit is 1e-9 of epsilon for pure differential privacy and 1e-12 of rho for zCDP,
+so sums are exact and a limit is never passed by rounding. Limits and losses that somebody declares round down
+(the noise is derived from the rounded figure, so noise and charge agree); prices computed here round up.
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from enum import StrEnum
+from fractions import Fraction
+from math import ceil, floor
+
+EPSILON_UNITS = 10**9
+"""Units in an epsilon of 1."""
+
+RHO_UNITS = 10**12
+"""Units in a rho of 1."""
+
+# An exponent beyond three digits would make Fraction build a number of that many digits.
+_NUMBER = re.compile(r"[-+]?(?:\d{1,60}(?:\.\d{0,60})?|\.\d{1,60})(?:[eE][-+]?\d{1,3})?", re.ASCII)
+_RATIO = re.compile(r"([-+]?\d{1,60}) ?/ ?(\d{1,60})", re.ASCII)
+
+
+class Kind(StrEnum):
+    """The privacy measure a ledger counts in."""
+
+    PURE = "pure"
+    ZCDP = "zcdp"
+
+    @property
+    def units(self) -> int:
+        """Ledger units in a loss of 1."""
+        return EPSILON_UNITS if self is Kind.PURE else RHO_UNITS
+
+    @property
+    def measure(self) -> str:
+        """Name of the loss: "epsilon" or "rho"."""
+        return "epsilon" if self is Kind.PURE else "rho"
+
+
+def exact(number: int | str | Decimal | Fraction) -> Fraction:
+    """Return the rational number that an integer, a decimal or a text ("0.25", "1e-3", "1/3") denotes.
+
+    Binary floats are refused: 0.1 as a float is not one tenth.
+
+    >>> exact("0.1") + exact("1/5")
+    Fraction(3, 10)
+
+    Raises
+    ------
+    ValueError
+        The text is not a finite number, or has more than 60 digits or an exponent of more than three digits.
+    TypeError
+        A float, a bool or anything else that does not denote an exact number.
+    """
+    if isinstance(number, bool) or not isinstance(number, int | str | Decimal | Fraction):
+        raise TypeError("expected an integer, a decimal or a text such as '0.25' or '1/3'")
+    if isinstance(number, int | Fraction):
+        return Fraction(number)
+    text = str(number).strip()
+    if _NUMBER.fullmatch(text):
+        return Fraction(text)
+    ratio = _RATIO.fullmatch(text)
+    if ratio is None:
+        raise ValueError("not a number: expected something like 4, 0.25, 1e-3 or 1/3")
+    if int(ratio[2]) == 0:
+        raise ValueError("not a number: it divides by zero")
+    return Fraction(int(ratio[1]), int(ratio[2]))
+
+
+def to_units(loss: Fraction, kind: Kind) -> int:
+    """Return a declared loss in ledger units, rounded down.
+
+    >>> to_units(exact("1/3"), Kind.PURE)
+    333333333
+    """
+    return floor(loss * kind.units)
+
+
+def to_loss(units: int, kind: Kind) -> Fraction:
+    """Return the exact loss that a number of ledger units stands for."""
+    return Fraction(units, kind.units)
+
+
+def to_float(units: int, kind: Kind) -> float:
+    """Return the loss as a float for reports; ``round(result * kind.units)`` is the units below 2**53."""
+    return units / kind.units
+
+
+def as_text(units: int, kind: Kind) -> str:
+    """Return the loss as exact decimal text without trailing zeros.
+
+    >>> as_text(250_000_000, Kind.PURE), as_text(4 * 10**12, Kind.ZCDP)
+    ('0.25', '4')
+    """
+    whole, rest = divmod(abs(units), kind.units)
+    digits = len(str(kind.units)) - 1
+    decimals = f"{rest:0{digits}d}".rstrip("0")
+    sign = "-" if units < 0 else ""
+    return f"{sign}{whole}.{decimals}" if decimals else f"{sign}{whole}"
+
+
+def _squared(loss: int, parts: int) -> int:
+    """Return (loss in epsilon units)**2 / parts in rho units, rounded up."""
+    return ceil(Fraction(loss * loss * RHO_UNITS, parts * EPSILON_UNITS**2))
+
+
+def zcdp_general(total: int) -> int:
+    """Return the rho units of a run of ``total`` epsilon units on queries that may move in any direction.
+
+    The log-ratio lies in [-e, e]: rho = e**2 / 2. Also the price of noisy top-k and of the exponential
+    mechanism when gaps are released.
+
+    >>> as_text(zcdp_general(EPSILON_UNITS), Kind.ZCDP)
+    '0.5'
+    """
+    return _squared(_counted(total, "total"), 2)
+
+
+def zcdp_monotone(threshold: int, query: int, cutoff: int) -> int:
+    """Return the rho units of a monotone run with one shared threshold and up to ``cutoff`` tops with gaps.
+
+    ``threshold`` and ``query`` are epsilon units e0 and e1. The log-ratio lies in [-(e0 + c e1), c e1]:
+    rho = (e0 + 2 c e1)**2 / 8.
+
+    >>> as_text(zcdp_monotone(EPSILON_UNITS, EPSILON_UNITS, 1), Kind.ZCDP)
+    '1.125'
+    """
+    if cutoff < 1:
+        raise ValueError("cutoff must be at least 1")
+    return _squared(_counted(threshold, "threshold") + 2 * cutoff * _counted(query, "query"), 8)
+
+
+def zcdp_resample(threshold: int, query: int) -> int:
+    """Return the rho units of each threshold drawn when every top is followed by a new threshold, monotone.
+
+    This is a run with cutoff 1, (e0 + 2 e1)**2 / 8; ``c`` tops cost ``c`` times as much.
+    """
+    return zcdp_monotone(threshold, query, 1)
+
+
+def zcdp_adaptive(total: int, threshold: int) -> int:
+    """Return the rho units of a monotone run with several branches and a total of ``total`` epsilon units.
+
+    The log-ratio lies in [-B, B - e0], for any number of branches: rho = (2 B - e0)**2 / 8.
+    """
+    if threshold > total:
+        raise ValueError("the threshold's share cannot exceed the total")
+    return _squared(2 * _counted(total, "total") - _counted(threshold, "threshold"), 8)
+
+
+def _counted(units: int, name: str) -> int:
+    if type(units) is not int or units < 0:
+        raise ValueError(f"{name} must be a whole number of epsilon units, 0 or more")
+    return units
