@@ -1,0 +1,273 @@
+"""Threshold corrections: how far above the threshold a noisy answer must come before it is reported.
+
+A correction is public: it may depend on the attempt and on past outputs, never on a value, and then costs
+nothing. It is measured in scales of the query noise (scale s = 1/rate grid steps) and rounded up to the grid.
+Each correction also knows the split of epsilon it works best with: w = epsilon of all queries / epsilon of the
+threshold. General (not monotonic) queries have twice the query scale at the same epsilon, so w is chosen to keep
+threshold scale / query scale where it was.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Protocol
+
+from stream_svt.errors import MisuseError
+from stream_svt.mechanisms.lattice import CORRECTION_LIMIT
+from stream_svt.mechanisms.noise import Noise, mean
+
+UPPER_BRANCH_SCALES = 9
+"""Correction of the cheap branches under annealing, in their own scales: 12 trades a third of the extra alerts
+for a precision that holds even where most items lie near the threshold."""
+
+_SPLIT_DENOMINATOR = 10**6
+
+
+class Correction(Protocol):
+    """How the bar of a test is raised, by attempt."""
+
+    def table(
+        self,
+        scale: Fraction,
+        *,
+        branches: int = 1,
+        noise: Noise = Noise.EXPONENTIAL,
+        base: bool = True,
+        threshold_mean: float = 0.0,
+    ) -> tuple[int, ...]:
+        """Corrections in grid steps by attempt number; the last one holds for all later attempts.
+
+        Parameters
+        ----------
+        scale
+            Query-noise scale of the branch, 1/rate, in grid steps.
+        branches
+            Number of branches that test every query.
+        noise
+            Family of the query noise.
+        base
+            Whether this is the last and most accurate branch.
+        threshold_mean
+            Mean of the threshold noise in grid steps.
+        """
+        ...
+
+    def default_split(self, cutoff: int, monotonic: bool) -> Fraction:
+        """Epsilon of all queries divided by epsilon of the threshold."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exposure:
+    """For streams: tolerate `false_alerts` over all the tests that the budget must last for.
+
+    r = s ln(branches * expected_queries * attempts / false_alerts): a query exactly on the noisy threshold is
+    then reported by chance with probability at most false_alerts / expected_queries, however often it is
+    retried. Every retry is paid for here, with s ln(attempts).
+    """
+
+    expected_queries: int
+    false_alerts: Fraction
+    attempts: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse settings without a meaning."""
+        if self.expected_queries < 1 or self.false_alerts <= 0 or self.attempts < 1:
+            raise MisuseError("exposure needs expected_queries >= 1, false_alerts > 0 and attempts >= 1")
+
+    def table(
+        self,
+        scale: Fraction,
+        *,
+        branches: int = 1,
+        noise: Noise = Noise.EXPONENTIAL,
+        base: bool = True,
+        threshold_mean: float = 0.0,
+    ) -> tuple[int, ...]:
+        """One correction for all attempts; never below 0."""
+        tests = Fraction(branches * self.expected_queries * self.attempts) / self.false_alerts
+        return (_steps(scale, max(0.0, math.log(tests))),)
+
+    def default_split(self, cutoff: int, monotonic: bool) -> Fraction:
+        """c/2: the threshold noise is half as wide as the query noise."""
+        return Fraction(cutoff, 2) if monotonic else Fraction(cutoff)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Annealed:
+    """For finite sets: the bar falls from `start` to `end` query-noise scales by `step`, one pass after another.
+
+    Approaches the accuracy of ranking all noisy answers without knowing the workload. Not for open streams,
+    where fresh queries would keep reaching the last and lowest bar. `end` = -3 suits exponential threshold
+    noise; stop higher (3 to 6) where precision matters more than filling the cutoff.
+    """
+
+    start: Fraction = Fraction(12)
+    end: Fraction = Fraction(-3)
+    step: Fraction = Fraction(1)
+
+    def __post_init__(self) -> None:
+        """Refuse schedules that do not fall, and those longer than attempts can be numbered."""
+        if self.step <= 0 or self.end > self.start:
+            raise MisuseError("an annealed correction falls: start >= end and step > 0")
+        if self.passes > 256:
+            raise MisuseError("an annealed correction has at most 256 passes; widen its step")
+
+    @property
+    def passes(self) -> int:
+        """Number of attempts from start to end, both included where the step meets them."""
+        return int((self.start - self.end) // self.step) + 1
+
+    def table(
+        self,
+        scale: Fraction,
+        *,
+        branches: int = 1,
+        noise: Noise = Noise.EXPONENTIAL,
+        base: bool = True,
+        threshold_mean: float = 0.0,
+    ) -> tuple[int, ...]:
+        """One correction a pass; cheap branches stay at nine of their own, wider scales throughout.
+
+        Annealing them down as well would spend the budget on noise: nine scales of a branch that costs an
+        eighth are 72 scales of the base branch.
+        """
+        if not base:
+            return (_steps(scale, UPPER_BRANCH_SCALES),)
+        return tuple(_steps(scale, self.start - j * self.step) for j in range(self.passes))
+
+    def default_split(self, cutoff: int, monotonic: bool) -> Fraction:
+        """c: threshold noise as wide as the query noise; it only shifts the sweep."""
+        return Fraction(cutoff if monotonic else 2 * cutoff)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Optimal:
+    """The correction of Liu et al. (2024): argmax of G(r)^k (1 - G(r)), k = queries/cutoff, G the law of the noise.
+
+    The maximum is at 1 - G(r) = 1/(k + 1), for exponential noise at r = s ln(k + 1). Kept while retrying, it
+    multiplies the exposure by the number of attempts; `Exposure` accounts for them.
+    """
+
+    queries: int
+    cutoff: int
+
+    def __post_init__(self) -> None:
+        """Refuse settings without a meaning."""
+        if self.queries < 1 or self.cutoff < 1:
+            raise MisuseError("the optimal correction needs queries >= 1 and cutoff >= 1")
+
+    def table(
+        self,
+        scale: Fraction,
+        *,
+        branches: int = 1,
+        noise: Noise = Noise.EXPONENTIAL,
+        base: bool = True,
+        threshold_mean: float = 0.0,
+    ) -> tuple[int, ...]:
+        """One correction for all attempts; the Laplace tail is half the exponential one."""
+        odds = Fraction(self.queries, self.cutoff) + 1
+        if noise is Noise.LAPLACE:
+            odds /= 2
+        return (_steps(scale, max(0.0, math.log(odds))),)
+
+    def default_split(self, cutoff: int, monotonic: bool) -> Fraction:
+        """c^(2/3), or (2c)^(2/3) for general queries."""
+        return _published_split(cutoff, monotonic)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mean:
+    """Take away the means of both noises, so that an answer on the threshold is compared without bias."""
+
+    def table(
+        self,
+        scale: Fraction,
+        *,
+        branches: int = 1,
+        noise: Noise = Noise.EXPONENTIAL,
+        base: bool = True,
+        threshold_mean: float = 0.0,
+    ) -> tuple[int, ...]:
+        """Mean of the query noise less that of the threshold noise, for all attempts."""
+        return (_bounded(math.ceil(mean(noise, 1 / scale) - threshold_mean)),)
+
+    def default_split(self, cutoff: int, monotonic: bool) -> Fraction:
+        """c^(2/3), or (2c)^(2/3) for general queries."""
+        return _published_split(cutoff, monotonic)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uncorrected:
+    """No correction."""
+
+    def table(
+        self,
+        scale: Fraction,
+        *,
+        branches: int = 1,
+        noise: Noise = Noise.EXPONENTIAL,
+        base: bool = True,
+        threshold_mean: float = 0.0,
+    ) -> tuple[int, ...]:
+        """Zero for all attempts."""
+        return (0,)
+
+    def default_split(self, cutoff: int, monotonic: bool) -> Fraction:
+        """c^(2/3), or (2c)^(2/3) for general queries."""
+        return _published_split(cutoff, monotonic)
+
+
+@dataclass(frozen=True, slots=True)
+class Explicit:
+    """Corrections written down by the user, in grid steps by attempt number."""
+
+    corrections: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse an empty table and numbers beyond the lattice."""
+        if not self.corrections:
+            raise MisuseError("a table of corrections needs at least one number")
+        for number in self.corrections:
+            _bounded(number)
+
+    def table(
+        self,
+        scale: Fraction,
+        *,
+        branches: int = 1,
+        noise: Noise = Noise.EXPONENTIAL,
+        base: bool = True,
+        threshold_mean: float = 0.0,
+    ) -> tuple[int, ...]:
+        """Return the numbers as given."""
+        return self.corrections
+
+    def default_split(self, cutoff: int, monotonic: bool) -> Fraction:
+        """c^(2/3), or (2c)^(2/3) for general queries."""
+        return _published_split(cutoff, monotonic)
+
+
+def _published_split(cutoff: int, monotonic: bool) -> Fraction:
+    """Split that minimises the variance of answer less threshold (Lyu, Su & Li 2017)."""
+    split = float(cutoff if monotonic else 2 * cutoff) ** (2 / 3)
+    return Fraction(round(split * _SPLIT_DENOMINATOR), _SPLIT_DENOMINATOR)
+
+
+def _steps(scale: Fraction, scales: Fraction | float) -> int:
+    """So many scales in grid steps, rounded up."""
+    if isinstance(scales, float):
+        scales = Fraction(scales)
+    return _bounded(math.ceil(scale * scales))
+
+
+def _bounded(steps: int) -> int:
+    """Refuse a correction that does not fit the lattice."""
+    if abs(steps) >= CORRECTION_LIMIT:
+        raise MisuseError(
+            "a correction reaches 2^48 grid steps, beyond the lattice: epsilon is too small for this granularity"
+        )
+    return steps

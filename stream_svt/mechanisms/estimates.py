@@ -1,0 +1,215 @@
+"""What a reported gap says about the answer behind it.
+
+N = query noise - threshold noise and gap = q - (T + r) + N, with r the correction of the branch and attempt that
+reported. All numbers are in grid steps; the true value lies up to one grid step above q.
+
+* `estimate` is unbiased over the noise, hence biased upwards once one knows that the gap was reported.
+* `lower_bound` holds for reported answers whatever happened before, under exponential threshold noise.
+* `marginal_lower_bound` holds before selection only; among reports its coverage fails. `selective_bounds` hold for
+  a report that is the first test under its threshold.
+"""
+
+from __future__ import annotations
+
+import decimal
+import math
+from collections.abc import Callable
+from decimal import Decimal
+from fractions import Fraction
+from typing import TypeVar
+
+from stream_svt.errors import MisuseError
+from stream_svt.mechanisms.noise import Noise, mean, variance
+
+Real = TypeVar("Real", float, Decimal, Fraction)
+
+_DIGITS = 60
+
+
+def estimate(
+    *,
+    threshold: int,
+    correction: int,
+    gap: int,
+    query_noise: Noise,
+    query_rate: Fraction,
+    threshold_noise: Noise,
+    threshold_rate: Fraction,
+) -> float:
+    """Answer estimated from its gap, in grid steps: T + r + gap - E[query noise] + E[threshold noise].
+
+    Unbiased before selection only. Tops of one run share the threshold noise, so averaging them does not remove it.
+    """
+    noise_mean = mean(query_noise, query_rate) - mean(threshold_noise, threshold_rate)
+    return threshold + correction + gap - noise_mean
+
+
+def standard_deviation(
+    *, query_noise: Noise, query_rate: Fraction, threshold_noise: Noise, threshold_rate: Fraction
+) -> float:
+    """Standard deviation of `estimate` before selection, in grid steps."""
+    return math.sqrt(variance(query_noise, query_rate) + variance(threshold_noise, threshold_rate))
+
+
+def certain_gap(query_rate: Fraction, beta: Fraction | float) -> int:
+    """g* = ceil(ln(1/beta) / rate): what query noise alone exceeds with probability at most beta."""
+    beta = Fraction(beta)
+    if not 0 < beta < 1:
+        raise MisuseError("beta, the level of a bound, lies strictly between 0 and 1")
+    context = decimal.Context(prec=_DIGITS)
+    logarithm = context.ln(Decimal(beta.denominator)) - context.ln(Decimal(beta.numerator))
+    return math.ceil(Fraction(logarithm) / query_rate)
+
+
+def lower_bound(
+    *,
+    threshold: int,
+    correction: int,
+    gap: int,
+    query_rate: Fraction,
+    threshold_noise: Noise,
+    beta: Fraction | float,
+) -> int | None:
+    """Level 1 - beta lower bound of a reported answer, in grid steps, or None where nothing can be said.
+
+    Holds given the report and anything that happened before it: retries, annealing, other tops of the run. It rests
+    on threshold noise >= 0, so only exponential threshold noise is certified (with Laplace the coverage measured
+    was 85 % instead of 95 %). The query noise may be of either family. The level is per alert; for all c alerts
+    of a run ask for beta / c.
+    """
+    if threshold_noise is not Noise.EXPONENTIAL:
+        return None
+    least = certain_gap(query_rate, beta)
+    return threshold + correction + gap - least + 1 if gap >= least else None
+
+
+def survival(
+    query_noise: Noise, query_rate: Fraction, threshold_noise: Noise, threshold_rate: Fraction, t: int
+) -> float:
+    """P(query noise - threshold noise >= t)."""
+    with decimal.localcontext(prec=_DIGITS):
+        return float(_survival_of_rates(query_noise, query_rate, threshold_noise, threshold_rate, t))
+
+
+def exact_survival(query_noise: Noise, b: Real, threshold_noise: Noise, a: Real, t: int) -> Real:
+    """P(query noise - threshold noise >= t) for a = e^-threshold rate, b = e^-query rate; exact in Fractions."""
+    match threshold_noise, query_noise:
+        case Noise.EXPONENTIAL, Noise.EXPONENTIAL:
+            if t >= 0:
+                return (1 - a) * b**t / (1 - a * b)
+            return 1 - (1 - b) * a ** (1 - t) / (1 - a * b)
+        case Noise.EXPONENTIAL, Noise.LAPLACE:
+            if t >= 0:
+                return (1 - a) * b**t / ((1 - a * b) * (1 + b))
+            inner = _overlap(a, b, 1 - t) + a ** (1 - t) * a * b / ((1 - a * b) * (1 - a))
+            return 1 - (1 - a) * (1 - b) / (1 + b) * inner
+        case Noise.LAPLACE, Noise.EXPONENTIAL:
+            if t >= 0:
+                inner = _overlap(a, b, t) + b**t * a * b / ((1 - a * b) * (1 - b))
+                return (1 - b) * (1 - a) / (1 + a) * inner
+            return 1 - (1 - b) * a ** (1 - t) / ((1 - a * b) * (1 + a))
+        case _:
+            if t < 0:
+                return 1 - exact_survival(query_noise, b, threshold_noise, a, 1 - t)
+            inner = _overlap(a, b, t) + (a**t / (1 - a) + b**t / (1 - b)) * a * b / (1 - a * b)
+            return (1 - a) / (1 + a) * (1 - b) / (1 + b) * inner
+
+
+def marginal_lower_bound(
+    *,
+    threshold: int,
+    correction: int,
+    gap: int,
+    query_noise: Noise,
+    query_rate: Fraction,
+    threshold_noise: Noise,
+    threshold_rate: Fraction,
+    beta: Fraction | float,
+) -> int:
+    """Lower bound that holds with probability 1 - beta over the noise, before one knows that the gap was reported.
+
+    Among reported answers its coverage fails (52 to 86 % instead of 95 % measured). For comparison and for gaps
+    that were not selected.
+    """
+    limit = _decimal(beta)
+    with decimal.localcontext(prec=_DIGITS):
+        least = _first(
+            lambda t: (
+                _survival_of_rates(query_noise, query_rate, threshold_noise, threshold_rate, t + 1) <= limit
+            )
+        )
+    return threshold + correction + gap - least
+
+
+def selective_bounds(
+    *,
+    threshold: int,
+    correction: int,
+    gap: int,
+    query_noise: Noise,
+    query_rate: Fraction,
+    threshold_noise: Noise,
+    threshold_rate: Fraction,
+    beta: Fraction | float,
+) -> tuple[int | None, int]:
+    """Level 1 - beta lower and upper bound given the report, if it was the first test under its threshold.
+
+    The lower bound is None where no finite one exists (the gap is too small to say anything).
+    """
+    limit = _decimal(beta)
+    slowest = query_rate if threshold_noise is Noise.EXPONENTIAL else min(threshold_rate, query_rate)
+
+    def tail(t: int) -> Decimal:
+        return _survival_of_rates(query_noise, query_rate, threshold_noise, threshold_rate, t)
+
+    with decimal.localcontext(prec=_DIGITS):
+        lower = None
+        if (-_as_decimal(slowest) * gap).exp() <= limit:
+            # S(gap + tau)/S(tau) falls with tau: the last tau above beta is one before the first at or below it.
+            last = _first(lambda tau: tail(gap + tau) <= limit * tail(tau)) - 1
+            lower = threshold + correction - last
+        least = _first(lambda tau: 1 - tail(gap + tau + 1) / tail(tau) > limit)
+    return lower, threshold + correction - least
+
+
+def _survival_of_rates(
+    query_noise: Noise, query_rate: Fraction, threshold_noise: Noise, threshold_rate: Fraction, t: int
+) -> Decimal:
+    """Survival in sixty digits, where the closed forms do not lose theirs to cancellation."""
+    a, b = (-_as_decimal(threshold_rate)).exp(), (-_as_decimal(query_rate)).exp()
+    return exact_survival(query_noise, b, threshold_noise, a, t)
+
+
+def _overlap(a: Real, b: Real, t: int) -> Real:
+    """Sum of a^(k - t + ..) terms shared by both tails: H(t) of the closed forms."""
+    if a == b:
+        return a**t * (t + 1 - t * a) / (1 - a) ** 2
+    return (b ** (t + 1) / (1 - b) - a ** (t + 1) / (1 - a)) / (b - a)
+
+
+def _first(holds: Callable[[int], bool]) -> int:
+    """Least integer at which a predicate holds that is false before it and true from it on."""
+    reach = 1
+    while not holds(reach):
+        reach *= 2
+    low = -1
+    while holds(low):
+        low *= 2
+    high = reach
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
+
+
+def _as_decimal(number: Fraction) -> Decimal:
+    """Return the quotient in the context's precision."""
+    return Decimal(number.numerator) / Decimal(number.denominator)
+
+
+def _decimal(beta: Fraction | float) -> Decimal:
+    """Return the level of a bound as a decimal, checked."""
+    if not 0 < beta < 1:
+        raise MisuseError("beta, the level of a bound, lies strictly between 0 and 1")
+    with decimal.localcontext(prec=_DIGITS):
+        return _as_decimal(Fraction(beta))

@@ -1,0 +1,287 @@
+"""Exact integer noise: a pure function of a secret key and a test's identity, or of raw entropy.
+
+A geometric draw is G = floor(-ln(U) / rate) for U uniform in (0, 1), since then P(G >= k) = P(U <= e^(-k rate))
+= e^(-k rate) exactly. U is known only through its leading bits. Sixty-four of them confine it to
+[b, b + 1) / 2^64; when the image of that interval lies in one integer cell the draw is settled, and floats can
+decide this as long as their error is bounded. Where they cannot, further bits and exact arithmetic do.
+
+**The margin.** Let y = -ln(U), b >= 2^44, and let Y be the computed value of ``-log(float(b) * 2**-64)``.
+
+* b to float64 rounds to nearest: relative error at most 2^-53, hence at most 2^-52 in the logarithm;
+  scaling by 2^-64 is exact.
+* U is anywhere in the interval: ln moves by at most 1/b <= 2^-44.
+* numpy's log: allow 8 units in the last place of a result below 20 ln 2 < 14, that is at most 8 * 2^-49 = 2^-46
+  (numpy documents fewer than 4).
+* 1/rate is the correctly rounded quotient and the product is rounded: at most 2^-52 * 14 < 2^-48 in units of y.
+
+Together less than 2^-44 + 2^-46 + 2^-48 + 2^-52 < 2^-43. So |X - y/rate| < 2^-43 / rate = `margin` for X = Y/rate in floats. If X is
+at least the margin away from every integer, X and y/rate have the same floor. Below 2^44 (one draw in a million)
+or inside the margin (2^-42/rate of the draws) the draw is redone exactly. ``X - rint(X)`` is exact below 2^52,
+and a margin of 1/4 or more (rates below 2^-41) sends every draw the exact way.
+
+Both ways compute the same function of the same bits, so it does not matter for the outcome which one ran.
+"""
+
+from __future__ import annotations
+
+import decimal
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from numpy.typing import NDArray
+
+from stream_svt.errors import MisuseError, PackingError
+from stream_svt.mechanisms.lattice import NOISE_LIMIT, THRESHOLD_NOISE_LIMIT, VALUE_LIMIT
+from stream_svt.mechanisms.noise import Noise
+
+KEY_BYTES = 32
+SAMPLER_VERSION = 1
+"""Changes whenever the same key and identity would give other noise; stored beside every run."""
+
+OFFSET_LIMIT = 2**48
+ROW_LIMIT = 2**20
+ATTEMPT_LIMIT = 2**8
+BRANCH_LIMIT = 2**4
+
+_WORD = 64
+_CHUNK = 8192
+_LEAST_FAST_WORD = 2**44
+_MARGIN = 2.0**-43
+_GREATEST_MARGIN = 0.25
+
+Words = NDArray[np.uint64]
+Integers = NDArray[np.int64]
+Salt = tuple[int, int] | tuple[Words, Words]
+
+
+def exact_geometric(word: Callable[[], int], rate: Fraction, limit: int = NOISE_LIMIT) -> int:
+    """Geometric draw with P(k) proportional to e^(-rate k), exact for any positive rational rate.
+
+    Parameters
+    ----------
+    word
+        Returns the next 64 bits of the uniform, most significant first; called until the draw is settled.
+    rate
+        Epsilon per grid step.
+    limit
+        Draws above it are returned as `limit`.
+
+    Notes
+    -----
+    ``decimal`` rounds its logarithm correctly, so p digits of a logarithm below 0.7 * bits err by at most
+    5 * 10^-p * 0.7 * bits; two of them by less than bits * 10^(1 - p), which widens the interval on either side.
+    The ends e^(-rate k) are irrational, so the loop ends with probability one; each round fails with
+    probability about 2^-64 times the number of cells met before.
+    """
+    if rate <= 0:
+        raise MisuseError("a noise rate must be greater than 0")
+    guard = len(str(rate.denominator // rate.numerator)) + 12
+    prefix, bits = 0, 0
+    while True:
+        prefix, bits = prefix << _WORD | word(), bits + _WORD
+        digits = bits * 30103 // 100000 + guard
+        context = decimal.Context(
+            prec=digits, rounding=decimal.ROUND_HALF_EVEN, Emin=decimal.MIN_EMIN, Emax=decimal.MAX_EMAX
+        )
+        slack = Fraction(bits, 10 ** (digits - 1))
+        whole = Fraction(context.ln(decimal.Decimal(1 << bits)))
+        least = whole - Fraction(context.ln(decimal.Decimal(prefix + 1))) - slack
+        low = min(max(0, least // rate), limit)
+        high = limit
+        if prefix:
+            most = whole - Fraction(context.ln(decimal.Decimal(prefix))) + slack
+            high = min(most // rate, limit)
+        if low == high:
+            return low
+
+
+def draw_threshold(noise: Noise, rate: Fraction, entropy: Callable[[int], bytes]) -> int:
+    """Threshold noise in grid steps, exact, from `entropy(n)` = n fresh random bytes of the operating system.
+
+    The caller stores it durably before the first comparison: each further draw would cost the threshold again.
+    """
+
+    def word() -> int:
+        return int.from_bytes(entropy(8), "big")
+
+    up = exact_geometric(word, rate, THRESHOLD_NOISE_LIMIT)
+    if noise is Noise.LAPLACE:
+        return up - exact_geometric(word, rate, THRESHOLD_NOISE_LIMIT)
+    return up
+
+
+class KeyedSampler:
+    """Query noise as a keyed function of the test's identity: the same test always meets the same noise.
+
+    One AES-128 block per test, ``AES_k1(salt XOR pack(offset 48 | row 20 | attempt 8 | branch 4 | value 48))``;
+    its first 64-bit half is the uniform of the geometric draw, the second one that of the geometric draw which
+    discrete Laplace noise subtracts. Refinements come from ``AES_k2`` of the same input, then of its own output.
+    As long as AES is indistinguishable from a random permutation, different identities (and different salts) meet
+    independent noise.
+
+    Not safe for use from two threads at once: the scratch memory is shared by all calls.
+
+    Parameters
+    ----------
+    key
+        32 secret bytes, 16 for the noise and 16 for the refinements. Durable before its first use.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        if len(key) != KEY_BYTES:
+            raise MisuseError(f"a sampler key has {KEY_BYTES} bytes, this one has {len(key)}")
+        self._noise_cipher = Cipher(algorithms.AES(key[:16]), modes.ECB()).encryptor()
+        self._refinement_cipher = Cipher(algorithms.AES(key[16:]), modes.ECB()).encryptor()
+        self._input = np.empty((_CHUNK, 2), dtype="<u8")
+        self._output = bytearray(16 * _CHUNK + 15)  # update_into asks for one block less a byte of room
+        self._bits = np.frombuffer(self._output, dtype="<u8", count=2 * _CHUNK).reshape(_CHUNK, 2)
+        self._word = np.empty(_CHUNK, dtype=np.uint64)
+        self._scaled = np.empty(_CHUNK, dtype=np.float64)
+        self._distance = np.empty(_CHUNK, dtype=np.float64)
+        self._down = np.empty(_CHUNK, dtype=np.int64)
+
+    def __repr__(self) -> str:
+        """Nothing of the key."""
+        return "KeyedSampler()"
+
+    def draw(
+        self,
+        noise: Noise,
+        rate: Fraction,
+        *,
+        salt: Salt,
+        offset: Integers,
+        row: Integers | int,
+        attempt: Integers | int,
+        branch: int,
+        value: Integers,
+    ) -> Integers:
+        """Noise of each test, in grid steps, saturated at ±2^62.
+
+        Parameters
+        ----------
+        noise, rate
+            Family and exact rate (epsilon per grid step), the same for the whole call.
+        salt
+            The run's secret 128 bits as two integers, or two arrays with one salt per test.
+        offset, row, attempt, branch, value
+            The test's identity: record offset, row in the record, attempt number, branch number, lattice value.
+
+        Raises
+        ------
+        PackingError
+            When a part of an identity does not fit its field; nothing is drawn.
+        """
+        if rate <= 0:
+            raise MisuseError("a noise rate must be greater than 0")
+        count = len(offset)
+        _require("offset", offset, 0, OFFSET_LIMIT)
+        _require("row", row, 0, ROW_LIMIT)
+        _require("attempt", attempt, 0, ATTEMPT_LIMIT)
+        _require("branch", branch, 0, BRANCH_LIMIT)
+        _require("value", value, 1 - VALUE_LIMIT, VALUE_LIMIT)
+        result = np.empty(count, dtype=np.int64)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            for start in range(0, count, _CHUNK):
+                part = slice(start, min(start + _CHUNK, count))
+                self._encrypt(salt, offset, row, attempt, branch, value, part)
+                self._geometric(rate, 0, result[part])
+                if noise is Noise.LAPLACE:
+                    down = self._down[: part.stop - part.start]
+                    self._geometric(rate, 1, down)
+                    result[part] -= down
+        return result
+
+    def _encrypt(
+        self,
+        salt: Salt,
+        offset: Integers,
+        row: Integers | int,
+        attempt: Integers | int,
+        branch: int,
+        value: Integers,
+        part: slice,
+    ) -> None:
+        """Fill the scratch blocks with the bits of the tests in `part`."""
+        size = part.stop - part.start
+        block, word = self._input[:size], self._word[:size]
+        high, low = 0, branch << 48
+        np.left_shift(_words(offset[part]), np.uint64(16), out=word)
+        if isinstance(row, int):
+            high |= row >> 4
+            low |= (row & 0xF) << 60
+        else:
+            np.bitwise_xor(word, _words(row[part]) >> np.uint64(4), out=word)
+        if isinstance(salt[0], int):
+            np.bitwise_xor(word, np.uint64(high ^ salt[0]), out=block[:, 0])
+        else:
+            np.bitwise_xor(word, np.uint64(high), out=word)
+            np.bitwise_xor(word, salt[0][part], out=block[:, 0])
+
+        np.bitwise_and(_words(value[part]), np.uint64(2**48 - 1), out=word)
+        if not isinstance(row, int):
+            np.bitwise_xor(word, _words(row[part]) << np.uint64(60), out=word)
+        if isinstance(attempt, int):
+            low |= attempt << 52
+        else:
+            np.bitwise_xor(word, _words(attempt[part]) << np.uint64(52), out=word)
+        if isinstance(salt[1], int):
+            np.bitwise_xor(word, np.uint64(low ^ salt[1]), out=block[:, 1])
+        else:
+            np.bitwise_xor(word, np.uint64(low), out=word)
+            np.bitwise_xor(word, salt[1][part], out=block[:, 1])
+        self._noise_cipher.update_into(block.data.cast("B"), self._output)
+
+    def _geometric(self, rate: Fraction, half: int, out: Integers) -> None:
+        """Write the geometric draws of one half of the scratch blocks to `out`."""
+        size = len(out)
+        words, scaled, distance = self._bits[:size, half], self._scaled[:size], self._distance[:size]
+        inverse = 1 / rate
+        margin = _MARGIN * float(inverse) if inverse < 2**50 else 1.0
+        if margin >= _GREATEST_MARGIN:
+            for index in range(size):
+                out[index] = self._exact(rate, half, index)
+            return
+        np.multiply(words, 2.0**-_WORD, out=scaled)
+        np.log(scaled, out=scaled)
+        np.multiply(scaled, -float(inverse), out=scaled)
+        np.rint(scaled, out=distance)
+        np.subtract(scaled, distance, out=distance)
+        np.abs(distance, out=distance)
+        np.copyto(out, scaled, casting="unsafe")  # truncates, and nothing here is negative
+        if distance.min() < margin or words.min() < _LEAST_FAST_WORD:
+            for index in np.flatnonzero((distance < margin) | (words < _LEAST_FAST_WORD)).tolist():
+                out[index] = self._exact(rate, half, index)
+
+    def _exact(self, rate: Fraction, half: int, index: int) -> int:
+        """Settle one draw of the scratch blocks in exact arithmetic."""
+        words = self._refined(half, index)
+        return exact_geometric(lambda: next(words), rate)
+
+    def _refined(self, half: int, index: int) -> Iterator[int]:
+        """Yield the 64 bits that the fast way saw, then further ones without end."""
+        yield int(self._bits[index, half])
+        block = self._input[index].tobytes()
+        while True:
+            block = self._refinement_cipher.update(block)
+            yield int.from_bytes(block[8 * half : 8 * half + 8], "little")
+
+
+def _words(numbers: Integers) -> Words:
+    """Return the same bits seen as unsigned."""
+    return numbers.view(np.uint64)
+
+
+def _require(field: str, numbers: Integers | int, least: int, limit: int) -> None:
+    """Refuse numbers outside [least, limit); the message never holds the number, which may be private."""
+    if isinstance(numbers, int):
+        inside = least <= numbers < limit
+    else:
+        inside = len(numbers) == 0 or bool(numbers.min() >= least and numbers.max() < limit)
+    if not inside:
+        raise PackingError(
+            f"the {field} of a test lies outside [{least}, {limit - 1}], the range that keys its noise; "
+            "the batch was refused and no noise was drawn"
+        )
