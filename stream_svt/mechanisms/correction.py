@@ -2,31 +2,45 @@
 
 A correction is public: it may depend on the attempt and on past outputs, never on a value, and then costs
 nothing. It is measured in scales of the query noise (scale s = 1/rate grid steps) and rounded up to the grid.
-Each correction also knows the split of epsilon it works best with: w = epsilon of all queries / epsilon of the
-threshold. General (not monotonic) queries have twice the query scale at the same epsilon, so w is chosen to keep
-threshold scale / query scale where it was.
+Each correction also knows the split of epsilon it works best with: w = epsilon of all queries / epsilon of
+the threshold. General (not monotonic) queries have twice the query scale at the same epsilon, so w is chosen
+to keep threshold scale / query scale where it was.
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Protocol
 
 from stream_svt.errors import MisuseError
 from stream_svt.mechanisms.lattice import CORRECTION_LIMIT
 from stream_svt.mechanisms.noise import Noise, mean
 
 UPPER_BRANCH_SCALES = 9
-"""Correction of the cheap branches under annealing, in their own scales: 12 trades a third of the extra alerts
+"""Correction of the cheap branches under annealing, in their own scales: 12 trades a third of the extra
+alerts
 for a precision that holds even where most items lie near the threshold."""
 
 _SPLIT_DENOMINATOR = 10**6
 
 
-class Correction(Protocol):
-    """How the bar of a test is raised, by attempt."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Comparison:
+    """What a correction may know about the comparison it raises the bar of; see `Correction.table`."""
+
+    scale: Fraction
+    branches: int
+    noise: Noise
+    base: bool
+    threshold_mean: float
+
+
+class Correction(ABC):
+    """How far the bar of a test is raised, by attempt."""
+
+    __slots__ = ()
 
     def table(
         self,
@@ -52,15 +66,26 @@ class Correction(Protocol):
         threshold_mean
             Mean of the threshold noise in grid steps.
         """
-        ...
+        return self._table(
+            _Comparison(scale=scale, branches=branches, noise=noise, base=base, threshold_mean=threshold_mean)
+        )
+
+    @abstractmethod
+    def _table(self, comparison: _Comparison) -> tuple[int, ...]:
+        """Corrections of one branch."""
 
     def default_split(self, cutoff: int, monotonic: bool) -> Fraction:
-        """Epsilon of all queries divided by epsilon of the threshold."""
-        ...
+        """Epsilon of all queries divided by epsilon of the threshold.
+
+        c^(2/3), or (2c)^(2/3) for general queries: least variance of answer less threshold (Lyu, Su & Li
+        2017).
+        """
+        split = float(cutoff if monotonic else 2 * cutoff) ** (2 / 3)
+        return Fraction(round(split * _SPLIT_DENOMINATOR), _SPLIT_DENOMINATOR)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exposure:
+class Exposure(Correction):
     """For streams: tolerate `false_alerts` over all the tests that the budget must last for.
 
     r = s ln(branches * expected_queries * attempts / false_alerts): a query exactly on the noisy threshold is
@@ -77,18 +102,10 @@ class Exposure:
         if self.expected_queries < 1 or self.false_alerts <= 0 or self.attempts < 1:
             raise MisuseError("exposure needs expected_queries >= 1, false_alerts > 0 and attempts >= 1")
 
-    def table(
-        self,
-        scale: Fraction,
-        *,
-        branches: int = 1,
-        noise: Noise = Noise.EXPONENTIAL,
-        base: bool = True,
-        threshold_mean: float = 0.0,
-    ) -> tuple[int, ...]:
+    def _table(self, comparison: _Comparison) -> tuple[int, ...]:
         """One correction for all attempts; never below 0."""
-        tests = Fraction(branches * self.expected_queries * self.attempts) / self.false_alerts
-        return (_steps(scale, max(0.0, math.log(tests))),)
+        tests = Fraction(comparison.branches * self.expected_queries * self.attempts) / self.false_alerts
+        return (_steps(comparison.scale, max(0.0, math.log(tests))),)
 
     def default_split(self, cutoff: int, monotonic: bool) -> Fraction:
         """c/2: the threshold noise is half as wide as the query noise."""
@@ -96,8 +113,9 @@ class Exposure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Annealed:
-    """For finite sets: the bar falls from `start` to `end` query-noise scales by `step`, one pass after another.
+class Annealed(Correction):
+    """For finite sets: the bar falls from `start` to `end` query-noise scales by `step`, one pass after
+    another.
 
     Approaches the accuracy of ranking all noisy answers without knowing the workload. Not for open streams,
     where fresh queries would keep reaching the last and lowest bar. `end` = -3 suits exponential threshold
@@ -120,23 +138,15 @@ class Annealed:
         """Number of attempts from start to end, both included where the step meets them."""
         return int((self.start - self.end) // self.step) + 1
 
-    def table(
-        self,
-        scale: Fraction,
-        *,
-        branches: int = 1,
-        noise: Noise = Noise.EXPONENTIAL,
-        base: bool = True,
-        threshold_mean: float = 0.0,
-    ) -> tuple[int, ...]:
+    def _table(self, comparison: _Comparison) -> tuple[int, ...]:
         """One correction a pass; cheap branches stay at nine of their own, wider scales throughout.
 
         Annealing them down as well would spend the budget on noise: nine scales of a branch that costs an
         eighth are 72 scales of the base branch.
         """
-        if not base:
-            return (_steps(scale, UPPER_BRANCH_SCALES),)
-        return tuple(_steps(scale, self.start - j * self.step) for j in range(self.passes))
+        if not comparison.base:
+            return (_steps(comparison.scale, UPPER_BRANCH_SCALES),)
+        return tuple(_steps(comparison.scale, self.start - j * self.step) for j in range(self.passes))
 
     def default_split(self, cutoff: int, monotonic: bool) -> Fraction:
         """c: threshold noise as wide as the query noise; it only shifts the sweep."""
@@ -144,8 +154,9 @@ class Annealed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Optimal:
-    """The correction of Liu et al. (2024): argmax of G(r)^k (1 - G(r)), k = queries/cutoff, G the law of the noise.
+class Optimal(Correction):
+    """The correction of Liu et al. (2024): argmax of G(r)^k (1 - G(r)), k = queries/cutoff, G the law of the
+    noise.
 
     The maximum is at 1 - G(r) = 1/(k + 1), for exponential noise at r = s ln(k + 1). Kept while retrying, it
     multiplies the exposure by the number of attempts; `Exposure` accounts for them.
@@ -159,70 +170,36 @@ class Optimal:
         if self.queries < 1 or self.cutoff < 1:
             raise MisuseError("the optimal correction needs queries >= 1 and cutoff >= 1")
 
-    def table(
-        self,
-        scale: Fraction,
-        *,
-        branches: int = 1,
-        noise: Noise = Noise.EXPONENTIAL,
-        base: bool = True,
-        threshold_mean: float = 0.0,
-    ) -> tuple[int, ...]:
+    def _table(self, comparison: _Comparison) -> tuple[int, ...]:
         """One correction for all attempts; the Laplace tail is half the exponential one."""
         odds = Fraction(self.queries, self.cutoff) + 1
-        if noise is Noise.LAPLACE:
+        if comparison.noise is Noise.LAPLACE:
             odds /= 2
-        return (_steps(scale, max(0.0, math.log(odds))),)
-
-    def default_split(self, cutoff: int, monotonic: bool) -> Fraction:
-        """c^(2/3), or (2c)^(2/3) for general queries."""
-        return _published_split(cutoff, monotonic)
+        return (_steps(comparison.scale, max(0.0, math.log(odds))),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mean:
+class Mean(Correction):
     """Take away the means of both noises, so that an answer on the threshold is compared without bias."""
 
-    def table(
-        self,
-        scale: Fraction,
-        *,
-        branches: int = 1,
-        noise: Noise = Noise.EXPONENTIAL,
-        base: bool = True,
-        threshold_mean: float = 0.0,
-    ) -> tuple[int, ...]:
+    def _table(self, comparison: _Comparison) -> tuple[int, ...]:
         """Mean of the query noise less that of the threshold noise, for all attempts."""
-        return (_bounded(math.ceil(mean(noise, 1 / scale) - threshold_mean)),)
-
-    def default_split(self, cutoff: int, monotonic: bool) -> Fraction:
-        """c^(2/3), or (2c)^(2/3) for general queries."""
-        return _published_split(cutoff, monotonic)
+        return (
+            _bounded(math.ceil(mean(comparison.noise, 1 / comparison.scale) - comparison.threshold_mean)),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Uncorrected:
+class Uncorrected(Correction):
     """No correction."""
 
-    def table(
-        self,
-        scale: Fraction,
-        *,
-        branches: int = 1,
-        noise: Noise = Noise.EXPONENTIAL,
-        base: bool = True,
-        threshold_mean: float = 0.0,
-    ) -> tuple[int, ...]:
+    def _table(self, _comparison: _Comparison) -> tuple[int, ...]:
         """Zero for all attempts."""
         return (0,)
 
-    def default_split(self, cutoff: int, monotonic: bool) -> Fraction:
-        """c^(2/3), or (2c)^(2/3) for general queries."""
-        return _published_split(cutoff, monotonic)
-
 
 @dataclass(frozen=True, slots=True)
-class Explicit:
+class Explicit(Correction):
     """Corrections written down by the user, in grid steps by attempt number."""
 
     corrections: tuple[int, ...]
@@ -234,27 +211,9 @@ class Explicit:
         for number in self.corrections:
             _bounded(number)
 
-    def table(
-        self,
-        scale: Fraction,
-        *,
-        branches: int = 1,
-        noise: Noise = Noise.EXPONENTIAL,
-        base: bool = True,
-        threshold_mean: float = 0.0,
-    ) -> tuple[int, ...]:
+    def _table(self, _comparison: _Comparison) -> tuple[int, ...]:
         """Return the numbers as given."""
         return self.corrections
-
-    def default_split(self, cutoff: int, monotonic: bool) -> Fraction:
-        """c^(2/3), or (2c)^(2/3) for general queries."""
-        return _published_split(cutoff, monotonic)
-
-
-def _published_split(cutoff: int, monotonic: bool) -> Fraction:
-    """Split that minimises the variance of answer less threshold (Lyu, Su & Li 2017)."""
-    split = float(cutoff if monotonic else 2 * cutoff) ** (2 / 3)
-    return Fraction(round(split * _SPLIT_DENOMINATOR), _SPLIT_DENOMINATOR)
 
 
 def _steps(scale: Fraction, scales: Fraction | float) -> int:
@@ -268,6 +227,6 @@ def _bounded(steps: int) -> int:
     """Refuse a correction that does not fit the lattice."""
     if abs(steps) >= CORRECTION_LIMIT:
         raise MisuseError(
-            "a correction reaches 2^48 grid steps, beyond the lattice: epsilon is too small for this granularity"
+            "a correction reaches 2^48 grid steps, beyond the lattice: raise epsilon or use a coarser granularity"
         )
     return steps

@@ -1,12 +1,12 @@
 """What a reported gap says about the answer behind it.
 
-N = query noise - threshold noise and gap = q - (T + r) + N, with r the correction of the branch and attempt that
-reported. All numbers are in grid steps; the true value lies up to one grid step above q.
+N = query noise - threshold noise and gap = q - (T + r) + N, with r the correction of the branch and attempt
+that reported. All numbers are in grid steps; the true value lies up to one grid step above q.
 
 * `estimate` is unbiased over the noise, hence biased upwards once one knows that the gap was reported.
 * `lower_bound` holds for reported answers whatever happened before, under exponential threshold noise.
-* `marginal_lower_bound` holds before selection only; among reports its coverage fails. `selective_bounds` hold for
-  a report that is the first test under its threshold.
+* `marginal_lower_bound` holds before selection only; among reports its coverage fails.
+* `selective_bounds` hold for a report that is the first test under its threshold.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ def estimate(
 ) -> float:
     """Answer estimated from its gap, in grid steps: T + r + gap - E[query noise] + E[threshold noise].
 
-    Unbiased before selection only. Tops of one run share the threshold noise, so averaging them does not remove it.
+    Unbiased before selection only. Tops of one run share the threshold noise, so averaging them does not
+    remove it.
     """
     noise_mean = mean(query_noise, query_rate) - mean(threshold_noise, threshold_rate)
     return threshold + correction + gap - noise_mean
@@ -72,10 +73,10 @@ def lower_bound(
 ) -> int | None:
     """Level 1 - beta lower bound of a reported answer, in grid steps, or None where nothing can be said.
 
-    Holds given the report and anything that happened before it: retries, annealing, other tops of the run. It rests
-    on threshold noise >= 0, so only exponential threshold noise is certified (with Laplace the coverage measured
-    was 85 % instead of 95 %). The query noise may be of either family. The level is per alert; for all c alerts
-    of a run ask for beta / c.
+    Holds given the report and anything that happened before it: retries, annealing, other tops of the run. It
+    rests on threshold noise >= 0, so only exponential threshold noise is certified (with Laplace the coverage
+    measured was 85 % instead of 95 %). The query noise may be of either family. The level is per alert; for
+    all c alerts of a run ask for beta / c.
     """
     if threshold_noise is not Noise.EXPONENTIAL:
         return None
@@ -92,7 +93,7 @@ def survival(
 
 
 def exact_survival(query_noise: Noise, b: Real, threshold_noise: Noise, a: Real, t: int) -> Real:
-    """P(query noise - threshold noise >= t) for a = e^-threshold rate, b = e^-query rate; exact in Fractions."""
+    """P(query noise - threshold noise >= t) with a = e^-threshold rate, b = e^-query rate; exact in Fractions."""
     match threshold_noise, query_noise:
         case Noise.EXPONENTIAL, Noise.EXPONENTIAL:
             if t >= 0:
@@ -126,10 +127,11 @@ def marginal_lower_bound(
     threshold_rate: Fraction,
     beta: Fraction | float,
 ) -> int:
-    """Lower bound that holds with probability 1 - beta over the noise, before one knows that the gap was reported.
+    """Lower bound that holds with probability 1 - beta over the noise, before one knows that the gap was
+    reported.
 
-    Among reported answers its coverage fails (52 to 86 % instead of 95 % measured). For comparison and for gaps
-    that were not selected.
+    Among reported answers its coverage fails (52 to 86 % instead of 95 % measured). For comparison and for
+    gaps that were not selected.
     """
     limit = _decimal(beta)
     with decimal.localcontext(prec=_DIGITS):
@@ -165,7 +167,7 @@ def selective_bounds(
     with decimal.localcontext(prec=_DIGITS):
         lower = None
         if (-_as_decimal(slowest) * gap).exp() <= limit:
-            # S(gap + tau)/S(tau) falls with tau: the last tau above beta is one before the first at or below it.
+            # S(gap + tau)/S(tau) falls with tau: the last tau above beta comes before the first not above.
             last = _first(lambda tau: tail(gap + tau) <= limit * tail(tau)) - 1
             lower = threshold + correction - last
         least = _first(lambda tau: 1 - tail(gap + tau + 1) / tail(tau) > limit)

@@ -21,8 +21,8 @@ from stream_svt.errors import MisuseError
 Real = TypeVar("Real", float, Fraction)
 
 _UNPROVED = {
-    "gaussian": "its density falls faster than any exponential, so the alignment that makes gaps free does not "
-    "exist: the exact loss with Gaussian query noise reaches 2.3 times the charge",
+    "gaussian": "its density falls faster than any exponential, so the alignment that makes gaps free "
+    "does not exist: the exact loss with Gaussian query noise reaches 2.3 times the charge",
     "gumbel": "it is a baseline for comparisons only; there is no exact integer sampler for it here",
 }
 

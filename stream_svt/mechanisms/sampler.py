@@ -1,23 +1,24 @@
 """Exact integer noise: a pure function of a secret key and a test's identity, or of raw entropy.
 
-A geometric draw is G = floor(-ln(U) / rate) for U uniform in (0, 1), since then P(G >= k) = P(U <= e^(-k rate))
-= e^(-k rate) exactly. U is known only through its leading bits. Sixty-four of them confine it to
-[b, b + 1) / 2^64; when the image of that interval lies in one integer cell the draw is settled, and floats can
-decide this as long as their error is bounded. Where they cannot, further bits and exact arithmetic do.
+A geometric draw is G = floor(-ln(U) / rate) for U uniform in (0, 1), since then
+P(G >= k) = P(U <= e^(-k rate)) = e^(-k rate) exactly. U is known only through its leading bits. Sixty-four of
+them confine it to [b, b + 1) / 2^64; when the image of that interval lies in one integer cell the draw is
+settled, and floats can decide this as long as their error is bounded. Where they cannot, further bits and
+exact arithmetic do.
 
 **The margin.** Let y = -ln(U), b >= 2^44, and let Y be the computed value of ``-log(float(b) * 2**-64)``.
 
 * b to float64 rounds to nearest: relative error at most 2^-53, hence at most 2^-52 in the logarithm;
   scaling by 2^-64 is exact.
 * U is anywhere in the interval: ln moves by at most 1/b <= 2^-44.
-* numpy's log: allow 8 units in the last place of a result below 20 ln 2 < 14, that is at most 8 * 2^-49 = 2^-46
-  (numpy documents fewer than 4).
-* 1/rate is the correctly rounded quotient and the product is rounded: at most 2^-52 * 14 < 2^-48 in units of y.
+* numpy's log: allow 8 units in the last place of a result below 20 ln 2 < 14, at most 8 * 2^-49 = 2^-46
+  (numpy promises fewer than 4).
+* 1/rate is correctly rounded and the product is rounded: at most 2^-52 * 14 < 2^-48 in units of y.
 
-Together less than 2^-44 + 2^-46 + 2^-48 + 2^-52 < 2^-43. So |X - y/rate| < 2^-43 / rate = `margin` for X = Y/rate in floats. If X is
-at least the margin away from every integer, X and y/rate have the same floor. Below 2^44 (one draw in a million)
-or inside the margin (2^-42/rate of the draws) the draw is redone exactly. ``X - rint(X)`` is exact below 2^52,
-and a margin of 1/4 or more (rates below 2^-41) sends every draw the exact way.
+Together less than 2^-44 + 2^-46 + 2^-48 + 2^-52 < 2^-43. So |X - y/rate| < 2^-43 / rate = `margin` for X =
+Y/rate in floats. If X is at least the margin away from every integer, X and y/rate have the same floor. Below
+2^44 (one draw in a million) or inside the margin (2^-42/rate of the draws) the draw is redone exactly. ``X -
+rint(X)`` is exact below 2^52, and a margin of 1/4 or more (rates below 2^-41) sends every draw the exact way.
 
 Both ways compute the same function of the same bits, so it does not matter for the outcome which one ran.
 """
@@ -71,8 +72,8 @@ def exact_geometric(word: Callable[[], int], rate: Fraction, limit: int = NOISE_
     Notes
     -----
     ``decimal`` rounds its logarithm correctly, so p digits of a logarithm below 0.7 * bits err by at most
-    5 * 10^-p * 0.7 * bits; two of them by less than bits * 10^(1 - p), which widens the interval on either side.
-    The ends e^(-rate k) are irrational, so the loop ends with probability one; each round fails with
+    5 * 10^-p * 0.7 * bits; two of them by less than bits * 10^(1 - p), which widens the interval on either
+    side. The ends e^(-rate k) are irrational, so the loop ends with probability one; each round fails with
     probability about 2^-64 times the number of cells met before.
     """
     if rate <= 0:
@@ -100,7 +101,8 @@ def exact_geometric(word: Callable[[], int], rate: Fraction, limit: int = NOISE_
 def draw_threshold(noise: Noise, rate: Fraction, entropy: Callable[[int], bytes]) -> int:
     """Threshold noise in grid steps, exact, from `entropy(n)` = n fresh random bytes of the operating system.
 
-    The caller stores it durably before the first comparison: each further draw would cost the threshold again.
+    The caller stores it durably before the first comparison: each further draw would cost the threshold
+    again.
     """
 
     def word() -> int:
@@ -115,11 +117,11 @@ def draw_threshold(noise: Noise, rate: Fraction, entropy: Callable[[int], bytes]
 class KeyedSampler:
     """Query noise as a keyed function of the test's identity: the same test always meets the same noise.
 
-    One AES-128 block per test, ``AES_k1(salt XOR pack(offset 48 | row 20 | attempt 8 | branch 4 | value 48))``;
-    its first 64-bit half is the uniform of the geometric draw, the second one that of the geometric draw which
-    discrete Laplace noise subtracts. Refinements come from ``AES_k2`` of the same input, then of its own output.
-    As long as AES is indistinguishable from a random permutation, different identities (and different salts) meet
-    independent noise.
+    One AES-128 block per test, ``AES_k1(salt XOR pack(offset 48 | row 20 | attempt 8 | branch 4 | value
+    48))``; its first 64-bit half is the uniform of the geometric draw, the second one that of the geometric
+    draw which discrete Laplace noise subtracts. Refinements come from ``AES_k2`` of the same input, then of
+    its own output. As long as AES is indistinguishable from a random permutation, different identities (and
+    different salts) meet independent noise.
 
     Not safe for use from two threads at once: the scratch memory is shared by all calls.
 
@@ -132,8 +134,8 @@ class KeyedSampler:
     def __init__(self, key: bytes) -> None:
         if len(key) != KEY_BYTES:
             raise MisuseError(f"a sampler key has {KEY_BYTES} bytes, this one has {len(key)}")
-        self._noise_cipher = Cipher(algorithms.AES(key[:16]), modes.ECB()).encryptor()
-        self._refinement_cipher = Cipher(algorithms.AES(key[16:]), modes.ECB()).encryptor()
+        self._noise_cipher = Cipher(algorithms.AES(key[:16]), modes.ECB()).encryptor()  # noqa: S305 - one block
+        self._refinement_cipher = Cipher(algorithms.AES(key[16:]), modes.ECB()).encryptor()  # noqa: S305 - likewise
         self._input = np.empty((_CHUNK, 2), dtype="<u8")
         self._output = bytearray(16 * _CHUNK + 15)  # update_into asks for one block less a byte of room
         self._bits = np.frombuffer(self._output, dtype="<u8", count=2 * _CHUNK).reshape(_CHUNK, 2)
@@ -167,7 +169,8 @@ class KeyedSampler:
         salt
             The run's secret 128 bits as two integers, or two arrays with one salt per test.
         offset, row, attempt, branch, value
-            The test's identity: record offset, row in the record, attempt number, branch number, lattice value.
+            The test's identity: record offset, row in the record, attempt number, branch number, lattice
+            value.
 
         Raises
         ------
@@ -186,7 +189,9 @@ class KeyedSampler:
         with np.errstate(divide="ignore", invalid="ignore"):
             for start in range(0, count, _CHUNK):
                 part = slice(start, min(start + _CHUNK, count))
-                self._encrypt(salt, offset, row, attempt, branch, value, part)
+                self._encrypt(
+                    salt=salt, offset=offset, row=row, attempt=attempt, branch=branch, value=value, part=part
+                )
                 self._geometric(rate, 0, result[part])
                 if noise is Noise.LAPLACE:
                     down = self._down[: part.stop - part.start]
@@ -196,6 +201,7 @@ class KeyedSampler:
 
     def _encrypt(
         self,
+        *,
         salt: Salt,
         offset: Integers,
         row: Integers | int,
@@ -209,7 +215,7 @@ class KeyedSampler:
         block, word = self._input[:size], self._word[:size]
         high, low = 0, branch << 48
         np.left_shift(_words(offset[part]), np.uint64(16), out=word)
-        if isinstance(row, int):
+        if not isinstance(row, np.ndarray):
             high |= row >> 4
             low |= (row & 0xF) << 60
         else:
@@ -221,9 +227,9 @@ class KeyedSampler:
             np.bitwise_xor(word, salt[0][part], out=block[:, 0])
 
         np.bitwise_and(_words(value[part]), np.uint64(2**48 - 1), out=word)
-        if not isinstance(row, int):
+        if isinstance(row, np.ndarray):
             np.bitwise_xor(word, _words(row[part]) << np.uint64(60), out=word)
-        if isinstance(attempt, int):
+        if not isinstance(attempt, np.ndarray):
             low |= attempt << 52
         else:
             np.bitwise_xor(word, _words(attempt[part]) << np.uint64(52), out=word)
@@ -271,12 +277,12 @@ class KeyedSampler:
 
 def _words(numbers: Integers) -> Words:
     """Return the same bits seen as unsigned."""
-    return numbers.view(np.uint64)
+    return numbers.astype(np.int64, copy=False).view(np.uint64)
 
 
 def _require(field: str, numbers: Integers | int, least: int, limit: int) -> None:
     """Refuse numbers outside [least, limit); the message never holds the number, which may be private."""
-    if isinstance(numbers, int):
+    if not isinstance(numbers, np.ndarray):
         inside = least <= numbers < limit
     else:
         inside = len(numbers) == 0 or bool(numbers.min() >= least and numbers.max() < limit)

@@ -1,22 +1,22 @@
 """Sparse vector with gap: report which answers of a stream reach a noisy threshold, paying only for those.
 
-One mechanism covers the plain form (one branch), Adaptive SVT (two) and the ladder (more). Each query is tested
-by the branches in order, the cheap and noisy ones first; the first that reaches the noisy threshold reports a top
-and its charge is taken from what the run has left.
+One mechanism covers the plain form (one branch), Adaptive SVT (two) and the ladder (more). Each query is
+tested by the branches in order, the cheap and noisy ones first; the first that reaches the noisy threshold
+reports a top and its charge is taken from what the run has left.
 
     gap = value + query noise - (threshold + correction + threshold noise),  top if gap >= 0
 
 Guarantee
 ---------
-With rates threshold_charge/D and charge/U (D the sensitivity in grid steps, U = D for monotonic queries and 2D for
-others), an output with tops of charges e_1, e_2, .. under one threshold noise has likelihood ratio at most
-exp(threshold_charge + e_1 + e_2 + ..). The gap, the branch, the attempt and what is left are covered; bottoms,
-retries with fresh noise, corrections, order and number of tests cost nothing as long as the schedule reads past
-outputs only. Proof: move the threshold noise up by D and the noise of every branch that fired by at most U; both
-families satisfy P(k) <= e^(rate s) P(k + s) for s >= 0 and the map is one-to-one.
+With rates threshold_charge/D and charge/U (D the sensitivity in grid steps, U = D for monotonic queries and
+2D for others), an output with tops of charges e_1, e_2, .. under one threshold noise has likelihood ratio at
+most exp(threshold_charge + e_1 + e_2 + ..). The gap, the branch, the attempt and what is left are covered;
+bottoms, retries with fresh noise, corrections, order and number of tests cost nothing as long as the schedule
+reads past outputs only. Proof: move the threshold noise up by D and the noise of every branch that fired by
+at most U; both families satisfy P(k) <= e^(rate s) P(k + s) for s >= 0 and the map is one-to-one.
 
-Charges are integers in units of 10^-9 epsilon and the rates are computed from the rounded charges, so noise and
-charge agree exactly.
+Charges are integers in units of 10^-9 epsilon and the rates are computed from the rounded charges, so noise
+and charge agree exactly.
 
 References
 ----------
@@ -32,6 +32,7 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,7 +117,7 @@ class Run:
         """
         if len(data) != _RUN.size or data[0] != _RUN_VERSION:
             raise UnreadableState(
-                "a stored run has an unknown format; it was written by another version or damaged"
+                "a stored run has an unknown format: another version wrote it, or it is damaged"
             )
         _, threshold_noise, high, low, left, tops = _RUN.unpack(data)
         if left < 0 or tops < 0:
@@ -215,16 +216,15 @@ class SparseVector:
         for branch in self.branches:
             if branch.rate != Fraction(branch.charge, UNITS_PER_EPSILON * self.query_sensitivity):
                 raise MisuseError(
-                    f"branch {branch.name!r}: its rate must be charge / sensitivity for monotonic queries and "
-                    "charge / (2 * sensitivity) for others"
+                    f"branch {branch.name!r}: its rate must be charge / sensitivity for monotonic queries "
+                    "and charge / (2 * sensitivity) for others"
                 )
             if not branch.corrections or any(abs(r) >= CORRECTION_LIMIT for r in branch.corrections):
-                raise MisuseError(
-                    f"branch {branch.name!r}: corrections must be a table of numbers below 2^48"
-                )
+                raise MisuseError(f"branch {branch.name!r}: corrections are one or more numbers below 2^48")
         if min(self.threshold_rate, *(branch.rate for branch in self.branches)) < LEAST_RATE:
             raise MisuseError(
-                "noise would be wider than the lattice: raise epsilon, lower the cutoff, or use a coarser granularity"
+                "noise would be wider than the lattice: raise epsilon, lower the cutoff, "
+                "or use a coarser granularity"
             )
         if self.threshold_charge + self.smallest_charge > self.epsilon:
             raise MisuseError("epsilon does not pay the threshold and one top")
@@ -266,7 +266,7 @@ class SparseVector:
         return replace(self, epsilon=self.threshold_charge + tops)
 
     def open(self, threshold_noise: int, salt: tuple[int, int], epsilon: int | None = None) -> Run:
-        """Begin a run. Its threshold charge is spent and its noise and salt are durable before the first test.
+        """Begin a run, whose threshold charge is spent and whose secrets are durable before the first test.
 
         Parameters
         ----------
@@ -280,7 +280,7 @@ class SparseVector:
         epsilon = self.epsilon if epsilon is None else epsilon
         if not self.threshold_charge + self.smallest_charge <= epsilon <= self.epsilon:
             raise MisuseError(
-                "the epsilon of a run must pay the threshold and one top, and not exceed a whole run's"
+                "the epsilon of a run pays the threshold and at least one top, and no more than a whole run"
             )
         if abs(threshold_noise) > THRESHOLD_NOISE_LIMIT:
             raise MisuseError("threshold noise beyond 2^60 grid steps; draw it with draw_threshold")
@@ -358,9 +358,7 @@ class SparseVector:
             When the run is over already; nothing was drawn.
         """
         if self.is_over(run):
-            raise RunExhausted(
-                "this run has used all its tops; open a new one, which pays for a new threshold"
-            )
+            raise RunExhausted("this run has used all its tops; a new one pays for a new threshold")
         gaps = self.branch_gaps(values, thresholds, run.threshold_noise, attempts, noise)
         left, row, tops = run.left, 0, list[Top]()
         while row < len(values) and left >= self.smallest_charge:
@@ -449,9 +447,9 @@ def adaptive(
         comparison, except under annealing, which has its own split.
     margin
         Grid steps added to the top branch's corrections. None: two standard deviations of its noise for
-        corrections that do not know the number of tests (none, mean, optimal, explicit), as in the paper; none at
-        all under exposure and annealing, whose tables already set each branch's bar by its own noise and count
-        the branches.
+        corrections that do not know the number of tests (none, mean, optimal, explicit), as in the paper;
+        none at all under exposure and annealing, whose tables already set each branch's bar by its own noise
+        and count the branches.
 
     See `sparse_vector` for the others.
     """
@@ -459,7 +457,14 @@ def adaptive(
         theta = (
             _theta_of_split(correction.default_split(cutoff, monotonic))
             if isinstance(correction, Annealed)
-            else _least_variance_theta(epsilon, cutoff, sensitivity, monotonic, threshold_noise, query_noise)
+            else _least_variance_theta(
+                epsilon=epsilon,
+                cutoff=cutoff,
+                sensitivity=sensitivity,
+                monotonic=monotonic,
+                threshold_noise=threshold_noise,
+                query_noise=query_noise,
+            )
         )
     return _build(
         epsilon=epsilon,
@@ -498,12 +503,12 @@ def ladder(
     shares
         Divisors of the base branch's charge, falling to 1.
     margin_scales
-        Correction of the upper rungs in scales of their own noise, for corrections that do not know the number of
-        tests. Two standard deviations, as in Adaptive SVT, would spend the ladder on false alerts.
+        Correction of the upper rungs in scales of their own noise, for corrections that do not know the
+        number of tests. Two standard deviations, as in Adaptive SVT, would spend the ladder on false alerts.
 
     See `sparse_vector` for the others.
     """
-    if not shares or shares[-1] != 1 or any(a <= b for a, b in zip(shares, shares[1:], strict=False)):
+    if not shares or shares[-1] != 1 or any(a <= b for a, b in pairwise(shares)):
         raise MisuseError("the shares of a ladder fall strictly and end with 1, such as (8, 4, 2, 1)")
     split = correction.default_split(cutoff, monotonic) if split is None else split
     return _build(
@@ -605,6 +610,7 @@ def _theta_of_split(split: Fraction) -> Fraction:
 
 
 def _least_variance_theta(
+    *,
     epsilon: int,
     cutoff: int,
     sensitivity: int,
@@ -614,8 +620,8 @@ def _least_variance_theta(
 ) -> Fraction:
     """Return the share of the threshold that minimises Var(threshold noise) + Var(middle branch's noise).
 
-    The closed form of the small-rate limit is within 3 % of the least variance up to rates of about 1; beyond, the
-    lattice shows and the minimum is searched for (the closed form would be off by factors).
+    The closed form of the small-rate limit is within 3 % of the least variance up to rates of about 1;
+    beyond, the lattice shows and the minimum is searched for (the closed form would be off by factors).
     """
     width = 1 if monotonic else 2
     relative = {Noise.EXPONENTIAL: 1.0, Noise.LAPLACE: 2.0}
