@@ -151,7 +151,9 @@ class Sealing:
         try:
             content = self._cipher(prefix).decrypt(nonce, body[prefix_end + NONCE_BYTES :], bound)
         except InvalidTag:
-            raise self._refuse(key, "its seal is broken: it was changed or cut, or belongs to another place") from None
+            raise self._refuse(
+                key, "its seal is broken: it was changed or cut, or belongs to another place"
+            ) from None
         return Opened(sequence, content, name.hex())
 
     def _cipher(self, prefix: bytes) -> AESGCM:

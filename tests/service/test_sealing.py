@@ -78,7 +78,9 @@ def test_a_plain_record_opens_with_a_key_so_that_sealing_can_be_turned_on() -> N
 
 
 def test_each_tenure_and_each_record_is_sealed_differently() -> None:
-    records = [s.seal(b"d/x", 7, b"content") for s in (Sealing(PLACE, (OLD,)), Sealing(PLACE, (OLD,))) for _ in "ab"]
+    records = [
+        s.seal(b"d/x", 7, b"content") for s in (Sealing(PLACE, (OLD,)), Sealing(PLACE, (OLD,))) for _ in "ab"
+    ]
     for one, other in itertools.combinations(records, 2):
         assert one[-23:] != other[-23:]
     assert records[0][18:34] == records[1][18:34] != records[2][18:34]

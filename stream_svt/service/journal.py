@@ -1,0 +1,536 @@
+"""The books of one shard on Kafka: state, outbox and rejects, one transaction at a time.
+
+Layout of a shard's partition of the state topic (compacted)::
+
+    meta     sequence of the last transaction, the engine's progress, keys, digest, what was published
+    ob/<i>   events charged by that transaction and not yet published; counts only if i < meta.chunks and the
+             record carries the same sequence (chunks are overwritten, never deleted)
+    others   the engine's records and the shard's, opaque here
+
+Transaction N makes batch N's state and events durable and publishes the events of transaction N-1: an event is
+visible to anybody only after the transaction that charged it has committed. Any exception leaves the outcome of
+a transaction unknown, so the journal is broken then: `open` fences the old producer and reads everything again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import msgspec
+from aiokafka import TopicPartition
+
+from stream_svt.errors import MisuseError, StateRolledBack, UnreadableState
+from stream_svt.monitor import released
+from stream_svt.monitor.engine import Commit
+from stream_svt.service.kafka import (
+    CALL_DEADLINE,
+    START_DEADLINE,
+    Cluster,
+    deadline,
+    discard_producer,
+    read_partition,
+    started,
+)
+from stream_svt.service.sealing import NO_KEY, Opened, Place, Sealing, describe
+
+log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+FORMAT = 1
+META = b"meta"
+OUTBOX = b"ob/"
+RECORD_LIMIT = 900_000
+"""Bytes of the largest record: Kafka's default limit is 1,048,588 for a whole batch."""
+CHUNK_EVENTS = 200
+CHUNK_BYTES = 600_000
+REWRITE_RECORDS = 5_000
+SECRET_BYTES = 32
+
+
+class Meta(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The one record that every transaction writes.
+
+    Attributes
+    ----------
+    sequence, chunks
+        Number of the transaction, and of its outbox records.
+    progress
+        The engine's positions, clocks and counters; None before its first commit.
+    control_next, control_ahead
+        Offset from which the control partition is read on, and offsets after it that are already done.
+    last_event, published
+        Sequence of the newest event charged, and of the newest one published, by this transaction at the latest.
+    event_base
+        Added to the engine's event numbers: more than 0 once a rollback was accepted, so that numbers which the
+        lost state had already published are not given out again.
+    alert_offset
+        Offset of a published event on the alert partition: the rollback check reads from there.
+    noise_key, digest_key
+        Secrets of the shard; drawn once, durable before their first use.
+    digest
+        Sum modulo 2**256 of the live records' keyed hashes.
+    sealed_only
+        Whether every live record is sealed, so that a plain one is a forgery.
+    """
+
+    format: int = FORMAT
+    sequence: int = 0
+    chunks: int = 0
+    partitions: int
+    progress: bytes | None = None
+    control_next: int | None = None
+    control_ahead: list[int] = []
+    last_event: int = 0
+    published: int = 0
+    event_base: int = 0
+    alert_offset: int | None = None
+    noise_key: bytes
+    digest_key: bytes
+    digest: bytes = bytes(32)
+    sealed_only: bool = False
+
+
+class Chunk(msgspec.Struct, array_like=True):
+    """One outbox record: (event sequence, record key, encoded event), in order."""
+
+    events: list[tuple[int, bytes, bytes]]
+
+
+class Reject(msgspec.Struct):
+    """A refused record by its place; its content stays where it is."""
+
+    topic: str
+    partition: int
+    offset: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """The topics a journal writes."""
+
+    state: str
+    alerts: str
+    rejects: str
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What a takeover found: an empty mapping and no progress is the very first start."""
+
+    records: dict[bytes, bytes] = field(repr=False)
+    progress: bytes | None = field(repr=False)
+    noise_key: bytes = field(repr=False)
+    control_next: int | None
+    control_ahead: list[int]
+
+
+class Journal:
+    """Reads and writes one shard's books; fences whoever wrote them before.
+
+    Parameters
+    ----------
+    cluster
+        How to reach the brokers.
+    place
+        Cluster id, application, state topic and shard: what the records are bound to.
+    topics, partitions
+        Topics written, and the number of partitions of all of them.
+    masters
+        Master keys, the first seals; empty leaves records plain.
+    entropy
+        Source of secret random bytes.
+    clock
+        Seconds since the epoch, for the time frozen in an event.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        place: Place,
+        topics: Topics,
+        *,
+        partitions: int,
+        masters: Sequence[bytes] = (),
+        entropy: Callable[[int], bytes] = os.urandom,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._cluster = cluster
+        self._place = place
+        self._topics = topics
+        self._partitions = partitions
+        self._masters = tuple(masters)
+        self._entropy = entropy
+        self._clock = clock
+        self._shard = place.shard
+        self._producer: Any = None
+        self._broken = True
+        self._meta = Meta(partitions=partitions, noise_key=b"", digest_key=b"")
+        self._sealing = Sealing(place)
+        self._macs: dict[bytes, int] = {}
+        self._total = 0
+        self._outbox: list[tuple[int, bytes, bytes]] = []
+        self.published: list[int] = []
+
+    @property
+    def transactional_id(self) -> str:
+        """Name under which this shard's producers fence one another."""
+        return f"{self._place.application}-{self._shard}"
+
+    @property
+    def key_id(self) -> str:
+        """Name of the key that seals the shard's records, "none" without one."""
+        return self._sealing.key_id
+
+    @property
+    def pending(self) -> int:
+        """Number of events that are charged and durable but not yet published."""
+        return len(self._outbox)
+
+    @property
+    def live_records(self) -> int:
+        """Number of live records, without meta and outbox."""
+        return len(self._macs)
+
+    def set_control(self, next_offset: int | None, ahead: Iterable[int]) -> None:
+        """Say how far the control partition is done; durable with the next transaction."""
+        self._meta.control_next, self._meta.control_ahead = next_offset, sorted(ahead)
+
+    async def open(self, *, after_rollback: bool = False) -> Restored:
+        """Take the shard over: fence, read, verify, and write a first transaction of this tenure.
+
+        Parameters
+        ----------
+        after_rollback
+            Go on although the state is older than the published events; the caller has been told to mark every
+            dataset exhausted.
+
+        Raises
+        ------
+        UnreadableState
+            A record is missing, foreign, changed, or sealed with an unknown key.
+        StateRolledBack
+            The alert partition knows events that the state does not.
+        BrokerError
+            See `stream_svt.service.kafka`.
+        """
+        await self.close()
+        name = f"shard {self._shard}: starting producer {self.transactional_id!r}"
+        self._producer = self._cluster.producer(self.transactional_id)
+        async with deadline(START_DEADLINE, name, "WRITE"):
+            await self._producer.start()
+        self._sealing = Sealing(self._place, self._masters, self._entropy)
+        # Only now: the older owner can no longer commit, and its open transaction has been aborted.
+        raw = await self._read_state()
+        records, stale = self._restore(raw)
+        await self._check_rollback(empty=not raw, accept=after_rollback)
+        self._broken = False
+        await self._transaction(Commit(progress=self._meta.progress or b""), claim=True)
+        if not raw:
+            await self._read_back()
+        for start in range(0, len(stale), REWRITE_RECORDS):
+            again = {key: records[key] for key in stale[start : start + REWRITE_RECORDS]}
+            await self._transaction(Commit(records=dict(again), progress=self._meta.progress or b""))
+        self._meta.sealed_only = self.key_id != NO_KEY
+        meta = self._meta
+        return Restored(records, meta.progress, meta.noise_key, meta.control_next, list(meta.control_ahead))
+
+    async def commit(self, commit: Commit) -> int:
+        """Make a commit durable and publish what the previous one charged; return how many events went out.
+
+        Raises
+        ------
+        Fenced, BrokerUnavailable
+            The outcome is unknown; `open` before anything else.
+        MisuseError
+            A record is larger than Kafka takes, or the journal was not opened again after an error.
+        """
+        return await self._transaction(commit)
+
+    async def flush(self) -> int:
+        """Publish what waits in the outbox, without new state; return how many events went out."""
+        if not self._outbox:
+            return 0
+        return await self._transaction(Commit(progress=self._meta.progress or b""))
+
+    async def close(self) -> None:
+        """Give the producer up; nothing is committed by this."""
+        self._broken = True
+        producer, self._producer = self._producer, None
+        await discard_producer(producer)
+
+    # Reading
+
+    async def _read_state(self, isolation: str = "read_committed") -> dict[bytes, bytes]:
+        raw: dict[bytes, bytes] = {}
+        doing = f"shard {self._shard}: reading state topic {self._topics.state!r}"
+        async with started(self._cluster.reader(isolation), doing) as reader:
+            async for records in read_partition(reader, self._topics.state, self._shard, None, doing):
+                for record in records:
+                    if record.key is None:
+                        continue
+                    if record.value is None:
+                        raw.pop(record.key, None)
+                    else:
+                        raw[record.key] = record.value
+        return raw
+
+    def _restore(self, raw: Mapping[bytes, bytes]) -> tuple[dict[bytes, bytes], list[bytes]]:
+        """Verify what was read; return the live records and the keys of those to be sealed again."""
+        self._macs, self._total, self._outbox = {}, 0, []
+        if not raw:
+            self._meta = Meta(
+                partitions=self._partitions,
+                noise_key=self._entropy(SECRET_BYTES),
+                digest_key=self._entropy(SECRET_BYTES),
+            )
+            return {}, []
+        if META not in raw:
+            raise self._unreadable("it has records but no record 'meta'")
+        opened = self._sealing.open(META, raw[META])
+        meta = self._decode(META, opened, Meta)
+        if meta.format != FORMAT or meta.sequence != opened.sequence:
+            raise self._unreadable(f"record 'meta' has format {meta.format}, this version reads {FORMAT}")
+        if meta.partitions != self._partitions:
+            raise self._unreadable(
+                f"the application began with {meta.partitions} partitions and its topics now have "
+                f"{self._partitions}: a dataset would get a second ledger. Restore the partition count"
+            )
+        records: dict[bytes, bytes] = {}
+        stale: list[bytes] = []
+        total = 0
+        for key, record in raw.items():
+            if key == META or key.startswith(OUTBOX):
+                continue
+            found = self._open(key, record, meta)
+            records[key] = found.content
+            self._macs[key] = mac = _mac(meta.digest_key, key, record)
+            total += mac
+            if found.key_id != self.key_id:
+                stale.append(key)
+        self._total = total
+        for number in range(meta.chunks):
+            key = OUTBOX + str(number).encode()
+            if key not in raw:
+                raise self._unreadable(f"record {describe(key)} is missing")
+            found = self._open(key, raw[key], meta)
+            if found.sequence != meta.sequence:
+                raise self._unreadable(f"record {describe(key)} belongs to another transaction")
+            total += _mac(meta.digest_key, key, raw[key])
+            self._outbox += self._decode(key, found, Chunk).events
+        if _digest(total) != meta.digest:
+            raise self._unreadable(
+                "its records do not add up to the digest in 'meta': some were lost, added, or put back to an older version"
+            )
+        self._meta = meta
+        return records, stale
+
+    def _open(self, key: bytes, record: bytes, meta: Meta) -> Opened:
+        found = self._sealing.open(key, record)
+        if meta.sealed_only and found.key_id == NO_KEY:
+            raise self._unreadable(f"record {describe(key)} is plain among sealed ones")
+        if found.sequence > meta.sequence:
+            raise self._unreadable(f"record {describe(key)} is newer than 'meta'")
+        return found
+
+    def _decode(self, key: bytes, opened: Opened, kind: type[_T]) -> _T:
+        try:
+            return msgspec.msgpack.decode(opened.content, type=kind)
+        except msgspec.DecodeError as error:
+            raise self._unreadable(f"record {describe(key)} is not of this format: {error}") from None
+
+    async def _check_rollback(self, *, empty: bool, accept: bool) -> None:
+        """Refuse a state that is older than what the alert partition shows.
+
+        Uncommitted records count as well: an event is sent only after the transaction that charged it.
+        """
+        topic, meta = self._topics.alerts, self._meta
+        doing = f"shard {self._shard}: reading alert topic {topic!r}"
+        newest, offset, count = 0, meta.alert_offset, 0
+        async with started(self._cluster.reader("read_uncommitted"), doing) as reader:
+            async for records in read_partition(reader, topic, self._shard, meta.alert_offset, doing):
+                for record in records:
+                    count += 1
+                    offset = record.offset
+                    newest = max(newest, _sequence(record.value))
+            place = TopicPartition(topic, self._shard)
+            async with deadline(CALL_DEADLINE, doing):
+                trimmed = (await reader.beginning_offsets([place]))[place] > 0
+        if newest <= meta.last_event and not (empty and (count or trimmed)):
+            return
+        if accept:
+            meta.alert_offset = offset
+            meta.event_base += max(newest - meta.last_event, 0)
+            meta.last_event = max(newest, meta.last_event)
+            log.warning("event=rollback_accepted shard=%d newest_event=%d", self._shard, newest)
+            return
+        found = "is empty" if empty else f"ends with event {meta.last_event}"
+        shown = f"event {newest}" if newest else "earlier use"
+        raise StateRolledBack(
+            f"the state of shard {self._shard} on topic {self._topics.state!r} {found}, but partition {self._shard} of alert topic {topic!r} "
+            f"shows {shown}: the state was deleted, restored from a backup, or belongs to another application. Going "
+            "on would spend budgets twice. Put the state back, or give up the shard's budgets with 'stream-svt "
+            "control mark-exhausted' while a worker waits"
+        )
+
+    async def _read_back(self) -> None:
+        """Read the first record written: WRITE without READ would only show at the next takeover."""
+        # Committed, but its marker may not be written yet: read_committed could miss it.
+        raw = await self._read_state("read_uncommitted")
+        if META not in raw or self._sealing.open(META, raw[META]).sequence != self._meta.sequence:
+            raise self._unreadable("the first record written could not be read back")
+
+    def _unreadable(self, why: str) -> UnreadableState:
+        return UnreadableState(
+            f"the state of shard {self._shard} on topic {self._topics.state!r} cannot be used: {why}. "
+            "The shard is stopped; nothing was changed"
+        )
+
+    # Writing
+
+    async def _transaction(self, commit: Commit, *, claim: bool = False) -> int:
+        if self._broken:
+            raise MisuseError(f"the journal of shard {self._shard} must be opened before it is used")
+        # Whatever ends this early, cancellation included, leaves memory and log apart.
+        self._broken = True
+        sequence = self._meta.sequence + 1
+        sealed, total = self._seal_records(commit, sequence)
+        fresh = self._freeze(commit.events)
+        chunks = {
+            OUTBOX + str(number).encode(): self._sealed(
+                OUTBOX + str(number).encode(), sequence, Chunk(events)
+            )
+            for number, events in enumerate(_split(fresh))
+        }
+        meta = msgspec.structs.replace(
+            self._meta,
+            sequence=sequence,
+            chunks=len(chunks),
+            progress=commit.progress or self._meta.progress,
+            published=self._outbox[-1][0] if self._outbox else self._meta.published,
+            last_event=max([self._meta.last_event, *(number for number, _, _ in fresh[-1:])]),
+            digest=_digest(total + sum(_mac(self._meta.digest_key, *item) for item in chunks.items())),
+        )
+        sealed |= chunks
+        sealed[META] = self._sealed(META, sequence, meta)
+        offset = await self._send(sealed, commit.rejects, claim=claim)
+        if offset is not None:
+            meta.alert_offset = offset
+        self.published = [number for number, _, _ in self._outbox]
+        self._meta, self._total, self._outbox = meta, total, fresh
+        self._broken = False
+        return len(self.published)
+
+    def _seal_records(self, commit: Commit, sequence: int) -> tuple[dict[bytes, bytes | None], int]:
+        """Return the records as they are written and the new sum of the live records' hashes."""
+        sealed: dict[bytes, bytes | None] = {}
+        macs, total = self._macs, self._total
+        for key, content in commit.records.items():
+            if key == META or key.startswith(OUTBOX):
+                raise MisuseError(f"record key {describe(key)} belongs to the journal")
+            total -= macs.pop(key, 0)
+            if content is None:
+                sealed[key] = None
+            else:
+                sealed[key] = record = self._sealed(key, sequence, content)
+                macs[key] = mac = _mac(self._meta.digest_key, key, record)
+                total += mac
+        return sealed, total
+
+    def _sealed(self, key: bytes, sequence: int, content: bytes | msgspec.Struct) -> bytes:
+        plain = content if isinstance(content, bytes) else msgspec.msgpack.encode(content)
+        if len(plain) > RECORD_LIMIT:
+            raise MisuseError(
+                f"state record {describe(key)} of shard {self._shard} has {len(plain)} bytes, the limit is {RECORD_LIMIT}"
+            )
+        return self._sealing.seal(key, sequence, plain)
+
+    def _freeze(self, events: Iterable[released.ReleasedEvent]) -> list[tuple[int, bytes, bytes]]:
+        """Encode events with the time at which they enter the outbox: published twice, they are the same bytes."""
+        now = (
+            datetime.fromtimestamp(self._clock(), UTC)
+            .isoformat(timespec="milliseconds")
+            .replace("+00:00", "Z")
+        )
+        frozen = []
+        for event in events:
+            numbered = msgspec.structs.replace(event, sequence=event.sequence + self._meta.event_base)
+            text = released.encode(numbered, application=self._place.application, shard=self._shard, time=now)
+            frozen.append((numbered.sequence, event.data.dataset.encode(), text))
+        return frozen
+
+    async def _send(
+        self, records: Mapping[bytes, bytes | None], rejects: Iterable[tuple[str, int, str]], *, claim: bool
+    ) -> int | None:
+        """Run one transaction; return the offset of the newest event published, None where there was none."""
+        producer, shard, topics = self._producer, self._shard, self._topics
+        doing = f"shard {shard}: transaction on {topics.state!r}, {topics.alerts!r}, {topics.rejects!r}"
+        headers = [("content-type", released.CONTENT_TYPE.encode())]
+        async with deadline(self._cluster.commit_deadline, doing, "WRITE"):
+            await producer.begin_transaction()
+            if claim:
+                # Joining a partition to a transaction asks for the right to write there, and writes nothing.
+                for topic in (topics.alerts, topics.rejects):
+                    producer._txn_manager.maybe_add_partition_to_txn(TopicPartition(topic, shard))  # noqa: SLF001
+            alerts = [
+                await producer.send(topics.alerts, event, key=key, partition=shard, headers=headers)
+                for _, key, event in self._outbox
+            ]
+            others = [
+                await producer.send(
+                    topics.rejects,
+                    msgspec.json.encode(Reject(topic, shard, offset, reason)),
+                    key=f"{topic}/{offset}".encode(),
+                    partition=shard,
+                )
+                for topic, offset, reason in rejects
+            ]
+            others += [
+                await producer.send(topics.state, record, key=key, partition=shard)
+                for key, record in records.items()
+            ]
+            # A refused record does not fail the commit by itself: every future is looked at first.
+            results: list[Any] = await asyncio.gather(*alerts, *others, return_exceptions=True)
+            for result in results:
+                if isinstance(result, BaseException):
+                    raise result
+            await producer.commit_transaction()
+        return max((result.offset for result in results[: len(alerts)]), default=None)
+
+
+def _mac(secret: bytes, key: bytes, record: bytes) -> int:
+    digest = hashlib.blake2b(len(key).to_bytes(4, "big") + key, digest_size=32, key=secret)
+    digest.update(record)
+    return int.from_bytes(digest.digest(), "big")
+
+
+def _digest(total: int) -> bytes:
+    return (total % (1 << 256)).to_bytes(32, "big")
+
+
+def _split(events: list[tuple[int, bytes, bytes]]) -> list[list[tuple[int, bytes, bytes]]]:
+    chunks: list[list[tuple[int, bytes, bytes]]] = []
+    size = 0
+    for event in events:
+        size += len(event[2])
+        if not chunks or len(chunks[-1]) == CHUNK_EVENTS or size > CHUNK_BYTES:
+            chunks.append([])
+            size = len(event[2])
+        chunks[-1].append(event)
+    return chunks
+
+
+def _sequence(event: bytes | None) -> int:
+    """Return an event's sequence; 0 for what is not an event of this package."""
+    try:
+        return released.decode(event or b"")[0].sequence
+    except msgspec.DecodeError:
+        return 0

@@ -1,0 +1,307 @@
+"""Kafka clients with deadlines of our own, and what their errors mean.
+
+aiokafka retries for ever where a broker does not answer, and reports a wrong password as "unable to bootstrap".
+Every call of this package goes through `deadline`, which ends it and raises one of three errors:
+
+`Fenced`             another producer has this shard's transactional id, or the broker gave the transaction up;
+`BrokerUnavailable`  the outcome is unknown or the broker is away: discard the producer, start again;
+`BrokerError`        trying again cannot help: the message says what to change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiokafka.producer.sender
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+from aiokafka.errors import (
+    AuthenticationFailedError,
+    ClusterAuthorizationFailedError,
+    GroupAuthorizationFailedError,
+    KafkaConnectionError,
+    KafkaError,
+    MessageSizeTooLargeError,
+    ProducerFenced,
+    RecordListTooLargeError,
+    SaslAuthenticationFailed,
+    TopicAuthorizationFailedError,
+    TransactionalIdAuthorizationFailed,
+    UnknownTopicOrPartitionError,
+    UnsupportedSaslMechanismError,
+)
+
+from stream_svt.errors import BrokerError, MisuseError
+
+log = logging.getLogger(__name__)
+
+TRANSACTION_BACKOFF = 0.002
+"""Seconds aiokafka waits while a transaction's markers are written; its own 0.02 costs 20 ms per transaction."""
+
+START_DEADLINE = 15.0
+CALL_DEADLINE = 10.0
+DISCARD_DEADLINE = 2.0
+REBALANCE_TIMEOUT = 20.0
+
+
+class BrokerUnavailable(BrokerError):
+    """The broker did not answer in time or cannot be reached; the same may succeed later."""
+
+    retriable = True
+
+
+class Fenced(BrokerError):
+    """The shard's producer was replaced by a newer one, or the broker gave its transaction up."""
+
+    retriable = True
+
+
+class _Causes(logging.Handler):
+    """Keeps what aiokafka logs about failed connections, for it leaves the cause out of its exceptions."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.last = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        message = record.getMessage()
+        if message.startswith("Unable connect to") or "uthentication" in message:
+            self.last = message
+
+
+_causes = _Causes()
+
+
+def tune() -> None:
+    """Shorten aiokafka's wait between transactions and listen for the causes of failed connections."""
+    if not hasattr(aiokafka.producer.sender, "BACKOFF_OVERRIDE"):
+        raise MisuseError(
+            f"aiokafka {aiokafka.__version__} has no producer.sender.BACKOFF_OVERRIDE; install aiokafka>=0.14,<0.15"
+        )
+    aiokafka.producer.sender.BACKOFF_OVERRIDE = TRANSACTION_BACKOFF
+    connections = logging.getLogger("aiokafka")
+    if _causes not in connections.handlers:
+        connections.addHandler(_causes)
+
+
+def explain(error: BaseException, doing: str, operation: str = "READ") -> BrokerError:
+    """Return what an error of the client means, with cause and remedy.
+
+    ``operation`` is what the call needed on its topic, named when a permission is missing.
+    """
+    if isinstance(error, BrokerError):
+        return error
+    detail = ", ".join(str(part) for part in error.args) or type(error).__name__
+    match error:
+        case ProducerFenced():
+            return Fenced(f"{doing}: another producer took over this shard's transactional id")
+        case TimeoutError():
+            return BrokerUnavailable(f"{doing}: no answer from the broker in time")
+        case TopicAuthorizationFailedError():
+            return _denied(doing, "TOPIC", detail, operation)
+        case GroupAuthorizationFailedError():
+            return _denied(doing, "GROUP", detail, "READ")
+        case TransactionalIdAuthorizationFailed():
+            return _denied(doing, "TRANSACTIONAL_ID", detail, "WRITE")
+        case ClusterAuthorizationFailedError():
+            return _denied(doing, "CLUSTER", "kafka-cluster", operation)
+        case MessageSizeTooLargeError() | RecordListTooLargeError():
+            return BrokerError(
+                f"{doing}: the broker refused a record as too large; raise max.message.bytes of the topic to at "
+                "least 1048588 bytes (Kafka's default)"
+            )
+        case UnknownTopicOrPartitionError():
+            return BrokerError(
+                f"{doing}: a topic does not exist: {detail}; create it with 'stream-svt check --create-topics'"
+            )
+        case SaslAuthenticationFailed() | AuthenticationFailedError() | UnsupportedSaslMechanismError():
+            return BrokerError(f"{doing}: {_login(detail)}")
+        case KafkaConnectionError():
+            return _unreachable(doing, detail)
+    return BrokerUnavailable(f"{doing}: {type(error).__name__}: {detail}")
+
+
+def _denied(doing: str, resource: str, name: str, operation: str) -> BrokerError:
+    return BrokerError(
+        f"{doing}: permission is missing: operation {operation} on resource {resource} {name!r}; add an ACL that "
+        f"allows it to this user"
+    )
+
+
+def _login(detail: str) -> str:
+    return f"the broker refused the login ({detail}); check kafka.username, the password file and kafka.sasl_mechanism"
+
+
+def _unreachable(doing: str, detail: str) -> BrokerError:
+    cause, _causes.last = _causes.last, ""
+    if "CERTIFICATE_VERIFY_FAILED" in cause:
+        return BrokerError(
+            f"{doing}: the broker's certificate is not trusted ({cause}); set kafka.ca_file to its CA"
+        )
+    if "uthentication" in cause or "Sasl" in cause:
+        return BrokerError(f"{doing}: {_login(cause)}")
+    return BrokerUnavailable(
+        f"{doing}: no broker can be reached ({cause or detail}); check kafka.bootstrap_servers, "
+        "kafka.security_protocol and that the broker runs"
+    )
+
+
+@contextlib.asynccontextmanager
+async def deadline(seconds: float, doing: str, operation: str = "READ") -> AsyncIterator[None]:
+    """Bound a call to the broker and translate its errors.
+
+    Raises
+    ------
+    BrokerError
+        See `explain`; ``doing`` opens the message.
+    """
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except (KafkaError, TimeoutError, OSError) as error:
+        raise explain(error, doing, operation) from error
+
+
+async def discard_producer(producer: Any) -> None:
+    """End a producer whatever state it is in; never hangs, never raises, leaves no unretrieved exception."""
+    if producer is None:
+        return
+    try:
+        async with asyncio.timeout(DISCARD_DEADLINE):
+            await producer.stop()
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:  # noqa: BLE001  whatever stop() raises, the producer is given up
+        log.debug("event=producer_discarded error=%s", type(error).__name__)
+        sender = getattr(producer, "_sender", None)
+        if sender is not None and sender.sender_task is not None:
+            sender.sender_task.cancel()
+        with contextlib.suppress(Exception):
+            async with asyncio.timeout(DISCARD_DEADLINE):
+                await producer.client.close()
+    finally:
+        # asyncio reports exceptions that nobody looked at; these belong to a producer that is gone.
+        waiter = getattr(getattr(producer, "_txn_manager", None), "_transaction_waiter", None)
+        if waiter is not None and waiter.done() and not waiter.cancelled():
+            waiter.exception()
+
+
+async def stop_quietly(client: Any, seconds: float = DISCARD_DEADLINE) -> None:
+    """Stop a consumer or admin client within a deadline; errors and delays end here."""
+    stop: Callable[[], Any] = client.close if isinstance(client, AIOKafkaAdminClient) else client.stop
+    with contextlib.suppress(KafkaError, TimeoutError, OSError):
+        async with asyncio.timeout(seconds):
+            await stop()
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """How to reach the brokers, and the clients built from that.
+
+    Attributes
+    ----------
+    arguments
+        Keyword arguments every client gets: servers, protocol, credentials. Kept out of ``repr``.
+    session_timeout, heartbeat_interval, transaction_timeout
+        Seconds.
+    group_instance_id
+        Name of a static group member, or None.
+    """
+
+    arguments: Mapping[str, Any] = field(repr=False)
+    session_timeout: float = 6.0
+    heartbeat_interval: float = 1.0
+    transaction_timeout: float = 15.0
+    group_instance_id: str | None = None
+
+    @property
+    def commit_deadline(self) -> float:
+        """Seconds one transaction may take: well before the broker gives it up."""
+        return min(CALL_DEADLINE, 0.7 * self.transaction_timeout)
+
+    def member(self, group: str) -> AIOKafkaConsumer:
+        """Return the worker's group consumer, not started and not yet subscribed."""
+        return AIOKafkaConsumer(
+            **self.arguments,
+            group_id=group,
+            group_instance_id=self.group_instance_id,
+            client_id="stream-svt",
+            isolation_level="read_committed",
+            enable_auto_commit=False,
+            auto_offset_reset="none",  # "earliest" would jump over records that retention took, in silence
+            partition_assignment_strategy=(RangePartitionAssignor,),
+            session_timeout_ms=int(self.session_timeout * 1000),
+            heartbeat_interval_ms=int(self.heartbeat_interval * 1000),
+            rebalance_timeout_ms=int(REBALANCE_TIMEOUT * 1000),
+            fetch_max_wait_ms=500,
+            max_partition_fetch_bytes=4 << 20,
+        )
+
+    def reader(self, isolation: str = "read_committed") -> AIOKafkaConsumer:
+        """Return a consumer outside any group."""
+        return AIOKafkaConsumer(
+            **self.arguments,
+            group_id=None,
+            client_id="stream-svt-reader",
+            isolation_level=isolation,
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            fetch_max_wait_ms=100,
+        )
+
+    def producer(self, transactional_id: str) -> AIOKafkaProducer:
+        """Return a transactional producer, not started."""
+        return AIOKafkaProducer(
+            **self.arguments,
+            transactional_id=transactional_id,
+            client_id="stream-svt-" + transactional_id,
+            acks="all",
+            transaction_timeout_ms=int(self.transaction_timeout * 1000),
+            request_timeout_ms=5000,
+            max_batch_size=1 << 18,
+        )
+
+    def admin(self) -> AIOKafkaAdminClient:
+        """Return an admin client, not started."""
+        return AIOKafkaAdminClient(**self.arguments, client_id="stream-svt-admin", request_timeout_ms=10000)
+
+
+@contextlib.asynccontextmanager
+async def started(client: Any, doing: str, operation: str = "READ") -> AsyncIterator[Any]:
+    """Start a reader or admin client and stop it at the end, both within deadlines."""
+    try:
+        async with deadline(START_DEADLINE, doing, operation):
+            await client.start()
+        yield client
+    finally:
+        await stop_quietly(client)
+
+
+async def read_partition(
+    consumer: Any, topic: str, partition: int, start: int | None, doing: str, *, records: int = 20_000
+) -> AsyncIterator[Sequence[Any]]:
+    """Yield the records of a partition from ``start`` (None: its beginning) to its end at the time of the call.
+
+    Positions are compared, not records counted: markers and compacted records take offsets too.
+    """
+    place = TopicPartition(topic, partition)
+    async with deadline(CALL_DEADLINE, doing):
+        consumer.assign([place])
+        first = (await consumer.beginning_offsets([place]))[place]
+        end = (await consumer.end_offsets([place]))[place]
+        position = first if start is None else max(first, start)
+        consumer.seek(place, position)
+    while position < end:
+        async with deadline(CALL_DEADLINE, doing):
+            batch = await consumer.getmany(place, timeout_ms=200, max_records=records)
+            advanced = await consumer.position(place)
+        if advanced > position:
+            position = advanced
+        if batch.get(place):
+            yield batch[place]

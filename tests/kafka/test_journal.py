@@ -1,0 +1,235 @@
+"""The journal on a real broker: charged before visible, exactly once, and never younger than what was seen."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+
+from stream_svt.errors import MisuseError, StateRolledBack, UnreadableState
+from stream_svt.monitor.engine import Commit
+from stream_svt.monitor.released import EventType, Lifecycle, ReleasedEvent, decode
+from stream_svt.service.journal import RECORD_LIMIT, Journal, Restored, Topics
+from stream_svt.service.kafka import BrokerUnavailable, Cluster, Fenced, tune
+from stream_svt.service.sealing import Place
+
+pytestmark = pytest.mark.kafka
+OLD, NEW = bytes(range(32)), bytes(range(1, 33))
+
+
+def event(sequence: int, dataset: str = "ds") -> ReleasedEvent:
+    data = Lifecycle(dataset=dataset, monitor="m", run=1, reason="test", account=None)
+    return ReleasedEvent(type=EventType.RUN_STARTED, id=f"e{sequence}", sequence=sequence, subject=dataset, data=data)
+
+
+class Books:
+    """Topics of one shard and the journals that share them."""
+
+    def __init__(self, servers: str, state: str, alerts: str, rejects: str) -> None:
+        tune()
+        self.servers = servers
+        self.topics = Topics(state, alerts, rejects)
+        self.cluster = Cluster({"bootstrap_servers": servers})
+        self.journals: list[Journal] = []
+
+    def journal(self, *masters: bytes, application: str = "", partitions: int = 2) -> Journal:
+        place = Place("cluster", application or self.topics.state, self.topics.state, 1)
+        journal = Journal(self.cluster, place, self.topics, partitions=partitions, masters=masters)
+        self.journals.append(journal)
+        return journal
+
+    async def opened(self, *masters: bytes) -> tuple[Journal, Restored]:
+        journal = self.journal(*masters)
+        return journal, await journal.open()
+
+    async def read(self, topic: str, isolation: str = "read_committed") -> list:
+        await asyncio.sleep(0.1)   # a commit returns before its markers are written
+        consumer = AIOKafkaConsumer(
+            bootstrap_servers=self.servers, isolation_level=isolation, auto_offset_reset="earliest"
+        )
+        await consumer.start()
+        try:
+            place = TopicPartition(topic, 1)
+            consumer.assign([place])
+            end = (await consumer.end_offsets([place]))[place]
+            await consumer.seek_to_beginning(place)
+            found = []
+            while await consumer.position(place) < end:
+                found += (await consumer.getmany(place, timeout_ms=100)).get(place, [])
+            return found
+        finally:
+            await consumer.stop()
+
+    async def events(self, isolation: str = "read_committed") -> list[int]:
+        return [decode(record.value)[0].sequence for record in await self.read(self.topics.alerts, isolation)]
+
+    async def write(self, topic: str, *records: tuple[bytes, bytes | None]) -> None:
+        producer = AIOKafkaProducer(bootstrap_servers=self.servers, acks="all")
+        await producer.start()
+        for key, value in records:
+            await producer.send_and_wait(topic, value, key=key, partition=1)
+        await producer.stop()
+
+
+@pytest.fixture
+async def books(broker, topics) -> AsyncIterator[Books]:
+    state = await topics("state", partitions=2, configs={"cleanup.policy": "compact"})
+    books = Books(broker.bootstrap_servers, state, await topics("alerts", partitions=2), await topics("rejects", partitions=2))
+    yield books
+    for journal in books.journals:
+        await journal.close()
+
+
+@pytest.mark.parametrize("masters", [(), (OLD,)], ids=["plain", "sealed"])
+async def test_a_takeover_finds_what_was_committed(books: Books, masters) -> None:
+    journal, first = await books.opened(*masters)
+    assert first.records == {}
+    assert first.progress is None
+    await journal.commit(Commit(records={b"d/a": b"1", b"d/b": b"2"}, progress=b"p1"))
+    journal.set_control(5, {8, 7})
+    await journal.commit(Commit(records={b"d/a": b"3", b"d/b": None}, progress=b"p2"))
+    _, again = await books.opened(*masters)
+    assert again == Restored({b"d/a": b"3"}, b"p2", first.noise_key, 5, [7, 8])
+    assert len(again.noise_key) == 32
+
+
+async def test_an_event_is_published_by_the_transaction_after_its_charge(books: Books) -> None:
+    journal, _ = await books.opened()
+    assert await journal.commit(Commit(progress=b"p", events=[event(1), event(2)])) == 0
+    assert await books.events("read_uncommitted") == []
+    assert journal.pending == 2
+    assert await journal.flush() == 2
+    assert await journal.flush() == 0
+    assert await books.events() == [1, 2]
+
+
+async def test_an_outbox_left_behind_is_published_once_by_the_next_owner(books: Books) -> None:
+    journal, _ = await books.opened(OLD)
+    await journal.commit(Commit(progress=b"p", events=[event(number) for number in range(1, 451)]))
+    await books.opened(OLD)
+    await books.opened(OLD)
+    assert await books.events() == list(range(1, 451))
+
+
+async def test_an_older_owner_is_fenced_and_says_so(books: Books) -> None:
+    old, _ = await books.opened()
+    await books.opened()
+    with pytest.raises(Fenced):
+        await old.commit(Commit(progress=b"p", events=[event(1)]))
+    with pytest.raises(MisuseError, match="must be opened"):
+        await old.commit(Commit(progress=b"p"))
+    assert await books.events("read_uncommitted") == []
+
+
+async def test_rejects_carry_place_and_reason_and_nothing_else(books: Books) -> None:
+    journal, _ = await books.opened()
+    await journal.commit(Commit(progress=b"p", rejects=[("queries", 7, "not JSON")]))
+    (record,) = await books.read(books.topics.rejects)
+    assert record.value == b'{"topic":"queries","partition":1,"offset":7,"reason":"not JSON"}'
+
+
+async def test_a_record_beyond_kafkas_limit_is_refused_before_it_is_sent(books: Books) -> None:
+    journal, _ = await books.opened()
+    with pytest.raises(MisuseError, match="'d/a'.*limit"):
+        await journal.commit(Commit(records={b"d/a": bytes(RECORD_LIMIT + 1)}, progress=b"p"))
+
+
+async def test_an_emptied_state_beside_published_alerts_is_refused(books: Books) -> None:
+    journal, _ = await books.opened()
+    await journal.commit(Commit(progress=b"p", events=[event(1)]))
+    await journal.flush()
+    for record in await books.read(books.topics.state):
+        await books.write(books.topics.state, (record.key, None))
+    await journal.close()
+    with pytest.raises(StateRolledBack, match=r"is empty.*shows event 1.*mark-exhausted"):
+        await books.journal().open()
+
+
+async def test_a_restored_old_state_is_refused_until_it_is_given_up(books: Books) -> None:
+    journal, _ = await books.opened(OLD)
+    await journal.commit(Commit(records={b"d/a": b"1"}, progress=b"p1", events=[event(1)]))
+    backup = {record.key: record.value for record in await books.read(books.topics.state)}
+    await journal.commit(Commit(records={b"d/a": b"2"}, progress=b"p2", events=[event(2)]))
+    await journal.flush()
+    await journal.close()
+    await books.write(books.topics.state, *backup.items())
+    with pytest.raises(StateRolledBack, match="ends with event 1.*shows event 2"):
+        await books.journal(OLD).open()
+    journal = books.journal(OLD)
+    await journal.open(after_rollback=True)
+    await journal.commit(Commit(progress=b"p", events=[event(2)]))
+    await books.opened(OLD)
+    assert await books.events() == [1, 2, 1, 3]
+
+
+async def test_one_old_record_among_new_ones_is_found(books: Books) -> None:
+    journal, _ = await books.opened(OLD)
+    await journal.commit(Commit(records={b"d/a": b"1"}, progress=b"p1"))
+    (old,) = [record for record in await books.read(books.topics.state) if record.key == b"d/a"]
+    await journal.commit(Commit(records={b"d/a": b"2"}, progress=b"p2"))
+    await journal.close()
+    await books.write(books.topics.state, (b"d/a", old.value))
+    with pytest.raises(UnreadableState, match="digest"):
+        await books.journal(OLD).open()
+
+
+async def test_a_lost_or_a_plain_record_is_found(books: Books) -> None:
+    journal, _ = await books.opened(OLD)
+    await journal.commit(Commit(records={b"d/a": b"1", b"d/b": b"1"}, progress=b"p1"))
+    (record,) = [record for record in await books.read(books.topics.state) if record.key == b"d/a"]
+    await journal.close()
+    await books.write(books.topics.state, (b"d/a", None))
+    with pytest.raises(UnreadableState, match="digest"):
+        await books.journal(OLD).open()
+    plain = books.journal()._sealing.seal(b"d/a", 1, b"1")
+    await books.write(books.topics.state, (b"d/a", plain))
+    with pytest.raises(UnreadableState, match="'d/a' is plain among sealed ones"):
+        await books.journal(OLD).open()
+    await books.write(books.topics.state, (b"d/a", record.value))
+    await books.journal(OLD).open()
+
+
+async def test_turning_sealing_on_and_rotating_rewrite_every_record(books: Books) -> None:
+    journal, _ = await books.opened()
+    await journal.commit(Commit(records={b"d/a": b"1", b"d/b": b"2"}, progress=b"p1"))
+    for masters in ((OLD,), (NEW, OLD), (NEW,)):
+        _, restored = await books.opened(*masters)
+        assert restored.records == {b"d/a": b"1", b"d/b": b"2"}
+    with pytest.raises(UnreadableState, match="previous_key_files"):
+        await books.journal(OLD).open()
+    with pytest.raises(UnreadableState, match="configured: none"):
+        await books.journal().open()
+
+
+async def test_another_application_or_partition_count_is_refused(books: Books) -> None:
+    await books.opened()
+    with pytest.raises(UnreadableState, match="belongs to another place"):
+        await books.journal(application="other").open()
+    with pytest.raises(UnreadableState, match="2 partitions .* now have 3"):
+        await books.journal(partitions=3).open()
+
+
+async def test_a_transaction_that_the_broker_gives_up_never_publishes(books: Books) -> None:
+    """Cancelled in the middle, the books are re-read and nothing of it is there."""
+    journal, _ = await books.opened()
+    await journal.commit(Commit(progress=b"p1", events=[event(1)]))
+    task = asyncio.create_task(journal.commit(Commit(records={b"d/a": b"1"}, progress=b"p2", events=[event(2)])))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    restored = await journal.open()
+    assert restored.progress == b"p1"
+    assert await books.events() == [1]
+
+
+async def test_an_unreachable_broker_is_named_within_the_deadline() -> None:
+    cluster = Cluster({"bootstrap_servers": "127.0.0.1:1"})
+    tune()
+    journal = Journal(cluster, Place("c", "a", "s", 0), Topics("s", "a", "r"), partitions=1)
+    with pytest.raises(BrokerUnavailable, match=r"no broker can be reached.*127\.0\.0\.1.*bootstrap_servers"):
+        await journal.open()
+    await journal.close()
