@@ -13,6 +13,7 @@ import atexit
 import base64
 import contextlib
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -48,20 +49,26 @@ appender.out.layout.pattern = [%d] %p %m (%c)%n
 rootLogger.level = warn
 rootLogger.appenderRef.out.ref = out
 """
+# For a quick start: a small heap, the simplest collector, the first compiler only.
 _JVM: Final = (
     "-Xmx512m",
-    "-Xshare:auto",
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
     "-Djava.awt.headless=true",
+    "--sun-misc-unsafe-memory-access=allow",  # else one of Kafka's libraries is warned about
 )
+_PORTS: Final = range(16_384, 32_768)
 _NOT_RUNNING: Final = "this embedded Kafka is not running: enter its context or call start() first"
 # Waits for end of file on its standard input, which comes when the starting process is gone however it ended,
 # then kills the broker, known for certain by the directory on its command line, and removes that directory.
 _WATCHDOG: Final = """
 cat >/dev/null
-if [ -d /proc/self ]; then line=$(tr '\\0' ' ' 2>/dev/null </proc/"$1"/cmdline); else line=$(ps -o command= -p "$1"); fi
-case "$line" in *"$2"*) kill -9 "$1" ;; esac
+if [ -d /proc/self ]; then
+  command=$(tr '\\0' ' ' 2>/dev/null </proc/"$1"/cmdline)
+else
+  command=$(ps -o command= -p "$1")
+fi
+case "$command" in *"$2"*) kill -9 "$1" ;; esac
 rm -rf "$2"
 """
 
@@ -272,7 +279,8 @@ class EmbeddedKafka:
                 "super.users": "User:ANONYMOUS",
             }
         settings |= {"listeners": ",".join(listeners)} | self._overrides
-        text = "".join(f"{name}={value}\n" for name, value in settings.items())
+        # In a properties file a backslash escapes the next character.
+        text = "".join(f"{name}={value}\n".replace("\\", "\\\\") for name, value in settings.items())
         (directory / "server.properties").write_text(text)
 
     def _command(self, java: Path, jars: str, main: str, *arguments: str) -> list[str]:
@@ -405,12 +413,18 @@ def _environment() -> dict[str, str]:
 
 
 def _free_ports() -> tuple[int, int, int]:
+    """Choose three free ports below those that the kernel lends to outgoing connections.
+
+    From there, a client that keeps trying to reach a broker in restart would in time connect to itself.
+    """
+    free: list[int] = []
     with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(3)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        first, second, third = (each.getsockname()[1] for each in sockets)
-    return first, second, third
+        while len(free) < 3:
+            candidate = stack.enter_context(socket.socket())
+            with contextlib.suppress(OSError):
+                candidate.bind(("127.0.0.1", secrets.choice(_PORTS)))
+                free.append(candidate.getsockname()[1])
+    return free[0], free[1], free[2]
 
 
 def _answers(port: int) -> bool:
@@ -429,4 +443,6 @@ def _quoted(text: str) -> str:
 
 
 def _tail(text: str, lines: int = 15) -> str:
-    return "\n".join(f"  {line}" for line in text.strip().splitlines()[-lines:])
+    """Return the last lines, without the frames of Java's stack traces."""
+    said = [line for line in text.strip().splitlines() if not line.startswith("\tat ")]
+    return "\n".join(f"  {line}" for line in said[-lines:])

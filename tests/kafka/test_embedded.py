@@ -15,6 +15,7 @@ from aiokafka.errors import KafkaConnectionError, TopicAuthorizationFailedError
 
 from stream_svt.service import embedded
 from stream_svt.service.embedded import EmbeddedKafka, EmbeddedKafkaError
+from tests.support.permissions import allow
 from tests.support.topics import create_topics
 
 pytestmark = pytest.mark.kafka
@@ -22,8 +23,8 @@ pytestmark = pytest.mark.kafka
 
 async def _produce(bootstrap_servers: str, topic: str, value: bytes, **options) -> None:
     producer = AIOKafkaProducer(bootstrap_servers=bootstrap_servers, acks="all", **options)
-    await producer.start()
     try:
+        await producer.start()
         await producer.send_and_wait(topic, value, partition=0)
     finally:
         await producer.stop()
@@ -31,8 +32,8 @@ async def _produce(bootstrap_servers: str, topic: str, value: bytes, **options) 
 
 async def _read_all(bootstrap_servers: str, topic: str) -> list[bytes]:
     consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap_servers)
-    await consumer.start()
     try:
+        await consumer.start()
         partition = TopicPartition(topic, 0)
         consumer.assign([partition])
         await consumer.seek_to_beginning(partition)
@@ -110,7 +111,7 @@ def test_the_broker_ends_with_the_process_that_started_it(ending):
 
 def test_overrides_reach_the_broker_and_a_wrong_one_is_explained_with_the_end_of_the_log():
     kafka = EmbeddedKafka(overrides={"num.partitions": "none"})
-    with pytest.raises(EmbeddedKafkaError, match="num.partitions"):
+    with pytest.raises(EmbeddedKafkaError, match=r"num\.partitions"):
         kafka.start()
     assert repr(kafka) == "EmbeddedKafka(stopped)"
 
@@ -125,11 +126,13 @@ async def test_users_need_their_password_and_permissions():
             "sasl_plain_username": "monitor",
         }
         with pytest.raises(KafkaConnectionError):
-            await _produce(kafka.sasl_bootstrap_servers, "guarded", b"x", sasl_plain_password="wrong", **login)
+            await _produce(
+                kafka.sasl_bootstrap_servers, "guarded", b"x", sasl_plain_password="wrong", **login
+            )
         login["sasl_plain_password"] = 'se"cret'
         with pytest.raises(TopicAuthorizationFailedError):
             await _produce(kafka.sasl_bootstrap_servers, "guarded", b"x", **login)
-        await kafka.allow("monitor", "write", topic="guarded")
+        await allow(kafka.bootstrap_servers, "monitor", "write", "topic", "guarded")
         await _produce(kafka.sasl_bootstrap_servers, "guarded", b"permitted", **login)
         assert await _read_all(kafka.bootstrap_servers, "guarded") == [b"by the administrator", b"permitted"]
 
