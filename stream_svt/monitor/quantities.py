@@ -1,0 +1,285 @@
+"""How a quantity is written in a specification: exact numbers, durations, limits, names.
+
+Each type reads what stands in the YAML file (a number's text, never a binary float) or a Python value, and
+carries its own JSON Schema, so that editors and the loader agree.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from difflib import get_close_matches
+from fractions import Fraction
+from typing import Annotated, Any
+
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    StringConstraints,
+    WithJsonSchema,
+)
+
+from stream_svt.privacy.ledger import MAX_UNITS
+from stream_svt.privacy.loss import Kind, exact, to_units
+
+_DURATION_PART = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(ms|s|m|h|d|w)", re.ASCII)
+_MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_LONGEST_MS = 100 * 365 * 86_400_000
+
+_RATIO_TEXT = {"type": "string", "pattern": r"^[-+]?[0-9]*\.?[0-9]*([eE][-+]?[0-9]+)?( ?/ ?[0-9]+)?$"}
+_DURATION_TEXT = {"type": "string", "pattern": r"^([0-9]+(\.[0-9]+)?(ms|s|m|h|d|w))+$"}
+
+
+def found(value: object) -> str:
+    """Return how a message quotes what stands in the file."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list | tuple):
+        return "a list"
+    text = str(value)
+    text = text if len(text) <= 40 else f"{text[:37]}..."
+    return f"'{text}'" if isinstance(value, str) else text
+
+
+def did_you_mean(word: object, known: list[str]) -> str:
+    """Return a suggestion to append to a message, empty where nothing is near."""
+    near = get_close_matches(str(word).lower(), known, n=1, cutoff=0.6)
+    return f"; did you mean '{near[0]}'?" if near else ""
+
+
+def number(value: object) -> Fraction:
+    """Return an exact number, or raise ValueError saying what was found."""
+    try:
+        return exact(value)  # type: ignore[arg-type]  # refuses what it does not know
+    except (TypeError, ValueError):
+        hint = ", which is binary and inexact: write it as text" if isinstance(value, float) else ""
+        raise ValueError(f"expected a number such as 4, 0.25 or '1/3', found {found(value)}{hint}") from None
+
+
+def whole(value: object) -> object:
+    """Let integers and decimals without a fraction pass (1e6), and nothing else."""
+    if isinstance(value, Decimal) and value.is_finite() and abs(value) < 10**18 and value == int(value):
+        return int(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    raise ValueError(f"expected a whole number, found {found(value)}")
+
+
+def duration_ms(value: object) -> int:
+    """Return milliseconds for a text such as "500ms", "10m" or "1h30m"; more than 0.
+
+    >>> duration_ms("1h30m")
+    5400000
+    """
+    if isinstance(value, str):
+        text = value.replace(" ", "")
+        if text and _DURATION_PART.sub("", text) == "":
+            total = sum(
+                Fraction(amount) * _MILLISECONDS[unit] for amount, unit in _DURATION_PART.findall(text)
+            )
+            if 1 <= total <= _LONGEST_MS:
+                return math.floor(total)
+            raise ValueError(f"a duration lies between 1ms and 100 years, found {found(value)}")
+    unit = ": the unit is missing" if isinstance(value, int | Decimal) and not isinstance(value, bool) else ""
+    raise ValueError(
+        f"expected a duration such as 500ms, 30s, 10m, 12h, 7d or 1h30m, found {found(value)}{unit}"
+    )
+
+
+def duration_text(milliseconds: int) -> str:
+    """Return a duration in the largest unit that divides it."""
+    if milliseconds == 0:
+        return "0s"
+    for unit, size in sorted(_MILLISECONDS.items(), key=lambda item: -item[1]):
+        if milliseconds % size == 0:
+            return f"{milliseconds // size}{unit}"
+    raise AssertionError("unreachable: every whole number is a number of milliseconds")
+
+
+def _duration_or_zero(value: object) -> int:
+    if value == 0 and not isinstance(value, bool):
+        return 0
+    return 0 if value in {"0s", "0ms"} else duration_ms(value)
+
+
+def _positive(value: object) -> Fraction:
+    parsed = number(value)
+    if parsed <= 0:
+        raise ValueError(f"must be greater than 0, found {found(value)}")
+    return parsed
+
+
+def _not_negative(value: object) -> Fraction:
+    parsed = number(value)
+    if parsed < 0:
+        raise ValueError(f"must be 0 or more, found {found(value)}")
+    return parsed
+
+
+def _proportion(value: object) -> Fraction:
+    parsed = number(value)
+    if not 0 < parsed < 1:
+        raise ValueError(f"must lie strictly between 0 and 1, found {found(value)}")
+    return parsed
+
+
+def _written(**constraints: object) -> WithJsonSchema:
+    return WithJsonSchema({"anyOf": [{"type": "number", **constraints}, _RATIO_TEXT]})
+
+
+_AS_TEXT = PlainSerializer(str, return_type=str)
+
+Exact = Annotated[Fraction, PlainValidator(number), _AS_TEXT, _written()]
+PositiveExact = Annotated[Fraction, PlainValidator(_positive), _AS_TEXT, _written(exclusiveMinimum=0)]
+NonNegativeExact = Annotated[Fraction, PlainValidator(_not_negative), _AS_TEXT, _written(minimum=0)]
+Proportion = Annotated[
+    Fraction, PlainValidator(_proportion), _AS_TEXT, _written(exclusiveMinimum=0, exclusiveMaximum=1)
+]
+Whole = Annotated[int, BeforeValidator(whole)]
+Flag = Annotated[bool, Field(strict=True)]
+_DURATION_AS_TEXT = PlainSerializer(duration_text, return_type=str)
+Duration = Annotated[int, PlainValidator(duration_ms), _DURATION_AS_TEXT, WithJsonSchema(_DURATION_TEXT)]
+DurationOrZero = Annotated[
+    int,
+    PlainValidator(_duration_or_zero),
+    _DURATION_AS_TEXT,
+    WithJsonSchema({"anyOf": [_DURATION_TEXT, {"const": 0}]}),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """Most that may ever be lost about a dataset: ``units`` of ``kind`` (see `stream_svt.privacy.loss`)."""
+
+    kind: Kind
+    units: int
+
+
+def _limit(value: object) -> Limit:
+    if isinstance(value, Limit):
+        return value
+    kind, amount = Kind.PURE, value
+    if isinstance(value, dict):
+        measures = {kind.measure: kind for kind in Kind}
+        if len(value) != 1:
+            raise ValueError("expected one measure: a number, {epsilon: 4} or {rho: 0.1}")
+        ((measure, amount),) = value.items()
+        if measure not in measures:
+            near = did_you_mean(measure, list(measures))
+            raise ValueError(f"unknown measure {found(measure)}; expected epsilon or rho{near}")
+        kind = measures[measure]
+    loss = _positive(amount)
+    units = to_units(loss, kind)
+    if not 1 <= units <= MAX_UNITS:
+        raise ValueError(
+            f"a limit lies between {1 / kind.units:.0e} and {MAX_UNITS / kind.units:.0e}, found {found(amount)}"
+        )
+    return Limit(kind, units)
+
+
+_MEASURE = {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, _RATIO_TEXT]}
+LimitField = Annotated[
+    Limit,
+    PlainValidator(_limit),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                *_MEASURE["anyOf"],
+                *(
+                    {
+                        "type": "object",
+                        "properties": {kind.measure: _MEASURE},
+                        "required": [kind.measure],
+                        "additionalProperties": False,
+                    }
+                    for kind in Kind
+                ),
+            ]
+        }
+    ),
+]
+
+
+def _pattern(pattern: str, expected: str) -> Callable[[object], str]:
+    compiled = re.compile(pattern)
+
+    def check(value: object) -> str:
+        if not isinstance(value, str):
+            raise ValueError(f"expected {expected}, found {found(value)}{_quote_hint(value)}")
+        if not compiled.fullmatch(value):
+            raise ValueError(f"expected {expected}, found {found(value)}")
+        return value
+
+    return check
+
+
+def _quote_hint(value: object) -> str:
+    return ": put it in quotes" if isinstance(value, int | Decimal) else ""
+
+
+_NAME = r"[a-z0-9](?:[a-z0-9-]{0,62}[a-z0-9])?"
+_TOPIC = r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,248}"
+_DATASET = r"[^\s/*?\[\]\x00-\x20\x7f]{1,200}"
+
+Name = Annotated[
+    str,
+    PlainValidator(_pattern(_NAME, "a name of lower-case letters, digits and inner dashes (at most 64)")),
+    WithJsonSchema({"type": "string", "pattern": f"^{_NAME}$"}),
+]
+TopicName = Annotated[
+    str,
+    PlainValidator(
+        _pattern(_TOPIC, "a Kafka topic name (letters, digits, dot, underscore, dash; at most 249)")
+    ),
+    WithJsonSchema({"type": "string", "pattern": f"^{_TOPIC}$"}),
+]
+dataset_name = _pattern(_DATASET, "a dataset name without spaces, slashes or any of * ? [ ] (at most 200)")
+DatasetName = Annotated[
+    str, PlainValidator(dataset_name), WithJsonSchema({"type": "string", "pattern": f"^{_DATASET}$"})
+]
+Text = Annotated[
+    str,
+    BeforeValidator(_pattern(r"(?s).*\S.*", "a text that is not empty")),
+    StringConstraints(strip_whitespace=True, min_length=1),
+]
+
+
+def _day(value: object) -> date:
+    if isinstance(value, date) and not isinstance(value, datetime):
+        return value
+    if isinstance(value, str):
+        try:
+            return date.fromisoformat(value)
+        except ValueError:
+            pass
+    raise ValueError(f"expected a day such as 2026-01-05, found {found(value)}")
+
+
+Day = Annotated[date, PlainValidator(_day), WithJsonSchema({"type": "string", "format": "date"})]
+
+
+def midnight_ms(day: date) -> int:
+    """Return the first millisecond of a day, UTC, since 1970."""
+    return int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()) * 1000
+
+
+def one_of(words: list[str]) -> Callable[[Any], Any]:
+    """Return a validator that lets only these words pass, with a suggestion for near misses."""
+
+    def check(value: Any) -> Any:
+        text = value.value if hasattr(value, "value") else value
+        if isinstance(text, str) and text in words:
+            return value
+        raise ValueError(f"expected {' or '.join(words)}, found {found(value)}{did_you_mean(value, words)}")
+
+    return check

@@ -1,0 +1,309 @@
+"""YAML text to plain data that remembers its lines, and validation errors to problems that name them.
+
+Scalars follow YAML 1.2: ``off`` and ``2026-01-05`` are texts, ``1e6`` is a number. Numbers with a fraction become
+exact decimals of their text. A key written twice is an error, for one of the two values would be lost.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, TypeVar, get_args
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from stream_svt.errors import ConfigError, Problem
+from stream_svt.monitor.quantities import did_you_mean, found
+
+Path = tuple[str | int, ...]
+Model = TypeVar("Model", bound=BaseModel)
+
+_INTEGER = re.compile(r"[-+]?[0-9]{1,60}", re.ASCII)
+_DECIMAL = re.compile(
+    r"[-+]?(?:[0-9]{1,60}\.[0-9]{0,60}|\.[0-9]{1,60}|[0-9]{1,60})(?:[eE][-+]?[0-9]{1,3})?", re.ASCII
+)
+_MAX_NODES = 2_000_000
+_MAX_DEPTH = 40
+
+
+class Strict(BaseModel):
+    """A part of the configuration: frozen, without unknown keys, its defaults written as in the file."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        validate_default=True,
+        populate_by_name=True,
+        use_attribute_docstrings=False,
+    )
+
+
+@dataclass(slots=True)
+class Document:
+    """A configuration file's content.
+
+    Attributes
+    ----------
+    data
+        Nested dicts, lists, texts, ints, decimals, bools and None.
+    source
+        Name of the file, for messages.
+    problems
+        Everything found wrong so far; `finish` raises them together.
+    """
+
+    data: Any
+    source: str
+    problems: list[Problem] = field(default_factory=list)
+    lines: dict[Path, int] = field(default_factory=dict)
+
+    def line(self, path: Path) -> int:
+        """Return the line of what stands at ``path``, or of the nearest thing around it."""
+        while path not in self.lines and path:
+            path = path[:-1]
+        return self.lines.get(path, 1)
+
+    def report(self, path: Path, message: str) -> None:
+        """Add a problem."""
+        self.problems.append(Problem(self.line(path), path_text(path), message))
+
+    def finish(self) -> None:
+        """Raise everything reported so far.
+
+        Raises
+        ------
+        ConfigError
+            There was a problem.
+        """
+        if self.problems:
+            raise ConfigError(list(dict.fromkeys(self.problems)), self.source)
+
+    def check(self, model: type[Model], path: Path, default: object = None) -> Model | None:
+        """Return the part of the document at ``path`` as a model; report what is wrong and return None."""
+        raw: Any = self.data
+        for step in path:
+            try:
+                raw = raw[step]
+            except (KeyError, IndexError, TypeError):
+                raw = default
+                break
+        if not isinstance(raw, dict):
+            self.report(path, f"expected a mapping of keys to values, found {found(raw)}")
+            return None
+        try:
+            return model.model_validate(raw)
+        except ValidationError as error:
+            for detail in error.errors(include_url=False):
+                self._report_detail(model, path, detail)
+            return None
+
+    def _report_detail(self, model: type[BaseModel], prefix: Path, detail: ErrorDetails) -> None:
+        place = self._present(prefix, detail["loc"])
+        kind, context = detail["type"], detail.get("ctx", {})
+        if kind == "several":
+            for name, message in context["problems"]:
+                self.report(self._present(prefix, (*detail["loc"], *name.split("."))), message)
+        elif kind == "extra_forbidden":
+            known = _known_keys(model, detail["loc"][:-1])
+            key = str(detail["loc"][-1])
+            hint = did_you_mean(key, known) or f"; expected one of {', '.join(known)}"
+            self.report(place, f"unknown key{hint}")
+        elif kind == "missing":
+            described = _description(model, detail["loc"])
+            self.report((*place, str(detail["loc"][-1])), f"is required{described and ': ' + described}")
+        else:
+            self.report(place, _message(kind, context, detail))
+
+    def _present(self, prefix: Path, loc: tuple[str | int, ...]) -> Path:
+        """Return the part of a pydantic location that stands in the file: union tags do not, shorthands may not."""
+        place = prefix
+        for step in loc:
+            if (*place, step) in self.lines:
+                place = (*place, step)
+        if loc and place == prefix and isinstance(loc[0], str):
+            return (*place, loc[0])  # the name of an absent key is still worth showing
+        return place
+
+
+def several(problems: list[tuple[str, str]]) -> PydanticCustomError:
+    """Return one error that carries (field, message) pairs found by a check across fields."""
+    text = "; ".join(f"{name}: {message}" for name, message in problems)
+    return PydanticCustomError("several", "{text}", {"text": text, "problems": problems})
+
+
+def path_text(path: Path) -> str:
+    """Return a path as people write it: monitors[0].bounds."""
+    text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
+    return text.removeprefix(".")
+
+
+def read(text: str | bytes, source: str) -> Document:
+    """Return the document in a YAML text.
+
+    Raises
+    ------
+    ConfigError
+        The text is not YAML, not UTF-8, or not a mapping at its top.
+    """
+    try:
+        decoded = text.decode("utf-8") if isinstance(text, bytes) else text
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+        root = yaml.compose(decoded, Loader=loader)
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise ConfigError([Problem(line, "", "the file is not UTF-8 text")], source) from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        parts = [part for part in (error.context, error.problem) if part]
+        message = f"not valid YAML: {', '.join(parts) or 'syntax error'}"
+        raise ConfigError([Problem(mark.line + 1 if mark else 0, "", message)], source) from None
+    except (yaml.YAMLError, RecursionError) as error:
+        detail = "nested too deeply" if isinstance(error, RecursionError) else "a character is not allowed"
+        raise ConfigError([Problem(0, "", f"not valid YAML: {detail}")], source) from None
+    document = Document(None, source)
+    if not isinstance(root, yaml.MappingNode):
+        message = "expected a mapping with the keys application, datasets and monitors"
+        raise ConfigError([Problem(1, "", message)], source)
+    reader = _Reader(document)
+    document.lines[()] = root.start_mark.line + 1
+    document.data = reader.value(root, ())
+    return document
+
+
+class _Reader:
+    """Turns nodes into data, noting lines."""
+
+    def __init__(self, document: Document) -> None:
+        self._document = document
+        self._nodes = 0
+
+    def value(self, node: Any, path: Path) -> Any:
+        self._nodes += 1
+        if self._nodes > _MAX_NODES or len(path) > _MAX_DEPTH:
+            problem = Problem(
+                node.start_mark.line + 1, "", "too large or too deeply nested: check its aliases"
+            )
+            raise ConfigError([problem], self._document.source)
+        if not node.tag.startswith("tag:yaml.org,2002:"):
+            self._document.report(path, f"YAML tags such as {found(node.tag)} are not supported: remove it")
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, path)
+        if isinstance(node, yaml.SequenceNode):
+            items = []
+            for index, item in enumerate(node.value):
+                place = (*path, index)
+                self._document.lines[place] = item.start_mark.line + 1
+                items.append(self.value(item, place))
+            return items
+        return _scalar(node.value, plain=not node.style)
+
+    def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            line = key_node.start_mark.line + 1
+            if not isinstance(key_node, yaml.ScalarNode):
+                self._document.problems.append(Problem(line, path_text(path), "a key must be a plain word"))
+                continue
+            key = key_node.value
+            place = (*path, key)
+            if key in result:
+                first = self._document.lines[place]
+                self._document.problems.append(
+                    Problem(line, path_text(place), f"is written twice; it already stands at line {first}")
+                )
+                continue
+            self._document.lines[place] = line
+            result[key] = self.value(value_node, place)
+        return result
+
+
+def _scalar(text: str, *, plain: bool) -> str | int | Decimal | bool | None:
+    if not plain:
+        return text
+    if text in {"", "~", "null", "Null", "NULL"}:
+        return None
+    if text in {"true", "True", "TRUE"}:
+        return True
+    if text in {"false", "False", "FALSE"}:
+        return False
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    if _DECIMAL.fullmatch(text):
+        return Decimal(text)
+    return text
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for part in get_args(annotation) for model in _models(part)]
+
+
+def _model_at(model: type[BaseModel], loc: tuple[str | int, ...]) -> type[BaseModel] | None:
+    """Return the model whose keys a pydantic location speaks of."""
+    candidates: list[type[BaseModel]] = [model]
+    for step in loc:
+        tagged = [one for one in candidates if _tag(one) == step]
+        if len(candidates) > 1 and tagged:
+            candidates = tagged
+            continue
+        inner = [
+            found_model
+            for one in candidates
+            for name, info in one.model_fields.items()
+            if step in {name, info.alias}
+            for found_model in _models(info.annotation) + [m for meta in info.metadata for m in _models(meta)]
+        ]
+        candidates = inner or (candidates if isinstance(step, int) else [])
+    return candidates[0] if len(candidates) == 1 else None
+
+
+def _tag(model: type[BaseModel]) -> object:
+    info = model.model_fields.get("kind")
+    return info.default if info is not None else None
+
+
+def _known_keys(model: type[BaseModel], loc: tuple[str | int, ...]) -> list[str]:
+    inner = _model_at(model, loc)
+    if inner is None:
+        return []
+    return [info.alias or name for name, info in inner.model_fields.items() if name != "kind"]
+
+
+def _description(model: type[BaseModel], loc: tuple[str | int, ...]) -> str:
+    inner = _model_at(model, loc[:-1])
+    if inner is None:
+        return ""
+    for name, info in inner.model_fields.items():
+        if loc[-1] in {name, info.alias} and info.description:
+            return re.split(r"(?<=[a-z)])[.:;] ", info.description)[0].rstrip(".")
+    return ""
+
+
+def _message(kind: str, context: dict[str, Any], detail: ErrorDetails) -> str:
+    value = detail["input"]
+    if kind == "value_error":
+        return str(context["error"])
+    if kind in {"greater_than_equal", "less_than_equal"}:
+        bound = f"at least {context['ge']}" if "ge" in context else f"at most {context['le']}"
+        return f"must be {bound}, found {found(value)}"
+    expected = {
+        "bool_type": "true or false",
+        "string_type": "a text",
+        "list_type": "a list",
+        "tuple_type": "a list",
+        "dict_type": "a mapping",
+        "model_type": "a mapping",
+        "model_attributes_type": "a mapping",
+    }.get(kind)
+    if expected is not None:
+        quotes = ": put it in quotes" if kind == "string_type" and not isinstance(value, dict | list) else ""
+        return f"expected {expected}, found {found(value)}{quotes}"
+    if kind in {"too_short", "too_long"}:
+        return (
+            f"{detail['msg'].replace('Tuple', 'the list').replace('List', 'the list')}, found {found(value)}"
+        )
+    return f"{detail['msg']}, found {found(value)}"
