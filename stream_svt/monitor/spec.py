@@ -279,11 +279,17 @@ class Sweep(Strict):
         default=10, description="Tops after which the sweep of a set ends. Default 10."
     )
     max_open_sets: Annotated[Whole, Field(ge=1, le=100_000)] = Field(
-        default=4, description="Sets a dataset may have open; one more closes the oldest. Default 4."
+        default=4,
+        description="Sets a dataset may have open; queries of one more are tested on arrival only. Default 4.",
     )
     max_set_size: Annotated[Whole, Field(ge=1, le=10_000_000)] = Field(
         default=50_000,
         description="Queries a set remembers for its sweep; later ones are tested once. Default 50000.",
+    )
+    close_after: Duration | None = Field(
+        default=None,
+        description="Close a set so long after its first query, on the broker's clock. Default: only a marker record "
+        "closes it.",
     )
 
 
@@ -386,7 +392,10 @@ def _mute_text(mute: Mute | int) -> str:
 
 
 NoiseField = Annotated[
-    Noise, PlainValidator(_noise), PlainSerializer(str, return_type=str), WithJsonSchema({"enum": [noise.value for noise in Noise]})
+    Noise,
+    PlainValidator(_noise),
+    PlainSerializer(str, return_type=str),
+    WithJsonSchema({"enum": [noise.value for noise in Noise]}),
 ]
 
 
@@ -535,6 +544,7 @@ class MonitorSpec(Strict):
     def needs_broker_time(self) -> bool:
         """Whether the query topic must be LogAppendTime, because the specification measures durations."""
         waits = isinstance(self.append, Retry) and self.append.lifetime.ms is not None
+        waits = waits or (isinstance(self.append, Sweep) and self.append.close_after is not None)
         return waits or self.resample_every is not None or self.mute_ms is not None
 
     def correction_rule(self) -> corrections.Correction:
@@ -588,6 +598,19 @@ class MonitorSpec(Strict):
         if len(mechanism.branches) > 1:
             return zcdp_adaptive(mechanism.epsilon, mechanism.threshold_charge)
         return zcdp_monotone(mechanism.threshold_charge, mechanism.branches[0].charge, mechanism.cutoff)
+
+    def covers(self, dataset: str) -> bool:
+        """Tell whether the monitor runs on a dataset."""
+        return _matches(self, dataset)
+
+    def to_json(self) -> str:
+        """Return the specification as JSON for `from_json`; everything in it is public."""
+        return self.model_dump_json(by_alias=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> MonitorSpec:
+        """Return the specification that `to_json` wrote."""
+        return cls.model_validate_json(text)
 
     def hash(self) -> str:
         """Return a short digest of all that decides outcomes, the sampler's version included.

@@ -32,13 +32,7 @@ _MAX_DEPTH = 40
 class Strict(BaseModel):
     """A part of the configuration: frozen, without unknown keys, its defaults written as in the file."""
 
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        validate_default=True,
-        populate_by_name=True,
-        use_attribute_docstrings=False,
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 @dataclass(slots=True)
@@ -53,12 +47,17 @@ class Document:
         Name of the file, for messages.
     problems
         Everything found wrong so far; `finish` raises them together.
+    lines
+        Line of each key and item, from 1; 0 for what does not stand in the file.
+    origins
+        Where a value that does not stand in the file came from.
     """
 
     data: Any
     source: str
     problems: list[Problem] = field(default_factory=list)
     lines: dict[Path, int] = field(default_factory=dict)
+    origins: dict[Path, str] = field(default_factory=dict)
 
     def line(self, path: Path) -> int:
         """Return the line of what stands at ``path``, or of the nearest thing around it."""
@@ -68,7 +67,21 @@ class Document:
 
     def report(self, path: Path, message: str) -> None:
         """Add a problem."""
+        if path in self.origins:
+            message = f"{message} (from {self.origins[path]})"
         self.problems.append(Problem(self.line(path), path_text(path), message))
+
+    def put(self, path: Path, text: str, origin: str) -> None:
+        """Set the value at ``path`` to a scalar written outside of the file, as YAML would read it."""
+        *parents, key = path
+        place: Any = self.data
+        for step in parents:
+            inner = place.get(step)
+            place[step] = inner if isinstance(inner, dict) else {}
+            place = place[step]
+        place[key] = _scalar(text.strip(), plain=True)
+        self.lines[path] = 0
+        self.origins[path] = origin
 
     def finish(self) -> None:
         """Raise everything reported so far.

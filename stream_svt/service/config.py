@@ -1,0 +1,542 @@
+"""The configuration file of the service: what is monitored, and how to reach Kafka.
+
+One YAML file holds both. Secrets stand in files of their own, never in the YAML or the environment; file names
+are relative to the configuration file. Every problem is found before anything connects.
+
+An environment variable ``STREAM_SVT_<SECTION>_<KEY>`` replaces a key of the sections kafka, topics, sealing, web
+and commit (``STREAM_SVT_KAFKA_BOOTSTRAP_SERVERS``), so that one file serves several places. What is monitored
+cannot be changed from the environment.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import ssl
+import stat
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BeforeValidator, Field, PlainValidator, WithJsonSchema, model_validator
+
+from stream_svt.errors import ConfigError, Problem
+from stream_svt.monitor.quantities import (
+    Duration,
+    Text,
+    TopicName,
+    Whole,
+    did_you_mean,
+    duration_text,
+    found,
+    one_of,
+)
+from stream_svt.monitor.spec import ApplicationDocument, ApplicationSpec, parse_application
+from stream_svt.monitor.yaml_source import Document, Path as Place, Strict, read, several
+
+KEY_BYTES = 32
+"""Length of a master key for sealing."""
+
+_ENVIRONMENT = "STREAM_SVT_"
+
+Section = TypeVar("Section", bound=Strict)
+
+
+class SecurityProtocol(StrEnum):
+    """How clients talk to the brokers."""
+
+    PLAINTEXT = "PLAINTEXT"
+    SSL = "SSL"
+    SASL_PLAINTEXT = "SASL_PLAINTEXT"
+    SASL_SSL = "SASL_SSL"
+
+    @property
+    def authenticates(self) -> bool:
+        """Whether a user name and password are sent."""
+        return self in {SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL}
+
+    @property
+    def encrypts(self) -> bool:
+        """Whether the connection is encrypted."""
+        return self in {SecurityProtocol.SSL, SecurityProtocol.SASL_SSL}
+
+
+class SaslMechanism(StrEnum):
+    """How a password is proved."""
+
+    PLAIN = "PLAIN"
+    SCRAM_SHA_256 = "SCRAM-SHA-256"
+    SCRAM_SHA_512 = "SCRAM-SHA-512"
+
+
+def _servers(value: object) -> tuple[str, ...]:
+    parts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(parts, list | tuple) or not parts:
+        raise ValueError(f"expected host:port, or several with commas, found {found(value)}")
+    servers = []
+    for part in parts:
+        host, colon, port = str(part).strip().rpartition(":")
+        if not colon or not host or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65535:
+            raise ValueError(f"expected host:port such as 127.0.0.1:9092, found {found(part)}")
+        servers.append(f"{host}:{port}")
+    return tuple(servers)
+
+
+def _words(kind: type[StrEnum]) -> BeforeValidator:
+    return BeforeValidator(one_of([word.value for word in kind]))
+
+
+Servers = Annotated[
+    tuple[str, ...],
+    PlainValidator(_servers),
+    WithJsonSchema(
+        {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}
+    ),
+]
+
+
+class KafkaConfig(Strict):
+    """How to reach the brokers and how patient to be."""
+
+    bootstrap_servers: Servers = Field(
+        default=("127.0.0.1:9092",),
+        description="Brokers to ask first: host:port, several with commas or as a list. Default 127.0.0.1:9092.",
+    )
+    security_protocol: Annotated[SecurityProtocol, _words(SecurityProtocol)] = Field(
+        default=SecurityProtocol.PLAINTEXT,
+        description="PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL. Default PLAINTEXT, for brokers on this machine.",
+    )
+    sasl_mechanism: Annotated[SaslMechanism, _words(SaslMechanism)] | None = Field(
+        default=None,
+        description="PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512; with the SASL protocols. Default: none.",
+    )
+    username: Text | None = Field(
+        default=None, description="User name; with the SASL protocols. Default: none."
+    )
+    password_file: Text | None = Field(
+        default=None,
+        description="File whose first line is the password; with the SASL protocols. Default: none.",
+    )
+    ca_file: Text | None = Field(
+        default=None,
+        description="PEM file of the authorities that may sign the brokers' certificates; with the SSL protocols. "
+        "Default: those of the system.",
+    )
+    session_timeout: Duration = Field(
+        default=6000,
+        description="Silence after which the group gives a worker's partitions away. Default 6s.",
+    )
+    heartbeat_interval: Duration = Field(
+        default=1000,
+        description="Time between signs of life; at most a third of session_timeout. Default 1s.",
+    )
+    transaction_timeout: Duration = Field(
+        default=15_000,
+        description="Time after which the broker aborts a dead worker's transaction; 12s to 15m. Default 15s.",
+    )
+    group_instance_id: Annotated[Text, Field(max_length=249)] | None = Field(
+        default=None,
+        description="Lasting name of this worker in its group, different for each (static membership): a restart then "
+        "keeps its partitions. Default: none.",
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> KafkaConfig:
+        problems = []
+        protocol = self.security_protocol
+        credentials = ("sasl_mechanism", "username", "password_file")
+        for name in credentials:
+            given = getattr(self, name) is not None
+            if protocol.authenticates and not given:
+                problems.append((name, f"is required with security_protocol {protocol.value}"))
+            elif given and not protocol.authenticates:
+                problems.append(
+                    (name, f"has no use with security_protocol {protocol.value}: expected SASL_SSL")
+                )
+        if self.ca_file is not None and not protocol.encrypts:
+            problems.append(
+                ("ca_file", f"has no use with security_protocol {protocol.value}: expected SSL or SASL_SSL")
+            )
+        if 3 * self.heartbeat_interval > self.session_timeout:
+            most = duration_text(self.session_timeout // 3)
+            problems.append(("heartbeat_interval", f"must be at most {most}, a third of session_timeout"))
+        if not 12_000 <= self.transaction_timeout <= 900_000:
+            message = (
+                "must lie between 12s (the service's own deadlines are shorter) and 15m (the brokers' limit)"
+            )
+            problems.append(
+                ("transaction_timeout", f"{message}, found {duration_text(self.transaction_timeout)}")
+            )
+        if problems:
+            raise several(problems)
+        return self
+
+
+_OWN = {"alerts": "alerts", "state": "state", "rejects": "rejects", "control": "control"}
+
+
+def _own_topic(name: str) -> Any:
+    return Field(
+        default="", json_schema_extra={"default": f"<application>.{name}"}, description=_OWN_TEXT[name]
+    )
+
+
+_OWN_TEXT = {
+    "alerts": "Topic of alerts and lifecycle events. Default <application>.alerts.",
+    "state": "Compacted topic of the shards' state: trusted, readable by the service only. Default <application>.state.",
+    "rejects": "Topic of the places of malformed queries. Default <application>.rejects.",
+    "control": "Topic of operators' commands. Default <application>.control.",
+}
+
+
+class TopicsConfig(Strict):
+    """The service's own topics; partition p of each belongs to shard p."""
+
+    alerts: TopicName = _own_topic("alerts")
+    state: TopicName = _own_topic("state")
+    rejects: TopicName = _own_topic("rejects")
+    control: TopicName = _own_topic("control")
+    partitions: Annotated[Whole, Field(ge=1, le=10_000)] = Field(
+        default=4,
+        description="Partitions of every topic, query topics included: the number of shards. Cannot change while the "
+        "application is live. Default 4.",
+    )
+    replication_factor: Annotated[Whole, Field(ge=1, le=100)] = Field(
+        default=1, description="Copies of topics that are created here; 3 in production. Default 1."
+    )
+    start_at: Annotated[Literal["earliest", "latest"], BeforeValidator(one_of(["earliest", "latest"]))] = (
+        Field(
+            default="earliest",
+            description="Where a query topic is read from at the very first start: earliest or latest. Default earliest.",
+        )
+    )
+
+
+class SealingConfig(Strict):
+    """Encryption of the state topic."""
+
+    key_file: Text | None = Field(
+        default=None,
+        description="File with the 32-byte master key as 64 hex digits or base64. Default: state is not sealed.",
+    )
+    previous_key_files: tuple[Text, ...] = Field(
+        default=(),
+        description="Files of older keys that may still be in use while a key is rotated. Default: none.",
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> SealingConfig:
+        if self.previous_key_files and self.key_file is None:
+            raise several([("key_file", "is required with previous_key_files")])
+        return self
+
+
+class WebConfig(Strict):
+    """Metrics, health and status pages."""
+
+    host: Text = Field(default="127.0.0.1", description="Address to listen on. Default 127.0.0.1.")
+    port: Annotated[Whole, Field(ge=1, le=65535)] = Field(default=6066, description="Port. Default 6066.")
+
+
+class CommitConfig(Strict):
+    """When a batch without tops is committed; one with a top is committed at once."""
+
+    interval: Duration = Field(
+        default=2000, description="Longest time between commits while queries arrive; 10ms to 1m. Default 2s."
+    )
+    max_records: Annotated[Whole, Field(ge=1, le=10_000_000)] = Field(
+        default=20_000, description="Most records between commits. Default 20000."
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> CommitConfig:
+        if not 10 <= self.interval <= 60_000:
+            raise several(
+                [("interval", f"must lie between 10ms and 1m, found {duration_text(self.interval)}")]
+            )
+        return self
+
+
+class ConfigDocument(ApplicationDocument):
+    """The whole configuration file of stream-svt."""
+
+    kafka: KafkaConfig = Field(default=KafkaConfig(), description="How to reach the brokers.")
+    topics: TopicsConfig = Field(default=TopicsConfig(), description="The service's own topics.")
+    sealing: SealingConfig = Field(default=SealingConfig(), description="Encryption of the state topic.")
+    web: WebConfig = Field(default=WebConfig(), description="Metrics, health and status pages.")
+    commit: CommitConfig = Field(default=CommitConfig(), description="When batches are committed.")
+
+
+_SECTIONS: Mapping[str, type[Strict]] = {
+    "kafka": KafkaConfig,
+    "topics": TopicsConfig,
+    "sealing": SealingConfig,
+    "web": WebConfig,
+    "commit": CommitConfig,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """Everything the service was told, checked.
+
+    Attributes
+    ----------
+    spec
+        What is monitored.
+    kafka, topics, sealing, web, commit
+        The sections of the file; the topics' names are filled in.
+    password
+        Of the broker's user, None without one.
+    master_key, previous_keys
+        32 bytes each, for sealing; None where state is not sealed.
+    notes
+        Advice: what works but may not be meant.
+    source
+        Name of the file.
+    """
+
+    spec: ApplicationSpec
+    kafka: KafkaConfig = field(default_factory=KafkaConfig)
+    topics: TopicsConfig
+    sealing: SealingConfig = field(default_factory=SealingConfig)
+    web: WebConfig = field(default_factory=WebConfig)
+    commit: CommitConfig = field(default_factory=CommitConfig)
+    password: str | None = field(default=None, repr=False)
+    master_key: bytes | None = field(default=None, repr=False)
+    previous_keys: tuple[bytes, ...] = field(default=(), repr=False)
+    ca_file: Path | None = None
+    notes: tuple[Problem, ...] = ()
+    source: str = "configuration"
+
+    def kafka_arguments(self) -> dict[str, Any]:
+        """Return the keyword arguments that every aiokafka client takes: servers, protocol and credentials."""
+        arguments: dict[str, Any] = {
+            "bootstrap_servers": list(self.kafka.bootstrap_servers),
+            "security_protocol": self.kafka.security_protocol.value,
+        }
+        if self.kafka.security_protocol.authenticates and self.kafka.sasl_mechanism is not None:
+            arguments["sasl_mechanism"] = self.kafka.sasl_mechanism.value
+            arguments["sasl_plain_username"] = self.kafka.username
+            arguments["sasl_plain_password"] = self.password
+        if self.kafka.security_protocol.encrypts:
+            arguments["ssl_context"] = ssl.create_default_context(cafile=self.ca_file)
+        return arguments
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of the configuration file, for editors."""
+    schema = ConfigDocument.model_json_schema(by_alias=True)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "stream-svt configuration",
+        **{key: value for key, value in schema.items() if key != "title"},
+    }
+
+
+def load_config(path: Path | str, environ: Mapping[str, str] | None = None) -> Config:
+    """Return the configuration in a file.
+
+    Raises
+    ------
+    ConfigError
+        With every problem found in the file, the environment, and the files of secrets it names.
+    """
+    path = Path(path)
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        problem = Problem(0, "", f"cannot be read: {error.strerror or 'unknown reason'}")
+        raise ConfigError([problem], str(path)) from None
+    return parse_config(text, source=str(path), directory=path.parent, environ=environ)
+
+
+def parse_config(
+    text: str | bytes,
+    *,
+    source: str = "configuration",
+    directory: Path = Path(),
+    environ: Mapping[str, str] | None = None,
+) -> Config:
+    """Return the configuration in a YAML text; file names in it are relative to ``directory``.
+
+    Raises
+    ------
+    ConfigError
+        As `load_config`.
+    """
+    document = read(text, source)
+    _apply_environment(document, environ or {})
+    files = _Files(document, directory)
+    spec = parse_application(document, files.names)
+    kafka = _section(document, "kafka", KafkaConfig)
+    topics = _section(document, "topics", TopicsConfig)
+    sealing = _section(document, "sealing", SealingConfig)
+    web = _section(document, "web", WebConfig)
+    commit = _section(document, "commit", CommitConfig)
+    password = files.password(kafka) if kafka else None
+    ca_file = files.authorities(kafka) if kafka else None
+    keys = files.keys(sealing) if sealing else []
+    if topics is not None:
+        topics = _named(document, topics, spec)
+    document.finish()
+    if spec is None or not (kafka and topics and sealing and web and commit):
+        raise ConfigError([], source)  # pragma: no cover - what is None has been reported
+    notes = [*spec.notes, *files.notes, *_exposed(document, kafka)]
+    return Config(
+        spec=spec,
+        kafka=kafka,
+        topics=topics,
+        sealing=sealing,
+        web=web,
+        commit=commit,
+        password=password,
+        master_key=keys[0] if keys else None,
+        previous_keys=tuple(keys[1:]),
+        ca_file=ca_file,
+        notes=tuple(sorted(notes)),
+        source=source,
+    )
+
+
+def _apply_environment(document: Document, environ: Mapping[str, str]) -> None:
+    for variable, text in sorted(environ.items()):
+        for section, model in _SECTIONS.items():
+            prefix = f"{_ENVIRONMENT}{section.upper()}_"
+            if not variable.startswith(prefix):
+                continue
+            key = variable.removeprefix(prefix).lower()
+            if key in model.model_fields:
+                document.put((section, key), text, f"environment variable {variable}")
+            else:
+                near = did_you_mean(key, list(model.model_fields))
+                message = f"environment variable names no key of {section}{near}"
+                document.problems.append(Problem(0, variable, message))
+
+
+def _section(document: Document, name: str, model: type[Section]) -> Section | None:
+    if document.data.get(name, {}) is None:
+        document.data[name] = {}
+    return document.check(model, (name,), default={})
+
+
+def _named(document: Document, topics: TopicsConfig, spec: ApplicationSpec | None) -> TopicsConfig:
+    """Fill in the names of the service's own topics; report those that meet."""
+    application = spec.application if spec is not None else str(document.data.get("application", ""))
+    names = {key: getattr(topics, key) or f"{application}.{own}" for key, own in _OWN.items()}
+    users: dict[str, str] = dict.fromkeys(spec.topics(), "a monitor reads") if spec is not None else {}
+    for key, name in names.items():
+        if name in users:
+            document.report(
+                ("topics", key),
+                f"topic {found(name)} has another use already ({users[name]}): use one of its own",
+            )
+        users.setdefault(name, f"topics.{key}")
+    return topics.model_copy(update=names)
+
+
+def _exposed(document: Document, kafka: KafkaConfig) -> list[Problem]:
+    """Note connections that carry private values in the clear to another machine."""
+    local = ("127.", "localhost:", "[::1]:")
+    if kafka.security_protocol.encrypts or all(
+        server.startswith(local) for server in kafka.bootstrap_servers
+    ):
+        return []
+    message = "private values cross the network in the clear: use SSL or SASL_SSL"
+    return [Problem(document.line(("kafka", "security_protocol")), "kafka.security_protocol", message)]
+
+
+class _Files:
+    """Reads the files that a configuration names, and reports those that cannot be used."""
+
+    def __init__(self, document: Document, directory: Path) -> None:
+        self._document = document
+        self._directory = directory
+        self.notes: list[Problem] = []
+
+    def names(self, path: str) -> Sequence[str]:
+        return (self._directory / path).read_text(encoding="utf-8").splitlines()
+
+    def password(self, kafka: KafkaConfig) -> str | None:
+        if kafka.password_file is None:
+            return None
+        place = ("kafka", "password_file")
+        text = self._secret(kafka.password_file, place)
+        if text is None:
+            return None
+        lines = text.splitlines()
+        if not lines or not lines[0]:
+            self._document.report(
+                place, f"file {found(kafka.password_file)} holds no password in its first line"
+            )
+            return None
+        return lines[0]
+
+    def authorities(self, kafka: KafkaConfig) -> Path | None:
+        if kafka.ca_file is None:
+            return None
+        path = self._directory / kafka.ca_file
+        place = ("kafka", "ca_file")
+        try:
+            ssl.create_default_context(cafile=path)
+        except ssl.SSLError:
+            self._document.report(place, f"file {found(kafka.ca_file)} holds no PEM certificate")
+        except OSError as error:
+            self._document.report(place, f"cannot read {found(kafka.ca_file)}: {error.strerror}")
+        return path
+
+    def keys(self, sealing: SealingConfig) -> list[bytes]:
+        keys: list[bytes] = []
+        if sealing.key_file is None:
+            return keys
+        places: list[tuple[str, Place]] = [(sealing.key_file, ("sealing", "key_file"))]
+        places += [
+            (name, ("sealing", "previous_key_files", index))
+            for index, name in enumerate(sealing.previous_key_files)
+        ]
+        for name, place in places:
+            text = self._secret(name, place)
+            key = _key(text) if text is not None else None
+            if text is not None and key is None:
+                self._document.report(
+                    place, f"file {found(name)} must hold 32 bytes as 64 hex digits or as base64"
+                )
+            elif key is not None and key in keys:
+                self._document.report(place, f"file {found(name)} holds the same key as another")
+            elif key is not None:
+                keys.append(key)
+        return keys
+
+    def _secret(self, name: str, place: Place) -> str | None:
+        path = self._directory / name
+        try:
+            mode = path.stat().st_mode
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            self._document.report(place, f"file {found(name)} is not text")
+            return None
+        except OSError as error:
+            self._document.report(place, f"cannot read {found(name)}: {error.strerror}")
+            return None
+        if mode & (stat.S_IROTH | stat.S_IWOTH):
+            message = f"file {found(name)} can be read or written by everybody on this machine: chmod 600 it"
+            field_name = ".".join(str(step) for step in place)
+            self.notes.append(Problem(self._document.line(place), field_name, message))
+        return text
+
+
+def _key(text: str) -> bytes | None:
+    """Return the 32 bytes a key file holds, None where it holds something else."""
+    stripped = "".join(text.split())
+    try:
+        key = bytes.fromhex(stripped)
+    except ValueError:
+        try:
+            key = base64.b64decode(
+                stripped, altchars=b"-_" if set(stripped) & {"-", "_"} else None, validate=True
+            )
+        except (binascii.Error, ValueError):
+            return None
+    return key if len(key) == KEY_BYTES else None
