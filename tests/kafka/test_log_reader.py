@@ -1,0 +1,125 @@
+"""The reader of log segments shows what consumers hide, and nothing that is not there."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from aiokafka import AIOKafkaProducer
+
+from tests.support.log_reader import committed, endings, parse_segment, read_ended, read_partition
+
+pytestmark = pytest.mark.kafka
+
+
+@pytest.fixture
+async def producer(broker, topics):
+    producer = AIOKafkaProducer(
+        bootstrap_servers=broker.bootstrap_servers, transactional_id=topics.name("writer"), acks="all"
+    )
+    try:
+        await producer.start()
+        yield producer
+    finally:
+        await producer.stop()
+
+
+async def test_records_and_markers_are_read_in_order_with_the_brokers_clock(broker, topics, producer):
+    topic = await topics(configs={"message.timestamp.type": "LogAppendTime"})
+    before = int(time.time() * 1000)
+    await producer.begin_transaction()
+    await producer.send_and_wait(topic, b"kept", key=b"k", partition=0, headers=[("h", b"1")], timestamp_ms=5)
+    await producer.send_and_wait(topic, None, key=b"tombstone", partition=0)
+    await producer.commit_transaction()
+    await producer.begin_transaction()
+    await producer.send_and_wait(topic, b"dropped", partition=0)
+    await producer.abort_transaction()
+    await read_ended(broker.data_dir, topic)
+    await producer.begin_transaction()
+    await producer.send_and_wait(topic, b"open", partition=0)
+
+    records = read_partition(broker.data_dir, topic)
+    assert [(r.value, r.marker) for r in records if r.marker is None] == [
+        (b"kept", None),
+        (None, None),
+        (b"dropped", None),
+        (b"open", None),
+    ]
+    assert [r.marker for r in records if r.marker] == ["commit", "abort"]
+    assert [r.offset for r in records] == list(range(6))
+    kept = records[0]
+    assert (kept.key, kept.headers, kept.transactional, kept.append_time) == (
+        b"k",
+        (("h", b"1"),),
+        True,
+        True,
+    )
+    assert all(before <= r.timestamp <= time.time() * 1000 for r in records)
+    assert [r.timestamp for r in records] == sorted(r.timestamp for r in records)
+
+    ends = endings(records)
+    assert [ends[r.offset] and ends[r.offset].marker for r in records if not r.marker] == [
+        "commit",
+        "commit",
+        "abort",
+        None,
+    ]
+    assert [r.value for r in committed(records)] == [b"kept", None]
+    await producer.commit_transaction()
+
+
+async def test_a_new_owner_of_the_transactional_id_ends_the_old_ones_transaction(broker, topics, producer):
+    topic = await topics()
+    await producer.begin_transaction()
+    await producer.send_and_wait(topic, b"orphan", partition=0)
+    heir = AIOKafkaProducer(
+        bootstrap_servers=broker.bootstrap_servers, transactional_id=topics.name("writer"), acks="all"
+    )
+    try:
+        await heir.start()
+        async with heir.transaction():
+            await heir.send_and_wait(topic, b"heir", partition=0)
+    finally:
+        await heir.stop()
+    records = await read_ended(broker.data_dir, topic)
+    assert [record.value for record in committed(records)] == [b"heir"]
+    assert endings(records)[0].marker == "abort"
+    with pytest.raises(Exception, match="fenced"):
+        await producer.commit_transaction()
+
+
+async def test_compressed_batches_and_plain_producers_are_read(broker, topics):
+    topic = await topics()
+    producer = AIOKafkaProducer(
+        bootstrap_servers=broker.bootstrap_servers, compression_type="gzip", linger_ms=20
+    )
+    try:
+        await producer.start()
+        values = [b"x" * n for n in range(200)]
+        for future in [await producer.send(topic, value, partition=0) for value in values]:
+            await future
+    finally:
+        await producer.stop()
+    records = read_partition(broker.data_dir, topic)
+    assert [record.value for record in records] == values
+    assert committed(records) == records
+    assert not any(record.transactional or record.append_time for record in records)
+
+
+async def test_half_a_batch_at_the_end_is_left_out_and_an_unknown_format_is_refused(broker, topics):
+    topic = await topics()
+    producer = AIOKafkaProducer(bootstrap_servers=broker.bootstrap_servers)
+    try:
+        await producer.start()
+        for value in (b"one", b"two"):
+            await producer.send_and_wait(topic, value, partition=0)
+    finally:
+        await producer.stop()
+    [segment] = (broker.data_dir / f"{topic}-0").glob("*.log")
+    data = segment.read_bytes()
+    assert [record.value for record in parse_segment(data)] == [b"one", b"two"]
+    assert [record.value for record in parse_segment(data[:-1])] == [b"one"]
+    with pytest.raises(ValueError, match="format 1"):
+        list(parse_segment(data[:16] + b"\1" + data[17:]))
+    with pytest.raises(FileNotFoundError):
+        read_partition(broker.data_dir, topic, partition=1)
