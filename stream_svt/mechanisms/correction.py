@@ -114,8 +114,7 @@ class Exposure(Correction):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Annealed(Correction):
-    """For finite sets: the bar falls from `start` to `end` query-noise scales by `step`, one pass after
-    another.
+    """For finite sets: the bar falls from `start` to `end` query-noise scales, by `step` a pass.
 
     Approaches the accuracy of ranking all noisy answers without knowing the workload. Not for open streams,
     where fresh queries would keep reaching the last and lowest bar. `end` = -3 suits exponential threshold
@@ -155,10 +154,9 @@ class Annealed(Correction):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Optimal(Correction):
-    """The correction of Liu et al. (2024): argmax of G(r)^k (1 - G(r)), k = queries/cutoff, G the law of the
-    noise.
+    """The correction of Liu et al. (2024): r = argmax G(r)^k (1 - G(r)).
 
-    The maximum is at 1 - G(r) = 1/(k + 1), for exponential noise at r = s ln(k + 1). Kept while retrying, it
+    Here k = queries/cutoff and G is the distribution function of the query noise. The maximum is at 1 - G(r) = 1/(k + 1), for exponential noise at r = s ln(k + 1). Kept while retrying, it
     multiplies the exposure by the number of attempts; `Exposure` accounts for them.
     """
 
@@ -227,6 +225,6 @@ def _bounded(steps: int) -> int:
     """Refuse a correction that does not fit the lattice."""
     if abs(steps) >= CORRECTION_LIMIT:
         raise MisuseError(
-            "a correction reaches 2^48 grid steps, beyond the lattice: raise epsilon or use a coarser granularity"
+            "a correction reaches 2^48 grid steps, beyond the lattice: raise epsilon or granularity"
         )
     return steps

@@ -1,8 +1,7 @@
 """The integer lattice that values, thresholds, corrections and noise live on.
 
 Every number that decides a comparison is an integer count of grid steps. Floats never take part: a float
-comparison leaks through its rounding (Mironov 2012), and a float noise has no exact law to prove things
-about.
+comparison leaks through its rounding (Mironov 2012), and a float noise has no exact law to build a proof on.
 """
 
 from __future__ import annotations
@@ -19,15 +18,13 @@ CORRECTION_LIMIT = 2**48
 """Corrections are strictly smaller in magnitude than this many grid steps."""
 
 THRESHOLD_NOISE_LIMIT = 2**60
-"""Threshold noise saturates here: at the least admitted rate a draw this large needs 10^6 zero bits in a
-row."""
+"""Threshold noise saturates here: at the least admitted rate that takes 10^6 zero bits in a row."""
 
 NOISE_LIMIT = 2**62
 """One geometric draw of query noise saturates here."""
 
 GAP_LIMIT = 2**61
-"""Gaps saturate here, below anything that saturated query noise can lead to: so saturation leaves no
-trace."""
+"""Gaps saturate here, below all that saturated query noise can lead to: its saturation leaves no trace."""
 
 LEAST_RATE = Fraction(1, 2**40)
 """Rates below this are refused: their noise would be wider than the lattice."""

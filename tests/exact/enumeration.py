@@ -1,0 +1,320 @@
+"""Exact probabilities of sparse-vector transcripts, summed over the threshold noise in closed form.
+
+Rates are whole multiples of a unit u with x = e^-u rational, so every probability is a rational number and a
+claim "ratio at most e^(charge u)" is compared without rounding. This model shares no code with the package: a
+test in this folder checks that the package's own decisions, enumerated over a box of noise, agree with it.
+
+A transcript is a product of factors, each a function of the threshold noise rho: a bottom contributes
+P(nu < k + rho), a top P(nu = k + gap + rho), k = T + r - q. Far from all kinks a factor is a polynomial in
+x^|rho|, so that the infinite sums over rho are geometric series.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from fractions import Fraction
+from functools import cache
+from itertools import product
+
+from stream_svt.mechanisms import Noise
+
+Polynomial = dict[int, Fraction]
+"""Coefficients by exponent of x^|rho|."""
+
+
+class Kind(Enum):
+    """What is asked of a noise at m = k + rho."""
+
+    AT_LEAST = "P(nu >= m)"
+    BELOW = "P(nu < m)"
+    EQUAL = "P(nu = m)"
+    RELEASED = "1 if m <= 0, whatever the noise"
+
+
+@dataclass(frozen=True)
+class Factor:
+    """One factor of a transcript's probability; `rate` in units of u."""
+
+    kind: Kind
+    noise: Noise
+    rate: int
+    k: int
+
+    def at(self, rho: int, x: Fraction) -> Fraction:
+        """Value at one threshold noise."""
+        return _law(self.kind, self.noise, x**self.rate, self.k + rho)
+
+    def far(self, sign: int, x: Fraction) -> Polynomial:
+        """Polynomial in x^|rho| that the factor equals beyond its kink, for rho of that sign."""
+        b, n = x**self.rate, self.rate
+        if self.kind is Kind.RELEASED:
+            return {} if sign > 0 else {0: Fraction(1)}
+        mass = _law(Kind.EQUAL, self.noise, b, 0)
+        if sign > 0:  # m >= 1: tail = weight * b^m
+            weight = Fraction(1) if self.noise is Noise.EXPONENTIAL else 1 / (1 + b)
+            reach = weight * x ** (n * self.k)
+            return {
+                Kind.AT_LEAST: {n: reach},
+                Kind.BELOW: {0: Fraction(1), n: -reach},
+                Kind.EQUAL: {n: mass * x ** (n * self.k)},
+            }[self.kind]
+        if self.noise is Noise.EXPONENTIAL:  # m < 0, below the support
+            return {0: Fraction(1)} if self.kind is Kind.AT_LEAST else {}
+        reach = x ** (-n * self.k)  # b^-m = x^(-n k) (x^|rho|)^n
+        return {
+            Kind.AT_LEAST: {0: Fraction(1), n: -b / (1 + b) * reach},
+            Kind.BELOW: {n: b / (1 + b) * reach},
+            Kind.EQUAL: {n: mass * reach},
+        }[self.kind]
+
+
+@cache
+def _law(kind: Kind, noise: Noise, b: Fraction, m: int) -> Fraction:
+    """Probability of a noise with ratio b."""
+    if kind is Kind.RELEASED:
+        return Fraction(m <= 0)
+    if noise is Noise.LAPLACE:
+        equal = (1 - b) / (1 + b) * b ** abs(m)
+        tail = b**m / (1 + b) if m >= 0 else 1 - b ** (1 - m) / (1 + b)
+    else:
+        equal = (1 - b) * b**m if m >= 0 else Fraction(0)
+        tail = b**m if m >= 0 else Fraction(1)
+    return {Kind.AT_LEAST: tail, Kind.BELOW: 1 - tail, Kind.EQUAL: equal}[kind]
+
+
+def expectation(factors: Sequence[Factor], noise: Noise, rate: int, x: Fraction) -> Fraction:
+    """Sum over all rho of P(rho) times the product of the factors."""
+    kinks = [-factor.k for factor in factors] or [0]
+    high = max(0, *kinks) + 2
+    low = min(0, *kinks) - 2 if noise is Noise.LAPLACE else 0
+    total = Fraction(0)
+    for rho in range(low, high):
+        term = _law(Kind.EQUAL, noise, x**rate, rho)
+        for factor in factors:
+            term *= factor.at(rho, x)
+            if not term:
+                break
+        total += term
+    total += _series(factors, noise, rate, x, sign=1, start=high)
+    if noise is Noise.LAPLACE:
+        total += _series(factors, noise, rate, x, sign=-1, start=1 - low)
+    return total
+
+
+def _series(
+    factors: Sequence[Factor], noise: Noise, rate: int, x: Fraction, *, sign: int, start: int
+) -> Fraction:
+    """Sum over |rho| >= start on one side, where every factor is a polynomial in z = x^|rho|."""
+    product: Polynomial = {rate: _law(Kind.EQUAL, noise, x**rate, 0)}
+    for factor in factors:
+        following: Polynomial = {}
+        for exponent, coefficient in product.items():
+            for step, weight in factor.far(sign, x).items():
+                following[exponent + step] = (
+                    following.get(exponent + step, Fraction(0)) + coefficient * weight
+                )
+        product = following
+    return sum((c * x ** (n * start) / (1 - x**n) for n, c in product.items()), Fraction(0))
+
+
+@dataclass(frozen=True)
+class Rung:
+    """A branch of the model: charge and rate in units of u, corrections by attempt."""
+
+    charge: int
+    rate: int
+    corrections: tuple[int, ...] = (0,)
+
+    def correction(self, attempt: int) -> int:
+        """Correction at an attempt."""
+        return self.corrections[min(attempt, len(self.corrections) - 1)]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A sparse vector with whole-numbered rates: what is enumerated.
+
+    Attributes
+    ----------
+    queries
+        Number of queries, each with its own value; `retries` more attempts of the bottoms follow, in order.
+    tops_charge
+        Units the tops of one run may cost.
+    threshold_charge, threshold_rate
+        Of one threshold noise.
+    resample
+        Whether each top is followed by a new threshold noise (as long as tops are left).
+    largest_gap
+        Gaps above it are one outcome.
+    """
+
+    queries: int
+    rungs: tuple[Rung, ...]
+    tops_charge: int
+    threshold_charge: int
+    threshold_rate: int
+    threshold_noise: Noise = Noise.EXPONENTIAL
+    query_noise: Noise = Noise.EXPONENTIAL
+    resample: bool = False
+    retries: int = 0
+    largest_gap: int = 1
+    x: Fraction = Fraction(1, 2)
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """One output: its factors by threshold noise, as functions of the values, and what it is charged."""
+
+    outcome: tuple[tuple[int, int, int, int], ...]
+    segments: tuple[tuple[tuple[Kind, int, int, int], ...], ...]
+    charge: int
+
+    def probability(self, model: Model, values: Sequence[int]) -> Fraction:
+        """Probability on the dataset with these query values; one value per query and attempt."""
+        result = Fraction(1)
+        for segment in self.segments:
+            factors = [
+                Factor(kind, model.query_noise, rate, shift - values[test])
+                for kind, rate, shift, test in segment
+            ]
+            result *= expectation(factors, model.threshold_noise, model.threshold_rate, model.x)
+            if not result:
+                break
+        return result
+
+
+def transcripts(model: Model) -> Iterator[Transcript]:
+    """All outputs of a model; gaps above the largest listed one are one output.
+
+    Tests are numbered by time: test i reads values[i], so that a value may change between attempts. The
+    schedule depends on outputs: bottoms are tested again, in order, after the last query.
+    """
+    yield from _extend(model, [(i, 0) for i in range(model.queries)], 0, model.tops_charge)
+
+
+def _extend(  # noqa: PLR0917 - a recursion, whose calls read best in the order of the story
+    model: Model,
+    queue: list[tuple[int, int]],
+    test: int,
+    left: int,
+    outcome: tuple[tuple[int, int, int, int], ...] = (),
+    segments: tuple[tuple[tuple[Kind, int, int, int], ...], ...] = ((),),
+) -> Iterator[Transcript]:
+    """Outputs that begin like this."""
+    charge = model.threshold_charge * sum(1 for segment in segments if segment)
+    available = [number for number, rung in enumerate(model.rungs) if rung.charge <= left]
+    if not queue or not available:
+        yield Transcript(outcome, tuple(s for s in segments if s), charge + model.tops_charge - left)
+        return
+    (query, attempt), rest = queue[0], queue[1:]
+    failed: tuple[tuple[Kind, int, int, int], ...] = ()
+    for number in available:
+        rung = model.rungs[number]
+        shift = rung.correction(attempt)
+        for gap in range(model.largest_gap + 2):
+            kind = Kind.EQUAL if gap <= model.largest_gap else Kind.AT_LEAST
+            told = (*failed, (kind, rung.rate, shift + gap, test))
+            grown = (*segments[:-1], segments[-1] + told)
+            if model.resample:
+                grown = (*grown, ())
+            record = (query, attempt, number, gap)
+            yield from _extend(model, rest, test + 1, left - rung.charge, (*outcome, record), grown)
+        failed = (*failed, (Kind.BELOW, rung.rate, shift, test))
+    again = [*rest, (query, attempt + 1)] if attempt < model.retries else rest
+    grown = (*segments[:-1], segments[-1] + failed)
+    yield from _extend(model, again, test + 1, left, (*outcome, (query, attempt, -1, 0)), grown)
+
+
+def exceeds(p: Fraction, q: Fraction, charge: int, x: Fraction) -> bool:
+    """Whether p > e^(charge u) q."""
+    return p * x**charge > q
+
+
+def log_ratio(p: Fraction, q: Fraction, x: Fraction) -> float:
+    """ln(p/q) in units of u."""
+    if not p:
+        return -math.inf
+    return (math.log(p) - math.log(q)) / -math.log(x) if q else math.inf
+
+
+@dataclass(frozen=True)
+class Worst:
+    """What a comparison of all outputs on many pairs found.
+
+    Attributes
+    ----------
+    largest
+        Largest log-ratio / charge, in floats.
+    attained
+        Whether some ratio equals e^charge, exactly.
+    violations
+        Ratios above e^charge, exactly.
+    """
+
+    largest: float
+    attained: bool
+    violations: int
+
+
+def worst(model: Model, pairs: Iterable[tuple[tuple[int, ...], tuple[int, ...]]]) -> Worst:
+    """Compare the probability of every output on every pair of value vectors with its charge."""
+    listed = list(transcripts(model))
+    known: dict[tuple[int, tuple[int, ...]], Fraction] = {}
+
+    def probability(number: int, values: tuple[int, ...]) -> Fraction:
+        if (number, values) not in known:
+            known[number, values] = listed[number].probability(model, values)
+        return known[number, values]
+
+    largest, attained, violations = 0.0, False, 0
+    for first, second in pairs:
+        for number, transcript in enumerate(listed):
+            p, q = probability(number, first), probability(number, second)
+            violations += exceeds(p, q, transcript.charge, model.x)
+            attained = attained or (q > 0 and p * model.x**transcript.charge == q)
+            if transcript.charge:
+                largest = max(largest, log_ratio(p, q, model.x) / transcript.charge)
+    return Worst(largest, attained, violations)
+
+
+def neighbours(
+    tests: int, distance: int, monotonic: bool, values: Sequence[int] = (-1, 0, 1)
+) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Pairs of value vectors, one value per test; both orders of every pair."""
+    shifts = range(distance + 1) if monotonic else range(-distance, distance + 1)
+    for first in product(values, repeat=tests):
+        for shift in product(shifts, repeat=tests):
+            if any(shift):
+                second = tuple(a + b for a, b in zip(first, shift, strict=True))
+                yield first, second
+                if monotonic:
+                    yield second, first
+
+
+def shared(
+    noises: tuple[Noise, Noise],
+    monotonic: bool,
+    *,
+    distance: int = 1,
+    cutoff: int = 2,
+    queries: int = 2,
+    corrections: tuple[int, ...] = (0,),
+    retries: int = 0,
+    resample: bool = False,
+) -> Model:
+    """Plain sparse vector with rates l0 = 1 and l1 = 1 in units of u."""
+    reach = distance if monotonic else 2 * distance
+    return Model(
+        queries=queries,
+        rungs=(Rung(charge=reach, rate=1, corrections=corrections),),
+        tops_charge=cutoff * reach,
+        threshold_charge=distance,
+        threshold_rate=1,
+        threshold_noise=noises[0],
+        query_noise=noises[1],
+        retries=retries,
+        resample=resample,
+    )

@@ -1,0 +1,109 @@
+"""The six variants of Lyu, Su & Li (2017, Figure 1): 1 and 2 are private, 3 to 6 are not.
+
+Restated for D = 1 with discrete Laplace noise at the published scales; rates in units of u. Witness streams
+are long enough to reach the figures of the paper's own analysis.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import pytest
+
+from stream_svt.mechanisms import Noise
+from tests.exact.enumeration import (
+    Factor,
+    Kind,
+    Model,
+    Rung,
+    expectation,
+    log_ratio,
+    neighbours,
+    worst,
+)
+
+LAP = Noise.LAPLACE
+HALF = Fraction(1, 2)
+
+
+def witness(threshold_rate, query_rate, bottoms, tops):
+    """Loss of an output with bottoms on answers that rise by one and tops on answers that fall by one."""
+
+    def probability(shift):
+        return expectation(
+            [Factor(Kind.BELOW, LAP, query_rate, -shift)] * bottoms
+            + [Factor(Kind.AT_LEAST, LAP, query_rate, 6 + shift)] * tops,
+            LAP,
+            threshold_rate,
+            HALF,
+        )
+
+    return log_ratio(probability(0), probability(1), HALF)
+
+
+def bits_only(*, threshold_charge, threshold_rate, charge, rate, resample=False):
+    """Two queries, cutoff 2, outputs without gaps."""
+    return Model(
+        queries=2,
+        rungs=(Rung(charge=charge, rate=rate),),
+        tops_charge=2 * charge,
+        threshold_charge=threshold_charge,
+        threshold_rate=threshold_rate,
+        threshold_noise=LAP,
+        query_noise=LAP,
+        resample=resample,
+        largest_gap=-1,
+    )
+
+
+def test_algorithm_1_never_loses_more_than_its_epsilon_and_reaches_it():
+    """Epsilon 8 u, c = 2: threshold 4 u, queries at 4 u / (2 c)."""
+    found = worst(
+        bits_only(threshold_charge=4, threshold_rate=4, charge=2, rate=1), neighbours(2, 1, monotonic=False)
+    )
+    assert found.violations == 0
+    assert all(witness(4, 1, bottoms, 2) <= 8 + 1e-9 for bottoms in (1, 4, 16, 64, 128))
+    assert witness(4, 1, 64, 2) == pytest.approx(8)
+
+
+def test_algorithm_2_never_loses_more_than_its_epsilon_and_reaches_it():
+    """Threshold noise of scale c/epsilon1, drawn again after each top: two segments of 4 u each."""
+    model = bits_only(threshold_charge=2, threshold_rate=2, charge=2, rate=1, resample=True)
+    assert worst(model, neighbours(2, 1, monotonic=False)).violations == 0
+    segment = witness(2, 1, 64, 1)
+    assert 2 * segment <= 8 + 1e-9
+    assert 2 * segment == pytest.approx(8)
+
+
+def test_algorithm_3_loses_one_unit_for_every_bottom():
+    """The noisy answer itself is released (claim 2 u): it bounds the threshold from above for all bottoms."""
+
+    def probability(answer):
+        bottoms = [Factor(Kind.BELOW, LAP, 1, -answer)] * 64
+        released = Factor(Kind.RELEASED, LAP, 1, 0)  # the noisy answer 0 reached the threshold: rho <= 0
+        return expectation([*bottoms, released], LAP, 1, HALF)
+
+    assert log_ratio(probability(0), probability(1), HALF) == pytest.approx(64)
+
+
+def test_algorithm_4_loses_one_and_six_c_quarters_of_its_epsilon():
+    """Query noise without c: epsilon 4 u, threshold 1 u, queries at 3 u."""
+    assert witness(1, 3, 64, 2) == pytest.approx(13)
+
+
+def test_algorithm_5_loses_without_bound():
+    """No query noise: a bottom and a top of equal answers are impossible, of neighbours not."""
+
+    def possible(bottom, top):
+        return any(bottom < rho <= top for rho in range(-5, 6))
+
+    assert possible(0, 1)
+    assert not possible(0, 0)
+    assert log_ratio(Fraction(1, 2), Fraction(0), HALF) == math.inf
+
+
+@pytest.mark.parametrize(("tops", "least"), [(4, 8), (16, 31.9)])
+def test_algorithm_6_loses_more_with_every_top(tops, least):
+    """No cutoff: claim 2 u."""
+    assert witness(1, 1, 64, tops) >= least
