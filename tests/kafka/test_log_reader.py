@@ -6,6 +6,7 @@ import time
 
 import pytest
 from aiokafka import AIOKafkaProducer
+from aiokafka.errors import ProducerFenced
 
 from tests.support.log_reader import committed, endings, parse_segment, read_ended, read_partition
 
@@ -84,7 +85,7 @@ async def test_a_new_owner_of_the_transactional_id_ends_the_old_ones_transaction
     records = await read_ended(broker.data_dir, topic)
     assert [record.value for record in committed(records)] == [b"heir"]
     assert endings(records)[0].marker == "abort"
-    with pytest.raises(Exception, match="fenced"):
+    with pytest.raises(ProducerFenced):
         await producer.commit_transaction()
 
 

@@ -1,7 +1,7 @@
 """An independent reader of Kafka's log segments, for what no consumer shows: aborted records and markers.
 
 Reads the ``.log`` files of an embedded broker (record batches of format 2). With it a test can compare when
-and where an alert was appended with the COMMIT marker of the transaction that charged it, on the broker's clock.
+and where an alert was appended with the COMMIT marker of the transaction that charged it, by one clock.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class LogRecord:
     """One record as it lies in the log.
 
     ``timestamp`` is in milliseconds; ``append_time`` says that it is the broker's clock at the append, which
-    for a marker it always is. ``marker`` is set on the control records that end a transaction, and only on them.
+    for a marker it always is. ``marker`` is set on control records, which end a transaction, and only there.
     """
 
     offset: int
