@@ -1,0 +1,63 @@
+"""What users install: the built wheel, alone in an environment of its own."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "stream_svt"
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    """Build the wheel from the work tree."""
+    target = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(target), str(ROOT)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    [built] = target.glob("*.whl")
+    return built
+
+
+def test_the_wheel_holds_the_package_its_data_and_its_license_and_nothing_else(wheel):
+    names = zipfile.ZipFile(wheel).namelist()
+    tops = {name.split("/")[0] for name in names}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"stream_svt"}
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+    wanted = {
+        str(path.relative_to(ROOT))
+        for path in PACKAGE.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert {name for name in names if name.startswith("stream_svt/")} == wanted
+    assert "stream_svt/py.typed" in wanted
+
+
+def test_the_installed_wheel_starts_the_command_line(wheel, tmp_path):
+    environment = tmp_path / "venv"
+    venv.create(environment, with_pip=False)
+    python = environment / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--no-deps", "--no-index"]
+    subprocess.run([*pip, str(wheel)], check=True, capture_output=True)
+    # Its dependencies are lent by the environment that runs this test; the package itself is the wheel's.
+    paths = sysconfig.get_paths(vars={"base": str(environment)})
+    Path(paths["purelib"], "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+
+    where = _output(python, "-c", "import stream_svt; print(stream_svt.__file__)", cwd=tmp_path)
+    assert Path(where).is_relative_to(environment)
+    answer = _output(environment / "bin" / "stream-svt", "--version", cwd=tmp_path)
+    assert importlib.metadata.version("stream-svt") in answer
+
+
+def _output(*command: str | Path, cwd: Path) -> str:
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
