@@ -195,7 +195,7 @@ def transcripts(model: Model) -> Iterator[Transcript]:
     yield from _extend(model, [(i, 0) for i in range(model.queries)], 0, model.tops_charge)
 
 
-def _extend(  # noqa: PLR0917 - a recursion, whose calls read best in the order of the story
+def _extend(
     model: Model,
     queue: list[tuple[int, int]],
     test: int,

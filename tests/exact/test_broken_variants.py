@@ -137,7 +137,7 @@ def _noisy_value(value, answer):
 
 
 def test_an_order_that_follows_values_loses_without_bound():
-    """The larger answer is tested first and its name is told: neighbours that swap the order share no output."""
+    """The larger answer is tested first and its name is told: neighbours in another order share no output."""
 
     def order(values):
         return tuple(sorted(range(2), key=lambda i: -values[i]))

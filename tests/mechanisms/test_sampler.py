@@ -1,0 +1,341 @@
+"""The sampler is exact, keyed by the identity of a test, and the same whichever way it computed a draw."""
+
+from __future__ import annotations
+
+import decimal
+from decimal import Decimal
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+from stream_svt.errors import MisuseError, PackingError
+from stream_svt.mechanisms import KeyedSampler, Noise, draw_threshold, exact_geometric, sampler
+from stream_svt.mechanisms.lattice import NOISE_LIMIT, THRESHOLD_NOISE_LIMIT
+
+KEY = bytes(range(32))
+SALT = (0x0123456789ABCDEF, 0xFEDCBA9876543210)
+RATES = [
+    Fraction(1, 3),
+    Fraction(1, 10),
+    Fraction(7, 3),
+    Fraction(50),
+    Fraction(1, 1000),
+    Fraction(123_456_789, 10**9),
+    Fraction(1, 2**30),
+]
+
+
+def exp_bounds(exponent, terms=60):
+    """Rational bounds of e^-exponent for 0 <= exponent, by halving and the alternating series."""
+    halvings = 0
+    while exponent > Fraction(1, 2):
+        exponent, halvings = exponent / 2, halvings + 1
+    total, term = Fraction(0), Fraction(1)
+    for n in range(1, terms):
+        total += term
+        term *= -exponent / n
+    low, high = sorted((total, total + term))
+    precision = 2**400
+    for _ in range(halvings):  # outward rounding keeps the fractions small
+        low = Fraction(low.numerator**2 * precision // low.denominator**2, precision)
+        high = Fraction(-(-(high.numerator**2) * precision // high.denominator**2), precision)
+    return low, high
+
+
+def slow_geometric(words, rate):
+    """Largest k with U <= e^(-rate k), by comparing rational bounds; U from all the words at once."""
+    bits, number = 64 * len(words), 0
+    for word in words:
+        number = number << 64 | word
+
+    def reaches(k):
+        low, high = exp_bounds(rate * k)
+        if Fraction(number + 1, 2**bits) <= low:
+            return True
+        assert Fraction(number, 2**bits) > high, "these bits do not settle the draw"
+        return False
+
+    low, high = 0, 1
+    while reaches(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if reaches(middle) else (low, middle)
+    return low
+
+
+def slow_draw(noise, rate, *, salt=SALT, offset, row=0, attempt=0, branch=0, value=0):
+    """One draw, from the specification: pack, encrypt, and settle with five words in exact arithmetic."""
+    packed = (offset << 80) | (row << 60) | (attempt << 52) | (branch << 48) | (value % 2**48)
+    packed ^= salt[0] << 64 | salt[1]
+    block = (packed >> 64).to_bytes(8, "little") + (packed % 2**64).to_bytes(8, "little")
+
+    def encrypt(key, data):
+        return Cipher(algorithms.AES(key), modes.ECB()).encryptor().update(data)  # noqa: S305 - one block
+
+    outputs = [encrypt(KEY[:16], block)]
+    for _ in range(4):
+        block = encrypt(KEY[16:], block)
+        outputs.append(block)
+    up, down = ([int.from_bytes(o[8 * h : 8 * h + 8], "little") for o in outputs] for h in (0, 1))
+    result = slow_geometric(up, rate)
+    return result - slow_geometric(down, rate) if noise is Noise.LAPLACE else result
+
+
+def draw(noise, rate, count=1000, **identity):
+    """Draws of a sampler with the test's key, at offsets 0, 1, .."""
+    identity = {"salt": SALT, "row": 0, "attempt": 0, "branch": 0} | identity
+    identity.setdefault("offset", np.arange(count))
+    identity.setdefault("value", np.zeros(len(identity["offset"]), dtype=np.int64))
+    return KeyedSampler(KEY).draw(noise, rate, **identity)
+
+
+@pytest.mark.parametrize("rate", RATES, ids=str)
+@pytest.mark.parametrize("noise", Noise)
+def test_draws_equal_the_slow_exact_reference(noise, rate):
+    chance = np.random.default_rng(5)
+    count = 40
+    offset = chance.integers(0, 2**48, count)
+    row = chance.integers(0, 2**20, count)
+    attempt = chance.integers(0, 2**8, count)
+    value = chance.integers(-(2**47) + 1, 2**47, count)
+    drawn = draw(noise, rate, offset=offset, row=row, attempt=attempt, branch=13, value=value)
+    expected = [
+        slow_draw(noise, rate, offset=int(o), row=int(r), attempt=int(a), branch=13, value=int(v))
+        for o, r, a, v in zip(offset, row, attempt, value, strict=True)
+    ]
+    assert drawn.tolist() == expected
+
+
+@pytest.mark.parametrize("rate", RATES, ids=str)
+@pytest.mark.parametrize("noise", Noise)
+def test_the_exact_way_gives_what_the_fast_way_gives(noise, rate, monkeypatch):
+    fast = draw(noise, rate, 700)
+    monkeypatch.setattr(sampler, "_MARGIN", 1e30)
+    assert (draw(noise, rate, 700) == fast).all()
+
+
+def test_a_widened_margin_sends_some_draws_the_exact_way_with_the_same_result(monkeypatch):
+    fast = draw(Noise.LAPLACE, Fraction(1, 10), 20_000)
+    settled = []
+    exact = KeyedSampler._exact
+    monkeypatch.setattr(sampler, "_MARGIN", 2.0**-14)
+    monkeypatch.setattr(KeyedSampler, "_exact", lambda *a: settled.append(a[2:]) or exact(*a))
+    assert (draw(Noise.LAPLACE, Fraction(1, 10), 20_000) == fast).all()
+    assert 10 < len(settled) < 2000
+
+
+class ScriptedCipher:
+    """Gives scripted words in place of a cipher's output."""
+
+    def __init__(self, *words):
+        self.words = list(words)
+
+    def update_into(self, data, out):
+        script = np.array(self.words, dtype="<u8")
+        out[: len(data)] = np.resize(np.stack([script, script], axis=1).ravel(), len(data) // 8).tobytes()
+        return len(data)
+
+    def update(self, data):
+        return b"".join(word.to_bytes(8, "little") for word in self.words * 2)[: len(data)]
+
+
+def boundary_words(rate, k):
+    """The 64-bit word whose interval holds e^(-rate k), with its next word, of the boundary itself."""
+    low, high = exp_bounds(rate * k, terms=90)
+    assert int(low * 2**128) == int(high * 2**128)
+    return divmod(int(low * 2**128), 2**64)
+
+
+@pytest.mark.parametrize("k", [1, 2, 7, 40])
+@pytest.mark.parametrize("rate", [Fraction(1, 3), Fraction(1, 10), Fraction(7, 30)], ids=str)
+def test_a_word_on_a_cell_boundary_is_settled_by_further_bits(rate, k):
+    word, following = boundary_words(rate, k)
+    for refinement, expected in ((following - 1, k), (following + 1, k - 1), (0, k), (2**64 - 1, k - 1)):
+        keyed = KeyedSampler(KEY)
+        keyed._noise_cipher = ScriptedCipher(word)
+        keyed._refinement_cipher = ScriptedCipher(refinement)
+        drawn = keyed.draw(
+            Noise.EXPONENTIAL,
+            rate,
+            salt=SALT,
+            offset=np.arange(3),
+            row=0,
+            attempt=0,
+            branch=0,
+            value=np.zeros(3, dtype=np.int64),
+        )
+        assert drawn.tolist() == [expected] * 3
+
+
+@pytest.mark.parametrize("rate", RATES[:6], ids=str)
+def test_scripted_words_of_every_size_equal_the_reference(rate):
+    near = [
+        min(max(boundary_words(rate, k)[0] + step, 0), 2**64 - 1)
+        for k in (1, 3, 9)
+        for step in (-(2**14), -(2**10), -1, 1, 2**10, 2**14)
+        if rate * k < 40
+    ]
+    words = [*near, 0, 1, 2**20, 2**44 - 1, 2**44, 2**44 + 1, 2**63, 2**64 - 2, 2**64 - 1]
+    keyed = KeyedSampler(KEY)
+    keyed._noise_cipher = ScriptedCipher(*words)
+    keyed._refinement_cipher = ScriptedCipher(0x9E3779B97F4A7C15)
+    count = len(words)
+    drawn = keyed.draw(
+        Noise.EXPONENTIAL,
+        rate,
+        salt=SALT,
+        offset=np.arange(count),
+        row=0,
+        attempt=0,
+        branch=0,
+        value=np.zeros(count, dtype=np.int64),
+    )
+    assert drawn.tolist() == [slow_geometric([word] + [0x9E3779B97F4A7C15] * 4, rate) for word in words]
+
+
+def test_numpy_takes_logarithms_within_the_margin_that_the_proof_allows():
+    chance = np.random.default_rng(3)
+    words = np.concatenate(
+        [chance.integers(2**63, 2**64, 500, dtype=np.uint64) >> np.uint64(s) for s in range(20)]
+    )
+    words = np.concatenate([words, np.uint64(2**64 - 1) - np.arange(200, dtype=np.uint64)])
+    uniform = np.multiply(words, 2.0**-64)
+    context = decimal.Context(prec=40)
+    for u, logarithm in zip(uniform.tolist(), np.log(uniform).tolist(), strict=True):
+        exact = context.ln(Decimal(u))
+        assert abs(Decimal(logarithm) - exact) <= Decimal(8 * float(np.spacing(abs(logarithm))))
+
+
+def test_a_draw_depends_on_every_part_of_the_identity_and_on_the_salt():
+    plain = {"offset": np.arange(5, 400), "row": 3, "attempt": 1, "branch": 2, "salt": SALT}
+    plain["value"] = np.full(395, 77)
+    base = draw(Noise.LAPLACE, Fraction(1, 10**6), **plain)
+    others = {
+        "offset": plain["offset"] + 395,
+        "row": 4,
+        "attempt": 2,
+        "branch": 3,
+        "value": np.full(395, -77),
+        "salt": (SALT[0], SALT[1] ^ 1),
+    }
+    for name, other in others.items():
+        assert (draw(Noise.LAPLACE, Fraction(1, 10**6), **(plain | {name: other})) != base).mean() > 0.99
+    assert (draw(Noise.LAPLACE, Fraction(1, 10**6), **plain) == base).all()
+
+
+def test_arrays_scalars_and_the_position_in_a_batch_do_not_matter():
+    count = 20_000
+    offset, value = np.arange(count), np.arange(count) - 500
+    scalars = draw(Noise.LAPLACE, Fraction(1, 9), offset=offset, row=21, attempt=2, value=value)
+    arrays = draw(
+        Noise.LAPLACE,
+        Fraction(1, 9),
+        offset=offset,
+        row=np.full(count, 21),
+        attempt=np.full(count, 2),
+        value=value,
+        salt=tuple(np.full(count, half, dtype=np.uint64) for half in SALT),
+    )
+    reverse = draw(Noise.LAPLACE, Fraction(1, 9), offset=offset[::-1], row=21, attempt=2, value=value[::-1])
+    assert (scalars == arrays).all()
+    assert (scalars == reverse[::-1]).all()
+    one = draw(Noise.LAPLACE, Fraction(1, 9), offset=offset[777:778], row=21, attempt=2, value=value[777:778])
+    assert one[0] == scalars[777]
+
+
+def test_known_draws_stay_as_they_are():
+    """Golden: a change here needs a new SAMPLER_VERSION, for a replay must give the old noise."""
+    assert sampler.SAMPLER_VERSION == 1
+    hundredth = Fraction(1, 100)
+    assert draw(Noise.EXPONENTIAL, hundredth, 8).tolist() == [373, 146, 3, 57, 117, 60, 76, 23]
+    assert draw(Noise.LAPLACE, hundredth, 8).tolist() == [324, 129, -13, -58, 105, 48, 6, -13]
+
+
+@pytest.mark.parametrize(
+    ("field", "number"),
+    [
+        ("offset", 2**48),
+        ("offset", -1),
+        ("row", 2**20),
+        ("attempt", 2**8),
+        ("attempt", -1),
+        ("branch", 16),
+        ("value", 2**47 + 1234567),
+        ("value", -(2**47) - 1234567),
+    ],
+)
+def test_what_does_not_fit_the_packing_is_refused_without_telling_the_number(field, number):
+    identity = {"offset": np.zeros(2, dtype=np.int64), field: np.array([0, number])}
+    if field == "branch":
+        identity[field] = number
+    with pytest.raises(PackingError, match=f"the {field} of a test") as refusal:
+        draw(Noise.LAPLACE, Fraction(1), **identity)
+    assert "1234567" not in str(refusal.value)
+
+
+def test_the_widest_identity_that_fits_is_drawn():
+    drawn = draw(
+        Noise.LAPLACE,
+        Fraction(1, 5),
+        offset=np.array([2**48 - 1]),
+        row=2**20 - 1,
+        attempt=2**8 - 1,
+        branch=15,
+        value=np.array([1 - 2**47]),
+        salt=(2**64 - 1, 2**64 - 1),
+    )
+    expected = slow_draw(
+        Noise.LAPLACE,
+        Fraction(1, 5),
+        offset=2**48 - 1,
+        row=2**20 - 1,
+        attempt=2**8 - 1,
+        branch=15,
+        value=1 - 2**47,
+        salt=(2**64 - 1, 2**64 - 1),
+    )
+    assert drawn.tolist() == [expected]
+
+
+def test_an_empty_batch_draws_nothing():
+    assert draw(Noise.LAPLACE, Fraction(1), 0).shape == (0,)
+
+
+def test_draws_saturate_at_the_limit():
+    assert draw(Noise.EXPONENTIAL, Fraction(1, 2**80), 20).tolist() == [NOISE_LIMIT] * 20
+    assert exact_geometric(iter([0] * 9).__next__, Fraction(1, 2**58)) == NOISE_LIMIT
+
+
+def test_rates_beyond_any_float_still_give_the_right_draw():
+    assert draw(Noise.EXPONENTIAL, Fraction(10**400), 50).tolist() == [0] * 50
+    assert exact_geometric(iter([0, 2**63]).__next__, Fraction(10**400)) == 0
+
+
+@pytest.mark.parametrize("rate", [Fraction(0), Fraction(-1)])
+def test_a_rate_that_is_not_positive_is_refused(rate):
+    with pytest.raises(MisuseError):
+        draw(Noise.EXPONENTIAL, rate)
+    with pytest.raises(MisuseError):
+        exact_geometric(lambda: 1, rate)
+
+
+def test_a_key_of_another_length_is_refused_and_never_shown():
+    with pytest.raises(MisuseError, match="32 bytes"):
+        KeyedSampler(bytes(16))
+    assert repr(KeyedSampler(KEY)) == "KeyedSampler()"
+
+
+@pytest.mark.parametrize("rate", RATES[:6], ids=str)
+def test_threshold_noise_from_scripted_entropy_equals_the_reference(rate):
+    words = [0x0F1E2D3C4B5A6978, 0xFEDCBA9876543210]
+    feed = iter(word.to_bytes(8, "big") for word in words)
+    drawn = draw_threshold(Noise.LAPLACE, rate, lambda size: next(feed)[:size])
+    up, down = (slow_geometric([word] + [0] * 3, rate) for word in words)
+    assert drawn == up - down
+
+
+def test_threshold_noise_saturates_within_what_a_run_accepts():
+    assert draw_threshold(Noise.EXPONENTIAL, Fraction(1, 2**70), bytes) == THRESHOLD_NOISE_LIMIT
