@@ -92,12 +92,14 @@ class DatasetDeclaration(Strict):
     )
     file: Text | None = Field(
         default=None,
-        description="A file with one name a line; empty lines and lines beginning with # are skipped. Relative to "
+        description="A file with one name a line; empty lines and lines beginning with # are skipped. "
+        "Relative to "
         "the configuration file.",
     )
     generate: Annotated[str, BeforeValidator(_generator)] | None = Field(
         default=None,
-        description="A name with {iso_week} (2026-w01) or {date} (2026-01-05) in it: one dataset a period. Only for "
+        description="A name with {iso_week} (2026-w01) or {date} (2026-01-05) in it: one dataset a "
+        "period. Only for "
         "privacy units that lie in one period (an event, a user's day).",
     )
     from_: Day | None = Field(
@@ -108,10 +110,12 @@ class DatasetDeclaration(Strict):
     )
     lateness: DurationOrZero = Field(
         default=0,
-        description="How long after its period's end a query still counts for it, on the broker's clock. Default 0.",
+        description="How long after its period's end a query still counts for it, on the broker's clock. "
+        "Default 0.",
     )
     limit: LimitField = Field(
-        description="Most that may ever be lost: epsilon as a number, or {epsilon: 4}, or {rho: 0.1} for zCDP; "
+        description="Most that may ever be lost: epsilon as a number, or {epsilon: 4}, or {rho: 0.1} for "
+        "zCDP; "
         "greater than 0."
     )
     unit: Text = Field(description="The privacy unit in words, such as 'one basket' or 'one user'.")

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from difflib import get_close_matches
+from enum import Enum
 from fractions import Fraction
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import (
     BeforeValidator,
@@ -33,7 +34,7 @@ _MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_00
 _LONGEST_MS = 100 * 365 * 86_400_000
 
 _RATIO_TEXT = {"type": "string", "pattern": r"^[-+]?[0-9]*\.?[0-9]*([eE][-+]?[0-9]+)?( ?/ ?[0-9]+)?$"}
-_DURATION_TEXT = {"type": "string", "pattern": r"^([0-9]+(\.[0-9]+)?(ms|s|m|h|d|w))+$"}
+DURATION_SCHEMA = {"type": "string", "pattern": r"^([0-9]+(\.[0-9]+)?(ms|s|m|h|d|w))+$"}
 
 
 def found(value: object) -> str:
@@ -148,12 +149,12 @@ Proportion = Annotated[
 Whole = Annotated[int, BeforeValidator(whole)]
 Flag = Annotated[bool, Field(strict=True)]
 _DURATION_AS_TEXT = PlainSerializer(duration_text, return_type=str)
-Duration = Annotated[int, PlainValidator(duration_ms), _DURATION_AS_TEXT, WithJsonSchema(_DURATION_TEXT)]
+Duration = Annotated[int, PlainValidator(duration_ms), _DURATION_AS_TEXT, WithJsonSchema(DURATION_SCHEMA)]
 DurationOrZero = Annotated[
     int,
     PlainValidator(_duration_or_zero),
     _DURATION_AS_TEXT,
-    WithJsonSchema({"anyOf": [_DURATION_TEXT, {"const": 0}]}),
+    WithJsonSchema({"anyOf": [DURATION_SCHEMA, {"const": 0}]}),
 ]
 
 
@@ -182,7 +183,8 @@ def _limit(value: object) -> Limit:
     units = to_units(loss, kind)
     if not 1 <= units <= MAX_UNITS:
         raise ValueError(
-            f"a limit lies between {1 / kind.units:.0e} and {MAX_UNITS / kind.units:.0e}, found {found(amount)}"
+            f"a limit lies between {1 / kind.units:.0e} and {MAX_UNITS / kind.units:.0e}, found "
+            f"{found(amount)}"
         )
     return Limit(kind, units)
 
@@ -214,11 +216,9 @@ def _pattern(pattern: str, expected: str) -> Callable[[object], str]:
     compiled = re.compile(pattern)
 
     def check(value: object) -> str:
-        if not isinstance(value, str):
-            raise ValueError(f"expected {expected}, found {found(value)}{_quote_hint(value)}")
-        if not compiled.fullmatch(value):
-            raise ValueError(f"expected {expected}, found {found(value)}")
-        return value
+        if isinstance(value, str) and compiled.fullmatch(value):
+            return value
+        raise ValueError(f"expected {expected}, found {found(value)}{_quote_hint(value)}")
 
     return check
 
@@ -273,11 +273,11 @@ def midnight_ms(day: date) -> int:
     return int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()) * 1000
 
 
-def one_of(words: list[str]) -> Callable[[Any], Any]:
+def one_of(words: list[str]) -> Callable[[object], object]:
     """Return a validator that lets only these words pass, with a suggestion for near misses."""
 
-    def check(value: Any) -> Any:
-        text = value.value if hasattr(value, "value") else value
+    def check(value: object) -> object:
+        text = value.value if isinstance(value, Enum) else value
         if isinstance(text, str) and text in words:
             return value
         raise ValueError(f"expected {' or '.join(words)}, found {found(value)}{did_you_mean(value, words)}")

@@ -1,7 +1,7 @@
 """YAML text to plain data that remembers its lines, and validation errors to problems that name them.
 
-Scalars follow YAML 1.2: ``off`` and ``2026-01-05`` are texts, ``1e6`` is a number. Numbers with a fraction become
-exact decimals of their text. A key written twice is an error, for one of the two values would be lost.
+Scalars follow YAML 1.2: ``off`` and ``2026-01-05`` are texts, ``1e6`` is a number. Numbers with a fraction
+become exact decimals of their text. A key written twice is an error, for one of the two values would be lost.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class Document:
             self.report(place, _message(kind, context, detail))
 
     def _present(self, prefix: Path, loc: tuple[str | int, ...]) -> Path:
-        """Return the part of a pydantic location that stands in the file: union tags do not, shorthands may not."""
+        """Return the part of a pydantic location that stands in the file, without the tags of unions."""
         place = prefix
         for step in loc:
             if (*place, step) in self.lines:
@@ -193,7 +193,7 @@ class _Reader:
         self._document = document
         self._nodes = 0
 
-    def value(self, node: Any, path: Path) -> Any:
+    def value(self, node: Any, path: Path) -> Any:  # noqa: ANN401
         self._nodes += 1
         if self._nodes > _MAX_NODES or len(path) > _MAX_DEPTH:
             problem = Problem(
@@ -249,7 +249,7 @@ def _scalar(text: str, *, plain: bool) -> str | int | Decimal | bool | None:
     return text
 
 
-def _models(annotation: Any) -> list[type[BaseModel]]:
+def _models(annotation: object) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [model for part in get_args(annotation) for model in _models(part)]

@@ -1,11 +1,11 @@
 """The configuration file of the service: what is monitored, and how to reach Kafka.
 
-One YAML file holds both. Secrets stand in files of their own, never in the YAML or the environment; file names
-are relative to the configuration file. Every problem is found before anything connects.
+One YAML file holds both. Secrets stand in files of their own, never in the YAML or the environment; file
+names are relative to the configuration file. Every problem is found before anything connects.
 
-An environment variable ``STREAM_SVT_<SECTION>_<KEY>`` replaces a key of the sections kafka, topics, sealing, web
-and commit (``STREAM_SVT_KAFKA_BOOTSTRAP_SERVERS``), so that one file serves several places. What is monitored
-cannot be changed from the environment.
+An environment variable ``STREAM_SVT_<SECTION>_<KEY>`` replaces a key of the sections kafka, topics, sealing,
+web and commit (``STREAM_SVT_KAFKA_SESSION_TIMEOUT``), so that one file serves several places. What is
+monitored cannot be changed from the environment.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BeforeValidator, Field, PlainValidator, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, Field, PlainSerializer, PlainValidator, WithJsonSchema, model_validator
 
 from stream_svt.errors import ConfigError, Problem
 from stream_svt.monitor.quantities import (
@@ -34,7 +34,8 @@ from stream_svt.monitor.quantities import (
     one_of,
 )
 from stream_svt.monitor.spec import ApplicationDocument, ApplicationSpec, parse_application
-from stream_svt.monitor.yaml_source import Document, Path as Place, Strict, read, several
+from stream_svt.monitor.yaml_source import Document, Strict, read, several
+from stream_svt.monitor.yaml_source import Path as Place
 
 KEY_BYTES = 32
 """Length of a master key for sealing."""
@@ -91,6 +92,7 @@ def _words(kind: type[StrEnum]) -> BeforeValidator:
 Servers = Annotated[
     tuple[str, ...],
     PlainValidator(_servers),
+    PlainSerializer(",".join, return_type=str),
     WithJsonSchema(
         {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}
     ),
@@ -102,11 +104,13 @@ class KafkaConfig(Strict):
 
     bootstrap_servers: Servers = Field(
         default=("127.0.0.1:9092",),
-        description="Brokers to ask first: host:port, several with commas or as a list. Default 127.0.0.1:9092.",
+        description="Brokers to ask first: host:port, several with commas or as a list. Default "
+        "127.0.0.1:9092.",
     )
     security_protocol: Annotated[SecurityProtocol, _words(SecurityProtocol)] = Field(
         default=SecurityProtocol.PLAINTEXT,
-        description="PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL. Default PLAINTEXT, for brokers on this machine.",
+        description="PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL. Default PLAINTEXT, for brokers on this "
+        "machine.",
     )
     sasl_mechanism: Annotated[SaslMechanism, _words(SaslMechanism)] | None = Field(
         default=None,
@@ -121,7 +125,8 @@ class KafkaConfig(Strict):
     )
     ca_file: Text | None = Field(
         default=None,
-        description="PEM file of the authorities that may sign the brokers' certificates; with the SSL protocols. "
+        description="PEM file of the authorities that may sign the brokers' certificates; with the SSL "
+        "protocols. "
         "Default: those of the system.",
     )
     session_timeout: Duration = Field(
@@ -134,11 +139,13 @@ class KafkaConfig(Strict):
     )
     transaction_timeout: Duration = Field(
         default=15_000,
-        description="Time after which the broker aborts a dead worker's transaction; 12s to 15m. Default 15s.",
+        description="Time after which the broker aborts a dead worker's transaction; 12s to 15m. Default "
+        "15s.",
     )
     group_instance_id: Annotated[Text, Field(max_length=249)] | None = Field(
         default=None,
-        description="Lasting name of this worker in its group, different for each (static membership): a restart then "
+        description="Lasting name of this worker in its group, different for each (static membership): a "
+        "restart then "
         "keeps its partitions. Default: none.",
     )
 
@@ -177,7 +184,7 @@ class KafkaConfig(Strict):
 _OWN = {"alerts": "alerts", "state": "state", "rejects": "rejects", "control": "control"}
 
 
-def _own_topic(name: str) -> Any:
+def _own_topic(name: str) -> Any:  # noqa: ANN401 - a field of any type, as pydantic's own Field
     return Field(
         default="", json_schema_extra={"default": f"<application>.{name}"}, description=_OWN_TEXT[name]
     )
@@ -185,7 +192,8 @@ def _own_topic(name: str) -> Any:
 
 _OWN_TEXT = {
     "alerts": "Topic of alerts and lifecycle events. Default <application>.alerts.",
-    "state": "Compacted topic of the shards' state: trusted, readable by the service only. Default <application>.state.",
+    "state": "Compacted topic of the shards' state: trusted, readable by the service only. Default "
+    "<application>.state.",
     "rejects": "Topic of the places of malformed queries. Default <application>.rejects.",
     "control": "Topic of operators' commands. Default <application>.control.",
 }
@@ -200,7 +208,8 @@ class TopicsConfig(Strict):
     control: TopicName = _own_topic("control")
     partitions: Annotated[Whole, Field(ge=1, le=10_000)] = Field(
         default=4,
-        description="Partitions of every topic, query topics included: the number of shards. Cannot change while the "
+        description="Partitions of every topic, query topics included: the number of shards. Cannot "
+        "change while the "
         "application is live. Default 4.",
     )
     replication_factor: Annotated[Whole, Field(ge=1, le=100)] = Field(
@@ -209,7 +218,8 @@ class TopicsConfig(Strict):
     start_at: Annotated[Literal["earliest", "latest"], BeforeValidator(one_of(["earliest", "latest"]))] = (
         Field(
             default="earliest",
-            description="Where a query topic is read from at the very first start: earliest or latest. Default earliest.",
+            description="Where a query topic is read from at the very first start: earliest or latest. "
+            "Default earliest.",
         )
     )
 
@@ -219,7 +229,8 @@ class SealingConfig(Strict):
 
     key_file: Text | None = Field(
         default=None,
-        description="File with the 32-byte master key as 64 hex digits or base64. Default: state is not sealed.",
+        description="File with the 32-byte master key as 64 hex digits or base64. Default: state is not "
+        "sealed.",
     )
     previous_key_files: tuple[Text, ...] = Field(
         default=(),
@@ -262,11 +273,13 @@ class CommitConfig(Strict):
 class ConfigDocument(ApplicationDocument):
     """The whole configuration file of stream-svt."""
 
-    kafka: KafkaConfig = Field(default=KafkaConfig(), description="How to reach the brokers.")
-    topics: TopicsConfig = Field(default=TopicsConfig(), description="The service's own topics.")
-    sealing: SealingConfig = Field(default=SealingConfig(), description="Encryption of the state topic.")
-    web: WebConfig = Field(default=WebConfig(), description="Metrics, health and status pages.")
-    commit: CommitConfig = Field(default=CommitConfig(), description="When batches are committed.")
+    kafka: KafkaConfig = Field(default_factory=KafkaConfig, description="How to reach the brokers.")
+    topics: TopicsConfig = Field(default_factory=TopicsConfig, description="The service's own topics.")
+    sealing: SealingConfig = Field(
+        default_factory=SealingConfig, description="Encryption of the state topic."
+    )
+    web: WebConfig = Field(default_factory=WebConfig, description="Metrics, health and status pages.")
+    commit: CommitConfig = Field(default_factory=CommitConfig, description="When batches are committed.")
 
 
 _SECTIONS: Mapping[str, type[Strict]] = {
@@ -312,7 +325,7 @@ class Config:
     source: str = "configuration"
 
     def kafka_arguments(self) -> dict[str, Any]:
-        """Return the keyword arguments that every aiokafka client takes: servers, protocol and credentials."""
+        """Return what every aiokafka client takes as keywords: servers, protocol and credentials."""
         arguments: dict[str, Any] = {
             "bootstrap_servers": list(self.kafka.bootstrap_servers),
             "security_protocol": self.kafka.security_protocol.value,

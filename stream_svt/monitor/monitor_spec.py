@@ -1,0 +1,461 @@
+"""One monitor's specification: what the file says, and what that means on the lattice and in units."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from fractions import Fraction
+from math import ceil
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+
+from stream_svt.errors import MisuseError
+from stream_svt.mechanisms import correction as corrections
+from stream_svt.mechanisms.lattice import VALUE_LIMIT, grid_floor, grid_sensitivity
+from stream_svt.mechanisms.noise import Noise
+from stream_svt.mechanisms.sampler import SAMPLER_VERSION
+from stream_svt.mechanisms.sparse_vector import SparseVector, adaptive, ladder, sparse_vector
+from stream_svt.monitor.options import (
+    MAX_ATTEMPTS,
+    Annealed,
+    AppendField,
+    CorrectionField,
+    Exposure,
+    Mean,
+    MechanismForm,
+    Mute,
+    MuteField,
+    NoiseField,
+    OnHalt,
+    Optimal,
+    Retry,
+    Sweep,
+    Table,
+    Uncorrected,
+)
+from stream_svt.monitor.quantities import (
+    Duration,
+    Exact,
+    Flag,
+    Name,
+    NonNegativeExact,
+    PositiveExact,
+    Proportion,
+    Text,
+    TopicName,
+    Whole,
+    one_of,
+)
+from stream_svt.monitor.yaml_source import Strict, several
+from stream_svt.privacy.loss import Kind, to_units, zcdp_adaptive, zcdp_general, zcdp_monotone
+
+
+class MonitorSpec(Strict):
+    """One sparse-vector monitor over the queries of one topic, run on each of its datasets."""
+
+    name: Name = Field(description="Name of the monitor: lower-case letters, digits and dashes.")
+    topic: TopicName = Field(description="The query topic it reads; exactly one.")
+    datasets: Annotated[tuple[Text, ...], Field(min_length=1)] = Field(
+        default=("*",), description='Patterns of dataset names with * and ?. Default: all datasets, ["*"].'
+    )
+    form: Annotated[MechanismForm, BeforeValidator(one_of([form.value for form in MechanismForm]))] = Field(
+        default=MechanismForm.SVT,
+        alias="mechanism",
+        description="svt: one branch. adaptive: answers far above the threshold cost half. ladder: more "
+        "such branches. "
+        "Default svt.",
+    )
+    epsilon: PositiveExact = Field(description="Privacy loss of one whole run; greater than 0, exact.")
+    cutoff: Annotated[Whole, Field(ge=1, le=1_000_000)] = Field(
+        description="Tops one run pays for; for adaptive and ladder, tops at full price. At least 1."
+    )
+    sensitivity: PositiveExact = Field(
+        description="Most that one answer changes when one privacy unit changes, in real units; greater "
+        "than 0. Not "
+        "checkable from the queries: too small a figure voids the guarantee."
+    )
+    monotonic: Flag = Field(
+        default=False,
+        description="Whether one privacy unit moves all answers of a run the same way, as it does counts "
+        "under adding or "
+        "removing. Halves the noise; wrongly declared it voids the guarantee. Default false.",
+    )
+    granularity: PositiveExact = Field(
+        default=Fraction(1),
+        description="Real units a step of the integer lattice stands for; greater than 0. Default 1.",
+    )
+    bounds: Annotated[
+        tuple[Exact, Exact],
+        WithJsonSchema({"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2}),
+    ] = Field(
+        description="[low, high] in real units. Values are clamped to them, and what is no number counts "
+        "as low."
+    )
+    threshold: Exact = Field(description="Public bar in real units; a query's own threshold replaces it.")
+    query_noise: NoiseField = Field(
+        default=Noise.EXPONENTIAL,
+        description="Noise of each test: exponential or laplace. Default exponential.",
+    )
+    threshold_noise: NoiseField = Field(
+        default=Noise.EXPONENTIAL,
+        description="Noise of a run's threshold: exponential or laplace. Bounds of reported alerts are "
+        "certified with "
+        "exponential only. Default exponential.",
+    )
+    split: PositiveExact | None = Field(
+        default=None,
+        description="Epsilon of all queries / epsilon of the threshold; for adaptive, the threshold's "
+        "share of epsilon "
+        "(theta, below 1). Default: the correction's own.",
+    )
+    correction: CorrectionField = Field(
+        default=Exposure(),
+        json_schema_extra={"default": "exposure"},
+        description="How far the bar is raised above the threshold: exposure (streams), annealed "
+        "(sweeps), optimal, mean, "
+        "none, a number in real units, or a table by attempt. Default exposure.",
+    )
+    expected_queries: Annotated[Whole, Field(ge=1, le=10**15)] | None = Field(
+        default=None,
+        description="Queries one run must last for; required by the corrections exposure and optimal. Too "
+        "small a figure "
+        "wastes budget on false alerts, too large a figure misses alerts; privacy is not affected.",
+    )
+    append: AppendField = Field(
+        default=None,
+        json_schema_extra={"default": "off"},
+        description="Further tests of bottoms: off, sweep (finite sets) or retry (series of a stream). "
+        "Default off.",
+    )
+    mute: MuteField = Field(
+        default=Mute.PERIOD,
+        description="How long a series is left alone after its top: period (the dataset's life), run, "
+        "none, or a duration "
+        "on the broker's clock. Default period.",
+    )
+    max_mutes: Annotated[Whole, Field(ge=1, le=1_000_000)] = Field(
+        default=10_000,
+        description="Muted series a dataset remembers; one more forgets the oldest. Default 10000.",
+    )
+    on_halt: Annotated[OnHalt, BeforeValidator(one_of([policy.value for policy in OnHalt]))] = Field(
+        default=OnHalt.RESAMPLE,
+        description="After a run's last top: resample (begin a new run, which costs its threshold again) "
+        "or stop. Default "
+        "resample.",
+    )
+    resample_every: Duration | None = Field(
+        default=None, description="Begin a new run so often, on the broker's clock. Default: never."
+    )
+    reserve: NonNegativeExact = Field(
+        default=Fraction(0),
+        description="Loss left in the ledger for other monitors when a run is opened, in the ledger's "
+        "measure. Default 0.",
+    )
+    beta: Proportion = Field(
+        default=Fraction(1, 20),
+        description="Level of the bound: it fails with at most this probability. Default 0.05.",
+    )
+
+    # -- what the file says, on the lattice and in units
+
+    @property
+    def epsilon_units(self) -> int:
+        """Units of one whole run, rounded down."""
+        return to_units(self.epsilon, Kind.PURE)
+
+    def reserve_units(self, kind: Kind) -> int:
+        """Return the units left for other monitors, rounded up."""
+        return -to_units(-self.reserve, kind)
+
+    @property
+    def lattice_sensitivity(self) -> int:
+        """D: sensitivity in grid steps, rounded up."""
+        return grid_sensitivity(self.sensitivity, self.granularity)
+
+    @property
+    def lattice_bounds(self) -> tuple[int, int]:
+        """Bounds of the values in grid steps."""
+        low, high = self.bounds
+        return grid_floor(low, self.granularity), grid_floor(high, self.granularity)
+
+    @property
+    def lattice_threshold(self) -> int:
+        """Threshold in grid steps: the least step not below it."""
+        return ceil(self.threshold / self.granularity)
+
+    @property
+    def attempts(self) -> int:
+        """Tests a query may get, the first included."""
+        if isinstance(self.append, Retry):
+            return self.append.attempts
+        if isinstance(self.append, Sweep) and isinstance(self.correction, Annealed | Table):
+            rule = self.correction_rule()
+            return len(rule.table(Fraction(1)))
+        return 1
+
+    @property
+    def mute_ms(self) -> int | None:
+        """The mute's duration where it is one."""
+        return None if isinstance(self.mute, Mute) else self.mute
+
+    @property
+    def needs_broker_time(self) -> bool:
+        """Whether the query topic must be LogAppendTime, because the specification measures durations."""
+        waits = isinstance(self.append, Retry) and self.append.lifetime.ms is not None
+        waits = waits or (isinstance(self.append, Sweep) and self.append.close_after is not None)
+        return waits or self.resample_every is not None or self.mute_ms is not None
+
+    def correction_rule(self) -> corrections.Correction:
+        """Return the correction as the mechanisms know it."""
+        rule = self.correction
+        if isinstance(rule, Exposure):
+            tolerated = Fraction(self.cutoff, 10) if rule.false_alerts is None else rule.false_alerts
+            attempts = self.append.attempts if isinstance(self.append, Retry) else 1
+            return corrections.Exposure(
+                expected_queries=self.expected_queries or 1, false_alerts=tolerated, attempts=attempts
+            )
+        if isinstance(rule, Annealed):
+            return corrections.Annealed(start=rule.start, end=rule.end, step=rule.step)
+        if isinstance(rule, Optimal):
+            return corrections.Optimal(queries=self.expected_queries or 1, cutoff=self.cutoff)
+        if isinstance(rule, Mean):
+            return corrections.Mean()
+        if isinstance(rule, Table):
+            return corrections.Explicit(tuple(ceil(real / self.granularity) for real in rule.table))
+        return corrections.Uncorrected()
+
+    def mechanism(self) -> SparseVector:
+        """Return the mechanism of one whole run.
+
+        Raises
+        ------
+        MisuseError
+            Epsilon cannot be divided among the threshold and so many tops on this lattice.
+        """
+        common: dict[str, Any] = {
+            "epsilon": self.epsilon_units,
+            "cutoff": self.cutoff,
+            "monotonic": self.monotonic,
+            "correction": self.correction_rule(),
+            "sensitivity": self.lattice_sensitivity,
+            "query_noise": self.query_noise,
+            "threshold_noise": self.threshold_noise,
+        }
+        if self.form is MechanismForm.ADAPTIVE:
+            return adaptive(**common, theta=self.split)
+        build = ladder if self.form is MechanismForm.LADDER else sparse_vector
+        return build(**common, split=self.split)
+
+    def run_price(self, kind: Kind) -> int:
+        """Return what one whole run costs, in units of ``kind`` (for zCDP, rounded up)."""
+        mechanism = self.mechanism()
+        if kind is Kind.PURE:
+            return mechanism.epsilon
+        if not mechanism.monotonic:
+            return zcdp_general(mechanism.epsilon)
+        if len(mechanism.branches) > 1:
+            return zcdp_adaptive(mechanism.epsilon, mechanism.threshold_charge)
+        return zcdp_monotone(mechanism.threshold_charge, mechanism.branches[0].charge, mechanism.cutoff)
+
+    def covers(self, dataset: str) -> bool:
+        """Tell whether the monitor runs on a dataset."""
+        return any(pattern == "*" or fnmatchcase(dataset, pattern) for pattern in self.datasets)
+
+    def to_json(self) -> str:
+        """Return the specification as JSON for `from_json`; everything in it is public."""
+        return self.model_dump_json(by_alias=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> MonitorSpec:
+        """Return the specification that `to_json` wrote."""
+        return cls.model_validate_json(text)
+
+    def hash(self) -> str:
+        """Return a short digest of all that decides outcomes, the sampler's version included.
+
+        Runs opened under different digests are not replayed into one another. Left out are the name, the
+        patterns of datasets and the level of the bound, which decide no outcome.
+        """
+        content = self.model_dump(mode="json", by_alias=True, exclude={"name", "datasets", "beta"})
+        return digest({"sampler": SAMPLER_VERSION, **content})
+
+    # -- checks across fields
+
+    @model_validator(mode="after")
+    def _consistent(self) -> MonitorSpec:
+        problems = [*self._lattice_problems(), *self._option_problems()]
+        if not problems:
+            try:
+                self.mechanism()
+            except MisuseError as error:
+                problems.append(("epsilon", str(error)))
+        if problems:
+            raise several(problems)
+        return self
+
+    def _lattice_problems(self) -> list[tuple[str, str]]:
+        problems = []
+        low, high = self.bounds
+        if low >= high:
+            problems.append(("bounds", f"low must be below high, found [{low}, {high}]"))
+        grid = f"the lattice holds fewer than 2^47 steps of {self.granularity}: use a coarser granularity"
+        if max(map(abs, self.lattice_bounds)) >= VALUE_LIMIT:
+            problems.append(("bounds", f"{grid}, or narrower bounds"))
+        if abs(self.lattice_threshold) >= VALUE_LIMIT:
+            problems.append(("threshold", f"{grid}, or another threshold"))
+        if self.lattice_sensitivity >= VALUE_LIMIT:
+            problems.append(("sensitivity", f"{grid}, or a smaller sensitivity"))
+        return problems
+
+    def _option_problems(self) -> list[tuple[str, str]]:
+        problems = []
+        if isinstance(self.correction, Exposure | Optimal) and self.expected_queries is None:
+            message = (
+                f"is required by the correction {self.correction.kind}: the number of queries one run "
+                f"must last for, "
+                "such as 1000000"
+            )
+            problems.append(("expected_queries", message))
+        if isinstance(self.correction, Annealed):
+            problems += self._annealed_problems(self.correction)
+        if self.form is MechanismForm.ADAPTIVE and self.split is not None and self.split >= 1:
+            message = "for adaptive this is the threshold's share of epsilon and must be below 1"
+            problems.append(("split", f"{message}, found {self.split}"))
+        if self.epsilon_units < 1:
+            problems.append(
+                ("epsilon", f"must be at least 1e-9, the unit of the ledger, found {self.epsilon}")
+            )
+        return problems
+
+    def _annealed_problems(self, rule: Annealed) -> list[tuple[str, str]]:
+        problems = []
+        if not isinstance(self.append, Sweep):
+            form = "off" if self.append is None else self.append.kind
+            message = (
+                f"annealed needs append: sweep, found {form}. On an open stream fresh queries would keep "
+                f"reaching the "
+                "last and lowest bar and waste the budget: use exposure, or declare sets"
+            )
+            problems.append(("correction", message))
+        if rule.end > rule.start:
+            problems.append(
+                ("correction.annealed.end", f"must not be above start ({rule.start}), found {rule.end}")
+            )
+        elif (rule.start - rule.end) / rule.step > MAX_ATTEMPTS:
+            problems.append(
+                ("correction.annealed.step", f"makes more than {MAX_ATTEMPTS + 1} passes: take larger steps")
+            )
+        return problems
+
+    def notes(self) -> list[tuple[str, str]]:
+        """Return what is allowed but may not be meant, as (field, advice)."""
+        notes: list[tuple[str, str]] = []
+
+        def note(when: object, name: str, advice: str) -> None:
+            if when:
+                notes.append((name, advice))
+
+        rule, (low, high) = self.correction, self.bounds
+        sweeps, retries = isinstance(self.append, Sweep), isinstance(self.append, Retry)
+        note(
+            not sweeps and isinstance(rule, Optimal),
+            "correction",
+            "optimal is meant for a finite set tested once; on a stream, and more so with retries, it wastes "
+            "budget on false alerts: consider exposure",
+        )
+        note(
+            not sweeps and isinstance(rule, Mean | Uncorrected),
+            "correction",
+            f"with {rule.kind}, queries near the threshold are reported about half of the time and soon use "
+            "up the cutoff: consider exposure",
+        )
+        note(
+            retries,
+            "append",
+            "retries help only series that drift; a query without a series is retried with its fixed value, "
+            "which buys nothing once the exposure is counted",
+        )
+        note(
+            sweeps and self.attempts == 1,
+            "append",
+            f"a sweep with the correction {rule.kind} has no further pass: consider annealed",
+        )
+        note(
+            self.expected_queries is not None and not isinstance(rule, Exposure | Optimal),
+            "expected_queries",
+            f"is not used by the correction {rule.kind}",
+        )
+        note(self.threshold > high, "threshold", f"lies above the upper bound {high}: only noise reaches it")
+        note(
+            self.threshold <= low, "threshold", f"is not above the lower bound {low}: every query reaches it"
+        )
+        note(
+            self.threshold_noise is Noise.LAPLACE,
+            "threshold_noise",
+            "no bound is certified for reported alerts with laplace threshold noise",
+        )
+        steps = self.lattice_sensitivity * self.granularity
+        note(
+            steps != self.sensitivity,
+            "granularity",
+            f"sensitivity {self.sensitivity} rounds up to {steps}: choose a divisor of it",
+        )
+        return notes
+
+
+class Reload(StrEnum):
+    """When a changed field takes effect in a live application."""
+
+    NOW = "now"
+    NEXT_RUN = "next_run"
+    NEVER = "never"
+
+
+_RELOAD: Mapping[str, Reload] = {
+    **dict.fromkeys(("name", "topic"), Reload.NEVER),
+    **dict.fromkeys(
+        ("datasets", "threshold", "mute", "max_mutes", "on_halt", "resample_every", "reserve", "beta"),
+        Reload.NOW,
+    ),
+    **dict.fromkeys(
+        (
+            "form",
+            "epsilon",
+            "cutoff",
+            "sensitivity",
+            "monotonic",
+            "granularity",
+            "bounds",
+            "query_noise",
+            "threshold_noise",
+            "split",
+            "correction",
+            "expected_queries",
+            "append",
+        ),
+        Reload.NEXT_RUN,
+    ),
+}
+
+
+def reload_kind(old: MonitorSpec, new: MonitorSpec) -> dict[str, Reload]:
+    """Return when each changed field takes effect, by its name in the file; empty where nothing changed.
+
+    A change that can never take effect (another topic) needs a monitor of another name: its runs are tied to
+    the offsets of the topic they began on. Which tests it makes, `append` included, changes with a run.
+    """
+    return {
+        MonitorSpec.model_fields[name].alias or name: kind
+        for name, kind in _RELOAD.items()
+        if getattr(old, name) != getattr(new, name)
+    }
+
+
+def digest(content: object) -> str:
+    """Return sixteen hex digits that stand for a JSON-like content."""
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

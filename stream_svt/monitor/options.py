@@ -1,0 +1,345 @@
+"""What a monitor may choose from: corrections, further tests of bottoms, mutes and noise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from fractions import Fraction
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, PlainSerializer, PlainValidator, WithJsonSchema
+
+from stream_svt.errors import MisuseError
+from stream_svt.mechanisms.noise import Noise
+from stream_svt.monitor.quantities import (
+    DURATION_SCHEMA,
+    Duration,
+    Exact,
+    PositiveExact,
+    Whole,
+    did_you_mean,
+    duration_ms,
+    duration_text,
+    found,
+    number,
+)
+from stream_svt.monitor.yaml_source import Strict
+
+MAX_ATTEMPTS = 255
+
+
+class MechanismForm(StrEnum):
+    """Branches of the mechanism."""
+
+    SVT = "svt"
+    ADAPTIVE = "adaptive"
+    LADDER = "ladder"
+
+
+class OnHalt(StrEnum):
+    """What follows a run that has used its tops."""
+
+    RESAMPLE = "resample"
+    STOP = "stop"
+
+
+class Mute(StrEnum):
+    """How long a series is left alone after its top, where that is no duration."""
+
+    PERIOD = "period"
+    RUN = "run"
+    NONE = "none"
+
+
+# --- corrections
+
+
+class Exposure(Strict):
+    """For streams: accounts for every test the budget must last for."""
+
+    kind: Literal["exposure"] = "exposure"
+    false_alerts: PositiveExact | None = Field(
+        default=None,
+        description="Alerts a whole run may waste if every query lay on the threshold. Default: cutoff / 10.",
+    )
+
+
+class Annealed(Strict):
+    """For finite sets: the bar falls pass after pass. Only with `append: sweep`."""
+
+    kind: Literal["annealed"] = "annealed"
+    start: Exact = Field(
+        default=Fraction(12), description="Correction of the first pass, in query-noise scales. Default 12."
+    )
+    end: Exact = Field(
+        default=Fraction(-3), description="Correction of the last pass, in query-noise scales. Default -3."
+    )
+    step: PositiveExact = Field(
+        default=Fraction(1), description="Fall from pass to pass, in query-noise scales. Default 1."
+    )
+
+
+class Optimal(Strict):
+    """The published closed form for a finite number of queries tested once."""
+
+    kind: Literal["optimal"] = "optimal"
+
+
+class Mean(Strict):
+    """Takes the mean of the noise away."""
+
+    kind: Literal["mean"] = "mean"
+
+
+class Uncorrected(Strict):
+    """No correction."""
+
+    kind: Literal["none"] = "none"
+
+
+class Table(Strict):
+    """Corrections in real units by attempt; the last one holds for all later attempts."""
+
+    kind: Literal["table"] = "table"
+    table: Annotated[tuple[Exact, ...], Field(min_length=1, max_length=MAX_ATTEMPTS + 1)] = Field(
+        description="Corrections in real units, by attempt."
+    )
+
+
+_CORRECTIONS: dict[str, type[Strict]] = {
+    "exposure": Exposure,
+    "annealed": Annealed,
+    "optimal": Optimal,
+    "mean": Mean,
+    "none": Uncorrected,
+    "table": Table,
+}
+
+
+def _correction(value: object) -> object:
+    """Bring the short forms to {"kind": ..., ...}, which the union below understands."""
+    if isinstance(value, Strict) or (isinstance(value, dict) and "kind" in value):
+        return value
+    short = [name for name in _CORRECTIONS if name != "table"]
+    if isinstance(value, str) and value in short:
+        return {"kind": value}
+    if isinstance(value, dict) and len(value) == 1:
+        ((name, options),) = value.items()
+        if name == "table":
+            return {"kind": "table", "table": options}
+        if name in _CORRECTIONS:
+            if not isinstance(options, dict | None):
+                raise ValueError(f"expected a mapping of options for {name}, found {found(options)}")
+            return {"kind": name, **(options or {})}
+        raise ValueError(f"unknown correction {found(name)}{did_you_mean(name, list(_CORRECTIONS))}")
+    if not isinstance(value, bool | dict | list | None):
+        try:
+            return {"kind": "table", "table": [number(value)]}
+        except ValueError:
+            pass
+    raise ValueError(
+        f"expected {', '.join(short)}, a number in real units, or one of them with options such as "
+        f"{{annealed: {{start: 12, end: 3}}}}, found {found(value)}"
+        f"{did_you_mean(value, short) if isinstance(value, str) else ''}"
+    )
+
+
+def _options(model: type[Strict]) -> dict[str, Any]:
+    schema = model.model_json_schema()
+    schema.get("properties", {}).pop("kind", None)
+    return {
+        key: schema[key]
+        for key in ("type", "properties", "additionalProperties", "description")
+        if key in schema
+    }
+
+
+def _with_options(name: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": {name: schema}, "required": [name], "additionalProperties": False}
+
+
+_CORRECTION_SCHEMA: dict[str, Any] = {
+    "anyOf": [
+        {"enum": [name for name in _CORRECTIONS if name != "table"]},
+        {"type": "number"},
+        *(_with_options(name, _options(_CORRECTIONS[name])) for name in ("exposure", "annealed")),
+        _with_options("table", {"type": "array", "items": {"type": "number"}, "minItems": 1}),
+    ]
+}
+
+CorrectionField = Annotated[
+    Annotated[Exposure | Annealed | Optimal | Mean | Uncorrected | Table, Field(discriminator="kind")],
+    BeforeValidator(_correction),
+    WithJsonSchema(_CORRECTION_SCHEMA),
+]
+
+
+# --- append
+
+
+@dataclass(frozen=True, slots=True)
+class Lifetime:
+    """How long a bottom may wait: offsets of its partition, or milliseconds on the broker's clock."""
+
+    offsets: int | None = None
+    ms: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.offsets} offsets" if self.ms is None else duration_text(self.ms)
+
+    def written(self) -> int | str:
+        """Return the lifetime as it stands in a file."""
+        if self.ms is not None:
+            return duration_text(self.ms)
+        return self.offsets or 0
+
+
+def _lifetime(value: object) -> Lifetime:
+    if isinstance(value, Lifetime):
+        return value
+    if isinstance(value, str) and value.isdecimal():
+        value = int(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        if value < 1:
+            raise ValueError(f"must be at least 1 offset, found {value}")
+        return Lifetime(offsets=value)
+    try:
+        return Lifetime(ms=duration_ms(value))
+    except ValueError:
+        raise ValueError(
+            f"expected a number of offsets or a duration such as 10m, found {found(value)}"
+        ) from None
+
+
+class Sweep(Strict):
+    """Queries carry a public set id; when a set closes, its bottoms are tested pass after pass."""
+
+    kind: Literal["sweep"] = "sweep"
+    tops_per_set: Annotated[Whole, Field(ge=1, le=1_000_000)] = Field(
+        default=10, description="Tops after which the sweep of a set ends. Default 10."
+    )
+    max_open_sets: Annotated[Whole, Field(ge=1, le=100_000)] = Field(
+        default=4,
+        description="Sets a dataset may have open; queries of one more are tested on arrival only. "
+        "Default 4.",
+    )
+    max_set_size: Annotated[Whole, Field(ge=1, le=10_000_000)] = Field(
+        default=50_000,
+        description="Queries a set remembers for its sweep; later ones are tested once. Default 50000.",
+    )
+    close_after: Duration | None = Field(
+        default=None,
+        description="Close a set so long after its first query, on the broker's clock. Default: only a "
+        "marker record closes it.",
+    )
+
+
+class Retry(Strict):
+    """A bounded queue of series whose last test was a bottom; each is tested again on its latest value."""
+
+    kind: Literal["retry"] = "retry"
+    attempts: Annotated[Whole, Field(ge=2, le=MAX_ATTEMPTS)] = Field(
+        default=5, description="Tests in all, the first included. Default 5."
+    )
+    lifetime: Annotated[
+        Lifetime,
+        PlainValidator(_lifetime),
+        PlainSerializer(Lifetime.written),
+        WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, DURATION_SCHEMA]}),
+    ] = Field(
+        default=Lifetime(offsets=4000),
+        description="How long a series stays in the queue: offsets of the partition, or a duration on the "
+        "broker's "
+        "clock. Must fit the topic's retention. Default 4000 offsets.",
+    )
+    capacity: Annotated[Whole, Field(ge=1, le=1_000_000)] = Field(
+        default=1000, description="Series the queue holds; one more drops the oldest. Default 1000."
+    )
+    every: Annotated[Whole, Field(ge=1)] = Field(
+        default=1000, description="Queries of the dataset between two rounds of retries. Default 1000."
+    )
+
+
+_APPENDS: dict[str, type[Strict]] = {"sweep": Sweep, "retry": Retry}
+
+
+def _append(value: object) -> object:
+    if value is None or value is False or value == "off":
+        return None
+    if isinstance(value, Strict) or (isinstance(value, dict) and "kind" in value):
+        return value
+    if isinstance(value, str) and value in _APPENDS:
+        return {"kind": value}
+    if isinstance(value, dict) and len(value) == 1:
+        ((name, options),) = value.items()
+        if name in _APPENDS:
+            if not isinstance(options, dict | None):
+                raise ValueError(f"expected a mapping of options for {name}, found {found(options)}")
+            return {"kind": name, **(options or {})}
+        raise ValueError(
+            f"unknown form {found(name)}; expected sweep or retry{did_you_mean(name, list(_APPENDS))}"
+        )
+    near = did_you_mean(value, ["off", *_APPENDS]) if isinstance(value, str) else ""
+    raise ValueError(
+        f"expected off, sweep, retry, or one with options such as {{retry: {{attempts: 5}}}}, found "
+        f"{found(value)}{near}"
+    )
+
+
+Append = Sweep | Retry
+
+AppendField = Annotated[
+    Annotated[Sweep | Retry, Field(discriminator="kind")] | None,
+    BeforeValidator(_append),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"enum": ["off", "sweep", "retry", False, None]},
+                *(_with_options(name, _options(model)) for name, model in _APPENDS.items()),
+            ]
+        }
+    ),
+]
+
+
+def _noise(value: object) -> Noise:
+    try:
+        return Noise.parse(str(value))
+    except MisuseError as error:
+        raise ValueError(f"{error}{did_you_mean(value, [noise.value for noise in Noise])}") from None
+
+
+def _mute(value: object) -> Mute | int:
+    if isinstance(value, str):
+        words = [mute.value for mute in Mute]
+        if value in words:
+            return Mute(value)
+        try:
+            return duration_ms(value)
+        except ValueError:
+            raise ValueError(
+                f"expected {', '.join(words)} or a duration such as 10m, found "
+                f"{found(value)}{did_you_mean(value, words)}"
+            ) from None
+    if value is None:
+        return Mute.NONE
+    raise ValueError(f"expected period, run, none or a duration such as 10m, found {found(value)}")
+
+
+def _mute_text(mute: Mute | int) -> str:
+    return mute.value if isinstance(mute, Mute) else duration_text(mute)
+
+
+NoiseField = Annotated[
+    Noise,
+    PlainValidator(_noise),
+    PlainSerializer(str, return_type=str),
+    WithJsonSchema({"enum": [noise.value for noise in Noise]}),
+]
+
+MuteField = Annotated[
+    Mute | int,
+    PlainValidator(_mute),
+    PlainSerializer(_mute_text, return_type=str),
+    WithJsonSchema({"anyOf": [{"enum": [mute.value for mute in Mute]}, DURATION_SCHEMA]}),
+]
