@@ -1,0 +1,307 @@
+"""The named peers that figures are ratios against, and the query streams that feed both sides.
+
+Peers that are whole programs in real life (a worker, an agent, a relay) run in a process of their own here
+too: neither side of a ratio shares its event loop or its interpreter lock with the measuring one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+
+import aiokafka.producer.sender
+import faust
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.partitioner import murmur2
+
+# What the service sets too: how often an idle sender looks again (s), how long the broker holds a fetch (ms).
+SENDER_BACKOFF = 0.002
+FETCH_MAX_WAIT_MS = 50
+_IN_FLIGHT = 32  # batches
+
+
+async def create_topics(
+    bootstrap_servers: str, topics: Sequence[str], partitions: int, configs: dict[str, str] | None = None
+) -> None:
+    """Create topics that do not exist yet, all alike."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap_servers)
+    await admin.start()
+    try:
+        response = await admin.create_topics(
+            [NewTopic(topic, partitions, 1, topic_configs=configs or {}) for topic in topics]
+        )
+        assert all(error[1] == 0 for error in response.topic_errors), response.topic_errors
+    finally:
+        await admin.close()
+
+
+def home(dataset: bytes, partitions: int) -> int:
+    """Return the partition that a dataset's queries belong to, as Kafka's default partitioner does."""
+    return int((murmur2(dataset) & 0x7FFFFFFF) % partitions)
+
+
+async def write_queries(
+    bootstrap_servers: str,
+    topic: str,
+    *,
+    partitions: int,
+    datasets: Sequence[str],
+    values: Sequence[int],
+    series: int = 1000,
+) -> float:
+    """Write one JSON query per value, dataset after dataset in turn, each to its dataset's partition.
+
+    Returns
+    -------
+    float
+        Messages a second.
+    """
+    producer = AIOKafkaProducer(
+        bootstrap_servers=bootstrap_servers, acks=1, linger_ms=0, max_batch_size=256 * 1024
+    )
+    await producer.start()
+    try:
+        start = time.perf_counter()
+        keys = [dataset.encode() for dataset in datasets]
+        homes = [home(key, partitions) for key in keys]
+        batches = [producer.create_batch() for _ in range(partitions)]
+        pending: list[asyncio.Future[object]] = []
+        many = len(keys)
+        for index, value in enumerate(values):
+            which = index % many
+            place = homes[which]
+            text = b'{"id":"q%d","value":%d,"series":"s%d"}' % (index, value, index // many % series)
+            if batches[place].append(key=keys[which], value=text, timestamp=None) is None:
+                pending.append(await producer.send_batch(batches[place], topic, partition=place))
+                batches[place] = producer.create_batch()
+                batches[place].append(key=keys[which], value=text, timestamp=None)
+                if len(pending) >= _IN_FLIGHT:
+                    await pending.pop(0)
+        for place, batch in enumerate(batches):
+            if batch.record_count():
+                pending.append(await producer.send_batch(batch, topic, partition=place))
+        await asyncio.gather(*pending)
+        return len(values) / (time.perf_counter() - start)
+    finally:
+        await producer.stop()
+
+
+def getmany_rate(bootstrap_servers: str, topic: str) -> float:
+    """Return the messages a second of a bare aiokafka ``getmany`` loop over the whole topic."""
+    return _figure("_getmany", bootstrap_servers, topic)
+
+
+def faust_agent_rate(bootstrap_servers: str, topic: str, count: int) -> float:
+    """Return the messages a second of a Faust agent that does nothing, over so many of a topic's messages."""
+    return _figure("_faust_agent", bootstrap_servers, topic, str(count))
+
+
+@contextlib.contextmanager
+def bare_relay(
+    bootstrap_servers: str, queries: str, state: str, alerts: str, partition: int = 0
+) -> Iterator[None]:
+    """Run the least that can publish exactly once after a charge: for each query two transactions.
+
+    The first writes a state record, the second publishes one alert per query; same client tuning as the service.
+    """
+    command = _command("_relay", bootstrap_servers, queries, state, alerts, str(partition))
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        try:
+            assert child.stdout is not None
+            assert child.stdout.readline() == "ready\n", "the relay did not start"
+            yield
+        finally:
+            child.terminate()
+
+
+async def alert_latencies(
+    bootstrap_servers: str,
+    queries: str,
+    alerts: str,
+    *,
+    query: Callable[[int], tuple[bytes, bytes]],
+    is_alert: Callable[[ConsumerRecord[bytes, bytes]], bool] = lambda _: True,
+    partitions: int,
+    count: int,
+    pause: float = 0.02,
+) -> list[float]:
+    """Send queries one at a time, each certain to raise one alert, and time each until it can be read.
+
+    Parameters
+    ----------
+    query
+        Key and value of the query of this number; it goes to its key's home.
+    is_alert
+        Tells alerts from whatever else the topic carries.
+    pause
+        Seconds between an alert and the next query.
+
+    Returns
+    -------
+    list of float
+        Seconds from the call that sends the query to the alert in a read_committed consumer's hands.
+    """
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=bootstrap_servers,
+        isolation_level="read_committed",
+        fetch_max_wait_ms=FETCH_MAX_WAIT_MS,
+        auto_offset_reset="latest",
+    )
+    producer = AIOKafkaProducer(bootstrap_servers=bootstrap_servers, acks="all")
+    async with contextlib.AsyncExitStack() as stack:
+        for client in (consumer, producer):
+            await client.start()
+            stack.push_async_callback(client.stop)
+        places = [TopicPartition(alerts, partition) for partition in range(partitions)]
+        consumer.assign(places)
+        await consumer.seek_to_end(*places)
+        for place in places:
+            await consumer.position(place)
+        records = _records(consumer)
+        latencies = []
+        for number in range(count):
+            key, value = query(number)
+            start = time.perf_counter()
+            await producer.send(queries, value, key=key, partition=home(key, partitions))
+            async with asyncio.timeout(30):
+                while not is_alert(await anext(records)):
+                    pass
+            latencies.append(time.perf_counter() - start)
+            await asyncio.sleep(pause)
+        return latencies
+
+
+async def _records(consumer: AIOKafkaConsumer) -> AsyncIterator[ConsumerRecord[bytes, bytes]]:
+    while True:
+        for records in (await consumer.getmany(timeout_ms=1000)).values():
+            for record in records:
+                yield record
+
+
+def _command(peer: str, *arguments: str) -> list[str]:
+    program = f"import sys; from benchmarks import peers; peers.{peer}(*sys.argv[1:])"
+    return [sys.executable, "-c", program, *arguments]
+
+
+def _figure(peer: str, *arguments: str) -> float:
+    done = subprocess.run(_command(peer, *arguments), stdout=subprocess.PIPE, text=True, check=True)
+    return float(done.stdout)
+
+
+def _getmany(bootstrap_servers: str, topic: str) -> None:
+    print(asyncio.run(_count(bootstrap_servers, topic)))
+
+
+async def _count(bootstrap_servers: str, topic: str) -> float:
+    consumer = AIOKafkaConsumer(
+        topic,
+        bootstrap_servers=bootstrap_servers,
+        isolation_level="read_committed",
+        fetch_max_wait_ms=FETCH_MAX_WAIT_MS,
+        auto_offset_reset="earliest",
+    )
+    await consumer.start()
+    try:
+        places = consumer.assignment()
+        ends = await consumer.end_offsets(places)
+        await consumer.seek_to_beginning()
+        for place in places:
+            await consumer.position(place)
+        seen = 0
+        start = time.perf_counter()
+        unread = {place for place in places if ends[place]}
+        while unread:
+            for place, records in (await consumer.getmany(timeout_ms=1000)).items():
+                seen += len(records)
+                if await consumer.position(place) >= ends[place]:
+                    unread.discard(place)
+        return seen / (time.perf_counter() - start)
+    finally:
+        await consumer.stop()
+
+
+def _faust_agent(bootstrap_servers: str, topic: str, count: str) -> None:
+    print(asyncio.run(_agent_rate(bootstrap_servers, topic, int(count))))
+
+
+async def _agent_rate(bootstrap_servers: str, topic: str, count: int) -> float:
+    app = faust.App(
+        f"idle-agent-{uuid.uuid4().hex[:8]}",
+        broker=f"kafka://{bootstrap_servers}",
+        value_serializer="raw",
+        key_serializer="raw",
+        consumer_auto_offset_reset="earliest",
+        topic_disable_leader=True,
+        topic_allow_declare=False,
+        autodiscover=False,
+        store="memory://",
+        web_enabled=False,
+    )
+    rate: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+
+    @app.agent(app.topic(topic))
+    async def idle(stream: faust.Stream[bytes]) -> None:
+        seen = 0
+        start = 0.0
+        async for _ in stream:
+            if not seen:
+                start = time.perf_counter()
+            seen += 1
+            if seen == count:
+                rate.set_result(count / (time.perf_counter() - start))
+
+    app.finalize()
+    await app.start()
+    try:
+        return await rate
+    finally:
+        await app.stop()
+
+
+def _relay(bootstrap_servers: str, queries: str, state: str, alerts: str, partition: str) -> None:
+    asyncio.run(_relay_for_ever(bootstrap_servers, queries, state, alerts, int(partition)))
+
+
+async def _relay_for_ever(
+    bootstrap_servers: str, queries: str, state: str, alerts: str, partition: int
+) -> None:
+    aiokafka.producer.sender.BACKOFF_OVERRIDE = SENDER_BACKOFF
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=bootstrap_servers,
+        isolation_level="read_committed",
+        fetch_max_wait_ms=FETCH_MAX_WAIT_MS,
+    )
+    producer = AIOKafkaProducer(
+        bootstrap_servers=bootstrap_servers,
+        transactional_id=f"relay-{uuid.uuid4().hex[:8]}",
+        acks="all",
+        max_batch_size=256 * 1024,
+    )
+    async with contextlib.AsyncExitStack() as stack:
+        for client in (consumer, producer):
+            await client.start()
+            stack.push_async_callback(client.stop)
+        place = TopicPartition(queries, partition)
+        consumer.assign([place])
+        await consumer.seek_to_end(place)
+        await consumer.position(place)
+
+        async def transaction(topic: str, key: bytes, values: Sequence[bytes]) -> None:
+            await producer.begin_transaction()
+            sent = [await producer.send(topic, value, key=key, partition=partition) for value in values]
+            await asyncio.gather(*sent)
+            await producer.commit_transaction()
+
+        # The first transactions find the coordinator and the partitions; they are nobody's to wait for.
+        await transaction(state, b"meta", [bytes(200)])
+        print("ready", flush=True)
+        while True:
+            for records in (await consumer.getmany(timeout_ms=1000)).values():
+                await transaction(state, b"meta", [bytes(200)])
+                await transaction(alerts, b"dataset", [bytes(800) for _ in records])
