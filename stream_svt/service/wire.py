@@ -1,0 +1,625 @@
+"""Records of a query topic to the arrays that the engine reads.
+
+Two ways lead to the same batch. The fast one decodes all messages of a batch in one call; it is taken only if
+it can be proven that no message reached into another. The slow one takes message by message and names the
+reason of every rejection. A property test holds the two together.
+
+A `value` is never a reason to reject: whatever stands there and is not a finite number reaches the engine as
+None and becomes the monitor's lower bound there, uncounted and unlogged.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import groupby
+from operator import attrgetter
+from typing import Annotated, Any, Final, Protocol
+
+import msgspec
+import numpy as np
+from aiokafka.partitioner import murmur2
+from msgspec import Meta, Raw, Struct
+from numpy.typing import NDArray
+
+from stream_svt.errors import MisuseError
+from stream_svt.monitor.batch import QueryBatch
+from stream_svt.service import columnar, exact
+
+MAX_BYTES: Final = 1 << 20
+"""Longest message that is looked at, in bytes."""
+
+MAX_TEXT: Final = 256
+"""Longest id, series or set, in characters."""
+
+ARROW_STREAM: Final = "application/vnd.apache.arrow.stream"
+
+
+class Reason(StrEnum):
+    """Why a record was refused. Reasons are public: none depends on a value."""
+
+    NO_KEY = "no-key"
+    UNDECLARED = "undeclared"
+    MISROUTED = "misrouted"
+    EMPTY = "empty"
+    TOO_LARGE = "too-large"
+    UNSUPPORTED_CONTENT_TYPE = "unsupported-content-type"
+    INVALID_UTF8 = "invalid-utf8"
+    NOT_JSON = "not-json"
+    NOT_AN_OBJECT = "not-an-object"
+    NOT_ARROW = "not-arrow"
+    MISSING_ID = "missing-id"
+    BAD_ID = "bad-id"
+    BAD_SERIES = "bad-series"
+    BAD_SET = "bad-set"
+    BAD_THRESHOLD = "bad-threshold"
+    UNKNOWN_MONITOR = "unknown-monitor"
+    BAD_TIME = "bad-time"
+
+
+class Record(Protocol):
+    """What is read of a Kafka record; `aiokafka.ConsumerRecord` fits."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes]]
+
+
+def home(key: bytes, partitions: int) -> int:
+    """Return the partition on which Kafka's default partitioner puts a key."""
+    return int((murmur2(key) & 0x7FFFFFFF) % partitions)
+
+
+class _Index(dict[bytes | None, int]):
+    """Record key to dataset index; what is not homed here gets a negative number that names the reason."""
+
+    def __init__(self, here: dict[bytes, int], homes: dict[bytes, int]) -> None:
+        super().__init__()
+        for name, index in here.items():
+            self[name] = index
+        self._homes = homes
+
+    def __missing__(self, key: bytes | None) -> int:
+        if key is None:
+            return -1
+        return -3 if key in self._homes else -2
+
+
+_KEY_REASONS: Final = {-1: Reason.NO_KEY, -2: Reason.UNDECLARED, -3: Reason.MISROUTED}
+
+
+class Directory:
+    """The datasets homed at one shard, by record key.
+
+    Attributes
+    ----------
+    datasets
+        Names homed here in the order declared; a dataset's place in it is its index.
+    """
+
+    def __init__(self, names: Sequence[str], *, partition: int, partitions: int) -> None:
+        homes = _homes(names, partitions)
+        self._adopt(names, homes, partition)
+
+    @classmethod
+    def of_all(cls, names: Sequence[str], partitions: int) -> list[Directory]:
+        """Return the directory of every shard, hashing each name once."""
+        homes = _homes(names, partitions)
+        directories = []
+        for partition in range(partitions):
+            directory = cls.__new__(cls)
+            directory._adopt(names, homes, partition)  # noqa: SLF001 - a second constructor
+            directories.append(directory)
+        return directories
+
+    def _adopt(self, names: Sequence[str], homes: dict[bytes, int], partition: int) -> None:
+        self.datasets: list[str] = [name for name in names if homes[name.encode()] == partition]
+        self.index = _Index({name.encode(): i for i, name in enumerate(self.datasets)}, homes)
+
+    def reason(self, key: bytes | None) -> Reason | None:
+        """Return why a record with this key is refused here, None where its dataset is at home."""
+        place = self.index[key]
+        return None if place >= 0 else _KEY_REASONS[place]
+
+
+def _homes(names: Sequence[str], partitions: int) -> dict[bytes, int]:
+    return {name.encode(): home(name.encode(), partitions) for name in names}
+
+
+_Text = Annotated[str, Meta(min_length=1, max_length=MAX_TEXT)]
+_NOTHING: Final = Raw(b"")
+_Time = str | int | float | None
+
+
+class _Plain(Struct, gc=False, forbid_unknown_fields=True):
+    """A query with no option: rows decoded as this need no look at options."""
+
+    id: _Text
+    value: Raw = _NOTHING
+    series: _Text | None = None
+    time: _Time = None
+
+
+class _Query(Struct, gc=False):
+    """A query with any option, or the marker that closes a set."""
+
+    id: _Text | None = None
+    value: Raw = _NOTHING
+    series: _Text | None = None
+    set: _Text | None = None
+    closed: bool = False
+    threshold: Raw = _NOTHING
+    monitor: str | None = None
+    time: _Time = None
+
+
+class _Loose(Struct, gc=False):
+    """The same with nothing decoded yet, to name the first field at fault."""
+
+    id: Raw = _NOTHING
+    series: Raw = _NOTHING
+    set: Raw = _NOTHING
+    closed: Raw = _NOTHING
+    monitor: Raw = _NOTHING
+    time: Raw = _NOTHING
+
+
+_PLAIN = msgspec.json.Decoder(_Plain)
+_QUERY = msgspec.json.Decoder(_Query)
+_LOOSE = msgspec.json.Decoder(_Loose)
+_CHECKS: Final = (
+    ("id", msgspec.json.Decoder(_Text | None), Reason.BAD_ID),
+    ("series", msgspec.json.Decoder(_Text | None), Reason.BAD_SERIES),
+    ("set", msgspec.json.Decoder(_Text | None), Reason.BAD_SET),
+    ("closed", msgspec.json.Decoder(bool), Reason.BAD_SET),
+    ("monitor", msgspec.json.Decoder(str | None), Reason.UNKNOWN_MONITOR),
+    ("time", msgspec.json.Decoder(_Time), Reason.BAD_TIME),
+)
+_HEADERS: Final = attrgetter("headers")
+_CLOSED: Final = attrgetter("closed")
+_BLANK: Final = _Query()
+_GROUP: Final = 256
+_UNDECODABLE: Final = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
+
+
+class _Ids:
+    """Identifiers of the rows, read from the decoded messages for the few rows that need them."""
+
+    __slots__ = ("_queries",)
+
+    def __init__(self, queries: Sequence[_Plain | _Query]) -> None:
+        self._queries = queries
+
+    def __getitem__(self, row: int, /) -> str:
+        return self._queries[row].id or ""
+
+
+@dataclass(slots=True)
+class _Messages:
+    """The well-formed messages among some records, in order, and where each stands among them."""
+
+    queries: list[_Plain] | list[_Query]
+    plain: bool
+    place: NDArray[np.int64] | None
+    rejects: dict[int, Reason]
+
+
+class QueryDecoder:
+    """Decodes the records of one partition of a query topic.
+
+    Parameters
+    ----------
+    topic, partition
+        Where the records come from.
+    directory
+        The datasets homed at the partition.
+    monitors
+        Names of the monitors that read the topic.
+    """
+
+    def __init__(self, topic: str, partition: int, directory: Directory, monitors: Sequence[str]) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.directory = directory
+        self._monitors = frozenset(monitors)
+
+    def decode(self, records: Sequence[Record]) -> QueryBatch:
+        """Return the queries of consecutive records, in offset order, and the reasons of those refused.
+
+        Raises
+        ------
+        MisuseError
+            There is no record.
+        """
+        if not records:
+            raise MisuseError(f"no records of {self.topic}[{self.partition}] to decode: nothing was read")
+        if not any(map(_HEADERS, records)):
+            return self._decode_json(records)
+        parts = [self._decode_part(kind, list(part)) for kind, part in groupby(records, _content_type)]
+        return parts[0] if len(parts) == 1 else concatenate(parts)
+
+    def _decode_part(self, kind: str, records: list[Record]) -> QueryBatch:
+        if kind == "json":
+            return self._decode_json(records)
+        if kind == "arrow" and columnar.available():
+            return concatenate([self._decode_columnar(record) for record in records])
+        batch = self._nothing(records)
+        for record in records:
+            reason = self.directory.reason(record.key) or Reason.UNSUPPORTED_CONTENT_TYPE
+            batch.rejects.append((record.offset, reason.value))
+        return batch
+
+    def _decode_columnar(self, record: Record) -> QueryBatch:
+        batch = self._nothing([record])
+        reason = self.directory.reason(record.key)
+        if reason is None:
+            value = record.value
+            if not value:
+                reason = Reason.EMPTY
+            elif len(value) > MAX_BYTES:
+                reason = Reason.TOO_LARGE
+            else:
+                try:
+                    columnar.read(value, batch, self._monitors, MAX_TEXT)
+                except columnar.Refused as refused:
+                    reason = Reason(refused.reason)
+                    batch = self._nothing([record])
+        if reason is not None:
+            batch.rejects.append((record.offset, reason.value))
+            return batch
+        rows = len(batch.whole)
+        batch.offset = np.full(rows, record.offset, np.int64)
+        batch.row = np.arange(rows, dtype=np.int64)
+        batch.timestamp_ms = np.full(rows, record.timestamp, np.int64)
+        batch.dataset = np.full(rows, self.directory.index[record.key], np.int64)
+        return batch
+
+    def _nothing(self, records: Sequence[Record]) -> QueryBatch:
+        empty = np.zeros(0, np.int64)
+        return QueryBatch(
+            topic=self.topic,
+            first=records[0].offset,
+            end=records[-1].offset + 1,
+            offset=empty,
+            row=empty,
+            timestamp_ms=empty,
+            dataset=empty,
+            whole=empty,
+        )
+
+    def _decode_json(self, records: Sequence[Record]) -> QueryBatch:
+        count = len(records)
+        first, end = records[0].offset, records[-1].offset + 1
+        keys = [record.key for record in records]
+        dataset = np.fromiter(map(self.directory.index.__getitem__, keys), np.int64, count)
+        timestamp = np.fromiter([r.timestamp for r in records], np.int64, count)
+        if end - first == count:
+            offset = np.arange(first, end, dtype=np.int64)
+        else:
+            offset = np.fromiter([r.offset for r in records], np.int64, count)
+        values = [record.value for record in records]
+        messages = self._fast(values, dataset) or self._slow(values, dataset)
+        rejects = [(int(offset[place]), reason.value) for place, reason in messages.rejects.items()]
+        if messages.place is not None:
+            offset, timestamp, dataset = (column[messages.place] for column in (offset, timestamp, dataset))
+        queries = messages.queries
+        whole, other = exact.columns([query.value for query in queries])
+        batch = QueryBatch(
+            topic=self.topic,
+            first=first,
+            end=end,
+            offset=offset,
+            row=np.zeros(len(queries), np.int64),
+            timestamp_ms=timestamp,
+            dataset=dataset,
+            whole=whole,
+            other=other,
+            series=[query.series for query in queries],
+            query_id=_Ids(queries),
+            rejects=rejects,
+        )
+        if not messages.plain:
+            _add_options(batch, queries)  # type: ignore[arg-type]
+        return batch
+
+    def _fast(self, values: list[bytes | None], dataset: NDArray[np.int64]) -> _Messages | None:
+        """Decode everything in one call, or return None where something in it needs a closer look."""
+        joined = _joined(values)
+        if joined is None:
+            return None
+        queries: list[_Plain] | list[_Query]
+        rejects: dict[int, Reason] = {}
+        plain = True
+        try:
+            queries = _PLAIN.decode_lines(joined)
+        except _UNDECODABLE:
+            plain = False
+            full = _lines(values)
+            if full is None:
+                return None
+            queries, rejects = full, self._misused(full)
+        if len(queries) != len(values):
+            return None
+        return _kept(queries, plain, rejects, dataset)
+
+    def _misused(self, queries: list[_Query]) -> dict[int, Reason]:
+        """Return the rows whose options do not go together or are unknown."""
+        count = len(queries)
+        ordinary = (
+            [query.id for query in queries].count(None) == 0
+            and [query.threshold for query in queries].count(_NOTHING) == count
+            and [query.monitor for query in queries].count(None) == count
+            and not any(map(_CLOSED, queries))
+        )
+        if ordinary:
+            return {}
+        faults = {place: self._fault(query) for place, query in enumerate(queries)}
+        return {place: reason for place, reason in faults.items() if reason is not None}
+
+    def _fault(self, query: _Query) -> Reason | None:
+        if query.closed:
+            return Reason.BAD_SET if query.set is None else None
+        if query.id is None:
+            return Reason.MISSING_ID
+        if (
+            query.threshold is not _NOTHING
+            and not _absent(query.threshold)
+            and exact.threshold(bytes(query.threshold)) is None
+        ):
+            return Reason.BAD_THRESHOLD
+        if query.monitor is not None and query.monitor not in self._monitors:
+            return Reason.UNKNOWN_MONITOR
+        return None
+
+    def _slow(self, values: list[bytes | None], dataset: NDArray[np.int64]) -> _Messages:
+        """Decode in small groups, and message by message in those where something is wrong."""
+        queries: list[_Query] = []
+        rejects: dict[int, Reason] = {}
+        for start in range(0, len(values), _GROUP):
+            group = values[start : start + _GROUP]
+            decoded = _lines(group)
+            if decoded is not None:
+                rejects |= {start + place: reason for place, reason in self._misused(decoded).items()}
+                queries += decoded
+                continue
+            for place, value in enumerate(group, start):
+                result = self._one(value) if dataset[place] >= 0 else _BLANK
+                if isinstance(result, Reason):
+                    rejects[place] = result
+                    result = _BLANK
+                queries.append(result)
+        return _kept(queries, False, rejects, dataset)
+
+    def _one(self, value: bytes | None) -> _Query | Reason:
+        if not value:
+            return Reason.EMPTY
+        if len(value) > MAX_BYTES:
+            return Reason.TOO_LARGE
+        try:
+            query = _QUERY.decode(value)
+        except _UNDECODABLE:
+            repaired = _without_value(value)
+            try:
+                query = _QUERY.decode(repaired)
+            except _UNDECODABLE:
+                return _structural(repaired)
+        return self._fault(query) or query
+
+
+def _joined(values: Sequence[bytes | None]) -> bytes | None:
+    """Return the messages by line, None where one of them might reach into another.
+
+    By the counts every newline stands between two messages, after a closing brace and before an opening one.
+    Inside a JSON object that cannot occur: in a string a bare newline is forbidden, elsewhere a comma is
+    missing. So no decoded object reaches over a newline and every line holds at least one object: where there
+    are as many objects as messages, each message is one object.
+    """
+    try:
+        joined = b"\n".join(values)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+    newlines = len(values) - 1
+    if joined.count(b"}\n{") != newlines or joined.count(b"\n") != newlines:
+        return None
+    if len(joined) > MAX_BYTES and max(map(len, values)) > MAX_BYTES:  # type: ignore[arg-type]
+        return None
+    return joined
+
+
+def _lines(values: Sequence[bytes | None]) -> list[_Query] | None:
+    joined = _joined(values)
+    if joined is None:
+        return None
+    try:
+        queries = _QUERY.decode_lines(joined)
+    except _UNDECODABLE:
+        return None
+    return queries if len(queries) == len(values) else None
+
+
+def _kept(
+    queries: list[_Plain] | list[_Query], plain: bool, rejects: dict[int, Reason], dataset: NDArray[np.int64]
+) -> _Messages:
+    """Leave out the rows refused for their key or their form; the key comes first."""
+    if dataset.min() < 0:
+        strays = np.flatnonzero(dataset < 0).tolist()
+        rejects = rejects | {stray: _KEY_REASONS[int(dataset[stray])] for stray in strays}
+    if not rejects:
+        return _Messages(queries, plain, None, rejects)
+    place = [i for i in range(len(queries)) if i not in rejects]
+    kept: Any = [queries[i] for i in place]
+    return _Messages(kept, plain, np.array(place, np.int64), dict(sorted(rejects.items())))
+
+
+def _absent(token: Raw) -> bool:
+    text = bytes(token)
+    return not text or text == b"null"
+
+
+def _add_options(batch: QueryBatch, queries: list[_Query]) -> None:
+    sets = [query.set for query in queries]
+    if sets.count(None) != len(sets):
+        batch.set_id = sets
+    for row, query in enumerate(queries):
+        if query.closed and query.set is not None:
+            batch.markers[row] = query.set
+            batch.other.pop(row, None)
+            batch.whole[row] = 0
+            batch.series[row] = None
+            continue
+        if query.monitor is not None:
+            batch.monitor[row] = query.monitor
+        if query.threshold is not _NOTHING and not _absent(query.threshold):
+            limit = exact.threshold(bytes(query.threshold))
+            if limit is not None:
+                batch.threshold[row] = limit
+
+
+def _structural(message: bytes) -> Reason:
+    """Name what is wrong with a message that does not decode for another reason than its value."""
+    if not _is_text(message):
+        return Reason.INVALID_UTF8
+    try:
+        loose = _LOOSE.decode(message)
+    except msgspec.ValidationError:
+        return Reason.NOT_AN_OBJECT
+    except _UNDECODABLE:
+        return Reason.NOT_JSON
+    for field, decoder, reason in _CHECKS:
+        token: Raw = getattr(loose, field)
+        if bytes(token):
+            try:
+                decoder.decode(token)
+            except _UNDECODABLE:
+                return reason
+    return Reason.NOT_JSON
+
+
+def _is_text(message: bytes) -> bool:
+    try:
+        message.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+_STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+_SPACE: Final = re.compile(rb"[ \t\r\n]*+")
+_INERT: Final = re.compile(rb'[^"{}\[\],]++')
+
+
+def _without_value(message: bytes) -> bytes:
+    """Return the message with whatever stands at `value` replaced by null."""
+    kept: list[bytes] = []
+    at = 0
+    for start, end in _value_spans(message):
+        kept.append(message[at:start])
+        at = end
+    return b"null".join([*kept, message[at:]])
+
+
+def _value_spans(message: bytes) -> Iterator[tuple[int, int]]:
+    """Yield where the members named `value` of the outermost object have their contents."""
+    at = _after_space(message, 0)
+    if message[at : at + 1] != b"{":
+        return
+    while True:
+        at = _after_space(message, at + 1)
+        name = _STRING.match(message, at)
+        if name is None:
+            return
+        at = _after_space(message, name.end())
+        if message[at : at + 1] != b":":
+            return
+        start = at + 1
+        at = _end_of_member(message, start)
+        if at < 0:
+            return
+        if _names_value(name.group()):
+            yield start, at
+        if message[at : at + 1] != b",":
+            return
+
+
+def _after_space(message: bytes, at: int) -> int:
+    match = _SPACE.match(message, at)
+    return at if match is None else match.end()
+
+
+def _end_of_member(message: bytes, at: int) -> int:
+    """Return where the comma or brace after a member stands; -1 where there is none."""
+    depth = 0
+    while at < len(message):
+        byte = message[at : at + 1]
+        if byte == b'"':
+            string = _STRING.match(message, at)
+            if string is None:
+                return -1
+            at = string.end()
+            continue
+        if depth == 0 and byte in b",}":
+            return at
+        if byte in b"{[":
+            depth += 1
+        elif byte in b"}]":
+            depth = max(depth - 1, 0)
+        inert = _INERT.match(message, at)
+        at = at + 1 if inert is None else inert.end()
+    return -1
+
+
+def _names_value(quoted: bytes) -> bool:
+    if quoted == b'"value"':
+        return True
+    if b"\\" not in quoted:
+        return False
+    try:
+        return bool(msgspec.json.decode(quoted) == "value")
+    except _UNDECODABLE:
+        return False
+
+
+def _content_type(record: Record) -> str:
+    """Return "json", "arrow" or "other"."""
+    for name, content in record.headers:
+        if name.lower() == "content-type":
+            kind = (content or b"").partition(b";")[0].strip().lower()
+            if kind == ARROW_STREAM.encode():
+                return "arrow"
+            return "json" if kind in (b"", b"application/json") else "other"
+    return "json"
+
+
+def concatenate(parts: Sequence[QueryBatch]) -> QueryBatch:
+    """Return consecutive batches of one topic as one."""
+    whole = QueryBatch(
+        topic=parts[0].topic,
+        first=parts[0].first,
+        end=parts[-1].end,
+        offset=np.concatenate([part.offset for part in parts]),
+        row=np.concatenate([part.row for part in parts]),
+        timestamp_ms=np.concatenate([part.timestamp_ms for part in parts]),
+        dataset=np.concatenate([part.dataset for part in parts]),
+        whole=np.concatenate([part.whole for part in parts]),
+    )
+    sets: list[str | None] = []
+    ids: list[str] = []
+    at = 0
+    for part in parts:
+        rows = len(part)
+        whole.other |= {row + at: value for row, value in part.other.items()}
+        whole.threshold |= {row + at: limit for row, limit in part.threshold.items()}
+        whole.monitor |= {row + at: name for row, name in part.monitor.items()}
+        whole.markers |= {row + at: name for row, name in part.markers.items()}
+        whole.series += part.series
+        sets += part.set_id if part.set_id is not None else [None] * rows
+        ids += [part.query_id[row] for row in range(rows)]
+        whole.rejects += part.rejects
+        at += rows
+    whole.set_id = sets if sets.count(None) != len(sets) else None
+    whole.query_id = ids
+    return whole

@@ -1,0 +1,549 @@
+"""Query records to batches: what is refused, what leaves no trace, and that both ways of decoding agree."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stream_svt.errors import MisuseError
+from stream_svt.monitor.batch import QueryBatch
+from stream_svt.service import columnar, exact
+from stream_svt.service.wire import MAX_BYTES, Directory, QueryDecoder, Reason, concatenate, home
+
+NAMES = [f"shop-{number}" for number in range(12)]
+PARTITIONS = 4
+HERE = Directory(NAMES, partition=home(b"shop-0", PARTITIONS), partitions=PARTITIONS)
+AT_HOME = b"shop-0"
+ELSEWHERE = next(name.encode() for name in NAMES if name not in HERE.datasets)
+
+
+@dataclass
+class Record:
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    timestamp: int = 1_700_000_000_000
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+
+def decoder() -> QueryDecoder:
+    return QueryDecoder("queries", 0, HERE, ["hot", "cold"])
+
+
+def decode(*values: bytes | None, key: bytes | None = AT_HOME) -> QueryBatch:
+    return decoder().decode([Record(100 + i, key, value) for i, value in enumerate(values)])
+
+
+def one_by_one(records: list[Record]) -> QueryBatch:
+    """Decode so that no message can share a call with another."""
+    return concatenate([decoder().decode([record]) for record in records])
+
+
+def reason_of(value: bytes | None, key: bytes | None = AT_HOME) -> str:
+    batch = decode(value, key=key)
+    assert len(batch) == 0
+    assert batch.rejects[0][0] == 100
+    return batch.rejects[0][1]
+
+
+def contents(batch: QueryBatch) -> dict[str, object]:
+    rows = range(len(batch))
+    return {
+        "first": batch.first,
+        "end": batch.end,
+        "offset": batch.offset.tolist(),
+        "row": batch.row.tolist(),
+        "timestamp": batch.timestamp_ms.tolist(),
+        "dataset": batch.dataset.tolist(),
+        "whole": batch.whole.tolist(),
+        "other": batch.other,
+        "series": list(batch.series),
+        "set": batch.set_id,
+        "threshold": batch.threshold,
+        "monitor": batch.monitor,
+        "markers": batch.markers,
+        "id": [batch.query_id[row] for row in rows],
+        "rejects": batch.rejects,
+    }
+
+
+def test_integers_arrive_with_their_place_time_and_series():
+    batch = decode(
+        b'{"id":"a","value":7,"series":"milk"}', b'{"id":"b","value":-3,"time":"2026-01-01T00:00:00Z"}'
+    )
+    assert contents(batch) == {
+        "first": 100,
+        "end": 102,
+        "offset": [100, 101],
+        "row": [0, 0],
+        "timestamp": [1_700_000_000_000] * 2,
+        "dataset": [0, 0],
+        "whole": [7, -3],
+        "other": {},
+        "series": ["milk", None],
+        "set": None,
+        "threshold": {},
+        "monitor": {},
+        "markers": {},
+        "id": ["a", "b"],
+        "rejects": [],
+    }
+
+
+def test_decimals_are_exact_and_integral_decimals_are_whole():
+    batch = decode(b'{"id":"a","value":0.1}', b'{"id":"a","value":5.0}', b'{"id":"a","value":12e2}')
+    assert batch.other == {0: Decimal("0.1")}
+    assert batch.whole.tolist() == [0, 5, 1200]
+
+
+def test_integers_beyond_the_arrays_range_stay_exact():
+    big = 2**62 + 1
+    batch = decode(
+        b'{"id":"a","value":%d}' % big, b'{"id":"a","value":%d}' % -big, b'{"id":"a","value":%d}' % (2**70)
+    )
+    assert batch.other == {0: Decimal(big), 1: Decimal(-big), 2: Decimal(2**70)}
+
+
+NO_NUMBER = [
+    b'"5"', b'"text"', b'"a\xff"', b'"\\ud800"', b"null", b"true", b"{}", b'{"a":[1,{}]}', b"[1,2]", b"NaN",
+    b"nan", b"Infinity", b"-Infinity", b"inf", b"abc", b"01", b"+5", b".5", b"1.", b"1e", b"1_0", b"0x1F",
+    b"1e999", b"-1e999", b"1e99999999999999999999", b"", b" ", b"'5'", b"tru", b"[" * 5000 + b"]" * 5000,
+    b"1 2", b"9" * 400,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", NO_NUMBER, ids=lambda v: repr(v[:20]))
+def test_what_is_no_finite_number_is_accepted_without_a_trace(value):
+    batch = decode(b'{"id":"q1","series":"s","value":%b,"time":1}' % value)
+    assert batch.rejects == []
+    assert batch.other == {0: None}
+    assert batch.whole.tolist() == [0]
+    assert (batch.series[0], batch.query_id[0]) == ("s", "q1")
+
+
+@pytest.mark.parametrize(
+    "order", ['{"value":%s,"id":"x"}', '{"id":"x","value":%s}', '{"id":"x","v\\u0061lue": %s }']
+)
+def test_a_bad_value_is_accepted_wherever_it_stands(order):
+    batch = decode((order % "NaN").encode())
+    assert (batch.other, batch.rejects) == ({0: None}, [])
+
+
+def test_an_absent_value_is_accepted():
+    assert decode(b'{"id":"a"}').other == {0: None}
+
+
+def test_bad_values_among_good_ones_change_nothing_else():
+    good = [b'{"id":"%d","value":%d,"series":"s"}' % (i, i) for i in range(600)]
+    bad = list(good)
+    for place in (0, 299, 300, 599):
+        bad[place] = b'{"id":"%d","value":NaN,"series":"s"}' % place
+    left, right = contents(decode(*good)), contents(decode(*bad))
+    assert right.pop("other") == {0: None, 299: None, 300: None, 599: None}
+    assert left.pop("other") == {}
+    for place in (0, 299, 300, 599):
+        left["whole"][place] = 0
+    assert left == right
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (b"1e-999999999", Decimal("1e-400")),
+        (b"-1e-999999999999999999999", Decimal("-1e-400")),
+        (b"0e999999999999", 0),
+        (b"0." + b"0" * 900_000 + b"1", Decimal("1e-400")),
+        (b"0" * 1 + b"." + b"0" * 900_000, 0),
+        (b"7" * 900_000, None),
+        (b"1e" + b"9" * 900_000, None),
+        (b"1e-" + b"9" * 900_000, Decimal("1e-400")),
+    ],
+    ids=lambda v: repr(v)[:20],
+)
+def test_extreme_numbers_cost_neither_time_nor_memory(text, expected):
+    start = time.perf_counter()
+    batch = decode(b'{"id":"a","value":%b}' % text)
+    assert time.perf_counter() - start < 0.5
+    assert batch.rejects == []
+    value = batch.other[0] if 0 in batch.other else int(batch.whole[0])
+    assert value == expected
+
+
+def test_a_long_fraction_is_never_rounded_across_a_whole_number():
+    batch = decode(
+        b'{"id":"a","value":4.' + b"9" * 5000 + b"}", b'{"id":"a","value":5.' + b"0" * 5000 + b"1}"
+    )
+    assert 4 < batch.other[0] < 5
+    assert 5 < batch.other[1] < Decimal("5.0000001")
+
+
+@given(
+    st.one_of(st.integers(), st.decimals(allow_nan=False, allow_infinity=False), st.floats(allow_nan=False))
+)
+def test_numbers_keep_their_exact_value(value):
+    text = str(value).lower().replace("infinity", "1e999").replace("e+", "e")
+    found = exact.number(text.encode())
+    if found is None:
+        assert abs(float(text)) == float("inf")
+    elif abs(float(text)) >= 1e-300:
+        assert Fraction(found) == Fraction(text)
+    else:
+        assert abs(found) <= Decimal("1e-300")
+        assert (found > 0, found < 0) == (Fraction(text) > 0, Fraction(text) < 0)
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (None, Reason.EMPTY),
+        (b"", Reason.EMPTY),
+        (b" ", Reason.NOT_JSON),
+        (b"hello", Reason.NOT_JSON),
+        (b'{"id":"a","value":1', Reason.NOT_JSON),
+        (b'{"id":"a","value":1}{}', Reason.NOT_JSON),
+        (b'{"id":"a","value":"1}', Reason.NOT_JSON),
+        (b'{"id":"a","value":[1,', Reason.NOT_JSON),
+        (b'{"id":"a","extra":NaN,"value":1}', Reason.NOT_JSON),
+        (b'{"id":"\xff","value":1}', Reason.INVALID_UTF8),
+        (b"\xff\xfe", Reason.INVALID_UTF8),
+        (b"[1]", Reason.NOT_AN_OBJECT),
+        (b"7", Reason.NOT_AN_OBJECT),
+        (b'"text"', Reason.NOT_AN_OBJECT),
+        (b"null", Reason.NOT_AN_OBJECT),
+        (b"{}", Reason.MISSING_ID),
+        (b'{"value":1}', Reason.MISSING_ID),
+        (b'{"id":null,"value":1}', Reason.MISSING_ID),
+        (b'{"id":"","value":1}', Reason.BAD_ID),
+        (b'{"id":5,"value":1}', Reason.BAD_ID),
+        (b'{"id":"%b","value":1}' % (b"x" * 257), Reason.BAD_ID),
+        (b'{"id":5,"value":NaN}', Reason.BAD_ID),
+        (b'{"id":"a","series":7}', Reason.BAD_SERIES),
+        (b'{"id":"a","series":""}', Reason.BAD_SERIES),
+        (b'{"id":"a","set":{}}', Reason.BAD_SET),
+        (b'{"id":"a","closed":1}', Reason.BAD_SET),
+        (b'{"closed":true}', Reason.BAD_SET),
+        (b'{"id":"a","threshold":"high"}', Reason.BAD_THRESHOLD),
+        (b'{"id":"a","threshold":"500"}', Reason.BAD_THRESHOLD),
+        (b'{"id":"a","threshold":1e999}', Reason.BAD_THRESHOLD),
+        (b'{"id":"a","threshold":1e-999999999}', Reason.BAD_THRESHOLD),
+        (b'{"id":"a","threshold":%b}' % (b"1" * 65), Reason.BAD_THRESHOLD),
+        (b'{"id":"a","monitor":"lukewarm"}', Reason.UNKNOWN_MONITOR),
+        (b'{"id":"a","monitor":3}', Reason.UNKNOWN_MONITOR),
+        (b'{"id":"a","time":[]}', Reason.BAD_TIME),
+        (b'{"id":"a","value":"%b"}' % (b"x" * 2_000_000), Reason.TOO_LARGE),
+    ],
+    ids=lambda v: repr(v)[:40],
+)
+def test_a_malformed_message_is_refused_for_its_reason(message, reason):
+    assert reason_of(message) == reason
+    good = [b'{"id":"g","value":1}'] * 3
+    batch = decode(*good, message, *good)
+    assert batch.rejects == [(103, reason.value)]
+    assert batch.offset.tolist() == [100, 101, 102, 104, 105, 106]
+
+
+@pytest.mark.parametrize(
+    ("key", "reason"),
+    [
+        (None, Reason.NO_KEY),
+        (b"unheard-of", Reason.UNDECLARED),
+        (b"\xff", Reason.UNDECLARED),
+        (ELSEWHERE, Reason.MISROUTED),
+    ],
+)
+def test_a_record_not_at_home_is_refused_before_its_content_is_judged(key, reason):
+    assert reason_of(b'{"id":"a","value":1}', key) == reason
+    assert reason_of(b"garbage", key) == reason
+    assert reason_of(None, key) == reason
+
+
+def test_homes_are_those_of_kafkas_partitioner():
+    from aiokafka.partitioner import DefaultPartitioner
+
+    place = DefaultPartitioner()
+    for name in NAMES:
+        assert home(name.encode(), 7) == place(name.encode(), list(range(7)), list(range(7)))
+
+
+def test_every_dataset_is_at_home_in_exactly_one_directory():
+    directories = Directory.of_all(NAMES, PARTITIONS)
+    assert sorted(name for directory in directories for name in directory.datasets) == sorted(NAMES)
+    for partition, directory in enumerate(directories):
+        assert directory.datasets == Directory(NAMES, partition=partition, partitions=PARTITIONS).datasets
+        assert [directory.index[name.encode()] for name in directory.datasets] == list(
+            range(len(directory.datasets))
+        )
+        assert all(directory.reason(name.encode()) is None for name in directory.datasets)
+
+
+def test_options_reach_their_rows():
+    batch = decode(
+        b'{"id":"a","value":1}',
+        b'{"id":"b","value":2,"threshold":10.5,"monitor":"hot"}',
+        b'{"id":"c","value":3,"set":"L1","threshold":null,"monitor":null}',
+    )
+    assert batch.threshold == {1: Fraction(21, 2)}
+    assert batch.monitor == {1: "hot"}
+    assert batch.set_id == [None, None, "L1"]
+
+
+def test_a_marker_closes_its_set_and_is_no_query():
+    batch = decode(
+        b'{"id":"a","value":1,"set":"L1"}', b'{"set":"L1","closed":true}', b'{"id":"b","value":2,"set":"L2"}'
+    )
+    assert batch.markers == {1: "L1"}
+    assert batch.set_id == ["L1", "L1", "L2"]
+    assert batch.other == {}
+    assert [batch.query_id[row] for row in range(3)] == ["a", "", "b"]
+
+
+def test_unknown_fields_are_ignored():
+    assert decode(b'{"id":"a","value":1,"trace":{"x":[1,2,"}"]}}').whole.tolist() == [1]
+
+
+def test_gaps_between_offsets_are_kept():
+    batch = decoder().decode([Record(5, AT_HOME, b'{"id":"a"}'), Record(9, AT_HOME, b'{"id":"b"}')])
+    assert (batch.first, batch.end, batch.offset.tolist()) == (5, 10, [5, 9])
+
+
+def test_an_empty_batch_is_a_callers_mistake():
+    with pytest.raises(MisuseError):
+        decoder().decode([])
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        (b'{"id":"a"}{"id":"b"}', b" "),
+        (b'{"id":"a"} {"id":"b"}', b""),
+        (b'{"id":"a",', b'"value":1}{"id":"b"}'),
+        (b'{"id":"a","x":"', b'"}'),
+        (b'{"id":"a"}\n{"id":"b"}', b'{"id":"c"}'),
+        (b'{"id":"a","x":{', b'}}{"id":"b"}'),
+        (b'{"id":"a","x":{}', b'{"id":"b"}}', b'{"id":"c"}{"id":"d"}{"id":"e"}'),
+        (b'{"id":"a","x":"}', b'{"}', b'{"id":"c"}{"id":"d"}'),
+    ],
+)
+def test_no_message_reaches_into_another(values):
+    records = [Record(i, AT_HOME, value) for i, value in enumerate(values)]
+    assert contents(decoder().decode(records)) == contents(one_by_one(records))
+
+
+fragments = st.sampled_from(
+    [
+        b"{",
+        b"}",
+        b"[",
+        b"]",
+        b",",
+        b":",
+        b'"',
+        b"\n",
+        b" ",
+        b"\\",
+        b'"id"',
+        b'"value"',
+        b'"a"',
+        b"1",
+        b"NaN",
+        b"\xff",
+        b'{"id":"a"}',
+    ]
+)
+messages = st.one_of(
+    st.none(),
+    st.binary(max_size=30),
+    st.lists(fragments, max_size=12).map(b"".join),
+    st.fixed_dictionaries(
+        {"id": st.sampled_from(["a", "b}\n{"])},
+        optional={
+            "value": st.one_of(
+                st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.none(), st.text()
+            ),
+            "series": st.one_of(st.sampled_from(["s", "t"]), st.none()),
+            "set": st.sampled_from(["L1", "L2"]),
+            "closed": st.booleans(),
+            "threshold": st.one_of(st.integers(-5, 5), st.text(max_size=2)),
+            "monitor": st.sampled_from(["hot", "cold", "none"]),
+            "time": st.one_of(st.text(max_size=2), st.integers(0, 9)),
+        },
+    ).map(msgspec.json.encode),
+    st.sampled_from(NO_NUMBER).map(lambda value: b'{"id":"n","value":%b}' % value),
+)
+keys = st.sampled_from([AT_HOME] * 8 + [None, b"?", ELSEWHERE])
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.tuples(messages, keys), min_size=1, max_size=8))
+def test_both_ways_of_decoding_agree_on_any_bytes(pairs):
+    records = [Record(i, key, value) for i, (value, key) in enumerate(pairs)]
+    together = decoder().decode(records)
+    assert contents(together) == contents(one_by_one(records))
+    assert len(together) + len(together.rejects) == len(records)
+    assert {reason for _, reason in together.rejects} <= {reason.value for reason in Reason}
+
+
+ARROW = (("Content-Type", b"application/vnd.apache.arrow.stream"),)
+
+
+@pytest.mark.parametrize("content", [b"application/json", b"application/json; charset=utf-8", b""])
+def test_json_may_say_so(content):
+    record = Record(1, AT_HOME, b'{"id":"a","value":1}', headers=(("trace", b"x"), ("content-type", content)))
+    assert decoder().decode([record]).whole.tolist() == [1]
+
+
+def test_other_content_is_refused_between_accepted_records():
+    good = Record(1, AT_HOME, b'{"id":"a","value":1}')
+    other = Record(2, AT_HOME, b"\x00", headers=(("content-type", b"application/avro"),))
+    stray = Record(3, None, b"\x00", headers=(("content-type", b"application/avro"),))
+    last = Record(4, AT_HOME, b'{"id":"b","value":2}')
+    batch = decoder().decode([good, other, stray, last])
+    assert batch.rejects == [(2, "unsupported-content-type"), (3, "no-key")]
+    assert (batch.offset.tolist(), batch.first, batch.end) == ([1, 4], 1, 5)
+
+
+def test_columnar_records_are_refused_where_pyarrow_is_missing(monkeypatch):
+    monkeypatch.setattr(columnar, "available", lambda: False)
+    assert decoder().decode([Record(1, AT_HOME, b"x", headers=ARROW)]).rejects == [
+        (1, "unsupported-content-type")
+    ]
+
+
+def arrow(**columns: object) -> bytes:
+    pa = pytest.importorskip("pyarrow")
+    table = pa.table(columns)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue().to_pybytes()
+
+
+def columnar_batch(message: bytes) -> QueryBatch:
+    return decoder().decode([Record(8, AT_HOME, message, headers=ARROW)])
+
+
+def test_a_columnar_record_gives_a_numbered_row_for_each_query():
+    message = arrow(id=["a", "b", "c"], value=[1, 2, 3], series=["x", None, "y"])
+    json = Record(9, AT_HOME, b'{"id":"d","value":4}')
+    batch = decoder().decode([Record(8, AT_HOME, message, headers=ARROW), json])
+    assert batch.row.tolist() == [0, 1, 2, 0]
+    assert batch.offset.tolist() == [8, 8, 8, 9]
+    assert batch.whole.tolist() == [1, 2, 3, 4]
+    assert batch.series == ["x", None, "y", None]
+    assert [batch.query_id[row] for row in range(4)] == ["a", "b", "c", "d"]
+
+
+def test_columnar_values_are_exact_and_never_a_reason_to_refuse():
+    pytest.importorskip("pyarrow")
+    batch = columnar_batch(arrow(id=list("abcde"), value=[1.5, float("nan"), float("inf"), None, 7.0]))
+    assert batch.other == {0: Decimal("1.5"), 1: None, 2: None, 3: None}
+    assert batch.whole.tolist() == [0, 0, 0, 0, 7]
+    assert columnar_batch(arrow(id=["a"], value=["text"])).other == {0: None}
+    assert columnar_batch(arrow(id=["a"])).other == {0: None}
+    assert columnar_batch(arrow(id=["a"], value=[2**62])).other == {0: Decimal(2**62)}
+    assert columnar_batch(arrow(id=["a"], value=[Decimal("2.25")])).other == {0: Decimal("2.25")}
+
+
+def test_columnar_options_reach_their_rows():
+    message = arrow(
+        id=["a", "b", None],
+        value=[1, 2, None],
+        set=["L1", None, "L1"],
+        closed=[False, False, True],
+        threshold=[None, 2.5, None],
+        monitor=["hot", None, None],
+    )
+    batch = columnar_batch(message)
+    assert (batch.markers, batch.set_id) == ({2: "L1"}, ["L1", None, "L1"])
+    assert (batch.threshold, batch.monitor) == ({1: Fraction(5, 2)}, {0: "hot"})
+    assert batch.other == {}
+
+
+@pytest.mark.parametrize(
+    ("columns", "reason"),
+    [
+        ({"value": [1]}, "missing-id"),
+        ({"id": [None], "value": [1]}, "missing-id"),
+        ({"id": [5]}, "bad-id"),
+        ({"id": ["x" * 257]}, "bad-id"),
+        ({"id": ["a"], "series": [""]}, "bad-series"),
+        ({"id": ["a"], "set": [1]}, "bad-set"),
+        ({"id": ["a"], "closed": [True]}, "bad-set"),
+        ({"id": ["a"], "closed": ["x"]}, "bad-set"),
+        ({"id": ["a"], "monitor": ["lukewarm"]}, "unknown-monitor"),
+        ({"id": ["a"], "monitor": ["hot"], "threshold": ["x"]}, "bad-threshold"),
+        ({"id": ["a"], "threshold": [float("nan")]}, "bad-threshold"),
+    ],
+)
+def test_a_malformed_columnar_record_is_refused_as_a_whole(columns, reason):
+    batch = columnar_batch(arrow(**columns))
+    assert batch.rejects == [(8, reason)]
+    assert len(batch) == 0
+    assert (batch.markers, batch.monitor, batch.threshold, batch.other) == ({}, {}, {}, {})
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_damaged_columnar_records_are_refused_or_accepted_but_never_fail(data):
+    pytest.importorskip("pyarrow")
+    message = bytearray(arrow(id=["a", "b"], value=[1, 2], series=["x", None]))
+    for _ in range(data.draw(st.integers(0, 4))):
+        message[data.draw(st.integers(0, len(message) - 1))] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.integers(0, len(message)))
+    batch = columnar_batch(bytes(message[:cut]))
+    assert len(batch.rejects) <= 1
+    assert {reason for _, reason in batch.rejects} <= {reason.value for reason in Reason}
+
+
+def microbenchmark(rows: int = 20_000, repetitions: int = 5) -> float:
+    """Return microseconds per JSON query with a series, the best of some repetitions."""
+    from aiokafka.structs import ConsumerRecord
+
+    best = float("inf")
+    for _ in range(repetitions):
+        records = [
+            ConsumerRecord(
+                topic="queries",
+                partition=0,
+                offset=i,
+                timestamp=1_700_000_000_000 + i,
+                timestamp_type=1,
+                key=AT_HOME,
+                value=b'{"id":"q%d","value":%d,"series":"item-%d"}' % (i, i, i % 500),
+                checksum=None,
+                serialized_key_size=6,
+                serialized_value_size=40,
+                headers=(),
+            )
+            for i in range(rows)
+        ]
+        start = time.perf_counter()
+        batch = decoder().decode(records)
+        best = min(best, time.perf_counter() - start)
+        assert len(batch) == rows
+    return best / rows * 1e6
+
+
+def test_a_query_costs_less_than_a_few_microseconds():
+    assert microbenchmark() < 5  # about 0.5 on a quiet machine; wide, for others may be at work on it
+
+
+def test_a_value_that_is_no_json_does_not_slow_a_whole_batch_to_a_crawl():
+    values = [
+        b'{"id":"q%d","value":%b,"series":"s"}' % (i, b"NaN" if i == 9000 else b"7") for i in range(20_000)
+    ]
+    start = time.perf_counter()
+    batch = decode(*values)
+    assert time.perf_counter() - start < 0.5
+    assert batch.other == {9000: None}
+
+
+def test_the_length_limit_is_a_megabyte():
+    assert MAX_BYTES == 1 << 20
