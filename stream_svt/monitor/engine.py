@@ -1,14 +1,47 @@
-"""The engine: every (dataset, monitor) of a shard as arrays. (Interface; the body follows.)"""
+"""The engine: all monitors of a shard, stepped through batches of queries, between one commit and the next.
+
+It decides; the shard moves bytes. The order that keeps the guarantee:
+
+1. `Engine.step` tests queries. It stops (``durable_first``) where a run's threshold noise is not durable yet.
+2. `Engine.take_commit` hands out everything that has to become durable, released events included.
+3. Once that is durable, `Engine.committed`; the events may be published with the *next* transaction only.
+4. If a transaction fails, the engine is thrown away and a new one loads the stored state. The same queries then
+   meet the same noise, so the same outcomes are computed again.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_svt.errors import ConfigError, Problem
+from stream_svt.mechanisms.sampler import KeyedSampler, draw_threshold
+from stream_svt.monitor import operations
+from stream_svt.monitor.announcer import Announcer
 from stream_svt.monitor.batch import QueryBatch
+from stream_svt.monitor.books import FOR_EVER, UNTIL_RUN_ENDS, Books, Slot, read_dataset
 from stream_svt.monitor.commands import Command
-from stream_svt.monitor.released import DatasetView, ReleasedEvent
+from stream_svt.monitor.life_cycle import Signal, State
+from stream_svt.monitor.monitor_spec import MonitorSpec, Reload, reload_kind
+from stream_svt.monitor.options import Mute, OnHalt, Retry, Sweep
+from stream_svt.monitor.plan import Plan
+from stream_svt.monitor.released import DatasetView, EventType, ReleasedEvent
+from stream_svt.monitor.retry import RetryRunner
+from stream_svt.monitor.runner import Hit, Runner, Status, Tests
+from stream_svt.monitor.snapshot import (
+    VERSION,
+    ProgressRecord,
+    SpecRecord,
+    from_bytes,
+    to_bytes,
+)
 from stream_svt.monitor.spec import ApplicationSpec
+from stream_svt.monitor.sweep import SweepRunner
+
+Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,60 +93,581 @@ class Commit:
 
 
 class Engine:
-    """Monitors of one shard."""
+    """Monitors of one shard.
+
+    Parameters
+    ----------
+    spec
+        The application. After `load`, monitors are those of the stored state until `reload` is called with the
+        specification wanted, which the shard does once it has replayed what was consumed before the takeover.
+    shard
+        Partition number.
+    datasets
+        Names of the datasets homed at this shard; their order fixes the dataset numbers of batches.
+    key
+        32 secret bytes from which query noise is derived; durable before the first query.
+    entropy
+        Returns so many fresh random bytes, from the operating system.
+    """
 
     def __init__(
-        self, spec: ApplicationSpec, *, shard: int, datasets: Sequence[str], key: bytes, entropy: Callable[[int], bytes]
+        self,
+        spec: ApplicationSpec,
+        *,
+        shard: int,
+        datasets: Sequence[str],
+        key: bytes,
+        entropy: Callable[[int], bytes],
     ) -> None:
-        """``key``: 32 secret bytes from which query noise is derived; ``datasets``: those homed at this shard."""
-        raise NotImplementedError
+        declared = {dataset.name: dataset for dataset in spec.datasets}
+        self.spec = spec
+        self.shard = shard
+        self.datasets = [declared[name] for name in datasets]
+        self.number = {dataset.name: number for number, dataset in enumerate(self.datasets)}
+        self.runners: dict[str, Runner] = {}
+        self._books: dict[int, Books] = {}
+        self._sampler = KeyedSampler(key)
+        self._entropy = entropy
+        self._announcer = Announcer(spec.application, shard)
+        self._records: dict[bytes, bytes | None] = {}
+        self._rejects: list[tuple[str, int, str]] = []
+        self._dirty: set[int] = set()
+        self._opened: list[tuple[Runner, int]] = []
+        self._taken: list[tuple[Runner, int]] = []
+        for monitor in spec.monitors:
+            self._add(monitor)
+
+    # -- taking over -----------------------------------------------------------------------------------------
 
     def load(self, records: Mapping[bytes, bytes], progress: bytes | None) -> None:
-        """Take over from the live state records; an empty mapping and no progress is the very first start."""
-        raise NotImplementedError
+        """Take over from the live state records; an empty mapping and no progress is the very first start.
+
+        Raises
+        ------
+        UnreadableState
+            A record cannot be decoded, or an open run's specification is missing.
+        ConfigError
+            A dataset's declaration is not the journaled one.
+        """
+        if progress is None:
+            return
+        plans = self._load_specs(records)
+        stored = from_bytes(ProgressRecord, progress, key="meta")
+        self._announcer.sequence = stored.sequence
+        self._announcer.shard_events = stored.shard_events
+        for name, (offset, row, clock_ms) in stored.positions.items():
+            if name in self.runners:
+                runner = self.runners[name]
+                runner.offset, runner.row, runner.clock_ms, runner.started = offset, row, clock_ms, True
+        pending: dict[tuple[str, str], list[tuple[int, bytes]]] = {}
+        for key, data in records.items():
+            kind, _, rest = key.decode().partition("/")
+            if kind == "d":
+                self._load_dataset(rest, data, plans)
+            elif kind == "p":
+                dataset, monitor, number = rest.rsplit("/", 2)
+                pending.setdefault((dataset, monitor), []).append((int(number), data))
+        for (dataset, monitor), parts in pending.items():
+            runner_of = self.runners.get(monitor)
+            if runner_of is not None and dataset in self.number:
+                runner_of.restore_pending(self.number[dataset], parts, f"p/{dataset}/{monitor}")
+        self._close_incompatible(plans)
+
+    def _load_specs(self, records: Mapping[bytes, bytes]) -> dict[str, Plan]:
+        """Rebuild the monitors of the state; return every known plan by its stored hash."""
+        plans: dict[str, Plan] = {}
+        current: dict[str, MonitorSpec] = {}
+        for key, data in records.items():
+            kind, _, rest = key.decode().partition("/")
+            if kind in ("m", "h"):
+                record = from_bytes(SpecRecord, data, key=key.decode())
+                spec = MonitorSpec.from_json(record.spec)
+                plans[record.hash] = Plan.of(spec)
+                if kind == "m":
+                    current[rest] = spec
+        if current:
+            self.runners = {}
+            self._records = {}
+            for spec in current.values():
+                self._add(spec, journal=False)
+        return plans
+
+    def _load_dataset(self, name: str, data: bytes, plans: dict[str, Plan]) -> None:
+        if name not in self.number:
+            message = (
+                f"the state holds dataset {name}, which the configuration does not declare for shard {self.shard}; "
+                "declare it again: a dataset with a ledger is never dropped"
+            )
+            raise ConfigError([Problem(0, "datasets", message)])
+        number = self.number[name]
+        books = Books.from_record(self.datasets[number], read_dataset(data, f"d/{name}"), plans)
+        self._books[number] = books
+        for monitor, slot in books.slots.items():
+            runner = self.runners.get(monitor)
+            if runner is None:
+                continue
+            for series in slot.mutes:
+                runner.mute(series)
+            runner.paused += slot.paused
+            if slot.state is State.RUNNING:
+                runner.use(number, slot, durable=True)
+            else:
+                runner.status[number] = self._status(slot)
+
+    def _status(self, slot: Slot) -> Status:
+        """Return the status of a slot without an open run."""
+        return Status.SKIP if slot.stopped or slot.state is State.EXHAUSTED else Status.WAITING
+
+    def _close_incompatible(self, plans: dict[str, Plan]) -> None:
+        """Close runs whose noise this release would not recompute (another sampler): at full price."""
+        changed = {plan.hash for stored, plan in plans.items() if plan.hash != stored}
+        if not changed:
+            return
+        for number, books in self._books.items():
+            for name, slot in books.slots.items():
+                if slot.state is State.RUNNING and slot.plan is not None and slot.plan.hash in changed:
+                    self._close_at_full_price(self.runners.get(name), name, number, "incompatible")
+
+    # -- positions -------------------------------------------------------------------------------------------
 
     def next_offset(self, topic: str) -> int | None:
         """Return where reading ``topic`` goes on, None where it was never read."""
-        raise NotImplementedError
+        offsets = [
+            runner.offset for runner in self.runners.values() if runner.spec.topic == topic and runner.started
+        ]
+        return min(offsets) if offsets else None
 
     def begin(self, topic: str, offset: int) -> None:
-        """Journal where ``topic`` is read from at the very first start."""
-        raise NotImplementedError
+        """Journal where ``topic`` is read from, for monitors that never read it."""
+        for runner in self.runners.values():
+            if runner.spec.topic == topic and not runner.started:
+                runner.offset, runner.row, runner.started = offset, 0, True
+
+    def topics(self) -> list[str]:
+        """Return the query topics of the monitors in use."""
+        return sorted({runner.spec.topic for runner in self.runners.values()})
+
+    # -- batches ---------------------------------------------------------------------------------------------
 
     def step(self, batch: QueryBatch) -> Step:
-        """Test the queries of a batch, or what an earlier call with the same batch left of them."""
-        raise NotImplementedError
+        """Test the queries of a batch, or what an earlier call with the same batch left of them.
+
+        Between two calls with ``durable_first`` the shard commits: an opened run is compared only after that.
+        """
+        done = True
+        for runner in self.runners.values():
+            if runner.spec.topic == batch.topic:
+                done &= runner.advance(batch)
+        if done:
+            self._rejects.extend((batch.topic, offset, reason) for offset, reason in batch.rejects)
+            batch.rejects = []
+        return Step(done=done, durable_first=not done, urgent=bool(self._announcer.events))
 
     def take_commit(self) -> Commit:
         """Return what has to be durable next."""
-        raise NotImplementedError
+        names = list(self.runners)
+        for name, runner in self.runners.items():
+            for number, part, data in runner.save_pending():
+                self._records[f"p/{self.datasets[number].name}/{name}/{part}".encode()] = data
+        for number in self._dirty:
+            self._records[f"d/{self.datasets[number].name}".encode()] = self._books[number].to_bytes()
+        commit = Commit(
+            records=self._records,
+            progress=self._progress(),
+            events=self._announcer.take(),
+            rejects=self._rejects,
+            views=[self._view(number, names) for number in sorted(self._dirty)],
+            tested={name: runner.tested for name, runner in self.runners.items() if runner.tested},
+            skipped={
+                (name, reason): count
+                for name, runner in self.runners.items()
+                for reason, count in runner.skipped.items()
+            },
+        )
+        self._records, self._rejects, self._dirty = {}, [], set()
+        self._taken.extend(self._opened)
+        self._opened = []
+        for runner in self.runners.values():
+            runner.tested, runner.skipped = 0, {}
+        return commit
 
     def committed(self) -> None:
-        """Tell that the last commit taken is durable: new thresholds may be compared from now on."""
-        raise NotImplementedError
+        """Tell that all commits taken are durable: their new thresholds may be compared from now on."""
+        for runner, number in self._taken:
+            if runner.status[number] == Status.PENDING:
+                runner.status[number] = Status.TESTABLE
+        self._taken = []
 
-    def apply(self, command: Command) -> None:
-        """Carry out a command at a barrier; the reply is an event of the next commit. Never raises for a
-        command that cannot be carried out: the reply says why.
-        """
-        raise NotImplementedError
-
-    def reload(self, spec: ApplicationSpec) -> None:
-        """Go on with another spec at a barrier. Raises ConfigError for changes that need a new application."""
-        raise NotImplementedError
+    def views(self) -> list[DatasetView]:
+        """Return the released state of all datasets as it stands after `load`."""
+        names = list(self.runners)
+        return [self._view(number, names) for number in range(len(self.datasets))]
 
     def paused(self, topic: str) -> bool:
         """Tell whether consumption of a topic is stopped by a command."""
-        raise NotImplementedError
+        return any(runner.paused for runner in self.runners.values() if runner.spec.topic == topic)
 
-    def views(self) -> list[DatasetView]:
-        """Return the released state of all datasets, as it stands after `load`."""
-        raise NotImplementedError
+    def _progress(self) -> bytes:
+        positions = {
+            name: (runner.offset, runner.row, runner.clock_ms)
+            for name, runner in self.runners.items()
+            if runner.started
+        }
+        return to_bytes(
+            ProgressRecord(VERSION, self._announcer.sequence, self._announcer.shard_events, positions)
+        )
+
+    def _view(self, number: int, names: list[str]) -> DatasetView:
+        books = self._books.get(number) or Books(self.datasets[number])
+        covering = [name for name in names if self.runners[name].covers[number]]
+        queued = {name: self.runners[name].queued(number) for name in covering}
+        return books.view(self.shard, covering, queued)
+
+    # -- what runners ask ------------------------------------------------------------------------------------
+
+    def books(self, number: int) -> Books:
+        """Return the books of a dataset; its declaration is journaled and announced when it is first needed."""
+        books = self._books.get(number)
+        if books is None:
+            books = self._books[number] = Books(self.datasets[number])
+            self._announcer.announce(
+                EventType.DECLARED, books, reason="first-start", detail={"unit": books.unit}
+            )
+        self._dirty.add(number)
+        return books
+
+    def slot(self, runner: Runner, dataset: int) -> Slot:
+        """Return the slot of a monitor on a dataset, to read."""
+        books = self._books.get(dataset)
+        return Slot() if books is None else books.slots.get(runner.name) or Slot()
+
+    def open_run(self, runner: Runner, dataset: int, clock_ms: int) -> None:
+        """Open a run where the ledger admits one; sets the dataset's status either way.
+
+        The threshold's charge is booked and the rest of the run reserved now; the noise is drawn now and not
+        compared before the next commit is durable.
+        """
+        books = self.books(dataset)
+        slot = books.slot(runner.name)
+        if slot.stopped or slot.state is State.EXHAUSTED:
+            runner.status[dataset] = Status.SKIP
+            return
+        if books.waits_for_other_run():
+            return
+        plan = runner.plan
+        charge = books.admit(slot, plan, plan.spec.reserve_units(books.ledger.kind))
+        if charge is None:
+            slot.signal(Signal.REFUSED)
+            runner.status[dataset] = Status.SKIP
+            self._announcer.announce(
+                EventType.EXHAUSTED, books, monitor=runner.name, slot=slot, reason="budget"
+            )
+            return
+        if slot.runs and (slot.plan is None or slot.plan.grid != plan.grid):
+            runner.forget_pending(dataset)
+        slot.signal(Signal.ADMITTED)
+        slot.plan = plan
+        slot.run += 1
+        slot.runs += 1
+        slot.run_tops = 0
+        slot.started_ms = clock_ms
+        mechanism = plan.mechanism
+        slot.threshold_noise = draw_threshold(
+            mechanism.threshold_noise, mechanism.threshold_rate, self._entropy
+        )
+        salt = self._entropy(16)
+        slot.salt_high = int.from_bytes(salt[:8], "little")
+        slot.salt_low = int.from_bytes(salt[8:], "little")
+        runner.use(dataset, slot, durable=False)
+        self._opened.append((runner, dataset))
+        self._announcer.run_started(books, runner.name, slot, charge)
+
+    def end_run(self, runner: Runner, dataset: int, reason: str) -> None:
+        """End the open run of a dataset before its last top; what it did not spend is released (pure only)."""
+        books = self.books(dataset)
+        slot = books.slot(runner.name)
+        slot.signal(Signal.ENDED)
+        self._end(runner, books, slot, dataset)
+        self._announcer.announce(EventType.RUN_CLOSED, books, monitor=runner.name, slot=slot, reason=reason)
+
+    def top(self, runner: Runner, hit: Hit, clock_ms: int) -> None:
+        """Charge a top, release its alert, mute its series, and halt the run after its last one."""
+        books = self.books(hit.dataset)
+        slot = books.slot(runner.name)
+        plan = runner.plan_of(hit.dataset)
+        charge = books.charge_top(slot, plan.mechanism.branches[hit.branch].charge)
+        slot.run_tops += 1
+        slot.tops += 1
+        last = slot.left < plan.mechanism.smallest_charge
+        slot.signal(Signal.LAST_TOP if last else Signal.TOP)
+        self._announcer.alert(books, runner.spec, plan, slot, hit, charge)
+        self._mute(runner, books, slot, hit, clock_ms)
+        if last:
+            slot.halts += 1
+            self._end(runner, books, slot, hit.dataset)
+            self._announcer.announce(
+                EventType.RUN_HALTED, books, monitor=runner.name, slot=slot, reason="cutoff"
+            )
+
+    def draw(self, plan: Plan, runner: Runner, tests: Tests, branch: int) -> Integers:
+        """Return the query noise of every test for a branch: a function of run, place, attempt and value."""
+        mechanism = plan.mechanism
+        return self._sampler.draw(
+            mechanism.query_noise,
+            mechanism.branches[branch].rate,
+            salt=(runner.salt_high[tests.dataset], runner.salt_low[tests.dataset]),
+            offset=tests.offset,
+            row=tests.row if tests.row.any() else 0,
+            attempt=tests.attempt,
+            branch=branch,
+            value=tests.value,
+        )
+
+    def reject(self, runner: Runner, offset: int, reason: str) -> None:
+        """Refuse a record."""
+        self._rejects.append((runner.spec.topic, offset, reason))
+
+    def _mute(self, runner: Runner, books: Books, slot: Slot, hit: Hit, clock_ms: int) -> None:
+        """Mute the series of a top as declared; the oldest mute ends where there are too many."""
+        rule = runner.spec.mute
+        if hit.series is None or rule is Mute.NONE:
+            return
+        until = FOR_EVER
+        if rule is Mute.RUN:
+            until = UNTIL_RUN_ENDS
+        elif not isinstance(rule, Mute):
+            until = clock_ms + rule
+        if slot.mutes.pop(hit.series, None) is None:
+            runner.mute(hit.series)
+        slot.mutes[hit.series] = until
+        if len(slot.mutes) > runner.spec.max_mutes:
+            oldest = next(iter(slot.mutes))
+            del slot.mutes[oldest]
+            runner.unmute(oldest)
+        self._announcer.muted(books, runner.name, slot, hit.series, until)
+
+    def _end(self, runner: Runner, books: Books, slot: Slot, number: int) -> None:
+        """Close the books of a run, forget its secrets and say whether another may follow."""
+        for series, until in slot.mutes.items():
+            if until == UNTIL_RUN_ENDS:
+                runner.unmute(series)
+        books.end_run(slot)
+        slot.stopped = slot.stopped or runner.spec.on_halt is OnHalt.STOP
+        runner.retire(number, self._status(slot))
+
+    def apply(self, command: Command) -> None:
+        """Carry out a command at a barrier and reply to it in the next commit's events; never raises for one
+        that cannot be carried out.
+        """
+        operations.apply(self, command)
+
+    # -- what operators ask (see operations.py) ----------------------------------------------------------------
+
+    def close_run(self, runner: Runner, dataset: int) -> None:
+        """Close a monitor on a dataset until it is resampled by command."""
+        books = self.books(dataset)
+        slot = books.slot(runner.name)
+        running = slot.state is State.RUNNING
+        slot.signal(Signal.CLOSED)
+        slot.stopped = True
+        if running:
+            self._end(runner, books, slot, dataset)
+        runner.status[dataset] = Status.SKIP
+        self._announcer.announce(
+            EventType.RUN_CLOSED, books, monitor=runner.name, slot=slot, reason="command"
+        )
+
+    def reopen(self, runner: Runner, dataset: int) -> None:
+        """Let the next query of a dataset open a new run with a new threshold."""
+        books = self.books(dataset)
+        slot = books.slot(runner.name)
+        if slot.state is State.RUNNING:
+            self.end_run(runner, dataset, "command")
+        slot.stopped = False
+        runner.status[dataset] = self._status(slot)
+
+    def pause(self, runner: Runner, dataset: int, *, paused: bool) -> None:
+        """Stop or resume the consumption of a monitor's topic; nothing is skipped."""
+        books = self.books(dataset)
+        slot = books.slot(runner.name)
+        if slot.paused != paused:
+            slot.paused = paused
+            runner.paused += 1 if paused else -1
+        kind = EventType.PAUSED if paused else EventType.RESUMED
+        self._announcer.announce(kind, books, monitor=runner.name, slot=slot, reason="command")
+
+    def raise_limit(self, dataset: int, limit: int) -> None:
+        """Raise a dataset's limit, in ledger units; its exhausted monitors wake."""
+        books = self.books(dataset)
+        books.ledger.raise_limit(limit)
+        self._announcer.announce(EventType.BUDGET_RAISED, books, reason="command")
+        for name, slot in books.slots.items():
+            if slot.state is State.EXHAUSTED:
+                slot.signal(Signal.BUDGET_RAISED)
+                runner = self.runners.get(name)
+                if runner is not None:
+                    runner.status[dataset] = self._status(slot)
 
     def accept_loss(self, topic: str, offset: int) -> None:
         """Go on at ``offset`` although records before it are gone: open runs of the topic close at full price."""
-        raise NotImplementedError
+        for name, runner in self.runners.items():
+            if runner.spec.topic != topic:
+                continue
+            runner.offset, runner.row, runner.started = max(runner.offset, offset), 0, True
+            for number in [n for n, books in self._books.items() if name in books.slots]:
+                runner.forget_pending(number)
+                self._close_at_full_price(runner, name, number, "loss")
+        self._announcer.shard_event(
+            EventType.LOSS_ACCEPTED, reason="command", detail={"topic": topic, "offset": offset}
+        )
 
-    def mark_exhausted(self) -> None:
-        """Mark every dataset of the shard exhausted (the way out of a rollback)."""
-        raise NotImplementedError
+    def mark_exhausted(self, sequence: int = 0) -> None:
+        """Mark every dataset of the shard exhausted: the way out where the stored state cannot be trusted.
+
+        ``sequence`` is the highest event number seen on the alert partition; later events count on from it.
+        """
+        self._announcer.sequence = max(self._announcer.sequence, sequence)
+        self._announcer.shard_events = max(self._announcer.shard_events, sequence)
+        for number, dataset in enumerate(self.datasets):
+            books = self.books(number)
+            books.events = max(books.events, sequence)
+            for name, runner in self.runners.items():
+                if not runner.covers[number]:
+                    continue
+                self._close_at_full_price(runner, name, number, "marked-exhausted")
+                slot = books.slot(name)
+                if slot.state is not State.EXHAUSTED:
+                    slot.signal(Signal.REFUSED)
+                runner.status[number] = Status.SKIP
+            rest = books.ledger.available
+            books.ledger.charge(rest)
+            self._announcer.announce(
+                EventType.MARKED_EXHAUSTED,
+                books,
+                reason="command",
+                charge=rest,
+                detail={"dataset": dataset.name},
+            )
+
+    def reply(self, command_id: str, action: str, dataset: str, *, accepted: bool, message: str) -> None:
+        """Acknowledge a command on the alert topic."""
+        detail = {"command": command_id, "action": action, "message": message}
+        reason = "accepted" if accepted else "refused"
+        number = self.number.get(dataset)
+        books = None if number is None else self.books(number)
+        self._announcer.reply(books, reason, detail)
+
+    def _close_at_full_price(self, runner: Runner | None, name: str, number: int, reason: str) -> None:
+        """Close an open run whose outcomes cannot be computed again: all that it reserved counts as spent."""
+        books = self._books[number]
+        slot = books.slots.get(name)
+        if slot is None or slot.state is not State.RUNNING:
+            return
+        self._dirty.add(number)
+        slot.signal(Signal.ENDED)
+        if runner is not None:
+            for series, until in slot.mutes.items():
+                if until == UNTIL_RUN_ENDS:
+                    runner.unmute(series)
+        lost = books.end_run_at_full_price(slot)
+        if runner is not None:
+            runner.retire(number, self._status(slot))
+        self._announcer.announce(
+            EventType.RUN_CLOSED, books, monitor=name, slot=slot, reason=reason, charge=lost
+        )
+
+    # -- specifications --------------------------------------------------------------------------------------
+
+    def reload(self, spec: ApplicationSpec) -> None:
+        """Go on with another specification at a barrier; nothing happens where it is the one in use.
+
+        Thresholds, mutes and pace hold from now on; what concerns noise and price from the next run on.
+
+        Raises
+        ------
+        ConfigError
+            The change needs a new application or a restart; nothing was changed.
+        """
+        names = [dataset.name for dataset in spec.datasets if dataset.name in self.number]
+        if len(names) != len(self.datasets):
+            message = "datasets cannot be removed while the service runs"
+            raise ConfigError([Problem(0, "datasets", message)])
+        wanted = {monitor.name: monitor for monitor in spec.monitors}
+        refusals = [
+            problem
+            for name, monitor in wanted.items()
+            if name in self.runners
+            for problem in _refusals(self.runners[name].spec, monitor)
+        ]
+        if refusals:
+            raise ConfigError(refusals)
+        for name in [name for name in self.runners if name not in wanted]:
+            self._remove(name)
+        for name, monitor in wanted.items():
+            if name not in self.runners:
+                self._add(monitor)
+                self._announcer.spec_changed(name, "added", monitor.hash(), [])
+            elif self.runners[name].spec != monitor:
+                self._change(self.runners[name], monitor)
+        self.spec = spec
+
+    def _add(self, spec: MonitorSpec, *, journal: bool = True) -> None:
+        covers = np.array([spec.covers(dataset.name) for dataset in self.datasets], dtype=np.bool_)
+        runner = _RUNNERS[type(spec.append)](self, spec, self.datasets, covers)
+        runner.reports_rejects = all(other.spec.topic != spec.topic for other in self.runners.values())
+        offset = self.next_offset(spec.topic)
+        if offset is not None:
+            runner.offset, runner.started = offset, True
+        self.runners[spec.name] = runner
+        if journal:
+            self._journal_spec(runner.plan, f"m/{spec.name}")
+
+    def _change(self, runner: Runner, spec: MonitorSpec) -> None:
+        old = runner.spec
+        fields = sorted(reload_kind(old, spec))
+        self._journal_spec(runner.plan, f"h/{runner.plan.hash}")
+        plan = Plan.of(spec)
+        runner.plans = [known for known in runner.plans if known.hash != plan.hash]
+        kept = {known.hash: index for index, known in enumerate(runner.plans)}
+        for number, books in self._books.items():
+            slot = books.slots.get(spec.name)
+            if slot is not None and slot.state is State.RUNNING and slot.plan is not None:
+                if slot.plan.hash == plan.hash:
+                    slot.plan = plan
+                runner.version[number] = kept.get(slot.plan.hash, len(runner.plans))
+        runner.plans.append(plan)
+        self._journal_spec(plan, f"m/{spec.name}")
+        self._announcer.spec_changed(spec.name, "changed", plan.hash, fields)
+
+    def _remove(self, name: str) -> None:
+        runner = self.runners[name]
+        for number, books in self._books.items():
+            slot = books.slots.get(name)
+            if slot is not None:
+                runner.forget_pending(number)
+                if slot.state is State.RUNNING:
+                    self.end_run(runner, number, "removed")
+        for number, part, _ in runner.save_pending():
+            self._records[f"p/{self.datasets[number].name}/{name}/{part}".encode()] = None
+        del self.runners[name]
+        self._records[f"m/{name}".encode()] = None
+        self._announcer.spec_changed(name, "removed", "", [])
+
+    def _journal_spec(self, plan: Plan, key: str) -> None:
+        self._records[key.encode()] = to_bytes(SpecRecord(VERSION, plan.hash, plan.spec.to_json()))
+
+
+_RUNNERS: Mapping[type, type[Runner]] = {type(None): Runner, Sweep: SweepRunner, Retry: RetryRunner}
+
+
+def _refusals(old: MonitorSpec, new: MonitorSpec) -> list[Problem]:
+    """Return what of a changed monitor cannot take effect while the application lives."""
+    fields = [name for name, kind in reload_kind(old, new).items() if kind is Reload.NEVER]
+    if type(old.append) is not type(new.append):
+        fields.append("append")
+    if old.datasets != new.datasets:
+        fields.append("datasets")
+    message = (
+        "cannot change in a live monitor: its runs are tied to it. Declare a monitor of another name instead"
+    )
+    return [Problem(0, f"monitors.{new.name}.{name}", message) for name in fields]

@@ -1,0 +1,177 @@
+"""Numbers and builds the released events of a shard, in the order in which things happened.
+
+The content comes from :mod:`stream_svt.monitor.released` alone; here it is put together from charged outcomes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from stream_svt.mechanisms.estimates import estimate, lower_bound
+from stream_svt.monitor.books import FOR_EVER, UNTIL_RUN_ENDS, Books, Slot
+from stream_svt.monitor.released import (
+    Alert,
+    EventType,
+    Lifecycle,
+    NoiseLaw,
+    Position,
+    ReleasedEvent,
+)
+from stream_svt.privacy.loss import Kind, to_float
+
+if TYPE_CHECKING:
+    from stream_svt.monitor.monitor_spec import MonitorSpec
+    from stream_svt.monitor.plan import Plan
+    from stream_svt.monitor.runner import Hit
+
+
+class Announcer:
+    """Events since the last commit, and the counters that number them.
+
+    ``sequence`` numbers all events of the shard, ``shard_events`` those about no dataset.
+    """
+
+    def __init__(self, application: str, shard: int) -> None:
+        self._application = application
+        self._shard = shard
+        self.sequence = 0
+        self.shard_events = 0
+        self.events: list[ReleasedEvent] = []
+
+    def take(self) -> list[ReleasedEvent]:
+        """Return the events since the last call."""
+        events, self.events = self.events, []
+        return events
+
+    def alert(self, books: Books, spec: MonitorSpec, plan: Plan, slot: Slot, hit: Hit, charge: int) -> None:
+        """Release a top whose charge is booked."""
+        mechanism, grid = plan.mechanism, plan.grid
+        branch = mechanism.branches[hit.branch]
+        correction = branch.correction(hit.attempt)
+        bound = lower_bound(
+            threshold=hit.threshold,
+            correction=correction,
+            gap=hit.gap,
+            query_rate=branch.rate,
+            threshold_noise=mechanism.threshold_noise,
+            beta=spec.beta,
+        )
+        guess = None
+        if bound is not None:
+            guess = estimate(
+                threshold=hit.threshold,
+                correction=correction,
+                gap=hit.gap,
+                query_noise=mechanism.query_noise,
+                query_rate=branch.rate,
+                threshold_noise=mechanism.threshold_noise,
+                threshold_rate=mechanism.threshold_rate,
+            ) * float(grid.granularity)
+        alert = Alert(
+            dataset=books.name,
+            monitor=spec.name,
+            series=hit.series,
+            query_id=hit.query_id,
+            position=Position(topic=spec.topic, partition=self._shard, offset=hit.offset, row=hit.row),
+            threshold=grid.real(hit.threshold),
+            correction=grid.real(correction),
+            gap=grid.real(hit.gap),
+            branch=branch.name,
+            attempt=hit.attempt + 1,
+            threshold_noise=NoiseLaw(
+                family=mechanism.threshold_noise.value,
+                scale=float(grid.granularity / mechanism.threshold_rate),
+            ),
+            query_noise=NoiseLaw(
+                family=mechanism.query_noise.value, scale=float(grid.granularity / branch.rate)
+            ),
+            estimate=guess,
+            bound=None if bound is None else grid.real(bound),
+            beta=float(spec.beta),
+            run=slot.run,
+            top=slot.run_tops,
+            account=books.account(charge),
+            spec_hash=plan.hash,
+        )
+        subject = books.name if hit.series is None else f"{books.name}/{hit.series}"
+        self._add(EventType.ALERT, books, spec.name, slot.run, subject, alert)
+
+    def run_started(self, books: Books, monitor: str, slot: Slot, charge: int) -> None:
+        """Announce a run whose threshold is charged."""
+        detail = {"tops_charge_left": to_float(slot.left, Kind.PURE)}
+        reason = "first" if slot.run == 1 else "resampled"
+        self.announce(
+            EventType.RUN_STARTED,
+            books,
+            monitor=monitor,
+            slot=slot,
+            reason=reason,
+            charge=charge,
+            detail=detail,
+        )
+
+    def muted(self, books: Books, monitor: str, slot: Slot, series: str, until_ms: int) -> None:
+        """Announce that the series of a top is muted: for good, until the run ends, or until a broker time."""
+        until = {FOR_EVER: "period", UNTIL_RUN_ENDS: "run"}.get(until_ms, until_ms)
+        detail = {"series": series, "until": until}
+        self.announce(EventType.MUTED, books, monitor=monitor, slot=slot, reason="top", detail=detail)
+
+    def announce(
+        self,
+        kind: EventType,
+        books: Books,
+        *,
+        reason: str,
+        monitor: str = "",
+        slot: Slot | None = None,
+        charge: int = 0,
+        detail: dict[str, Any] | None = None,
+    ) -> None:
+        """Announce anything else about a dataset, with its books."""
+        run = 0 if slot is None else slot.run
+        data = Lifecycle(
+            dataset=books.name,
+            monitor=monitor,
+            run=run,
+            reason=reason,
+            account=books.account(charge),
+            detail=detail or {},
+        )
+        self._add(kind, books, monitor, run, books.name, data)
+
+    def reply(self, books: Books | None, reason: str, detail: dict[str, Any]) -> None:
+        """Acknowledge a command."""
+        if books is None:
+            self.shard_event(EventType.COMMAND_REPLY, reason=reason, detail=detail)
+        else:
+            self.announce(EventType.COMMAND_REPLY, books, reason=reason, detail=detail)
+
+    def spec_changed(self, monitor: str, reason: str, spec_hash: str, fields: list[str]) -> None:
+        """Announce that a monitor was added, changed or removed."""
+        detail = {"spec_hash": spec_hash, "fields": fields}
+        self.shard_event(EventType.SPEC_CHANGED, monitor=monitor, reason=reason, detail=detail)
+
+    def shard_event(self, kind: EventType, *, reason: str, detail: dict[str, Any], monitor: str = "") -> None:
+        """Announce something about the shard as a whole."""
+        self.sequence += 1
+        self.shard_events += 1
+        data = Lifecycle(dataset="", monitor=monitor, run=0, reason=reason, account=None, detail=detail)
+        self.events.append(
+            ReleasedEvent(
+                type=kind,
+                id=f"{self._application}/shard-{self._shard}/{self.shard_events}",
+                sequence=self.sequence,
+                subject=f"shard-{self._shard}",
+                data=data,
+            )
+        )
+
+    def _add(
+        self, kind: EventType, books: Books, monitor: str, run: int, subject: str, data: Alert | Lifecycle
+    ) -> None:
+        self.sequence += 1
+        books.events += 1
+        event_id = f"{self._application}/{books.name}/{monitor}/{run}/{books.events}"
+        self.events.append(
+            ReleasedEvent(type=kind, id=event_id, sequence=self.sequence, subject=subject, data=data)
+        )

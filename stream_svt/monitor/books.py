@@ -1,0 +1,313 @@
+"""What one dataset holds: its ledger, its monitors' slots and the number of events released about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from stream_svt.errors import BudgetExceeded, ConfigError, Problem, UnreadableState
+from stream_svt.monitor.life_cycle import Signal, State, advance
+from stream_svt.monitor.plan import Plan
+from stream_svt.monitor.released import Account, DatasetView, MonitorView
+from stream_svt.monitor.snapshot import VERSION, DatasetRecord, SlotRecord, from_bytes, to_bytes
+from stream_svt.privacy.ledger import Ledger
+from stream_svt.privacy.loss import Kind, as_text, to_float, zcdp_adaptive, zcdp_general, zcdp_monotone
+
+if TYPE_CHECKING:
+    from stream_svt.monitor.datasets import DatasetSpec
+
+FOR_EVER = -1
+UNTIL_RUN_ENDS = -2
+
+
+@dataclass(slots=True)
+class Slot:
+    """One monitor on one dataset. ``left`` is what the open run may still spend, in epsilon units.
+
+    ``mutes`` maps a muted series to the clock (ms) at which it wakes, `FOR_EVER` or `UNTIL_RUN_ENDS`.
+    """
+
+    state: State = State.IDLE
+    stopped: bool = False
+    paused: bool = False
+    run: int = 0
+    plan: Plan | None = None
+    threshold_noise: int = field(default=0, repr=False)
+    salt_high: int = field(default=0, repr=False)
+    salt_low: int = field(default=0, repr=False)
+    left: int = 0
+    run_tops: int = 0
+    started_ms: int = 0
+    tops: int = 0
+    runs: int = 0
+    halts: int = 0
+    spent: int = 0
+    mutes: dict[str, int] = field(default_factory=dict)
+
+    def signal(self, signal: Signal) -> None:
+        """Go to the state that follows."""
+        self.state = advance(self.state, signal)
+
+    @property
+    def halted_by_branch(self) -> bool:
+        """Whether what is left pays the cheapest branch only."""
+        if self.plan is None or self.state is not State.RUNNING:
+            return False
+        charges = [branch.charge for branch in self.plan.mechanism.branches]
+        return len(charges) > 1 and self.left < max(charges)
+
+
+class Books:
+    """One dataset of the shard. Amounts are ledger units.
+
+    Parameters
+    ----------
+    spec
+        The declaration; its limit becomes the ledger's at the very first start and is then a fact of the state.
+    """
+
+    __slots__ = ("declared_limit", "events", "ledger", "name", "slots", "unit")
+
+    def __init__(self, spec: DatasetSpec) -> None:
+        self.name = spec.name
+        self.unit = spec.unit
+        self.declared_limit = spec.limit
+        self.ledger = Ledger(spec.kind, spec.limit)
+        self.events = 0
+        self.slots: dict[str, Slot] = {}
+
+    def slot(self, monitor: str) -> Slot:
+        """Return the slot of a monitor, a new one where it has none yet."""
+        slot = self.slots.get(monitor)
+        if slot is None:
+            slot = self.slots[monitor] = Slot()
+        return slot
+
+    def account(self, charge: int) -> Account:
+        """Return the books after a charge, for an event."""
+        kind = self.ledger.kind
+        return Account(
+            measure=kind.measure,
+            charge=to_float(charge, kind),
+            spent=to_float(self.ledger.spent, kind),
+            reserved=to_float(self.ledger.reserved, kind),
+            limit=to_float(self.ledger.limit, kind),
+        )
+
+    def admit(self, slot: Slot, plan: Plan, reserve: int) -> int | None:
+        """Open the books for a run: return what was charged for its threshold, None where nothing fits.
+
+        The run gets the plan's whole epsilon or, where the ledger cannot pay that, as much as it can: fewer tops,
+        and of several branches at least the cheapest. ``reserve`` units are left for other monitors. Under zCDP
+        the whole run is charged now, and nothing is admitted while another run is open.
+        """
+        mechanism = plan.mechanism
+        if self.ledger.kind is Kind.ZCDP:
+            price = zcdp_price(plan)
+            if self.ledger.run_open or price > self.ledger.available - reserve:
+                return None
+            self.ledger.open_run(price)
+            slot.left = mechanism.epsilon - mechanism.threshold_charge
+            slot.spent += price
+            return price
+        affordable = min(mechanism.epsilon, self.ledger.available - reserve)
+        shorter = mechanism if affordable == mechanism.epsilon else mechanism.shortened(affordable)
+        if shorter is None:
+            return None
+        try:
+            self.ledger.reserve(shorter.epsilon)
+        except BudgetExceeded:  # pragma: no cover - the amount was cut to what is available
+            return None
+        self.ledger.spend_reserved(shorter.threshold_charge)
+        slot.left = shorter.epsilon - shorter.threshold_charge
+        slot.spent += shorter.threshold_charge
+        return shorter.threshold_charge
+
+    def waits_for_other_run(self) -> bool:
+        """Whether a zCDP run is open, so that no other may be opened yet."""
+        return self.ledger.run_open
+
+    def charge_top(self, slot: Slot, charge: int) -> int:
+        """Pay for a top from the run's reservation; return what the ledger's total rose by."""
+        slot.left -= charge
+        if self.ledger.kind is Kind.ZCDP:
+            return 0
+        self.ledger.spend_reserved(charge)
+        slot.spent += charge
+        return charge
+
+    def end_run(self, slot: Slot) -> None:
+        """Close the run's books and overwrite its secrets: who reads the state later must not recompute noise."""
+        if self.ledger.kind is Kind.ZCDP:
+            self.ledger.close_run()
+        else:
+            self.ledger.release(slot.left)
+        slot.left = 0
+        slot.threshold_noise = slot.salt_high = slot.salt_low = 0
+        slot.mutes = {series: until for series, until in slot.mutes.items() if until != UNTIL_RUN_ENDS}
+
+    def end_run_at_full_price(self, slot: Slot) -> int:
+        """Close a run whose outcomes cannot be recomputed: what it reserved counts as spent. Return that amount."""
+        lost = 0
+        if self.ledger.kind is Kind.PURE:
+            lost = slot.left
+            self.ledger.spend_reserved(lost)
+            slot.spent += lost
+            slot.left = 0
+        self.end_run(slot)
+        return lost
+
+    def view(self, shard: int, monitors: list[str], queued: dict[str, int]) -> DatasetView:
+        """Return the released state of the dataset and of ``monitors``."""
+        kind = self.ledger.kind
+        return DatasetView(
+            dataset=self.name,
+            shard=shard,
+            unit=self.unit,
+            measure=kind.measure,
+            limit=to_float(self.ledger.limit, kind),
+            spent=to_float(self.ledger.spent, kind),
+            reserved=to_float(self.ledger.reserved, kind),
+            monitors=[
+                monitor_view(name, self.slots.get(name) or Slot(), kind, queued.get(name, 0))
+                for name in monitors
+            ],
+        )
+
+    def to_bytes(self) -> bytes:
+        """Return the state record."""
+        slots = {name: _slot_record(slot) for name, slot in self.slots.items()}
+        return to_bytes(
+            DatasetRecord(
+                VERSION, self.name, self.unit, self.declared_limit, self.ledger.to_bytes(), self.events, slots
+            )
+        )
+
+    @classmethod
+    def from_record(cls, spec: DatasetSpec, record: DatasetRecord, plans: dict[str, Plan]) -> Books:
+        """Return the books in a state record.
+
+        Raises
+        ------
+        ConfigError
+            The declaration's limit, measure or privacy unit is not the journaled one.
+        UnreadableState
+            A run is open under a specification that the state does not hold.
+        """
+        books = cls(spec)
+        books.ledger = Ledger.from_bytes(record.ledger)
+        books.declared_limit, books.events = record.declared_limit, record.events
+        _refuse_changed_declaration(spec, record, books.ledger)
+        for name, stored in record.slots.items():
+            slot = books.slots[name] = _slot(stored)
+            if slot.state is State.RUNNING:
+                if stored.spec_hash not in plans:
+                    message = (
+                        f"dataset {spec.name}, monitor {name}: run {slot.run} is open under specification "
+                        f"{stored.spec_hash}, which the state does not hold; the state is incomplete"
+                    )
+                    raise UnreadableState(message)
+                slot.plan = plans[stored.spec_hash]
+        return books
+
+
+def monitor_view(name: str, slot: Slot, kind: Kind, queued: int) -> MonitorView:
+    """Return the released state of one monitor on one dataset."""
+    return MonitorView(
+        monitor=name,
+        state="paused" if slot.paused else slot.state.value,
+        run=slot.run,
+        run_tops=slot.run_tops,
+        tops=slot.tops,
+        runs=slot.runs,
+        halts=slot.halts,
+        spent=to_float(slot.spent, kind),
+        run_left=to_float(slot.left, Kind.PURE),
+        muted=len(slot.mutes),
+        queued=queued,
+        top_branch_only=slot.halted_by_branch,
+    )
+
+
+def read_dataset(data: bytes, key: str) -> DatasetRecord:
+    """Return a stored record.
+
+    Raises
+    ------
+    UnreadableState
+        It cannot be decoded.
+    """
+    return from_bytes(DatasetRecord, data, key=key)
+
+
+def zcdp_price(plan: Plan) -> int:
+    """Return the rho units of one whole run (privacy contract, section 5)."""
+    mechanism = plan.mechanism
+    if not mechanism.monotonic:
+        return zcdp_general(mechanism.epsilon)
+    if len(mechanism.branches) > 1:
+        return zcdp_adaptive(mechanism.epsilon, mechanism.threshold_charge)
+    charge = mechanism.branches[0].charge
+    cutoff = (mechanism.epsilon - mechanism.threshold_charge) // charge
+    return zcdp_monotone(mechanism.threshold_charge, charge, cutoff)
+
+
+def _slot_record(slot: Slot) -> SlotRecord:
+    running = slot.state is State.RUNNING and slot.plan is not None
+    return SlotRecord(
+        state=slot.state.value,
+        stopped=slot.stopped,
+        paused=slot.paused,
+        run=slot.run,
+        spec_hash=slot.plan.hash if running and slot.plan else "",
+        threshold_noise=slot.threshold_noise,
+        salt_high=slot.salt_high,
+        salt_low=slot.salt_low,
+        left=slot.left,
+        run_tops=slot.run_tops,
+        started_ms=slot.started_ms,
+        tops=slot.tops,
+        runs=slot.runs,
+        halts=slot.halts,
+        spent=slot.spent,
+        mutes=list(slot.mutes.items()),
+    )
+
+
+def _slot(record: SlotRecord) -> Slot:
+    return Slot(
+        state=State(record.state),
+        stopped=record.stopped,
+        paused=record.paused,
+        run=record.run,
+        plan=None,
+        threshold_noise=record.threshold_noise,
+        salt_high=record.salt_high,
+        salt_low=record.salt_low,
+        left=record.left,
+        run_tops=record.run_tops,
+        started_ms=record.started_ms,
+        tops=record.tops,
+        runs=record.runs,
+        halts=record.halts,
+        spent=record.spent,
+        mutes=dict(record.mutes),
+    )
+
+
+def _refuse_changed_declaration(spec: DatasetSpec, record: DatasetRecord, ledger: Ledger) -> None:
+    field_name = f"datasets.{spec.name}"
+    if spec.unit != record.unit:
+        message = f"the privacy unit is journaled as '{record.unit}' and cannot change; declare a new dataset instead"
+        raise ConfigError([Problem(0, f"{field_name}.unit", message)])
+    if spec.kind is not ledger.kind:
+        message = f"the limit is journaled in {ledger.kind.measure}; the measure cannot change"
+        raise ConfigError([Problem(0, f"{field_name}.limit", message)])
+    if spec.limit not in (record.declared_limit, ledger.limit):
+        journaled = as_text(ledger.limit, ledger.kind)
+        message = (
+            f"the limit is journaled as {ledger.kind.measure} {journaled}, the file says "
+            f"{as_text(spec.limit, spec.kind)}. A limit is raised by an operator only: "
+            f"stream-svt control raise-budget --dataset {spec.name} --limit {as_text(spec.limit, spec.kind)}"
+        )
+        raise ConfigError([Problem(0, f"{field_name}.limit", message)])

@@ -1,0 +1,87 @@
+"""One version of a monitor's specification, ready to test: its mechanism, its lattice and its identity."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_svt.mechanisms.lattice import VALUE_LIMIT
+from stream_svt.mechanisms.sparse_vector import SparseVector
+from stream_svt.monitor.batch import QueryBatch
+
+if TYPE_CHECKING:
+    from stream_svt.monitor.monitor_spec import MonitorSpec
+
+_SAFE_NUMERATOR = 2**15
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """The lattice of a monitor: ``granularity`` real units a step, values clamped to [low, high] steps."""
+
+    granularity: Fraction
+    low: int
+    high: int
+
+    def values(self, batch: QueryBatch, first: int, last: int) -> NDArray[np.int64]:
+        """Return the lattice values of rows [first, last): floor(value / granularity) after clamping.
+
+        What is not a finite number becomes the lower bound, like any low value.
+        """
+        numerator, denominator = self.granularity.numerator, self.granularity.denominator
+        steps = batch.whole[first:last]
+        if numerator != 1 or denominator != 1:
+            if numerator >= _SAFE_NUMERATOR:
+                exact = [self.value(Fraction(int(number))) for number in steps]
+                steps = np.array(exact, dtype=np.int64)
+            else:
+                least = math.floor(self.low * self.granularity) - 1
+                most = math.ceil((self.high + 1) * self.granularity)
+                steps = np.clip(steps, least, most) * denominator // numerator
+        steps = np.clip(steps, self.low, self.high)
+        for row, number in batch.other.items():
+            if first <= row < last:
+                steps[row - first] = self.low if number is None else self.value(Fraction(number))
+        return steps
+
+    def value(self, number: Fraction) -> int:
+        """Return one lattice value."""
+        return min(max(math.floor(number / self.granularity), self.low), self.high)
+
+    def threshold(self, number: Fraction) -> int:
+        """Return a threshold in steps: the least step not below it."""
+        steps = math.ceil(number / self.granularity)
+        return min(max(steps, 1 - VALUE_LIMIT), VALUE_LIMIT - 1)
+
+    def real(self, steps: int) -> float:
+        """Return steps as real units, for reports."""
+        return float(steps * self.granularity)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a run is opened under; it keeps this until it ends, whatever the specification becomes."""
+
+    spec: MonitorSpec
+    hash: str
+    mechanism: SparseVector
+    grid: Grid
+    corrections: tuple[NDArray[np.int64], ...]
+
+    @classmethod
+    def of(cls, spec: MonitorSpec) -> Plan:
+        """Return the plan of a specification."""
+        mechanism = spec.mechanism()
+        low, high = spec.lattice_bounds
+        return cls(
+            spec=spec,
+            hash=spec.hash(),
+            mechanism=mechanism,
+            grid=Grid(spec.granularity, low, high),
+            corrections=tuple(np.array(branch.corrections, dtype=np.int64) for branch in mechanism.branches),
+        )

@@ -1,0 +1,201 @@
+"""Append on a stream: series whose last test was a bottom wait in a bounded queue and are tested again.
+
+A newer query of a waiting series replaces its value, keeps its place and attempt count, and gets no test of its
+own. Every ``every`` queries of the dataset the queue is tested once, oldest place first. A place is given up after
+its last attempt, beyond its lifetime, or when the queue is full and a newer one comes. None of this reads a value.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_svt.errors import MisuseError
+from stream_svt.monitor.datasets import DatasetSpec
+from stream_svt.monitor.monitor_spec import MonitorSpec
+from stream_svt.monitor.options import Retry
+from stream_svt.monitor.pending import RetryQueue, Waiting, place_name, read
+from stream_svt.monitor.runner import Hit, Host, Mask, Runner, Status, Tests, View
+
+
+class RetryRunner(Runner):
+    """A monitor with ``append: retry``. ``queues`` holds what waits, by dataset."""
+
+    def __init__(
+        self, host: Host, spec: MonitorSpec, datasets: list[DatasetSpec], covers: NDArray[np.bool_]
+    ) -> None:
+        super().__init__(host, spec, datasets, covers)
+        self.queues: dict[int, RetryQueue] = {}
+
+    @property
+    def rules(self) -> Retry:
+        """Attempts, lifetime, capacity and pace, as specified now."""
+        rules = self.spec.append
+        if not isinstance(rules, Retry):
+            message = f"monitor {self.name} has no retry queue"
+            raise MisuseError(message)
+        return rules
+
+    def queued(self, dataset: int) -> int:
+        """Return the number of series that wait."""
+        return len(self.queues.get(dataset, ()))
+
+    def forget_pending(self, dataset: int) -> None:
+        """Drop what waits: the lattice it was measured on is no longer the monitor's."""
+        queue = self.queues.get(dataset)
+        if queue is not None:
+            queue.places.clear()
+            queue.changed = True
+
+    def save_pending(self) -> list[tuple[int, int, bytes | None]]:
+        """Return (dataset, record number, record or None) for what changed since the last save."""
+        return [
+            (dataset, number, record)
+            for dataset, queue in self.queues.items()
+            if queue.changed
+            for number, record in queue.save()
+        ]
+
+    def restore_pending(self, dataset: int, records: list[tuple[int, bytes]], key: str) -> None:
+        """Take back what waited on a dataset."""
+        self.queues[dataset] = RetryQueue.restore(
+            [(number, read(data, key)) for number, data in sorted(records)]
+        )
+
+    # -- a batch ---------------------------------------------------------------------------------------------
+
+    def _tests(self, view: View, at: int, stop: int) -> int:
+        """Test rows [at, stop) on arrival or take them as news of a waiting series; sweep queues that are due.
+
+        Noise is drawn for all arrival tests at once; which of them are made is decided row by row.
+        """
+        batch = view.batch
+        datasets = batch.dataset[at:stop]
+        live: Mask = self.status[datasets] == Status.TESTABLE
+        if view.eligible is not None:
+            live &= view.eligible[at:stop]
+        reached = {
+            row: (gaps[:, k], int(thresholds[k]))
+            for rows, gaps, thresholds in self._candidates(view, at, live)
+            for k, row in enumerate(rows)
+        }
+        columns: dict[int, tuple[list[int], list[int]]] = {}
+        for row, dataset in enumerate(datasets.tolist(), start=at):
+            if not self.covers[dataset] or (view.eligible is not None and not view.eligible[row]):
+                continue
+            if self.status[dataset] == Status.WAITING:
+                self.host.open_run(self, dataset, int(view.clock[row]))
+            if self.status[dataset] == Status.PENDING:
+                return row
+            slot = self.host.slot(self, dataset)
+            if self.status[dataset] != Status.TESTABLE:
+                self.skip(slot.state.value, 1)
+                continue
+            queue = self.queues.setdefault(dataset, RetryQueue())
+            queue.count += 1
+            queue.changed = True
+            now = int(view.clock[row])
+            if self.is_muted(slot, batch.series[row] if batch.series else None, now):
+                self.skip("muted", 1)
+            else:
+                version = int(self.version[dataset])
+                if version not in columns:
+                    columns[version] = self._columns(view, version, at, stop)
+                values, thresholds = columns[version]
+                arrival = Waiting(
+                    offset=int(batch.offset[row]),
+                    row=int(batch.row[row]),
+                    value=values[row - at],
+                    threshold=thresholds[row - at],
+                    attempt=1,
+                    entered=int(batch.offset[row]),
+                    entered_ms=now,
+                    series=batch.series[row] if batch.series else None,
+                    query_id=batch.query_id[row],
+                )
+                self._arrive(dataset, queue, arrival, reached.get(row), now)
+            if queue.count % self.rules.every == 0 and self.status[dataset] == Status.TESTABLE:
+                self._sweep(dataset, queue, int(batch.offset[row]), now)
+        return stop
+
+    def _columns(self, view: View, version: int, at: int, stop: int) -> tuple[list[int], list[int]]:
+        """Return lattice values and thresholds of rows [at, stop) under a plan."""
+        everything = np.ones(stop - at, dtype=np.bool_)
+        values, thresholds = self._on_grid(view.batch, self.plans[version], at, everything)
+        return values.tolist(), np.broadcast_to(thresholds, stop - at).tolist()
+
+    def _arrive(
+        self,
+        dataset: int,
+        queue: RetryQueue,
+        arrival: Waiting,
+        reached: tuple[NDArray[np.int64], int] | None,
+        now: int,
+    ) -> None:
+        """Let a query replace its series' value in the queue, or test it and let it wait if it is a bottom."""
+        name = place_name(arrival.series, arrival.offset, arrival.row)
+        place = queue.places.get(name)
+        if place is not None:
+            place.offset, place.row, place.query_id = arrival.offset, arrival.row, arrival.query_id
+            place.value, place.threshold = arrival.value, arrival.threshold
+            return
+        self.tested += 1
+        branch = None if reached is None else self._branch(dataset, reached[0])
+        if reached is not None and branch is not None:
+            self._report(dataset, arrival, branch, int(reached[0][branch]), attempt=0, now=now)
+            return
+        if len(queue.places) >= self.rules.capacity:
+            del queue.places[next(iter(queue.places))]
+            self.skip("retry-overflow", 1)
+        queue.places[name] = arrival
+
+    def _report(self, dataset: int, place: Waiting, branch: int, gap: int, *, attempt: int, now: int) -> None:
+        """Hand a top to the engine."""
+        hit = Hit(
+            dataset=dataset,
+            branch=branch,
+            gap=gap,
+            threshold=place.threshold,
+            attempt=attempt,
+            offset=place.offset,
+            row=place.row,
+            series=place.series,
+            query_id=place.query_id,
+        )
+        self.host.top(self, hit, now)
+
+    def _sweep(self, dataset: int, queue: RetryQueue, offset: int, now: int) -> None:
+        """Test every waiting series once more, oldest place first."""
+        rules, slot = self.rules, self.host.slot(self, dataset)
+        lifetime = rules.lifetime
+        for name, place in list(queue.places.items()):
+            too_old = lifetime.offsets is not None and offset - place.entered > lifetime.offsets
+            too_late = lifetime.ms is not None and now - place.entered_ms > lifetime.ms
+            if too_old or too_late or self.is_muted(slot, place.series, now):
+                del queue.places[name]
+        waiting = list(queue.places.items())
+        if not waiting:
+            return
+        columns = np.array(
+            [(p.offset, p.row, p.value, p.threshold, p.attempt) for _, p in waiting], dtype=np.int64
+        ).T
+        tests = Tests(
+            np.full(len(waiting), dataset, dtype=np.int64),
+            np.ascontiguousarray(columns[0]),
+            np.ascontiguousarray(columns[1]),
+            np.ascontiguousarray(columns[2]),
+            np.ascontiguousarray(columns[3]),
+            np.ascontiguousarray(columns[4]),
+        )
+        chosen, gaps = self._reached(self.plan_of(dataset), tests)
+        fired = {index: gaps[:, k] for k, index in enumerate(chosen.tolist())}
+        for index, (name, place) in enumerate(waiting):
+            if self.status[dataset] != Status.TESTABLE:
+                return
+            branch = self._branch(dataset, fired[index]) if index in fired else None
+            attempt = place.attempt
+            place.attempt += 1
+            if branch is not None or place.attempt >= rules.attempts:
+                del queue.places[name]
+            if branch is not None:
+                self._report(dataset, place, branch, int(fired[index][branch]), attempt=attempt, now=now)

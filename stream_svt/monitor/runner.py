@@ -1,0 +1,578 @@
+"""One monitor over the datasets of a shard: a struct of arrays, stepped through batches of queries.
+
+Every dataset is a row of the arrays below; a batch is tested at once, with one draw of noise for each branch, and
+only what reached the noisy threshold is then handled one by one, in order. So a query costs the same whether the
+shard holds one dataset or a hundred thousand.
+
+A monitor stops at a row whose run has threshold noise that is not durable yet (*blocked*). It goes on from there
+once the shard has committed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_svt.errors import UnreadableState
+from stream_svt.monitor.batch import QueryBatch
+from stream_svt.monitor.books import FOR_EVER, UNTIL_RUN_ENDS, Slot
+from stream_svt.monitor.datasets import DatasetSpec
+from stream_svt.monitor.monitor_spec import MonitorSpec
+from stream_svt.monitor.pending import Block
+from stream_svt.monitor.plan import Plan
+
+Integers = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+_NEVER = np.iinfo(np.int64).max
+
+
+class Status(IntEnum):
+    """What a query of a dataset meets: it is skipped, opens a run, waits for durable noise, or is tested."""
+
+    SKIP = 0
+    WAITING = 1
+    PENDING = 2
+    TESTABLE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A test that reached its noisy threshold: what a released alert is made of."""
+
+    dataset: int
+    branch: int
+    gap: int
+    threshold: int
+    attempt: int
+    offset: int
+    row: int
+    series: str | None
+    query_id: str
+
+
+class Host(Protocol):
+    """What a runner asks of the engine: runs, charges and events."""
+
+    def open_run(self, runner: Runner, dataset: int, clock_ms: int) -> None:
+        """Open a run where the ledger admits one; sets the dataset's status either way."""
+        ...
+
+    def end_run(self, runner: Runner, dataset: int, reason: str) -> None:
+        """End the open run of a dataset; sets its status."""
+        ...
+
+    def top(self, runner: Runner, hit: Hit, clock_ms: int) -> None:
+        """Charge a top, release its alert, mute its series, and halt the run after its last one."""
+        ...
+
+    def draw(self, plan: Plan, runner: Runner, tests: Tests, branch: int) -> Integers:
+        """Return the query noise of every test for a branch."""
+        ...
+
+    def slot(self, runner: Runner, dataset: int) -> Slot:
+        """Return the slot of the monitor on a dataset."""
+        ...
+
+    def reject(self, runner: Runner, offset: int, reason: str) -> None:
+        """Refuse a record."""
+        ...
+
+
+@dataclass(slots=True, repr=False)
+class Tests:
+    """Queries to be tested, as columns; ``attempt`` counts from 0 and is one number for all or one for each."""
+
+    dataset: Integers
+    offset: Integers
+    row: Integers
+    value: Integers
+    threshold: Integers | int
+    attempt: Integers | int
+
+
+@dataclass(slots=True, repr=False)
+class View:
+    """A batch as one monitor sees it: from row ``start`` on, with the clock at each row.
+
+    ``eligible`` says which rows are queries for the monitor (None: all), ``markers`` which close a set of a
+    dataset it covers.
+    """
+
+    batch: QueryBatch
+    start: int
+    clock: Integers
+    eligible: Mask | None
+    markers: dict[int, str]
+
+
+_NO_ROWS = np.zeros(0, dtype=np.int64)
+
+
+class Runner:
+    """A monitor without append: every query is tested once.
+
+    Attributes
+    ----------
+    status, version, threshold_noise, salt_high, salt_low, deadline
+        Arrays over the datasets of the shard. ``version`` indexes ``plans``.
+    offset, row, clock_ms
+        The next query to look at, and the running maximum of the broker's timestamps before it.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        spec: MonitorSpec,
+        datasets: list[DatasetSpec],
+        covers: Mask,
+    ) -> None:
+        count = len(datasets)
+        self.host = host
+        self.covers = covers
+        self.covers_all = bool(covers.all())
+        self.status = np.where(covers, Status.WAITING, Status.SKIP).astype(np.uint8)
+        self.version = np.zeros(count, dtype=np.int16)
+        self.threshold_noise = np.zeros(count, dtype=np.int64)
+        self.salt_high = np.zeros(count, dtype=np.uint64)
+        self.salt_low = np.zeros(count, dtype=np.uint64)
+        self.deadline = np.full(count, _NEVER, dtype=np.int64)
+        self.plans: list[Plan] = [Plan.of(spec)]
+        self.offset = 0
+        self.row = 0
+        self.clock_ms = 0
+        self.started = False
+        self.paused = 0
+        self.reports_rejects = False
+        self.muted: dict[str, int] = {}
+        self.tested = 0
+        self.skipped: dict[str, int] = {}
+        self.periods: tuple[Integers, Integers] | None = None
+        if any(dataset.from_ms is not None for dataset in datasets):
+            begins = [0 if d.from_ms is None else d.from_ms for d in datasets]
+            ends = [_NEVER if d.until_ms is None else d.until_ms + (d.lateness_ms or 0) for d in datasets]
+            self.periods = np.array(begins, dtype=np.int64), np.array(ends, dtype=np.int64)
+
+    @property
+    def spec(self) -> MonitorSpec:
+        """The specification that new runs are opened under."""
+        return self.plan.spec
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that new runs are opened under."""
+        return self.plans[-1]
+
+    @property
+    def name(self) -> str:
+        """The monitor's name."""
+        return self.spec.name
+
+    @property
+    def blocked(self) -> bool:
+        """Whether some run waits for its threshold noise to become durable."""
+        return bool((self.status == Status.PENDING).any())
+
+    def plan_of(self, dataset: int) -> Plan:
+        """Return the plan of a dataset's open run."""
+        return self.plans[int(self.version[dataset])]
+
+    def use(self, dataset: int, slot: Slot, *, durable: bool) -> None:
+        """Take the open run of a slot into the arrays."""
+        plan = slot.plan
+        if plan is None:
+            message = "a slot without an open run cannot be tested"
+            raise AssertionError(message)
+        known = [index for index, candidate in enumerate(self.plans) if candidate.hash == plan.hash]
+        if not known:
+            self.plans.insert(0, plan)
+            self.version += 1
+            known = [0]
+        self.version[dataset] = known[-1]
+        self.threshold_noise[dataset] = slot.threshold_noise
+        self.salt_high[dataset] = slot.salt_high
+        self.salt_low[dataset] = slot.salt_low
+        every = plan.spec.resample_every
+        self.deadline[dataset] = _NEVER if every is None else slot.started_ms + every
+        self.status[dataset] = Status.TESTABLE if durable else Status.PENDING
+
+    def retire(self, dataset: int, status: Status) -> None:
+        """Forget the secrets of a run that ended."""
+        self.threshold_noise[dataset] = 0
+        self.salt_high[dataset] = self.salt_low[dataset] = 0
+        self.deadline[dataset] = _NEVER
+        self.status[dataset] = status
+
+    def mute(self, series: str) -> None:
+        """Count a mute of a series, so that batches are searched for it."""
+        self.muted[series] = self.muted.get(series, 0) + 1
+
+    def unmute(self, series: str) -> None:
+        """Take back a mute."""
+        if self.muted[series] == 1:
+            del self.muted[series]
+        else:
+            self.muted[series] -= 1
+
+    def skip(self, reason: str, count: int) -> None:
+        """Count queries that were not tested."""
+        if count:
+            self.skipped[reason] = self.skipped.get(reason, 0) + count
+
+    def is_muted(self, slot: Slot, series: str | None, clock_ms: int) -> bool:
+        """Tell whether a series of a slot is muted at a clock; a mute that ran out is dropped."""
+        if series is None:
+            return False
+        until = slot.mutes.get(series)
+        if until is None:
+            return False
+        if until in (FOR_EVER, UNTIL_RUN_ENDS) or clock_ms < until:
+            return True
+        del slot.mutes[series]
+        self.unmute(series)
+        return False
+
+    def queued(self, dataset: int) -> int:  # noqa: ARG002 - without append nothing waits
+        """Return the number of queries of a dataset that wait for another test."""
+        return 0
+
+    def forget_pending(self, dataset: int) -> None:
+        """Drop what waits for another test."""
+
+    def save_pending(self) -> list[tuple[int, int, bytes | None]]:
+        """Return (dataset, record number, record or None) for what changed since the last save."""
+        return []
+
+    def restore_pending(self, dataset: int, records: list[tuple[int, bytes]], key: str) -> None:
+        """Take back what waited on a dataset."""
+        message = (
+            f"state records {key}/* of dataset {dataset} belong to a monitor with append; this one has none"
+        )
+        raise UnreadableState(message)
+
+    # -- a batch ---------------------------------------------------------------------------------------------
+
+    def advance(self, batch: QueryBatch) -> bool:
+        """Consume the batch from where the monitor stands; False where it is blocked before the end."""
+        view = self._view(batch)
+        at, size = view.start, len(batch)
+        self._open_waiting(view, at, size)  # all at once, so that one commit makes them durable
+        while True:
+            stop = self._boundary(view, at)
+            at = self._tests(view, at, stop)
+            if at < stop or not self._happen(view, at):
+                self._stop_at(view, at)
+                return False
+            if at >= size:
+                break
+            at += at in view.markers
+        if size > view.start:
+            self.clock_ms = int(view.clock[-1])
+        self.offset, self.row = batch.end, 0
+        return True
+
+    def _view(self, batch: QueryBatch) -> View:
+        """Return the batch as this monitor sees it."""
+        start = 0
+        if self.offset > batch.first or self.row > 0:
+            start = int(np.searchsorted(batch.offset, self.offset))
+            while start < len(batch) and batch.offset[start] == self.offset and batch.row[start] < self.row:
+                start += 1
+        clock = batch.timestamp_ms.copy()
+        if start < len(batch):
+            clock[start] = max(self.clock_ms, int(clock[start]))
+            np.maximum.accumulate(clock[start:], out=clock[start:])
+        eligible = self._eligible(batch, start, clock)
+        markers = {
+            row: name
+            for row, name in batch.markers.items()
+            if row >= start and self.covers[batch.dataset[row]]
+        }
+        return View(batch, start, clock, eligible, markers)
+
+    def _eligible(self, batch: QueryBatch, start: int, clock: Integers) -> Mask | None:
+        """Return which rows are queries for this monitor; None where all are."""
+        if self.covers_all and not batch.markers and not batch.monitor and self.periods is None:
+            return None
+        eligible: Mask = self.covers[batch.dataset]
+        eligible[list(batch.markers)] = False
+        for row, name in batch.monitor.items():
+            if name != self.name:
+                eligible[row] = False
+        if self.periods is not None:
+            begins, ends = self.periods
+            inside = (clock >= begins[batch.dataset]) & (clock < ends[batch.dataset])
+            outside = np.flatnonzero(eligible & ~inside)
+            outside = outside[outside >= start]
+            self.skip("outside-period", len(outside))
+            if self.reports_rejects:
+                for row in outside.tolist():
+                    self.host.reject(self, int(batch.offset[row]), "outside-period")
+            eligible &= inside
+        return eligible
+
+    def _stop_at(self, view: View, at: int) -> None:
+        """Remember row ``at`` as the next one."""
+        if at > view.start:
+            self.clock_ms = int(view.clock[at - 1])
+        self.offset, self.row = int(view.batch.offset[at]), int(view.batch.row[at])
+
+    def _open_waiting(self, view: View, first: int, last: int) -> None:
+        """Open runs for datasets that have a query in rows [first, last) and no run, in order of appearance."""
+        waiting = self.status[view.batch.dataset[first:last]] == Status.WAITING
+        if view.eligible is not None:
+            waiting &= view.eligible[first:last]
+        if not waiting.any():
+            return
+        rows = np.flatnonzero(waiting) + first
+        _, appearance = np.unique(view.batch.dataset[rows], return_index=True)
+        for row in rows[np.sort(appearance)].tolist():
+            self.host.open_run(self, int(view.batch.dataset[row]), int(view.clock[row]))
+
+    def _boundary(self, view: View, at: int) -> int:
+        """Return the next row from ``at`` on before which something happens; the batch's size where nothing does."""
+        due = self._resample_due(view, at)
+        return len(view.batch) if len(due) == 0 else at + int(due[0])
+
+    def _resample_due(self, view: View, at: int) -> Integers:
+        """Return the queries from ``at`` on (counted from it) that meet a run past its scheduled end."""
+        if self.spec.resample_every is None:
+            return _NO_ROWS
+        datasets = view.batch.dataset[at:]
+        due = (view.clock[at:] >= self.deadline[datasets]) & (self.status[datasets] == Status.TESTABLE)
+        if view.eligible is not None:
+            due &= view.eligible[at:]
+        return np.flatnonzero(due)
+
+    def _happen(self, view: View, at: int) -> bool:
+        """Carry out what happens before row ``at``; False where durable noise is needed first."""
+        due = self._resample_due(view, at)
+        if len(due) and due[0] == 0:
+            now = int(view.clock[at])
+            for dataset in np.unique(view.batch.dataset[at:][due]).tolist():
+                if self.deadline[dataset] <= now:
+                    self.host.end_run(self, dataset, "schedule")
+                    self.host.open_run(self, dataset, now)
+        return True
+
+    # -- tests on arrival ------------------------------------------------------------------------------------
+
+    def _tests(self, view: View, at: int, stop: int) -> int:
+        """Test rows [at, stop) once; return the row reached, before ``stop`` where a run is not durable yet."""
+        self._open_waiting(view, at, stop)
+        datasets = view.batch.dataset[at:stop]
+        status = self.status[datasets]
+        eligible = None if view.eligible is None else view.eligible[at:stop]
+        pending = status == Status.PENDING
+        if eligible is not None:
+            pending &= eligible
+        if pending.any():
+            stop = at + int(pending.argmax())
+            datasets, status = datasets[: stop - at], status[: stop - at]
+            eligible = None if eligible is None else eligible[: stop - at]
+        live = status == Status.TESTABLE
+        if not live.all():
+            idle = ~live & self.covers[datasets]
+            live = live if eligible is None else live & eligible
+            self._count_idle(datasets[idle if eligible is None else idle & eligible])
+        elif eligible is not None:
+            live &= eligible
+        skips = [("muted", self._silence(view, at, live))] if self.muted else []
+        reached, tops = self._resolve(view, at, stop, live, skips)
+        live = live[: reached - at]
+        for reason, rows in skips:
+            self.skip(reason, int((rows < reached).sum()))
+        self.tested += int(live.sum())
+        self._tested(view, at, live, tops)
+        return reached
+
+    def _tested(self, view: View, at: int, live: Mask, tops: list[int]) -> None:
+        """Take note of which rows from ``at`` on were tested and which of them are tops."""
+
+    def _count_idle(self, datasets: Integers) -> None:
+        """Count the queries of datasets that are not tested now, by reason."""
+        for dataset, count in zip(*np.unique(datasets, return_counts=True), strict=True):
+            self.skip(self.host.slot(self, int(dataset)).state.value, int(count))
+
+    def _silence(self, view: View, at: int, live: Mask) -> Integers:
+        """Take the queries of muted series out of ``live``; return their rows."""
+        if not view.batch.series:
+            return _NO_ROWS
+        muted, dataset, clock = self.muted, view.batch.dataset, view.clock
+        names = view.batch.series[at : at + len(live)]
+        rows = []
+        for row in [at + k for k, name in enumerate(names) if name in muted]:
+            if live[row - at] and self.is_muted(
+                self.host.slot(self, int(dataset[row])), names[row - at], int(clock[row])
+            ):
+                live[row - at] = False
+                rows.append(row)
+        return np.array(rows, dtype=np.int64)
+
+    def _resolve(
+        self, view: View, at: int, stop: int, live: Mask, skips: list[tuple[str, Integers]]
+    ) -> tuple[int, list[int]]:
+        """Handle the tests of ``live`` that reached the threshold, in order; return the row reached and the tops.
+
+        Rows that an earlier top of the segment mutes or that meet an ended run leave ``live`` and go to ``skips``.
+        """
+        batch, tops = view.batch, list[int]()
+        for rows, gaps, threshold in self._candidates(view, at, live):
+            for k, row in enumerate(rows):
+                if row >= stop:
+                    break
+                if not live[row - at]:
+                    continue
+                dataset = int(batch.dataset[row])
+                branch = self._branch(dataset, gaps[:, k])
+                if branch is None:
+                    continue
+                hit = Hit(
+                    dataset=dataset,
+                    branch=branch,
+                    gap=int(gaps[branch, k]),
+                    threshold=int(threshold[k]),
+                    attempt=0,
+                    offset=int(batch.offset[row]),
+                    row=int(batch.row[row]),
+                    series=batch.series[row] if batch.series else None,
+                    query_id=batch.query_id[row],
+                )
+                tops.append(row)
+                self.host.top(self, hit, int(view.clock[row]))
+                stop = self._after_top(view, at, stop, row, hit, live, skips)
+        return stop, tops
+
+    def _candidates(self, view: View, at: int, live: Mask) -> list[tuple[list[int], Integers, Integers]]:
+        """Return (rows, gaps, thresholds) of the tests in ``live`` that reach the threshold at some branch.
+
+        One entry, in order of rows: tests of different plans are merged.
+        """
+        tests, rows = self.tests(view, at, live)
+        if len(tests.dataset) == 0:
+            return []
+        versions = self.version[tests.dataset]
+        if (versions == versions[0]).all():
+            plan = self.plans[int(versions[0])]
+            tests.value, tests.threshold = self._on_grid(view.batch, plan, at, live)
+            chosen, gaps = self._reached(plan, tests)
+            thresholds = np.broadcast_to(tests.threshold, len(tests.dataset))[chosen]
+            return [(rows[chosen].tolist(), gaps, thresholds)]
+        found: list[tuple[int, Integers, int]] = []
+        most = max(len(plan.mechanism.branches) for plan in self.plans)
+        for version in np.unique(versions).tolist():
+            plan, mine = self.plans[version], live.copy()
+            mine[rows[versions != version] - at] = False
+            part, part_rows = self.tests(view, at, mine)
+            part.value, part.threshold = self._on_grid(view.batch, plan, at, mine)
+            chosen, gaps = self._reached(plan, part)
+            thresholds = np.broadcast_to(part.threshold, len(part.dataset))[chosen]
+            padded = np.full((most, len(chosen)), -1, dtype=np.int64)
+            padded[: len(gaps)] = gaps
+            found.extend(zip(part_rows[chosen].tolist(), padded.T, thresholds.tolist(), strict=True))
+        found.sort(key=lambda entry: entry[0])
+        if not found:
+            return []
+        columns = np.array([gaps for _, gaps, _ in found]).T
+        return [([row for row, _, _ in found], columns, np.array([t for _, _, t in found]))]
+
+    def tests(self, view: View, at: int, live: Mask) -> tuple[Tests, Integers]:
+        """Return the tests of ``live`` and their rows; values and thresholds are still to be set."""
+        batch = view.batch
+        if live.all():
+            part = slice(at, at + len(live))
+            rows = np.arange(part.start, part.stop)
+            return Tests(batch.dataset[part], batch.offset[part], batch.row[part], _NO_ROWS, 0, 0), rows
+        rows = np.flatnonzero(live) + at
+        return Tests(batch.dataset[rows], batch.offset[rows], batch.row[rows], _NO_ROWS, 0, 0), rows
+
+    def _on_grid(self, batch: QueryBatch, plan: Plan, at: int, live: Mask) -> tuple[Integers, Integers | int]:
+        """Return lattice values and thresholds of the tests in ``live``."""
+        values = plan.grid.values(batch, at, at + len(live))
+        common = plan.grid.threshold(self.spec.threshold)
+        whole = bool(live.all())
+        if not batch.threshold:
+            return (values if whole else values[live]), common
+        thresholds = np.full(len(live), common, dtype=np.int64)
+        for row, threshold in batch.threshold.items():
+            if at <= row < at + len(live):
+                thresholds[row - at] = plan.grid.threshold(threshold)
+        return (values, thresholds) if whole else (values[live], thresholds[live])
+
+    def _reached(self, plan: Plan, tests: Tests) -> tuple[Integers, Integers]:
+        """Return which tests reach the noisy threshold at some branch, and their gaps at every branch."""
+        gaps = plan.mechanism.branch_gaps(
+            tests.value,
+            tests.threshold,
+            self.threshold_noise[tests.dataset],
+            tests.attempt,
+            lambda branch: self.host.draw(plan, self, tests, branch),
+        )
+        best = gaps[0] if len(gaps) == 1 else gaps.max(axis=0)
+        chosen = np.flatnonzero(best >= 0)
+        return chosen, gaps[:, chosen]
+
+    def _branch(self, dataset: int, gaps: Integers) -> int | None:
+        """Return the first branch that fired and that the run can still pay."""
+        left = self.host.slot(self, dataset).left
+        for number, branch in enumerate(self.plan_of(dataset).mechanism.branches):
+            if gaps[number] >= 0 and branch.charge <= left:
+                return number
+        return None
+
+    def _after_top(
+        self,
+        view: View,
+        at: int,
+        stop: int,
+        row: int,
+        hit: Hit,
+        live: Mask,
+        skips: list[tuple[str, Integers]],
+    ) -> int:
+        """Take what a top changes for later rows out of ``live``; return where the segment ends now."""
+        dataset = hit.dataset
+        later = np.flatnonzero(view.batch.dataset[row + 1 : stop] == dataset) + row + 1
+        if view.eligible is not None:
+            later = later[view.eligible[later]]
+        if len(later) == 0:
+            return stop
+        if self.status[dataset] == Status.WAITING:
+            self.host.open_run(self, dataset, int(view.clock[later[0]]))
+        slot = self.host.slot(self, dataset)
+        if self.status[dataset] == Status.PENDING:
+            return int(later[0])
+        reason = slot.state.value
+        if self.status[dataset] == Status.TESTABLE:
+            reason = "muted"
+            later = np.array(
+                [
+                    k
+                    for k in later.tolist()
+                    if view.batch.series
+                    and view.batch.series[k] == hit.series
+                    and self.is_muted(slot, hit.series, int(view.clock[k]))
+                ],
+                dtype=np.int64,
+            )
+        later = later[live[later - at]]
+        live[later - at] = False
+        skips.append((reason, later))
+        return stop
+
+
+def block_of(view: View, rows: Integers, values: Integers, thresholds: Integers) -> Block:
+    """Return rows of a batch as a block that can wait."""
+    batch, chosen = view.batch, rows.tolist()
+    return Block(
+        batch.offset[rows],
+        batch.row[rows],
+        values,
+        thresholds,
+        [batch.series[row] if batch.series else None for row in chosen],
+        [batch.query_id[row] for row in chosen],
+    )

@@ -1,0 +1,124 @@
+"""Engine state as bytes and back: the plain form of the records on the state topic.
+
+Records, by key:
+
+- ``d/<dataset>``: ledger and monitors of a dataset (:class:`DatasetRecord`);
+- ``m/<monitor>``: the monitor's specification as last applied;
+- ``h/<hash>``: an older specification under which a run is still open;
+- ``p/<dataset>/<monitor>/<number>``: queries waiting for another test (:class:`PendingRecord`).
+
+Every record starts with its format version; a version this code does not know is refused, never guessed.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+
+from stream_svt.errors import UnreadableState
+
+VERSION = 1
+
+
+class SlotRecord(msgspec.Struct, array_like=True):
+    """One monitor on one dataset. ``threshold_noise`` and the salts are secret; 0 once the run is closed."""
+
+    state: str
+    stopped: bool
+    paused: bool
+    run: int
+    spec_hash: str
+    threshold_noise: int
+    salt_high: int
+    salt_low: int
+    left: int
+    run_tops: int
+    started_ms: int
+    tops: int
+    runs: int
+    halts: int
+    spent: int
+    mutes: list[tuple[str, int]]
+
+
+class DatasetRecord(msgspec.Struct, array_like=True):
+    """One dataset: its books, its number of released events and its monitors."""
+
+    version: int
+    name: str
+    unit: str
+    declared_limit: int
+    ledger: bytes
+    events: int
+    slots: dict[str, SlotRecord]
+
+
+class PendingRecord(msgspec.Struct, array_like=True):
+    """Queries of one set or retry queue that wait for another test; numbers are little-endian int64 bytes.
+
+    ``count`` is the number of queries the retry queue has seen, ``opened_ms`` the clock when the set opened.
+    """
+
+    version: int
+    set_id: str | None
+    count: int
+    opened_ms: int
+    offset: bytes
+    row: bytes
+    value: bytes
+    threshold: bytes
+    attempt: bytes
+    entered: bytes
+    entered_ms: bytes
+    series: list[str | None]
+    query_id: list[str]
+
+
+class ProgressRecord(msgspec.Struct, array_like=True):
+    """Where every monitor stands in its topic: (offset, row, clock in ms), and the shard's counters."""
+
+    version: int
+    sequence: int
+    shard_events: int
+    positions: dict[str, tuple[int, int, int]]
+
+
+class SpecRecord(msgspec.Struct, array_like=True):
+    """A monitor's specification as JSON, and its hash when it was written."""
+
+    version: int
+    hash: str
+    spec: str
+
+
+Record = TypeVar("Record", DatasetRecord, PendingRecord, ProgressRecord, SpecRecord)
+
+_ENCODER = msgspec.msgpack.Encoder()
+
+
+def to_bytes(record: DatasetRecord | PendingRecord | ProgressRecord | SpecRecord) -> bytes:
+    """Return the record's plain bytes."""
+    return _ENCODER.encode(record)
+
+
+def from_bytes(kind: type[Record], data: bytes, *, key: str) -> Record:
+    """Return the record in ``data``.
+
+    Raises
+    ------
+    UnreadableState
+        The bytes are not such a record, or of a format version this release does not know.
+    """
+    try:
+        record = msgspec.msgpack.decode(data, type=kind)
+    except msgspec.DecodeError:
+        message = f"state record {key} cannot be decoded; the shard stops rather than start afresh"
+        raise UnreadableState(message) from None
+    if record.version != VERSION:
+        message = (
+            f"state record {key} has format {record.version}, this release reads format {VERSION}; "
+            "use the release that wrote it"
+        )
+        raise UnreadableState(message)
+    return record

@@ -1,0 +1,124 @@
+"""Plays queries through an engine with any batching and any crashes, and collects what became durable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+
+import numpy as np
+
+from stream_svt.monitor.batch import QueryBatch
+from stream_svt.monitor.engine import Commit, Engine
+from stream_svt.monitor.released import ReleasedEvent
+from stream_svt.monitor.spec import ApplicationSpec
+
+KEY = bytes(range(32))
+
+
+def constant_entropy(count: int) -> bytes:
+    """Return bytes that are always the same: every run then draws the same noise, whenever it is opened."""
+    return (b"\x9d\x31\x5a\xc4\x77\x02\xee\x18" * (count // 8 + 1))[:count]
+
+
+@dataclass(frozen=True)
+class Query:
+    """One query or, with ``closes``, the marker that closes its set."""
+
+    dataset: int
+    value: int | Decimal | None
+    series: str | None = None
+    set_id: str | None = None
+    closes: bool = False
+    time_ms: int = 0
+    threshold: int | None = None
+
+
+def batch_of(topic: str, queries: Sequence[Query], first: int, last: int) -> QueryBatch:
+    """Return queries [first, last) of a topic as a batch; a query's index is its offset."""
+    from fractions import Fraction
+
+    part = queries[first:last]
+    whole = [q.value if isinstance(q.value, int) else 0 for q in part]
+    return QueryBatch(
+        topic=topic,
+        first=first,
+        end=last,
+        offset=np.arange(first, last, dtype=np.int64),
+        row=np.zeros(len(part), dtype=np.int64),
+        timestamp_ms=np.array([q.time_ms for q in part], dtype=np.int64),
+        dataset=np.array([q.dataset for q in part], dtype=np.int64),
+        whole=np.array(whole, dtype=np.int64),
+        other={k: q.value for k, q in enumerate(part) if not isinstance(q.value, int) and not q.closes},
+        series=[q.series for q in part],
+        set_id=[q.set_id for q in part],
+        threshold={k: Fraction(q.threshold) for k, q in enumerate(part) if q.threshold is not None},
+        markers={k: q.set_id or "" for k, q in enumerate(part) if q.closes},
+        query_id=[f"q{first + k}" for k in range(len(part))],
+    )
+
+
+@dataclass
+class Play:
+    """An engine and the store it would have on Kafka. `crash` throws the engine away and loads the store."""
+
+    spec: ApplicationSpec
+    entropy: Callable[[int], bytes] = constant_entropy
+    records: dict[bytes, bytes] = field(default_factory=dict)
+    progress: bytes | None = None
+    events: list[ReleasedEvent] = field(default_factory=list)
+    commits: list[Commit] = field(default_factory=list)
+    barriers: int = 0
+
+    def __post_init__(self) -> None:
+        self.engine = self._new()
+        for topic in self.engine.topics():
+            self.engine.begin(topic, 0)
+
+    def _new(self) -> Engine:
+        return Engine(
+            self.spec,
+            shard=0,
+            datasets=[dataset.name for dataset in self.spec.datasets],
+            key=KEY,
+            entropy=self.entropy,
+        )
+
+    def crash(self) -> None:
+        """Lose everything since the last commit."""
+        self.engine = self._new()
+        self.engine.load(self.records, self.progress)
+        for topic in self.engine.topics():
+            if self.engine.next_offset(topic) is None:
+                self.engine.begin(topic, 0)
+
+    def commit(self) -> Commit:
+        """Make durable what the engine holds."""
+        commit = self.engine.take_commit()
+        for key, data in commit.records.items():
+            if data is None:
+                self.records.pop(key, None)
+            else:
+                self.records[key] = data
+        self.progress = commit.progress
+        self.events.extend(commit.events)
+        self.commits.append(commit)
+        self.engine.committed()
+        return commit
+
+    def feed(self, topic: str, queries: Sequence[Query], last: int) -> None:
+        """Step through queries up to ``last``, committing where the engine asks for it."""
+        first = self.engine.next_offset(topic) or 0
+        batch = batch_of(topic, queries, first, last)
+        while True:
+            step = self.engine.step(batch)
+            if step.done:
+                return
+            self.barriers += 1
+            self.commit()
+
+    def play(self, topic: str, queries: Sequence[Query]) -> list[ReleasedEvent]:
+        """Step through all queries at once, commit, and return all events."""
+        self.feed(topic, queries, len(queries))
+        self.commit()
+        return self.events
