@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from stream_svt.monitor.quantities import (
     DatasetName,
@@ -83,6 +83,8 @@ _PERIODS = {"{iso_week}": timedelta(weeks=1), "{date}": timedelta(days=1)}
 
 class DatasetDeclaration(Strict):
     """One or more private datasets that share limit and unit; each has a ledger of its own."""
+
+    model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": [form]} for form in _FORMS]})
 
     name: DatasetName | None = Field(
         default=None, description="The name of one dataset: the key of its queries."

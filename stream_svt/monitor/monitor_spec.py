@@ -48,10 +48,17 @@ from stream_svt.monitor.quantities import (
     Text,
     TopicName,
     Whole,
+    found,
     one_of,
 )
 from stream_svt.monitor.yaml_source import Strict, several
 from stream_svt.privacy.loss import Kind, to_units, zcdp_adaptive, zcdp_general, zcdp_monotone
+
+
+def _pair(value: object) -> object:
+    if isinstance(value, list | tuple) and len(value) == 2:
+        return value
+    raise ValueError(f"expected [low, high], such as [0, 100000], found {found(value)}")
 
 
 class MonitorSpec(Strict):
@@ -90,6 +97,7 @@ class MonitorSpec(Strict):
     )
     bounds: Annotated[
         tuple[Exact, Exact],
+        BeforeValidator(_pair),
         WithJsonSchema({"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2}),
     ] = Field(
         description="[low, high] in real units. Values are clamped to them, and what is no number counts "

@@ -33,7 +33,10 @@ _DURATION_PART = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(ms|s|m|h|d|w)", re.ASCII)
 _MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _LONGEST_MS = 100 * 365 * 86_400_000
 
-_RATIO_TEXT = {"type": "string", "pattern": r"^[-+]?[0-9]*\.?[0-9]*([eE][-+]?[0-9]+)?( ?/ ?[0-9]+)?$"}
+_RATIO_TEXT = {
+    "type": "string",
+    "pattern": r"^[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?( ?/ ?[0-9]+)?$",
+}
 DURATION_SCHEMA = {"type": "string", "pattern": r"^([0-9]+(\.[0-9]+)?(ms|s|m|h|d|w))+$"}
 
 

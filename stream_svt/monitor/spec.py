@@ -301,8 +301,10 @@ def _notes(document: Document, datasets: _Datasets, monitors: _Monitors) -> list
         for name, message in monitor.notes():
             path = ("monitors", index, name)
             notes.append(Problem(document.line(path), f"monitors[{index}].{name}", message))
-    for position in sorted({declared for _, declared in datasets.values()}):
-        mine = [dataset for dataset, declared in datasets.values() if declared == position]
+    declared: dict[int, list[DatasetSpec]] = {}
+    for dataset, position in datasets.values():
+        declared.setdefault(position, []).append(dataset)
+    for position, mine in declared.items():
         users = {monitor.name for _, monitor in monitors if any(monitor.covers(one.name) for one in mine)}
         line = document.line(("datasets", position))
         if not users:
@@ -310,8 +312,7 @@ def _notes(document: Document, datasets: _Datasets, monitors: _Monitors) -> list
         elif mine[0].kind is Kind.ZCDP and len(users) > 1:
             message = (
                 f"with rho one run at most is open on a dataset: its {len(users)} monitors take turns, "
-                f"and each waits "
-                "until the other's run ends"
+                "and each waits until the other's run ends"
             )
             notes.append(Problem(line, f"datasets[{position}].limit", message))
     return notes

@@ -114,11 +114,14 @@ class Document:
             return None
 
     def _report_detail(self, model: type[BaseModel], prefix: Path, detail: ErrorDetails) -> None:
-        place = self._present(prefix, detail["loc"])
+        place = self._written(prefix, detail["loc"])
         kind, context = detail["type"], detail.get("ctx", {})
         if kind == "several":
             for name, message in context["problems"]:
-                self.report(self._present(prefix, (*detail["loc"], *name.split("."))), message)
+                steps = tuple(name.split(".")) if name else ()
+                inner = self._written(place, steps)
+                # The name of a key that is not written is still worth showing.
+                self.report((*place, *steps) if inner == place else inner, message)
         elif kind == "extra_forbidden":
             known = _known_keys(model, detail["loc"][:-1])
             key = str(detail["loc"][-1])
@@ -130,14 +133,12 @@ class Document:
         else:
             self.report(place, _message(kind, context, detail))
 
-    def _present(self, prefix: Path, loc: tuple[str | int, ...]) -> Path:
+    def _written(self, prefix: Path, loc: tuple[str | int, ...]) -> Path:
         """Return the part of a pydantic location that stands in the file, without the tags of unions."""
         place = prefix
         for step in loc:
             if (*place, step) in self.lines:
                 place = (*place, step)
-        if loc and place == prefix and isinstance(loc[0], str):
-            return (*place, loc[0])  # the name of an absent key is still worth showing
         return place
 
 
@@ -221,6 +222,9 @@ class _Reader:
                 self._document.problems.append(Problem(line, path_text(path), "a key must be a plain word"))
                 continue
             key = key_node.value
+            if key == "<<":
+                self._document.problems.append(Problem(line, path_text(path), "merge keys are not supported"))
+                continue
             place = (*path, key)
             if key in result:
                 first = self._document.lines[place]
@@ -316,7 +320,8 @@ def _message(kind: str, context: dict[str, Any], detail: ErrorDetails) -> str:
         quotes = ": put it in quotes" if kind == "string_type" and not isinstance(value, dict | list) else ""
         return f"expected {expected}, found {found(value)}{quotes}"
     if kind in {"too_short", "too_long"}:
-        return (
-            f"{detail['msg'].replace('Tuple', 'the list').replace('List', 'the list')}, found {found(value)}"
+        bound = (
+            f"at least {context['min_length']}" if kind == "too_short" else f"at most {context['max_length']}"
         )
+        return f"expected {bound} in the list, found {context['actual_length']}"
     return f"{detail['msg']}, found {found(value)}"
