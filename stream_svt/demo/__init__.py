@@ -1,0 +1,12 @@
+"""Private monitoring on real data, live, in a minute.
+
+Four processes: a Kafka broker, the producer that knows the data, the service, and this one, which shows
+what is released. The screen reads the alert topic (committed records only) and the status API; true counts
+appear on it only where it says so.
+"""
+
+from __future__ import annotations
+
+from stream_svt.demo.session import run_demo
+
+__all__ = ["run_demo"]

@@ -1,0 +1,154 @@
+"""The YAML file that the demo's service runs on, printed by ``--show-config`` to be taken over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from string import Template
+
+from stream_svt.demo.clock import Clock
+from stream_svt.demo.data import LAST_ITEM
+
+APPEND = "hot-items-append"
+ADAPTIVE = "hot-items-adaptive"
+MONITORS = (APPEND, ADAPTIVE)
+
+#: From how many sales since its week began an item counts as hot.
+THRESHOLD = 400
+
+#: Epsilon that both monitors together may spend on the baskets of one week.
+LIMIT = "4"
+
+#: The second week has less left, and the demo shows what happens when it is gone.
+SHORT_WEEK, SHORT_LIMIT = 2, "1.6"
+
+_TEMPLATE = Template("""\
+# Differentially private monitoring of a shop's best sellers.
+#
+# Queries: every $every lines of the till's journal (the line number is the public clock), for each item of
+# the public price list, how many baskets of this week held it. Neighbours: one line's basket emptied, the
+# lines stay. So a basket changes the answers of one week only, each by at most 1, all in the same
+# direction. The topics alerts, state, rejects and control belong to this application alone; so do the
+# budgets.
+application: $application
+kafka:
+  bootstrap_servers: "$bootstrap"
+topics:
+  alerts: $prefix.alerts
+  state: $prefix.state
+  rejects: $prefix.rejects
+  control: $prefix.control
+  partitions: $partitions
+  replication_factor: 1
+  start_at: earliest
+sealing:
+  key_file: $key_file # 32 random bytes as hex: openssl rand -hex 32
+web:
+  host: 127.0.0.1
+  port: $port
+commit:
+  interval: 500ms
+datasets:
+$datasets
+monitors:
+  # Each checkpoint is one finite set. Its items are tested at the highest bar as they come; when the set is
+  # closed, the bottoms are tested again and again (APPEND) while the bar falls from 12 to 3 noise scales.
+  - name: $append
+    topic: $prefix.counts
+    datasets: ["retail-week-*"]
+    mechanism: svt
+    epsilon: 0.8 # of one whole run: its threshold and all its alerts
+    cutoff: 6 # alerts of a run; then it halts and, with budget left, begins anew
+    sensitivity: 1
+    monotonic: true
+    bounds: [0, $most]
+    threshold: $threshold
+    query_noise: exponential
+    threshold_noise: exponential
+    correction: {annealed: {start: 12, end: 3}}
+    append: {sweep: {tops_per_set: 6, max_open_sets: 2, max_set_size: $items}}
+    mute: period # an item that was reported stays silent for the rest of its week
+    on_halt: resample
+    beta: 0.05
+  # The same counts as an open stream. An item far above the threshold costs half of what one just above
+  # costs.
+  - name: $adaptive
+    topic: $prefix.counts
+    datasets: ["retail-week-*"]
+    mechanism: adaptive
+    epsilon: 0.8
+    cutoff: 6
+    sensitivity: 1
+    monotonic: true
+    bounds: [0, $most]
+    threshold: $threshold
+    query_noise: exponential
+    threshold_noise: exponential
+    correction: {exposure: {false_alerts: 500}} # if all queries sat on the threshold; most are far below
+    expected_queries: $expected # of one week: what its budget must last for
+    mute: period
+    on_halt: resample
+    beta: 0.05
+""")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """Where one demo runs.
+
+    Attributes
+    ----------
+    application
+        Name of the service's Kafka group and prefix of its transactional ids; also the prefix of its
+        topics.
+    """
+
+    application: str = "retail-demo"
+    bootstrap: str = "127.0.0.1:9092"
+    key_file: Path = Path("sealing.key")
+    port: int = 6066
+    partitions: int = 4
+
+    @property
+    def counts(self) -> str:
+        """The query topic."""
+        return f"{self.application}.counts"
+
+    @property
+    def alerts(self) -> str:
+        """The alert topic."""
+        return f"{self.application}.alerts"
+
+    @property
+    def topics(self) -> list[str]:
+        """All topics of the demo."""
+        return [f"{self.application}.{name}" for name in ("counts", "alerts", "state", "rejects", "control")]
+
+
+def yaml(setting: Setting, clock: Clock) -> str:
+    """Return the service's configuration."""
+    datasets = []
+    for number, name in enumerate(clock.weeks(), start=1):
+        datasets += [f"  - name: {name}", "    unit: one basket (its line stays)"]
+        if number == SHORT_WEEK:
+            datasets.append(
+                f"    limit: {{epsilon: {SHORT_LIMIT}}} # a study was given the rest of this week's"
+            )
+        else:
+            datasets.append(f"    limit: {{epsilon: {LIMIT}}}")
+    return _TEMPLATE.substitute(
+        application=setting.application,
+        prefix=setting.application,
+        bootstrap=setting.bootstrap,
+        key_file=setting.key_file,
+        port=setting.port,
+        partitions=setting.partitions,
+        datasets="\n".join(datasets),
+        append=APPEND,
+        adaptive=ADAPTIVE,
+        threshold=THRESHOLD,
+        every=clock.every,
+        items=LAST_ITEM,
+        most=clock.week_lines,
+        expected=LAST_ITEM * -(-clock.week_lines // clock.every),
+    )

@@ -1,0 +1,117 @@
+"""The demo's child processes: each ends with the demo, and says why if it ends before."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+from asyncio.subprocess import PIPE, STDOUT, Process
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+from stream_svt.errors import StreamSvtError
+
+TAIL_LINES = 15
+GRACE = 15.0
+
+
+class DemoFailed(StreamSvtError):
+    """The demo cannot go on; the message says which part ended and what it said last."""
+
+
+class Child:
+    """A process with a pipe to its standard input, which it watches, and a log file.
+
+    Parameters
+    ----------
+    name
+        How messages call it.
+    log
+        Where its output goes; None: only its errors are inherited by nobody, its output is read by the
+        demo.
+    """
+
+    def __init__(self, name: str, process: Process, log: Path) -> None:
+        self.name = name
+        self.process = process
+        self._log = log
+
+    def tell(self, line: str) -> None:
+        """Send one line to its standard input; lost if it has ended."""
+        if self.process.stdin is not None and not self.process.stdin.is_closing():
+            self.process.stdin.write(f"{line}\n".encode("ascii"))
+
+    async def lines(self) -> AsyncIterator[str]:
+        """Yield the lines of its standard output until it ends."""
+        if self.process.stdout is not None:
+            async for line in self.process.stdout:
+                yield line.decode("utf-8", errors="replace")
+
+    async def must_succeed(self, seconds: float | None = None) -> None:
+        """Wait for its end.
+
+        Raises
+        ------
+        DemoFailed
+            It ended with another code than 0, or did not end in ``seconds``.
+        """
+        try:
+            async with asyncio.timeout(seconds):
+                code = await self.process.wait()
+        except TimeoutError:
+            raise DemoFailed(f"{self.name} did not end within {seconds:g} s{self._said()}") from None
+        if code:
+            raise DemoFailed(f"{self.name} ended with exit code {code}{self._said()}")
+
+    async def must_go_on(self) -> None:
+        """Wait until it ends, which it should not.
+
+        Raises
+        ------
+        DemoFailed
+            Always, when it has ended.
+        """
+        code = await self.process.wait()
+        raise DemoFailed(f"{self.name} ended too early, with exit code {code}{self._said()}")
+
+    async def stop(self) -> int:
+        """Ask it to end and wait; kill it if it does not. Returns its exit code; does no harm twice."""
+        with contextlib.suppress(ProcessLookupError):
+            if self.process.returncode is None:
+                self.process.send_signal(signal.SIGTERM)
+        try:
+            async with asyncio.timeout(GRACE):
+                return await self.process.wait()
+        except TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                self.process.kill()
+            return await self.process.wait()
+
+    def _said(self) -> str:
+        with contextlib.suppress(OSError):
+            lines = self._log.read_text(errors="replace").strip().splitlines()[-TAIL_LINES:]
+            if lines:
+                return "; the end of its log:\n" + "\n".join(f"  {line}" for line in lines)
+        return ""
+
+
+async def start(name: str, command: Sequence[str], log: Path, *, talks: bool = False) -> Child:
+    """Start a child in a session of its own, so that Ctrl-C on the terminal reaches the demo alone.
+
+    ``talks``: its standard output is read by the demo, and only its standard error goes to the log.
+    """
+    with log.open("ab") as sink:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=PIPE,
+            stdout=PIPE if talks else sink,
+            stderr=sink if talks else STDOUT,
+            start_new_session=True,
+        )
+    return Child(name, process, log)
+
+
+def stream_svt(*arguments: str) -> list[str]:
+    """Return the command line of ``stream-svt`` as a child that ends with the demo."""
+    return [sys.executable, "-m", "stream_svt.demo.worker", *arguments]

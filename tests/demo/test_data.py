@@ -1,0 +1,53 @@
+"""The shipped copy of the baskets, and how it is made."""
+
+from __future__ import annotations
+
+from importlib import resources
+
+import numpy as np
+
+from stream_svt.demo.data import ACKNOWLEDGEMENT, FILE, LAST_ITEM, LINES, from_lines, load, save
+
+
+def test_the_shipped_copy_has_every_line_and_item_of_the_source(baskets):
+    assert len(baskets) == LINES == 88_162
+    assert len(baskets.items) == 908_576
+    assert np.array_equal(np.unique(baskets.items), np.arange(1, LAST_ITEM + 1))
+
+
+def test_a_basket_holds_an_item_once_so_that_it_changes_a_count_by_at_most_one(baskets):
+    line = np.repeat(np.arange(len(baskets)), np.diff(baskets.start)).astype(np.int64)
+    pairs = line * (LAST_ITEM + 1) + baskets.items
+    assert len(np.unique(pairs)) == len(pairs)
+
+
+def test_known_counts_of_the_source_are_found_again(baskets):
+    counts = np.bincount(baskets.items)
+    assert counts[40] == 50_675
+    assert counts[49] == 42_135
+
+
+def test_the_copy_is_small_and_names_its_source():
+    place = resources.files("stream_svt.demo").joinpath("data", FILE)
+    assert len(place.read_bytes()) < 1_600_000
+    with place.open("rb") as stream, np.load(stream) as packed:
+        assert str(packed["source"]) == ACKNOWLEDGEMENT
+    assert "Tom Brijs" in ACKNOWLEDGEMENT
+
+
+def test_packing_and_loading_keep_every_basket_even_an_empty_one(tmp_path):
+    made = from_lines(["3 1 2", "16470", "", "7 300 7"])
+    save(made, tmp_path / "baskets.npz")
+    again = load(tmp_path / "baskets.npz")
+    assert again.items.tolist() == [1, 2, 3, 16470, 7, 300]
+    assert again.start.tolist() == [0, 3, 4, 4, 6]
+
+
+def test_emptying_a_basket_keeps_its_line_and_all_others():
+    made = from_lines(["1 2", "3", "4 5"]).emptied(1)
+    assert len(made) == 3
+    assert [made.between(n, n + 1).tolist() for n in range(3)] == [[1, 2], [], [4, 5]]
+
+
+def test_private_contents_stay_out_of_reprs(baskets):
+    assert "39" not in repr(baskets)

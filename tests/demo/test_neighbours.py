@@ -1,0 +1,91 @@
+"""The demo's neighbour relation, executed: one line's basket emptied, the lines stay."""
+
+from __future__ import annotations
+
+import json
+import random
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from stream_svt.demo.clock import Clock
+from stream_svt.demo.data import LAST_ITEM
+from stream_svt.demo.queries import DIGITS, Writer, running_counts
+
+LINES = [0, 489, 490, 14_699, 14_700, 88_161, *random.Random(7).sample(range(88_162), 6)]
+
+
+@pytest.fixture(scope="session")
+def stream(baskets, clock):
+    return list(running_counts(baskets, clock))
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_emptying_one_basket_lowers_answers_of_its_week_alone_by_at_most_one(baskets, clock, stream, line):
+    neighbour = running_counts(baskets.emptied(line), clock)
+    changed_weeks, changed = set(), 0
+    for (point, counts), (other, lower) in zip(stream, neighbour, strict=True):
+        assert point == other
+        difference = counts - lower
+        assert difference.min() >= 0
+        assert difference.max() <= 1
+        if difference.any():
+            changed_weeks.add(point.dataset)
+            changed += 1
+            assert point.end > line
+    assert changed_weeks == {clock.week_of(line)}
+    assert changed >= 1
+
+
+@pytest.mark.parametrize("line", LINES[::4])
+def test_what_is_public_of_the_records_does_not_depend_on_a_basket(baskets, clock, stream, line):
+    writer = Writer()
+    for (point, counts), (_, lower) in zip(stream, running_counts(baskets.emptied(line), clock), strict=True):
+        if np.array_equal(counts, lower):
+            continue
+        with_it, without = writer.records(point, counts), writer.records(point, lower)
+        assert [len(record) for record in with_it] == [len(record) for record in without]
+        for one, other in zip(with_it[:200], without[:200], strict=True):
+            assert json.loads(one) | {"value": 0} == json.loads(other) | {"value": 0}
+        break
+    else:
+        pytest.fail("emptying the basket changed no record")
+
+
+def test_records_are_the_same_in_number_order_and_length_whatever_the_counts(clock):
+    writer, point = Writer(), next(clock.checkpoints())
+    low = writer.records(point, np.zeros(LAST_ITEM, dtype=np.int64))
+    high = writer.records(point, np.full(LAST_ITEM, clock.week_lines, dtype=np.int64))
+    assert list(map(len, low)) == list(map(len, high))
+    assert json.loads(low[38]) == {
+        "id": "line-00490/39",
+        "series": "item-39",
+        "set": "line-00490",
+        "value": 0,
+    }
+    assert json.loads(high[38])["value"] == clock.week_lines
+    assert json.loads(low[-1]) == {"set": "line-00490", "closed": True}
+
+
+def test_counts_grow_within_a_week_and_begin_anew_with_the_next(stream):
+    for (point, counts), (later, more) in pairwise(stream):
+        if point.dataset == later.dataset:
+            assert (more >= counts).all()
+        else:
+            assert later.first == later.week_start
+            assert more.max() <= later.end - later.week_start
+
+
+def test_the_clock_cuts_weeks_by_line_number_and_covers_every_line_once(clock):
+    points = list(clock.checkpoints())
+    assert [point.first for point in points][1:] == [point.end for point in points][:-1]
+    assert (points[0].first, points[-1].end) == (0, clock.lines)
+    assert list(dict.fromkeys(point.dataset for point in points)) == clock.weeks()
+    assert len({point.set_id for point in points}) == len(points)
+    assert len(points) * LAST_ITEM > 1_000_000
+
+
+def test_a_week_too_long_for_the_padding_is_refused(baskets):
+    with pytest.raises(ValueError, match="week_lines"):
+        next(running_counts(baskets, Clock(len(baskets), week_lines=10**DIGITS)))

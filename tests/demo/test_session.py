@@ -1,0 +1,140 @@
+"""How a demo ends when something goes wrong, and the real thing once, on a real broker."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from stream_svt.demo import run_demo
+from stream_svt.demo.clock import Clock
+from stream_svt.demo.config import ADAPTIVE, APPEND
+from stream_svt.demo.processes import DemoFailed, start
+from stream_svt.demo.session import INTERRUPTED
+
+
+def plain() -> Console:
+    return Console(file=io.StringIO(), width=200)
+
+
+async def test_a_child_that_fails_is_reported_with_the_end_of_its_log(tmp_path):
+    script = "import sys; print('line 3: field: wrong'); sys.exit(2)"
+    child = await start("the checker", [sys.executable, "-c", script], tmp_path / "log")
+    with pytest.raises(DemoFailed, match=r"the checker ended with exit code 2(?s:.*)line 3: field: wrong"):
+        await child.must_succeed(10)
+
+
+async def test_a_child_that_hangs_is_given_up(tmp_path):
+    child = await start("the checker", [sys.executable, "-c", "input()"], tmp_path / "log")
+    with pytest.raises(DemoFailed, match="did not end within"):
+        await child.must_succeed(0.2)
+    await child.stop()
+    assert child.process.returncode is not None
+
+
+async def test_a_child_is_told_lines_and_tells_lines(tmp_path):
+    command = [sys.executable, "-c", "print(input()[::-1])"]
+    child = await start("the echo", command, tmp_path / "log", talks=True)
+    child.tell("stop")
+    assert [line.strip() async for line in child.lines()] == ["pots"]
+    await child.must_succeed(10)
+    assert await child.stop() == 0
+
+
+async def test_a_child_that_ends_too_early_fails_the_demo(tmp_path):
+    child = await start("the service", [sys.executable, "-c", "pass"], tmp_path / "log")
+    async with asyncio.timeout(10):
+        with pytest.raises(DemoFailed, match="the service ended too early, with exit code 0"):
+            await child.must_go_on()
+
+
+@pytest.mark.loopback
+def test_an_unreachable_broker_is_named_with_what_to_check():
+    console = plain()
+    assert run_demo(broker="127.0.0.1:1", console=console) == 3
+    text = console.file.getvalue()
+    assert "127.0.0.1:1" in text
+    assert "check" in text
+
+
+@pytest.mark.kafka
+def test_a_short_demo_alerts_on_a_running_broker_and_leaves_no_topic_behind(broker, tmp_path):
+    from aiokafka.admin import AIOKafkaAdminClient
+
+    async def topics() -> set[str]:
+        admin = AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
+        await admin.start()
+        try:
+            return {name for name in await admin.list_topics() if name.startswith("retail-demo-")}
+        finally:
+            await admin.close()
+
+    console, summary = plain(), tmp_path / "summary.json"
+    clock = Clock(88_162, every=2_940)
+    code = run_demo(
+        duration=4.0, broker=broker.bootstrap_servers, summary=summary, clock=clock, console=console
+    )
+    text = console.file.getvalue()
+    assert code == 0, text
+    figures = json.loads(summary.read_text())
+    assert figures["queries"] % 16_470 == 0
+    assert figures["queries"] > 0
+    for name in (APPEND, ADAPTIVE):
+        part = figures["monitors"][name]
+        assert part["queries"] == figures["queries"]
+        assert part["alerts"] > 0
+        assert part["precision"] >= 0.7
+    spent = sum(books["spent"] for books in figures["datasets"].values())
+    assert 0 < spent <= sum(books["limit"] for books in figures["datasets"].values())
+    assert "ALERT" in text
+    assert "Tom Brijs" in text
+    assert asyncio.run(topics()) == set()
+
+
+@pytest.mark.kafka
+def test_an_interrupted_demo_ends_what_it_started(broker):
+    def press_ctrl_c() -> None:
+        deadline = time.monotonic() + 60
+        while "ALERT" not in console.file.getvalue() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    console = plain()
+    finger = threading.Thread(target=press_ctrl_c)
+    finger.start()
+    try:
+        assert run_demo(broker=broker.bootstrap_servers, console=console) == INTERRUPTED
+    finally:
+        finger.join()
+    assert "interrupted" in console.file.getvalue()
+    assert children() == []
+
+
+def children() -> list[int]:
+    """Return this process's children that run a part of the demo."""
+    return [
+        int(place.name)
+        for place in Path("/proc").iterdir()
+        if place.name.isdigit() and _is_mine(place) and b"stream_svt.demo" in _read(place / "cmdline")
+    ]
+
+
+def _is_mine(place: Path) -> bool:
+    status = _read(place / "stat").rpartition(b")")[2].split()
+    return len(status) > 1 and int(status[1]) == os.getpid()
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError:
+        return b""
