@@ -68,9 +68,6 @@ class Meta(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         Offset from which the control partition is read on, and offsets after it that are already done.
     last_event, published
         Sequence of the newest event charged, and of the newest one published, by this transaction at the latest.
-    event_base
-        Added to the engine's event numbers: more than 0 once a rollback was accepted, so that numbers which the
-        lost state had already published are not given out again.
     alert_offset
         Offset of a published event on the alert partition: the rollback check reads from there.
     noise_key, digest_key
@@ -90,7 +87,6 @@ class Meta(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     control_ahead: list[int] = []
     last_event: int = 0
     published: int = 0
-    event_base: int = 0
     alert_offset: int | None = None
     noise_key: bytes
     digest_key: bytes
@@ -124,13 +120,17 @@ class Topics:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What a takeover found: an empty mapping and no progress is the very first start."""
+    """What a takeover found: an empty mapping and no progress is the very first start.
+
+    ``last_event`` is the highest event number known, on the state topic or, after a rollback, the alert topic.
+    """
 
     records: dict[bytes, bytes] = field(repr=False)
     progress: bytes | None = field(repr=False)
     noise_key: bytes = field(repr=False)
     control_next: int | None
     control_ahead: list[int]
+    last_event: int
 
 
 class Journal:
@@ -196,6 +196,11 @@ class Journal:
         return len(self._outbox)
 
     @property
+    def sequence(self) -> int:
+        """Number of the last transaction."""
+        return self._meta.sequence
+
+    @property
     def live_records(self) -> int:
         """Number of live records, without meta and outbox."""
         return len(self._macs)
@@ -241,7 +246,9 @@ class Journal:
             await self._transaction(Commit(records=dict(again), progress=self._meta.progress or b""))
         self._meta.sealed_only = self.key_id != NO_KEY
         meta = self._meta
-        return Restored(records, meta.progress, meta.noise_key, meta.control_next, list(meta.control_ahead))
+        return Restored(
+            records, meta.progress, meta.noise_key, meta.control_next, list(meta.control_ahead), meta.last_event
+        )
 
     async def commit(self, commit: Commit) -> int:
         """Make a commit durable and publish what the previous one charged; return how many events went out.
@@ -368,7 +375,6 @@ class Journal:
             return
         if accept:
             meta.alert_offset = offset
-            meta.event_base += max(newest - meta.last_event, 0)
             meta.last_event = max(newest, meta.last_event)
             log.warning("event=rollback_accepted shard=%d newest_event=%d", self._shard, newest)
             return
@@ -460,12 +466,14 @@ class Journal:
             .isoformat(timespec="milliseconds")
             .replace("+00:00", "Z")
         )
-        frozen = []
-        for event in events:
-            numbered = msgspec.structs.replace(event, sequence=event.sequence + self._meta.event_base)
-            text = released.encode(numbered, application=self._place.application, shard=self._shard, time=now)
-            frozen.append((numbered.sequence, event.data.dataset.encode(), text))
-        return frozen
+        return [
+            (
+                event.sequence,
+                event.data.dataset.encode(),
+                released.encode(event, application=self._place.application, shard=self._shard, time=now),
+            )
+            for event in events
+        ]
 
     async def _send(
         self, records: Mapping[bytes, bytes | None], rejects: Iterable[tuple[str, int, str]], *, claim: bool

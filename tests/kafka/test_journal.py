@@ -91,7 +91,7 @@ async def test_a_takeover_finds_what_was_committed(books: Books, masters) -> Non
     journal.set_control(5, {8, 7})
     await journal.commit(Commit(records={b"d/a": b"3", b"d/b": None}, progress=b"p2"))
     _, again = await books.opened(*masters)
-    assert again == Restored({b"d/a": b"3"}, b"p2", first.noise_key, 5, [7, 8])
+    assert again == Restored({b"d/a": b"3"}, b"p2", first.noise_key, 5, [7, 8], 0)
     assert len(again.noise_key) == 32
 
 
@@ -158,8 +158,9 @@ async def test_a_restored_old_state_is_refused_until_it_is_given_up(books: Books
     with pytest.raises(StateRolledBack, match="ends with event 1.*shows event 2"):
         await books.journal(OLD).open()
     journal = books.journal(OLD)
-    await journal.open(after_rollback=True)
-    await journal.commit(Commit(progress=b"p", events=[event(2)]))
+    restored = await journal.open(after_rollback=True)
+    assert restored.last_event == 2
+    await journal.commit(Commit(progress=b"p", events=[event(3)]))
     await books.opened(OLD)
     assert await books.events() == [1, 2, 1, 3]
 

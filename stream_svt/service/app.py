@@ -1,0 +1,162 @@
+"""The Faust application that hosts a worker: services, signals, web pages, exit codes.
+
+Faust's own consumer and producer stay off, so nothing of theirs can hold up the hot path, and no directory,
+changelog or leader topic is made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import faust
+import mode
+from faust.app.base import BootStrategy
+
+from stream_svt.errors import ConfigError, StreamSvtError
+from stream_svt.service import web
+from stream_svt.service.config import Config
+from stream_svt.service.worker import Worker
+
+log = logging.getLogger(__name__)
+
+STOP_DEADLINE = 20.0
+OK, FAILED = 0, 1
+
+
+class _Boot(BootStrategy):  # type: ignore[misc]  # faust is taken as Any
+    """Start web server and services only."""
+
+    enable_kafka = False
+
+
+class _App(faust.App):  # type: ignore[misc]  # faust is taken as Any
+    """An app that leaves no trace in the working directory, which may be read-only."""
+
+    BootStrategy = _Boot
+
+    def _create_directories(self) -> None:
+        """Create nothing: there are no tables."""
+
+
+class Monitoring(mode.Service):  # type: ignore[misc]  # mode is taken as Any
+    """Runs the worker from start to stop; a fatal error ends the process in order, with its exit code."""
+
+    def __init__(self, worker: Worker, reread: Callable[[], Config] | None, **options: Any) -> None:
+        super().__init__(**options)
+        self._worker = worker
+        self._reread = reread
+        self._running: asyncio.Task[None] | None = None
+        self.error: BaseException | None = None
+
+    async def on_start(self) -> None:
+        """Begin, and listen for SIGHUP where a configuration can be read again."""
+        # In a task: joining a group takes as long as it takes, and signals must be served meanwhile.
+        self._running = asyncio.create_task(self._run(), name="worker")
+        if self._reread is not None:
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)
+
+    async def _run(self) -> None:
+        try:
+            await self._worker.start()
+            if self._worker.failed is not None:
+                await self._worker.failed
+        except Exception as error:  # noqa: BLE001  reported by `run`, after an orderly stop
+            self.error = error
+            signal.raise_signal(signal.SIGTERM)
+
+    async def on_stop(self) -> None:
+        """Publish what is charged, leave the group at once."""
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
+        try:
+            async with asyncio.timeout(STOP_DEADLINE):
+                await self._worker.stop()
+        except TimeoutError:
+            log.error("event=stop_timeout seconds=%.0f", STOP_DEADLINE)
+
+    def _reload(self) -> None:
+        if self._reread is None:
+            return
+        try:
+            self._worker.reload(self._reread())
+        except ConfigError as error:
+            log.error("event=reload_refused error=%r", str(error))
+
+
+def build(worker: Worker, monitoring: Callable[..., Monitoring], loop: asyncio.AbstractEventLoop) -> faust.App:
+    """Return the Faust app around a worker."""
+    config = worker.config
+    app = _App(
+        f"{config.spec.application}-host",
+        broker="kafka://" + config.kafka.bootstrap_servers[0],
+        loop=loop,
+        autodiscover=False,
+        store="memory://",
+        topic_disable_leader=True,
+        topic_allow_declare=False,
+        web_bind=config.web.host,
+        web_host=config.web.host,
+        web_port=config.web.port,
+        worker_redirect_stdouts=False,
+        web_router_enabled=False,
+        web_tables_enabled=False,
+    )
+    web.register(app, worker)
+    app.service(monitoring)
+    return app
+
+
+def run(config: Config, *, reread: Callable[[], Config] | None = None) -> int:
+    """Run a worker until a signal ends it; return the exit code.
+
+    Parameters
+    ----------
+    reread
+        Reads the configuration again on SIGHUP; None ignores the signal.
+
+    Returns
+    -------
+    int
+        0 after SIGINT or SIGTERM, else the exit code of the error, which is printed on standard error.
+    """
+    quiet_libraries()
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    worker = Worker(config)
+    held: list[Monitoring] = []
+
+    def monitoring(**options: Any) -> Monitoring:
+        held.append(Monitoring(worker, reread, **options))
+        return held[0]
+
+    app = build(worker, monitoring, loop)
+    app.finalize()
+    host = faust.Worker(
+        app, loop=loop, override_logging=False, redirect_stdouts=False, quiet=True, loglevel="INFO"
+    )
+    host.spinner = None
+    code: object = FAILED
+    try:
+        host.execute_from_commandline()
+    except SystemExit as ended:
+        code = ended.code
+    error = held[0].error if held else None
+    if error is None:
+        return code if isinstance(code, int) else OK
+    print(f"stream-svt: {error}", file=sys.stderr)  # noqa: T201  the last word of a process that gives up
+    return error.exit_code if isinstance(error, StreamSvtError) else FAILED
+
+
+def quiet_libraries() -> None:
+    """Keep the libraries' progress reports out of the log; their warnings stay.
+
+    aiokafka's errors must stay: they alone name a wrong password or an untrusted certificate.
+    """
+    for name in ("aiokafka", "faust", "mode", "kafka", "aiohttp.access"):
+        logging.getLogger(name).setLevel(logging.WARNING)

@@ -1,0 +1,110 @@
+"""The control partition of a shard: commands in order, each carried out exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from stream_svt.monitor.commands import Action, Command
+
+AT_ONCE = frozenset({Action.PAUSE, Action.RESUME})
+"""Commands that need not wait for the replay after a takeover: they stop or start reading and skip nothing."""
+
+COMMAND_LIMIT = 65_536
+_DECODER = msgspec.json.Decoder(Command)
+
+
+class Record(Protocol):
+    """What is read of a Kafka record."""
+
+    @property
+    def offset(self) -> int:
+        """Place in the partition."""
+        ...
+
+    @property
+    def value(self) -> bytes | None:
+        """The command as JSON."""
+        ...
+
+
+def parse(value: bytes | None) -> Command | str:
+    """Return the command, or the reason why the record is not one; the reason never repeats its content."""
+    if value is None:
+        return "command is empty"
+    if len(value) > COMMAND_LIMIT:
+        return "command is too large"
+    try:
+        return _DECODER.decode(value)
+    except (msgspec.ValidationError, UnicodeDecodeError):
+        return "command has a missing, unknown or ill-typed field"
+    except msgspec.DecodeError:
+        return "command is not JSON"
+
+
+class Controls:
+    """Commands read and not yet done.
+
+    After a takeover most commands wait until the shard has replayed what its predecessor had read; those of
+    `AT_ONCE` overtake them. So what is done is an offset and a few offsets beyond it.
+
+    Parameters
+    ----------
+    next_offset
+        Offset from which the partition is read on: everything before it is done.
+    ahead
+        Offsets after it that are done.
+    """
+
+    def __init__(self, next_offset: int, ahead: Iterable[int] = ()) -> None:
+        self._next = next_offset
+        self._read = next_offset
+        self._ahead = set(ahead)
+        self._waiting: dict[int, Command | str] = {}
+
+    @property
+    def position(self) -> tuple[int, list[int]]:
+        """Offset from which to read on, and done offsets beyond it: what the journal keeps."""
+        return self._next, sorted(self._ahead)
+
+    @property
+    def waiting(self) -> int:
+        """Number of commands not yet done."""
+        return len(self._waiting)
+
+    def add(self, records: Sequence[Record]) -> None:
+        """Take records of the control partition, in offset order."""
+        for record in records:
+            if record.offset < self._read:
+                continue
+            self._read = record.offset + 1
+            if record.offset not in self._ahead:
+                self._waiting[record.offset] = parse(record.value)
+        self._advance()
+
+    def due(self, *, replayed: bool) -> list[tuple[int, Command | str]]:
+        """Return what may be done at this barrier, in order: all of it once ``replayed``."""
+        return [
+            (offset, command)
+            for offset, command in self._waiting.items()
+            if replayed or isinstance(command, str) or command.action in AT_ONCE
+        ]
+
+    def first(self, action: Action) -> tuple[int, Command] | None:
+        """Return the oldest waiting command of a kind."""
+        for offset, command in self._waiting.items():
+            if isinstance(command, Command) and command.action is action:
+                return offset, command
+        return None
+
+    def done(self, offset: int) -> None:
+        """Note that a command has been carried out or refused."""
+        del self._waiting[offset]
+        self._ahead.add(offset)
+        self._advance()
+
+    def _advance(self) -> None:
+        self._next = min(self._waiting, default=self._read)
+        self._ahead = {offset for offset in self._ahead if offset >= self._next}

@@ -1,0 +1,261 @@
+"""One shard on one worker: tenure after tenure, until its partition goes elsewhere.
+
+What ends a tenure decides what follows:
+
+=======================  =====================================================================================
+fenced                   prove group membership; a member opens again, anybody else waits for the next rebalance
+broker away, unknown     open again, later and later, for ever
+records lost             wait inside the next tenure for `accept-loss`
+state rolled back        wait for `mark-exhausted`, reading nothing but the control partition
+other errors of ours     fatal: the worker ends with the error's exit code
+anything unexpected      open again a few times, then fatal
+=======================  =====================================================================================
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+import traceback
+from collections.abc import Callable
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
+from aiokafka.structs import OffsetAndMetadata
+
+from stream_svt.errors import RecordsLost, StateRolledBack, StreamSvtError
+from stream_svt.monitor.commands import Action, Command
+from stream_svt.service.controls import Controls
+from stream_svt.service.journal import Journal
+from stream_svt.service.kafka import CALL_DEADLINE, BrokerUnavailable, Fenced, deadline, explain
+from stream_svt.service.metrics import Metrics
+from stream_svt.service.tenure import Pace, State, Status, Stopped, Tenure
+from stream_svt.service.workload import Workload
+
+log = logging.getLogger(__name__)
+
+UNEXPECTED_LIMIT = 5
+"""Unexpected errors in a row after which opening again is given up."""
+BACKOFF = (0.2, 0.5, 1.0, 2.0, 5.0)
+STEADY = 30.0
+"""Seconds a tenure lasts before its predecessor's failures are forgotten."""
+STUCK = 120.0
+"""Seconds without a sign of life after which the watchdog starts a shard anew."""
+
+
+class Shard:
+    """Owns a partition on behalf of a worker.
+
+    Parameters
+    ----------
+    number
+        The partition.
+    consumer
+        The worker's group consumer.
+    make_journal
+        Returns a journal for the shard, not opened.
+    workload
+        Returns what to run; asked at every tenure, so that a reload takes effect with the next one.
+    control
+        Name of the control topic.
+    fatal
+        Told of the error that the worker cannot go on after.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        *,
+        consumer: AIOKafkaConsumer,
+        make_journal: Callable[[int], Journal],
+        workload: Callable[[], Workload],
+        control: str,
+        pace: Pace,
+        metrics: Metrics,
+        fatal: Callable[[BaseException], None],
+    ) -> None:
+        self.number = number
+        self.status = Status(number)
+        self._consumer = consumer
+        self._make_journal = make_journal
+        self._workload = workload
+        self._control = control
+        self._pace = pace
+        self._metrics = metrics
+        self._fatal = fatal
+        self._halt = asyncio.Event()
+        self._stopping = False
+        self._failures = 0
+        self._given_up: tuple[int, Command] | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin; returns at once."""
+        self._stopping = False
+        self._halt.clear()
+        self.status.beat = time.monotonic()
+        self._task = asyncio.create_task(self._run(), name=f"shard-{self.number}")
+        self._task.add_done_callback(self._ended)
+
+    def halt(self) -> None:
+        """Ask to hand over; `stop` waits for it."""
+        self._stopping = True
+        self._halt.set()
+
+    async def stop(self, seconds: float) -> None:
+        """Finish the transaction in flight, publish what is charged, and end; cut short after ``seconds``."""
+        self.halt()
+        if self._task is None:
+            return
+        done, _ = await asyncio.wait({self._task}, timeout=seconds)
+        if not done:
+            log.error("event=shard_stop_timeout shard=%d seconds=%.1f", self.number, seconds)
+            self._task.cancel()
+            await asyncio.wait({self._task}, timeout=5.0)
+        self._task = None
+
+    def reload(self) -> None:
+        """End the tenure at a barrier and begin another with the workload then configured."""
+        self._halt.set()
+
+    async def restart(self) -> None:
+        """Begin anew whatever state the shard is in: the watchdog's remedy."""
+        self._metrics.failed(self.number, "stuck")
+        await self.stop(0.0)
+        self.start()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fatal(error)
+
+    async def _run(self) -> None:
+        while not self._stopping:
+            self._halt.clear()
+            failure = await self._hold()
+            if failure is None or self._stopping:
+                continue
+            try:
+                if not await self._go_on(failure):
+                    return
+            except Stopped:
+                continue
+            except (BrokerUnavailable, KafkaError, OSError, TimeoutError) as error:
+                log.warning("event=shard_retry shard=%d error=%s", self.number, type(error).__name__)
+                await self._wait(BACKOFF[-1])
+        self.status.state = State.STOPPED
+
+    async def _hold(self) -> Exception | None:
+        """Hold the shard for one tenure; return what ended it, None where it was told to end."""
+        journal = self._make_journal(self.number)
+        tenure = self._tenure(journal)
+        began = time.monotonic()
+        try:
+            await tenure.open(given_up=self._given_up)
+            self._given_up = None
+            await tenure.run()
+            self._failures = 0
+        except Stopped:
+            pass
+        except (KafkaError, OSError, TimeoutError) as error:
+            return explain(error, f"shard {self.number}: reading")
+        except Exception as error:  # noqa: BLE001  sorted by kind in _go_on
+            return error
+        finally:
+            if time.monotonic() - began > STEADY:
+                self._failures = 0
+            await journal.close()
+            self._pause()
+        return None
+
+    def _tenure(self, journal: Journal) -> Tenure:
+        return Tenure(
+            self._consumer,
+            journal,
+            self._workload(),
+            shard=self.number,
+            control=self._control,
+            pace=self._pace,
+            metrics=self._metrics,
+            status=self.status,
+            stop=self._halt,
+        )
+
+    def _pause(self) -> None:
+        mine = {place for place in self._consumer.assignment() if place.partition == self.number}
+        with contextlib.suppress(KafkaError):
+            self._consumer.pause(*mine)
+
+    async def _go_on(self, failure: Exception) -> bool:
+        """Do what follows a failed tenure; return whether another one may begin."""
+        status = self.status
+        status.reason = str(failure)
+        if isinstance(failure, StateRolledBack):
+            self._given_up = await self._await_giving_up(failure)
+            return True
+        status.state = State.RETRYING
+        if isinstance(failure, Fenced):
+            self._metrics.failed(self.number, "fenced")
+            log.warning("event=fenced shard=%d", self.number)
+            return await self._prove_membership()
+        if isinstance(failure, BrokerUnavailable | RecordsLost):
+            self._metrics.failed(self.number, "unavailable")
+            log.warning("event=shard_retry shard=%d error=%r", self.number, str(failure))
+        elif isinstance(failure, StreamSvtError) or self._failures + 1 >= UNEXPECTED_LIMIT:
+            status.state = State.FAILED
+            self._metrics.failed(self.number, "error")
+            self._fatal(failure)
+            return False
+        else:
+            status.reason = f"unexpected {type(failure).__name__}"
+            self._metrics.failed(self.number, "error")
+            log.error("event=shard_error shard=%d error=%s at=%r", self.number, type(failure).__name__, _place(failure))
+        await self._wait(BACKOFF[min(self._failures, len(BACKOFF) - 1)])
+        self._failures += 1
+        return True
+
+    async def _prove_membership(self) -> bool:
+        """Commit a group offset: only a member may. A shard that is none's would fence its rightful owner."""
+        place = TopicPartition(self._control, self.number)
+        while not self._stopping:
+            await self._wait(0.5)
+            try:
+                async with deadline(CALL_DEADLINE, f"shard {self.number}: proving group membership"):
+                    try:
+                        await self._consumer.commit({place: OffsetAndMetadata(0, "")})
+                    except (CommitFailedError, IllegalStateError):
+                        log.warning("event=parked shard=%d", self.number)
+                        self.status.state = State.PARKED
+                        await self._halt.wait()
+                        return False
+                return True
+            except BrokerUnavailable:
+                continue
+        return False
+
+    async def _await_giving_up(self, error: StateRolledBack) -> tuple[int, Command]:
+        """Stay up, loudly and not ready, until the operator gives the shard's budgets up.
+
+        Only commands sent from now on count: where the control partition was read up to is part of the state that
+        cannot be trusted.
+        """
+        self.status.state, self.status.reason = State.ROLLED_BACK, str(error)
+        self._metrics.failed(self.number, "rolled_back")
+        log.critical("event=rolled_back shard=%d error=%r", self.number, str(error))
+        place = TopicPartition(self._control, self.number)
+        async with deadline(CALL_DEADLINE, f"shard {self.number}: finding the end of the control topic"):
+            end = (await self._consumer.end_offsets([place]))[place]
+        tenure = self._tenure(self._make_journal(self.number))
+        return await tenure.await_command(Action.MARK_EXHAUSTED, Controls(end))
+
+    async def _wait(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._halt.wait()
+
+
+def _place(error: BaseException) -> str:
+    """Return where an error was raised; its text stays out of the log, for it could hold a value."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{frames[-1].filename.rsplit('/', 1)[-1]}:{frames[-1].lineno}" if frames else ""

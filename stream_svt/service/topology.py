@@ -1,0 +1,137 @@
+"""Whether the topics on the brokers are what the configuration needs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+
+from stream_svt.errors import ConfigError, Problem
+from stream_svt.monitor.spec import Retry
+from stream_svt.service.config import Config
+from stream_svt.service.kafka import CALL_DEADLINE, Cluster, deadline, started
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """What the brokers say.
+
+    Attributes
+    ----------
+    cluster_id
+        Identity of the cluster; part of what seals state.
+    partitions
+        Number of partitions by topic, for the topics that exist.
+    settings
+        Topic settings by topic; a topic is absent where the user may not see them.
+    """
+
+    cluster_id: str
+    partitions: Mapping[str, int]
+    settings: Mapping[str, Mapping[str, str]]
+
+
+def wanted_topics(config: Config) -> dict[str, str]:
+    """Return every topic the application needs, with the configuration field that names it."""
+    own = config.topics
+    topics = dict.fromkeys(config.spec.topics(), "monitors.topic")
+    return topics | {
+        own.control: "topics.control",
+        own.alerts: "topics.alerts",
+        own.state: "topics.state",
+        own.rejects: "topics.rejects",
+    }
+
+
+async def look(config: Config, cluster: Cluster) -> Topology:
+    """Ask the brokers about the application's topics.
+
+    Raises
+    ------
+    BrokerError
+        They cannot be reached or refuse.
+    """
+    names = list(wanted_topics(config))
+    doing = "looking at the topics"
+    async with started(cluster.admin(), doing) as admin, deadline(CALL_DEADLINE, doing, "DESCRIBE"):
+        described = await admin.describe_topics(names)
+        cluster_id = (await admin.describe_cluster())["cluster_id"]
+        partitions = {
+            topic["topic"]: len(topic["partitions"]) for topic in described if topic["error_code"] == 0
+        }
+        resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in partitions]
+        settings = _settings(await admin.describe_configs(resources)) if resources else {}
+    return Topology(str(cluster_id), partitions, settings)
+
+
+def _settings(responses: list[Any]) -> dict[str, dict[str, str]]:
+    settings = {}
+    for response in responses:
+        for error, _, _, name, entries in response.resources:
+            if error == 0:
+                settings[name] = {entry[0]: entry[1] for entry in entries}
+            else:
+                log.warning("event=settings_unknown topic=%s needs=DESCRIBE_CONFIGS", name)
+    return settings
+
+
+def problems(config: Config, topology: Topology) -> list[Problem]:
+    """Return what the configuration cannot work with, each with its remedy."""
+    found = []
+    count = config.topics.partitions
+    for topic, field in wanted_topics(config).items():
+        has = topology.partitions.get(topic)
+        if has is None:
+            message = f"topic {topic!r} does not exist, or this user may not see it; 'stream-svt check --create-topics' creates it with {count} partitions"
+            found.append(Problem(0, field, message))
+        elif has != count:
+            message = f"topic {topic!r} has {has} partitions, topics.partitions says {count}: all topics of an application need the same number"
+            found.append(Problem(0, field, message))
+    found += _setting_problems(config, topology)
+    return found
+
+
+def _setting_problems(config: Config, topology: Topology) -> list[Problem]:
+    found = []
+    state = topology.settings.get(config.topics.state, {})
+    if state and state.get("cleanup.policy") != "compact":
+        message = f"topic {config.topics.state!r} has cleanup.policy={state.get('cleanup.policy')}, expected compact: retention would delete the ledger"
+        found.append(Problem(0, "topics.state", message))
+    for topic in (config.topics.alerts, config.topics.rejects, config.topics.control):
+        if "compact" in topology.settings.get(topic, {}).get("cleanup.policy", ""):
+            message = f"topic {topic!r} has cleanup.policy=compact, expected delete: compaction would drop records"
+            found.append(Problem(0, "topics", message))
+    for topic in config.spec.topics_with_broker_time():
+        settings = topology.settings.get(topic, {})
+        if settings and settings.get("message.timestamp.type") != "LogAppendTime":
+            message = f"topic {topic!r} has message.timestamp.type={settings.get('message.timestamp.type')}, expected LogAppendTime: durations run on the broker's clock, not the producers'"
+            found.append(Problem(0, "monitors.topic", message))
+    for number, monitor in enumerate(config.spec.monitors):
+        retention = topology.settings.get(monitor.topic, {}).get("retention.ms", "-1")
+        lifetime = monitor.append.lifetime.ms if isinstance(monitor.append, Retry) else None
+        if lifetime is not None and 0 <= int(retention) < lifetime:
+            message = f"{lifetime} ms is longer than topic {monitor.topic!r} keeps records (retention.ms={retention}): waiting queries could not be read again after a takeover"
+            found.append(Problem(0, f"monitors[{number}].append.retry.lifetime", message))
+    return found
+
+
+async def require(config: Config, cluster: Cluster) -> Topology:
+    """Return the topology, or refuse.
+
+    Raises
+    ------
+    ConfigError
+        With every problem found.
+    BrokerError
+        As `look`.
+    """
+    topology = await look(config, cluster)
+    found = problems(config, topology)
+    if found:
+        raise ConfigError(found, f"{config.source} against the topics of cluster {topology.cluster_id}")
+    return topology

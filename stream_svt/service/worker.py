@@ -1,0 +1,234 @@
+"""A worker: everything between a configuration and running shards, without the host around it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import uuid
+from collections.abc import Callable
+from importlib import metadata
+from typing import Any
+
+import msgspec
+
+from stream_svt.errors import ConfigError, Problem
+from stream_svt.service.config import Config
+from stream_svt.service.group import Group, check_peers
+from stream_svt.service.journal import Journal, Topics
+from stream_svt.service.kafka import Cluster, tune
+from stream_svt.service.metrics import Metrics
+from stream_svt.service.sealing import Place
+from stream_svt.service.shard import Shard
+from stream_svt.service.tenure import Pace, State, Status
+from stream_svt.service.topology import Topology, require
+from stream_svt.service.workload import Workload
+
+log = logging.getLogger(__name__)
+
+
+def cluster_of(config: Config) -> Cluster:
+    """Return how a configuration reaches its brokers."""
+    kafka = config.kafka
+    return Cluster(
+        config.kafka_arguments(),
+        session_timeout=kafka.session_timeout / 1000,
+        heartbeat_interval=kafka.heartbeat_interval / 1000,
+        transaction_timeout=kafka.transaction_timeout / 1000,
+        group_instance_id=kafka.group_instance_id,
+    )
+
+
+class Worker:
+    """Joins the application's group and runs the shards it is given.
+
+    Attributes
+    ----------
+    failed
+        Future that ends with the error after which the worker cannot go on.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        make_workload: Callable[[Config], Workload] = lambda config: Workload(config.spec, config.topics.partitions),
+    ) -> None:
+        self.config = config
+        self.identity = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:6]}".replace(" ", "-")
+        self._make_workload = make_workload
+        self.workload = make_workload(config)
+        self.metrics = Metrics(config.spec, self.workload.hash, self.statuses)
+        self.failed: asyncio.Future[None] | None = None
+        self._cluster = cluster_of(config)
+        self._topology: Topology
+        self._group: Group | None = None
+        self._stopped = False
+
+    async def start(self) -> None:
+        """Check everything that can be checked, then join the group.
+
+        Raises
+        ------
+        ConfigError
+            The topics do not fit the configuration, or a live worker runs another one.
+        BrokerError
+            The brokers cannot be reached or refuse.
+        """
+        tune()
+        self.failed = asyncio.get_running_loop().create_future()
+        self._topology = await require(self.config, self._cluster)
+        application = self.config.spec.application
+        await check_peers(self._cluster, application, self.workload.hash)
+        self._group = Group(
+            self._cluster,
+            application=application,
+            topics=[*self.workload.topics, self.config.topics.control],
+            make_shard=self._make_shard,
+            metrics=self.metrics,
+            worker=self.identity,
+            spec_hash=lambda: self.workload.hash,
+            fatal=self._fail,
+        )
+        await self._group.start()
+        log.info("event=started application=%s spec=%s worker=%s", application, self.workload.hash, self.identity)
+
+    async def stop(self) -> None:
+        """Publish what is charged, hand the shards over, leave the group."""
+        self._stopped = True
+        if self._group is not None:
+            await self._group.stop()
+        log.info("event=stopped worker=%s", self.identity)
+
+    def reload(self, config: Config) -> None:
+        """Go on with another configuration: every shard ends its tenure at a barrier and begins the next with it.
+
+        Raises
+        ------
+        ConfigError
+            The change needs a restart; the old configuration stays in use.
+        """
+        problems = _restart_needed(self.config, config)
+        if problems:
+            raise ConfigError(problems, config.source)
+        self.workload = self._make_workload(config)
+        self.config = config
+        self.metrics.reload(config.spec, self.workload.hash)
+        log.info("event=reloaded spec=%s", self.workload.hash)
+        if self._group is not None:
+            for shard in self._group.shards.values():
+                shard.reload()
+
+    def statuses(self) -> list[Status]:
+        """Return the status of every shard owned, by number."""
+        if self._group is None:
+            return []
+        return [shard.status for _, shard in sorted(self._group.shards.items())]
+
+    @property
+    def alive(self) -> bool:
+        """Whether the worker can still go on by itself."""
+        return self.failed is None or not self.failed.done()
+
+    @property
+    def ready(self) -> bool:
+        """Whether the group has been joined and every shard owned is open; a standby without shards is ready."""
+        joined = self._group is not None and self._group.joined and not self._stopped
+        open_states = {State.RUNNING, State.REPLAYING}
+        return joined and self.alive and all(status.state in open_states for status in self.statuses())
+
+    def status(self) -> dict[str, Any]:
+        """Return the released state of the worker, ready for JSON."""
+        spec = self.workload.spec
+        return {
+            "application": spec.application,
+            "version": _version(),
+            "worker": self.identity,
+            "spec_hash": self.workload.hash,
+            "ready": self.ready,
+            "sealed": self.config.master_key is not None,
+            "shards": [
+                {
+                    "shard": status.shard,
+                    "state": str(status.state),
+                    "reason": status.reason,
+                    "sealing_key_id": status.key_id,
+                    "sequence": status.sequence,
+                    "state_records": status.state_records,
+                    "offsets": status.offsets,
+                    "lag": status.lag,
+                    "committed_at": status.committed_at,
+                }
+                for status in self.statuses()
+            ],
+            "monitors": [
+                {
+                    "monitor": monitor.name,
+                    "topic": monitor.topic,
+                    "mechanism": monitor.form.value,
+                    "threshold": float(monitor.threshold),
+                    "cutoff": monitor.cutoff,
+                    "epsilon": float(monitor.epsilon),
+                }
+                for monitor in spec.monitors
+            ],
+            "datasets": [
+                msgspec.to_builtins(view) for status in self.statuses() for view in status.views.values()
+            ],
+        }
+
+    def _make_shard(self, consumer: Any, number: int) -> Shard:
+        commit = self.config.commit
+        return Shard(
+            number,
+            consumer=consumer,
+            make_journal=self._make_journal,
+            workload=lambda: self.workload,
+            control=self.config.topics.control,
+            pace=Pace(commit.interval / 1000, commit.max_records, self.config.topics.start_at),
+            metrics=self.metrics,
+            fatal=self._fail,
+        )
+
+    def _make_journal(self, number: int) -> Journal:
+        config = self.config
+        topics = config.topics
+        master = () if config.master_key is None else (config.master_key, *config.previous_keys)
+        return Journal(
+            self._cluster,
+            Place(self._topology.cluster_id, config.spec.application, topics.state, number),
+            Topics(topics.state, topics.alerts, topics.rejects),
+            partitions=topics.partitions,
+            masters=master,
+        )
+
+    def _fail(self, error: BaseException) -> None:
+        log.critical("event=fatal error=%r", str(error))
+        if self.failed is not None and not self.failed.done():
+            self.failed.set_exception(error)
+
+
+def _restart_needed(old: Config, new: Config) -> list[Problem]:
+    """Return the changes that only a restart of every worker can bring about."""
+    found = [
+        Problem(0, section, "changed: stop all workers and start them with the new configuration")
+        for section in ("kafka", "topics", "web")
+        if getattr(old, section) != getattr(new, section)
+    ]
+    if old.spec.application != new.spec.application:
+        found.append(Problem(0, "application", "cannot change: another name is another application"))
+    if old.spec.topics() != new.spec.topics():
+        found.append(
+            Problem(0, "monitors.topic", "the set of query topics changed: stop all workers and start them again")
+        )
+    declared = {dataset.name for dataset in new.spec.datasets}
+    if any(dataset.name not in declared for dataset in old.spec.datasets):
+        found.append(Problem(0, "datasets", "a dataset was removed: one with a ledger is never dropped"))
+    return found
+
+
+def _version() -> str:
+    try:
+        return metadata.version("stream-svt")
+    except metadata.PackageNotFoundError:
+        return "source"
