@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import http.client
 import json
-import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -67,22 +66,13 @@ class ServiceStatus:
             "status": f"{base}/api/v1/status",
         }
 
-    async def ready(self, seconds: float) -> None:
-        """Wait until the service says that it is ready.
-
-        Raises
-        ------
-        TimeoutError
-            It does not within ``seconds``.
-        """
-        until = time.monotonic() + seconds
+    async def ready(self) -> None:
+        """Wait until the service says that it is ready."""
         while True:
             with contextlib.suppress(OSError, http.client.HTTPException):
                 code, _ = await asyncio.to_thread(self._get, "/health/ready")
                 if code == http.HTTPStatus.OK:
                     return
-            if time.monotonic() > until:
-                raise TimeoutError(f"the service is not ready after {seconds:g} s")
             await asyncio.sleep(0.1)
 
     async def queries(self) -> int | None:

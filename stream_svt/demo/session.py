@@ -186,7 +186,7 @@ class Session:
         self, setting: Setting, worker: Child, truth: Truth, board: Board, directory: Path
     ) -> Figures:
         status = ServiceStatus(setting.port)
-        await _first(status.ready(READY_SECONDS), worker.must_go_on())
+        await _first(self._ready(status), worker.must_go_on())
         events = await self._stack.enter_async_context(EventReader.open(setting))
         producing = await start(
             "the query producer",
@@ -225,6 +225,13 @@ class Session:
         await self._take(events, board, to_end=True)
         self._view.refresh(scene, time.monotonic())
         return Figures(board, truth, scene.seen, seconds, tuple(self._asked))
+
+    async def _ready(self, status: ServiceStatus) -> None:
+        try:
+            async with asyncio.timeout(READY_SECONDS):
+                await status.ready()
+        except TimeoutError:
+            raise DemoFailed(f"the service is not ready after {READY_SECONDS:g} s") from None
 
     async def _take(self, events: EventReader, board: Board, *, to_end: bool = False) -> None:
         for envelope, data in await (events.rest() if to_end else events.new()):

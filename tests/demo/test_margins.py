@@ -1,0 +1,77 @@
+"""The demo shows what it promises whatever the noise: its settings leave margins.
+
+The real engine runs on the demo's own configuration, again and again with other noise. Items that never come within
+270 of the threshold are left out: at a noise scale of at most 20 their alerts are a matter of one in 10^5 demos.
+Measured once over 8,000 simulated demos, the least were: precision 0.92 (append) and 0.97 (adaptive), 10 and 4
+halts, 8 and 3 resamples, 54 alerts at a later attempt, one dataset exhausted.
+"""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from msgspec import structs
+
+from stream_svt.demo import config
+from stream_svt.demo.board import Board
+from stream_svt.demo.config import ADAPTIVE, APPEND, MONITORS, THRESHOLD, Setting
+from stream_svt.demo.queries import SERIES, running_counts
+from stream_svt.demo.summary import Figures
+from stream_svt.demo.truth import Truth
+from stream_svt.monitor.released import decode, encode
+from stream_svt.service.config import parse_config
+from tests.support.engine_play import Play, Query
+
+NEAR = THRESHOLD - 270
+
+
+@pytest.fixture(scope="module")
+def queries(baskets, clock) -> tuple[list[Query], list[str]]:
+    """Every query about an item that matters, and their ids."""
+    points = list(running_counts(baskets, clock))
+    near = np.flatnonzero(np.max([counts for _, counts in points], axis=0) >= NEAR).tolist()
+    asked, ids = [], []
+    for point, counts in points:
+        week = clock.weeks().index(point.dataset)
+        for item in near:
+            asked.append(Query(week, int(counts[item]), series=SERIES % (item + 1), set_id=point.set_id))
+            ids.append(f"{point.set_id}/{item + 1}")
+        asked.append(Query(week, None, set_id=point.set_id, closes=True))
+        ids.append("")
+    return asked, ids
+
+
+@pytest.fixture(scope="module")
+def spec(clock, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("margins")
+    (directory / "sealing.key").write_text("5a" * 32)
+    (directory / "sealing.key").chmod(0o600)
+    return parse_config(config.yaml(Setting(), clock), directory=directory).spec
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_every_promise_is_kept_with_room_to_spare(baskets, clock, queries, spec, seed):
+    asked, ids = queries
+    play = Play(spec, entropy=random.Random(seed).randbytes)
+    board = Board(dict.fromkeys(clock.weeks(), 4.0), MONITORS)
+    for event in play.play(Setting().counts, asked):
+        envelope, data = decode(encode(event, application="demo", shard=0, time="2026-01-01T00:00:00Z"))
+        if event.type.endswith("alert.v1"):
+            # A play calls the query at an offset "q" and the offset.
+            data = structs.replace(data, query_id=ids[int(data.query_id[1:])])
+        board.take(envelope, data)
+    truth = Truth.of(baskets, clock, THRESHOLD)
+    sets = tuple(point.set_id for point in clock.checkpoints())
+    summary = Figures(board, truth, queries=len(asked), seconds=1.0, asked=sets).document()
+    for name, halts in ((APPEND, 5), (ADAPTIVE, 2)):
+        part = summary["monitors"][name]
+        assert part["precision"] >= 0.88
+        assert part["recall"] >= 0.5
+        assert part["halts"] >= halts
+        assert part["resamples"] >= halts
+    assert summary["monitors"][APPEND]["alerts_at_later_attempts"] >= 20
+    assert "retail-week-2" in summary["exhausted"]
+    for books in summary["datasets"].values():
+        assert books["spent"] <= books["limit"]
