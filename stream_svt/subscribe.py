@@ -1,0 +1,337 @@
+"""Alerts for Python programs: an asynchronous iterator over the alert topic.
+
+>>> import stream_svt
+>>> async def page_somebody() -> None:
+...     async for event in stream_svt.subscribe(bootstrap_servers="127.0.0.1:9092", topic="retail.alerts"):
+...         print(event.data.dataset, event.data.series, event.data.gap)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import OrderedDict
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Generic, Literal, Self, TypeVar, overload
+
+import msgspec
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import (
+    AuthenticationFailedError,
+    GroupAuthorizationFailedError,
+    KafkaError,
+    SaslAuthenticationFailed,
+    TopicAuthorizationFailedError,
+)
+
+from stream_svt.errors import BrokerError, MisuseError
+from stream_svt.monitor.released import Alert, Lifecycle, decode
+
+__all__ = ["Event", "Subscription", "subscribe"]
+
+Isolation = Literal["read_committed", "read_uncommitted"]
+Data_co = TypeVar("Data_co", bound=Alert | Lifecycle, covariant=True)
+
+_log = logging.getLogger(__name__)
+_START_SECONDS = 20.0
+_REMEMBERED = 10_000
+"""Ids kept per partition to recognise an event that is published twice; a shard repeats its newest only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event(Generic[Data_co]):
+    """An event as it was received.
+
+    Attributes
+    ----------
+    id
+        The same for every copy of the event.
+    type
+        CloudEvents type, one of `stream_svt.EventType`; of a newer service possibly another text.
+    source, subject
+        Application ("/stream-svt/NAME"), and dataset or dataset/series.
+    time
+        When the event was charged, by the service's clock.
+    shard, sequence
+        Shard and number of the event in it, from 1, without gaps.
+    partition, offset
+        Where the record stands on the alert topic.
+    data
+        The content.
+    """
+
+    id: str
+    type: str
+    source: str
+    subject: str
+    time: datetime
+    shard: int
+    sequence: int
+    partition: int
+    offset: int
+    data: Data_co
+
+
+class _LastWarning(logging.Handler):
+    """Keeps the cause of a failed connection, which aiokafka logs but leaves out of its exceptions."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.text = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.text = record.getMessage()
+
+
+class Subscription(Generic[Data_co]):
+    """Events of one alert topic: an asynchronous iterator, and an asynchronous context manager.
+
+    Made by `subscribe`. Used as a context manager it is connected when the body begins, so that what is
+    published from then on is not missed; iterated without one, it connects at the first step and
+    disconnects when the loop over it is left (which Python does a moment later).
+    """
+
+    def __init__(
+        self,
+        *,
+        bootstrap_servers: str | list[str],
+        topic: str,
+        group_id: str | None,
+        from_beginning: bool,
+        isolation: Isolation,
+        lifecycle: bool,
+        security: dict[str, Any],
+    ) -> None:
+        if isolation not in {"read_committed", "read_uncommitted"}:
+            raise MisuseError(f"isolation: expected read_committed or read_uncommitted, found {isolation!r}")
+        self._servers = bootstrap_servers
+        self._topic = topic
+        self._group = group_id
+        self._from_beginning = from_beginning
+        self._isolation = isolation
+        self._lifecycle = lifecycle
+        self._security = security
+        self._consumer: Any = None
+        self._seen: dict[int, OrderedDict[str, None]] = {}
+
+    async def __aenter__(self) -> Self:
+        await self._start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Leave the group and disconnect; a subscription may be iterated again afterwards."""
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            with contextlib.suppress(KafkaError, TimeoutError, OSError):
+                async with asyncio.timeout(5):
+                    await consumer.stop()
+
+    async def __aiter__(self) -> AsyncGenerator[Event[Data_co], None]:
+        """Yield events as they are published; never ends by itself.
+
+        Raises
+        ------
+        BrokerError
+            The brokers cannot be reached or refuse: the message says what to change.
+        """
+        opened = self._consumer is None
+        if opened:
+            await self._start()
+        try:
+            while True:
+                try:
+                    record = await self._consumer.getone()
+                except KafkaError as error:
+                    raise self._explained(error, "") from error
+                event = self._received(record)
+                if event is not None:
+                    yield event
+        finally:
+            if opened:
+                await self.close()
+
+    def _received(self, record: Any) -> Event[Data_co] | None:  # noqa: ANN401 - aiokafka is taken as Any
+        try:
+            envelope, data = decode(record.value or b"")
+            time = datetime.fromisoformat(envelope.time)
+        except (msgspec.DecodeError, ValueError):
+            place = (record.partition, record.offset)
+            _log.warning("record %s of topic %s is no event of stream-svt; skipped", place, self._topic)
+            return None
+        if not self._lifecycle and not isinstance(data, Alert):
+            return None
+        seen = self._seen.setdefault(record.partition, OrderedDict())
+        if envelope.id in seen:
+            return None
+        seen[envelope.id] = None
+        if len(seen) > _REMEMBERED:
+            seen.popitem(last=False)
+        wanted: Any = data
+        return Event(
+            id=envelope.id,
+            type=envelope.type,
+            source=envelope.source,
+            subject=envelope.subject,
+            time=time,
+            shard=envelope.shard,
+            sequence=envelope.sequence,
+            partition=record.partition,
+            offset=record.offset,
+            data=wanted,
+        )
+
+    async def _start(self) -> None:
+        if self._consumer is not None:
+            raise MisuseError(f"the subscription to {self._topic} is already open")
+        cause = _LastWarning()
+        connections = logging.getLogger("aiokafka")
+        connections.addHandler(cause)
+        try:
+            async with asyncio.timeout(_START_SECONDS):
+                await self._connect(await self._partitions())
+        except (KafkaError, TimeoutError, OSError) as error:
+            await self.close()
+            raise self._explained(error, cause.text) from error
+        except BaseException:
+            await self.close()
+            raise
+        finally:
+            connections.removeHandler(cause)
+
+    async def _partitions(self) -> list[int]:
+        """Look the topic up among all: asking for it by name would create it on a lenient broker."""
+        admin = AIOKafkaAdminClient(bootstrap_servers=self._servers, **self._security)
+        try:
+            await admin.start()
+            topics = {topic["topic"]: topic for topic in await admin.describe_topics()}
+        finally:
+            with contextlib.suppress(KafkaError, OSError):
+                await admin.close()
+        if self._topic not in topics:
+            raise BrokerError(
+                f"topic {self._topic!r} does not exist or may not be seen by this user; the alert topic is "
+                "topics.alerts of the configuration, by default '<application>.alerts'"
+            )
+        return sorted(partition["partition"] for partition in topics[self._topic]["partitions"])
+
+    async def _connect(self, partitions: list[int]) -> None:
+        consumer = AIOKafkaConsumer(
+            bootstrap_servers=self._servers,
+            group_id=self._group,
+            isolation_level=self._isolation,
+            auto_offset_reset="earliest" if self._from_beginning else "latest",
+            enable_auto_commit=self._group is not None,
+            fetch_max_wait_ms=100,
+            **self._security,
+        )
+        self._consumer = consumer
+        if self._group is not None:
+            consumer.subscribe([self._topic])
+            await consumer.start()
+            return
+        await consumer.start()
+        consumer.assign([TopicPartition(self._topic, partition) for partition in partitions])
+        if self._from_beginning:
+            await consumer.seek_to_beginning()
+        else:
+            await consumer.seek_to_end()
+
+    def _explained(self, error: BaseException, cause: str) -> BrokerError:
+        doing = f"subscribing to topic {self._topic!r}"
+        servers = self._servers if isinstance(self._servers, str) else ",".join(self._servers)
+        match error:
+            case TopicAuthorizationFailedError():
+                return BrokerError(f"{doing}: permission READ on the topic is missing; add an ACL")
+            case GroupAuthorizationFailedError():
+                return BrokerError(f"{doing}: permission READ on group {self._group!r} is missing")
+            case SaslAuthenticationFailed() | AuthenticationFailedError():
+                cause = str(error)
+        if "uthentication" in cause or "Sasl" in cause:
+            return BrokerError(f"{doing}: the broker at {servers} refused the login; check user and password")
+        if "CERTIFICATE_VERIFY_FAILED" in cause:
+            return BrokerError(f"{doing}: the certificate of {servers} is not trusted; check the CA file")
+        return BrokerError(
+            f"{doing}: no answer from a broker at {servers} "
+            f"({cause or str(error) or type(error).__name__}); check the address, the security protocol and that the broker runs"
+        )
+
+
+@overload
+def subscribe(
+    *,
+    bootstrap_servers: str | list[str],
+    topic: str,
+    group_id: str | None = None,
+    from_beginning: bool = False,
+    isolation: Isolation = "read_committed",
+    lifecycle: Literal[False] = False,
+    **security: Any,  # noqa: ANN401 - whatever aiokafka takes
+) -> Subscription[Alert]: ...
+
+
+@overload
+def subscribe(
+    *,
+    bootstrap_servers: str | list[str],
+    topic: str,
+    group_id: str | None = None,
+    from_beginning: bool = False,
+    isolation: Isolation = "read_committed",
+    lifecycle: bool,
+    **security: Any,  # noqa: ANN401 - whatever aiokafka takes
+) -> Subscription[Alert | Lifecycle]: ...
+
+
+def subscribe(
+    *,
+    bootstrap_servers: str | list[str],
+    topic: str,
+    group_id: str | None = None,
+    from_beginning: bool = False,
+    isolation: Isolation = "read_committed",
+    lifecycle: bool = False,
+    **security: Any,
+) -> Subscription[Any]:
+    """Return the events of an alert topic as an asynchronous iterator.
+
+    Parameters
+    ----------
+    bootstrap_servers
+        Brokers to ask first, "host:port" separated by commas or as a list.
+    topic
+        The alert topic.
+    group_id
+        A consumer group: its members share the partitions and go on where the group stopped; each event
+        then comes at least once. Without one, every subscription sees every partition.
+    from_beginning
+        Begin with the oldest event the topic holds instead of the next one. A group that has a position
+        goes on there.
+    isolation
+        "read_committed": each event once. "read_uncommitted": a little sooner; an event may be published
+        more than once, and copies are left out by their id.
+    lifecycle
+        Also yield lifecycle events: runs started and halted, budgets exhausted or raised, replies to
+        commands.
+    security
+        Further arguments of `aiokafka.AIOKafkaConsumer`: ``security_protocol``, ``sasl_mechanism``,
+        ``sasl_plain_username``, ``sasl_plain_password``, ``ssl_context``.
+    """
+    return Subscription(
+        bootstrap_servers=bootstrap_servers,
+        topic=topic,
+        group_id=group_id,
+        from_beginning=from_beginning,
+        isolation=isolation,
+        lifecycle=lifecycle,
+        security=security,
+    )
