@@ -1,0 +1,105 @@
+"""Corrections: how far the bar is raised, by attempt, and the split each works best with."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import pytest
+
+from stream_svt.errors import MisuseError
+from stream_svt.mechanisms import Annealed, Explicit, Exposure, Mean, Noise, Optimal, Uncorrected
+from stream_svt.mechanisms.noise import mean
+
+SCALE = Fraction(25, 2)
+
+
+def test_exposure_tolerates_its_false_alerts_over_all_tests_that_the_budget_must_last_for():
+    for branches, attempts in ((1, 1), (2, 1), (1, 5), (4, 5)):
+        correction = Exposure(expected_queries=200_000, false_alerts=Fraction(1, 2), attempts=attempts)
+        (r,) = correction.table(SCALE, branches=branches)
+        by_chance = 200_000 * branches * attempts * math.exp(-r / SCALE)
+        assert 0.5 * math.exp(-1 / SCALE) < by_chance <= 0.5
+
+
+def test_exposure_never_lowers_the_bar():
+    assert Exposure(expected_queries=3, false_alerts=Fraction(100)).table(SCALE) == (0,)
+
+
+def test_annealing_falls_by_one_scale_a_pass_from_twelve_to_minus_three():
+    table = Annealed().table(SCALE)
+    assert len(table) == Annealed().passes == 16
+    assert table[0] == 150
+    assert table[-1] == math.ceil(-3 * SCALE)
+    assert table == tuple(sorted(table, reverse=True))
+
+
+def test_annealing_stops_at_its_end_even_if_the_step_does_not_meet_it():
+    correction = Annealed(start=Fraction(5), end=Fraction(0), step=Fraction(2))
+    assert correction.table(Fraction(10)) == (50, 30, 10)
+
+
+def test_annealing_keeps_cheap_branches_at_nine_of_their_own_scales():
+    assert Annealed().table(Fraction(80), branches=4, base=False) == (720,)
+
+
+@pytest.mark.parametrize("noise", Noise)
+def test_the_optimal_correction_is_where_one_miss_and_one_false_alert_balance(noise):
+    """Compare with the definition: argmax of G(r)^k (1 - G(r)), on a fine grid."""
+    k = 800
+    (r,) = Optimal(queries=k * 25, cutoff=25).table(Fraction(10**4), noise=noise)
+
+    def logarithm(x):
+        tail = math.exp(-x) / (1 if noise is Noise.EXPONENTIAL else 2)
+        return k * math.log1p(-tail) + math.log(tail)
+
+    best = max((i / 1000 for i in range(1, 20_000)), key=logarithm)
+    assert r / 10**4 == pytest.approx(best, abs=1e-3)
+
+
+def test_the_mean_correction_takes_both_means_away():
+    (r,) = Mean().table(Fraction(100), threshold_mean=30.0)
+    assert r == math.ceil(mean(Noise.EXPONENTIAL, Fraction(1, 100)) - 30)
+    assert Mean().table(Fraction(100), noise=Noise.LAPLACE) == (0,)
+
+
+def test_no_correction_and_an_explicit_one_are_taken_as_they_are():
+    assert Uncorrected().table(SCALE) == (0,)
+    assert Explicit((5, 0, -2)).table(SCALE, branches=2, base=False) == (5, 0, -2)
+
+
+@pytest.mark.parametrize(
+    ("correction", "monotonic", "general"),
+    [
+        (Exposure(expected_queries=10, false_alerts=Fraction(1)), 4, 8),
+        (Annealed(), 8, 16),
+        (Optimal(queries=100, cutoff=8), 4, 16 ** (2 / 3)),
+        (Mean(), 4, 16 ** (2 / 3)),
+        (Uncorrected(), 4, 16 ** (2 / 3)),
+        (Explicit((1,)), 4, 16 ** (2 / 3)),
+    ],
+    ids=str,
+)
+def test_the_default_split_at_cutoff_eight(correction, monotonic, general):
+    assert float(correction.default_split(8, monotonic=True)) == pytest.approx(monotonic, abs=1e-5)
+    assert float(correction.default_split(8, monotonic=False)) == pytest.approx(general, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: Exposure(expected_queries=0, false_alerts=Fraction(1)),
+        lambda: Exposure(expected_queries=1, false_alerts=Fraction(0)),
+        lambda: Exposure(expected_queries=1, false_alerts=Fraction(1), attempts=0),
+        lambda: Annealed(start=Fraction(1), end=Fraction(2)),
+        lambda: Annealed(step=Fraction(0)),
+        lambda: Annealed(step=Fraction(1, 100)),
+        lambda: Optimal(queries=0, cutoff=1),
+        lambda: Explicit(()),
+        lambda: Explicit((2**48,)),
+        lambda: Exposure(expected_queries=10**9, false_alerts=Fraction(1)).table(Fraction(2**46)),
+    ],
+)
+def test_settings_without_a_meaning_are_refused(build):
+    with pytest.raises(MisuseError):
+        build()

@@ -1,0 +1,71 @@
+"""Laws and moments of the noise families, and the lattice they live on."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import pytest
+
+from stream_svt.errors import MisuseError
+from stream_svt.mechanisms import Noise
+from stream_svt.mechanisms.lattice import grid_floor, grid_sensitivity
+from stream_svt.mechanisms.noise import exact_pmf, exact_tail, mean, pmf, tail, variance
+
+RATES = [Fraction(1, 20), Fraction(1, 3), Fraction(2)]
+REACH = range(-1500, 1500)
+
+
+@pytest.mark.parametrize("noise", Noise)
+@pytest.mark.parametrize("rate", RATES, ids=str)
+def test_moments_and_tails_are_those_of_the_law(noise, rate):
+    law = {k: pmf(noise, rate, k) for k in REACH}
+    assert sum(law.values()) == pytest.approx(1)
+    average = sum(k * p for k, p in law.items())
+    assert average == pytest.approx(mean(noise, rate), abs=1e-9)
+    assert sum((k - average) ** 2 * p for k, p in law.items()) == pytest.approx(variance(noise, rate))
+    for k in (-30, -1, 0, 1, 30):
+        assert sum(p for j, p in law.items() if j >= k) == pytest.approx(tail(noise, rate, k))
+
+
+@pytest.mark.parametrize("noise", Noise)
+def test_exact_laws_agree_with_the_floats_and_add_up(noise):
+    ratio = Fraction(3, 5)
+    for k in range(-20, 20):
+        assert exact_tail(noise, ratio, k) - exact_tail(noise, ratio, k + 1) == exact_pmf(noise, ratio, k)
+        assert float(exact_pmf(noise, ratio, k)) == pytest.approx(pmf(noise, -math.log(3 / 5), k))
+        assert float(exact_tail(noise, ratio, k)) == pytest.approx(tail(noise, -math.log(3 / 5), k))
+
+
+@pytest.mark.parametrize("noise", Noise)
+def test_both_families_are_one_sided_lipschitz(noise):
+    """P(k) <= e^(rate s) P(k + s) for s >= 0: what the sparse-vector proof rests on."""
+    ratio = Fraction(3, 5)
+    for k in range(-20, 20):
+        for s in range(10):
+            assert exact_pmf(noise, ratio, k) * ratio**s <= exact_pmf(noise, ratio, k + s)
+
+
+def test_moments_do_not_overflow_or_lose_digits_at_the_ends():
+    assert mean(Noise.EXPONENTIAL, Fraction(5000)) == 0
+    assert mean(Noise.EXPONENTIAL, Fraction(1, 2**40)) == pytest.approx(2**40)
+    assert variance(Noise.LAPLACE, Fraction(1, 2**40)) == pytest.approx(2 * 2**80)
+
+
+def test_values_go_down_to_the_grid_and_sensitivities_up():
+    tenth = Fraction(1, 10)
+    assert [grid_floor(Fraction(value), tenth) for value in ("0.19", "0.2", "-0.01", "-7")] == [1, 2, -1, -70]
+    assert grid_sensitivity(Fraction("0.11"), tenth) == 2
+    assert grid_sensitivity(1, Fraction(1)) == 1
+    for numbers in ((Fraction(0), tenth), (Fraction(1), Fraction(0))):
+        with pytest.raises(MisuseError):
+            grid_sensitivity(*numbers)
+
+
+def test_floor_moves_neighbours_no_farther_than_the_grid_sensitivity():
+    granularity, distance = Fraction(3, 10), Fraction(1)
+    steps = grid_sensitivity(distance, granularity)
+    for i in range(200):
+        value = Fraction(i, 37)
+        moved = grid_floor(value + distance, granularity) - grid_floor(value, granularity)
+        assert 0 <= moved <= steps

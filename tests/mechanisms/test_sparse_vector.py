@@ -1,0 +1,376 @@
+"""The sparse-vector mechanism: how epsilon is divided, what a test compares, and when a run ends."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stream_svt.errors import MisuseError, RunExhausted, UnreadableState
+from stream_svt.mechanisms import (
+    BOTTOM,
+    Annealed,
+    Branch,
+    Explicit,
+    Exposure,
+    Mean,
+    Noise,
+    Optimal,
+    Run,
+    SparseVector,
+    Uncorrected,
+    adaptive,
+    ladder,
+    sparse_vector,
+)
+from stream_svt.mechanisms.lattice import GAP_LIMIT, NOISE_LIMIT, THRESHOLD_NOISE_LIMIT
+from stream_svt.mechanisms.noise import variance
+
+ONE = 10**9
+BUILDERS = {"plain": sparse_vector, "adaptive": adaptive, "ladder": ladder}
+
+
+def plain(**options):
+    return sparse_vector(
+        **({"epsilon": ONE, "cutoff": 4, "monotonic": True, "correction": Uncorrected()} | options)
+    )
+
+
+def noise_of(*rows):
+    return lambda branch: np.array(rows[branch])
+
+
+@pytest.mark.parametrize("builder", BUILDERS.values(), ids=BUILDERS)
+@given(
+    epsilon=st.integers(10**6, 10**11),
+    cutoff=st.integers(1, 300),
+    monotonic=st.booleans(),
+    sensitivity=st.integers(1, 50),
+)
+def test_charges_never_pass_epsilon_and_rates_follow_from_them_exactly(
+    builder, epsilon, cutoff, monotonic, sensitivity
+):
+    mechanism = builder(
+        epsilon=epsilon,
+        cutoff=cutoff,
+        monotonic=monotonic,
+        sensitivity=sensitivity,
+        correction=Explicit((0,)),
+    )
+    base = mechanism.branches[-1].charge
+    assert mechanism.threshold_charge + cutoff * base == epsilon
+    assert mechanism.cutoff == cutoff
+    width = sensitivity if monotonic else 2 * sensitivity
+    assert mechanism.threshold_rate == Fraction(mechanism.threshold_charge, ONE) / sensitivity
+    for branch in mechanism.branches:
+        assert branch.rate == Fraction(branch.charge, ONE) / width
+        assert base % branch.charge == 0
+
+
+def test_a_plain_run_divides_epsilon_by_the_split():
+    mechanism = plain(split=Fraction(4))
+    assert mechanism.threshold_charge == ONE // 5
+    assert mechanism.branches[0].charge == ONE // 5
+    assert mechanism.cost((4,)) == ONE
+
+
+def test_exposure_gives_the_queries_half_the_cutoff_and_annealing_all_of_it():
+    exposure = Exposure(expected_queries=10**6, false_alerts=Fraction(1))
+    threshold_share = Fraction(plain(cutoff=10, correction=exposure).threshold_charge, ONE)
+    assert abs(threshold_share - Fraction(1, 6)) < Fraction(1, 10**7)
+    threshold_share = Fraction(plain(cutoff=10, correction=Annealed()).threshold_charge, ONE)
+    assert abs(threshold_share - Fraction(1, 11)) < Fraction(1, 10**7)
+
+
+@pytest.mark.parametrize(("monotonic", "factor"), [(True, 1), (False, 4)])
+def test_adaptive_gives_the_threshold_the_share_of_least_variance(monotonic, factor):
+    mechanism = adaptive(epsilon=ONE, cutoff=10, monotonic=monotonic, correction=Uncorrected())
+    share = mechanism.threshold_charge / ONE
+    assert share == pytest.approx(1 / (1 + (factor * 100) ** (1 / 3)), abs=1e-6)
+
+
+def test_at_high_rates_the_share_is_minimised_on_the_lattice():
+    def spread(mechanism):
+        return variance(Noise.EXPONENTIAL, mechanism.threshold_rate) + variance(
+            Noise.EXPONENTIAL, mechanism.branches[-1].rate
+        )
+
+    found = adaptive(epsilon=50 * ONE, cutoff=10, monotonic=True, correction=Uncorrected())
+    small_rate_rule = Fraction(1 / (1 + 100 ** (1 / 3)))
+    ruled = adaptive(
+        epsilon=50 * ONE, cutoff=10, monotonic=True, correction=Uncorrected(), theta=small_rate_rule
+    )
+    grid = [
+        adaptive(
+            epsilon=50 * ONE, cutoff=10, monotonic=True, correction=Uncorrected(), theta=Fraction(i, 500)
+        )
+        for i in range(1, 500)
+    ]
+    assert spread(ruled) > 1.1 * spread(found)
+    assert spread(found) <= min(spread(mechanism) for mechanism in grid) * 1.001
+
+
+def test_the_top_branch_of_adaptive_costs_half_and_carries_the_paper_s_margin():
+    mechanism = adaptive(epsilon=ONE, cutoff=5, monotonic=True, correction=Explicit((7, 3)))
+    top, middle = mechanism.branches
+    assert (top.name, middle.name) == ("top", "middle")
+    assert 2 * top.charge == middle.charge
+    margin = math.ceil(2 * math.sqrt(variance(Noise.EXPONENTIAL, top.rate)))
+    assert top.corrections == (7 + margin, 3 + margin)
+    assert middle.corrections == (7, 3)
+
+
+@pytest.mark.parametrize("correction", [Mean(), Uncorrected(), Optimal(queries=1000, cutoff=5)], ids=str)
+def test_corrections_that_do_not_count_tests_get_the_margin(correction):
+    with_margin = adaptive(epsilon=ONE, cutoff=5, monotonic=True, correction=correction)
+    without = adaptive(epsilon=ONE, cutoff=5, monotonic=True, correction=correction, margin=0)
+    assert with_margin.branches[0].corrections[0] > without.branches[0].corrections[0]
+    assert with_margin.branches[1] == without.branches[1]
+
+
+def test_under_exposure_every_branch_is_set_by_its_own_noise_and_counts_the_branches():
+    exposure = Exposure(expected_queries=10**6, false_alerts=Fraction(2))
+    mechanism = adaptive(epsilon=ONE, cutoff=5, monotonic=True, correction=exposure)
+    for branch in mechanism.branches:
+        expected = float(1 / branch.rate) * math.log(2 * 10**6 / 2)
+        assert branch.corrections == (math.ceil(expected),)
+
+
+def test_a_ladder_names_and_prices_its_rungs():
+    mechanism = ladder(epsilon=ONE, cutoff=8, monotonic=True, correction=Annealed(end=Fraction(0)))
+    assert [branch.name for branch in mechanism.branches] == ["top/8", "top/4", "top/2", "middle"]
+    base = mechanism.branches[-1].charge
+    assert [base // branch.charge for branch in mechanism.branches] == [8, 4, 2, 1]
+    assert [len(branch.corrections) for branch in mechanism.branches] == [1, 1, 1, 13]
+    assert mechanism.branches[0].corrections == (math.ceil(9 / mechanism.branches[0].rate),)
+
+
+@pytest.mark.parametrize("shares", [(), (2,), (2, 4, 1), (2, 2, 1)])
+def test_shares_that_are_no_ladder_are_refused(shares):
+    with pytest.raises(MisuseError, match="ladder"):
+        ladder(epsilon=ONE, cutoff=1, monotonic=True, correction=Uncorrected(), shares=shares)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"cutoff": 0},
+        {"sensitivity": 0},
+        {"epsilon": 3},
+        {"split": Fraction(0)},
+        {"epsilon": 10, "cutoff": 2, "sensitivity": 10**5},
+    ],
+    ids=str,
+)
+def test_settings_that_cannot_be_paid_or_drawn_are_refused(options):
+    with pytest.raises(MisuseError):
+        plain(**options)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"threshold_rate": Fraction(1, 3)},
+        {"monotonic": False},
+        {"sensitivity": 2},
+        {"sensitivity": 0},
+        {"epsilon": 10},
+        {"branches": ()},
+    ],
+    ids=str,
+)
+def test_a_mechanism_whose_rates_and_charges_disagree_cannot_be_built(change):
+    with pytest.raises(MisuseError):
+        replace(plain(), **change)
+
+
+@pytest.mark.parametrize("corrections", [(), (2**48,)])
+def test_corrections_beyond_the_lattice_cannot_be_built(corrections):
+    branch = replace(plain().branches[0], corrections=corrections)
+    with pytest.raises(MisuseError, match="corrections"):
+        replace(plain(), branches=(branch,))
+
+
+def test_gaussian_noise_is_refused_with_the_reason():
+    with pytest.raises(MisuseError, match=r"2\.3 times the charge"):
+        Noise.parse("gaussian")
+    with pytest.raises(MisuseError, match="no exact integer sampler"):
+        Noise.parse("gumbel")
+    with pytest.raises(MisuseError, match="no such family"):
+        Noise.parse("cauchy")
+    assert Noise.parse("Laplace") is Noise.LAPLACE
+
+
+def test_the_gap_is_answer_plus_noise_less_threshold_correction_and_threshold_noise():
+    mechanism = adaptive(epsilon=ONE, cutoff=5, monotonic=True, correction=Explicit((9, 4)), margin=2)
+    gaps = mechanism.branch_gaps(
+        np.array([100, 50, 50]),
+        np.array([10, 20, 30]),
+        np.array([1, 2, 3]),
+        np.array([0, 1, 5]),
+        noise_of([5, 6, 7], [0, 0, 0]),
+    )
+    assert gaps.tolist() == [
+        [100 + 5 - 10 - 11 - 1, 50 + 6 - 20 - 6 - 2, 50 + 7 - 30 - 6 - 3],
+        [100 - 10 - 9 - 1, 50 - 20 - 4 - 2, 50 - 30 - 4 - 3],
+    ]
+
+
+def test_saturated_noise_leaves_no_trace_of_the_answer_and_never_wraps_around():
+    mechanism = plain()
+    far = 2**47 - 1
+    for rho in (-THRESHOLD_NOISE_LIMIT, THRESHOLD_NOISE_LIMIT):
+        values, thresholds = np.array([far, -far]), np.array([-far, far])
+        up = mechanism.branch_gaps(values, thresholds, rho, 0, noise_of([NOISE_LIMIT] * 2))
+        down = mechanism.branch_gaps(values, thresholds, rho, 0, noise_of([-NOISE_LIMIT] * 2))
+        assert up.tolist() == [[GAP_LIMIT] * 2]
+        assert (down < 0).all()
+
+
+def test_the_first_branch_that_reaches_the_threshold_and_can_be_paid_reports():
+    mechanism = adaptive(epsilon=ONE, cutoff=5, monotonic=True, correction=Uncorrected())
+    top, middle = (branch.charge for branch in mechanism.branches)
+    gaps = np.array([[3, -1, -1, 0], [5, 2, -2, -1]])
+    assert mechanism.fired(gaps, middle).tolist() == [0, 1, BOTTOM, 0]
+    assert mechanism.fired(gaps, top).tolist() == [0, BOTTOM, BOTTOM, 0]
+    assert mechanism.fired(gaps, np.array([0, middle, middle, top])).tolist() == [BOTTOM, 1, BOTTOM, 0]
+
+
+def naive(mechanism, run, values, noise):
+    """Test by test, in plain integers."""
+    left, tops = run.left, []
+    for row, value in enumerate(values):
+        if left < mechanism.smallest_charge:
+            return row, tops, left
+        for number, branch in enumerate(mechanism.branches):
+            gap = value + noise[number][row] - branch.correction(0) - run.threshold_noise
+            if branch.charge <= left and gap >= 0:
+                left -= branch.charge
+                tops.append((row, number, gap, branch.charge, left))
+                break
+    return len(values), tops, left
+
+
+@pytest.mark.parametrize("builder", BUILDERS.values(), ids=BUILDERS)
+@given(
+    answers=st.lists(st.integers(-6, 9), max_size=40),
+    seed=st.integers(0, 2**30),
+    cutoff=st.integers(1, 4),
+    cut=st.integers(0, 40),
+)
+def test_a_batch_is_tested_as_one_by_one_wherever_it_is_cut(builder, answers, seed, cutoff, cut):
+    mechanism = builder(epsilon=ONE, cutoff=cutoff, monotonic=True, correction=Explicit((1,)))
+    branches = tuple(
+        replace(branch, corrections=(3 - number,)) for number, branch in enumerate(mechanism.branches)
+    )
+    mechanism = replace(mechanism, branches=branches)
+    noise = np.random.default_rng(seed).integers(0, 4, (len(branches), len(answers)))
+    start = mechanism.open(2, (0, 0))
+    consumed, tops, left = naive(mechanism, start, answers, noise.tolist())
+
+    run, seen, done = start, [], 0
+    for first, last in ((0, cut), (cut, len(answers))):
+        part = np.array(answers[first:last], dtype=np.int64)
+        if mechanism.is_over(run) or not len(part):
+            continue
+        run, outcomes = mechanism.step(run, part, 0, 0, lambda b, f=first, s=last: noise[b, f:s])
+        seen += [(first + t.row, t.branch, t.gap, t.charge, t.left) for t in outcomes.tops]
+        done = first + outcomes.consumed
+    assert (done, seen, run.left, run.tops) == (consumed, tops, left, len(tops))
+
+
+def test_a_run_that_is_over_draws_no_noise_and_stays_as_it_is():
+    mechanism = plain(cutoff=1)
+    run = mechanism.open(0, (0, 0))
+    run, outcomes = mechanism.step(run, np.array([5, 5]), 0, 0, noise_of([0, 0]))
+    assert (outcomes.consumed, len(outcomes.tops), mechanism.is_over(run)) == (1, 1, True)
+    with pytest.raises(RunExhausted):
+        mechanism.step(run, np.array([5]), 0, 0, lambda _: pytest.fail("noise was drawn"))
+
+
+def test_bottoms_leave_nothing_in_the_outcomes():
+    _, outcomes = plain().step(plain().open(3, (0, 0)), np.array([1, 2, 9]), 0, 0, noise_of([0, 0, 0]))
+    assert [top.row for top in outcomes.tops] == [2]
+    assert outcomes.consumed == 3
+
+
+def test_a_shortened_mechanism_keeps_its_noise_and_fits():
+    mechanism = adaptive(epsilon=ONE, cutoff=5, monotonic=True, correction=Uncorrected())
+    top, middle = mechanism.branches
+    for units in range(mechanism.threshold_charge, ONE + 2, 10**6 + 7):
+        short = mechanism.shortened(units)
+        if units < mechanism.threshold_charge + top.charge:
+            assert short is None
+            continue
+        assert short.branches == mechanism.branches
+        assert mechanism.threshold_charge + top.charge <= short.epsilon <= min(units, ONE)
+        assert (short.epsilon - short.threshold_charge) % top.charge == 0
+        assert min(units, ONE) - short.epsilon < top.charge
+    only_top = mechanism.shortened(mechanism.threshold_charge + middle.charge - 1)
+    assert only_top.cost((1, 0)) == only_top.epsilon
+
+
+def test_a_shortened_mechanism_with_odd_charges_is_left_whole():
+    rate = Fraction(1, 10)
+    mechanism = SparseVector(
+        epsilon=10**9,
+        sensitivity=1,
+        monotonic=True,
+        threshold_charge=10**8,
+        threshold_rate=rate,
+        branches=(
+            Branch(name="top", charge=2 * 10**8, rate=2 * rate, corrections=(0,)),
+            Branch(name="middle", charge=3 * 10**8, rate=3 * rate, corrections=(0,)),
+        ),
+    )
+    assert mechanism.shortened(6 * 10**8).epsilon == 6 * 10**8
+
+
+def test_a_run_may_be_opened_with_less_than_a_whole_run():
+    mechanism = plain(split=Fraction(4))
+    assert mechanism.open(0, (0, 0)).left == 4 * ONE // 5
+    assert mechanism.open(0, (0, 0), epsilon=2 * ONE // 5).left == ONE // 5
+    for epsilon in (2 * ONE // 5 - 1, ONE + 1):
+        with pytest.raises(MisuseError):
+            mechanism.open(0, (0, 0), epsilon=epsilon)
+
+
+@pytest.mark.parametrize(("noise", "salt"), [(2**60 + 1, (0, 0)), (0, (2**64, 0)), (0, (0, -1))])
+def test_secrets_out_of_range_do_not_open_a_run(noise, salt):
+    with pytest.raises(MisuseError) as refusal:
+        plain().open(noise, salt)
+    assert str(noise) not in str(refusal.value) or noise == 0
+
+
+def test_cost_needs_a_number_for_every_branch():
+    mechanism = adaptive(epsilon=ONE, cutoff=5, monotonic=True, correction=Uncorrected())
+    assert mechanism.cost((0, 5)) == mechanism.cost((10, 0)) == ONE
+    with pytest.raises(MisuseError):
+        mechanism.cost((1,))
+
+
+@given(
+    noise=st.integers(-(2**60), 2**60),
+    salt=st.tuples(*[st.integers(0, 2**64 - 1)] * 2),
+    left=st.integers(0, 2**62),
+    tops=st.integers(0, 2**40),
+)
+def test_a_stored_run_is_read_back_as_it_was(noise, salt, left, tops):
+    run = Run(threshold_noise=noise, salt=salt, left=left, tops=tops)
+    assert Run.from_bytes(run.to_bytes()) == run
+
+
+@pytest.mark.parametrize("damage", [b"", b"\x01", b"\x02" + bytes(40), b"\x01" + bytes(24) + b"\xff" * 16])
+def test_damaged_bytes_are_never_taken_for_a_run(damage):
+    with pytest.raises(UnreadableState):
+        Run.from_bytes(damage)
+
+
+def test_a_run_does_not_show_its_secrets():
+    shown = repr(Run(threshold_noise=123456, salt=(777777, 888888), left=5))
+    assert shown == "Run(left=5, tops=0)"
