@@ -24,6 +24,9 @@ from stream_svt.service.worker import Worker
 
 log = logging.getLogger(__name__)
 
+HOST_LOG = logging.getLogger("faust.host")
+"""Where the host reports its own starting and stopping, apart from the worker's events."""
+
 STOP_DEADLINE = 20.0
 OK, FAILED = 0, 1
 
@@ -38,6 +41,7 @@ class _App(faust.App):  # type: ignore[misc]  # faust is taken as Any
     """An app that leaves no trace in the working directory, which may be read-only."""
 
     BootStrategy = _Boot
+    logger = HOST_LOG
 
     def _create_directories(self) -> None:
         """Create nothing: there are no tables."""
@@ -45,6 +49,8 @@ class _App(faust.App):  # type: ignore[misc]  # faust is taken as Any
 
 class Monitoring(mode.Service):  # type: ignore[misc]  # mode is taken as Any
     """Runs the worker from start to stop; a fatal error ends the process in order, with its exit code."""
+
+    logger = HOST_LOG
 
     def __init__(self, worker: Worker, reread: Callable[[], Config] | None, **options: Any) -> None:
         super().__init__(**options)
@@ -89,7 +95,7 @@ class Monitoring(mode.Service):  # type: ignore[misc]  # mode is taken as Any
             log.error("event=reload_refused error=%r", str(error))
 
 
-def build(worker: Worker, monitoring: Callable[..., Monitoring], loop: asyncio.AbstractEventLoop) -> faust.App:
+def build(worker: Worker, monitoring: Monitoring, loop: asyncio.AbstractEventLoop) -> faust.App:
     """Return the Faust app around a worker."""
     config = worker.config
     app = _App(
@@ -129,12 +135,7 @@ def run(config: Config, *, reread: Callable[[], Config] | None = None) -> int:
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     worker = Worker(config)
-    held: list[Monitoring] = []
-
-    def monitoring(**options: Any) -> Monitoring:
-        held.append(Monitoring(worker, reread, **options))
-        return held[0]
-
+    monitoring = Monitoring(worker, reread, loop=loop)
     app = build(worker, monitoring, loop)
     app.finalize()
     host = faust.Worker(
@@ -146,7 +147,7 @@ def run(config: Config, *, reread: Callable[[], Config] | None = None) -> int:
         host.execute_from_commandline()
     except SystemExit as ended:
         code = ended.code
-    error = held[0].error if held else None
+    error = monitoring.error
     if error is None:
         return code if isinstance(code, int) else OK
     print(f"stream-svt: {error}", file=sys.stderr)  # noqa: T201  the last word of a process that gives up

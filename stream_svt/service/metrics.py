@@ -8,6 +8,7 @@ show the books of the shards it owns now.
 from __future__ import annotations
 
 import platform
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ DATASET_LIMIT = 1_000
 OTHERS = "(others)"
 """Label under which datasets beyond the limit are summed up; no dataset may have this name."""
 
+_CREATED = re.compile(rb"^(?:# (?:HELP|TYPE) )?stream_svt_\w+_created[ {].*\n", re.MULTILINE)
 STATES = ("idle", "running", "halted", "exhausted", "paused")
 SKIP_REASONS = ("muted", "exhausted", "halted", "idle", "outside-period")
 FAILURES = ("fenced", "unavailable", "records_lost", "rolled_back", "stuck", "error")
@@ -155,7 +157,8 @@ class Metrics:
 
     def text(self) -> bytes:
         """Return everything in Prometheus' text format."""
-        return generate_latest(self.registry)
+        # When a counter was created is of no use to anybody here and doubles the number of series.
+        return _CREATED.sub(b"", generate_latest(self.registry))
 
     # What shards tell
 

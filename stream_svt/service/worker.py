@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import socket
+import time
 import uuid
 from collections.abc import Callable
 from importlib import metadata
@@ -17,7 +18,7 @@ from stream_svt.errors import ConfigError, Problem
 from stream_svt.service.config import Config
 from stream_svt.service.group import Group, check_peers
 from stream_svt.service.journal import Journal, Topics
-from stream_svt.service.kafka import Cluster, tune
+from stream_svt.service.kafka import BrokerUnavailable, Cluster, tune
 from stream_svt.service.metrics import Metrics
 from stream_svt.service.sealing import Place
 from stream_svt.service.shard import Shard
@@ -26,6 +27,9 @@ from stream_svt.service.topology import Topology, require
 from stream_svt.service.workload import Workload
 
 log = logging.getLogger(__name__)
+
+START_PATIENCE = 15.0
+"""Seconds after which brokers that do not answer at start end the worker."""
 
 
 def cluster_of(config: Config) -> Cluster:
@@ -77,9 +81,8 @@ class Worker:
         """
         tune()
         self.failed = asyncio.get_running_loop().create_future()
-        self._topology = await require(self.config, self._cluster)
         application = self.config.spec.application
-        await check_peers(self._cluster, application, self.workload.hash)
+        await self._check(application)
         self._group = Group(
             self._cluster,
             application=application,
@@ -92,6 +95,20 @@ class Worker:
         )
         await self._group.start()
         log.info("event=started application=%s spec=%s worker=%s", application, self.workload.hash, self.identity)
+
+    async def _check(self, application: str) -> None:
+        """Check topics and peers; brokers that are starting up get a little time."""
+        end = time.monotonic() + START_PATIENCE
+        while True:
+            try:
+                self._topology = await require(self.config, self._cluster)
+                await check_peers(self._cluster, application, self.workload.hash)
+                return
+            except BrokerUnavailable as error:
+                if time.monotonic() > end:
+                    raise
+                log.warning("event=start_retry error=%r", str(error))
+                await asyncio.sleep(1.0)
 
     async def stop(self) -> None:
         """Publish what is charged, hand the shards over, leave the group."""
