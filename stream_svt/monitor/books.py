@@ -144,7 +144,6 @@ class Books:
             self.ledger.release(slot.left)
         slot.left = 0
         slot.threshold_noise = slot.salt_high = slot.salt_low = 0
-        slot.mutes = {series: until for series, until in slot.mutes.items() if until != UNTIL_RUN_ENDS}
 
     def end_run_at_full_price(self, slot: Slot) -> int:
         """Close a run whose outcomes cannot be recomputed: what it reserved counts as spent. Return that amount."""

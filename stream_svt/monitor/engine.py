@@ -206,8 +206,7 @@ class Engine:
             runner = self.runners.get(monitor)
             if runner is None:
                 continue
-            for series in slot.mutes:
-                runner.mute(series)
+            runner.restore_mutes(number, slot)
             runner.paused += slot.paused
             if slot.state is State.RUNNING:
                 runner.use(number, slot, durable=True)
@@ -437,20 +436,15 @@ class Engine:
             until = UNTIL_RUN_ENDS
         elif not isinstance(rule, Mute):
             until = clock_ms + rule
-        if slot.mutes.pop(hit.series, None) is None:
-            runner.mute(hit.series)
-        slot.mutes[hit.series] = until
+        runner.end_expired_mutes(hit.dataset, slot, clock_ms)
+        runner.mute(hit.dataset, slot, hit.series, until)
         if len(slot.mutes) > runner.spec.max_mutes:
-            oldest = next(iter(slot.mutes))
-            del slot.mutes[oldest]
-            runner.unmute(oldest)
+            runner.unmute(hit.dataset, slot, next(iter(slot.mutes)))
         self._announcer.muted(books, runner.name, slot, hit.series, until)
 
     def _end(self, runner: Runner, books: Books, slot: Slot, number: int) -> None:
         """Close the books of a run, forget its secrets and say whether another may follow."""
-        for series, until in slot.mutes.items():
-            if until == UNTIL_RUN_ENDS:
-                runner.unmute(series)
+        runner.end_run_mutes(number, slot)
         books.end_run(slot)
         slot.stopped = slot.stopped or runner.spec.on_halt is OnHalt.STOP
         runner.retire(number, self._status(slot))
@@ -566,9 +560,7 @@ class Engine:
         self._dirty.add(number)
         slot.signal(Signal.ENDED)
         if runner is not None:
-            for series, until in slot.mutes.items():
-                if until == UNTIL_RUN_ENDS:
-                    runner.unmute(series)
+            runner.end_run_mutes(number, slot)
         lost = books.end_run_at_full_price(slot)
         if runner is not None:
             runner.retire(number, self._status(slot))

@@ -11,7 +11,7 @@ from fractions import Fraction
 from math import ceil
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from stream_svt.errors import MisuseError
 from stream_svt.mechanisms import correction as corrections
@@ -95,11 +95,7 @@ class MonitorSpec(Strict):
         default=Fraction(1),
         description="Real units a step of the integer lattice stands for; greater than 0. Default 1.",
     )
-    bounds: Annotated[
-        tuple[Exact, Exact],
-        BeforeValidator(_pair),
-        WithJsonSchema({"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2}),
-    ] = Field(
+    bounds: Annotated[tuple[Exact, Exact], BeforeValidator(_pair)] = Field(
         description="[low, high] in real units. Values are clamped to them, and what is no number counts "
         "as low."
     )

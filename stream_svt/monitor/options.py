@@ -13,6 +13,7 @@ from stream_svt.errors import MisuseError
 from stream_svt.mechanisms.noise import Noise
 from stream_svt.monitor.quantities import (
     DURATION_SCHEMA,
+    NUMBER_SCHEMA,
     Duration,
     Exact,
     PositiveExact,
@@ -161,9 +162,9 @@ def _with_options(name: str, schema: dict[str, Any]) -> dict[str, Any]:
 _CORRECTION_SCHEMA: dict[str, Any] = {
     "anyOf": [
         {"enum": [name for name in _CORRECTIONS if name != "table"]},
-        {"type": "number"},
+        NUMBER_SCHEMA,
         *(_with_options(name, _options(_CORRECTIONS[name])) for name in ("exposure", "annealed")),
-        _with_options("table", {"type": "array", "items": {"type": "number"}, "minItems": 1}),
+        _with_options("table", {"type": "array", "items": NUMBER_SCHEMA, "minItems": 1}),
     ]
 }
 

@@ -33,11 +33,14 @@ _DURATION_PART = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(ms|s|m|h|d|w)", re.ASCII)
 _MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _LONGEST_MS = 100 * 365 * 86_400_000
 
-_RATIO_TEXT = {
+RATIO_SCHEMA = {
     "type": "string",
     "pattern": r"^[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?( ?/ ?[0-9]+)?$",
 }
 DURATION_SCHEMA = {"type": "string", "pattern": r"^([0-9]+(\.[0-9]+)?(ms|s|m|h|d|w))+$"}
+
+
+NUMBER_SCHEMA = {"anyOf": [{"type": "number"}, RATIO_SCHEMA]}
 
 
 def found(value: object) -> str:
@@ -138,7 +141,7 @@ def _proportion(value: object) -> Fraction:
 
 
 def _written(**constraints: object) -> WithJsonSchema:
-    return WithJsonSchema({"anyOf": [{"type": "number", **constraints}, _RATIO_TEXT]})
+    return WithJsonSchema({"anyOf": [{"type": "number", **constraints}, RATIO_SCHEMA]})
 
 
 _AS_TEXT = PlainSerializer(str, return_type=str)
@@ -192,7 +195,7 @@ def _limit(value: object) -> Limit:
     return Limit(kind, units)
 
 
-_MEASURE = {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, _RATIO_TEXT]}
+_MEASURE = {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, RATIO_SCHEMA]}
 LimitField = Annotated[
     Limit,
     PlainValidator(_limit),

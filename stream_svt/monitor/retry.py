@@ -95,7 +95,7 @@ class RetryRunner(Runner):
             queue.count += 1
             queue.changed = True
             now = int(view.clock[row])
-            if self.is_muted(slot, batch.series[row] if batch.series else None, now):
+            if self.is_muted(dataset, batch.series[row] if batch.series else None, now):
                 self.skip("muted", 1)
             else:
                 version = int(self.version[dataset])
@@ -166,12 +166,12 @@ class RetryRunner(Runner):
 
     def _sweep(self, dataset: int, queue: RetryQueue, offset: int, now: int) -> None:
         """Test every waiting series once more, oldest place first."""
-        rules, slot = self.rules, self.host.slot(self, dataset)
+        rules = self.rules
         lifetime = rules.lifetime
         for name, place in list(queue.places.items()):
             too_old = lifetime.offsets is not None and offset - place.entered > lifetime.offsets
             too_late = lifetime.ms is not None and now - place.entered_ms > lifetime.ms
-            if too_old or too_late or self.is_muted(slot, place.series, now):
+            if too_old or too_late or self.is_muted(dataset, place.series, now):
                 del queue.places[name]
         waiting = list(queue.places.items())
         if not waiting:

@@ -22,6 +22,7 @@ from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.books import FOR_EVER, UNTIL_RUN_ENDS, Slot
 from stream_svt.monitor.datasets import DatasetSpec
 from stream_svt.monitor.monitor_spec import MonitorSpec
+from stream_svt.monitor.mutes import MuteFilter, series_hashes
 from stream_svt.monitor.pending import Block
 from stream_svt.monitor.plan import Plan
 
@@ -141,6 +142,7 @@ class Runner:
         self.salt_high = np.zeros(count, dtype=np.uint64)
         self.salt_low = np.zeros(count, dtype=np.uint64)
         self.deadline = np.full(count, _NEVER, dtype=np.int64)
+        self.name = spec.name
         self.plans: list[Plan] = [Plan.of(spec)]
         self.offset = 0
         self.row = 0
@@ -148,7 +150,8 @@ class Runner:
         self.started = False
         self.paused = 0
         self.reports_rejects = False
-        self.muted: dict[str, int] = {}
+        self.mutes: dict[int, dict[str, int]] = {}
+        self.mute_filter = MuteFilter()
         self.tested = 0
         self.skipped: dict[str, int] = {}
         self.periods: tuple[Integers, Integers] | None = None
@@ -166,11 +169,6 @@ class Runner:
     def plan(self) -> Plan:
         """The plan that new runs are opened under."""
         return self.plans[-1]
-
-    @property
-    def name(self) -> str:
-        """The monitor's name."""
-        return self.spec.name
 
     @property
     def blocked(self) -> bool:
@@ -207,34 +205,49 @@ class Runner:
         self.deadline[dataset] = _NEVER
         self.status[dataset] = status
 
-    def mute(self, series: str) -> None:
-        """Count a mute of a series, so that batches are searched for it."""
-        self.muted[series] = self.muted.get(series, 0) + 1
+    def mute(self, dataset: int, slot: Slot, series: str, until: int) -> None:
+        """Mute a series of a slot until a clock (ms), `FOR_EVER` or `UNTIL_RUN_ENDS`; the newest mute is last."""
+        known = slot.mutes.pop(series, None) is not None
+        slot.mutes[series] = until
+        self.mutes[dataset] = slot.mutes
+        if not known:
+            self.mute_filter.add(dataset, series, self.mutes)
 
-    def unmute(self, series: str) -> None:
-        """Take back a mute."""
-        if self.muted[series] == 1:
-            del self.muted[series]
-        else:
-            self.muted[series] -= 1
+    def end_expired_mutes(self, dataset: int, slot: Slot, clock_ms: int) -> None:
+        """Forget the oldest mutes as far as they ran out."""
+        while slot.mutes:
+            series, until = next(iter(slot.mutes.items()))
+            if until in (FOR_EVER, UNTIL_RUN_ENDS) or clock_ms < until:
+                return
+            self.unmute(dataset, slot, series)
+
+    def unmute(self, dataset: int, slot: Slot, series: str) -> None:
+        """End a mute."""
+        del slot.mutes[series]
+        self.mute_filter.remove(dataset, series)
+
+    def end_run_mutes(self, dataset: int, slot: Slot) -> None:
+        """End the mutes that hold until the run ends."""
+        for series in [series for series, until in slot.mutes.items() if until == UNTIL_RUN_ENDS]:
+            self.unmute(dataset, slot, series)
+
+    def restore_mutes(self, dataset: int, slot: Slot) -> None:
+        """Take the mutes of a loaded slot into the filter."""
+        for series, until in list(slot.mutes.items()):
+            del slot.mutes[series]
+            self.mute(dataset, slot, series, until)
 
     def skip(self, reason: str, count: int) -> None:
         """Count queries that were not tested."""
         if count:
             self.skipped[reason] = self.skipped.get(reason, 0) + count
 
-    def is_muted(self, slot: Slot, series: str | None, clock_ms: int) -> bool:
-        """Tell whether a series of a slot is muted at a clock; a mute that ran out is dropped."""
-        if series is None:
+    def is_muted(self, dataset: int, series: str | None, clock_ms: int) -> bool:
+        """Tell whether a series of a dataset is muted at a clock."""
+        if series is None or dataset not in self.mutes:
             return False
-        until = slot.mutes.get(series)
-        if until is None:
-            return False
-        if until in (FOR_EVER, UNTIL_RUN_ENDS) or clock_ms < until:
-            return True
-        del slot.mutes[series]
-        self.unmute(series)
-        return False
+        until = self.mutes[dataset].get(series)
+        return until is not None and (until in (FOR_EVER, UNTIL_RUN_ENDS) or clock_ms < until)
 
     def queued(self, dataset: int) -> int:  # noqa: ARG002 - without append nothing waits
         """Return the number of queries of a dataset that wait for another test."""
@@ -381,7 +394,7 @@ class Runner:
             self._count_idle(datasets[idle if eligible is None else idle & eligible])
         elif eligible is not None:
             live &= eligible
-        skips = [("muted", self._silence(view, at, live))] if self.muted else []
+        skips = [("muted", self._silence(view, at, live))] if len(self.mute_filter) else []
         reached, tops = self._resolve(view, at, stop, live, skips)
         live = live[: reached - at]
         for reason, rows in skips:
@@ -402,16 +415,20 @@ class Runner:
         """Take the queries of muted series out of ``live``; return their rows."""
         if not view.batch.series:
             return _NO_ROWS
-        muted, dataset, clock = self.muted, view.batch.dataset, view.clock
-        names = view.batch.series[at : at + len(live)]
-        rows = []
-        for row in [at + k for k, name in enumerate(names) if name in muted]:
-            if live[row - at] and self.is_muted(
-                self.host.slot(self, int(dataset[row])), names[row - at], int(clock[row])
-            ):
-                live[row - at] = False
-                rows.append(row)
-        return np.array(rows, dtype=np.int64)
+        if view.batch.series_hashes is None:
+            view.batch.series_hashes = series_hashes(view.batch.series, len(view.batch))
+        datasets, names, clock = view.batch.dataset, view.batch.series, view.clock
+        last = at + len(live)
+        hits = self.mute_filter.hits(datasets[at:last], view.batch.series_hashes[at:last])
+        hits = hits[live[hits]] + at
+        rows = [
+            row
+            for row, dataset in zip(hits.tolist(), datasets[hits].tolist(), strict=True)
+            if self.is_muted(dataset, names[row], int(clock[row]))
+        ]
+        silent = np.array(rows, dtype=np.int64)
+        live[silent - at] = False
+        return silent
 
     def _resolve(
         self, view: View, at: int, stop: int, live: Mask, skips: list[tuple[str, Integers]]
@@ -555,7 +572,7 @@ class Runner:
                     for k in later.tolist()
                     if view.batch.series
                     and view.batch.series[k] == hit.series
-                    and self.is_muted(slot, hit.series, int(view.clock[k]))
+                    and self.is_muted(dataset, hit.series, int(view.clock[k]))
                 ],
                 dtype=np.int64,
             )

@@ -183,8 +183,7 @@ class SweepRunner(Runner):
     def _pass(self, dataset: int, waiting: OpenSet, rest: Block, attempt: int, now: int) -> Block | None:
         """Test what is left of a set once; return what stays a bottom."""
         allowed, plan = self.rules.tops_per_set, self.plan_of(dataset)
-        slot = self.host.slot(self, dataset)
-        awake = np.array([not self.is_muted(slot, series, now) for series in rest.series], dtype=np.bool_)
+        awake = np.array([not self.is_muted(dataset, series, now) for series in rest.series], dtype=np.bool_)
         if not awake.all():
             rest = rest.take(np.flatnonzero(awake))
         if not len(rest):
@@ -196,7 +195,7 @@ class SweepRunner(Runner):
         for k, index in enumerate(chosen.tolist()):
             if self.status[dataset] != Status.TESTABLE or waiting.tops >= allowed:
                 break
-            if self.is_muted(slot, rest.series[index], now):
+            if self.is_muted(dataset, rest.series[index], now):
                 continue
             branch = self._branch(dataset, gaps[:, k])
             if branch is None:
