@@ -86,7 +86,7 @@ def to_loss(units: int, kind: Kind) -> Fraction:
 
 
 def to_float(units: int, kind: Kind) -> float:
-    """Return the loss as a float for reports; ``round(result * kind.units)`` is the units below 2**53."""
+    """Return the loss as a float for reports; ``round(result * kind.units)`` is the units up to 2**50."""
     return units / kind.units
 
 

@@ -1,0 +1,363 @@
+"""The specification as it is read from YAML: exact values, what they mean, and what a change does."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from fractions import Fraction
+
+import pytest
+
+from stream_svt.errors import ConfigError
+from stream_svt.mechanisms.correction import Annealed, Explicit, Exposure, Mean, Optimal, Uncorrected
+from stream_svt.mechanisms.noise import Noise
+from stream_svt.monitor.spec import (
+    ApplicationSpec,
+    Lifetime,
+    MechanismForm,
+    MonitorSpec,
+    Mute,
+    OnHalt,
+    Reload,
+    Retry,
+    Sweep,
+    load_spec,
+    reload_kind,
+)
+from stream_svt.privacy.loss import Kind, zcdp_adaptive, zcdp_general, zcdp_monotone
+
+FULL = """
+application: retail-watch
+kafka: {bootstrap_servers: "127.0.0.1:9092"}
+datasets:
+  - name: retail-2026-w01
+    limit: {epsilon: 4}
+    unit: one basket
+  - names: [other-a, other-b]
+    limit: "1/3"
+    unit: one user
+monitors:
+  - name: hot-items
+    topic: retail.counts
+    datasets: ["retail-*"]
+    mechanism: adaptive
+    epsilon: 0.1
+    cutoff: 10
+    sensitivity: 1
+    monotonic: true
+    granularity: 0.5
+    bounds: [0, 100000]
+    threshold: 500.2
+    query_noise: laplace
+    threshold_noise: exponential
+    split: null
+    correction: {exposure: {false_alerts: 2}}
+    expected_queries: 1e6
+    append: {retry: {attempts: 5, lifetime: 10m, capacity: 1000, every: 100}}
+    mute: 1h30m
+    max_mutes: 5
+    on_halt: stop
+    resample_every: 1d
+    reserve: 0.2
+    beta: 0.01
+  - name: plain
+    topic: other.counts
+    epsilon: 1/10
+    cutoff: 1
+    sensitivity: 1.5
+    bounds: [-5, 5]
+    threshold: 1
+    expected_queries: 100
+"""
+
+
+def monitor(**changes) -> MonitorSpec:
+    fields = {
+        "name": "m",
+        "topic": "t",
+        "epsilon": 1,
+        "cutoff": 10,
+        "sensitivity": 1,
+        "monotonic": True,
+        "bounds": (0, 1000),
+        "threshold": 500,
+        "expected_queries": 1000,
+    }
+    return MonitorSpec.model_validate(fields | changes)
+
+
+@pytest.fixture(scope="module")
+def full() -> ApplicationSpec:
+    return load_spec(FULL, "full.yaml")
+
+
+def test_numbers_are_taken_from_their_text(full):
+    hot, plain = full.monitors
+    assert hot.epsilon == plain.epsilon == Fraction(1, 10)
+    assert hot.epsilon_units == 10**8
+    assert hot.threshold == Fraction(2501, 5)
+    assert hot.beta == Fraction(1, 100)
+    assert hot.reserve_units(Kind.PURE) == 200_000_000
+    assert hot.expected_queries == 1_000_000
+    assert full.dataset("other-b").limit == 333_333_333
+
+
+def test_every_field_of_a_monitor_is_read(full):
+    hot = full.monitor("hot-items")
+    assert hot.form is MechanismForm.ADAPTIVE
+    assert (hot.query_noise, hot.threshold_noise) == (Noise.LAPLACE, Noise.EXPONENTIAL)
+    assert hot.append == Retry(attempts=5, lifetime=Lifetime(ms=600_000), capacity=1000, every=100)
+    assert (hot.mute, hot.mute_ms, hot.max_mutes) == (5_400_000, 5_400_000, 5)
+    assert (hot.on_halt, hot.resample_every) == (OnHalt.STOP, 86_400_000)
+
+
+def test_defaults_are_those_of_the_descriptions(full):
+    plain = full.monitor("plain")
+    assert plain.form is MechanismForm.SVT
+    assert (plain.monotonic, plain.granularity, plain.append) == (False, 1, None)
+    assert (plain.mute, plain.mute_ms, plain.on_halt) == (Mute.PERIOD, None, OnHalt.RESAMPLE)
+    assert plain.correction_rule() == Exposure(expected_queries=100, false_alerts=Fraction(1, 10), attempts=1)
+
+
+def test_the_lattice_rounds_sensitivity_and_threshold_up_and_bounds_down(full):
+    hot, plain = full.monitors
+    assert (hot.lattice_sensitivity, hot.lattice_threshold, hot.lattice_bounds) == (2, 1001, (0, 200_000))
+    assert (plain.lattice_sensitivity, plain.lattice_bounds) == (2, (-5, 5))
+
+
+def test_monitors_are_found_by_dataset_and_topics_are_listed_once(full):
+    assert [one.name for one in full.monitors_of("retail-2026-w01")] == ["hot-items", "plain"]
+    assert [one.name for one in full.monitors_of("other-a")] == ["plain"]
+    assert full.monitors_of("undeclared") == ()
+    assert full.topics() == ("other.counts", "retail.counts")
+    assert full.topics_with_broker_time() == ("retail.counts",)
+
+
+@pytest.mark.parametrize(
+    ("written", "rule"),
+    [
+        ("exposure", Exposure(expected_queries=1000, false_alerts=Fraction(1), attempts=1)),
+        ({"exposure": {"false_alerts": "1/2"}}, Exposure(expected_queries=1000, false_alerts=Fraction(1, 2))),
+        ({"exposure": None}, Exposure(expected_queries=1000, false_alerts=Fraction(1))),
+        ("optimal", Optimal(queries=1000, cutoff=10)),
+        ("mean", Mean()),
+        ("none", Uncorrected()),
+        (7, Explicit((7,))),
+        ("2.5", Explicit((3,))),
+        ({"table": [9, 3, "1/2"]}, Explicit((9, 3, 1))),
+    ],
+)
+def test_corrections_have_short_and_long_forms(written, rule):
+    assert monitor(correction=written).correction_rule() == rule
+
+
+def test_an_annealed_correction_belongs_to_a_sweep_and_counts_its_passes():
+    spec = monitor(correction={"annealed": {"start": 12, "end": 3}}, append="sweep")
+    assert spec.correction_rule() == Annealed(start=Fraction(12), end=Fraction(3), step=Fraction(1))
+    assert spec.append == Sweep()
+    assert spec.attempts == 10
+
+
+def test_retries_are_part_of_the_exposure():
+    spec = monitor(append={"retry": {"attempts": 4}})
+    assert spec.attempts == 4
+    assert spec.correction_rule() == Exposure(expected_queries=1000, false_alerts=Fraction(1), attempts=4)
+
+
+@pytest.mark.parametrize("written", ["off", None, False])
+def test_append_can_be_switched_off(written):
+    assert monitor(append=written).append is None
+
+
+@pytest.mark.parametrize(("form", "branches"), [("svt", 1), ("adaptive", 2), ("ladder", 4)])
+def test_the_mechanism_has_the_branches_and_the_price_declared(form, branches):
+    spec = monitor(mechanism=form)
+    mechanism = spec.mechanism()
+    assert len(mechanism.branches) == branches
+    assert mechanism.epsilon == spec.run_price(Kind.PURE) == 10**9
+    assert mechanism.cutoff == 10
+
+
+def test_a_split_sets_the_share_of_the_threshold():
+    assert monitor(split=4).mechanism().threshold_charge == 200_000_000
+    assert monitor(split="0.3", mechanism="adaptive").mechanism().threshold_charge == pytest.approx(
+        3e8, rel=1e-6
+    )
+
+
+def test_the_zcdp_price_is_that_of_the_mechanism_and_direction():
+    plain, several, general = (
+        monitor(),
+        monitor(mechanism="adaptive"),
+        monitor(monotonic=False),
+    )
+    one = plain.mechanism()
+    assert plain.run_price(Kind.ZCDP) == zcdp_monotone(one.threshold_charge, one.branches[0].charge, 10)
+    assert several.run_price(Kind.ZCDP) == zcdp_adaptive(10**9, several.mechanism().threshold_charge)
+    assert general.run_price(Kind.ZCDP) == zcdp_general(10**9)
+
+
+def test_a_specification_survives_json():
+    for append in ("off", "sweep", {"retry": {"lifetime": "10m"}}, {"retry": {"lifetime": 7}}):
+        for correction in ("exposure", 7, {"table": ["1/3", 2]}):
+            spec = monitor(append=append, correction=correction, mute="10m", split="1/3", resample_every="1h")
+            assert MonitorSpec.from_json(spec.to_json()) == spec
+
+
+# --- identity
+
+
+def test_the_hash_is_stable_across_processes_and_versions():
+    """Open runs are bound to it: a change closes them at full price, so it must not come by accident."""
+    assert monitor().hash() == "135c1e9264c0f8aa"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"epsilon": "0.9"},
+        {"cutoff": 9},
+        {"sensitivity": 2},
+        {"monotonic": False},
+        {"bounds": (0, 999)},
+        {"granularity": 2},
+        {"threshold": 501},
+        {"query_noise": "laplace"},
+        {"threshold_noise": "laplace"},
+        {"correction": "none"},
+        {"expected_queries": 999},
+        {"append": "retry"},
+        {"mute": "run"},
+        {"mechanism": "adaptive"},
+        {"topic": "u"},
+    ],
+    ids=str,
+)
+def test_whatever_decides_an_outcome_changes_the_hash(change):
+    assert monitor(**change).hash() != monitor().hash()
+
+
+def test_how_a_number_is_written_and_what_decides_no_outcome_leave_the_hash_alone():
+    same = monitor(epsilon="1.0", threshold="1000/2", beta="0.1", name="n", datasets=["m*"])
+    assert same.hash() == monitor().hash()
+
+
+def test_applications_that_differ_anywhere_have_different_hashes(full):
+    assert load_spec(FULL.replace("limit: {epsilon: 4}", "limit: {epsilon: 5}")).hash() != full.hash()
+    assert load_spec(FULL.replace("beta: 0.01", "beta: 0.02")).hash() != full.hash()
+    assert load_spec(FULL).hash() == full.hash()
+
+
+# --- reload
+
+
+def test_an_unchanged_monitor_reloads_nothing():
+    assert reload_kind(monitor(), monitor(epsilon="1.0")) == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        ({"threshold": 1}, Reload.NOW),
+        ({"mute": "none"}, Reload.NOW),
+        ({"on_halt": "stop"}, Reload.NOW),
+        ({"resample_every": "1h"}, Reload.NOW),
+        ({"epsilon": 2}, Reload.NEXT_RUN),
+        ({"cutoff": 2}, Reload.NEXT_RUN),
+        ({"sensitivity": 2}, Reload.NEXT_RUN),
+        ({"bounds": (0, 1)}, Reload.NEXT_RUN),
+        ({"monotonic": False}, Reload.NEXT_RUN),
+        ({"query_noise": "laplace"}, Reload.NEXT_RUN),
+        ({"correction": "mean"}, Reload.NEXT_RUN),
+        ({"split": 3}, Reload.NEXT_RUN),
+        ({"mechanism": "ladder"}, Reload.NEXT_RUN),
+        ({"append": "retry"}, Reload.NEXT_RUN),
+        ({"topic": "u"}, Reload.NEVER),
+    ],
+    ids=str,
+)
+def test_each_change_has_its_time(change, kind):
+    assert reload_kind(monitor(), monitor(**change)) == {next(iter(change)): kind}
+
+
+def test_every_field_of_a_monitor_has_a_time_of_change():
+    from stream_svt.monitor.monitor_spec import _RELOAD
+
+    assert set(_RELOAD) == set(MonitorSpec.model_fields)
+
+
+# --- datasets
+
+SHORT = """
+application: a
+monitors: [{name: m, topic: t, epsilon: 0.1, cutoff: 1, sensitivity: 1, bounds: [0, 9], threshold: 5, correction: none}]
+datasets:
+"""
+
+
+def datasets(declaration: str, **options):
+    return load_spec(SHORT + declaration, **options).datasets
+
+
+def test_a_generator_declares_one_dataset_a_week_on_the_public_clock():
+    weeks = datasets(
+        """
+  - generate: "retail-{iso_week}"
+    from: 2025-12-29
+    until: 2026-01-19
+    lateness: 1h
+    limit: 1
+    unit: one event
+"""
+    )
+    assert [week.name for week in weeks] == ["retail-2026-w01", "retail-2026-w02", "retail-2026-w03"]
+    start = int(datetime(2025, 12, 29, tzinfo=UTC).timestamp()) * 1000
+    assert (weeks[0].from_ms, weeks[0].lateness_ms) == (start, 3_600_000)
+    assert all(a.until_ms == b.from_ms for a, b in zip(weeks, weeks[1:], strict=False))
+    assert weeks[0].is_period
+
+
+def test_a_generator_declares_one_dataset_a_day():
+    days = datasets(
+        "  - {generate: 'd-{date}', from: 2026-02-27, until: 2026-03-02, limit: {rho: 0.1}, unit: one event}"
+    )
+    assert [day.name for day in days] == ["d-2026-02-27", "d-2026-02-28", "d-2026-03-01"]
+    assert {(day.kind, day.limit, day.lateness_ms) for day in days} == {(Kind.ZCDP, 10**11, 0)}
+
+
+def test_names_can_stand_in_a_file():
+    lines = ["# regions", "north", "", "  south  "]
+    read = {"regions.txt": lines}.__getitem__
+    names = [one.name for one in datasets("  - {file: regions.txt, limit: 1, unit: x}", read_names=read)]
+    assert names == ["north", "south"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["north", "sou th"], "line 2: expected a dataset name"),
+        (["# nothing"], "holds no names"),
+        (FileNotFoundError(2, "No such file or directory"), "No such file"),
+        (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"), "not UTF-8"),
+    ],
+)
+def test_a_file_of_names_that_cannot_be_used_is_reported(lines, message):
+    def read(path):
+        if isinstance(lines, Exception):
+            raise lines
+        return lines
+
+    with pytest.raises(ConfigError, match=message) as refusal:
+        datasets("  - {file: regions.txt, limit: 1, unit: x}", read_names=read)
+    assert [(problem.line, problem.field) for problem in refusal.value.problems] == [(5, "datasets[0].file")]
+
+
+def test_without_a_way_to_read_files_names_must_be_written_out():
+    with pytest.raises(ConfigError, match="write the names out"):
+        datasets("  - {file: regions.txt, limit: 1, unit: x}")
+
+
+def test_a_hundred_thousand_datasets_load_in_time():
+    lines = [f"user-{number}" for number in range(100_000)]
+    spec = load_spec(SHORT + "  - {file: f, limit: 1, unit: x}", read_names=lambda path: lines)
+    assert len(spec.datasets) == 100_000
+    assert len(spec.monitors_of("user-99999")) == 1

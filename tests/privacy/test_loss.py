@@ -1,0 +1,123 @@
+"""Exact units of privacy loss, and zCDP prices."""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis.strategies import fractions, integers
+
+from stream_svt.privacy.loss import (
+    EPSILON_UNITS,
+    RHO_UNITS,
+    Kind,
+    as_text,
+    exact,
+    to_float,
+    to_loss,
+    to_units,
+    zcdp_adaptive,
+    zcdp_general,
+    zcdp_monotone,
+    zcdp_resample,
+)
+
+charges = integers(1, 50 * EPSILON_UNITS)
+
+
+@pytest.mark.parametrize(
+    ("written", "number"),
+    [
+        (4, Fraction(4)),
+        ("0.1", Fraction(1, 10)),
+        ("1e-3", Fraction(1, 1000)),
+        (".5", Fraction(1, 2)),
+        ("1/3", Fraction(1, 3)),
+        ("-2 / 4", Fraction(-1, 2)),
+        (Decimal("0.7"), Fraction(7, 10)),
+        (Fraction(5, 7), Fraction(5, 7)),
+    ],
+)
+def test_a_number_is_read_exactly_from_its_text(written, number):
+    assert exact(written) == number
+
+
+@pytest.mark.parametrize(
+    "text", ["", "abc", "1/0", "nan", "inf", "1e9999", "0x10", "1_000", "1/2/3", "٣", "1." + "0" * 99]
+)
+def test_a_text_that_is_no_finite_number_is_refused(text):
+    with pytest.raises(ValueError, match="not a number"):
+        exact(text)
+
+
+@pytest.mark.parametrize("number", [0.1, True, None, b"1"])
+def test_binary_floats_and_other_types_are_refused(number):
+    with pytest.raises(TypeError, match="expected an integer"):
+        exact(number)
+
+
+@given(fractions(0, 1000), integers(0, 1))
+def test_a_declared_loss_never_rounds_up(loss, kind):
+    kind = list(Kind)[kind]
+    assert 0 <= loss - to_loss(to_units(loss, kind), kind) < Fraction(1, kind.units)
+
+
+@given(integers(0, 2**50))
+def test_a_float_report_gives_its_units_back(units):
+    for kind in Kind:
+        assert round(to_float(units, kind) * kind.units) == units
+
+
+@given(integers(-(10**20), 10**20))
+def test_text_of_a_loss_is_exact(units):
+    for kind in Kind:
+        assert exact(as_text(units, kind)) == to_loss(units, kind)
+
+
+@given(charges, charges, integers(1, 100))
+def test_prices_are_the_formulas_rounded_up(threshold, query, cutoff):
+    e0, e1 = to_loss(threshold, Kind.PURE), to_loss(query, Kind.PURE)
+    total = threshold + cutoff * query
+    prices = {
+        zcdp_general(total): (e0 + cutoff * e1) ** 2 / 2,
+        zcdp_monotone(threshold, query, cutoff): (e0 + 2 * cutoff * e1) ** 2 / 8,
+        zcdp_adaptive(total, threshold): (2 * (e0 + cutoff * e1) - e0) ** 2 / 8,
+        zcdp_resample(threshold, query): (e0 + 2 * e1) ** 2 / 8,
+    }
+    for units, rho in prices.items():
+        assert 0 <= Fraction(units, RHO_UNITS) - rho < Fraction(1, RHO_UNITS)
+
+
+@given(charges, charges, integers(1, 100))
+def test_one_direction_never_costs_more_than_any_direction(threshold, query, cutoff):
+    assert zcdp_monotone(threshold, query, cutoff) <= zcdp_general(threshold + cutoff * query)
+
+
+@pytest.mark.parametrize("cutoff", [1, 2, 5])
+@pytest.mark.parametrize("epsilon", [0.1, 0.5, 1, 2])
+def test_a_price_covers_the_worst_law_in_its_range(cutoff, epsilon):
+    """Renyi divergence of the two-point law on [-a, b], both ways round, at many orders."""
+    units = round(epsilon * EPSILON_UNITS)
+    down, up = epsilon * (1 + cutoff), epsilon * cutoff
+    price = zcdp_monotone(units, units, cutoff) / RHO_UNITS
+    for a, b in ((down, up), (up, down)):
+        weight = (1 - math.exp(-a)) / (math.exp(b) - math.exp(-a))
+        for order in (1.01, 1.5, 2, 4, 10, 50):
+            inner = weight * math.exp(order * b) + (1 - weight) * math.exp(-order * a)
+            assert math.log(inner) / (order - 1) <= price * order * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("wrong", [-1, 1.5, True])
+def test_a_price_takes_whole_units_only(wrong):
+    with pytest.raises(ValueError, match="whole number"):
+        zcdp_general(wrong)
+
+
+def test_a_price_needs_a_top_and_a_share_within_the_total():
+    with pytest.raises(ValueError, match="cutoff"):
+        zcdp_monotone(1, 1, 0)
+    with pytest.raises(ValueError, match="share"):
+        zcdp_adaptive(1, 2)
