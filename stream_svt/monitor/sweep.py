@@ -183,9 +183,14 @@ class SweepRunner(Runner):
     def _pass(self, dataset: int, waiting: OpenSet, rest: Block, attempt: int, now: int) -> Block | None:
         """Test what is left of a set once; return what stays a bottom."""
         allowed, plan = self.rules.tops_per_set, self.plan_of(dataset)
-        awake = np.array([not self.is_muted(dataset, series, now) for series in rest.series], dtype=np.bool_)
-        if not awake.all():
-            rest = rest.take(np.flatnonzero(awake))
+        muted = self.muted
+        silent = [
+            index
+            for index, series in enumerate(rest.series)
+            if series in muted and self.is_muted(dataset, series, now)
+        ]
+        if silent:
+            rest = rest.take(np.delete(np.arange(len(rest)), silent))
         if not len(rest):
             return None
         datasets = np.full(len(rest), dataset, dtype=np.int64)
