@@ -54,6 +54,8 @@ from stream_svt.monitor.quantities import (
 from stream_svt.monitor.yaml_source import Strict, several
 from stream_svt.privacy.loss import Kind, to_units, zcdp_adaptive, zcdp_general, zcdp_monotone
 
+_LARGEST_EPSILON = 10_000
+
 
 def _pair(value: object) -> object:
     if isinstance(value, list | tuple) and len(value) == 2:
@@ -297,6 +299,11 @@ class MonitorSpec(Strict):
                 self.mechanism()
             except MisuseError as error:
                 problems.append(("epsilon", str(error)))
+            except (OverflowError, ZeroDivisionError):
+                message = (
+                    "the noise cannot be computed: one of the monitor's numbers is far too large or small"
+                )
+                problems.append(("", message))
         if problems:
             raise several(problems)
         return self
@@ -305,8 +312,12 @@ class MonitorSpec(Strict):
         problems = []
         low, high = self.bounds
         if low >= high:
-            problems.append(("bounds", f"low must be below high, found [{low}, {high}]"))
-        grid = f"the lattice holds fewer than 2^47 steps of {self.granularity}: use a coarser granularity"
+            problems.append(("bounds", f"low must be below high, found [{found(low)}, {found(high)}]"))
+        elif self.lattice_bounds[0] == self.lattice_bounds[1]:
+            problems.append(("granularity", "is wider than the bounds: all values would be the same step"))
+        grid = (
+            f"the lattice holds fewer than 2^47 steps of {found(self.granularity)}: use a coarser granularity"
+        )
         if max(map(abs, self.lattice_bounds)) >= VALUE_LIMIT:
             problems.append(("bounds", f"{grid}, or narrower bounds"))
         if abs(self.lattice_threshold) >= VALUE_LIMIT:
@@ -328,10 +339,12 @@ class MonitorSpec(Strict):
             problems += self._annealed_problems(self.correction)
         if self.form is MechanismForm.ADAPTIVE and self.split is not None and self.split >= 1:
             message = "for adaptive this is the threshold's share of epsilon and must be below 1"
-            problems.append(("split", f"{message}, found {self.split}"))
+            problems.append(("split", f"{message}, found {found(self.split)}"))
         if self.epsilon_units < 1:
+            problems.append(("epsilon", "must be at least 1e-9, the unit of the ledger"))
+        elif self.epsilon > _LARGEST_EPSILON:
             problems.append(
-                ("epsilon", f"must be at least 1e-9, the unit of the ledger, found {self.epsilon}")
+                ("epsilon", f"must be at most {_LARGEST_EPSILON}: far less hides nothing already")
             )
         return problems
 
@@ -347,7 +360,10 @@ class MonitorSpec(Strict):
             problems.append(("correction", message))
         if rule.end > rule.start:
             problems.append(
-                ("correction.annealed.end", f"must not be above start ({rule.start}), found {rule.end}")
+                (
+                    "correction.annealed.end",
+                    f"must not be above start ({found(rule.start)}), found {found(rule.end)}",
+                )
             )
         elif (rule.start - rule.end) / rule.step > MAX_ATTEMPTS:
             problems.append(
@@ -393,9 +409,15 @@ class MonitorSpec(Strict):
             "expected_queries",
             f"is not used by the correction {rule.kind}",
         )
-        note(self.threshold > high, "threshold", f"lies above the upper bound {high}: only noise reaches it")
         note(
-            self.threshold <= low, "threshold", f"is not above the lower bound {low}: every query reaches it"
+            self.threshold > high,
+            "threshold",
+            f"lies above the upper bound {found(high)}: only noise reaches it",
+        )
+        note(
+            self.threshold <= low,
+            "threshold",
+            f"is not above the lower bound {found(low)}: every query reaches it",
         )
         note(
             self.threshold_noise is Noise.LAPLACE,
@@ -406,7 +428,7 @@ class MonitorSpec(Strict):
         note(
             steps != self.sensitivity,
             "granularity",
-            f"sensitivity {self.sensitivity} rounds up to {steps}: choose a divisor of it",
+            f"sensitivity {found(self.sensitivity)} rounds up to {found(steps)}: choose a divisor of it",
         )
         return notes
 

@@ -53,14 +53,22 @@ def found(value: object) -> str:
         return "a mapping"
     if isinstance(value, list | tuple):
         return "a list"
-    text = str(value)
+    text = _number_text(value) if isinstance(value, Fraction) else str(value)
     text = text if len(text) <= 40 else f"{text[:37]}..."
     return f"'{text}'" if isinstance(value, str) else text
 
 
+def _number_text(value: Fraction) -> str:
+    """Return a decimal text where a short one is exact, else the ratio."""
+    decimal = Decimal(value.numerator) / Decimal(value.denominator)
+    return f"{decimal:f}" if Fraction(decimal) == value and abs(decimal.adjusted()) < 20 else str(value)
+
+
 def did_you_mean(word: object, known: list[str]) -> str:
     """Return a suggestion to append to a message, empty where nothing is near."""
-    near = get_close_matches(str(word).lower(), known, n=1, cutoff=0.6)
+    text = str(word).lower()
+    near = get_close_matches(text, known, n=1, cutoff=0.6)
+    near = near or [one for one in known if len(text) > 1 and one.startswith(text)]
     return f"; did you mean '{near[0]}'?" if near else ""
 
 

@@ -314,5 +314,6 @@ def _notes(document: Document, datasets: _Datasets, monitors: _Monitors) -> list
                 f"with rho one run at most is open on a dataset: its {len(users)} monitors take turns, "
                 "and each waits until the other's run ends"
             )
+            line = document.line(("datasets", position, "limit"))
             notes.append(Problem(line, f"datasets[{position}].limit", message))
     return notes

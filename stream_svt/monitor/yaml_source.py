@@ -23,7 +23,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 _INTEGER = re.compile(r"[-+]?[0-9]{1,60}", re.ASCII)
 _DECIMAL = re.compile(
-    r"[-+]?(?:[0-9]{1,60}\.[0-9]{0,60}|\.[0-9]{1,60}|[0-9]{1,60})(?:[eE][-+]?[0-9]{1,3})?", re.ASCII
+    r"[-+]?(?:[0-9]{1,60}\.[0-9]{0,60}|\.[0-9]{1,60}|[0-9]{1,60})(?:[eE][-+]?[0-9]{1,2})?", re.ASCII
 )
 _MAX_NODES = 2_000_000
 _MAX_DEPTH = 40

@@ -19,8 +19,8 @@ EPSILON_UNITS = 10**9
 RHO_UNITS = 10**12
 """Units in a rho of 1."""
 
-# An exponent beyond three digits would make Fraction build a number of that many digits.
-_NUMBER = re.compile(r"[-+]?(?:\d{1,60}(?:\.\d{0,60})?|\.\d{1,60})(?:[eE][-+]?\d{1,3})?", re.ASCII)
+# A longer exponent would make Fraction build a number of as many digits as it says.
+_NUMBER = re.compile(r"[-+]?(?:\d{1,60}(?:\.\d{0,60})?|\.\d{1,60})(?:[eE][-+]?\d{1,2})?", re.ASCII)
 _RATIO = re.compile(r"([-+]?\d{1,60}) ?/ ?(\d{1,60})", re.ASCII)
 
 
@@ -52,7 +52,7 @@ def exact(number: int | str | Decimal | Fraction) -> Fraction:
     Raises
     ------
     ValueError
-        The text is not a finite number, or has more than 60 digits or an exponent of more than three digits.
+        The text is not a finite number, or has more than 60 digits or an exponent of more than two.
     TypeError
         A float, a bool or anything else that does not denote an exact number.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from datetime import UTC, datetime
 from fractions import Fraction
 
@@ -289,7 +290,8 @@ def test_every_field_of_a_monitor_has_a_time_of_change():
 
 SHORT = """
 application: a
-monitors: [{name: m, topic: t, epsilon: 0.1, cutoff: 1, sensitivity: 1, bounds: [0, 9], threshold: 5, correction: none}]
+monitors:
+  - {name: m, topic: t, epsilon: 0.1, cutoff: 1, sensitivity: 1, bounds: [0, 9], threshold: 5, correction: none}
 datasets:
 """
 
@@ -312,7 +314,7 @@ def test_a_generator_declares_one_dataset_a_week_on_the_public_clock():
     assert [week.name for week in weeks] == ["retail-2026-w01", "retail-2026-w02", "retail-2026-w03"]
     start = int(datetime(2025, 12, 29, tzinfo=UTC).timestamp()) * 1000
     assert (weeks[0].from_ms, weeks[0].lateness_ms) == (start, 3_600_000)
-    assert all(a.until_ms == b.from_ms for a, b in zip(weeks, weeks[1:], strict=False))
+    assert all(a.until_ms == b.from_ms for a, b in itertools.pairwise(weeks))
     assert weeks[0].is_period
 
 
@@ -348,7 +350,7 @@ def test_a_file_of_names_that_cannot_be_used_is_reported(lines, message):
 
     with pytest.raises(ConfigError, match=message) as refusal:
         datasets("  - {file: regions.txt, limit: 1, unit: x}", read_names=read)
-    assert [(problem.line, problem.field) for problem in refusal.value.problems] == [(5, "datasets[0].file")]
+    assert [(problem.line, problem.field) for problem in refusal.value.problems] == [(6, "datasets[0].file")]
 
 
 def test_without_a_way_to_read_files_names_must_be_written_out():

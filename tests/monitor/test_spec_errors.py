@@ -1,0 +1,412 @@
+"""What is wrong with a specification: every problem at once, by line, with what was found and expected."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stream_svt.errors import ConfigError
+from stream_svt.monitor.spec import load_spec
+
+GOOD = """\
+application: shop
+datasets:
+  - name: week-1
+    limit: {epsilon: 4}
+    unit: one basket
+monitors:
+  - name: hot-items
+    topic: counts
+    epsilon: 1
+    cutoff: 10
+    sensitivity: 1
+    monotonic: true
+    bounds: [0, 1000]
+    threshold: 500
+    correction: exposure
+    expected_queries: 1000
+"""
+
+
+def problems(text: str):
+    with pytest.raises(ConfigError) as refusal:
+        load_spec(text, "shop.yaml")
+    assert refusal.value.problems == sorted(refusal.value.problems)
+    return refusal.value.problems
+
+
+def only(text: str) -> tuple[int, str, str]:
+    (problem,) = problems(text)
+    return problem.line, problem.field, problem.message
+
+
+def test_the_good_file_has_no_problems_and_no_notes():
+    assert load_spec(GOOD).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "line", "field", "message"),
+    [
+        # typos
+        ("cutoff: 10", "cutof: 10\n    cutoff: 10", 10, "monitors[0].cutof", "did you mean 'cutoff'?"),
+        ("unit: one", "uni: x\n    unit: one", 5, "datasets[0].uni", "did you mean 'unit'?"),
+        ("monitors:", "monitor: 1\nmonitors:", 6, "monitor", "did you mean 'monitors'?"),
+        ("cutoff: 10", "zzz: 10\n    cutoff: 10", 10, "monitors[0].zzz", "expected one of name, topic"),
+        ("cutoff: 10", "cutoff: 10\n    form: svt", 11, "monitors[0].form", "unknown key"),
+        ("{epsilon: 4}", "{epsilno: 4}", 4, "datasets[0].limit", "did you mean 'epsilon'?"),
+        ("exposure\n", "exposur\n", 15, "monitors[0].correction", "did you mean 'exposure'?"),
+        ("exposure\n", "{annealedd: {}}\n", 15, "monitors[0].correction", "did you mean 'annealed'?"),
+        (
+            "exposure\n",
+            "{exposure: {false_alert: 1}}\n",
+            15,
+            "monitors[0].correction.exposure.false_alert",
+            "did you mean 'false_alerts'?",
+        ),
+        ("cutoff: 10", "cutoff: 10\n    append: rety", 11, "monitors[0].append", "did you mean 'retry'?"),
+        (
+            "cutoff: 10",
+            "cutoff: 10\n    append:\n      retry:\n        atempts: 3",
+            13,
+            "monitors[0].append.retry.atempts",
+            "did you mean 'attempts'?",
+        ),
+        ("cutoff: 10", "cutoff: 10\n    mute: perod", 11, "monitors[0].mute", "did you mean 'period'?"),
+        ("cutoff: 10", "cutoff: 10\n    on_halt: rsample", 11, "monitors[0].on_halt", "'resample'?"),
+        ("cutoff: 10", "cutoff: 10\n    mechanism: svtt", 11, "monitors[0].mechanism", "'svt'?"),
+        ("cutoff: 10", "cutoff: 10\n    cutoff: 9", 11, "monitors[0].cutoff", "already stands at line 10"),
+        # numbers
+        ("threshold: 500", "threshold: high", 14, "monitors[0].threshold", "expected a number"),
+        ("threshold: 500", "threshold: .nan", 14, "monitors[0].threshold", "expected a number"),
+        ("threshold: 500", "threshold: .inf", 14, "monitors[0].threshold", "expected a number"),
+        ("threshold: 500", "threshold:", 14, "monitors[0].threshold", "found nothing"),
+        ("threshold: 500", "threshold: true", 14, "monitors[0].threshold", "found true"),
+        ("{epsilon: 4}", "0", 4, "datasets[0].limit", "must be greater than 0, found 0"),
+        ("{epsilon: 4}", "{epsilon: 0}", 4, "datasets[0].limit", "must be greater than 0"),
+        ("{epsilon: 4}", "1e-12", 4, "datasets[0].limit", "a limit lies between"),
+        ("{epsilon: 4}", "1e12", 4, "datasets[0].limit", "a limit lies between"),
+        ("{epsilon: 4}", "{epsilon: 4, rho: 1}", 4, "datasets[0].limit", "expected one measure"),
+        ("epsilon: 1\n", "epsilon: -1\n", 9, "monitors[0].epsilon", "must be greater than 0, found -1"),
+        ("epsilon: 1\n", "epsilon: 1e-12\n", 9, "monitors[0].epsilon", "at least 1e-9"),
+        ("epsilon: 1\n", "epsilon: 1e-8\n", 9, "monitors[0].epsilon", "too small"),
+        ("epsilon: 1\n", "epsilon: 10001\n", 9, "monitors[0].epsilon", "must be at most 10000"),
+        ("epsilon: 1\n", "epsilon: 5\n", 9, "monitors[0].epsilon", "above the limit epsilon 4"),
+        ("sensitivity: 1", "sensitivity: -1", 11, "monitors[0].sensitivity", "must be greater than 0"),
+        ("sensitivity: 1", "sensitivity: 1e99", 11, "monitors[0].sensitivity", "smaller sensitivity"),
+        ("cutoff: 10", "cutoff: 0", 10, "monitors[0].cutoff", "must be at least 1, found 0"),
+        ("cutoff: 10", "cutoff: 1.5", 10, "monitors[0].cutoff", "expected a whole number, found 1.5"),
+        ("cutoff: 10", "cutoff: ten", 10, "monitors[0].cutoff", "expected a whole number, found 'ten'"),
+        ("cutoff: 10", "cutoff: true", 10, "monitors[0].cutoff", "expected a whole number, found true"),
+        ("cutoff: 10", "cutoff: 10\n    beta: 1", 11, "monitors[0].beta", "strictly between 0 and 1"),
+        ("cutoff: 10", "cutoff: 10\n    reserve: 3.5", 11, "monitors[0].reserve", "leaves no room"),
+        ("cutoff: 10", "cutoff: 10\n    split: 0", 11, "monitors[0].split", "greater than 0"),
+        (
+            "cutoff: 10",
+            "cutoff: 10\n    mechanism: adaptive\n    split: 2",
+            12,
+            "monitors[0].split",
+            "must be below 1",
+        ),
+        (
+            "monotonic: true",
+            "monotonic: yes",
+            12,
+            "monitors[0].monotonic",
+            "expected true or false, found 'yes'",
+        ),
+        # the lattice
+        ("bounds: [0, 1000]", "bounds: [9, 0]", 13, "monitors[0].bounds", "low must be below high"),
+        ("bounds: [0, 1000]", "bounds: [1, 1]", 13, "monitors[0].bounds", "low must be below high"),
+        ("bounds: [0, 1000]", "bounds: [0]", 13, "monitors[0].bounds", "expected [low, high]"),
+        ("bounds: [0, 1000]", "bounds: 1000", 13, "monitors[0].bounds", "expected [low, high]"),
+        ("bounds: [0, 1000]", "bounds: [0, x]", 13, "monitors[0].bounds[1]", "expected a number"),
+        ("bounds: [0, 1000]", "bounds: [0, 1e15]", 13, "monitors[0].bounds", "2^47"),
+        ("    bounds: [0, 1000]\n", "", 7, "monitors[0].bounds", "is required: [low, high] in real units"),
+        ("threshold: 500", "threshold: 1e15", 14, "monitors[0].threshold", "2^47"),
+        # options that do not go together
+        (
+            "    expected_queries: 1000\n",
+            "",
+            7,
+            "monitors[0].expected_queries",
+            "is required by the correction exposure",
+        ),
+        ("exposure\n", "annealed\n", 15, "monitors[0].correction", "needs append: sweep, found off"),
+        (
+            "exposure\n",
+            "annealed\n    append: retry\n",
+            15,
+            "monitors[0].correction",
+            "needs append: sweep, found retry",
+        ),
+        (
+            "exposure\n",
+            "{annealed: {start: 1, end: 2}}\n    append: sweep\n",
+            15,
+            "monitors[0].correction.annealed.end",
+            "must not be above start",
+        ),
+        (
+            "exposure\n",
+            "{annealed: {step: 0.01}}\n    append: sweep\n",
+            15,
+            "monitors[0].correction.annealed.step",
+            "more than 256 passes",
+        ),
+        ("exposure\n", "{table: []}\n", 15, "monitors[0].correction.table", "at least 1"),
+        ("exposure\n", "{annealed: 3}\n", 15, "monitors[0].correction", "expected a mapping of options"),
+        ("exposure\n", "[1, 2]\n", 15, "monitors[0].correction", "found a list"),
+        ("cutoff: 10", "cutoff: 10\n    append: {retry: 3}", 11, "monitors[0].append", "mapping of options"),
+        ("cutoff: 10", "cutoff: 10\n    append: 3", 11, "monitors[0].append", "expected off, sweep, retry"),
+        (
+            "cutoff: 10",
+            "cutoff: 10\n    append: {retry: {attempts: 1}}",
+            11,
+            "monitors[0].append.retry.attempts",
+            "must be at least 2",
+        ),
+        (
+            "cutoff: 10",
+            "cutoff: 10\n    append: {retry: {lifetime: soon}}",
+            11,
+            "monitors[0].append.retry.lifetime",
+            "a number of offsets or a duration",
+        ),
+        (
+            "cutoff: 10",
+            "cutoff: 10\n    append: {retry: {lifetime: 0}}",
+            11,
+            "monitors[0].append.retry.lifetime",
+            "at least 1 offset",
+        ),
+        (
+            "cutoff: 10",
+            "cutoff: 10\n    query_noise: gaussian",
+            11,
+            "monitors[0].query_noise",
+            "2.3 times the charge",
+        ),
+        (
+            "cutoff: 10",
+            "cutoff: 10\n    threshold_noise: laplac",
+            11,
+            "monitors[0].threshold_noise",
+            "'laplace'?",
+        ),
+        # durations
+        ("cutoff: 10", "cutoff: 10\n    mute: 10", 11, "monitors[0].mute", "a duration such as 10m"),
+        (
+            "cutoff: 10",
+            "cutoff: 10\n    resample_every: 10",
+            11,
+            "monitors[0].resample_every",
+            "unit is missing",
+        ),
+        ("cutoff: 10", "cutoff: 10\n    resample_every: 1x", 11, "monitors[0].resample_every", "found '1x'"),
+        ("cutoff: 10", "cutoff: 10\n    resample_every: 0s", 11, "monitors[0].resample_every", "between 1ms"),
+        (
+            "cutoff: 10",
+            "cutoff: 10\n    resample_every: 999w999w999w999w999w999w",
+            11,
+            "monitors[0].resample_every",
+            "100 years",
+        ),
+        # names and structure
+        ("application: shop", "application: Shop One", 1, "application", "lower-case letters"),
+        ("application: shop", "app: shop", 1, "app", "did you mean 'application'?"),
+        ("name: week-1", "name: week 1", 3, "datasets[0].name", "a dataset name without spaces"),
+        ("name: week-1", "name: 2026", 3, "datasets[0].name", "found 2026: put it in quotes"),
+        ("name: week-1", "name: a/b", 3, "datasets[0].name", "slashes"),
+        ("name: hot-items", "name: Hot_Items", 7, "monitors[0].name", "lower-case"),
+        ("topic: counts", "topic: 'my topic'", 8, "monitors[0].topic", "Kafka topic name"),
+        ("unit: one basket", "unit: ''", 5, "datasets[0].unit", "not empty"),
+        ("    unit: one basket\n", "", 3, "datasets[0].unit", "is required: The privacy unit in words"),
+        (
+            "topic: counts",
+            "topic: counts\n    datasets: ['month-*']",
+            9,
+            "monitors[0].datasets[0]",
+            "matches no declared dataset",
+        ),
+        (
+            "topic: counts",
+            "topic: counts\n    datasets: week-1",
+            9,
+            "monitors[0].datasets",
+            "expected a list, found 'week-1'",
+        ),
+        ("topic: counts", "topic: counts\n    datasets: []", 9, "monitors[0].datasets", "at least 1"),
+        ("name: week-1", "name: week-1\n    names: [b]", 3, "datasets[0]", "found name and names together"),
+        ("- name: week-1\n    limit", "- limit", 3, "datasets[0]", "found none of them"),
+        (
+            "name: week-1",
+            "name: week-1\n    lateness: 1h",
+            4,
+            "datasets[0].lateness",
+            "generated datasets only",
+        ),
+        ("name: week-1", "generate: week", 3, "datasets[0].generate", "with one of {iso_week} or {date}"),
+        ("name: week-1", "{generate: 'w-{date}'", 4, "", "not valid YAML"),
+        (
+            "name: week-1",
+            "generate: 'w-{iso_week}'\n    from: 2026-01-06\n    until: 2026-01-12",
+            4,
+            "datasets[0].from",
+            "2026-01-06 is not a Monday; 2026-01-05 and 2026-01-12 are",
+        ),
+        (
+            "name: week-1",
+            "generate: 'w-{date}'\n    from: 2026-01-06\n    until: 2026-01-06",
+            5,
+            "datasets[0].until",
+            "must be after from",
+        ),
+        (
+            "name: week-1",
+            "generate: 'w-{date}'\n    from: tomorrow\n    until: 2026-01-06",
+            4,
+            "datasets[0].from",
+            "expected a day such as 2026-01-05",
+        ),
+        ("unit: one basket", "unit: !secret x", 5, "datasets[0].unit", "tags such as '!secret'"),
+        ("unit: one basket", "unit: x\n    <<: 3", 6, "datasets[0]", "merge keys"),
+        ("unit: one basket", "unit: x\n    [1]: 3", 6, "datasets[0]", "a plain word"),
+    ],
+)
+def test_a_problem_names_its_line_field_and_remedy(good, bad, line, field, message):
+    assert good in GOOD
+    found = problems(GOOD.replace(good, bad, 1))
+    first = next(problem for problem in found if message in problem.message)
+    assert (first.line, first.field) == (line, field)
+
+
+def test_all_problems_come_at_once_in_order_of_lines():
+    text = GOOD.replace("{epsilon: 4}", "0").replace("cutoff: 10", "cutoff: 0").replace("shop", "Shop")
+    assert [problem.line for problem in problems(text)] == [1, 4, 10]
+
+
+def test_the_message_shows_the_file_and_the_number_of_problems():
+    with pytest.raises(
+        ConfigError, match=r"shop.yaml: 1 problem\n  line 10: monitors\[0\].cutoff: must be"
+    ) as refusal:
+        load_spec(GOOD.replace("cutoff: 10", "cutoff: 0"), "shop.yaml")
+    assert refusal.value.exit_code == 2
+
+
+def test_missing_parts_are_named():
+    fields = [problem.field for problem in problems("kafka: {}\n")]
+    assert fields == ["application", "datasets", "monitors"]
+
+
+@pytest.mark.parametrize("part", ["datasets: 3", "datasets:", "datasets: []", "datasets: [3]"])
+def test_a_part_of_the_wrong_shape_is_named(part):
+    assert any(
+        problem.field.startswith("datasets") for problem in problems(f"application: a\n{part}\nmonitors: []")
+    )
+
+
+def test_a_dataset_declared_twice_is_refused():
+    again = GOOD.replace("monitors:", "  - {name: week-1, limit: 9, unit: y}\nmonitors:")
+    assert only(again)[:2] == (6, "datasets[1]")
+    assert "already declared at line 3" in only(again)[2]
+
+
+def test_a_monitor_declared_twice_is_refused():
+    tail = GOOD[GOOD.index("  - name: hot-items") :]
+    line, field, message = only(GOOD + tail)
+    assert (line, field) == (17, "monitors[1].name")
+    assert "already declared at line 7" in message
+
+
+def test_a_key_written_twice_names_both_lines():
+    assert "line 3" in only(GOOD.replace("limit:", "name: other\n    limit:"))[2]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: [1", "not valid YAML"),
+        ("a: b: c", "not valid YAML"),
+        ("", "expected a mapping"),
+        ("- 1", "expected a mapping"),
+        ("\x00", "a character is not allowed"),
+        (b"a: \xff", "not UTF-8"),
+        ("a: &x [*x]", "nested"),
+        ("a: *nowhere", "not valid YAML"),
+        ("[" * 5000, "not valid YAML"),
+    ],
+)
+def test_what_is_no_document_is_refused(text, message):
+    assert message in only(text)[2]
+
+
+def test_aliases_that_explode_are_refused():
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]
+    assert "too large" in only("\n".join(lines))[2]
+
+
+@given(st.text(max_size=80) | st.binary(max_size=80))
+@settings(max_examples=150, deadline=None)
+def test_any_text_is_accepted_or_gives_the_one_named_error(text):
+    with pytest.raises(ConfigError):
+        load_spec(text)
+
+
+@given(
+    st.sampled_from(GOOD.splitlines()),
+    st.sampled_from(["[]", "{}", "~", "-1", "x", "1e400", "1e99", "1e-99", "'1'", "{a: {b: c}}"]),
+)
+@settings(max_examples=150, deadline=None)
+def test_any_wrong_value_in_any_place_gives_the_one_named_error(line, value):
+    key = line.split(":")[0]
+    with contextlib.suppress(ConfigError):
+        load_spec(GOOD.replace(line, f"{key}: {value}"))
+
+
+@pytest.mark.parametrize(
+    ("good", "changed", "field", "advice"),
+    [
+        ("exposure\n", "optimal\n", "monitors[0].correction", "meant for a finite set"),
+        ("exposure\n", "mean\n", "monitors[0].correction", "about half of the time"),
+        ("exposure\n", "none\n", "monitors[0].expected_queries", "is not used"),
+        ("cutoff: 10", "cutoff: 10\n    append: retry", "monitors[0].append", "without a series"),
+        ("cutoff: 10", "cutoff: 10\n    append: sweep", "monitors[0].append", "no further pass"),
+        ("threshold: 500", "threshold: 1001", "monitors[0].threshold", "above the upper bound"),
+        ("threshold: 500", "threshold: 0", "monitors[0].threshold", "every query"),
+        ("cutoff: 10", "cutoff: 10\n    threshold_noise: laplace", "monitors[0].threshold_noise", "no bound"),
+        ("cutoff: 10", "cutoff: 10\n    granularity: 3", "monitors[0].granularity", "rounds up to 3"),
+        ("topic: counts", "topic: counts\n    datasets: [w*]", "datasets[1]", "no monitor runs"),
+    ],
+)
+def test_what_is_allowed_but_may_not_be_meant_is_noted(good, changed, field, advice):
+    text = GOOD.replace(good, changed, 1)
+    if field == "datasets[1]":
+        text = text.replace("monitors:", "  - {name: other, limit: 1, unit: x}\nmonitors:")
+    notes = {note.field: note.message for note in load_spec(text).notes}
+    assert advice in notes[field]
+
+
+def test_monitors_that_take_turns_under_zcdp_are_noted():
+    text = GOOD.replace("{epsilon: 4}", "{rho: 4}")
+    second = GOOD[GOOD.index("  - name: hot-items") :].replace("hot-items", "second")
+    (note,) = load_spec(text + second).notes
+    assert (note.line, note.field) == (4, "datasets[0].limit")
+    assert "take turns" in note.message
+
+
+def test_a_run_dearer_than_the_rho_limit_is_refused():
+    line, field, message = only(GOOD.replace("{epsilon: 4}", "{rho: 0.1}"))
+    assert (line, field) == (9, "monitors[0].epsilon")
+    assert "costs rho" in message
+    assert "above the limit rho 0.1" in message
+
+
+def test_aliases_share_declarations():
+    text = GOOD.replace("one basket", "&unit one basket").replace(
+        "monitors:", "  - {name: b, limit: 4, unit: *unit}\nmonitors:"
+    )
+    assert load_spec(text).dataset("b").unit == "one basket"
