@@ -262,7 +262,8 @@ class Subscription(Generic[Data_co]):
             return BrokerError(f"{doing}: the certificate of {servers} is not trusted; check the CA file")
         return BrokerError(
             f"{doing}: no answer from a broker at {servers} "
-            f"({cause or str(error) or type(error).__name__}); check the address, the security protocol and that the broker runs"
+            f"({cause or str(error) or type(error).__name__}); check the address, "
+            "the security protocol and that the broker runs"
         )
 
 

@@ -1,0 +1,149 @@
+"""What one monitor can do with the budget of one dataset, if no other monitor draws on it.
+
+Every figure follows from the specification alone: no data is looked at, so asking costs nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from stream_svt.mechanisms import estimates, noise
+from stream_svt.mechanisms.noise import Noise
+from stream_svt.mechanisms.sparse_vector import Branch, SparseVector
+from stream_svt.monitor.datasets import DatasetSpec
+from stream_svt.monitor.spec import Exposure, MonitorSpec, Retry, Sweep
+from stream_svt.privacy.loss import Kind
+
+SURE = 0.95
+"""A margin counts as detectable where a single test reports it at least this often."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Purchase:
+    """What a budget buys.
+
+    Attributes
+    ----------
+    kind, limit
+        Measure of the dataset's ledger and its limit, in ledger units.
+    run_price, threshold_price
+        Ledger units of one whole run, and of its threshold alone (for zCDP the run is paid as a whole: 0).
+    runs
+        Whole runs the limit pays for.
+    alerts_per_run, most_alerts_per_run
+        Alerts of one run at full price each, and where every one is far above the threshold.
+    last_run_alerts
+        Alerts of the shorter run that what is left after the whole runs still pays for.
+    even_margin, sure_margin
+        How far above the threshold a value must lie, in real units, to be reported by one test at least half
+        the time, and at least 95 % of the time. Of the last attempt, where the bar falls.
+    threshold_scale, query_scale
+        Scales of the noises in real units; the query noise is that of the last branch.
+    false_alerts
+        Bound on the expected number of alerts a run wastes on values at or below the threshold, whatever the
+        values are; None where nothing bounds it.
+    expected_queries
+        Queries of a run to which that bound refers; None where not declared.
+    """
+
+    kind: Kind
+    limit: int
+    run_price: int
+    threshold_price: int
+    runs: int
+    alerts_per_run: int
+    most_alerts_per_run: int
+    last_run_alerts: int
+    even_margin: Fraction
+    sure_margin: Fraction
+    threshold_scale: float
+    query_scale: float
+    false_alerts: float | None
+    expected_queries: int | None
+
+    @property
+    def alerts(self) -> int:
+        """Alerts the whole budget pays for at full price each."""
+        return self.runs * self.alerts_per_run + self.last_run_alerts
+
+
+def purchase(monitor: MonitorSpec, dataset: DatasetSpec) -> Purchase:
+    """Return what a monitor can do with a dataset's budget if it is alone on it."""
+    mechanism = monitor.mechanism()
+    kind = dataset.kind
+    price = monitor.run_price(kind)
+    affordable = dataset.limit - monitor.reserve_units(kind)
+    runs = max(affordable, 0) // price
+    # A run under zCDP is paid whole; only pure epsilon has change to spend on a shorter one.
+    rest = affordable - runs * price if kind is Kind.PURE else 0
+    short = mechanism.shortened(rest)
+    last = mechanism.branches[-1]
+    return Purchase(
+        kind=kind,
+        limit=dataset.limit,
+        run_price=price,
+        threshold_price=mechanism.threshold_charge if kind is Kind.PURE else 0,
+        runs=runs,
+        alerts_per_run=mechanism.cutoff,
+        most_alerts_per_run=(mechanism.epsilon - mechanism.threshold_charge) // mechanism.smallest_charge,
+        last_run_alerts=short.cutoff if short is not None else 0,
+        even_margin=_margin(mechanism, monitor, 0.5),
+        sure_margin=_margin(mechanism, monitor, SURE),
+        threshold_scale=float(monitor.granularity / mechanism.threshold_rate),
+        query_scale=float(monitor.granularity / last.rate),
+        false_alerts=_false_alerts(mechanism, monitor),
+        expected_queries=monitor.expected_queries,
+    )
+
+
+def _margin(mechanism: SparseVector, monitor: MonitorSpec, chance: float) -> Fraction:
+    """Least distance above the threshold at which some branch reports with at least this probability."""
+    margins = [_branch_margin(mechanism, monitor, branch, chance) for branch in mechanism.branches]
+    return min(margins) * monitor.granularity
+
+
+def _branch_margin(mechanism: SparseVector, monitor: MonitorSpec, branch: Branch, chance: float) -> int:
+    correction = branch.correction(monitor.attempts - 1)
+
+    def reports(margin: int) -> bool:
+        probability = estimates.survival(
+            mechanism.query_noise,
+            branch.rate,
+            mechanism.threshold_noise,
+            mechanism.threshold_rate,
+            correction - margin,
+        )
+        return probability >= chance
+
+    low, high = correction, correction + 1
+    step = 1
+    while not reports(high):
+        low, high, step = high, high + step, 2 * step
+    step = 1
+    while reports(low):
+        low, step = low - step, 2 * step
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if reports(middle) else (middle, high)
+    return high
+
+
+def _false_alerts(mechanism: SparseVector, monitor: MonitorSpec) -> float | None:
+    """Expected tests, over a run, that noise alone carries over the bar from the noisy threshold.
+
+    With exponential threshold noise the noisy threshold lies at or above the threshold, so this bounds the
+    reports of all values at or below it. A set swept with a falling bar is tested until it has its tops: no
+    bound.
+    """
+    if monitor.expected_queries is None or isinstance(monitor.append, Sweep):
+        return None
+    if mechanism.threshold_noise is not Noise.EXPONENTIAL or not isinstance(monitor.correction, Exposure):
+        return None
+    attempts = monitor.append.attempts if isinstance(monitor.append, Retry) else 1
+    chance = sum(
+        noise.tail(mechanism.query_noise, branch.rate, branch.correction(attempt))
+        for branch in mechanism.branches
+        for attempt in range(attempts)
+    )
+    return float(monitor.expected_queries * chance)

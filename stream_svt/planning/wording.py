@@ -1,0 +1,101 @@
+"""The same in plain words, for whoever has to agree to a budget."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from stream_svt.monitor.datasets import DatasetSpec
+from stream_svt.monitor.spec import ApplicationSpec, MonitorSpec, OnHalt, Sweep
+from stream_svt.planning.budget import Purchase, purchase
+from stream_svt.privacy.loss import Kind, as_text
+
+
+def explain(spec: ApplicationSpec) -> list[str]:
+    """Return what each monitor can do with a dataset's budget, as lines of text.
+
+    Datasets that share limit and unit are described once.
+    """
+    lines: list[str] = []
+    for monitor in spec.monitors:
+        groups: dict[tuple[Kind, int, str], list[DatasetSpec]] = {}
+        for dataset in spec.datasets:
+            if monitor.covers(dataset.name):
+                groups.setdefault((dataset.kind, dataset.limit, dataset.unit), []).append(dataset)
+        for datasets in groups.values():
+            others = [
+                other.name for other in spec.monitors_of(datasets[0].name) if other.name != monitor.name
+            ]
+            lines += [*_paragraph(monitor, datasets, others), ""]
+    return lines[:-1]
+
+
+def _paragraph(monitor: MonitorSpec, datasets: list[DatasetSpec], others: list[str]) -> list[str]:
+    first = datasets[0]
+    bought = purchase(monitor, first)
+    measure = first.kind.measure
+    which = first.name if len(datasets) == 1 else f"each of {len(datasets)} datasets ({first.name}, ..)"
+    limit = as_text(bought.limit, first.kind)
+    lines = [
+        f"Monitor {monitor.name} on {which}:",
+        f"  Protects {first.unit}: whatever is published about it costs at most {measure} {limit}.",
+        f"  Detects  {_detects(monitor, bought)}",
+        f"  Wastes   {_wastes(monitor, bought)}",
+        f"  Reports  {_reports(bought)}",
+        f"  Lasts    {_lasts(monitor, bought)}",
+    ]
+    if others:
+        names = ", ".join(others)
+        lines.append(f"  Shares   the budget with {names}: what they spend comes off these figures.")
+    return lines
+
+
+def _detects(monitor: MonitorSpec, bought: Purchase) -> str:
+    when = "on the last pass over its set" if isinstance(monitor.append, Sweep) else "at its first test"
+    return (
+        f"a value {_real(bought.sure_margin)} above the threshold {when} 19 times in 20, one "
+        f"{_real(bought.even_margin)} above it every other time (noise: {bought.query_scale:.3g} on each test, "
+        f"{bought.threshold_scale:.3g} on the threshold)."
+    )
+
+
+def _wastes(monitor: MonitorSpec, bought: Purchase) -> str:
+    if bought.false_alerts is not None:
+        return (
+            f"at most {bought.false_alerts:.3g} of a run's {bought.alerts_per_run} alerts on values at or "
+            f"below the threshold on average, if a run lasts for {bought.expected_queries:,} queries; "
+            "far fewer if few values come near it."
+        )
+    if isinstance(monitor.append, Sweep):
+        return (
+            "alerts on the best of what is below the threshold where a set holds fewer values above it "
+            "than its passes look for."
+        )
+    return "an unknown share on values below the threshold: only the correction `exposure` bounds it."
+
+
+def _reports(bought: Purchase) -> str:
+    more = ""
+    if bought.most_alerts_per_run > bought.alerts_per_run:
+        more = f" (up to {bought.most_alerts_per_run} if all lie far above the threshold)"
+    return (
+        f"{bought.alerts_per_run} alerts a run{more}; a run costs {bought.kind.measure} "
+        f"{as_text(bought.run_price, bought.kind)}, and queries that are not reported cost nothing further."
+    )
+
+
+def _lasts(monitor: MonitorSpec, bought: Purchase) -> str:
+    runs = f"{bought.runs} whole run{'s' if bought.runs != 1 else ''}"
+    if monitor.on_halt is OnHalt.STOP:
+        return (
+            f"for 1 run: {bought.alerts_per_run} alerts in all; then it stops until an operator resamples it."
+        )
+    if bought.last_run_alerts:
+        runs += f" and a shorter one of {bought.last_run_alerts}"
+    return (
+        f"for {runs}: {bought.alerts} alerts in all; then the monitor is exhausted, skips its queries and "
+        "says so once, until an operator raises the budget or a new period's dataset begins."
+    )
+
+
+def _real(value: Fraction) -> str:
+    return f"{float(value):,.6g}"
