@@ -108,7 +108,7 @@ def bare_relay(
 ) -> Iterator[None]:
     """Run the least that can publish exactly once after a charge: for each query two transactions.
 
-    The first writes a state record, the second publishes one alert per query; same client tuning as the service.
+    The first writes a state record, the second publishes one alert per query, tuned like the service.
     """
     command = _command("_relay", bootstrap_servers, queries, state, alerts, str(partition))
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
