@@ -156,8 +156,9 @@ class Annealed(Correction):
 class Optimal(Correction):
     """The correction of Liu et al. (2024): r = argmax G(r)^k (1 - G(r)).
 
-    Here k = queries/cutoff and G is the distribution function of the query noise. The maximum is at 1 - G(r) = 1/(k + 1), for exponential noise at r = s ln(k + 1). Kept while retrying, it
-    multiplies the exposure by the number of attempts; `Exposure` accounts for them.
+    Here k = queries/cutoff and G is the distribution function of the query noise. The maximum is at
+    1 - G(r) = 1/(k + 1), for exponential noise at r = s ln(k + 1). Kept while retrying, it multiplies the
+    exposure by the number of attempts; `Exposure` accounts for them.
     """
 
     queries: int

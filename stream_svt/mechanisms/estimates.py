@@ -130,7 +130,7 @@ def marginal_lower_bound(
     threshold_rate: Fraction,
     beta: Fraction | float,
 ) -> int:
-    """Lower bound that holds with probability 1 - beta over the noise, before the gap is known to be reported.
+    """Lower bound that holds with probability 1 - beta before the gap is known to be reported.
 
     Among reported answers its coverage fails (52 to 86 % instead of 95 % measured). For comparison and for
     gaps that were not selected.
@@ -158,8 +158,8 @@ def selective_bounds(
 ) -> tuple[int | None, int | None]:
     """Level 1 - beta lower and upper bound given the report, if it was the first test under its threshold.
 
-    A bound is None where there is none: the lower one when the gap is too small to say anything, the upper one
-    when a report with a gap as small is unlikely wherever the answer lies.
+    A bound is None where there is none: the lower one when the gap is too small to say anything, the upper
+    one when a report with a gap as small is unlikely wherever the answer lies.
     """
     limit = _decimal(beta)
     slowest = query_rate if threshold_noise is Noise.EXPONENTIAL else min(threshold_rate, query_rate)

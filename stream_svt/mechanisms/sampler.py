@@ -115,7 +115,7 @@ def draw_threshold(noise: Noise, rate: Fraction, entropy: Callable[[int], bytes]
 
 
 def _geometric_of_words(word: Callable[[], int], rate: Fraction) -> int:
-    """One threshold draw, by floats where the margin of the module allows it: a thousand datasets open at once."""
+    """One threshold draw, by floats where the module's margin allows it: many datasets open at once."""
     first = word()
     inverse = 1 / rate
     if first >= _LEAST_FAST_WORD and inverse < 2**40:
@@ -146,8 +146,8 @@ class KeyedSampler:
     def __init__(self, key: bytes) -> None:
         if len(key) != KEY_BYTES:
             raise MisuseError(f"a sampler key has {KEY_BYTES} bytes, this one has {len(key)}")
-        self._noise_cipher = Cipher(algorithms.AES(key[:16]), modes.ECB()).encryptor()  # noqa: S305 - one block
-        self._refinement_cipher = Cipher(algorithms.AES(key[16:]), modes.ECB()).encryptor()  # noqa: S305 - likewise
+        self._noise_cipher = Cipher(algorithms.AES(key[:16]), modes.ECB()).encryptor()  # noqa: S305 - a PRF
+        self._refinement_cipher = Cipher(algorithms.AES(key[16:]), modes.ECB()).encryptor()  # noqa: S305
         self._input = np.empty((_CHUNK, 2), dtype="<u8")
         self._output = bytearray(16 * _CHUNK + 15)  # update_into asks for one block less a byte of room
         self._bits = np.frombuffer(self._output, dtype="<u8", count=2 * _CHUNK).reshape(_CHUNK, 2)

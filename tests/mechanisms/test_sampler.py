@@ -337,5 +337,15 @@ def test_threshold_noise_from_scripted_entropy_equals_the_reference(rate):
     assert drawn == up - down
 
 
+@pytest.mark.parametrize("k", [1, 7])
+@pytest.mark.parametrize("rate", [Fraction(1, 3), Fraction(7, 30)], ids=str)
+def test_threshold_noise_on_a_cell_boundary_takes_more_entropy(rate, k):
+    word, following = boundary_words(rate, k)
+    for refinement, expected in ((following - 1, k), (following + 1, k - 1)):
+        feed = iter([word.to_bytes(8, "big"), refinement.to_bytes(8, "big")])
+        assert draw_threshold(Noise.EXPONENTIAL, rate, lambda _, feed=feed: next(feed)) == expected
+        assert next(feed, None) is None
+
+
 def test_threshold_noise_saturates_within_what_a_run_accepts():
     assert draw_threshold(Noise.EXPONENTIAL, Fraction(1, 2**70), bytes) == THRESHOLD_NOISE_LIMIT
