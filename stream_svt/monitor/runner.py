@@ -415,11 +415,9 @@ class Runner:
         """Take the queries of muted series out of ``live``; return their rows."""
         if not view.batch.series:
             return _NO_ROWS
-        if view.batch.series_hashes is None:
-            view.batch.series_hashes = series_hashes(view.batch.series, len(view.batch))
         datasets, names, clock = view.batch.dataset, view.batch.series, view.clock
         last = at + len(live)
-        hits = self.mute_filter.hits(datasets[at:last], view.batch.series_hashes[at:last])
+        hits = self.mute_filter.hits(datasets[at:last], _hashes(view.batch)[at:last])
         hits = hits[live[hits]] + at
         rows = [
             row
@@ -565,21 +563,32 @@ class Runner:
             return int(later[0])
         reason = slot.state.value
         if self.status[dataset] == Status.TESTABLE:
-            reason = "muted"
-            later = np.array(
-                [
-                    k
-                    for k in later.tolist()
-                    if view.batch.series
-                    and view.batch.series[k] == hit.series
-                    and self.is_muted(dataset, hit.series, int(view.clock[k]))
-                ],
-                dtype=np.int64,
-            )
+            reason, later = "muted", self._muted_by(view, hit, later)
         later = later[live[later - at]]
         live[later - at] = False
         skips.append((reason, later))
         return stop
+
+    def _muted_by(self, view: View, hit: Hit, rows: Integers) -> Integers:
+        """Return those of some rows of a top's dataset that have the top's series, where that is muted now."""
+        series = hit.series
+        if series is None or not self.mutes.get(hit.dataset):
+            return _NO_ROWS
+        names, clock = view.batch.series, view.clock
+        alike = rows[_hashes(view.batch)[rows] == series_hashes([series], 1)]
+        muted = [
+            row
+            for row in alike.tolist()
+            if names[row] == series and self.is_muted(hit.dataset, series, int(clock[row]))
+        ]
+        return np.array(muted, dtype=np.int64)
+
+
+def _hashes(batch: QueryBatch) -> NDArray[np.uint64]:
+    """Return a number for the series of each row, computed once for all monitors."""
+    if batch.series_hashes is None:
+        batch.series_hashes = series_hashes(batch.series, len(batch))
+    return batch.series_hashes
 
 
 def block_of(view: View, rows: Integers, values: Integers, thresholds: Integers) -> Block:
