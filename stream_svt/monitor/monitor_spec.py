@@ -47,9 +47,9 @@ from stream_svt.monitor.quantities import (
     Proportion,
     Text,
     TopicName,
-    Whole,
     found,
     one_of,
+    whole,
 )
 from stream_svt.monitor.yaml_source import Strict, several
 from stream_svt.privacy.loss import Kind, to_units, zcdp_adaptive, zcdp_general, zcdp_monotone
@@ -79,7 +79,7 @@ class MonitorSpec(Strict):
         "Default svt.",
     )
     epsilon: PositiveExact = Field(description="Privacy loss of one whole run; greater than 0, exact.")
-    cutoff: Annotated[Whole, Field(ge=1, le=1_000_000)] = Field(
+    cutoff: Annotated[int, Field(ge=1, le=1_000_000), BeforeValidator(whole)] = Field(
         description="Tops one run pays for; for adaptive and ladder, tops at full price. At least 1."
     )
     sensitivity: PositiveExact = Field(
@@ -125,7 +125,7 @@ class MonitorSpec(Strict):
         "(sweeps), optimal, mean, "
         "none, a number in real units, or a table by attempt. Default exposure.",
     )
-    expected_queries: Annotated[Whole, Field(ge=1, le=10**15)] | None = Field(
+    expected_queries: Annotated[int, Field(ge=1, le=10**15), BeforeValidator(whole)] | None = Field(
         default=None,
         description="Queries one run must last for; required by the corrections exposure and optimal. Too "
         "small a figure "
@@ -143,7 +143,7 @@ class MonitorSpec(Strict):
         "none, or a duration "
         "on the broker's clock. Default period.",
     )
-    max_mutes: Annotated[Whole, Field(ge=1, le=1_000_000)] = Field(
+    max_mutes: Annotated[int, Field(ge=1, le=1_000_000), BeforeValidator(whole)] = Field(
         default=10_000,
         description="Muted series a dataset remembers; one more forgets the oldest. Default 10000.",
     )

@@ -17,12 +17,12 @@ from stream_svt.monitor.quantities import (
     Duration,
     Exact,
     PositiveExact,
-    Whole,
     did_you_mean,
     duration_ms,
     duration_text,
     found,
     number,
+    whole,
 )
 from stream_svt.monitor.yaml_source import Strict
 
@@ -216,15 +216,15 @@ class Sweep(Strict):
     """Queries carry a public set id; when a set closes, its bottoms are tested pass after pass."""
 
     kind: Literal["sweep"] = "sweep"
-    tops_per_set: Annotated[Whole, Field(ge=1, le=1_000_000)] = Field(
+    tops_per_set: Annotated[int, Field(ge=1, le=1_000_000), BeforeValidator(whole)] = Field(
         default=10, description="Tops after which the sweep of a set ends. Default 10."
     )
-    max_open_sets: Annotated[Whole, Field(ge=1, le=100_000)] = Field(
+    max_open_sets: Annotated[int, Field(ge=1, le=100_000), BeforeValidator(whole)] = Field(
         default=4,
         description="Sets a dataset may have open; queries of one more are tested on arrival only. "
         "Default 4.",
     )
-    max_set_size: Annotated[Whole, Field(ge=1, le=10_000_000)] = Field(
+    max_set_size: Annotated[int, Field(ge=1, le=10_000_000), BeforeValidator(whole)] = Field(
         default=50_000,
         description="Queries a set remembers for its sweep; later ones are tested once. Default 50000.",
     )
@@ -239,7 +239,7 @@ class Retry(Strict):
     """A bounded queue of series whose last test was a bottom; each is tested again on its latest value."""
 
     kind: Literal["retry"] = "retry"
-    attempts: Annotated[Whole, Field(ge=2, le=MAX_ATTEMPTS)] = Field(
+    attempts: Annotated[int, Field(ge=2, le=MAX_ATTEMPTS), BeforeValidator(whole)] = Field(
         default=5, description="Tests in all, the first included. Default 5."
     )
     lifetime: Annotated[
@@ -253,10 +253,10 @@ class Retry(Strict):
         "broker's "
         "clock. Must fit the topic's retention. Default 4000 offsets.",
     )
-    capacity: Annotated[Whole, Field(ge=1, le=1_000_000)] = Field(
+    capacity: Annotated[int, Field(ge=1, le=1_000_000), BeforeValidator(whole)] = Field(
         default=1000, description="Series the queue holds; one more drops the oldest. Default 1000."
     )
-    every: Annotated[Whole, Field(ge=1)] = Field(
+    every: Annotated[int, Field(ge=1), BeforeValidator(whole)] = Field(
         default=1000, description="Queries of the dataset between two rounds of retries. Default 1000."
     )
 

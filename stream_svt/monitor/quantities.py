@@ -67,9 +67,10 @@ def _number_text(value: Fraction) -> str:
 def did_you_mean(word: object, known: list[str]) -> str:
     """Return a suggestion to append to a message, empty where nothing is near."""
     text = str(word).lower()
-    near = get_close_matches(text, known, n=1, cutoff=0.6)
-    near = near or [one for one in known if len(text) > 1 and one.startswith(text)]
-    return f"; did you mean '{near[0]}'?" if near else ""
+    words = {one.lower(): one for one in known}
+    near = get_close_matches(text, words, n=1, cutoff=0.6)
+    near = near or [one for one in words if len(text) > 1 and one.startswith(text)]
+    return f"; did you mean '{words[near[0]]}'?" if near else ""
 
 
 def number(value: object) -> Fraction:
@@ -160,7 +161,6 @@ NonNegativeExact = Annotated[Fraction, PlainValidator(_not_negative), _AS_TEXT, 
 Proportion = Annotated[
     Fraction, PlainValidator(_proportion), _AS_TEXT, _written(exclusiveMinimum=0, exclusiveMaximum=1)
 ]
-Whole = Annotated[int, BeforeValidator(whole)]
 Flag = Annotated[bool, Field(strict=True)]
 _DURATION_AS_TEXT = PlainSerializer(duration_text, return_type=str)
 Duration = Annotated[int, PlainValidator(duration_ms), _DURATION_AS_TEXT, WithJsonSchema(DURATION_SCHEMA)]

@@ -25,7 +25,7 @@ _INTEGER = re.compile(r"[-+]?[0-9]{1,60}", re.ASCII)
 _DECIMAL = re.compile(
     r"[-+]?(?:[0-9]{1,60}\.[0-9]{0,60}|\.[0-9]{1,60}|[0-9]{1,60})(?:[eE][-+]?[0-9]{1,2})?", re.ASCII
 )
-_MAX_NODES = 2_000_000
+_MAX_NODES = 500_000
 _MAX_DEPTH = 40
 
 

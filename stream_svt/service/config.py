@@ -27,11 +27,11 @@ from stream_svt.monitor.quantities import (
     Duration,
     Text,
     TopicName,
-    Whole,
     did_you_mean,
     duration_text,
     found,
     one_of,
+    whole,
 )
 from stream_svt.monitor.spec import ApplicationDocument, ApplicationSpec, parse_application
 from stream_svt.monitor.yaml_source import Document, Strict, read, several
@@ -206,13 +206,13 @@ class TopicsConfig(Strict):
     state: TopicName = _own_topic("state")
     rejects: TopicName = _own_topic("rejects")
     control: TopicName = _own_topic("control")
-    partitions: Annotated[Whole, Field(ge=1, le=10_000)] = Field(
+    partitions: Annotated[int, Field(ge=1, le=10_000), BeforeValidator(whole)] = Field(
         default=4,
         description="Partitions of every topic, query topics included: the number of shards. Cannot "
         "change while the "
         "application is live. Default 4.",
     )
-    replication_factor: Annotated[Whole, Field(ge=1, le=100)] = Field(
+    replication_factor: Annotated[int, Field(ge=1, le=100), BeforeValidator(whole)] = Field(
         default=1, description="Copies of topics that are created here; 3 in production. Default 1."
     )
     start_at: Annotated[Literal["earliest", "latest"], BeforeValidator(one_of(["earliest", "latest"]))] = (
@@ -248,7 +248,9 @@ class WebConfig(Strict):
     """Metrics, health and status pages."""
 
     host: Text = Field(default="127.0.0.1", description="Address to listen on. Default 127.0.0.1.")
-    port: Annotated[Whole, Field(ge=1, le=65535)] = Field(default=6066, description="Port. Default 6066.")
+    port: Annotated[int, Field(ge=1, le=65535), BeforeValidator(whole)] = Field(
+        default=6066, description="Port. Default 6066."
+    )
 
 
 class CommitConfig(Strict):
@@ -257,7 +259,7 @@ class CommitConfig(Strict):
     interval: Duration = Field(
         default=2000, description="Longest time between commits while queries arrive; 10ms to 1m. Default 2s."
     )
-    max_records: Annotated[Whole, Field(ge=1, le=10_000_000)] = Field(
+    max_records: Annotated[int, Field(ge=1, le=10_000_000), BeforeValidator(whole)] = Field(
         default=20_000, description="Most records between commits. Default 20000."
     )
 

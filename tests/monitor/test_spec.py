@@ -291,7 +291,7 @@ def test_every_field_of_a_monitor_has_a_time_of_change():
 SHORT = """
 application: a
 monitors:
-  - {name: m, topic: t, epsilon: 0.1, cutoff: 1, sensitivity: 1, bounds: [0, 9], threshold: 5, correction: none}
+  - {name: m, topic: t, epsilon: 1, cutoff: 1, sensitivity: 1, bounds: [0, 9], threshold: 5, correction: mean}
 datasets:
 """
 
@@ -320,10 +320,10 @@ def test_a_generator_declares_one_dataset_a_week_on_the_public_clock():
 
 def test_a_generator_declares_one_dataset_a_day():
     days = datasets(
-        "  - {generate: 'd-{date}', from: 2026-02-27, until: 2026-03-02, limit: {rho: 0.1}, unit: one event}"
+        "  - {generate: 'd-{date}', from: 2026-02-27, until: 2026-03-02, limit: {rho: 1}, unit: one event}"
     )
     assert [day.name for day in days] == ["d-2026-02-27", "d-2026-02-28", "d-2026-03-01"]
-    assert {(day.kind, day.limit, day.lateness_ms) for day in days} == {(Kind.ZCDP, 10**11, 0)}
+    assert {(day.kind, day.limit, day.lateness_ms) for day in days} == {(Kind.ZCDP, 10**12, 0)}
 
 
 def test_names_can_stand_in_a_file():

@@ -1,0 +1,301 @@
+"""The service's configuration: sections, secrets from files, the environment, and what clients are given."""
+
+from __future__ import annotations
+
+import base64
+import ssl
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from stream_svt.errors import ConfigError
+from stream_svt.service.config import SaslMechanism, SecurityProtocol, load_config, parse_config
+
+SPEC = """\
+application: shop
+datasets: [{name: week-1, limit: 4, unit: one basket}]
+monitors:
+  - {name: m, topic: counts, epsilon: 1, cutoff: 1, sensitivity: 1, bounds: [0, 9], threshold: 5,
+     expected_queries: 10}
+"""
+KEY = bytes(range(32))
+
+
+def problems(text: str, directory: Path = Path(), environ=None):
+    with pytest.raises(ConfigError) as refusal:
+        parse_config(SPEC + text, source="shop.yaml", directory=directory, environ=environ)
+    return [(problem.line, problem.field, problem.message) for problem in refusal.value.problems]
+
+
+def write(path: Path, content: str | bytes, mode: int = 0o600) -> Path:
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    path.chmod(mode)
+    return path
+
+
+@pytest.fixture(scope="session")
+def certificate() -> bytes:
+    """A self-signed authority, as PEM."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test authority")])
+    now = datetime.now(UTC)
+    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+    builder = builder.not_valid_before(now).not_valid_after(now + timedelta(days=1))
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+    return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+
+def test_a_file_without_sections_has_safe_defaults():
+    config = parse_config(SPEC)
+    assert config.kafka.bootstrap_servers == ("127.0.0.1:9092",)
+    assert (config.kafka.session_timeout, config.kafka.heartbeat_interval) == (6000, 1000)
+    assert config.kafka.transaction_timeout == 15_000
+    assert (config.topics.alerts, config.topics.state) == ("shop.alerts", "shop.state")
+    assert (config.topics.rejects, config.topics.control) == ("shop.rejects", "shop.control")
+    assert (config.topics.partitions, config.topics.start_at) == (4, "earliest")
+    assert (config.web.host, config.web.port) == ("127.0.0.1", 6066)
+    assert (config.commit.interval, config.commit.max_records) == (2000, 20_000)
+    assert (config.master_key, config.previous_keys, config.password) == (None, (), None)
+    assert config.notes == ()
+    assert config.kafka_arguments() == {
+        "bootstrap_servers": ["127.0.0.1:9092"],
+        "security_protocol": "PLAINTEXT",
+    }
+
+
+def test_all_sections_are_read(tmp_path):
+    write(tmp_path / "key", KEY.hex())
+    write(tmp_path / "old", base64.b64encode(bytes(32)))
+    path = write(
+        tmp_path / "shop.yaml",
+        SPEC
+        + """
+kafka:
+  bootstrap_servers: [127.0.0.1:9092, "[::1]:9093"]
+  session_timeout: 9s
+  group_instance_id: worker-1
+topics: {alerts: a, state: s, rejects: r, control: c, partitions: 8, replication_factor: 3, start_at: latest}
+sealing: {key_file: key, previous_key_files: [old]}
+web: {host: 0.0.0.0, port: 80}
+commit: {interval: 500ms, max_records: 10}
+""",
+    )
+    config = load_config(path, {})
+    assert config.kafka.bootstrap_servers == ("127.0.0.1:9092", "[::1]:9093")
+    assert (config.kafka.session_timeout, config.kafka.group_instance_id) == (9000, "worker-1")
+    assert (config.topics.alerts, config.topics.state, config.topics.partitions) == ("a", "s", 8)
+    assert (config.master_key, config.previous_keys) == (KEY, (bytes(32),))
+    assert (config.web.port, config.commit.interval, config.source) == (80, 500, str(path))
+    assert config.notes == ()
+
+
+def test_names_of_datasets_are_read_beside_the_configuration(tmp_path):
+    write(tmp_path / "names.txt", "north\nsouth\n")
+    text = SPEC.replace("name: week-1", "file: names.txt")
+    assert [one.name for one in parse_config(text, directory=tmp_path).spec.datasets] == ["north", "south"]
+
+
+def test_a_configuration_that_is_not_there_is_a_problem_of_configuration(tmp_path):
+    with pytest.raises(ConfigError, match=r"nowhere.yaml: 1 problem\n  cannot be read: No such file"):
+        load_config(tmp_path / "nowhere.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "message"),
+    [
+        ("kafka: {bootstrap_server: a:1}", "kafka.bootstrap_server", "did you mean 'bootstrap_servers'?"),
+        ("kafka: {password: hunter2}", "kafka.password", "did you mean 'password_file'?"),
+        ("kafka: {bootstrap_servers: localhost}", "kafka.bootstrap_servers", "host:port such as"),
+        ("kafka: {bootstrap_servers: 'a:99999'}", "kafka.bootstrap_servers", "host:port such as"),
+        ("kafka: {bootstrap_servers: []}", "kafka.bootstrap_servers", "expected host:port"),
+        ("kafka: {security_protocol: SASL}", "kafka.security_protocol", "did you mean"),
+        (
+            "kafka: {security_protocol: SASL_SSL}",
+            "kafka.username",
+            "is required with security_protocol SASL_SSL",
+        ),
+        ("kafka: {username: me}", "kafka.username", "has no use with security_protocol PLAINTEXT"),
+        ("kafka: {ca_file: ca.pem}", "kafka.ca_file", "has no use with security_protocol PLAINTEXT"),
+        ("kafka: {session_timeout: 6}", "kafka.session_timeout", "the unit is missing"),
+        ("kafka: {heartbeat_interval: 3s}", "kafka.heartbeat_interval", "at most 2s, a third of"),
+        ("kafka: {transaction_timeout: 10s}", "kafka.transaction_timeout", "between 12s"),
+        ("kafka: {transaction_timeout: 1h}", "kafka.transaction_timeout", "found 1h"),
+        ("kafka: 3", "kafka", "expected a mapping"),
+        ("topics: {alerts: 'a b'}", "topics.alerts", "Kafka topic name"),
+        ("topics: {alerts: counts}", "topics.alerts", "has another use already (a monitor reads)"),
+        ("topics: {state: shop.alerts}", "topics.state", "has another use already (topics.alerts)"),
+        ("topics: {partitions: 0}", "topics.partitions", "at least 1"),
+        ("topics: {start_at: begin}", "topics.start_at", "expected earliest or latest"),
+        ("sealing: {key: x}", "sealing.key", "did you mean 'key_file'?"),
+        ("sealing: {previous_key_files: [k]}", "sealing.key_file", "is required with previous_key_files"),
+        ("web: {port: 70000}", "web.port", "at most 65535"),
+        ("web: {port: http}", "web.port", "whole number"),
+        ("commit: {interval: 2h}", "commit.interval", "between 10ms and 1m"),
+        ("commit: {max_records: 0}", "commit.max_records", "at least 1"),
+        ("comit: {}", "comit", "did you mean 'commit'?"),
+    ],
+)
+def test_a_problem_names_its_line_field_and_remedy(text, field, message):
+    found = problems(text)
+    line, name, words = next(problem for problem in found if problem[1] == field and message in problem[2])
+    assert (line, name) == (6, field)
+    assert "hunter2" not in words
+
+
+def test_problems_of_the_specification_and_the_service_come_together():
+    with pytest.raises(ConfigError) as refusal:
+        parse_config(SPEC.replace("cutoff: 1", "cutoff: 0") + "web: {port: 0}")
+    assert [problem.field for problem in refusal.value.problems] == ["monitors[0].cutoff", "web.port"]
+
+
+def test_an_empty_section_means_its_defaults():
+    assert parse_config(SPEC + "kafka:\nweb:\n").web.port == 6066
+
+
+# --- secrets
+
+
+@pytest.mark.parametrize(
+    "content",
+    [KEY.hex(), KEY.hex().upper() + "\n", base64.b64encode(KEY), base64.urlsafe_b64encode(b"\xff" * 32)],
+)
+def test_a_key_is_read_from_hex_or_base64(tmp_path, content):
+    write(tmp_path / "key", content)
+    config = parse_config(SPEC + "sealing: {key_file: key}", directory=tmp_path)
+    assert config.master_key in {KEY, b"\xff" * 32}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (KEY.hex()[:-2], "must hold 32 bytes"),
+        (KEY.hex() + "00", "must hold 32 bytes"),
+        ("", "must hold 32 bytes"),
+        ("not a key", "must hold 32 bytes"),
+        (b"\xff\xfe\x00", "is not text"),
+        (None, "No such file"),
+    ],
+)
+def test_a_key_file_that_cannot_be_used_is_refused(tmp_path, content, message):
+    if content is not None:
+        write(tmp_path / "key", content)
+    ((line, field, words),) = problems("sealing: {key_file: key}", tmp_path)
+    assert (line, field) == (6, "sealing.key_file")
+    assert message in words
+    assert KEY.hex()[:16] not in words
+
+
+def test_the_same_key_twice_is_refused(tmp_path):
+    write(tmp_path / "key", KEY.hex())
+    write(tmp_path / "old", base64.b64encode(KEY))
+    ((_, field, words),) = problems("sealing: {key_file: key, previous_key_files: [old]}", tmp_path)
+    assert field == "sealing.previous_key_files[0]"
+    assert "the same key" in words
+
+
+def test_a_key_that_everybody_can_read_is_noted(tmp_path):
+    write(tmp_path / "key", KEY.hex(), mode=0o644)
+    (note,) = parse_config(SPEC + "sealing: {key_file: key}", directory=tmp_path).notes
+    assert (note.line, note.field) == (6, "sealing.key_file")
+    assert "chmod 600" in note.message
+
+
+def test_secrets_never_show_in_the_text_of_a_configuration(tmp_path):
+    write(tmp_path / "key", KEY.hex())
+    write(tmp_path / "password", "hunter2")
+    text = (
+        "sealing: {key_file: key}\n"
+        "kafka: {security_protocol: SASL_PLAINTEXT, sasl_mechanism: PLAIN, username: me,"
+        " password_file: password}"
+    )
+    shown = repr(parse_config(SPEC + text, directory=tmp_path))
+    assert "hunter2" not in shown
+    assert repr(KEY) not in shown
+
+
+# --- what clients are given
+
+SASL = """\
+kafka:
+  bootstrap_servers: broker.example:9093
+  security_protocol: SASL_SSL
+  sasl_mechanism: SCRAM-SHA-512
+  username: me
+  password_file: password
+  ca_file: ca.pem
+"""
+
+
+def test_clients_get_credentials_and_the_authority(tmp_path, certificate):
+    write(tmp_path / "password", "hunter2 \nrest\n")
+    write(tmp_path / "ca.pem", certificate, mode=0o644)
+    config = parse_config(SPEC + SASL, directory=tmp_path)
+    arguments = config.kafka_arguments()
+    context = arguments.pop("ssl_context")
+    assert arguments == {
+        "bootstrap_servers": ["broker.example:9093"],
+        "security_protocol": "SASL_SSL",
+        "sasl_mechanism": "SCRAM-SHA-512",
+        "sasl_plain_username": "me",
+        "sasl_plain_password": "hunter2 ",
+    }
+    assert context.verify_mode is ssl.CERT_REQUIRED
+    assert context.check_hostname
+    assert len(context.get_ca_certs()) == 1
+    assert config.kafka.sasl_mechanism is SaslMechanism.SCRAM_SHA_512
+    assert config.kafka.security_protocol is SecurityProtocol.SASL_SSL
+    assert config.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("password", "authority", "field", "message"),
+    [
+        (None, "good", "kafka.password_file", "cannot read 'password': No such file"),
+        ("\n", "good", "kafka.password_file", "no password in its first line"),
+        ("x", None, "kafka.ca_file", "cannot read 'ca.pem': No such file"),
+        ("x", "not pem", "kafka.ca_file", "no PEM certificate"),
+    ],
+)
+def test_files_that_cannot_be_used_are_refused(tmp_path, certificate, password, authority, field, message):
+    if password is not None:
+        write(tmp_path / "password", password)
+    if authority is not None:
+        write(tmp_path / "ca.pem", certificate if authority == "good" else authority)
+    ((_, name, words),) = problems(SASL, tmp_path)
+    assert name == field
+    assert message in words
+
+
+def test_private_values_in_the_clear_to_another_machine_are_noted():
+    (note,) = parse_config(SPEC + "kafka: {bootstrap_servers: broker.example:9092}").notes
+    assert "in the clear" in note.message
+
+
+# --- the environment
+
+
+def test_the_environment_replaces_keys_of_the_service_sections():
+    environ = {
+        "STREAM_SVT_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1,127.0.0.1:2",
+        "STREAM_SVT_WEB_PORT": "7000",
+        "STREAM_SVT_COMMIT_INTERVAL": "1s",
+        "STREAM_SVT_OTHER": "left alone",
+        "HOME": "/root",
+    }
+    config = parse_config(SPEC + "web: {port: 80, host: localhost}", environ=environ)
+    assert config.kafka.bootstrap_servers == ("127.0.0.1:1", "127.0.0.1:2")
+    assert (config.web.host, config.web.port, config.commit.interval) == ("localhost", 7000, 1000)
+
+
+def test_a_wrong_variable_is_named():
+    found = problems("", environ={"STREAM_SVT_WEB_PORT": "http", "STREAM_SVT_WEB_PRT": "1"})
+    assert found[0][1:] == (
+        "STREAM_SVT_WEB_PRT",
+        "environment variable names no key of web; did you mean 'port'?",
+    )
+    assert found[1][:2] == (0, "web.port")
+    assert found[1][2].endswith("found 'http' (from environment variable STREAM_SVT_WEB_PORT)")
