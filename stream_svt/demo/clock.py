@@ -44,7 +44,7 @@ class Clock:
 
     lines: int
     week_lines: int = 14_700
-    every: int = 490
+    every: int = 300
 
     def weeks(self) -> list[str]:
         """Return the names of the weeks' datasets in order of time."""

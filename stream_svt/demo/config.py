@@ -52,7 +52,7 @@ datasets:
 $datasets
 monitors:
   # Each checkpoint is one finite set. Its items are tested at the highest bar as they come; when the set is
-  # closed, the bottoms are tested again and again (APPEND) while the bar falls from 12 to 3 noise scales.
+  # closed, the bottoms are tested again and again (APPEND) while the bar falls from 12 to 4 noise scales.
   - name: $append
     topic: $prefix.counts
     datasets: ["retail-week-*"]
@@ -65,11 +65,11 @@ monitors:
     threshold: $threshold
     query_noise: exponential
     threshold_noise: exponential
-    correction: {annealed: {start: 12, end: 3}}
+    correction: {annealed: {start: 12, end: 4}}
     append: {sweep: {tops_per_set: 6, max_open_sets: 2, max_set_size: $items}}
     mute: period # an item that was reported stays silent for the rest of its week
     on_halt: resample
-    beta: 0.05
+    beta: 0.1 # an alert's bound holds with 90 %
   # The same counts as an open stream. An item far above the threshold costs half of what one just above
   # costs.
   - name: $adaptive
@@ -88,7 +88,7 @@ monitors:
     expected_queries: $expected # of one week: what its budget must last for
     mute: period
     on_halt: resample
-    beta: 0.05
+    beta: 0.1 # an alert's bound holds with 90 %
 """)
 
 

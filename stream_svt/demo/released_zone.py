@@ -12,6 +12,7 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from stream_svt.demo.config import Setting
+from stream_svt.demo.data import LAST_ITEM
 from stream_svt.monitor.released import Alert, Envelope, Lifecycle, decode
 from stream_svt.service.kafka import CALL_DEADLINE, Cluster, deadline, started
 
@@ -54,8 +55,9 @@ class EventReader:
 class ServiceStatus:
     """Asks the service's own web server."""
 
-    def __init__(self, port: int) -> None:
-        self._port = port
+    def __init__(self, setting: Setting) -> None:
+        self._port = setting.port
+        self._topic = setting.counts
 
     def urls(self) -> dict[str, str]:
         """Return what a user may open while the demo runs."""
@@ -76,12 +78,12 @@ class ServiceStatus:
             await asyncio.sleep(0.1)
 
     async def queries(self) -> int | None:
-        """Return how many queries the slowest monitor has looked at; None if there is no answer."""
+        """Return how many queries every monitor has looked at, as of the last commit; None unanswered."""
         try:
             code, body = await asyncio.to_thread(self._get, "/api/v1/status")
         except (OSError, http.client.HTTPException):
             return None
-        return looked_at(json.loads(body)) if code == http.HTTPStatus.OK else None
+        return looked_at(json.loads(body), self._topic) if code == http.HTTPStatus.OK else None
 
     def _get(self, path: str) -> tuple[int, bytes]:
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=5.0)
@@ -93,6 +95,8 @@ class ServiceStatus:
             connection.close()
 
 
-def looked_at(status: dict[str, Any]) -> int:
-    """Return how many queries the slowest monitor has tested or skipped, as of the last commit."""
-    return min((monitor["tested"] + monitor["skipped"] for monitor in status["monitors"]), default=0)
+def looked_at(status: dict[str, Any], topic: str) -> int:
+    """Return the queries before the committed positions, without the markers that close the sets."""
+    records = sum(shard["offsets"].get(topic, 0) for shard in status["shards"])
+    sets, rest = divmod(records, LAST_ITEM + 1)
+    return int(sets * LAST_ITEM + rest)

@@ -185,7 +185,7 @@ class Session:
     async def _watch(
         self, setting: Setting, worker: Child, truth: Truth, board: Board, directory: Path
     ) -> Figures:
-        status = ServiceStatus(setting.port)
+        status = ServiceStatus(setting)
         await _first(self._ready(status), worker.must_go_on())
         events = await self._stack.enter_async_context(EventReader.open(setting))
         producing = await start(

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -109,54 +110,45 @@ class Figures:
         """Return the summary for the terminal."""
         head = Text.assemble(
             ("Summary  ", "bold"),
-            f"{self.queries:,} queries, each tested by {len(self.board.tallies)} monitors, "
+            f"{self.queries:,} queries, each read by {len(self.board.tallies)} monitors, "
             f"in {self.seconds:.1f} s: {self.rate:,.0f} queries/s",
         )
-        return Group(head, self._monitor_table(), self._dataset_table())
+        return Group(Text(), head, self._monitor_table(), Text(_NOTE, "magenta"), self._dataset_table())
 
     def _monitor_table(self) -> Table:
-        table = Table(
-            title="Monitors (* from the true counts, known to the demo only)",
-            title_justify="left",
-            expand=False,
-        )
-        table.add_column("monitor", no_wrap=True)
-        for column in (
-            "alerts",
-            "at attempt 2+",
-            "halts",
-            "resamples",
-            "precision*",
-            "recall*",
-            "while funded*",
-        ):
-            table.add_column(column, justify="right")
+        table = _table("monitor", "alerts", "retried", "halts", "resamples")
+        for column in ("precision*", "recall*", "funded*"):
+            table.add_column(column, justify="right", style="magenta")
         for name, tally in self.board.tallies.items():
             judged = score([tally], self.truth, self.asked)
-            table.add_row(
-                name,
-                str(len(tally.alerts)),
-                str(_later(tally.alerts)),
-                str(tally.halts),
-                str(tally.resamples),
-                _shown(judged.precision),
-                _shown(judged.recall),
-                _shown(judged.recall_while_funded),
-            )
+            counts = (len(tally.alerts), _later(tally.alerts), tally.halts, tally.resamples)
+            ratios = (judged.precision, judged.recall, judged.recall_while_funded)
+            table.add_row(name, *map(str, counts), *map(_shown, ratios))
         return table
 
     def _dataset_table(self) -> Table:
-        table = Table(title="Privacy budget (epsilon)", title_justify="left", expand=False)
-        table.add_column("dataset", no_wrap=True)
-        for column in ("spent", "limit"):
-            table.add_column(column, justify="right")
+        table = _table("dataset", "epsilon spent", "limit")
         table.add_column("")
         out = set(self.board.exhausted())
         for name, budget in self.board.budgets.items():
-            table.add_row(
-                name, f"{budget.spent:.3f}", f"{budget.limit:g}", "exhausted" if name in out else ""
-            )
+            state = "exhausted" if name in out else ""
+            table.add_row(name, f"{budget.spent:.3f}", f"{budget.limit:g}", state)
         return table
+
+
+_NOTE = (
+    "* from the true counts, known to the demo only. Recall: of the (week, item) that reached the\n"
+    "  threshold, those alerted; funded: without the weeks in which the monitor ran out of budget.\n"
+    "  Retried: alerts at attempt 2 or later (append)."
+)
+
+
+def _table(name: str, *figures: str) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column(name, no_wrap=True)
+    for column in figures:
+        table.add_column(column, justify="right")
+    return table
 
 
 def _later(alerts: list[Alert]) -> int:

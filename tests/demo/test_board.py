@@ -28,8 +28,8 @@ def test_a_run_after_the_first_is_a_resample_and_a_halt_is_counted():
 
 def test_books_are_those_of_the_latest_event_of_the_dataset():
     shown = board()
-    shown.take(*alert("line-00490/39", dataset=WEEK, monitor=APPEND, spent=0.3))
-    shown.take(*alert("line-00490/48", dataset=WEEK, monitor=ADAPTIVE, spent=0.4))
+    shown.take(*alert("line-00300/39", dataset=WEEK, monitor=APPEND, spent=0.3))
+    shown.take(*alert("line-00300/48", dataset=WEEK, monitor=ADAPTIVE, spent=0.4))
     assert shown.budgets[WEEK].spent == 0.4
     assert shown.budgets["retail-week-1"].spent == 0.0
 
@@ -43,14 +43,14 @@ def test_a_dataset_is_exhausted_when_each_of_its_monitors_is():
 
 
 def test_an_alert_is_told_with_gap_estimate_and_bound():
-    entry = board().take(*alert("line-00490/39", dataset=WEEK, monitor=APPEND, attempt=3))
+    entry = board().take(*alert("line-00300/39", dataset=WEEK, monitor=APPEND, attempt=3))
     assert entry is not None
     assert "gap 31, estimate 458.0, bound >= 432 (95%)" in entry.text
     assert "attempt 3" in entry.text
 
 
 def test_an_alert_without_a_bound_says_so():
-    entry = board().take(*alert("line-00490/39", dataset=WEEK, monitor=APPEND, certified=False))
+    entry = board().take(*alert("line-00300/39", dataset=WEEK, monitor=APPEND, certified=False))
     assert entry is not None
     assert "bound not certified" in entry.text
 

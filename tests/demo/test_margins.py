@@ -1,9 +1,9 @@
 """The demo shows what it promises whatever the noise: its settings leave margins.
 
-The real engine runs on the demo's own configuration, again and again with other noise. Items that never come within
-270 of the threshold are left out: at a noise scale of at most 20 their alerts are a matter of one in 10^5 demos.
-Measured once over 8,000 simulated demos, the least were: precision 0.92 (append) and 0.97 (adaptive), 10 and 4
-halts, 8 and 3 resamples, 54 alerts at a later attempt, one dataset exhausted.
+The real engine runs on the demo's own configuration, again and again with other noise. Items that never
+come within 270 of the threshold are left out: at a noise scale of at most 20 their alerts are a matter of
+one in 10^5 demos. Measured once over 8,000 simulated demos, the least were: precision 0.92 (append) and
+0.97 (adaptive), 10 and 4 halts, 8 and 3 resamples, 54 alerts at a later attempt, one dataset exhausted.
 """
 
 from __future__ import annotations

@@ -94,5 +94,5 @@ async def test_every_record_has_its_weeks_key_and_goes_to_the_keys_home(monkeypa
     assert {key for key, _ in records} == {b"retail-week-1"}
     assert len(records) == 2 * (16_470 + 1)
     assert b'"closed": true' in records[16_470][1]
-    assert [report.set_id for report in reports] == ["line-00490", "line-00980"]
+    assert [report.set_id for report in reports] == ["line-00300", "line-00600"]
     assert reports[-1].queries == 2 * 16_470
