@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import date, timedelta
 from typing import Annotated
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
@@ -24,7 +24,7 @@ from stream_svt.monitor.quantities import (
     midnight_ms,
 )
 from stream_svt.monitor.yaml_source import Strict, several
-from stream_svt.privacy.loss import Kind, to_loss
+from stream_svt.privacy.loss import Kind
 
 ReadNames = Callable[[str], Sequence[str]]
 """Returns the lines of a file of dataset names; raises OSError or UnicodeDecodeError."""
@@ -178,8 +178,8 @@ class DatasetDeclaration(Strict):
         ValueError
             The file of names cannot be read, is empty, or holds what is no name; the message says where.
         """
-        if self.generate is not None:
-            yield from self._periods(self.generate)
+        if self.generate is not None and self.from_ is not None and self.until is not None:
+            yield from self._periods(self.generate, self.from_, self.until)
             return
         names: Sequence[str]
         if self.file is not None:
@@ -189,11 +189,9 @@ class DatasetDeclaration(Strict):
         for name in names:
             yield DatasetSpec(name=name, kind=self.limit.kind, limit=self.limit.units, unit=self.unit)
 
-    def _periods(self, pattern: str) -> Iterator[DatasetSpec]:
-        if self.from_ is None or self.until is None:
-            return
-        day, length = self.from_, self._length
-        while day < self.until:
+    def _periods(self, pattern: str, day: date, until: date) -> Iterator[DatasetSpec]:
+        length = self._length
+        while day < until:
             year, week, _ = day.isocalendar()
             name = pattern.replace("{iso_week}", f"{year}-w{week:02d}").replace("{date}", day.isoformat())
             yield DatasetSpec(
@@ -206,11 +204,6 @@ class DatasetDeclaration(Strict):
                 lateness_ms=self.lateness,
             )
             day += length
-
-    @property
-    def limit_text(self) -> str:
-        """The limit with its measure, for messages."""
-        return f"{self.limit.kind.measure} {to_loss(self.limit.units, self.limit.kind)}"
 
 
 def _names_in(path: str, read_names: ReadNames | None) -> list[str]:

@@ -185,9 +185,6 @@ class Lifetime:
     offsets: int | None = None
     ms: int | None = None
 
-    def __str__(self) -> str:
-        return f"{self.offsets} offsets" if self.ms is None else duration_text(self.ms)
-
     def written(self) -> int | str:
         """Return the lifetime as it stands in a file."""
         if self.ms is not None:
@@ -198,8 +195,6 @@ class Lifetime:
 def _lifetime(value: object) -> Lifetime:
     if isinstance(value, Lifetime):
         return value
-    if isinstance(value, str) and value.isdecimal():
-        value = int(value)
     if isinstance(value, int) and not isinstance(value, bool):
         if value < 1:
             raise ValueError(f"must be at least 1 offset, found {value}")

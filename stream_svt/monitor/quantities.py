@@ -27,7 +27,7 @@ from pydantic import (
 )
 
 from stream_svt.privacy.ledger import MAX_UNITS
-from stream_svt.privacy.loss import Kind, exact, to_units
+from stream_svt.privacy.loss import Kind, as_text, exact, to_units
 
 _DURATION_PART = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(ms|s|m|h|d|w)", re.ASCII)
 _MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
@@ -116,10 +116,8 @@ def duration_text(milliseconds: int) -> str:
     """Return a duration in the largest unit that divides it."""
     if milliseconds == 0:
         return "0s"
-    for unit, size in sorted(_MILLISECONDS.items(), key=lambda item: -item[1]):
-        if milliseconds % size == 0:
-            return f"{milliseconds // size}{unit}"
-    raise AssertionError("unreachable: every whole number is a number of milliseconds")
+    size, unit = max((size, unit) for unit, size in _MILLISECONDS.items() if milliseconds % size == 0)
+    return f"{milliseconds // size}{unit}"
 
 
 def _duration_or_zero(value: object) -> int:
@@ -179,6 +177,10 @@ class Limit:
     kind: Kind
     units: int
 
+    def written(self) -> dict[str, str]:
+        """Return the limit as it stands in a file."""
+        return {self.kind.measure: as_text(self.units, self.kind)}
+
 
 def _limit(value: object) -> Limit:
     if isinstance(value, Limit):
@@ -207,6 +209,7 @@ _MEASURE = {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, RATIO_SCHEMA]}
 LimitField = Annotated[
     Limit,
     PlainValidator(_limit),
+    PlainSerializer(Limit.written),
     WithJsonSchema(
         {
             "anyOf": [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from fractions import Fraction
 
 import pytest
@@ -11,8 +11,10 @@ import pytest
 from stream_svt.errors import ConfigError
 from stream_svt.mechanisms.correction import Annealed, Explicit, Exposure, Mean, Optimal, Uncorrected
 from stream_svt.mechanisms.noise import Noise
+from stream_svt.monitor.quantities import Limit, duration_ms, duration_text
 from stream_svt.monitor.spec import (
     ApplicationSpec,
+    DatasetDeclaration,
     Lifetime,
     MechanismForm,
     MonitorSpec,
@@ -363,3 +365,38 @@ def test_a_hundred_thousand_datasets_load_in_time():
     spec = load_spec(SHORT + "  - {file: f, limit: 1, unit: x}", read_names=lambda path: lines)
     assert len(spec.datasets) == 100_000
     assert len(spec.monitors_of("user-99999")) == 1
+
+
+def test_a_declaration_can_be_written_in_python():
+    declaration = DatasetDeclaration.model_validate(
+        {
+            "generate": "d-{date}",
+            "from": date(2026, 1, 1),
+            "until": date(2026, 1, 2),
+            "lateness": 0,
+            "limit": Limit(Kind.PURE, 5),
+            "unit": "one event",
+        }
+    )
+    (dataset,) = declaration.expand(None)
+    assert (dataset.name, dataset.limit, dataset.lateness_ms) == ("d-2026-01-01", 5, 0)
+    written = declaration.model_dump(mode="json", by_alias=True, exclude_none=True)
+    assert (written["lateness"], written["limit"]) == ("0s", {"epsilon": "0.000000005"})
+    assert DatasetDeclaration.model_validate(written) == declaration
+    assert monitor(mute=None).mute is Mute.NONE
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds"),
+    [
+        ("500ms", 500),
+        ("1.5s", 1500),
+        ("10m", 600_000),
+        ("1h 30m", 5_400_000),
+        ("2d", 172_800_000),
+        ("1w", 604_800_000),
+    ],
+)
+def test_durations_are_exact_and_can_be_written_again(text, milliseconds):
+    assert duration_ms(text) == milliseconds
+    assert duration_ms(duration_text(milliseconds)) == milliseconds

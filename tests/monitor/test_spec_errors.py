@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+from fractions import Fraction
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from stream_svt.errors import ConfigError
-from stream_svt.monitor.spec import load_spec
+from stream_svt.monitor.spec import MonitorSpec, load_spec
 
 GOOD = """\
 application: shop
@@ -271,6 +273,23 @@ def test_the_good_file_has_no_problems_and_no_notes():
             "datasets[0].from",
             "expected a day such as 2026-01-05",
         ),
+        ("name: week-1", "generate: 'w-{date}'", 3, "datasets[0].from", "is required with generate"),
+        (
+            "name: week-1",
+            "generate: 'w-{date}'\n    from: 0001-01-01\n    until: 9999-01-01",
+            5,
+            "datasets[0].until",
+            "more than 1000000 datasets",
+        ),
+        ("cutoff: 10", "cutoff: 10\n    reserve: -1", 11, "monitors[0].reserve", "must be 0 or more"),
+        ("cutoff: 10", "cutoff: 10\n    granularity: 5000", 11, "monitors[0].granularity", "the same step"),
+        (
+            "cutoff: 10",
+            "cutoff: 10\n    append: {rety: {}}",
+            11,
+            "monitors[0].append",
+            "did you mean 'retry'?",
+        ),
         ("unit: one basket", "unit: !secret x", 5, "datasets[0].unit", "tags such as '!secret'"),
         ("unit: one basket", "unit: x\n    <<: 3", 6, "datasets[0]", "merge keys"),
         ("unit: one basket", "unit: x\n    [1]: 3", 6, "datasets[0]", "a plain word"),
@@ -410,3 +429,29 @@ def test_aliases_share_declarations():
         "monitors:", "  - {name: b, limit: 4, unit: *unit}\nmonitors:"
     )
     assert load_spec(text).dataset("b").unit == "one basket"
+
+
+def test_a_number_that_no_float_holds_is_a_problem_of_the_monitor():
+    tiny = f"1/{'9' * 60}"
+    text = GOOD.replace("exposure\n", f"{{exposure: {{false_alerts: '{tiny}'}}}}\n")
+    assert load_spec(text).monitors[0].expected_queries == 1000
+    with pytest.raises(ValidationError, match="far too large or small"):
+        MonitorSpec.model_validate(
+            {
+                "name": "m",
+                "topic": "t",
+                "epsilon": 1,
+                "cutoff": 1,
+                "sensitivity": 1,
+                "bounds": [0, 9],
+                "threshold": 5,
+                "expected_queries": 10,
+                "correction": {"exposure": {"false_alerts": Fraction(1, 10**400)}},
+            }
+        )
+
+
+def test_more_datasets_than_can_be_kept_are_refused(monkeypatch):
+    monkeypatch.setattr("stream_svt.monitor.spec.MAX_DATASETS", 2)
+    text = GOOD.replace("name: week-1", "names: [week-1, week-2, week-3]")
+    assert "more than 2 datasets in all" in only(text)[2]

@@ -103,6 +103,7 @@ def test_a_zcdp_ledger_charges_whole_runs_and_gives_nothing_back(steps):
 @pytest.mark.parametrize("method", ["reserve", "spend_reserved", "release"])
 def test_a_zcdp_ledger_has_no_reservations(method):
     ledger = Ledger(Kind.ZCDP, 100)
+    assert ledger.kind is Kind.ZCDP
     with pytest.raises(MisuseError, match="zCDP"):
         getattr(ledger, method)(1)
 
