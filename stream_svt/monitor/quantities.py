@@ -282,7 +282,7 @@ def _day(value: object) -> date:
     raise ValueError(f"expected a day such as 2026-01-05, found {found(value)}")
 
 
-Day = Annotated[date, PlainValidator(_day), WithJsonSchema({"type": "string", "format": "date"})]
+Day = Annotated[date, PlainValidator(_day), _AS_TEXT, WithJsonSchema({"type": "string", "format": "date"})]
 
 
 def midnight_ms(day: date) -> int:
