@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -111,9 +110,12 @@ class Figures:
         head = Text.assemble(
             ("Summary  ", "bold"),
             f"{self.queries:,} queries, each read by {len(self.board.tallies)} monitors, "
-            f"in {self.seconds:.1f} s: {self.rate:,.0f} queries/s",
+            f"in {self.seconds:.1f} s: ",
+            (f"{self.rate:,.0f}/s", "bold"),
         )
-        return Group(Text(), head, self._monitor_table(), Text(_NOTE, "magenta"), self._dataset_table())
+        return Group(
+            Text(), head, Text(), self._monitor_table(), Text(_NOTE, "magenta"), Text(), self._dataset_table()
+        )
 
     def _monitor_table(self) -> Table:
         table = _table("monitor", "alerts", "retried", "halts", "resamples")
@@ -123,7 +125,7 @@ class Figures:
             judged = score([tally], self.truth, self.asked)
             counts = (len(tally.alerts), _later(tally.alerts), tally.halts, tally.resamples)
             ratios = (judged.precision, judged.recall, judged.recall_while_funded)
-            table.add_row(name, *map(str, counts), *map(_shown, ratios))
+            table.add_row(name.removeprefix("hot-items-"), *map(str, counts), *map(_shown, ratios))
         return table
 
     def _dataset_table(self) -> Table:
@@ -137,14 +139,14 @@ class Figures:
 
 
 _NOTE = (
-    "* from the true counts, known to the demo only. Recall: of the (week, item) that reached the\n"
-    "  threshold, those alerted; funded: without the weeks in which the monitor ran out of budget.\n"
-    "  Retried: alerts at attempt 2 or later (append)."
+    "* from the true counts, known to the demo only. Recall: of the items that reached the threshold in a "
+    "week, those alerted in it; funded: without the weeks in which the monitor ran out of budget. Retried: "
+    "alerts at attempt 2 or later (append)."
 )
 
 
 def _table(name: str, *figures: str) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold underline")
     table.add_column(name, no_wrap=True)
     for column in figures:
         table.add_column(column, justify="right")

@@ -28,20 +28,21 @@ class Truth:
 
     threshold: int
     _place: dict[str, int] = field(repr=False)
-    _dataset: list[str] = field(repr=False)
     _counts: NDArray[np.int32] = field(repr=False)
+    _hot: list[frozenset[tuple[str, str]]] = field(repr=False)
 
     @classmethod
     def of(cls, baskets: Baskets, clock: Clock, threshold: int) -> Truth:
         """Count everything once."""
         place: dict[str, int] = {}
-        dataset: list[str] = []
         rows: list[NDArray[np.int32]] = []
+        hot: list[frozenset[tuple[str, str]]] = []
         for point, counts in running_counts(baskets, clock):
-            place[point.set_id] = len(dataset)
-            dataset.append(point.dataset)
+            place[point.set_id] = len(rows)
             rows.append(counts.astype(np.int32))
-        return cls(threshold, place, dataset, np.array(rows))
+            columns = np.flatnonzero(counts >= threshold).tolist()
+            hot.append(frozenset((point.dataset, SERIES % (column + 1)) for column in columns))
+        return cls(threshold, place, np.array(rows), hot)
 
     def is_hot(self, query_id: str) -> bool:
         """Tell whether the true count behind a query, named ``set/item``, had reached the threshold."""
@@ -50,9 +51,4 @@ class Truth:
 
     def hot_series(self, asked: Collection[str]) -> set[tuple[str, str]]:
         """Return (dataset, series) of every item that reached the threshold in the sets that were asked."""
-        rows = sorted(self._place[set_id] for set_id in asked)
-        return {
-            (self._dataset[row], SERIES % (column + 1))
-            for row in rows
-            for column in np.flatnonzero(self._counts[row] >= self.threshold).tolist()
-        }
+        return set().union(*(self._hot[self._place[set_id]] for set_id in asked))
