@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stream_svt.errors import MisuseError, RunExhausted, UnreadableState
@@ -32,6 +32,7 @@ from stream_svt.mechanisms.lattice import GAP_LIMIT, NOISE_LIMIT, THRESHOLD_NOIS
 from stream_svt.mechanisms.noise import variance
 
 ONE = 10**9
+PROPERTY = settings(deadline=None, derandomize=True)  # the same on every machine, however busy
 BUILDERS = {"plain": sparse_vector, "adaptive": adaptive, "ladder": ladder}
 
 
@@ -46,6 +47,7 @@ def noise_of(*rows):
 
 
 @pytest.mark.parametrize("builder", BUILDERS.values(), ids=BUILDERS)
+@PROPERTY
 @given(
     epsilon=st.integers(10**6, 10**11),
     cutoff=st.integers(1, 300),
@@ -257,6 +259,7 @@ def naive(mechanism, run, values, noise):
 
 
 @pytest.mark.parametrize("builder", BUILDERS.values(), ids=BUILDERS)
+@PROPERTY
 @given(
     answers=st.lists(st.integers(-6, 9), max_size=40),
     seed=st.integers(0, 2**30),
@@ -354,6 +357,7 @@ def test_cost_needs_a_number_for_every_branch():
         mechanism.cost((1,))
 
 
+@PROPERTY
 @given(
     noise=st.integers(-(2**60), 2**60),
     salt=st.tuples(*[st.integers(0, 2**64 - 1)] * 2),
