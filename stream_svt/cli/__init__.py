@@ -1,0 +1,88 @@
+"""The command line `stream-svt`: parse, call, print, exit code. Decides nothing."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import NoReturn
+
+import click
+
+import stream_svt
+from stream_svt.cli.auditing import audit
+from stream_svt.cli.checking import check, schema
+from stream_svt.cli.completing import completion
+from stream_svt.cli.controlling import control
+from stream_svt.cli.running import demo, run
+from stream_svt.cli.watching import status, watch
+from stream_svt.errors import StreamSvtError
+
+__all__ = ["app", "main"]
+
+_INTERRUPTED = 130
+
+_EPILOG = """\b
+Exit codes:
+  0    done
+  1    failure: refused, unbalanced, not answered, or an unexpected error
+  2    configuration or usage: the message says which line or option
+  3    broker: not reachable, login refused, permission or topic missing
+  4    state: the ledger cannot be read, was rolled back, or queries were lost
+  130  interrupted
+
+\b
+A first look:
+  stream-svt demo
+"""
+
+
+class _Ordered(click.Group):
+    """Lists commands in the order in which a user meets them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        del ctx
+        return list(self.commands)
+
+
+@click.group(
+    cls=_Ordered,
+    epilog=_EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(stream_svt.__version__, prog_name="stream-svt")
+def app() -> None:
+    """Differentially private alerts on Kafka streams with the Sparse Vector Technique."""
+
+
+for _command in (demo, run, check, schema, watch, status, control, audit, completion):
+    app.add_command(_command)
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Run the command line and exit with its code; an error is one message on standard error.
+
+    Raises
+    ------
+    SystemExit
+        Always, with the exit code.
+    """
+    # A failed connection is explained in our words; without a handler Python prints the library's as well.
+    logging.getLogger("aiokafka").addHandler(logging.NullHandler())
+    sys.exit(_code(arguments))
+
+
+def _code(arguments: list[str] | None) -> int:
+    try:
+        result = app.main(args=arguments, prog_name="stream-svt", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code if not isinstance(error, click.UsageError) else 2
+    except (click.Abort, KeyboardInterrupt):
+        return _INTERRUPTED
+    except StreamSvtError as error:
+        click.echo(f"stream-svt: {error}", err=True)
+        return error.exit_code
+    except BrokenPipeError:  # the reader of our output, such as `head`, has gone
+        sys.stdout = None
+        return 0
+    return result if isinstance(result, int) else 0

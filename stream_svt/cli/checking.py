@@ -1,0 +1,80 @@
+"""Commands that look before anything is spent: check and schema."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from stream_svt.cli.connection import cluster, config_option, load, wait_for
+from stream_svt.errors import ConfigError
+
+if TYPE_CHECKING:
+    from stream_svt.service.check import Finding
+
+_MARKS = {"ok": ("ok  ", "green"), "note": ("note", "yellow"), "problem": ("FAIL", "red")}
+
+
+@click.command(
+    short_help="Check configuration, topics and permissions.",
+    epilog="""\b
+Examples:
+  stream-svt check -c monitors.yaml --offline
+  stream-svt check -c monitors.yaml --create-topics
+""",
+)
+@config_option()
+@click.option("--create-topics", is_flag=True, help="Create the topics that do not exist.")
+@click.option("--offline", is_flag=True, help="Look at the configuration only.")
+def check(path: Path, create_topics: bool, offline: bool) -> int:
+    """Check a configuration, the brokers' topics and the permissions.
+
+    Prints what the budget of each monitor buys. Spends nothing, stores nothing, disturbs no running
+    worker.
+    """
+    from stream_svt.planning import explain
+    from stream_svt.service.check import check_brokers, check_offline
+
+    if offline and create_topics:
+        raise click.UsageError("--create-topics needs the brokers: leave --offline out.")
+    config = load(path)
+    report = check_offline(config)
+    _print(report.findings)
+    click.echo()
+    for line in explain(config.spec):
+        click.echo(line)
+    click.echo()
+    if not offline:
+        report = wait_for(check_brokers(config, cluster(config), create_topics=create_topics))
+        _print(report.findings)
+        click.echo()
+    if report.problems:
+        count = len(report.problems)
+        click.echo(f"{count} problem{'s' if count > 1 else ''}: see FAIL above.", err=True)
+        return ConfigError.exit_code
+    click.echo("Ready to run." if not offline else "The configuration is valid.")
+    return 0
+
+
+def _print(findings: list[Finding]) -> None:
+    for finding in findings:
+        mark, colour = _MARKS[finding.level.value]
+        click.echo(f"{click.style(mark, fg=colour)} {finding.subject}: {finding.message}")
+
+
+@click.command(
+    epilog="""\b
+Example:
+  stream-svt schema > stream-svt.schema.json
+\b
+Then, as the first line of a configuration, for editors that use the YAML language server:
+  # yaml-language-server: $schema=./stream-svt.schema.json
+"""
+)
+def schema() -> None:
+    """Print the JSON Schema of the configuration file, for editors."""
+    from stream_svt.service.config import json_schema
+
+    click.echo(json.dumps(json_schema(), indent=2))

@@ -1,0 +1,87 @@
+"""What the commands that talk to brokers share: where the configuration is, and how to wait for them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from stream_svt.errors import ConfigError, Problem
+from stream_svt.service.config import Config, load_config
+from stream_svt.service.kafka import Cluster, tune
+
+Result = TypeVar("Result")
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+CONFIG = click.Path(dir_okay=False, path_type=Path)
+
+
+def config_option(*, required: bool = True) -> Callable[[Command], Command]:
+    """Return the option that names the configuration file."""
+    return click.option(
+        "-c",
+        "--config",
+        "path",
+        type=CONFIG,
+        required=required,
+        envvar="STREAM_SVT_CONFIG",
+        help="Configuration file (YAML); $STREAM_SVT_CONFIG names it too.",
+    )
+
+
+def load(path: Path) -> Config:
+    """Return the configuration in a file, with what the environment replaces."""
+    return load_config(path, os.environ)
+
+
+def alert_topic(path: Path | None, servers: str | None, topic: str | None) -> tuple[dict[str, Any], str]:
+    """Return how to reach the alert topic: from a configuration, or from its parts on the command line.
+
+    Raises
+    ------
+    ConfigError
+        Neither is given.
+    """
+    if path is not None:
+        config = load(path)
+        arguments = config.kafka_arguments()
+        if servers is not None:
+            arguments["bootstrap_servers"] = servers.split(",")
+        return arguments, topic or config.topics.alerts
+    if topic is None:
+        problem = Problem(0, "", "give -c FILE, or --topic TOPIC with --bootstrap-servers HOST:PORT")
+        raise ConfigError([problem], "alert topic")
+    return {"bootstrap_servers": (servers or "127.0.0.1:9092").split(",")}, topic
+
+
+def alert_topic_options(command: Command) -> Command:
+    """Add the options that `alert_topic` reads."""
+    for option in (
+        click.option("--topic", metavar="TOPIC", help="Alert topic, instead of the configuration's."),
+        click.option(
+            "--bootstrap-servers",
+            "servers",
+            metavar="HOST:PORT",
+            help="Brokers, instead of the configuration's. Default without one: 127.0.0.1:9092.",
+        ),
+        config_option(required=False),
+    ):
+        command = option(command)
+    return command
+
+
+def cluster(config: Config) -> Cluster:
+    """Return how to reach the brokers of a configuration."""
+    from stream_svt.service.worker import cluster_of
+
+    tune()
+    return cluster_of(config)
+
+
+def wait_for(work: Coroutine[Any, Any, Result]) -> Result:
+    """Run a coroutine to its end."""
+    return asyncio.run(work)

@@ -1,0 +1,206 @@
+"""Commands that an operator gives to shards: on their control topic, answered on the alert topic."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from stream_svt.cli.connection import cluster, config_option, load, wait_for
+from stream_svt.errors import StreamSvtError
+from stream_svt.monitor.commands import Action
+from stream_svt.privacy.loss import exact
+from stream_svt.service.config import Config
+from stream_svt.service.control import Addressed, Reply, for_datasets, for_shards, send
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_timeout_option = click.option(
+    "--timeout",
+    type=click.FloatRange(min=0.1),
+    default=30,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait for the answers.",
+)
+
+
+@click.group(
+    short_help="Give orders to monitors; raise budgets.",
+    epilog="""\b
+Examples:
+  stream-svt control pause -c monitors.yaml retail-2026-w01
+  stream-svt control raise-budget -c monitors.yaml retail-2026-w01 --limit 5
+  stream-svt control accept-loss -c monitors.yaml --shard 2
+""",
+)
+def control() -> None:
+    """Pause, resume, close or resample monitors; raise budgets; go on after losses.
+
+    A command is stored on the control topic and carried out exactly once, at a commit barrier,
+    even if no worker runs at the moment. The answer comes on the alert topic.
+    Exit code 1: refused, or no answer in time.
+    """
+
+
+def _dataset_options(command: Command) -> Command:
+    for option in (
+        _timeout_option,
+        click.option(
+            "--monitor", default="", metavar="NAME", help="This monitor only. Default: all of them."
+        ),
+        click.option("--all", "everything", is_flag=True, help="Every declared dataset."),
+        click.argument("datasets", nargs=-1),
+        config_option(),
+    ):
+        command = option(command)
+    return command
+
+
+def _add(action: Action, summary: str) -> None:
+    @_dataset_options
+    def command(path: Path, datasets: tuple[str, ...], everything: bool, monitor: str, timeout: float) -> int:
+        config = load(path)
+        names = _names(config, datasets, everything=everything, monitor=monitor)
+        return _send(config, for_datasets(config, action, names, monitor=monitor), timeout)
+
+    epilog = f"\b\nExample:\n  stream-svt control {action.value} -c monitors.yaml retail-2026-w01\n"
+    control.add_command(click.command(action.value, help=summary, epilog=epilog)(command))
+
+
+def _names(config: Config, datasets: Sequence[str], *, everything: bool, monitor: str = "") -> Sequence[str]:
+    if everything == bool(datasets):
+        raise click.UsageError("Name one or more datasets, or give --all.")
+    if not everything:
+        return datasets
+    return [
+        dataset.name
+        for dataset in config.spec.datasets
+        if not monitor or any(one.name == monitor for one in config.spec.monitors_of(dataset.name))
+    ]
+
+
+_add(Action.PAUSE, "Stop monitors on datasets. Nothing is skipped: reading stops and goes on at resume.")
+_add(Action.RESUME, "Let paused monitors go on where they stopped.")
+_add(Action.CLOSE, "End open runs. With epsilon, what they had reserved and not spent is released.")
+_add(Action.RESAMPLE, "End open runs and begin new ones, which costs their thresholds again.")
+
+
+@control.command(
+    "raise-budget",
+    epilog="\b\nExample:\n  stream-svt control raise-budget -c monitors.yaml retail-2026-w01 --limit 11/2\n",
+)
+@config_option()
+@click.argument("datasets", nargs=-1, required=True)
+@click.option(
+    "--limit", required=True, metavar="LOSS", help="New limit in the dataset's measure: 5, 5.5, 11/2."
+)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@_timeout_option
+def raise_budget(path: Path, datasets: tuple[str, ...], limit: str, yes: bool, timeout: float) -> int:
+    """Raise the limit of datasets, for ever: it weakens the guarantee of everyone in the data.
+
+    The books keep every raise. Afterwards write the new limit into the configuration, else a worker
+    that starts later refuses to.
+    """
+    try:
+        exact(limit)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--limit") from None
+    config = load(path)
+    commands = for_datasets(config, Action.RAISE_BUDGET, datasets, limit=limit)
+    if not yes:
+        click.confirm(f"Raise the limit of {', '.join(datasets)} to {limit} for ever?", abort=True, err=True)
+    return _send(config, commands, timeout)
+
+
+@control.command(
+    "accept-loss", epilog="\b\nExample:\n  stream-svt control accept-loss -c monitors.yaml --shard 2\n"
+)
+@config_option()
+@click.option("--shard", "shards", type=int, multiple=True, help="This shard; may be repeated. Default: all.")
+@_timeout_option
+def accept_loss(path: Path, shards: tuple[int, ...], timeout: float) -> int:
+    """Go on although queries were lost: open runs close at their full price.
+
+    Shards that lost nothing refuse, which changes nothing.
+    """
+    config = load(path)
+    return _send(config, for_shards(config, Action.ACCEPT_LOSS, shards or None), timeout, enough=1)
+
+
+@control.command(
+    "mark-exhausted",
+    epilog="\b\nExample:\n  stream-svt control mark-exhausted -c monitors.yaml --shard 2\n",
+)
+@config_option()
+@click.option("--shard", "shards", type=int, multiple=True, help="This shard; may be repeated.")
+@click.option("--all-shards", is_flag=True, help="Every shard.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@_timeout_option
+def mark_exhausted(path: Path, shards: tuple[int, ...], all_shards: bool, yes: bool, timeout: float) -> int:
+    """Give up all budgets of shards whose state was lost or rolled back.
+
+    The way out when a worker refuses a state that is older than the published alerts: what was spent is
+    not known any more, so all of it counts as spent.
+    """
+    if all_shards == bool(shards):
+        raise click.UsageError("Name the shards with --shard, or give --all-shards.")
+    config = load(path)
+    commands = for_shards(config, Action.MARK_EXHAUSTED, None if all_shards else shards)
+    if not yes:
+        which = ", ".join(str(addressed.shard) for addressed in commands)
+        click.confirm(f"Mark every dataset of shard {which} exhausted?", abort=True, err=True)
+    return _send(config, commands, timeout)
+
+
+@control.command(epilog="\b\nExample:\n  stream-svt control reload -c monitors.yaml --pid 4711\n")
+@config_option()
+@click.option(
+    "--pid", type=click.IntRange(min=1), required=True, help="Process id of the worker, on this machine."
+)
+def reload(path: Path, pid: int) -> None:
+    """Let a worker on this machine read its configuration again, after checking it here.
+
+    The same as kill -HUP. Thresholds, mute and pace change at the next barrier, epsilon, cutoff and
+    noise with the next run. Reload every worker of an application.
+    """
+    load(path)
+    try:
+        os.kill(pid, signal.SIGHUP)
+    except (ProcessLookupError, PermissionError) as error:
+        raise StreamSvtError(f"process {pid} was not signalled: {error.strerror}") from None
+    click.echo(f"process {pid} was told to reload; its log and the alert topic say what changed")
+
+
+def _send(config: Config, commands: Sequence[Addressed], timeout: float, *, enough: int | None = None) -> int:
+    """Send, print the answers, and return 0 where all, or ``enough`` of them, were accepted."""
+    replies = wait_for(
+        send(
+            cluster(config),
+            control=config.topics.control,
+            alerts=config.topics.alerts,
+            commands=commands,
+            patience=timeout,
+        )
+    )
+    for reply in replies:
+        click.echo(_in_words(reply), err=not reply.accepted)
+    accepted = sum(reply.accepted is True for reply in replies)
+    return 0 if accepted >= (len(replies) if enough is None else enough) else 1
+
+
+def _in_words(reply: Reply) -> str:
+    command = reply.addressed.command
+    subject = command.dataset or f"shard {reply.addressed.shard}"
+    if reply.accepted is None:
+        return (
+            f"{subject}: no answer in time; {command.action.value} is on the control topic and will be "
+            "carried out once a worker owns the shard"
+        )
+    outcome = "accepted" if reply.accepted else "refused"
+    return f"{subject}: {outcome}: {reply.message}"

@@ -1,0 +1,189 @@
+"""Commands that show what is released: watch and status."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from stream_svt.cli.connection import alert_topic, alert_topic_options, config_option, load, wait_for
+from stream_svt.errors import StreamSvtError
+from stream_svt.monitor.released import Account, Alert, Lifecycle
+from stream_svt.subscribe import Event, Subscription, subscribe
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  stream-svt watch -c monitors.yaml
+  stream-svt watch --topic retail.alerts --json --from-beginning | jq .data.gap
+"""
+)
+@alert_topic_options
+@click.option("--json", "as_json", is_flag=True, help="One JSON document a line.")
+@click.option("--from-beginning", is_flag=True, help="Begin with the oldest event.")
+@click.option("--uncommitted", is_flag=True, help="Also read what is not committed yet; copies are left out.")
+@click.option("--lifecycle", is_flag=True, help="Also show runs, budgets, mutes and replies to commands.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="End after N events.")
+def watch(
+    path: Path | None,
+    servers: str | None,
+    topic: str | None,
+    as_json: bool,
+    from_beginning: bool,
+    uncommitted: bool,
+    lifecycle: bool,
+    limit: int | None,
+) -> None:
+    """Follow alerts as they are published, until interrupted."""
+    arguments, topic = alert_topic(path, servers, topic)
+    subscription = subscribe(
+        topic=topic,
+        from_beginning=from_beginning,
+        isolation="read_uncommitted" if uncommitted else "read_committed",
+        lifecycle=lifecycle,
+        **arguments,
+    )
+    wait_for(_follow(subscription, as_json, limit))
+
+
+async def _follow(subscription: Subscription[Alert | Lifecycle], as_json: bool, limit: int | None) -> None:
+    task = asyncio.current_task()
+    loop = asyncio.get_running_loop()
+    if task is not None:
+        loop.add_signal_handler(signal.SIGTERM, task.cancel)
+    count = 0
+    with contextlib.suppress(asyncio.CancelledError):
+        async with subscription:
+            async for event in subscription:
+                click.echo(as_line(event) if as_json else in_words(event))
+                count += 1
+                if count == limit:
+                    return
+
+
+def as_line(event: Event[Alert | Lifecycle]) -> bytes:
+    """Return an event as one line of JSON."""
+    return msgspec.json.encode(event)
+
+
+def in_words(event: Event[Alert | Lifecycle]) -> str:
+    """Return an event as one line for people."""
+    data = event.data
+    when = click.style(event.time.astimezone().strftime("%H:%M:%S"), dim=True)
+    if isinstance(data, Alert):
+        bound = "not certified" if data.bound is None else f">= {data.bound:g} ({1 - data.beta:.0%})"
+        guess = "" if data.estimate is None else f"  estimate {data.estimate:g}"
+        parts = [
+            click.style("ALERT", fg="red", bold=True),
+            f"{event.subject}  {data.monitor}",
+            f"gap {data.gap:g}{guess}  {bound}",
+            f"run {data.run} top {data.top}" + (f" attempt {data.attempt}" if data.attempt > 1 else ""),
+            _books(data.account),
+        ]
+        return "  ".join([when, *parts])
+    kind = event.type.removeprefix("io.stream-svt.").removesuffix(".v1")
+    detail = " ".join(f"{name}={value}" for name, value in data.detail.items())
+    words = [when, click.style(kind, fg="cyan"), event.subject, data.monitor, data.reason, detail]
+    if data.account is not None:
+        words.append(_books(data.account))
+    return "  ".join(word for word in words if word)
+
+
+def _books(account: Account) -> str:
+    return f"{account.measure} {account.spent:g} of {account.limit:g} spent"
+
+
+@click.command(
+    short_help="Show a running worker's shards and budgets.",
+    epilog="""\b
+Examples:
+  stream-svt status
+  stream-svt status --url http://worker-2:6066 --json
+""",
+)
+@config_option(required=False)
+@click.option("--url", metavar="URL", help="Address of a worker's web pages. Default: http://127.0.0.1:6066.")
+@click.option("--json", "as_json", is_flag=True, help="Print the answer as it came.")
+def status(path: Path | None, url: str | None, as_json: bool) -> None:
+    """Show shards, budgets and monitors of a running worker, as of its last commit."""
+    if url is None:
+        web = load(path).web if path is not None else None
+        url = f"http://{web.host}:{web.port}" if web is not None else "http://127.0.0.1:6066"
+    answer = _get(url.rstrip("/") + "/api/v1/status")
+    if as_json:
+        click.echo(json.dumps(answer, indent=2))
+    else:
+        _show(answer)
+
+
+def _get(url: str) -> dict[str, Any]:
+    if not url.startswith(("http://", "https://")):
+        raise click.BadParameter(f"expected an address such as http://127.0.0.1:6066, found {url!r}")
+    try:
+        with urllib.request.urlopen(url, timeout=10) as response:  # noqa: S310 - checked above
+            answer = json.load(response)
+    except urllib.error.HTTPError as error:
+        raise StreamSvtError(f"{url} answered {error.code} {error.reason}") from None
+    except (urllib.error.URLError, OSError) as error:
+        reason = getattr(error, "reason", error)
+        raise StreamSvtError(f"no worker answers at {url} ({reason}); give its address with --url") from None
+    except ValueError:
+        raise StreamSvtError(f"{url} is not the status page of a worker") from None
+    if not isinstance(answer, dict) or "datasets" not in answer:
+        raise StreamSvtError(f"{url} is not the status page of a worker")
+    return answer
+
+
+def _show(answer: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=160)
+    ready = "ready" if answer["ready"] else "NOT READY"
+    sealed = "sealed" if answer["sealed"] else "not sealed"
+    console.print(
+        f"{answer['application']}: worker {answer['worker']}, version {answer['version']}, "
+        f"{ready}, state {sealed}",
+        highlight=False,
+        markup=False,
+    )
+    shards = Table("shard", "state", "lag", "state records", "last commit", "reason")
+    for shard in answer["shards"]:
+        lag = shard["lag"]
+        total = sum(lag.values()) if isinstance(lag, dict) else lag
+        cells = [
+            shard["shard"],
+            shard["state"],
+            total,
+            shard["state_records"],
+            shard["committed_at"],
+            shard["reason"],
+        ]
+        shards.add_row(*("" if cell is None else str(cell) for cell in cells))
+    console.print(shards)
+    monitors = Table(
+        "dataset", "budget spent", "reserved", "monitor", "state", "run", "tops", "muted", "queued"
+    )
+    for dataset in answer["datasets"]:
+        books = f"{dataset['spent']:g} of {dataset['limit']:g} {dataset['measure']}"
+        first = [dataset["dataset"], books, f"{dataset['reserved']:g}"]
+        for monitor in dataset["monitors"] or [None]:
+            cells = [""] * 6
+            if monitor is not None:
+                only = ", top branch only" if monitor["top_branch_only"] else ""
+                counts = [str(monitor[name]) for name in ("run", "tops", "muted", "queued")]
+                cells = [monitor["monitor"], monitor["state"] + only, *counts]
+            monitors.add_row(*first, *cells)
+            first = ["", "", ""]
+    console.print(monitors)

@@ -1,0 +1,341 @@
+"""Looks at everything a worker will need, changes nothing unless asked to, and leaves no record behind.
+
+Permissions to read are tried by fetching. Permissions to write are tried with a record that the broker
+refuses as too large: it looks at the permission first, so its answer tells, and nothing is ever stored. The
+transactional id tried is the application's prefix with a name no shard has, so that no live worker is fenced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.admin import NewTopic
+from aiokafka.errors import KafkaError, MessageSizeTooLargeError, for_code
+
+from stream_svt.errors import BrokerError
+from stream_svt.monitor.spec import Retry
+from stream_svt.service.config import Config
+from stream_svt.service.group import group_id
+from stream_svt.service.kafka import (
+    CALL_DEADLINE,
+    START_DEADLINE,
+    Cluster,
+    deadline,
+    discard_producer,
+    explain,
+    started,
+    stop_quietly,
+)
+from stream_svt.service.topology import Topology, look, problems, wanted_topics
+
+_BROKER_LIMIT: Final = 1_048_588
+_LARGEST_PROBE: Final = 8 << 20
+_HOUR_MS: Final = 3_600_000
+_DAY_MS: Final = 24 * _HOUR_MS
+
+
+class Level(StrEnum):
+    """How much a finding matters."""
+
+    OK = "ok"
+    NOTE = "note"
+    PROBLEM = "problem"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at: its subject, and what to do where something is to be done."""
+
+    level: Level
+    subject: str
+    message: str
+
+
+@dataclass(slots=True)
+class Report:
+    """What was looked at, in order."""
+
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def problems(self) -> list[Finding]:
+        """What the service cannot work with."""
+        return [finding for finding in self.findings if finding.level is Level.PROBLEM]
+
+    def ok(self, subject: str, message: str) -> None:
+        """Note that something is as it should be."""
+        self.findings.append(Finding(Level.OK, subject, message))
+
+    def note(self, subject: str, message: str) -> None:
+        """Note something that works but may not be meant."""
+        self.findings.append(Finding(Level.NOTE, subject, message))
+
+    def problem(self, subject: str, message: str) -> None:
+        """Note something the service cannot work with."""
+        self.findings.append(Finding(Level.PROBLEM, subject, message))
+
+
+def check_offline(config: Config) -> Report:
+    """Return what can be said about a valid configuration without asking any broker."""
+    report = Report()
+    spec = config.spec
+    datasets, monitors = len(spec.datasets), len(spec.monitors)
+    report.ok("configuration", f"{config.source}: {monitors} monitors on {datasets} datasets")
+    for note in (*spec.notes, *config.notes):
+        report.note("configuration", str(note))
+    if config.master_key is None:
+        message = (
+            "state is not sealed: whoever may read topic "
+            f"{config.topics.state!r} can undo the noise; set sealing.key_file"
+        )
+        report.note("sealing", message)
+    report.note(
+        "ledger",
+        "a dataset must belong to this application alone: a second application that monitors the same data "
+        "keeps a second ledger, and the two losses add up. No check can see that",
+    )
+    return report
+
+
+async def check_brokers(config: Config, cluster: Cluster, *, create_topics: bool = False) -> Report:
+    """Return what the brokers say about topics and permissions, after creating what is missing if asked to.
+
+    Raises
+    ------
+    BrokerError
+        They cannot be reached, or refuse the login.
+    """
+    report = Report()
+    topology = await _topology(config, cluster, report, create_topics=create_topics)
+    found = problems(config, topology)
+    for problem in found:
+        report.problem(problem.field, problem.message)
+    if not found:
+        count = config.topics.partitions
+        report.ok("topics", f"all {len(wanted_topics(config))} topics exist, with {count} partitions each")
+    _hint(config, topology, report)
+    await _check_retention(config, cluster, topology, report)
+    await _check_permissions(config, cluster, topology, report)
+    return report
+
+
+async def _topology(config: Config, cluster: Cluster, report: Report, *, create_topics: bool) -> Topology:
+    doing = "looking at the topics"
+    wanted = wanted_topics(config)
+    async with started(cluster.admin(), doing) as admin, deadline(START_DEADLINE, doing, "DESCRIBE"):
+        # All topics: one asked for by its name would be created by a lenient broker.
+        described = {topic["topic"]: topic["partitions"] for topic in await admin.describe_topics()}
+        cluster_id = str((await admin.describe_cluster())["cluster_id"])
+        report.ok("brokers", f"cluster {cluster_id} answers")
+        missing = [topic for topic in wanted if topic not in described]
+        if missing and create_topics:
+            missing = await _create(admin, config, missing, report)
+    for topic, parts in described.items():
+        if topic in wanted and len({len(part["replicas"]) for part in parts} - {1}) == 0:
+            _note_single_copy(config, topic, report)
+    if missing:
+        partitions = {topic: len(parts) for topic, parts in described.items() if topic in wanted}
+        created = set(wanted) - set(missing) - set(partitions)
+        counts = partitions | dict.fromkeys(created, config.topics.partitions)
+        return Topology(cluster_id, counts, {})
+    return await look(config, cluster)
+
+
+def _note_single_copy(config: Config, topic: str, report: Report) -> None:
+    if topic == config.topics.state:
+        report.note(
+            "topics.state",
+            f"topic {topic!r} has one copy: losing that broker's disk loses the ledger, and no budget can be "
+            "spent again; use replication factor 3 and min.insync.replicas 2 in production",
+        )
+
+
+def topic_settings(config: Config, topic: str) -> dict[str, str]:
+    """Return the settings a topic is created with."""
+    own = config.topics
+    copies = {"min.insync.replicas": "2"} if own.replication_factor >= 3 else {}
+    safe = {"unclean.leader.election.enable": "false", **copies}
+    if topic == own.state:
+        return {
+            "cleanup.policy": "compact",
+            "segment.bytes": str(64 << 20),
+            "segment.ms": str(_HOUR_MS),
+            "min.cleanable.dirty.ratio": "0.1",
+            "max.compaction.lag.ms": str(_HOUR_MS),
+            **safe,
+        }
+    if topic == own.alerts:
+        return {"cleanup.policy": "delete", "retention.ms": "-1", **safe}
+    if topic == own.control:
+        return {"cleanup.policy": "delete", "retention.ms": str(30 * _DAY_MS), **safe}
+    if topic == own.rejects:
+        return {"cleanup.policy": "delete", "retention.ms": str(7 * _DAY_MS)}
+    return {
+        "cleanup.policy": "delete",
+        "message.timestamp.type": "LogAppendTime",
+        "retention.ms": str(7 * _DAY_MS),
+        **copies,
+    }
+
+
+async def _create(admin: Any, config: Config, missing: list[str], report: Report) -> list[str]:  # noqa: ANN401
+    """Create topics and return those that could not be."""
+    response = await admin.create_topics(
+        [
+            NewTopic(
+                name=topic,
+                num_partitions=config.topics.partitions,
+                replication_factor=config.topics.replication_factor,
+                topic_configs=topic_settings(config, topic),
+            )
+            for topic in missing
+        ]
+    )
+    failed = []
+    for name, code, *rest in response.topic_errors:
+        if code == 0:
+            report.ok("topics", f"created {name!r} with {config.topics.partitions} partitions")
+        else:
+            failed.append(name)
+            detail = (rest[0] if rest else None) or for_code(code).__name__
+            report.problem("topics", f"topic {name!r} could not be created: {detail}")
+    return failed
+
+
+def _hint(config: Config, topology: Topology, report: Report) -> None:
+    own = config.topics
+    state = topology.settings.get(own.state, {})
+    if int(state.get("segment.bytes", 0)) > 256 << 20 and int(state.get("segment.ms", 0)) > _DAY_MS:
+        report.note(
+            "topics.state",
+            f"topic {own.state!r} rolls segments of {state['segment.bytes']} bytes: compaction never "
+            "touches the newest one, so a takeover reads all of it and closed runs stay readable; set "
+            "segment.bytes=67108864",
+        )
+    if float(state.get("min.cleanable.dirty.ratio", 0)) > 0.3:
+        ratio = state["min.cleanable.dirty.ratio"]
+        report.note(
+            "topics.state", f"min.cleanable.dirty.ratio={ratio} compacts late; 0.1 keeps takeovers short"
+        )
+    if state.get("unclean.leader.election.enable") == "true":
+        message = "unclean.leader.election.enable=true can lose the newest charges; set it to false"
+        report.note("topics.state", message)
+    if own.replication_factor >= 2 and state.get("min.insync.replicas") == "1":
+        message = "min.insync.replicas=1: a charge counts as durable on one broker; set it to 2"
+        report.note("topics.state", message)
+    if topology.settings.get(own.alerts, {}).get("retention.ms", "-1") != "-1":
+        report.note(
+            "topics.alerts",
+            f"topic {own.alerts!r} forgets events after {topology.settings[own.alerts]['retention.ms']} ms: "
+            "`stream-svt audit` can then not re-derive charges before that; set retention.ms=-1",
+        )
+    for topic in (own.state, own.alerts):
+        limit = int(topology.settings.get(topic, {}).get("max.message.bytes", _BROKER_LIMIT))
+        if limit < _BROKER_LIMIT:
+            message = (
+                f"topic {topic!r} takes records of {limit} bytes at most; at least {_BROKER_LIMIT} are needed"
+            )
+            report.problem("topics", message)
+
+
+async def _check_retention(config: Config, cluster: Cluster, topology: Topology, report: Report) -> None:
+    """Compare lifetimes counted in offsets with what partitions that already lose records still hold."""
+    doing = "looking at what query topics hold"
+    for number, monitor in enumerate(config.spec.monitors):
+        lifetime = monitor.append.lifetime.offsets if isinstance(monitor.append, Retry) else None
+        if lifetime is None or monitor.topic not in topology.partitions:
+            continue
+        places = [TopicPartition(monitor.topic, part) for part in range(topology.partitions[monitor.topic])]
+        async with started(cluster.reader(), doing) as reader, deadline(CALL_DEADLINE, doing, "DESCRIBE"):
+            first = await reader.beginning_offsets(places)
+            end = await reader.end_offsets(places)
+        short = [
+            place.partition for place in places if first[place] > 0 and end[place] - first[place] < lifetime
+        ]
+        if short:
+            report.problem(
+                f"monitors[{number}].append.retry.lifetime",
+                f"{lifetime} offsets is longer than topic {monitor.topic!r} keeps records: partitions "
+                f"{', '.join(map(str, short))} have lost records and hold fewer; raise retention or "
+                "shorten the lifetime",
+            )
+
+
+async def _check_permissions(config: Config, cluster: Cluster, topology: Topology, report: Report) -> None:
+    own = config.topics
+    existing = topology.partitions
+    before = len(report.problems)
+    for topic in (*config.spec.topics(), own.control, own.state, own.alerts):
+        if topic in existing:
+            await _try_read(cluster, topic, report)
+    for topic in (own.state, own.alerts, own.rejects):
+        if topic in existing:
+            await _try_write(cluster, topic, topology.settings.get(topic, {}), report)
+    await _try_transaction(config, cluster, report)
+    await _try_group(config, cluster, report)
+    if len(report.problems) == before:
+        report.ok(
+            "permissions", "reading, writing, transactions and the group are allowed, as far as can be tried"
+        )
+
+
+async def _try_read(cluster: Cluster, topic: str, report: Report) -> None:
+    doing = f"reading topic {topic!r}"
+    place = TopicPartition(topic, 0)
+    try:
+        async with started(cluster.reader(), doing) as reader, deadline(CALL_DEADLINE, doing):
+            reader.assign([place])
+            await reader.seek_to_beginning(place)
+            await reader.getmany(place, timeout_ms=300, max_records=1)
+    except BrokerError as error:
+        report.problem("permissions", str(error))
+
+
+async def _try_write(cluster: Cluster, topic: str, settings: Mapping[str, str], report: Report) -> None:
+    doing = f"writing to topic {topic!r}"
+    limit = int(settings.get("max.message.bytes", _LARGEST_PROBE))
+    if limit >= _LARGEST_PROBE:
+        report.note("permissions", f"{doing} was not tried: its largest record is not known or beyond 8 MiB")
+        return
+    producer = AIOKafkaProducer(
+        **cluster.arguments, acks="all", max_request_size=2 * _LARGEST_PROBE, client_id="stream-svt-check"
+    )
+    try:
+        async with deadline(START_DEADLINE, doing, "WRITE"):
+            await producer.start()
+            try:
+                await producer.send_and_wait(topic, bytes(limit + 1024), key=b"check", partition=0)
+            except MessageSizeTooLargeError:
+                return
+    except BrokerError as error:
+        report.problem("permissions", str(error))
+    finally:
+        await stop_quietly(producer)
+
+
+async def _try_transaction(config: Config, cluster: Cluster, report: Report) -> None:
+    name = f"{config.spec.application}-check"
+    producer = cluster.producer(name)
+    try:
+        async with deadline(START_DEADLINE, f"starting a transaction as {name!r}", "WRITE"):
+            await producer.start()
+    except BrokerError as error:
+        report.problem("permissions", str(error))
+    finally:
+        await discard_producer(producer)
+
+
+async def _try_group(config: Config, cluster: Cluster, report: Report) -> None:
+    group = group_id(config.spec.application)
+    doing = f"looking at group {group!r}"
+    try:
+        async with started(cluster.admin(), doing) as admin, deadline(CALL_DEADLINE, doing):
+            await admin.list_consumer_group_offsets(group)
+    except BrokerError as error:
+        report.problem("permissions", str(error))
+    except KafkaError as error:  # pragma: no cover - `deadline` explains those it sees
+        report.problem("permissions", str(explain(error, doing)))

@@ -1,0 +1,163 @@
+"""Sends operators' commands to the shards and waits for their replies on the alert topic."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import socket
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+from aiokafka import AIOKafkaProducer, TopicPartition
+
+from stream_svt.errors import ConfigError, Problem
+from stream_svt.monitor.commands import Action, Command
+from stream_svt.monitor.released import EventType, Lifecycle, decode
+from stream_svt.service.config import Config
+from stream_svt.service.kafka import CALL_DEADLINE, START_DEADLINE, Cluster, deadline, started, stop_quietly
+from stream_svt.service.wire import home
+
+
+@dataclass(frozen=True, slots=True)
+class Addressed:
+    """A command and the shard it goes to."""
+
+    shard: int
+    command: Command
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a shard answered: ``accepted`` is None where it did not answer in time."""
+
+    addressed: Addressed
+    accepted: bool | None
+    message: str
+
+
+def for_datasets(
+    config: Config, action: Action, datasets: Iterable[str], *, monitor: str = "", limit: str = ""
+) -> list[Addressed]:
+    """Return one command for each dataset, addressed to its home.
+
+    Raises
+    ------
+    ConfigError
+        A dataset or the monitor is not declared.
+    """
+    declared = {dataset.name for dataset in config.spec.datasets}
+    names = list(datasets)
+    problems = [Problem(0, name, "no such dataset is declared") for name in names if name not in declared]
+    if monitor and monitor not in {one.name for one in config.spec.monitors}:
+        problems.append(Problem(0, monitor, "no such monitor is declared"))
+    if problems:
+        raise ConfigError(problems, config.source)
+    who = _operator()
+    return [
+        Addressed(
+            home(name.encode(), config.topics.partitions),
+            Command(_new_id(), action, dataset=name, monitor=monitor, limit=limit, issued_by=who),
+        )
+        for name in names
+    ]
+
+
+def for_shards(config: Config, action: Action, shards: Sequence[int] | None) -> list[Addressed]:
+    """Return one command for each of some shards, or with None for all of them.
+
+    Raises
+    ------
+    ConfigError
+        There is no such shard.
+    """
+    count = config.topics.partitions
+    problems = [
+        Problem(0, f"shard {shard}", f"there is no such shard; shards are 0 to {count - 1}")
+        for shard in shards or ()
+        if not 0 <= shard < count
+    ]
+    if problems:
+        raise ConfigError(problems, config.source)
+    who = _operator()
+    return [
+        Addressed(shard, Command(_new_id(), action, issued_by=who))
+        for shard in (range(count) if shards is None else shards)
+    ]
+
+
+async def send(
+    cluster: Cluster, *, control: str, alerts: str, commands: Sequence[Addressed], patience: float
+) -> list[Reply]:
+    """Send commands and return a reply for each, in their order; waits at most ``patience`` seconds.
+
+    A command that was not answered in time is still carried out once its shard is owned and reads it.
+
+    Raises
+    ------
+    BrokerError
+        The commands could not be sent or the replies not be read.
+    """
+    doing = "waiting for replies"
+    shards = sorted({addressed.shard for addressed in commands})
+    places = [TopicPartition(alerts, shard) for shard in shards]
+    async with started(cluster.reader(), doing) as reader:
+        async with deadline(CALL_DEADLINE, doing):
+            reader.assign(places)
+            ends = await reader.end_offsets(places)
+            for place, end in ends.items():
+                reader.seek(place, end)
+        await _produce(cluster, control, commands)
+        waiting = {addressed.command.id: Reply(addressed, None, "no answer yet") for addressed in commands}
+        open_ids = set(waiting)
+        end_time = asyncio.get_running_loop().time() + patience
+        while open_ids and (left := end_time - asyncio.get_running_loop().time()) > 0:
+            async with deadline(left + CALL_DEADLINE, doing):
+                batches = await reader.getmany(timeout_ms=int(1000 * min(left, 1)))
+            for record in (record for records in batches.values() for record in records):
+                found = _reply_in(record.value)
+                if found is not None and found[0] in open_ids:
+                    command_id, accepted, message = found
+                    open_ids.discard(command_id)
+                    waiting[command_id] = replace(waiting[command_id], accepted=accepted, message=message)
+    return list(waiting.values())
+
+
+async def _produce(cluster: Cluster, control: str, commands: Sequence[Addressed]) -> None:
+    doing = f"sending to control topic {control!r}"
+    producer = AIOKafkaProducer(**cluster.arguments, acks="all", client_id="stream-svt-control")
+    try:
+        async with deadline(START_DEADLINE, doing, "WRITE"):
+            await producer.start()
+        async with deadline(CALL_DEADLINE, doing, "WRITE"):
+            for addressed in commands:
+                key = addressed.command.dataset.encode() or None
+                value = msgspec.json.encode(addressed.command)
+                await producer.send_and_wait(control, value, key=key, partition=addressed.shard)
+    finally:
+        await stop_quietly(producer)
+
+
+def _reply_in(record: bytes | None) -> tuple[str, bool, str] | None:
+    """Return command id, whether it was accepted, and the words; None for any other event."""
+    try:
+        envelope, data = decode(record or b"")
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    if envelope.type != EventType.COMMAND_REPLY or not isinstance(data, Lifecycle):
+        return None
+    detail = data.detail
+    return str(detail.get("command", "")), data.reason == "accepted", str(detail.get("message", ""))
+
+
+def _new_id() -> str:
+    return uuid.uuid4().hex
+
+
+def _operator() -> str:
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"
