@@ -314,7 +314,9 @@ class SparseVector:
             Query noise of all tests for a branch.
         """
         gaps = np.empty((len(self.branches), len(values)), dtype=np.int64)
-        margins = values - thresholds - rho
+        margins = gaps[-1]  # the last branch's place until its turn: fresh memory is what costs most here
+        np.subtract(values, thresholds, out=margins)
+        margins -= rho
         for number, branch in enumerate(self.branches):
             gap = gaps[number]
             np.add(margins, draw(number), out=gap)
