@@ -40,7 +40,7 @@ def grid_floor(value: Fraction | int, granularity: Fraction) -> int:
 
 
 def grid_sensitivity(sensitivity: Fraction | int, granularity: Fraction) -> int:
-    """Sensitivity in grid steps, D = ceil(sensitivity / granularity) (Lemma 0 of the privacy notes)."""
+    """Sensitivity in grid steps, D = ceil(sensitivity / granularity)."""
     if sensitivity <= 0 or granularity <= 0:
         raise MisuseError("sensitivity and granularity must both be greater than 0")
     return math.ceil(sensitivity / granularity)
