@@ -179,7 +179,7 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
             try:
                 self._consumer._coordinator.check_errors()  # noqa: SLF001  what getmany does, without fetching
             except KafkaError as error:
-                meaning = explain(error, f"consumer group {self._name!r}")
+                meaning = explain(error, f"consumer group {self._name!r}", group=self._name)
                 if not isinstance(meaning, BrokerUnavailable):
                     raise meaning from error
                 log.warning("event=group_error error=%r", str(meaning))
@@ -231,7 +231,7 @@ async def check_peers(cluster: Cluster, application: str, spec_hash: str) -> Non
 
 
 async def _foreign(admin: Any, application: str, spec_hash: str, doing: str) -> dict[TopicPartition, str]:
-    async with deadline(CALL_DEADLINE, doing):
+    async with deadline(CALL_DEADLINE, doing, group=group_id(application)):
         offsets = await admin.list_consumer_group_offsets(group_id(application))
     return {
         place: committed.metadata

@@ -26,6 +26,7 @@ from typing import Any, TypeVar
 
 import msgspec
 from aiokafka import TopicPartition
+from aiokafka.errors import IllegalOperation
 
 from stream_svt.errors import MisuseError, StateRolledBack, UnreadableState
 from stream_svt.monitor import released
@@ -479,38 +480,50 @@ class Journal:
         self, records: Mapping[bytes, bytes | None], rejects: Iterable[tuple[str, int, str]], *, claim: bool
     ) -> int | None:
         """Run one transaction; return the offset of the newest event published, None where there was none."""
-        producer, shard, topics = self._producer, self._shard, self._topics
-        doing = f"shard {shard}: transaction on {topics.state!r}, {topics.alerts!r}, {topics.rejects!r}"
-        headers = [("content-type", released.CONTENT_TYPE.encode())]
+        doing = f"shard {self._shard}: transaction"
         async with deadline(self._cluster.commit_deadline, doing, "WRITE"):
-            await producer.begin_transaction()
-            if claim:
-                # Joining a partition to a transaction asks for the right to write there, and writes nothing.
-                for topic in (topics.alerts, topics.rejects):
-                    producer._txn_manager.maybe_add_partition_to_txn(TopicPartition(topic, shard))  # noqa: SLF001
-            alerts = [
-                await producer.send(topics.alerts, event, key=key, partition=shard, headers=headers)
-                for _, key, event in self._outbox
-            ]
-            others = [
-                await producer.send(
-                    topics.rejects,
-                    msgspec.json.encode(Reject(topic, shard, offset, reason)),
-                    key=f"{topic}/{offset}".encode(),
-                    partition=shard,
-                )
-                for topic, offset, reason in rejects
-            ]
-            others += [
-                await producer.send(topics.state, record, key=key, partition=shard)
-                for key, record in records.items()
-            ]
-            # A refused record does not fail the commit by itself: every future is looked at first.
-            results: list[Any] = await asyncio.gather(*alerts, *others, return_exceptions=True)
-            for result in results:
-                if isinstance(result, BaseException):
-                    raise result
-            await producer.commit_transaction()
+            try:
+                return await self._transact(records, rejects, claim=claim)
+            except IllegalOperation as error:
+                # A partition could not be added: the transaction failed while records were still being sent.
+                waiter = self._producer._txn_manager.wait_for_transaction_end()  # noqa: SLF001
+                if waiter.done() and (cause := waiter.exception()) is not None:
+                    raise cause from error
+                raise
+
+    async def _transact(
+        self, records: Mapping[bytes, bytes | None], rejects: Iterable[tuple[str, int, str]], *, claim: bool
+    ) -> int | None:
+        producer, shard, topics = self._producer, self._shard, self._topics
+        headers = [("content-type", released.CONTENT_TYPE.encode())]
+        await producer.begin_transaction()
+        if claim:
+            # Joining a partition to a transaction asks for the right to write there, and writes nothing.
+            for topic in (topics.alerts, topics.rejects):
+                producer._txn_manager.maybe_add_partition_to_txn(TopicPartition(topic, shard))  # noqa: SLF001
+        alerts = [
+            await producer.send(topics.alerts, event, key=key, partition=shard, headers=headers)
+            for _, key, event in self._outbox
+        ]
+        others = [
+            await producer.send(
+                topics.rejects,
+                msgspec.json.encode(Reject(topic, shard, offset, reason)),
+                key=f"{topic}/{offset}".encode(),
+                partition=shard,
+            )
+            for topic, offset, reason in rejects
+        ]
+        others += [
+            await producer.send(topics.state, record, key=key, partition=shard)
+            for key, record in records.items()
+        ]
+        # A refused record does not fail the commit by itself: every future is looked at first.
+        results: list[Any] = await asyncio.gather(*alerts, *others, return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+        await producer.commit_transaction()
         return max((result.offset for result in results[: len(alerts)]), default=None)
 
 

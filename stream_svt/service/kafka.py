@@ -25,6 +25,7 @@ from aiokafka.errors import (
     AuthenticationFailedError,
     ClusterAuthorizationFailedError,
     GroupAuthorizationFailedError,
+    IllegalOperation,
     KafkaConnectionError,
     KafkaError,
     MessageSizeTooLargeError,
@@ -90,14 +91,16 @@ def tune() -> None:
         connections.addHandler(_causes)
 
 
-def explain(error: BaseException, doing: str, operation: str = "READ") -> BrokerError:
+def explain(error: BaseException, doing: str, operation: str = "READ", group: str = "") -> BrokerError:
     """Return what an error of the client means, with cause and remedy.
 
-    ``operation`` is what the call needed on its topic, named when a permission is missing.
+    ``operation`` is what the call needed on its topic, ``group`` the consumer group it spoke of: they are named
+    where a permission is missing.
     """
     if isinstance(error, BrokerError):
         return error
-    detail = ", ".join(str(part) for part in error.args) or type(error).__name__
+    parts = [part for arg in error.args for part in (sorted(arg) if isinstance(arg, set | frozenset) else [arg])]
+    detail = ", ".join(map(str, parts)) or type(error).__name__
     match error:
         case ProducerFenced():
             return Fenced(f"{doing}: another producer took over this shard's transactional id")
@@ -106,7 +109,7 @@ def explain(error: BaseException, doing: str, operation: str = "READ") -> Broker
         case TopicAuthorizationFailedError():
             return _denied(doing, "TOPIC", detail, operation)
         case GroupAuthorizationFailedError():
-            return _denied(doing, "GROUP", detail, "READ")
+            return _denied(doing, "GROUP", group or detail, "READ")
         case TransactionalIdAuthorizationFailed():
             return _denied(doing, "TRANSACTIONAL_ID", detail, "WRITE")
         case ClusterAuthorizationFailedError():
@@ -153,7 +156,9 @@ def _unreachable(doing: str, detail: str) -> BrokerError:
 
 
 @contextlib.asynccontextmanager
-async def deadline(seconds: float, doing: str, operation: str = "READ") -> AsyncIterator[None]:
+async def deadline(
+    seconds: float, doing: str, operation: str = "READ", group: str = ""
+) -> AsyncIterator[None]:
     """Bound a call to the broker and translate its errors.
 
     Raises
@@ -164,8 +169,8 @@ async def deadline(seconds: float, doing: str, operation: str = "READ") -> Async
     try:
         async with asyncio.timeout(seconds):
             yield
-    except (KafkaError, TimeoutError, OSError) as error:
-        raise explain(error, doing, operation) from error
+    except (KafkaError, IllegalOperation, TimeoutError, OSError) as error:
+        raise explain(error, doing, operation, group) from error
 
 
 async def discard_producer(producer: Any) -> None:
@@ -239,7 +244,7 @@ class Cluster:
             session_timeout_ms=int(self.session_timeout * 1000),
             heartbeat_interval_ms=int(self.heartbeat_interval * 1000),
             rebalance_timeout_ms=int(REBALANCE_TIMEOUT * 1000),
-            fetch_max_wait_ms=500,
+            fetch_max_wait_ms=100,  # requests queue behind a waiting fetch, a resumed partition's first one too
             max_partition_fetch_bytes=4 << 20,
         )
 
@@ -283,6 +288,16 @@ async def started(client: Any, doing: str, operation: str = "READ") -> AsyncIter
         await stop_quietly(client)
 
 
+async def spans(
+    cluster: Cluster, places: Sequence[TopicPartition], doing: str
+) -> dict[TopicPartition, tuple[int, int]]:
+    """Return first and end offset of partitions, asked on a connection where no fetch is waiting."""
+    async with started(cluster.reader(), doing) as reader, deadline(CALL_DEADLINE, doing):
+        first = await reader.beginning_offsets(places)
+        end = await reader.end_offsets(places)
+    return {place: (first[place], end[place]) for place in places}
+
+
 async def read_partition(
     consumer: Any, topic: str, partition: int, start: int | None, doing: str, *, records: int = 20_000
 ) -> AsyncIterator[Sequence[Any]]:
@@ -297,6 +312,9 @@ async def read_partition(
         end = (await consumer.end_offsets([place]))[place]
         position = first if start is None else max(first, start)
         consumer.seek(place, position)
+        if position >= end:
+            # Fetch from an empty partition too: without the right to READ it would only show at a later takeover.
+            await consumer.getmany(place, timeout_ms=150)
     while position < end:
         async with deadline(CALL_DEADLINE, doing):
             batch = await consumer.getmany(place, timeout_ms=200, max_records=records)

@@ -29,7 +29,7 @@ from stream_svt.errors import RecordsLost, StateRolledBack, StreamSvtError
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.service.controls import Controls
 from stream_svt.service.journal import Journal
-from stream_svt.service.kafka import CALL_DEADLINE, BrokerUnavailable, Fenced, deadline, explain
+from stream_svt.service.kafka import CALL_DEADLINE, BrokerUnavailable, Cluster, Fenced, deadline, explain, spans
 from stream_svt.service.metrics import Metrics
 from stream_svt.service.tenure import Pace, State, Status, Stopped, Tenure
 from stream_svt.service.workload import Workload
@@ -52,6 +52,8 @@ class Shard:
     ----------
     number
         The partition.
+    cluster
+        How to reach the brokers.
     consumer
         The worker's group consumer.
     make_journal
@@ -68,6 +70,7 @@ class Shard:
         self,
         number: int,
         *,
+        cluster: Cluster,
         consumer: AIOKafkaConsumer,
         make_journal: Callable[[int], Journal],
         workload: Callable[[], Workload],
@@ -78,6 +81,7 @@ class Shard:
     ) -> None:
         self.number = number
         self.status = Status(number)
+        self._cluster = cluster
         self._consumer = consumer
         self._make_journal = make_journal
         self._workload = workload
@@ -118,6 +122,8 @@ class Shard:
 
     def reload(self) -> None:
         """End the tenure at a barrier and begin another with the workload then configured."""
+        if self.status.state in {State.RUNNING, State.REPLAYING}:
+            self.status.state = State.OPENING
         self._halt.set()
 
     async def restart(self) -> None:
@@ -171,6 +177,7 @@ class Shard:
 
     def _tenure(self, journal: Journal) -> Tenure:
         return Tenure(
+            self._cluster,
             self._consumer,
             journal,
             self._workload(),
@@ -244,10 +251,9 @@ class Shard:
         self._metrics.failed(self.number, "rolled_back")
         log.critical("event=rolled_back shard=%d error=%r", self.number, str(error))
         place = TopicPartition(self._control, self.number)
-        async with deadline(CALL_DEADLINE, f"shard {self.number}: finding the end of the control topic"):
-            end = (await self._consumer.end_offsets([place]))[place]
+        found = await spans(self._cluster, [place], f"shard {self.number}: finding the end of the control topic")
         tenure = self._tenure(self._make_journal(self.number))
-        return await tenure.await_command(Action.MARK_EXHAUSTED, Controls(end))
+        return await tenure.await_command(Action.MARK_EXHAUSTED, Controls(found[place][1]))
 
     async def _wait(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):

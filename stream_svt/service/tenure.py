@@ -27,7 +27,7 @@ from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.released import DatasetView
 from stream_svt.service.controls import Controls
 from stream_svt.service.journal import Journal, Restored
-from stream_svt.service.kafka import CALL_DEADLINE, deadline
+from stream_svt.service.kafka import Cluster, spans
 from stream_svt.service.metrics import Metrics
 from stream_svt.service.workload import Workload
 
@@ -97,6 +97,8 @@ class Tenure:
 
     Parameters
     ----------
+    cluster
+        How to reach the brokers.
     consumer
         The worker's group consumer; partitions of this shard are assigned to it and paused.
     journal
@@ -113,6 +115,7 @@ class Tenure:
 
     def __init__(
         self,
+        cluster: Cluster,
         consumer: Any,
         journal: Journal,
         workload: Workload,
@@ -124,6 +127,7 @@ class Tenure:
         status: Status,
         stop: asyncio.Event,
     ) -> None:
+        self._cluster = cluster
         self._consumer = consumer
         self._journal = journal
         self._workload = workload
@@ -168,14 +172,16 @@ class Tenure:
         self._metrics.restored(time.monotonic() - began)
         self._engine = self._workload.engine(self._shard, restored.noise_key)
         self._engine.load(restored.records, restored.progress)
-        self._controls = await self._control_position(restored, given_up)
+        self._topics = {topic: TopicPartition(topic, self._shard) for topic in self._workload.topics}
+        doing = f"shard {self._shard}: finding the place in the topics"
+        offsets = await spans(self._cluster, [*self._topics.values(), self._control], doing)
+        self._controls = self._control_position(restored, given_up, offsets[self._control][1])
         if given_up is not None:
             self._engine.mark_exhausted(restored.last_event)
             self._reply(given_up[1], "every dataset of the shard is marked exhausted")
         status.views = {view.dataset: view for view in self._engine.views()}
         self._metrics.baseline(self._shard, status.views.values())
-        self._topics = {topic: TopicPartition(topic, self._shard) for topic in self._workload.topics}
-        await self._find_places()
+        await self._find_places(offsets)
         await self._commit()
         self._resume()
         status.state = State.REPLAYING
@@ -188,33 +194,30 @@ class Tenure:
             self._journal.key_id,
         )
 
-    async def _control_position(self, restored: Restored, given_up: tuple[int, Command] | None) -> Controls:
+    @staticmethod
+    def _control_position(restored: Restored, given_up: tuple[int, Command] | None, end: int) -> Controls:
         if given_up is not None:
             return Controls(given_up[0] + 1)
         if restored.control_next is not None:
             return Controls(restored.control_next, restored.control_ahead)
         # Never read: commands older than the books are none of theirs.
-        async with deadline(CALL_DEADLINE, f"shard {self._shard}: finding the end of the control topic"):
-            return Controls((await self._consumer.end_offsets([self._control]))[self._control])
+        return Controls(end)
 
-    async def _find_places(self) -> None:
+    async def _find_places(self, offsets: Mapping[TopicPartition, tuple[int, int]]) -> None:
         """Seek every topic to where the state says, and note how far a previous owner can have read."""
-        places = [*self._topics.values(), self._control]
-        async with deadline(CALL_DEADLINE, f"shard {self._shard}: finding the place in the topics"):
-            first = await self._consumer.beginning_offsets(places)
-            end = await self._consumer.end_offsets(places)
         for topic, place in self._topics.items():
+            first, end = offsets[place]
             offset = self._engine.next_offset(topic)
             if offset is None:
-                offset = first[place] if self._pace.start_at == "earliest" else end[place]
+                offset = first if self._pace.start_at == "earliest" else end
                 self._engine.begin(topic, offset)
-            if offset < first[place] or offset > end[place]:
-                await self._await_acceptance(topic, offset, first[place], end[place])
-                offset = self._engine.next_offset(topic) or first[place]
+            if not first <= offset <= end:
+                await self._await_acceptance(topic, offset, first, end)
+                offset = self._engine.next_offset(topic) or first
             self._consumer.seek(place, offset)
-        self._replay_to = {place: end[place] for place in self._topics.values()}
+            self._replay_to[place] = end
         control_next, _ = self._controls.position
-        self._consumer.seek(self._control, max(control_next, first[self._control]))
+        self._consumer.seek(self._control, max(control_next, offsets[self._control][0]))
 
     async def _await_acceptance(self, topic: str, wanted: int, first: int, end: int) -> None:
         """Wait for `accept-loss`: records between the state and the topic are gone, and that must be loud."""
@@ -270,6 +273,7 @@ class Tenure:
 
     async def run(self) -> None:
         """Read, step and commit until stopped; then publish what is charged."""
+        await self._barrier()
         while not self._stop.is_set():
             try:
                 records = await self._race(

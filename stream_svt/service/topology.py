@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +16,9 @@ from stream_svt.service.config import Config
 from stream_svt.service.kafka import CALL_DEADLINE, Cluster, deadline, started
 
 log = logging.getLogger(__name__)
+
+SECOND_LOOK = 1.0
+"""Seconds after which topics that do not fit are looked at again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +136,11 @@ async def require(config: Config, cluster: Cluster) -> Topology:
     """
     topology = await look(config, cluster)
     found = problems(config, topology)
+    if found:
+        # A topic that was made a moment ago may not be known to every broker yet.
+        await asyncio.sleep(SECOND_LOOK)
+        topology = await look(config, cluster)
+        found = problems(config, topology)
     if found:
         raise ConfigError(found, f"{config.source} against the topics of cluster {topology.cluster_id}")
     return topology

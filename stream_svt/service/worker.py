@@ -198,6 +198,7 @@ class Worker:
         commit = self.config.commit
         return Shard(
             number,
+            cluster=self._cluster,
             consumer=consumer,
             make_journal=self._make_journal,
             workload=lambda: self.workload,
