@@ -7,6 +7,7 @@ transactional id tried is the application's prefix with a name no shard has, so 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -14,7 +15,12 @@ from typing import Any, Final
 
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import NewTopic
-from aiokafka.errors import KafkaError, MessageSizeTooLargeError, for_code
+from aiokafka.errors import (
+    GroupCoordinatorNotAvailableError,
+    KafkaError,
+    MessageSizeTooLargeError,
+    for_code,
+)
 
 from stream_svt.errors import BrokerError
 from stream_svt.monitor.spec import Retry
@@ -34,6 +40,7 @@ from stream_svt.service.topology import Topology, look, problems, wanted_topics
 
 _BROKER_LIMIT: Final = 1_048_588
 _LARGEST_PROBE: Final = 8 << 20
+_COORDINATOR_PAUSE: Final = 0.2
 _HOUR_MS: Final = 3_600_000
 _DAY_MS: Final = 24 * _HOUR_MS
 
@@ -334,7 +341,13 @@ async def _try_group(config: Config, cluster: Cluster, report: Report) -> None:
     doing = f"looking at group {group!r}"
     try:
         async with started(cluster.admin(), doing) as admin, deadline(CALL_DEADLINE, doing):
-            await admin.list_consumer_group_offsets(group)
+            while True:
+                try:
+                    await admin.list_consumer_group_offsets(group)
+                    break
+                except GroupCoordinatorNotAvailableError:
+                    # A broker that never had a group makes the topic for their offsets first.
+                    await asyncio.sleep(_COORDINATOR_PAUSE)
     except BrokerError as error:
         report.problem("permissions", str(error))
     except KafkaError as error:  # pragma: no cover - `deadline` explains those it sees
