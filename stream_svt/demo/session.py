@@ -80,19 +80,18 @@ def run_demo(
     if show_config:
         sys.stdout.write(yaml(Setting(), clock))
         return 0
-    console = console or Console()
+    shown, errors = console or Console(), console or Console(stderr=True)
     options = Options(duration=duration, broker=broker, summary=summary, clock=clock)
     try:
-        return asyncio.run(_interruptible(_demo(options, console)))
+        return asyncio.run(_interruptible(_demo(options, shown)))
     except asyncio.CancelledError:
-        console.print("demo interrupted; everything it started has ended", markup=False)
-        return INTERRUPTED
+        message, code = "demo interrupted; everything it started has ended", INTERRUPTED
     except StreamSvtError as error:
-        console.print(f"demo failed: {error}", markup=False, highlight=False, soft_wrap=True)
-        return error.exit_code
+        message, code = f"demo failed: {error}", error.exit_code
     except OSError as error:
-        console.print(f"demo failed: {error}", markup=False, highlight=False, soft_wrap=True)
-        return 1
+        message, code = f"demo failed: {error}", 1
+    errors.print(message, markup=False, highlight=False, soft_wrap=True)
+    return code
 
 
 async def _interruptible(work: Coroutine[None, None, int]) -> int:
