@@ -62,7 +62,5 @@ def run(path: Path, log_level: str) -> int:
     """
     from stream_svt.service.app import run as run_service
 
-    logging.basicConfig(
-        level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s", force=True
-    )
+    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
     return run_service(load(path), reread=lambda: load(path))

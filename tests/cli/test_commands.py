@@ -1,0 +1,339 @@
+"""The command line without brokers: help, exit codes, messages, and what it prints."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import jsonschema
+import pytest
+import yaml
+
+from stream_svt.cli import app, main
+from stream_svt.errors import StreamSvtError, UnreadableState
+
+COMMANDS = [[name] for name in app.commands] + [
+    ["control", name] for name in app.commands["control"].commands
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_command_has_help_with_an_example(stream_svt, command):
+    ended = stream_svt(*command, "--help")
+    assert ended.code == 0
+    assert "Example" in ended.out
+    assert f"stream-svt {' '.join(command)}" in ended.out
+    assert max(map(len, ended.out.splitlines())) <= 110
+
+
+def test_the_help_documents_the_exit_codes(stream_svt):
+    ended = stream_svt("--help")
+    assert ended.code == 0
+    assert all(f"\n    {code} " in ended.out for code in (0, 1, 2, 3, 4, 130))
+
+
+def test_the_version_is_that_of_the_package(stream_svt):
+    assert stream_svt("--version").out.startswith("stream-svt, version ")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["chekc"], ["check"], ["watch", "--nope"], ["completion", "tcsh"], ["control", "stop"]]
+)
+def test_wrong_usage_is_two_with_a_hint(stream_svt, arguments):
+    ended = stream_svt(*arguments)
+    assert ended.code == 2
+    assert "Error" in ended.err
+
+
+def test_a_typo_in_the_configuration_names_line_and_field(stream_svt, config):
+    config.write_text(config.read_text().replace("threshold:", "treshold:"))
+    ended = stream_svt("check", "-c", config)
+    assert ended.code == 2
+    assert "line 13" in ended.err
+    assert "treshold" in ended.err
+    assert "threshold" in ended.err
+
+
+def test_a_missing_configuration_is_named(stream_svt, tmp_path):
+    ended = stream_svt("run", "-c", tmp_path / "none.yaml")
+    assert ended.code == 2
+    assert "none.yaml" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("limit: 4", "limit: 0"), ("sensitivity: 1", "sensitivity: -1"), ("threshold: 500", "threshold: high")],
+)
+def test_bad_numbers_in_the_configuration_are_configuration_errors(stream_svt, config, old, new):
+    config.write_text(config.read_text().replace(old, new))
+    ended = stream_svt("check", "-c", config, "--offline")
+    assert ended.code == 2
+    assert new.split(":")[0] in ended.err
+
+
+def test_check_offline_says_what_the_budget_buys(stream_svt, config):
+    ended = stream_svt("check", "-c", config, "--offline")
+    assert ended.code == 0
+    assert "Monitor hot on each of 2 datasets (today, ..)" in ended.out
+    assert "4 whole runs: 40 alerts in all" in ended.out
+    assert "state is not sealed" in ended.out
+    assert "two losses add up" in ended.out
+    assert ended.out.endswith("The configuration is valid.\n")
+
+
+def test_the_configuration_may_come_from_the_environment(stream_svt, config, monkeypatch):
+    monkeypatch.setenv("STREAM_SVT_CONFIG", str(config))
+    assert stream_svt("check", "--offline").code == 0
+
+
+def test_creating_topics_offline_is_a_contradiction(stream_svt, config):
+    assert stream_svt("check", "-c", config, "--offline", "--create-topics").code == 2
+
+
+def test_the_schema_accepts_a_valid_configuration_and_no_typo(stream_svt, config):
+    schema = json.loads(stream_svt("schema").out)
+    document = yaml.safe_load(config.read_text())
+    jsonschema.validate(document, schema)
+    document["monitors"][0]["treshold"] = 1
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(document, schema)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_a_script_for_the_shell(stream_svt, shell):
+    ended = stream_svt("completion", shell)
+    assert ended.code == 0
+    assert "_STREAM_SVT_COMPLETE" in ended.out
+
+
+def test_commands_complete():
+    environment = os.environ | {
+        "_STREAM_SVT_COMPLETE": "bash_complete",
+        "COMP_WORDS": "stream-svt ch",
+        "COMP_CWORD": "1",
+    }
+    command = [sys.executable, "-c", "from stream_svt.cli import main; main()"]
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    assert "plain,check" in found.stdout
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(StreamSvtError("went wrong"), 1), (UnreadableState("cannot be read"), 4)]
+)
+def test_an_error_is_one_message_and_its_exit_code(stream_svt, monkeypatch, config, error, code):
+    def fail(*_arguments, **_options):
+        raise error
+
+    monkeypatch.setattr("stream_svt.cli.checking.load", fail)
+    ended = stream_svt("check", "-c", config)
+    assert (ended.code, ended.err) == (code, f"stream-svt: {error}\n")
+
+
+def test_an_interrupt_is_130(monkeypatch, config):
+    def interrupt(*_arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("stream_svt.cli.checking.load", interrupt)
+    with pytest.raises(SystemExit) as ended:
+        main(["check", "-c", str(config)])
+    assert ended.value.code == 130
+
+
+def test_the_demo_is_called_with_its_options(monkeypatch, stream_svt, tmp_path):
+    seen = {}
+
+    def demo(**options):
+        seen.update(options)
+        return 7
+
+    monkeypatch.setattr("stream_svt.demo.run_demo", demo)
+    ended = stream_svt("demo", "--duration", "3", "--broker", "h:1", "--summary", tmp_path / "s.json")
+    assert ended.code == 7
+    assert seen == {"duration": 3.0, "broker": "h:1", "show_config": False, "summary": tmp_path / "s.json"}
+
+
+def test_run_starts_the_service_with_the_configuration(monkeypatch, stream_svt, config):
+    seen = []
+
+    def service(loaded, *, reread):
+        seen.extend([loaded.spec.application, reread().spec.application])
+        return 4
+
+    monkeypatch.setattr("stream_svt.service.app.run", service)
+    assert stream_svt("run", "-c", config).code == 4
+    assert seen == ["shop", "shop"]
+
+
+def test_watching_needs_a_topic(stream_svt):
+    ended = stream_svt("watch")
+    assert ended.code == 2
+    assert "--topic" in ended.err
+
+
+@pytest.mark.parametrize("arguments", [[], ["today", "--all"]])
+def test_control_needs_datasets_or_all(stream_svt, config, arguments):
+    ended = stream_svt("control", "pause", "-c", config, *arguments)
+    assert ended.code == 2
+    assert "--all" in ended.err
+
+
+def test_control_knows_what_is_declared(stream_svt, config):
+    ended = stream_svt("control", "close", "-c", config, "yesterday", "--monitor", "cold")
+    assert ended.code == 2
+    assert "yesterday: no such dataset is declared" in ended.err
+    assert "cold: no such monitor is declared" in ended.err
+    assert "shards are 0 to 1" in stream_svt("control", "accept-loss", "-c", config, "--shard", 2).err
+
+
+def test_a_new_limit_has_to_be_a_number(stream_svt, config):
+    ended = stream_svt("control", "raise-budget", "-c", config, "today", "--limit", "much", "--yes")
+    assert ended.code == 2
+    assert "not a number" in ended.err
+
+
+def test_giving_budgets_up_needs_shards(stream_svt, config):
+    assert stream_svt("control", "mark-exhausted", "-c", config, "--yes").code == 2
+
+
+def test_reload_signals_a_worker_after_checking_the_configuration(stream_svt, config):
+    received = []
+    before = signal.signal(signal.SIGHUP, lambda number, _frame: received.append(number))
+    try:
+        assert stream_svt("control", "reload", "-c", config, "--pid", os.getpid()).code == 0
+        config.write_text("application: shop\n")
+        assert stream_svt("control", "reload", "-c", config, "--pid", os.getpid()).code == 2
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert received == [signal.SIGHUP]
+
+
+STATUS = {
+    "application": "shop",
+    "version": "1.0",
+    "worker": "host:1",
+    "spec_hash": "abc",
+    "ready": True,
+    "sealed": False,
+    "shards": [
+        {
+            "shard": 0,
+            "state": "running",
+            "reason": "",
+            "sealing_key_id": "none",
+            "sequence": 9,
+            "state_records": 4,
+            "offsets": {"counts": 12},
+            "lag": {"counts": 3},
+            "committed_at": 1_700_000_000.0,
+        }
+    ],
+    "monitors": [],
+    "datasets": [
+        {
+            "dataset": "today",
+            "shard": 0,
+            "unit": "one basket",
+            "measure": "epsilon",
+            "limit": 4.0,
+            "spent": 1.5,
+            "reserved": 0.5,
+            "monitors": [
+                {
+                    "monitor": "hot",
+                    "state": "running",
+                    "run": 2,
+                    "run_tops": 1,
+                    "tops": 11,
+                    "runs": 2,
+                    "halts": 1,
+                    "spent": 1.5,
+                    "run_left": 0.5,
+                    "muted": 7,
+                    "queued": 0,
+                    "top_branch_only": True,
+                }
+            ],
+        },
+        {
+            "dataset": "tomorrow",
+            "shard": 0,
+            "unit": "one basket",
+            "measure": "epsilon",
+            "limit": 4.0,
+            "spent": 0.0,
+            "reserved": 0.0,
+            "monitors": [],
+        },
+    ],
+}
+
+
+@pytest.fixture
+def worker_page():
+    """Serve a status page and return its address and what to answer."""
+    answer = {"body": json.dumps(STATUS).encode(), "code": 200}
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(answer["code"] if self.path == "/api/v1/status" else 404)
+            self.end_headers()
+            self.wfile.write(answer["body"])
+
+        def log_message(self, *_arguments: object) -> None:
+            """Keep quiet."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}", answer
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.loopback
+def test_status_shows_budgets_and_monitors(stream_svt, worker_page):
+    url, _ = worker_page
+    ended = stream_svt("status", "--url", url)
+    assert ended.code == 0
+    assert "shop: worker host:1, version 1.0, ready, state not sealed" in ended.out
+    assert "1.5 of 4 epsilon" in ended.out
+    assert "running, top branch only" in ended.out
+    assert "tomorrow" in ended.out
+    assert json.loads(stream_svt("status", "--url", url, "--json").out) == STATUS
+
+
+@pytest.mark.loopback
+def test_a_page_that_is_no_status_is_said_to_be_none(stream_svt, worker_page):
+    url, answer = worker_page
+    for body in (b"hello", b"[]", b"{}"):
+        answer["body"] = body
+        ended = stream_svt("status", "--url", url)
+        assert (ended.code, "is not the status page of a worker" in ended.err) == (1, True)
+    answer["code"] = 503
+    assert "answered 503" in stream_svt("status", "--url", url).err
+    assert stream_svt("status", "--url", "file:///etc/passwd").code == 2
+
+
+@pytest.mark.loopback
+def test_a_worker_that_is_not_there_is_named(stream_svt, config):
+    ended = stream_svt("status", "--url", "http://127.0.0.1:1")
+    assert (ended.code, "no worker answers at http://127.0.0.1:1/" in ended.err) == (1, True)
+
+
+@pytest.mark.loopback
+@pytest.mark.parametrize(
+    "arguments",
+    [["check"], ["watch"], ["audit"], ["control", "pause", "today"]],
+    ids=lambda arguments: arguments[0],
+)
+def test_an_unreachable_broker_is_three_and_says_what_to_check(stream_svt, config, arguments):
+    ended = stream_svt(*arguments, "-c", config)
+    assert ended.code == 3
+    assert "127.0.0.1" in ended.err
+    assert "that the broker runs" in ended.err
+    assert len(ended.err.splitlines()) == 1

@@ -1,0 +1,54 @@
+"""How events look to people and to programs."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+
+from click import unstyle
+
+from stream_svt.cli.watching import as_line, in_words
+from stream_svt.monitor.released import Alert, EventType
+from stream_svt.subscribe import Event
+from tests.support.alerts import account, alert, lifecycle
+
+
+def event(data, kind: EventType = EventType.ALERT) -> Event:
+    return Event(
+        id="shop-1",
+        type=kind,
+        source="/stream-svt/retail-watch",
+        subject="shop/milk",
+        time=datetime(2026, 1, 5, 10, tzinfo=UTC),
+        shard=0,
+        sequence=1,
+        partition=0,
+        offset=3,
+        data=data,
+    )
+
+
+def test_an_alert_in_words_shows_gap_estimate_bound_and_budget():
+    line = unstyle(in_words(event(alert(top=2))))
+    for part in (
+        "ALERT",
+        "shop/milk  hot",
+        "gap 12  estimate 562  not certified",
+        "run 1 top 2",
+        "epsilon 0.1 of 4",
+    ):
+        assert part in line
+    assert "attempt" not in line
+
+
+def test_a_lifecycle_event_in_words_shows_what_happened_and_why():
+    data = lifecycle("resampled", run=2, books=account(), detail={"tops_charge_left": 0.9})
+    line = unstyle(in_words(event(data, EventType.RUN_STARTED)))
+    assert "run.started  shop/milk  hot  resampled  tops_charge_left=0.9  epsilon 0.1 of 4 spent" in line
+
+
+def test_a_json_line_holds_envelope_and_data():
+    document = json.loads(as_line(event(alert(top=2))))
+    assert document["id"] == "shop-1"
+    assert document["data"]["gap"] == 12
+    assert set(document["data"]) == set(Alert.__struct_fields__)
