@@ -166,6 +166,10 @@ class Session:
         config.write_text(yaml(setting, self._options.clock), encoding="utf-8")
         if self._options.broker is not None:
             self._stack.push_async_callback(delete_topics, setting)
+            self._view.say(
+                f"the topics {setting.application}.* are deleted from {self._options.broker} at the end; offsets and "
+                "transactional ids of this name it forgets by itself"
+            )
         self._view.say("creating topics: stream-svt check --create-topics ...")
         checking = await start(
             "stream-svt check",

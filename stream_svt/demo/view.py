@@ -187,7 +187,9 @@ def _head(scene: Scene, rate: float) -> Panel:
         (scene.phase, "dim"),
     )
     return Panel(
-        text, title="stream-svt demo: hot items of a shop, differentially private", title_align="left"
+        text,
+        title="stream-svt demo: hot items of a shop; privacy unit: one basket, its line stays",
+        title_align="left",
     )
 
 
@@ -272,7 +274,7 @@ def _events(board: Board, rows: int) -> Panel:
             "-" if alert.bound is None else f"≥ {alert.bound:g}",
             Text(f"{alert.branch} branch, attempt {alert.attempt}, run {alert.run} top {alert.top}", "dim"),
         )
-    return Panel(table, title="Released, as it is released", title_align="left")
+    return Panel(table, title="Released, as it is released (-: nothing can be certified)", title_align="left")
 
 
 def _foot(scene: Scene) -> Text:
