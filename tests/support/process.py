@@ -1,0 +1,76 @@
+"""The service as its user starts it: a process of its own, ended by signals."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+COMMAND = [sys.executable, "-c", "import sys; from stream_svt.cli import main; sys.exit(main())"]
+
+
+def free_port() -> int:
+    """Return a port that nobody listened on a moment ago."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+class Service:
+    """`stream-svt run -c FILE`; only the process that this object started is ever signalled."""
+
+    def __init__(self, config: Path, port: int, log: Path) -> None:
+        self.url = f"http://127.0.0.1:{port}"
+        self._log = log
+        with log.open("ab") as output:
+            self.process = subprocess.Popen(
+                [*COMMAND, "run", "-c", str(config)], stdout=output, stderr=output
+            )
+
+    def fetch(self, path: str) -> str | None:
+        """Return a page, None while nobody answers."""
+        try:
+            with urllib.request.urlopen(self.url + path, timeout=5) as answer:  # noqa: S310 - our own, on loopback
+                text: str = answer.read().decode()
+                return text
+        except urllib.error.HTTPError as error:
+            return error.read().decode()
+        except OSError:
+            return None
+
+    def status(self) -> dict[str, Any] | None:
+        """Return the JSON status."""
+        text = self.fetch("/api/v1/status")
+        return None if text is None else json.loads(text)
+
+    async def ready(self, seconds: float = 40.0) -> None:
+        """Wait until every assigned shard is open."""
+        await self.until(lambda: (status := self.status()) is not None and bool(status["ready"]), seconds)
+
+    async def until(self, condition: Any, seconds: float = 60.0) -> None:
+        """Wait for a condition while the process lives."""
+        end = time.monotonic() + seconds
+        while not await asyncio.to_thread(condition):
+            assert self.process.poll() is None, f"the service ended:\n{self.log}"
+            assert time.monotonic() < end, f"the condition was not met in time:\n{self.log}"
+            await asyncio.sleep(0.1)
+
+    @property
+    def log(self) -> str:
+        """The end of what the process printed."""
+        return self._log.read_text()[-5000:]
+
+    async def end(self, sent: signal.Signals = signal.SIGTERM) -> int:
+        """Signal the process, wait, and return its exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(sent)
+        return await asyncio.to_thread(self.process.wait, 40)
