@@ -19,7 +19,7 @@ class Names(Protocol):
         ...
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class QueryBatch:
     """Consecutive, well-formed queries of one partition of one query topic, in offset order.
 

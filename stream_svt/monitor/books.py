@@ -198,15 +198,18 @@ class Books:
         books.declared_limit, books.events = record.declared_limit, record.events
         _refuse_changed_declaration(spec, record, books.ledger)
         for name, stored in record.slots.items():
-            slot = books.slots[name] = _slot(stored)
-            if slot.state is State.RUNNING:
-                if stored.spec_hash not in plans:
-                    message = (
-                        f"dataset {spec.name}, monitor {name}: run {slot.run} is open under specification "
-                        f"{stored.spec_hash}, which the state does not hold; the state is incomplete"
-                    )
-                    raise UnreadableState(message)
-                slot.plan = plans[stored.spec_hash]
+            try:
+                slot = books.slots[name] = _slot(stored)
+            except ValueError:
+                message = f"state record d/{spec.name}: monitor {name} is in a state that this release does not know"
+                raise UnreadableState(message) from None
+            slot.plan = plans.get(stored.spec_hash)
+            if slot.state is State.RUNNING and slot.plan is None:
+                message = (
+                    f"dataset {spec.name}, monitor {name}: run {slot.run} is open under specification "
+                    f"{stored.spec_hash}, which the state does not hold; the state is incomplete"
+                )
+                raise UnreadableState(message)
         return books
 
 
@@ -252,13 +255,12 @@ def zcdp_price(plan: Plan) -> int:
 
 
 def _slot_record(slot: Slot) -> SlotRecord:
-    running = slot.state is State.RUNNING and slot.plan is not None
     return SlotRecord(
         state=slot.state.value,
         stopped=slot.stopped,
         paused=slot.paused,
         run=slot.run,
-        spec_hash=slot.plan.hash if running and slot.plan else "",
+        spec_hash="" if slot.plan is None else slot.plan.hash,
         threshold_noise=slot.threshold_noise,
         salt_high=slot.salt_high,
         salt_low=slot.salt_low,

@@ -62,30 +62,33 @@ class Block:
 class OpenSet:
     """A finite set of queries that is still growing; its bottoms are kept until it closes.
 
-    ``stored`` holds the numbers of the state records written so far, ``unsaved`` the blocks added since.
+    ``stored`` holds the numbers of the state records written so far, ``unsaved`` the blocks added since, ``size``
+    the number of queries that wait.
     """
 
     set_id: str
     opened_ms: int
     tops: int = 0
     saved_tops: int = 0
+    size: int = 0
     blocks: list[Block] = field(default_factory=list)
     unsaved: list[Block] = field(default_factory=list)
     stored: list[int] = field(default_factory=list)
 
     def __len__(self) -> int:
         """Return the number of waiting queries."""
-        return sum(len(block) for block in self.blocks)
+        return self.size
 
     def add(self, block: Block) -> None:
         """Keep the bottoms of one batch."""
         self.blocks.append(block)
         self.unsaved.append(block)
+        self.size += len(block)
 
     def save(self, number: int) -> Iterator[tuple[int, bytes]]:
         """Yield (record number, record) for what was added since the last save; numbers start at ``number``."""
-        blocks = self.unsaved or ([] if self.tops == self.saved_tops else [_EMPTY])
-        for block in blocks:
+        if self.unsaved or self.tops != self.saved_tops:
+            block = Block.concatenate(self.unsaved or [_EMPTY])
             for data in _encode_block(self.set_id, self.tops, self.opened_ms, block):
                 self.stored.append(number)
                 yield number, data
@@ -103,6 +106,7 @@ class OpenSet:
             restored.tops = restored.saved_tops = max(restored.tops, record.count)
             if record.series:
                 restored.blocks.append(_block(record))
+                restored.size += len(record.series)
         return restored
 
 

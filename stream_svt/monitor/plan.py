@@ -17,7 +17,9 @@ from stream_svt.monitor.batch import QueryBatch
 if TYPE_CHECKING:
     from stream_svt.monitor.monitor_spec import MonitorSpec
 
+# Below these, bounds of fewer than 2^47 steps times the denominator stay within int64.
 _SAFE_NUMERATOR = 2**15
+_SAFE_DENOMINATOR = 2**60
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,7 @@ class Grid:
         numerator, denominator = self.granularity.numerator, self.granularity.denominator
         steps = batch.whole[first:last]
         if numerator != 1 or denominator != 1:
-            if numerator >= _SAFE_NUMERATOR:
+            if numerator >= _SAFE_NUMERATOR or denominator >= _SAFE_DENOMINATOR:
                 exact = [self.value(Fraction(int(number))) for number in steps]
                 steps = np.array(exact, dtype=np.int64)
             else:

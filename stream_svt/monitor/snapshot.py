@@ -21,8 +21,19 @@ from stream_svt.errors import UnreadableState
 VERSION = 1
 
 
-class SlotRecord(msgspec.Struct, array_like=True):
-    """One monitor on one dataset. ``threshold_noise`` and the salts are secret; 0 once the run is closed."""
+class _Secret(msgspec.Struct, array_like=True):
+    """What must not show when it is printed."""
+
+    def __repr__(self) -> str:
+        """Nothing of the content."""
+        return f"{type(self).__name__}()"
+
+
+class SlotRecord(_Secret, array_like=True):
+    """One monitor on one dataset. ``threshold_noise`` and the salts are secret; 0 once the run is closed.
+
+    ``spec_hash`` names the specification of the last run: what waits was measured on its lattice.
+    """
 
     state: str
     stopped: bool
@@ -42,7 +53,7 @@ class SlotRecord(msgspec.Struct, array_like=True):
     mutes: list[tuple[str, int]]
 
 
-class DatasetRecord(msgspec.Struct, array_like=True):
+class DatasetRecord(_Secret, array_like=True):
     """One dataset: its books, its number of released events and its monitors."""
 
     version: int
@@ -54,7 +65,7 @@ class DatasetRecord(msgspec.Struct, array_like=True):
     slots: dict[str, SlotRecord]
 
 
-class PendingRecord(msgspec.Struct, array_like=True):
+class PendingRecord(_Secret, array_like=True):
     """Queries of one set or retry queue that wait for another test; numbers are little-endian int64 bytes.
 
     ``count`` is the number of queries the retry queue has seen, ``opened_ms`` the clock when the set opened.
@@ -110,15 +121,26 @@ def from_bytes(kind: type[Record], data: bytes, *, key: str) -> Record:
     UnreadableState
         The bytes are not such a record, or of a format version this release does not know.
     """
-    try:
-        record = msgspec.msgpack.decode(data, type=kind)
-    except msgspec.DecodeError:
-        message = f"state record {key} cannot be decoded; the shard stops rather than start afresh"
-        raise UnreadableState(message) from None
-    if record.version != VERSION:
+    version = _version(data)
+    if version not in (None, VERSION):
         message = (
-            f"state record {key} has format {record.version}, this release reads format {VERSION}; "
+            f"state record {key} has format {version}, this release reads format {VERSION}; "
             "use the release that wrote it"
         )
         raise UnreadableState(message)
-    return record
+    try:
+        return msgspec.msgpack.decode(data, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        message = f"state record {key} cannot be decoded; the shard stops rather than start afresh"
+        raise UnreadableState(message) from None
+
+
+def _version(data: bytes) -> int | None:
+    """Return the format version of a record, None where it cannot be told."""
+    try:
+        content = msgspec.msgpack.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    if not isinstance(content, list) or not content or type(content[0]) is not int:
+        return None
+    return content[0]
