@@ -8,6 +8,7 @@ import json
 import signal
 import urllib.error
 import urllib.request
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -162,14 +163,11 @@ def _show(answer: dict[str, Any]) -> None:
     for shard in answer["shards"]:
         lag = shard["lag"]
         total = sum(lag.values()) if isinstance(lag, dict) else lag
-        cells = [
-            shard["shard"],
-            shard["state"],
-            total,
-            shard["state_records"],
-            shard["committed_at"],
-            shard["reason"],
-        ]
+        committed = shard["committed_at"]
+        when = (
+            datetime.fromtimestamp(committed, UTC).astimezone().strftime("%H:%M:%S") if committed else "never"
+        )
+        cells = [shard["shard"], shard["state"], total, shard["state_records"], when, shard["reason"]]
         shards.add_row(*("" if cell is None else str(cell) for cell in cells))
     console.print(shards)
     monitors = Table(

@@ -1,0 +1,40 @@
+"""Print alerts with a plain Kafka client; any language that reads Kafka and JSON can do the same.
+
+KAFKA=127.0.0.1:9092 ALERTS=retail.alerts python examples/plain_aiokafka.py
+"""
+
+# ruff: noqa: INP001, T201 - a script, and it prints
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+
+from aiokafka import AIOKafkaConsumer
+
+ALERT = "io.stream-svt.alert.v1"
+
+
+async def main() -> None:
+    """Follow the alert topic from its oldest event on."""
+    consumer = AIOKafkaConsumer(
+        os.environ["ALERTS"],
+        bootstrap_servers=os.environ.get("KAFKA", "127.0.0.1:9092"),
+        isolation_level="read_committed",  # without it an event may come more than once
+        auto_offset_reset="earliest",
+    )
+    await consumer.start()
+    try:
+        async for record in consumer:
+            event = json.loads(record.value)
+            if event["type"] == ALERT:  # other types tell of runs and budgets
+                alert = event["data"]
+                sure = "not certified" if alert["bound"] is None else f"at least {alert['bound']:g}"
+                print(f"{alert['dataset']} {alert['series']}: gap {alert['gap']:g}, {sure}", flush=True)
+    finally:
+        await consumer.stop()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,73 @@
+"""Every example prints every alert once, on a real broker."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from aiokafka import AIOKafkaProducer
+
+from stream_svt.monitor.released import EventType
+from tests.support.alerts import alert, encoded, lifecycle
+
+pytestmark = pytest.mark.kafka
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+COMMANDS = {
+    "subscribe.py": [],
+    "plain_aiokafka.py": [],
+    "faust_agent.py": ["worker", "-l", "warn", "--without-web"],
+}
+
+
+async def _publish(servers: str, topic: str) -> None:
+    """Publish two alerts and a lifecycle event; the first alert once more in a transaction that is aborted."""
+    first, second = encoded(1, alert(top=1, series="milk")), encoded(3, alert(top=2, series="beer"))
+    started = encoded(2, lifecycle("first"), kind=EventType.RUN_STARTED)
+    producer = AIOKafkaProducer(bootstrap_servers=servers, transactional_id=topic)
+    await producer.start()
+    for records, commit in (([first], False), ([first, started, second], True)):
+        await producer.begin_transaction()
+        for record in records:
+            await producer.send_and_wait(topic, record, partition=0)
+        await (producer.commit_transaction() if commit else producer.abort_transaction())
+    await producer.stop()
+
+
+def test_every_example_is_run_here():
+    assert {path.name for path in EXAMPLES.glob("*.py")} == set(COMMANDS)
+
+
+@pytest.mark.parametrize("example", COMMANDS)
+async def test_an_example_prints_each_alert_once(example, broker, topics, tmp_path):
+    topic = await topics("alerts")
+    await _publish(broker.bootstrap_servers, topic)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(EXAMPLES / example),
+        *COMMANDS[example],
+        cwd=tmp_path,
+        env=os.environ
+        | {"KAFKA": broker.bootstrap_servers, "ALERTS": topic, "PYTHONPATH": str(EXAMPLES.parent)},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        lines = []
+        async with asyncio.timeout(60):
+            while len(lines) < 2:
+                line = await process.stdout.readline()
+                assert line, (await process.stderr.read()).decode()
+                lines.append(line.decode().strip())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(1):
+                lines.append((await process.stdout.readline()).decode())
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.communicate()
+    assert lines == ["shop milk: gap 12, not certified", "shop beer: gap 12, not certified"]
