@@ -12,7 +12,6 @@ import logging
 import signal
 import sys
 from collections.abc import Callable
-from typing import Any
 
 import faust
 import mode
@@ -58,8 +57,10 @@ class Monitoring(mode.Service):  # type: ignore[misc]  # mode is taken as Any
 
     logger = HOST_LOG
 
-    def __init__(self, worker: Worker, reread: Callable[[], Config] | None, **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(
+        self, worker: Worker, reread: Callable[[], Config] | None, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        super().__init__(loop=loop)
         self._worker = worker
         self._reread = reread
         self._running: asyncio.Task[None] | None = None
@@ -90,7 +91,7 @@ class Monitoring(mode.Service):  # type: ignore[misc]  # mode is taken as Any
             async with asyncio.timeout(STOP_DEADLINE):
                 await self._worker.stop()
         except TimeoutError:
-            log.error("event=stop_timeout seconds=%.0f", STOP_DEADLINE)
+            log.error("event=stop_timeout seconds=%.0f", STOP_DEADLINE)  # noqa: TRY400  the trace says nothing
 
     def _reload(self) -> None:
         if self._reread is None:
@@ -98,7 +99,7 @@ class Monitoring(mode.Service):  # type: ignore[misc]  # mode is taken as Any
         try:
             self._worker.reload(self._reread())
         except ConfigError as error:
-            log.error("event=reload_refused error=%r", str(error))
+            log.error("event=reload_refused error=%r", str(error))  # noqa: TRY400  the message says all
 
 
 def build(worker: Worker, monitoring: Monitoring, loop: asyncio.AbstractEventLoop) -> faust.App:
@@ -143,7 +144,7 @@ def run(config: Config, *, reread: Callable[[], Config] | None = None) -> int:
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     worker = Worker(config)
-    monitoring = Monitoring(worker, reread, loop=loop)
+    monitoring = Monitoring(worker, reread, loop)
     app = build(worker, monitoring, loop)
     app.finalize()
     host = faust.Worker(

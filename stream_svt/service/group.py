@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from aiokafka import ConsumerRebalanceListener, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import IllegalStateError, KafkaError
 from aiokafka.structs import OffsetAndMetadata
 
@@ -129,7 +130,8 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
             if topics != self._topics:
                 message = (
                     f"partition {number} was assigned for {', '.join(topics)} only, not for all of "
-                    f"{', '.join(self._topics)}: another worker of group {self._name!r} subscribes to other topics. "
+                    f"{', '.join(self._topics)}: another worker of group {self._name!r} subscribes to "
+                    "other topics. "
                     "Stop all workers, then start them with the same configuration"
                 )
                 raise ConfigError([Problem(0, "monitors", message)], "consumer group")
@@ -224,13 +226,17 @@ async def check_peers(cluster: Cluster, application: str, spec_hash: str) -> Non
             moved = sorted({note.split()[1] for place, note in now.items() if before.get(place) != note})
             if moved:
                 message = (
-                    f"worker {moved[0]} of the same application is running another specification; two would spend one "
-                    "budget under two rules. Reload that worker with this configuration (SIGHUP), or stop it first"
+                    f"worker {moved[0]} of the same application is running another specification; two "
+                    "would spend one "
+                    "budget under two rules. Reload that worker with this configuration (SIGHUP), or "
+                    "stop it first"
                 )
                 raise ConfigError([Problem(0, "monitors", message)], "other workers")
 
 
-async def _foreign(admin: Any, application: str, spec_hash: str, doing: str) -> dict[TopicPartition, str]:
+async def _foreign(
+    admin: AIOKafkaAdminClient, application: str, spec_hash: str, doing: str
+) -> dict[TopicPartition, str]:
     async with deadline(CALL_DEADLINE, doing, group=group_id(application)):
         offsets = await admin.list_consumer_group_offsets(group_id(application))
     return {

@@ -7,9 +7,10 @@ Layout of a shard's partition of the state topic (compacted)::
              record carries the same sequence (chunks are overwritten, never deleted)
     others   the engine's records and the shard's, opaque here
 
-Transaction N makes batch N's state and events durable and publishes the events of transaction N-1: an event is
-visible to anybody only after the transaction that charged it has committed. Any exception leaves the outcome of
-a transaction unknown, so the journal is broken then: `open` fences the old producer and reads everything again.
+Transaction N makes batch N's state and events durable and publishes the events of transaction N-1: an event
+is visible to anybody only after the transaction that charged it has committed. Any exception leaves the
+outcome of a transaction unknown, so the journal is broken then: `open` fences the old producer and reads
+everything again.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ class Meta(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     control_next, control_ahead
         Offset from which the control partition is read on, and offsets after it that are already done.
     last_event, published
-        Sequence of the newest event charged, and of the newest one published, by this transaction at the latest.
+        Sequence of the newest event charged, and of the newest one published, by this transaction at the
+        latest.
     alert_offset
         Offset of a published event on the alert partition: the rollback check reads from there.
     noise_key, digest_key
@@ -123,7 +125,8 @@ class Topics:
 class Restored:
     """What a takeover found: an empty mapping and no progress is the very first start.
 
-    ``last_event`` is the highest event number known, on the state topic or, after a rollback, the alert topic.
+    ``last_event`` is the highest event number known, on the state topic or, after a rollback, the alert
+    topic.
     """
 
     records: dict[bytes, bytes] = field(repr=False)
@@ -216,8 +219,8 @@ class Journal:
         Parameters
         ----------
         after_rollback
-            Go on although the state is older than the published events; the caller has been told to mark every
-            dataset exhausted.
+            Go on although the state is older than the published events; the caller has been told to mark
+            every dataset exhausted.
 
         Raises
         ------
@@ -248,7 +251,12 @@ class Journal:
         self._meta.sealed_only = self.key_id != NO_KEY
         meta = self._meta
         return Restored(
-            records, meta.progress, meta.noise_key, meta.control_next, list(meta.control_ahead), meta.last_event
+            records,
+            meta.progress,
+            meta.noise_key,
+            meta.control_next,
+            list(meta.control_ahead),
+            meta.last_event,
         )
 
     async def commit(self, commit: Commit) -> int:
@@ -336,7 +344,8 @@ class Journal:
             self._outbox += self._decode(key, found, Chunk).events
         if _digest(total) != meta.digest:
             raise self._unreadable(
-                "its records do not add up to the digest in 'meta': some were lost, added, or put back to an older version"
+                "its records do not add up to the digest in 'meta': some were lost, added, or put back "
+                "to an older version"
             )
         self._meta = meta
         return records, stale
@@ -382,9 +391,12 @@ class Journal:
         found = "is empty" if empty else f"ends with event {meta.last_event}"
         shown = f"event {newest}" if newest else "earlier use"
         raise StateRolledBack(
-            f"the state of shard {self._shard} on topic {self._topics.state!r} {found}, but partition {self._shard} of alert topic {topic!r} "
-            f"shows {shown}: the state was deleted, restored from a backup, or belongs to another application. Going "
-            "on would spend budgets twice. Put the state back, or give up the shard's budgets with 'stream-svt "
+            f"the state of shard {self._shard} on topic {self._topics.state!r} {found}, but partition "
+            f"{self._shard} of alert topic {topic!r} "
+            f"shows {shown}: the state was deleted, restored from a backup, or belongs to another "
+            "application. Going "
+            "on would spend budgets twice. Put the state back, or give up the shard's budgets with "
+            "'stream-svt "
             "control mark-exhausted' while a worker waits"
         )
 
@@ -456,7 +468,8 @@ class Journal:
         plain = content if isinstance(content, bytes) else msgspec.msgpack.encode(content)
         if len(plain) > RECORD_LIMIT:
             raise MisuseError(
-                f"state record {describe(key)} of shard {self._shard} has {len(plain)} bytes, the limit is {RECORD_LIMIT}"
+                f"state record {describe(key)} of shard {self._shard} has {len(plain)} bytes, the limit "
+                f"is {RECORD_LIMIT}"
             )
         return self._sealing.seal(key, sequence, plain)
 

@@ -1,9 +1,10 @@
 """Kafka clients with deadlines of our own, and what their errors mean.
 
-aiokafka retries for ever where a broker does not answer, and reports a wrong password as "unable to bootstrap".
-Every call of this package goes through `deadline`, which ends it and raises one of three errors:
+aiokafka retries for ever where a broker does not answer, and reports a wrong password as "unable to
+bootstrap". Every call of this package goes through `deadline`, which ends it and raises one of three errors:
 
-`Fenced`             another producer has this shard's transactional id, or the broker gave the transaction up;
+`Fenced`             another producer has this shard's transactional id, or the broker gave the transaction
+up;
 `BrokerUnavailable`  the outcome is unknown or the broker is away: discard the producer, start again;
 `BrokerError`        trying again cannot help: the message says what to change.
 """
@@ -26,6 +27,7 @@ from aiokafka.errors import (
     ClusterAuthorizationFailedError,
     GroupAuthorizationFailedError,
     IllegalOperation,
+    InvalidSessionTimeoutError,
     KafkaConnectionError,
     KafkaError,
     MessageSizeTooLargeError,
@@ -83,7 +85,8 @@ def tune() -> None:
     """Shorten aiokafka's wait between transactions and listen for the causes of failed connections."""
     if not hasattr(aiokafka.producer.sender, "BACKOFF_OVERRIDE"):
         raise MisuseError(
-            f"aiokafka {aiokafka.__version__} has no producer.sender.BACKOFF_OVERRIDE; install aiokafka>=0.14,<0.15"
+            f"aiokafka {aiokafka.__version__} has no producer.sender.BACKOFF_OVERRIDE; install "
+            "aiokafka>=0.14,<0.15"
         )
     aiokafka.producer.sender.BACKOFF_OVERRIDE = TRANSACTION_BACKOFF
     connections = logging.getLogger("aiokafka")
@@ -94,12 +97,14 @@ def tune() -> None:
 def explain(error: BaseException, doing: str, operation: str = "READ", group: str = "") -> BrokerError:
     """Return what an error of the client means, with cause and remedy.
 
-    ``operation`` is what the call needed on its topic, ``group`` the consumer group it spoke of: they are named
-    where a permission is missing.
+    ``operation`` is what the call needed on its topic, ``group`` the consumer group it spoke of: they are
+    named where a permission is missing.
     """
     if isinstance(error, BrokerError):
         return error
-    parts = [part for arg in error.args for part in (sorted(arg) if isinstance(arg, set | frozenset) else [arg])]
+    parts = [
+        part for arg in error.args for part in (sorted(arg) if isinstance(arg, set | frozenset) else [arg])
+    ]
     detail = ", ".join(map(str, parts)) or type(error).__name__
     match error:
         case ProducerFenced():
@@ -116,12 +121,19 @@ def explain(error: BaseException, doing: str, operation: str = "READ", group: st
             return _denied(doing, "CLUSTER", "kafka-cluster", operation)
         case MessageSizeTooLargeError() | RecordListTooLargeError():
             return BrokerError(
-                f"{doing}: the broker refused a record as too large; raise max.message.bytes of the topic to at "
+                f"{doing}: the broker refused a record as too large; raise max.message.bytes of the "
+                "topic to at "
                 "least 1048588 bytes (Kafka's default)"
+            )
+        case InvalidSessionTimeoutError():
+            return BrokerError(
+                f"{doing}: the brokers do not allow this kafka.session_timeout; it must lie between their "
+                "group.min.session.timeout.ms (6s by default) and group.max.session.timeout.ms"
             )
         case UnknownTopicOrPartitionError():
             return BrokerError(
-                f"{doing}: a topic does not exist: {detail}; create it with 'stream-svt check --create-topics'"
+                f"{doing}: a topic does not exist: {detail}; create it with 'stream-svt check "
+                "--create-topics'"
             )
         case SaslAuthenticationFailed() | AuthenticationFailedError() | UnsupportedSaslMechanismError():
             return BrokerError(f"{doing}: {_login(detail)}")
@@ -132,7 +144,8 @@ def explain(error: BaseException, doing: str, operation: str = "READ", group: st
 
 def _denied(doing: str, resource: str, name: str, operation: str) -> BrokerError:
     return BrokerError(
-        f"{doing}: permission is missing: operation {operation} on resource {resource} {name!r}; add an ACL that "
+        f"{doing}: permission is missing: operation {operation} on resource {resource} {name!r}; add an "
+        "ACL that "
         f"allows it to this user"
     )
 
@@ -173,7 +186,7 @@ async def deadline(
         raise explain(error, doing, operation, group) from error
 
 
-async def discard_producer(producer: Any) -> None:
+async def discard_producer(producer: AIOKafkaProducer | None) -> None:
     """End a producer whatever state it is in; never hangs, never raises, leaves no unretrieved exception."""
     if producer is None:
         return
@@ -197,7 +210,9 @@ async def discard_producer(producer: Any) -> None:
             waiter.exception()
 
 
-async def stop_quietly(client: Any, seconds: float = DISCARD_DEADLINE) -> None:
+async def stop_quietly(
+    client: AIOKafkaConsumer | AIOKafkaAdminClient, seconds: float = DISCARD_DEADLINE
+) -> None:
     """Stop a consumer or admin client within a deadline; errors and delays end here."""
     stop: Callable[[], Any] = client.close if isinstance(client, AIOKafkaAdminClient) else client.stop
     with contextlib.suppress(KafkaError, TimeoutError, OSError):
@@ -278,7 +293,9 @@ class Cluster:
 
 
 @contextlib.asynccontextmanager
-async def started(client: Any, doing: str, operation: str = "READ") -> AsyncIterator[Any]:
+async def started(
+    client: AIOKafkaConsumer | AIOKafkaAdminClient, doing: str, operation: str = "READ"
+) -> AsyncIterator[Any]:
     """Start a reader or admin client and stop it at the end, both within deadlines."""
     try:
         async with deadline(START_DEADLINE, doing, operation):
@@ -299,7 +316,13 @@ async def spans(
 
 
 async def read_partition(
-    consumer: Any, topic: str, partition: int, start: int | None, doing: str, *, records: int = 20_000
+    consumer: AIOKafkaConsumer,
+    topic: str,
+    partition: int,
+    start: int | None,
+    doing: str,
+    *,
+    records: int = 20_000,
 ) -> AsyncIterator[Sequence[Any]]:
     """Yield the records of a partition from ``start`` (None: its beginning) to its end at the time of the call.
 
@@ -313,13 +336,13 @@ async def read_partition(
         position = first if start is None else max(first, start)
         consumer.seek(place, position)
         if position >= end:
-            # Fetch from an empty partition too: without the right to READ it would only show at a later takeover.
+            # Fetch from an empty partition too: without the right to READ it would only show at a later
+            # takeover.
             await consumer.getmany(place, timeout_ms=150)
     while position < end:
         async with deadline(CALL_DEADLINE, doing):
             batch = await consumer.getmany(place, timeout_ms=200, max_records=records)
             advanced = await consumer.position(place)
-        if advanced > position:
-            position = advanced
+        position = max(position, advanced)
         if batch.get(place):
             yield batch[place]

@@ -1,8 +1,8 @@
 """Prometheus metrics of a worker.
 
 Whatever depends on the outcome of a test is set from a commit that is durable, or read from views that were
-committed: a scrape never runs ahead of the charge. Counters count what this worker committed, gauges of budgets
-show the books of the shards it owns now.
+committed: a scrape never runs ahead of the charge. Counters count what this worker committed, gauges of
+budgets show the books of the shards it owns now.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -58,18 +58,47 @@ class Metric:
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 METRICS: tuple[Metric, ...] = (
-    Metric("stream_svt_build_info", "gauge", ("version", "python", "application", "spec_hash"), "1, with what runs."),
+    Metric(
+        "stream_svt_build_info",
+        "gauge",
+        ("version", "python", "application", "spec_hash"),
+        "1, with what runs.",
+    ),
     Metric("stream_svt_budget_limit_epsilon", "gauge", ("dataset",), "Limit of a dataset's ledger."),
-    Metric("stream_svt_budget_spent_epsilon", "gauge", ("dataset",), "Privacy loss spent, from committed state."),
-    Metric("stream_svt_budget_reserved_epsilon", "gauge", ("dataset",), "Privacy loss reserved by open runs."),
+    Metric(
+        "stream_svt_budget_spent_epsilon", "gauge", ("dataset",), "Privacy loss spent, from committed state."
+    ),
+    Metric(
+        "stream_svt_budget_reserved_epsilon", "gauge", ("dataset",), "Privacy loss reserved by open runs."
+    ),
     Metric("stream_svt_budget_limit_rho", "gauge", ("dataset",), "Limit of a dataset's ledger in zCDP."),
     Metric("stream_svt_budget_spent_rho", "gauge", ("dataset",), "zCDP loss spent, from committed state."),
     Metric("stream_svt_budget_reserved_rho", "gauge", ("dataset",), "zCDP loss reserved by open runs."),
-    Metric("stream_svt_monitor_spent_epsilon", "gauge", ("dataset", "monitor"), "Privacy loss spent by a monitor."),
+    Metric(
+        "stream_svt_monitor_spent_epsilon",
+        "gauge",
+        ("dataset", "monitor"),
+        "Privacy loss spent by a monitor.",
+    ),
     Metric("stream_svt_monitor_spent_rho", "gauge", ("dataset", "monitor"), "zCDP loss spent by a monitor."),
-    Metric("stream_svt_monitor_run_left_epsilon", "gauge", ("dataset", "monitor"), "Loss the open run can still spend."),
-    Metric("stream_svt_monitor_run_left_rho", "gauge", ("dataset", "monitor"), "zCDP loss the open run can still spend."),
-    Metric("stream_svt_monitor_datasets", "gauge", ("monitor", "state"), "Datasets on which a monitor is in a state."),
+    Metric(
+        "stream_svt_monitor_run_left_epsilon",
+        "gauge",
+        ("dataset", "monitor"),
+        "Loss the open run can still spend.",
+    ),
+    Metric(
+        "stream_svt_monitor_run_left_rho",
+        "gauge",
+        ("dataset", "monitor"),
+        "zCDP loss the open run can still spend.",
+    ),
+    Metric(
+        "stream_svt_monitor_datasets",
+        "gauge",
+        ("monitor", "state"),
+        "Datasets on which a monitor is in a state.",
+    ),
     Metric("stream_svt_monitor_muted_series", "gauge", ("monitor",), "Series muted after a top."),
     Metric("stream_svt_monitor_queued_series", "gauge", ("monitor",), "Queries that wait for another test."),
     Metric("stream_svt_tops_total", "counter", ("monitor",), "Tops charged; each is one alert."),
@@ -77,12 +106,29 @@ METRICS: tuple[Metric, ...] = (
     Metric("stream_svt_halts_total", "counter", ("monitor",), "Runs that used all their tops."),
     Metric("stream_svt_records_total", "counter", ("topic",), "Records read, replays included."),
     Metric("stream_svt_queries_total", "counter", ("monitor",), "Queries tested."),
-    Metric("stream_svt_queries_skipped_total", "counter", ("monitor", "reason"), "Queries not tested, by reason."),
-    Metric("stream_svt_records_rejected_total", "counter", ("topic", "reason"), "Records refused, by structural reason."),
+    Metric(
+        "stream_svt_queries_skipped_total", "counter", ("monitor", "reason"), "Queries not tested, by reason."
+    ),
+    Metric(
+        "stream_svt_records_rejected_total",
+        "counter",
+        ("topic", "reason"),
+        "Records refused, by structural reason.",
+    ),
     Metric("stream_svt_events_published_total", "counter", (), "Events published on the alert topic."),
-    Metric("stream_svt_step_seconds", "histogram", (), "Time the engine took for a batch; shown after the commit."),
+    Metric(
+        "stream_svt_step_seconds",
+        "histogram",
+        (),
+        "Time the engine took for a batch; shown after the commit.",
+    ),
     Metric("stream_svt_commit_seconds", "histogram", (), "Time of a transaction."),
-    Metric("stream_svt_alert_latency_seconds", "histogram", (), "From reading a query to its alert being published."),
+    Metric(
+        "stream_svt_alert_latency_seconds",
+        "histogram",
+        (),
+        "From reading a query to its alert being published.",
+    ),
     Metric("stream_svt_commits_total", "counter", (), "Transactions committed."),
     Metric("stream_svt_failures_total", "counter", ("reason",), "Tenures that ended in an error, by reason."),
     Metric("stream_svt_lag_records", "gauge", ("topic", "shard"), "Records after the committed position."),
@@ -90,7 +136,12 @@ METRICS: tuple[Metric, ...] = (
     Metric("stream_svt_shards_owned", "gauge", (), "Shards this worker owns."),
     Metric("stream_svt_shards", "gauge", ("state",), "Shards this worker owns, by state."),
     Metric("stream_svt_state_records", "gauge", ("shard",), "Live records on the state topic."),
-    Metric("stream_svt_takeover_seconds", "histogram", (), "Time from the start of a takeover to the first fetch."),
+    Metric(
+        "stream_svt_takeover_seconds",
+        "histogram",
+        (),
+        "Time from the start of a takeover to the first fetch.",
+    ),
     Metric("stream_svt_restore_seconds", "histogram", (), "Time to fence, read and verify a shard's state."),
     Metric("stream_svt_rebalances_total", "counter", (), "Assignments received from the consumer group."),
 )
@@ -130,7 +181,16 @@ class Metrics:
         self._statuses = statuses
         self._limit = dataset_limit
         self._counted: dict[tuple[int, str], dict[str, tuple[int, int, int]]] = {}
-        self._by_name = {metric.name: self._make(metric) for metric in METRICS if self._is_pushed(metric)}
+        self._counters = {
+            metric.name: Counter(metric.name, metric.help, metric.labels, registry=self.registry)
+            for metric in METRICS
+            if metric.kind == "counter"
+        }
+        self._histograms = {
+            metric.name: Histogram(metric.name, metric.help, registry=self.registry, buckets=_SECONDS)
+            for metric in METRICS
+            if metric.kind == "histogram"
+        }
         self.reload(spec, spec_hash)
         self._counter("stream_svt_events_published_total")
         for reason in FAILURES:
@@ -219,21 +279,12 @@ class Metrics:
 
     # How they are kept
 
-    @staticmethod
-    def _is_pushed(metric: Metric) -> bool:
-        return metric.kind != "gauge"
-
-    def _make(self, metric: Metric) -> Counter | Gauge | Histogram:
-        if metric.kind == "histogram":
-            return Histogram(metric.name, metric.help, metric.labels, registry=self.registry, buckets=_SECONDS)
-        return Counter(metric.name, metric.help, metric.labels, registry=self.registry)
-
-    def _counter(self, name: str, *labels: str) -> Any:
-        counter = self._by_name[name]
+    def _counter(self, name: str, *labels: str) -> Counter:
+        counter = self._counters[name]
         return counter.labels(*labels) if labels else counter
 
-    def _histogram(self, name: str) -> Any:
-        return self._by_name[name]
+    def _histogram(self, name: str) -> Histogram:
+        return self._histograms[name]
 
     def _count(self, shard: int, view: DatasetView, *, add: bool) -> None:
         counted = self._counted.setdefault((shard, view.dataset), {})
@@ -265,7 +316,7 @@ class Metrics:
             for view in status.views.values():
                 self._add_view(values, view)
         for metric in METRICS:
-            if not self._is_pushed(metric):
+            if metric.kind == "gauge":
                 family = GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
                 for labels, value in values.get(metric.name, {}).items():
                     family.add_metric(labels, value)

@@ -6,8 +6,9 @@ Frame, all integers big-endian::
                                     | sealed: key id 8, salt 16, nonce 12   | AES-256-GCM(content), tag 16
 
 Sealed or not, a record is bound to cluster, application, topic, shard, record key and the sequence of the
-transaction that wrote it: a record that was moved, cut, changed or written by another application does not open.
-Without a key the check is a plain digest: it finds accidents, not an adversary who may write to the topic.
+transaction that wrote it: a record that was moved, cut, changed or written by another application does not
+open. Without a key the check is a plain digest: it finds accidents, not an adversary who may write to the
+topic.
 """
 
 from __future__ import annotations
@@ -168,7 +169,8 @@ class Sealing:
     def _refuse(self, key: bytes, why: str) -> UnreadableState:
         place = self._place
         return UnreadableState(
-            f"state record {describe(key)} of shard {place.shard} on topic {place.topic!r} cannot be opened for "
+            f"state record {describe(key)} of shard {place.shard} on topic {place.topic!r} cannot be "
+            "opened for "
             f"application {place.application!r} on cluster {place.cluster!r}: {why}. The shard is stopped; "
             "nothing was changed."
         )

@@ -3,8 +3,8 @@
 What ends a tenure decides what follows:
 
 =======================  =====================================================================================
-fenced                   prove group membership; a member opens again, anybody else waits for the next rebalance
-broker away, unknown     open again, later and later, for ever
+fenced                   prove group membership; a member opens again, anybody else waits for the next
+rebalance broker away, unknown     open again, later and later, for ever
 records lost             wait inside the next tenure for `accept-loss`
 state rolled back        wait for `mark-exhausted`, reading nothing but the control partition
 other errors of ours     fatal: the worker ends with the error's exit code
@@ -29,7 +29,15 @@ from stream_svt.errors import RecordsLost, StateRolledBack, StreamSvtError
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.service.controls import Controls
 from stream_svt.service.journal import Journal
-from stream_svt.service.kafka import CALL_DEADLINE, BrokerUnavailable, Cluster, Fenced, deadline, explain, spans
+from stream_svt.service.kafka import (
+    CALL_DEADLINE,
+    BrokerUnavailable,
+    Cluster,
+    Fenced,
+    deadline,
+    explain,
+    spans,
+)
 from stream_svt.service.metrics import Metrics
 from stream_svt.service.tenure import Pace, State, Status, Stopped, Tenure
 from stream_svt.service.workload import Workload
@@ -217,7 +225,12 @@ class Shard:
         else:
             status.reason = f"unexpected {type(failure).__name__}"
             self._metrics.failed(self.number, "error")
-            log.error("event=shard_error shard=%d error=%s at=%r", self.number, type(failure).__name__, _place(failure))
+            log.error(
+                "event=shard_error shard=%d error=%s at=%r",
+                self.number,
+                type(failure).__name__,
+                _place(failure),
+            )
         await self._wait(BACKOFF[min(self._failures, len(BACKOFF) - 1)])
         self._failures += 1
         return True
@@ -244,14 +257,16 @@ class Shard:
     async def _await_giving_up(self, error: StateRolledBack) -> tuple[int, Command]:
         """Stay up, loudly and not ready, until the operator gives the shard's budgets up.
 
-        Only commands sent from now on count: where the control partition was read up to is part of the state that
-        cannot be trusted.
+        Only commands sent from now on count: where the control partition was read up to is part of the state
+        that cannot be trusted.
         """
         self.status.state, self.status.reason = State.ROLLED_BACK, str(error)
         self._metrics.failed(self.number, "rolled_back")
         log.critical("event=rolled_back shard=%d error=%r", self.number, str(error))
         place = TopicPartition(self._control, self.number)
-        found = await spans(self._cluster, [place], f"shard {self.number}: finding the end of the control topic")
+        found = await spans(
+            self._cluster, [place], f"shard {self.number}: finding the end of the control topic"
+        )
         tenure = self._tenure(self._make_journal(self.number))
         return await tenure.await_command(Action.MARK_EXHAUSTED, Controls(found[place][1]))
 

@@ -1,9 +1,11 @@
 """One tenure of one shard: from taking its books over to handing them on.
 
-The loop reads, steps the engine and commits; it decides nothing about privacy. What it must get right is order:
+The loop reads, steps the engine and commits; it decides nothing about privacy. What it must get right is
+order:
 
 - a batch is stepped again only after the commit the engine asked for (`durable_first`);
-- commands and a changed specification take effect between two commits, and after a takeover only once everything
+- commands and a changed specification take effect between two commits, and after a takeover only once
+everything
   the previous owner could have read has been replayed;
 - after an error nothing in memory is trusted: the tenure ends and the next one reads the books.
 """
@@ -13,12 +15,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from aiokafka import TopicPartition
+from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import OffsetOutOfRangeError
 
 from stream_svt.errors import ConfigError, MisuseError, RecordsLost
@@ -116,7 +118,7 @@ class Tenure:
     def __init__(
         self,
         cluster: Cluster,
-        consumer: Any,
+        consumer: AIOKafkaConsumer,
         journal: Journal,
         workload: Workload,
         *,
@@ -222,8 +224,10 @@ class Tenure:
     async def _await_acceptance(self, topic: str, wanted: int, first: int, end: int) -> None:
         """Wait for `accept-loss`: records between the state and the topic are gone, and that must be loud."""
         error = RecordsLost(
-            f"shard {self._shard}: records of query topic {topic!r} from offset {wanted} are gone, it now holds {first} "
-            f"to {end}: retention or deletion took them, or the topic was made anew. The shard waits; 'stream-svt "
+            f"shard {self._shard}: records of query topic {topic!r} from offset {wanted} are gone, it "
+            f"now holds {first} "
+            f"to {end}: retention or deletion took them, or the topic was made anew. The shard waits; "
+            "'stream-svt "
             "control accept-loss' goes on, closing its open runs at their full price"
         )
         self._status.state, self._status.reason = State.LOST, str(error)
@@ -278,12 +282,15 @@ class Tenure:
             try:
                 records = await self._race(
                     self._consumer.getmany(
-                        *self._reading, timeout_ms=int(1000 * self._patience()), max_records=self._pace.max_records
+                        *self._reading,
+                        timeout_ms=int(1000 * self._patience()),
+                        max_records=self._pace.max_records,
                     )
                 )
             except OffsetOutOfRangeError as error:
                 raise RecordsLost(
-                    f"shard {self._shard}: offsets are out of range on {', '.join(sorted(p.topic for p in error.args[0]))}"
+                    f"shard {self._shard}: offsets are out of range on "
+                    f"{', '.join(sorted(p.topic for p in error.args[0]))}"
                 ) from error
             except Stopped:
                 break
@@ -295,10 +302,10 @@ class Tenure:
             elif not records and self._journal.pending:
                 await self._publish()
             self._observe()
-            await asyncio.sleep(0)   # buffered records come without a pause, and heartbeats need the loop
+            await asyncio.sleep(0)  # buffered records come without a pause, and heartbeats need the loop
         await self._hand_over()
 
-    async def _race(self, fetch: Any) -> Mapping[TopicPartition, Sequence[Any]]:
+    async def _race(self, fetch: Awaitable[Any]) -> Mapping[TopicPartition, Sequence[Any]]:
         """Await a fetch or the stop signal; cancelling a fetch loses nothing, a transaction is never cancelled."""
         reading = asyncio.ensure_future(fetch)
         stopping = asyncio.ensure_future(self._stop.wait())
@@ -365,7 +372,9 @@ class Tenure:
             if isinstance(command, str):
                 rejects.append((self._control.topic, offset, command))
             else:
-                log.info("event=command shard=%d action=%s offset=%d", self._shard, command.action.value, offset)
+                log.info(
+                    "event=command shard=%d action=%s offset=%d", self._shard, command.action.value, offset
+                )
                 self._engine.apply(command)
             self._controls.done(offset)
         await self._commit(rejects)

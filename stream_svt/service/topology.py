@@ -91,10 +91,16 @@ def problems(config: Config, topology: Topology) -> list[Problem]:
     for topic, field in wanted_topics(config).items():
         has = topology.partitions.get(topic)
         if has is None:
-            message = f"topic {topic!r} does not exist, or this user may not see it; 'stream-svt check --create-topics' creates it with {count} partitions"
+            message = (
+                f"topic {topic!r} does not exist, or this user may not see it; 'stream-svt check "
+                f"--create-topics' creates it with {count} partitions"
+            )
             found.append(Problem(0, field, message))
         elif has != count:
-            message = f"topic {topic!r} has {has} partitions, topics.partitions says {count}: all topics of an application need the same number"
+            message = (
+                f"topic {topic!r} has {has} partitions, topics.partitions says {count}: all topics of "
+                "an application need the same number"
+            )
             found.append(Problem(0, field, message))
     found += _setting_problems(config, topology)
     return found
@@ -104,22 +110,33 @@ def _setting_problems(config: Config, topology: Topology) -> list[Problem]:
     found = []
     state = topology.settings.get(config.topics.state, {})
     if state and state.get("cleanup.policy") != "compact":
-        message = f"topic {config.topics.state!r} has cleanup.policy={state.get('cleanup.policy')}, expected compact: retention would delete the ledger"
+        message = (
+            f"topic {config.topics.state!r} has cleanup.policy={state.get('cleanup.policy')}, expected "
+            "compact: retention would delete the ledger"
+        )
         found.append(Problem(0, "topics.state", message))
     for topic in (config.topics.alerts, config.topics.rejects, config.topics.control):
         if "compact" in topology.settings.get(topic, {}).get("cleanup.policy", ""):
-            message = f"topic {topic!r} has cleanup.policy=compact, expected delete: compaction would drop records"
+            message = (
+                f"topic {topic!r} has cleanup.policy=compact, expected delete: compaction would drop records"
+            )
             found.append(Problem(0, "topics", message))
     for topic in config.spec.topics_with_broker_time():
         settings = topology.settings.get(topic, {})
         if settings and settings.get("message.timestamp.type") != "LogAppendTime":
-            message = f"topic {topic!r} has message.timestamp.type={settings.get('message.timestamp.type')}, expected LogAppendTime: durations run on the broker's clock, not the producers'"
+            message = (
+                f"topic {topic!r} has message.timestamp.type={settings.get('message.timestamp.type')}, "
+                "expected LogAppendTime: durations run on the broker's clock, not the producers'"
+            )
             found.append(Problem(0, "monitors.topic", message))
     for number, monitor in enumerate(config.spec.monitors):
         retention = topology.settings.get(monitor.topic, {}).get("retention.ms", "-1")
         lifetime = monitor.append.lifetime.ms if isinstance(monitor.append, Retry) else None
         if lifetime is not None and 0 <= int(retention) < lifetime:
-            message = f"{lifetime} ms is longer than topic {monitor.topic!r} keeps records (retention.ms={retention}): waiting queries could not be read again after a takeover"
+            message = (
+                f"{lifetime} ms is longer than topic {monitor.topic!r} keeps records "
+                f"(retention.ms={retention}): waiting queries could not be read again after a takeover"
+            )
             found.append(Problem(0, f"monitors[{number}].append.retry.lifetime", message))
     return found
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
+from faust import App
+from faust.web import Request, Response, Web
 
 from stream_svt.service import metrics
 from stream_svt.service.worker import Worker
@@ -38,7 +39,9 @@ def ready(worker: Worker) -> Page:
     """Answer whether every shard owned is open; a standby without shards is ready."""
     if worker.ready:
         return Page(200, TEXT, b"ready\n")
-    waiting = [f"shard {status.shard}: {status.state}" for status in worker.statuses()] or ["not in the group yet"]
+    waiting = [f"shard {status.shard}: {status.state}" for status in worker.statuses()] or [
+        "not in the group yet"
+    ]
     return Page(503, TEXT, ("\n".join(waiting) + "\n").encode())
 
 
@@ -55,17 +58,19 @@ PAGES: dict[str, Callable[[Worker], Page]] = {
 }
 
 
-def register(app: Any, worker: Worker) -> None:
+def register(app: App, worker: Worker) -> None:
     """Add the pages to a Faust app; other methods than GET and HEAD are refused by the framework."""
     for path, page in PAGES.items():
         app.page(path, name=path.strip("/").replace("/", "-"))(_view(page, worker))
 
 
-def _view(page: Callable[[Worker], Page], worker: Worker) -> Callable[[Any, Any], Awaitable[Any]]:
-    async def view(web: Any, request: Any) -> Any:
+def _view(page: Callable[[Worker], Page], worker: Worker) -> Callable[[Web, Request], Awaitable[Response]]:
+    async def view(web: Web, request: Request) -> Response:
         del request
         answer = page(worker)
-        response = web.bytes(answer.body, content_type=answer.content_type.partition(";")[0], status=answer.status)
+        response = web.bytes(
+            answer.body, content_type=answer.content_type.partition(";")[0], status=answer.status
+        )
         response.headers["Content-Type"] = answer.content_type
         return response
 

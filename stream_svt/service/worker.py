@@ -7,19 +7,22 @@ import logging
 import os
 import socket
 import time
+import traceback
 import uuid
 from collections.abc import Callable
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import msgspec
+from aiokafka import AIOKafkaConsumer
 
-from stream_svt.errors import ConfigError, Problem
+from stream_svt.errors import ConfigError, Problem, StreamSvtError
 from stream_svt.service.config import Config
 from stream_svt.service.group import Group, check_peers
 from stream_svt.service.journal import Journal, Topics
 from stream_svt.service.kafka import BrokerUnavailable, Cluster, tune
-from stream_svt.service.metrics import Metrics
+from stream_svt.service.metrics import DATASET_LIMIT, Metrics
 from stream_svt.service.sealing import Place
 from stream_svt.service.shard import Shard
 from stream_svt.service.tenure import Pace, State, Status
@@ -56,7 +59,9 @@ class Worker:
     def __init__(
         self,
         config: Config,
-        make_workload: Callable[[Config], Workload] = lambda config: Workload(config.spec, config.topics.partitions),
+        make_workload: Callable[[Config], Workload] = lambda config: Workload(
+            config.spec, config.topics.partitions
+        ),
     ) -> None:
         self.config = config
         self.identity = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:6]}".replace(" ", "-")
@@ -94,7 +99,9 @@ class Worker:
             fatal=self._fail,
         )
         await self._group.start()
-        log.info("event=started application=%s spec=%s worker=%s", application, self.workload.hash, self.identity)
+        log.info(
+            "event=started application=%s spec=%s worker=%s", application, self.workload.hash, self.identity
+        )
 
     async def _check(self, application: str) -> None:
         """Check topics and peers; brokers that are starting up get a little time."""
@@ -189,12 +196,17 @@ class Worker:
                 }
                 for monitor in spec.monitors
             ],
-            "datasets": [
-                msgspec.to_builtins(view) for status in self.statuses() for view in status.views.values()
-            ],
+            "datasets_declared": len(spec.datasets),
+            "datasets": self._views(),
         }
 
-    def _make_shard(self, consumer: Any, number: int) -> Shard:
+    def _views(self) -> list[Any]:
+        """Return the views of the first datasets declared; a page of a hundred thousand helps nobody."""
+        views = {name: view for status in self.statuses() for name, view in status.views.items()}
+        shown = [dataset.name for dataset in self.workload.spec.datasets if dataset.name in views]
+        return [msgspec.to_builtins(views[name]) for name in shown[:DATASET_LIMIT]]
+
+    def _make_shard(self, consumer: AIOKafkaConsumer, number: int) -> Shard:
         commit = self.config.commit
         return Shard(
             number,
@@ -221,9 +233,21 @@ class Worker:
         )
 
     def _fail(self, error: BaseException) -> None:
-        log.critical("event=fatal error=%r", str(error))
+        log.critical("event=fatal error=%r", describe(error))
         if self.failed is not None and not self.failed.done():
             self.failed.set_exception(error)
+
+
+def describe(error: BaseException) -> str:
+    """Return what may be said about an error.
+
+    Of one that is not ours only kind and place, for its text could hold a value.
+    """
+    if isinstance(error, StreamSvtError):
+        return str(error)
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    return f"unexpected {type(error).__name__}{place}; please report it"
 
 
 def _restart_needed(old: Config, new: Config) -> list[Problem]:
@@ -237,7 +261,9 @@ def _restart_needed(old: Config, new: Config) -> list[Problem]:
         found.append(Problem(0, "application", "cannot change: another name is another application"))
     if old.spec.topics() != new.spec.topics():
         found.append(
-            Problem(0, "monitors.topic", "the set of query topics changed: stop all workers and start them again")
+            Problem(
+                0, "monitors.topic", "the set of query topics changed: stop all workers and start them again"
+            )
         )
     declared = {dataset.name for dataset in new.spec.datasets}
     if any(dataset.name not in declared for dataset in old.spec.datasets):

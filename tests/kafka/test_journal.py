@@ -21,7 +21,9 @@ OLD, NEW = bytes(range(32)), bytes(range(1, 33))
 
 def event(sequence: int, dataset: str = "ds") -> ReleasedEvent:
     data = Lifecycle(dataset=dataset, monitor="m", run=1, reason="test", account=None)
-    return ReleasedEvent(type=EventType.RUN_STARTED, id=f"e{sequence}", sequence=sequence, subject=dataset, data=data)
+    return ReleasedEvent(
+        type=EventType.RUN_STARTED, id=f"e{sequence}", sequence=sequence, subject=dataset, data=data
+    )
 
 
 class Books:
@@ -45,7 +47,7 @@ class Books:
         return journal, await journal.open()
 
     async def read(self, topic: str, isolation: str = "read_committed") -> list:
-        await asyncio.sleep(0.1)   # a commit returns before its markers are written
+        await asyncio.sleep(0.1)  # a commit returns before its markers are written
         consumer = AIOKafkaConsumer(
             bootstrap_servers=self.servers, isolation_level=isolation, auto_offset_reset="earliest"
         )
@@ -76,7 +78,12 @@ class Books:
 @pytest.fixture
 async def books(broker, topics) -> AsyncIterator[Books]:
     state = await topics("state", partitions=2, configs={"cleanup.policy": "compact"})
-    books = Books(broker.bootstrap_servers, state, await topics("alerts", partitions=2), await topics("rejects", partitions=2))
+    books = Books(
+        broker.bootstrap_servers,
+        state,
+        await topics("alerts", partitions=2),
+        await topics("rejects", partitions=2),
+    )
     yield books
     for journal in books.journals:
         await journal.close()
@@ -132,7 +139,7 @@ async def test_rejects_carry_place_and_reason_and_nothing_else(books: Books) -> 
 
 async def test_a_record_beyond_kafkas_limit_is_refused_before_it_is_sent(books: Books) -> None:
     journal, _ = await books.opened()
-    with pytest.raises(MisuseError, match="'d/a'.*limit"):
+    with pytest.raises(MisuseError, match=r"'d/a'.*limit"):
         await journal.commit(Commit(records={b"d/a": bytes(RECORD_LIMIT + 1)}, progress=b"p"))
 
 
@@ -155,7 +162,7 @@ async def test_a_restored_old_state_is_refused_until_it_is_given_up(books: Books
     await journal.flush()
     await journal.close()
     await books.write(books.topics.state, *backup.items())
-    with pytest.raises(StateRolledBack, match="ends with event 1.*shows event 2"):
+    with pytest.raises(StateRolledBack, match=r"ends with event 1.*shows event 2"):
         await books.journal(OLD).open()
     journal = books.journal(OLD)
     restored = await journal.open(after_rollback=True)
@@ -208,7 +215,7 @@ async def test_another_application_or_partition_count_is_refused(books: Books) -
     await books.opened()
     with pytest.raises(UnreadableState, match="belongs to another place"):
         await books.journal(application="other").open()
-    with pytest.raises(UnreadableState, match="2 partitions .* now have 3"):
+    with pytest.raises(UnreadableState, match=r"2 partitions .* now have 3"):
         await books.journal(partitions=3).open()
 
 
@@ -216,7 +223,9 @@ async def test_a_transaction_that_the_broker_gives_up_never_publishes(books: Boo
     """Cancelled in the middle, the books are re-read and nothing of it is there."""
     journal, _ = await books.opened()
     await journal.commit(Commit(progress=b"p1", events=[event(1)]))
-    task = asyncio.create_task(journal.commit(Commit(records={b"d/a": b"1"}, progress=b"p2", events=[event(2)])))
+    task = asyncio.create_task(
+        journal.commit(Commit(records={b"d/a": b"1"}, progress=b"p2", events=[event(2)]))
+    )
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     task.cancel()

@@ -139,7 +139,9 @@ async def test_a_lost_state_stops_one_shard_until_its_budgets_are_given_up(scene
     (shard,) = {record.partition for record in await scene.read("alerts")}
     for record in records:
         if record.partition == shard:
-            await scene.producer.send_and_wait(f"{scene.application}.state", None, key=record.key, partition=shard)
+            await scene.producer.send_and_wait(
+                f"{scene.application}.state", None, key=record.key, partition=shard
+            )
     worker = await scene.start(ready=False)
     await until(lambda: worker.statuses()[shard : shard + 1] != [])
     await until(lambda: worker.statuses()[shard].state is State.ROLLED_BACK)
@@ -158,15 +160,22 @@ async def test_a_lost_state_stops_one_shard_until_its_budgets_are_given_up(scene
 
 @pytest.mark.parametrize(
     ("partitions", "configs", "message"),
-    [(3, {}, "has 3 partitions, topics.partitions says 2"), (2, {"cleanup.policy": "delete"}, "expected compact")],
+    [
+        (3, {}, "has 3 partitions, topics.partitions says 2"),
+        (2, {"cleanup.policy": "delete"}, "expected compact"),
+    ],
 )
-async def test_topics_that_do_not_fit_are_refused_at_start(broker, topics, partitions, configs, message) -> None:
+async def test_topics_that_do_not_fit_are_refused_at_start(
+    broker, topics, partitions, configs, message
+) -> None:
     from tests.support.topics import create_topics
 
     scene = Scene(broker.bootstrap_servers, topics.name("shop"))
     names = {f"{scene.application}.{name}": 2 for name in ("counts", "alerts", "rejects", "control")}
     await create_topics(scene.servers, names)
-    await create_topics(scene.servers, {f"{scene.application}.state": partitions}, {"cleanup.policy": "compact"} | configs)
+    await create_topics(
+        scene.servers, {f"{scene.application}.state": partitions}, {"cleanup.policy": "compact"} | configs
+    )
     with pytest.raises(ConfigError, match=message):
         await scene.start()
 

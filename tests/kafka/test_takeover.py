@@ -11,6 +11,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
@@ -25,6 +26,7 @@ from tests.support.permissions import allow
 from tests.support.worker import HIGH, LOW, Scene, until
 
 pytestmark = pytest.mark.kafka
+SHORT = {"group.min.session.timeout.ms": "500"}
 WORKER = """
 import logging, sys
 from stream_svt.service.app import run
@@ -36,7 +38,9 @@ sys.exit(run(load_config(sys.argv[1]), reread=lambda: load_config(sys.argv[1])))
 
 @pytest.fixture
 async def scene(broker, topics) -> AsyncIterator[Scene]:
-    async with Scene(broker.bootstrap_servers, topics.name("shop"), partitions=4, limit=500).on_stage() as scene:
+    async with Scene(
+        broker.bootstrap_servers, topics.name("shop"), partitions=4, limit=500
+    ).on_stage() as scene:
         yield scene
 
 
@@ -73,7 +77,9 @@ class Feed:
 async def _check(scene: Scene, alerts: list[Alert]) -> None:
     """Every query far above the threshold has one alert, and the books of every dataset are in order."""
     expected = {
-        (record.partition, record.offset) for record in await scene.read("counts") if b'"value": 50000' in record.value
+        (record.partition, record.offset)
+        for record in await scene.read("counts")
+        if b'"value": 50000' in record.value
     }
     found = [(alert.position.partition, alert.position.offset) for alert in alerts]
     assert len(found) == len(set(found))
@@ -113,7 +119,7 @@ async def test_a_worker_killed_at_any_moment_loses_and_doubles_nothing(scene: Sc
     path = tmp_path / "shop.yaml"
     path.write_text(scene.text() + "web: {port: 6399}\n")
     for round_ in range(4):
-        process = subprocess.Popen([sys.executable, "-c", WORKER, str(path)], stderr=subprocess.PIPE, text=True)
+        process = _launch(path)
         assert process.stderr is not None
         await asyncio.to_thread(_await_line, process.stderr, "shard_replayed")
         await asyncio.sleep(0.2 + 0.13 * round_)
@@ -128,6 +134,10 @@ async def test_a_worker_killed_at_any_moment_loses_and_doubles_nothing(scene: Sc
     published = {(a.dataset, a.run, a.top): a for a in await scene.alerts()}
     for alert in await scene.alerts("read_uncommitted"):
         assert published[alert.dataset, alert.run, alert.top] == alert
+
+
+def _launch(path: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-c", WORKER, str(path)], stderr=subprocess.PIPE, text=True)
 
 
 def _check_pages(address: str) -> None:
@@ -162,10 +172,35 @@ def _await_line(stream, text: str) -> None:
     pytest.fail(f"the worker ended before {text!r}")
 
 
+async def test_a_worker_that_was_frozen_steps_back_for_the_new_owner(scene: Scene, tmp_path) -> None:
+    """Its producers are fenced, and it proves membership before it opens anything again."""
+    feed = Feed(scene)
+    path = tmp_path / "shop.yaml"
+    path.write_text(scene.text() + "web: {port: 6396}\n")
+    with _launch(path) as process:
+        await asyncio.to_thread(_await_line, process.stderr, "shard_replayed")
+        feed.begin()
+        await asyncio.sleep(0.5)
+        process.send_signal(signal.SIGSTOP)
+        worker = await scene.start(ready=False)
+        await until(lambda: worker.ready and len(worker.statuses()) == 4, 30)
+        await asyncio.sleep(0.5)
+        process.send_signal(signal.SIGCONT)
+        await until(lambda: worker.ready and len(worker.statuses()) == 2, 30)
+        await asyncio.sleep(1.0)
+        await feed.end()
+        process.terminate()
+        _, said = await asyncio.to_thread(process.communicate, timeout=30)
+    assert process.returncode == 0, said
+    await until(lambda: worker.ready and len(worker.statuses()) == 4, 30)
+    await scene.settled(worker, len(await scene.read("counts")))
+    await _check(scene, await scene.alerts())
+
+
 async def test_a_stopped_worker_leaves_nothing_to_repeat_and_exits_with_zero(scene: Scene, tmp_path) -> None:
     path = tmp_path / "shop.yaml"
     path.write_text(scene.text() + "web: {port: 6398}\n")
-    process = subprocess.Popen([sys.executable, "-c", WORKER, str(path)], stderr=subprocess.PIPE, text=True)
+    process = _launch(path)
     assert process.stderr is not None
     await asyncio.to_thread(_await_line, process.stderr, "shard_replayed")
     await scene.send("a", HIGH)
@@ -177,10 +212,12 @@ async def test_a_stopped_worker_leaves_nothing_to_repeat_and_exits_with_zero(sce
     assert len(await scene.alerts()) == 1
 
 
-async def test_a_worker_that_cannot_go_on_says_why_and_exits_with_the_errors_code(scene: Scene, tmp_path) -> None:
+async def test_a_worker_that_cannot_go_on_says_why_and_exits_with_the_errors_code(
+    scene: Scene, tmp_path
+) -> None:
     path = tmp_path / "shop.yaml"
     path.write_text(scene.text().replace("partitions: 4", "partitions: 5") + "web: {port: 6397}\n")
-    process = subprocess.Popen([sys.executable, "-c", WORKER, str(path)], stderr=subprocess.PIPE, text=True)
+    process = _launch(path)
     _, said = await asyncio.to_thread(process.communicate, timeout=30)
     assert process.returncode == ConfigError.exit_code
     assert "has 4 partitions, topics.partitions says 5" in said.splitlines()[-1]
@@ -200,17 +237,31 @@ async def test_a_second_worker_with_another_specification_refuses_to_start(scene
 
 
 async def test_a_broker_restart_is_survived(topics) -> None:
-    async with EmbeddedKafka() as kafka:
-        async with Scene(kafka.bootstrap_servers, "shop", limit=500).on_stage() as scene:
-            worker = await scene.start()
-            await scene.send("a", HIGH)
-            await scene.settled(worker, 1)
-            await asyncio.to_thread(kafka.restart, kill=True)
-            await scene.send("a", HIGH)
-            await until(lambda: worker.ready and sum(s.offsets.get(scene.queries, 0) for s in worker.statuses()) == 2, 60)
-            await asyncio.sleep(0.5)
-            assert len(await scene.alerts()) == 2
-            assert all(status.state is State.RUNNING for status in worker.statuses())
+    async with (
+        EmbeddedKafka(overrides=SHORT) as kafka,
+        Scene(kafka.bootstrap_servers, "shop", limit=500).on_stage() as scene,
+    ):
+        worker = await scene.start()
+        await scene.send("a", HIGH)
+        await scene.settled(worker, 1)
+        await asyncio.to_thread(kafka.restart, kill=True)
+        await scene.send("a", HIGH)
+        await until(
+            lambda: worker.ready and sum(s.offsets.get(scene.queries, 0) for s in worker.statuses()) == 2,
+            60,
+        )
+        await asyncio.sleep(0.5)
+        assert len(await scene.alerts()) == 2
+        await until(lambda: all(status.state is State.RUNNING for status in worker.statuses()))
+
+
+async def test_a_session_the_brokers_do_not_allow_ends_the_worker_with_the_reason(scene: Scene) -> None:
+    text = scene.text().replace(
+        "session_timeout: 2s, heartbeat_interval: 300ms", "session_timeout: 300ms, heartbeat_interval: 100ms"
+    )
+    worker = await scene.start(parse_config(text), ready=False)
+    await until(lambda: not worker.alive)
+    assert "kafka.session_timeout" in str(worker.failed.exception())
 
 
 GRANTS = [
@@ -227,38 +278,46 @@ GRANTS = [
 
 
 async def test_a_wrong_password_and_missing_permissions_are_named(tmp_path) -> None:
-    async with EmbeddedKafka(users={"svt": "secret"}) as kafka:
-        async with Scene(kafka.bootstrap_servers, "shop", partitions=1).on_stage() as scene:
-            text = scene.text().replace(
-                f'"{scene.servers}"',
-                f'"{kafka.sasl_bootstrap_servers}", security_protocol: SASL_PLAINTEXT, sasl_mechanism: PLAIN, '
-                "username: svt, password_file: password",
-            )
+    async with (
+        EmbeddedKafka(users={"svt": "secret"}, overrides=SHORT) as kafka,
+        Scene(kafka.bootstrap_servers, "shop", partitions=1).on_stage() as scene,
+    ):
+        text = scene.text().replace(
+            f'"{scene.servers}"',
+            f'"{kafka.sasl_bootstrap_servers}", security_protocol: SASL_PLAINTEXT, sasl_mechanism: PLAIN, '
+            "username: svt, password_file: password",
+        )
 
-            async def attempt(password: str = "secret") -> str:
-                (tmp_path / "password").write_text(password)
-                worker = Worker(parse_config(text, directory=tmp_path))
-                try:
-                    await worker.start()
-                    await until(lambda: worker.ready or not worker.alive)
-                    await asyncio.sleep(0.3)
-                    return "" if worker.alive or worker.failed is None else str(worker.failed.exception())
-                except BrokerError as error:
-                    return str(error)
-                finally:
-                    await worker.stop()
-
-            assert "refused the login" in await attempt("wrong")
-            with pytest.raises(ConfigError, match="may not see it"):
-                await attempt()
-            for topic in ("counts", "control", "alerts", "state", "rejects"):
-                await allow(kafka.bootstrap_servers, "svt", "describe", "topic", f"shop.{topic}")
-            for operation, resource, name in GRANTS:
-                said = await attempt()
-                assert f"operation {operation.upper()} on resource {resource.upper()}" in said
-                assert name in said
-                await allow(
-                    kafka.bootstrap_servers, "svt", operation, resource, name, prefixed=resource == "transactional_id"
-                )
+        async def attempt(password: str) -> str:
+            (tmp_path / "password").write_text(password)
+            worker = Worker(parse_config(text, directory=tmp_path))
+            try:
+                await worker.start()
+                await until(lambda: worker.ready or not worker.alive)
                 await asyncio.sleep(0.3)
-            assert await attempt() == ""
+                return "" if worker.alive or worker.failed is None else str(worker.failed.exception())
+            except BrokerError as error:
+                return str(error)
+            finally:
+                await worker.stop()
+
+        assert "refused the login" in await attempt("wrong")
+        with pytest.raises(ConfigError, match="may not see it"):
+            await attempt("secret")
+        for topic in ("counts", "control", "alerts", "state", "rejects"):
+            await allow(kafka.bootstrap_servers, "svt", "describe", "topic", f"shop.{topic}")
+        for operation, resource, name in GRANTS:
+            said = await attempt("secret")
+            assert f"operation {operation.upper()} on resource {resource.upper()}" in said
+            # Topics to be written are asked for together, so any of those missing may be named.
+            assert (name if operation == "read" else "shop") in said
+            await allow(
+                kafka.bootstrap_servers,
+                "svt",
+                operation,
+                resource,
+                name,
+                prefixed=resource == "transactional_id",
+            )
+            await asyncio.sleep(0.3)
+        assert await attempt("secret") == ""

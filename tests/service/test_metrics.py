@@ -17,7 +17,8 @@ SPEC = """
 application: shop
 datasets: [{names: [a, b, c], limit: {epsilon: 4}, unit: one basket}]
 monitors:
-  - {name: hot, topic: counts, epsilon: 1, cutoff: 3, sensitivity: 1, bounds: [0, 9], threshold: 5, correction: none}
+  - {name: hot, topic: counts, epsilon: 1, cutoff: 3, sensitivity: 1, bounds: [0, 9], threshold: 5,
+  correction: none}
 """
 
 
@@ -26,7 +27,9 @@ def spec() -> ApplicationSpec:
     return load_spec(SPEC)
 
 
-def view(dataset: str, *, tops: int = 0, runs: int = 1, spent: float = 0.5, state: str = "running") -> DatasetView:
+def view(
+    dataset: str, *, tops: int = 0, runs: int = 1, spent: float = 0.5, state: str = "running"
+) -> DatasetView:
     monitor = MonitorView(
         monitor="hot",
         state=state,
@@ -42,7 +45,14 @@ def view(dataset: str, *, tops: int = 0, runs: int = 1, spent: float = 0.5, stat
         top_branch_only=False,
     )
     return DatasetView(
-        dataset=dataset, shard=0, unit="u", measure="epsilon", limit=4.0, spent=spent, reserved=0.5, monitors=[monitor]
+        dataset=dataset,
+        shard=0,
+        unit="u",
+        measure="epsilon",
+        limit=4.0,
+        spent=spent,
+        reserved=0.5,
+        monitors=[monitor],
     )
 
 

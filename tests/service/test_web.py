@@ -31,7 +31,7 @@ class Stub(Worker):
 
     @property
     def ready(self) -> bool:
-        self._group = self   # it has `joined`
+        self._group = self  # it has `joined`
         return super().ready
 
 
@@ -55,8 +55,12 @@ def test_a_standby_without_shards_is_ready(worker: Stub) -> None:
     assert web.ready(worker).status == 503
 
 
-@pytest.mark.parametrize("state", [State.OPENING, State.LOST, State.ROLLED_BACK, State.PARKED, State.RETRYING])
-def test_a_shard_that_is_not_open_makes_the_worker_unready_but_keeps_it_alive(worker: Stub, state: State) -> None:
+@pytest.mark.parametrize(
+    "state", [State.OPENING, State.LOST, State.ROLLED_BACK, State.PARKED, State.RETRYING]
+)
+def test_a_shard_that_is_not_open_makes_the_worker_unready_but_keeps_it_alive(
+    worker: Stub, state: State
+) -> None:
     status = owned()
     status.state = state
     worker.shards = (status,)

@@ -43,7 +43,15 @@ HIGH, LOW = 50_000, 0
 class Scene:
     """The topics of one application, what is sent to them and what comes out."""
 
-    def __init__(self, servers: str, application: str, *, partitions: int = 2, datasets: str = "a, b, c", limit: int = 4):
+    def __init__(
+        self,
+        servers: str,
+        application: str,
+        *,
+        partitions: int = 2,
+        datasets: str = "a, b, c",
+        limit: int = 4,
+    ):
         self.servers = servers
         self.application = application
         self.partitions = partitions
@@ -55,7 +63,10 @@ class Scene:
 
     @contextlib.asynccontextmanager
     async def on_stage(self) -> AsyncIterator[Scene]:
-        own = {f"{self.application}.{name}": self.partitions for name in ("counts", "alerts", "rejects", "control")}
+        own = {
+            f"{self.application}.{name}": self.partitions
+            for name in ("counts", "alerts", "rejects", "control")
+        }
         clock = {"message.timestamp.type": "LogAppendTime"}
         await create_topics(self.servers, own, clock)
         state = {f"{self.application}.state": self.partitions}
@@ -94,14 +105,22 @@ class Scene:
         self.workers.remove(worker)
         await worker.stop()
 
-    async def send(self, dataset: str, *values: object, topic: str = "", partition: int | None = None) -> None:
+    async def send(
+        self, dataset: str, *values: object, topic: str = "", partition: int | None = None
+    ) -> None:
         """Send queries of one dataset, each with an id of its own."""
         for value in values:
-            query = json.dumps({"id": f"q{time.monotonic_ns()}", "value": value, "series": f"s{time.monotonic_ns()}"})
-            await self.producer.send(topic or self.queries, query.encode(), key=dataset.encode(), partition=partition)
+            query = json.dumps(
+                {"id": f"q{time.monotonic_ns()}", "value": value, "series": f"s{time.monotonic_ns()}"}
+            )
+            await self.producer.send(
+                topic or self.queries, query.encode(), key=dataset.encode(), partition=partition
+            )
         await self.producer.flush()
 
-    async def command(self, action: str, dataset: str = "", partition: int | None = None, **fields: str) -> None:
+    async def command(
+        self, action: str, dataset: str = "", partition: int | None = None, **fields: str
+    ) -> None:
         text = json.dumps({"id": f"c{time.monotonic_ns()}", "action": action, "dataset": dataset, **fields})
         await self.producer.send_and_wait(
             f"{self.application}.control", text.encode(), key=dataset.encode() or None, partition=partition
@@ -114,7 +133,9 @@ class Scene:
         )
         await consumer.start()
         try:
-            places = [TopicPartition(f"{self.application}.{topic}", number) for number in range(self.partitions)]
+            places = [
+                TopicPartition(f"{self.application}.{topic}", number) for number in range(self.partitions)
+            ]
             consumer.assign(places)
             await consumer.seek_to_beginning()
             ends = await consumer.end_offsets(places)
