@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_svt.errors import ConfigError, Problem
+from stream_svt.errors import ConfigError, Problem, UnreadableState
 from stream_svt.mechanisms.sampler import KeyedSampler, draw_threshold
 from stream_svt.monitor import operations
 from stream_svt.monitor.announcer import Announcer
@@ -63,7 +63,7 @@ class Step:
     urgent: bool
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Commit:
     """Everything one transaction has to make durable.
 
@@ -132,8 +132,9 @@ class Engine:
         self._records: dict[bytes, bytes | None] = {}
         self._rejects: list[tuple[str, int, str]] = []
         self._dirty: set[int] = set()
-        self._opened: list[tuple[Runner, int]] = []
-        self._taken: list[tuple[Runner, int]] = []
+        self._events_before = 0
+        self._opened: list[tuple[Runner, int, int]] = []
+        self._taken: list[tuple[Runner, int, int]] = []
         for monitor in spec.monitors:
             self._add(monitor)
 
@@ -152,6 +153,7 @@ class Engine:
         if progress is None:
             return
         plans = self._load_specs(records)
+        stale = {stored for stored, plan in plans.items() if plan.hash != stored}
         stored = from_bytes(ProgressRecord, progress, key="meta")
         self._announcer.sequence = stored.sequence
         self._announcer.shard_events = stored.shard_events
@@ -163,7 +165,7 @@ class Engine:
         for key, data in records.items():
             kind, _, rest = key.decode().partition("/")
             if kind == "d":
-                self._load_dataset(rest, data, plans)
+                self._load_dataset(rest, data, plans, stale)
             elif kind == "p":
                 dataset, monitor, number = rest.rsplit("/", 2)
                 pending.setdefault((dataset, monitor), []).append((int(number), data))
@@ -171,7 +173,6 @@ class Engine:
             runner_of = self.runners.get(monitor)
             if runner_of is not None and dataset in self.number:
                 runner_of.restore_pending(self.number[dataset], parts, f"p/{dataset}/{monitor}")
-        self._close_incompatible(plans)
 
     def _load_specs(self, records: Mapping[bytes, bytes]) -> dict[str, Plan]:
         """Rebuild the monitors of the state; return every known plan by its stored hash."""
@@ -181,18 +182,32 @@ class Engine:
             kind, _, rest = key.decode().partition("/")
             if kind in ("m", "h"):
                 record = from_bytes(SpecRecord, data, key=key.decode())
-                spec = MonitorSpec.from_json(record.spec)
+                try:
+                    spec = MonitorSpec.from_json(record.spec)
+                except ValueError:
+                    message = (
+                        f"state record {key.decode()} holds a specification that this release cannot read; "
+                        "use the release that wrote it"
+                    )
+                    raise UnreadableState(message) from None
                 plans[record.hash] = Plan.of(spec)
                 if kind == "m":
                     current[rest] = spec
         if current:
             self.runners = {}
             self._records = {}
-            for spec in current.values():
-                self._add(spec, journal=False)
+            # Runners act in this order: it must not depend on how the state topic was compacted.
+            order = [monitor.name for monitor in self.spec.monitors if monitor.name in current]
+            for name in [*order, *sorted(current.keys() - set(order))]:
+                plan = self._add(current[name], journal=False).plan
+                if plan.hash not in plans:
+                    self._journal_spec(plan, f"m/{name}")
         return plans
 
-    def _load_dataset(self, name: str, data: bytes, plans: dict[str, Plan]) -> None:
+    def _load_dataset(self, name: str, data: bytes, plans: dict[str, Plan], stale: set[str]) -> None:
+        """Take over a dataset. Runs under ``stale`` hashes are closed at full price: this release would not
+        recompute their noise.
+        """
         if name not in self.number:
             message = (
                 f"the state holds dataset {name}, which the configuration does not declare for shard {self.shard}; "
@@ -200,32 +215,28 @@ class Engine:
             )
             raise ConfigError([Problem(0, "datasets", message)])
         number = self.number[name]
-        books = Books.from_record(self.datasets[number], read_dataset(data, f"d/{name}"), plans)
+        record = read_dataset(data, f"d/{name}")
+        books = Books.from_record(self.datasets[number], record, plans)
         self._books[number] = books
         for monitor, slot in books.slots.items():
             runner = self.runners.get(monitor)
-            if runner is None:
-                continue
-            runner.restore_mutes(number, slot)
-            runner.paused += slot.paused
-            if slot.state is State.RUNNING:
-                runner.use(number, slot, durable=True)
-            else:
-                runner.status[number] = self._status(slot)
+            if runner is not None:
+                self._take_over(runner, number, slot)
+            if slot.state is State.RUNNING and record.slots[monitor].spec_hash in stale:
+                self._close_at_full_price(runner, monitor, number, "incompatible")
+
+    def _take_over(self, runner: Runner, number: int, slot: Slot) -> None:
+        """Let a runner go on where the slot of one of its datasets stands."""
+        runner.restore_mutes(number, slot)
+        runner.paused += slot.paused
+        if slot.state is State.RUNNING:
+            runner.use(number, slot, durable=True)
+        elif runner.covers[number]:
+            runner.status[number] = self._status(slot)
 
     def _status(self, slot: Slot) -> Status:
         """Return the status of a slot without an open run."""
         return Status.SKIP if slot.stopped or slot.state is State.EXHAUSTED else Status.WAITING
-
-    def _close_incompatible(self, plans: dict[str, Plan]) -> None:
-        """Close runs whose noise this release would not recompute (another sampler): at full price."""
-        changed = {plan.hash for stored, plan in plans.items() if plan.hash != stored}
-        if not changed:
-            return
-        for number, books in self._books.items():
-            for name, slot in books.slots.items():
-                if slot.state is State.RUNNING and slot.plan is not None and slot.plan.hash in changed:
-                    self._close_at_full_price(self.runners.get(name), name, number, "incompatible")
 
     # -- positions -------------------------------------------------------------------------------------------
 
@@ -268,7 +279,7 @@ class Engine:
         for name, runner in self.runners.items():
             for number, part, data in runner.save_pending():
                 self._records[f"p/{self.datasets[number].name}/{name}/{part}".encode()] = data
-        for number in self._dirty:
+        for number in sorted(self._dirty):
             self._records[f"d/{self.datasets[number].name}".encode()] = self._books[number].to_bytes()
         commit = Commit(
             records=self._records,
@@ -292,8 +303,8 @@ class Engine:
 
     def committed(self) -> None:
         """Tell that all commits taken are durable: their new thresholds may be compared from now on."""
-        for runner, number in self._taken:
-            if runner.status[number] == Status.PENDING:
+        for runner, number, run in self._taken:
+            if runner.status[number] == Status.PENDING and self.slot(runner, number).run == run:
                 runner.status[number] = Status.TESTABLE
         self._taken = []
 
@@ -329,6 +340,7 @@ class Engine:
         books = self._books.get(number)
         if books is None:
             books = self._books[number] = Books(self.datasets[number])
+            books.events = self._events_before
             self._announcer.announce(
                 EventType.DECLARED, books, reason="first-start", detail={"unit": books.unit}
             )
@@ -378,7 +390,7 @@ class Engine:
         slot.salt_high = int.from_bytes(salt[:8], "little")
         slot.salt_low = int.from_bytes(salt[8:], "little")
         runner.use(dataset, slot, durable=False)
-        self._opened.append((runner, dataset))
+        self._opened.append((runner, dataset, slot.run))
         self._announcer.run_started(books, runner.name, slot, charge)
 
     def end_run(self, runner: Runner, dataset: int, reason: str) -> None:
@@ -389,8 +401,11 @@ class Engine:
         self._end(runner, books, slot, dataset)
         self._announcer.announce(EventType.RUN_CLOSED, books, monitor=runner.name, slot=slot, reason=reason)
 
-    def top(self, runner: Runner, hit: Hit, clock_ms: int) -> None:
-        """Charge a top, release its alert, mute its series, and halt the run after its last one."""
+    def top(self, runner: Runner, hit: Hit, clock_ms: int) -> list[str]:
+        """Charge a top, release its alert, mute its series, and halt the run after its last one.
+
+        Returns the series whose mutes ended early to make room.
+        """
         books = self.books(hit.dataset)
         slot = books.slot(runner.name)
         plan = runner.plan_of(hit.dataset)
@@ -400,13 +415,15 @@ class Engine:
         last = slot.left < plan.mechanism.smallest_charge
         slot.signal(Signal.LAST_TOP if last else Signal.TOP)
         self._announcer.alert(books, runner.spec, plan, slot, hit, charge)
-        self._mute(runner, books, slot, hit, clock_ms)
+        ended = self._mute(runner, books, slot, hit, clock_ms)
         if last:
             slot.halts += 1
+            slot.stopped = slot.stopped or runner.spec.on_halt is OnHalt.STOP
             self._end(runner, books, slot, hit.dataset)
             self._announcer.announce(
                 EventType.RUN_HALTED, books, monitor=runner.name, slot=slot, reason="cutoff"
             )
+        return ended
 
     def draw(self, plan: Plan, runner: Runner, tests: Tests, branch: int) -> Integers:
         """Return the query noise of every test for a branch: a function of run, place, attempt and value."""
@@ -422,15 +439,23 @@ class Engine:
             value=tests.value,
         )
 
-    def reject(self, runner: Runner, offset: int, reason: str) -> None:
-        """Refuse a record."""
-        self._rejects.append((runner.spec.topic, offset, reason))
+    def reject(self, runner: Runner, batch: QueryBatch, row: int, reason: str) -> None:
+        """Refuse a record; of several monitors that it is meant for, the first one reports it."""
+        dataset, only = int(batch.dataset[row]), batch.monitor.get(row)
+        first = next(
+            other
+            for other in self.runners.values()
+            if other.spec.topic == batch.topic and other.covers[dataset] and only in (None, other.name)
+        )
+        refused = (batch.topic, int(batch.offset[row]), reason)
+        if first is runner and refused not in self._rejects[-1:]:
+            self._rejects.append(refused)
 
-    def _mute(self, runner: Runner, books: Books, slot: Slot, hit: Hit, clock_ms: int) -> None:
-        """Mute the series of a top as declared; the oldest mute ends where there are too many."""
+    def _mute(self, runner: Runner, books: Books, slot: Slot, hit: Hit, clock_ms: int) -> list[str]:
+        """Mute the series of a top as declared; return the oldest, whose mutes end where there are too many."""
         rule = runner.spec.mute
         if hit.series is None or rule is Mute.NONE:
-            return
+            return []
         until = FOR_EVER
         if rule is Mute.RUN:
             until = UNTIL_RUN_ENDS
@@ -438,15 +463,16 @@ class Engine:
             until = clock_ms + rule
         runner.end_expired_mutes(hit.dataset, slot, clock_ms)
         runner.mute(hit.dataset, slot, hit.series, until)
-        if len(slot.mutes) > runner.spec.max_mutes:
-            runner.unmute(hit.dataset, slot, next(iter(slot.mutes)))
+        ended = list(slot.mutes)[: -runner.spec.max_mutes]
+        for series in ended:
+            runner.unmute(hit.dataset, slot, series)
         self._announcer.muted(books, runner.name, slot, hit.series, until)
+        return ended
 
     def _end(self, runner: Runner, books: Books, slot: Slot, number: int) -> None:
         """Close the books of a run, forget its secrets and say whether another may follow."""
         runner.end_run_mutes(number, slot)
         books.end_run(slot)
-        slot.stopped = slot.stopped or runner.spec.on_halt is OnHalt.STOP
         runner.retire(number, self._status(slot))
 
     def apply(self, command: Command) -> None:
@@ -522,6 +548,7 @@ class Engine:
         """
         self._announcer.sequence = max(self._announcer.sequence, sequence)
         self._announcer.shard_events = max(self._announcer.shard_events, sequence)
+        self._events_before = sequence
         for number, dataset in enumerate(self.datasets):
             books = self.books(number)
             books.events = max(books.events, sequence)
@@ -603,16 +630,22 @@ class Engine:
                 self._change(self.runners[name], monitor)
         self.spec = spec
 
-    def _add(self, spec: MonitorSpec, *, journal: bool = True) -> None:
-        covers = np.array([spec.covers(dataset.name) for dataset in self.datasets], dtype=np.bool_)
-        runner = _RUNNERS[type(spec.append)](self, spec, self.datasets, covers)
-        runner.reports_rejects = all(other.spec.topic != spec.topic for other in self.runners.values())
+    def _add(self, spec: MonitorSpec, *, journal: bool = True) -> Runner:
+        runner = _RUNNERS[type(spec.append)](self, spec, self.datasets, self._covers(spec))
         offset = self.next_offset(spec.topic)
         if offset is not None:
             runner.offset, runner.started = offset, True
         self.runners[spec.name] = runner
         if journal:
             self._journal_spec(runner.plan, f"m/{spec.name}")
+        for number, books in self._books.items():  # a monitor of this name may have run before
+            slot = books.slots.get(spec.name)
+            if slot is not None:
+                self._take_over(runner, number, slot)
+        return runner
+
+    def _covers(self, spec: MonitorSpec) -> NDArray[np.bool_]:
+        return np.array([spec.covers(dataset.name) for dataset in self.datasets], dtype=np.bool_)
 
     def _change(self, runner: Runner, spec: MonitorSpec) -> None:
         old = runner.spec
@@ -628,8 +661,22 @@ class Engine:
                     slot.plan = plan
                 runner.version[number] = kept.get(slot.plan.hash, len(runner.plans))
         runner.plans.append(plan)
+        self._cover(runner, self._covers(spec))
+        for number in np.flatnonzero(runner.status >= Status.PENDING).tolist():
+            runner.schedule(number, self.slot(runner, number))
         self._journal_spec(plan, f"m/{spec.name}")
         self._announcer.spec_changed(spec.name, "changed", plan.hash, fields)
+
+    def _cover(self, runner: Runner, covers: NDArray[np.bool_]) -> None:
+        """Let a monitor run on other datasets than before."""
+        for number in np.flatnonzero(runner.covers & ~covers).tolist():
+            runner.forget_pending(number)
+            if self.slot(runner, number).state is State.RUNNING:
+                self.end_run(runner, number, "removed")
+            runner.status[number] = Status.SKIP
+        for number in np.flatnonzero(covers & ~runner.covers).tolist():
+            runner.status[number] = self._status(self.slot(runner, number))
+        runner.covers, runner.covers_all = covers, bool(covers.all())
 
     def _remove(self, name: str) -> None:
         runner = self.runners[name]
@@ -657,8 +704,6 @@ def _refusals(old: MonitorSpec, new: MonitorSpec) -> list[Problem]:
     fields = [name for name, kind in reload_kind(old, new).items() if kind is Reload.NEVER]
     if type(old.append) is not type(new.append):
         fields.append("append")
-    if old.datasets != new.datasets:
-        fields.append("datasets")
     message = (
         "cannot change in a live monitor: its runs are tied to it. Declare a monitor of another name instead"
     )

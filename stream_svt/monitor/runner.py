@@ -67,8 +67,11 @@ class Host(Protocol):
         """End the open run of a dataset; sets its status."""
         ...
 
-    def top(self, runner: Runner, hit: Hit, clock_ms: int) -> None:
-        """Charge a top, release its alert, mute its series, and halt the run after its last one."""
+    def top(self, runner: Runner, hit: Hit, clock_ms: int) -> list[str]:
+        """Charge a top, release its alert, mute its series, and halt the run after its last one.
+
+        Returns the series whose mutes ended early to make room.
+        """
         ...
 
     def draw(self, plan: Plan, runner: Runner, tests: Tests, branch: int) -> Integers:
@@ -79,8 +82,8 @@ class Host(Protocol):
         """Return the slot of the monitor on a dataset."""
         ...
 
-    def reject(self, runner: Runner, offset: int, reason: str) -> None:
-        """Refuse a record."""
+    def reject(self, runner: Runner, batch: QueryBatch, row: int, reason: str) -> None:
+        """Refuse the record of a row."""
         ...
 
 
@@ -100,18 +103,21 @@ class Tests:
 class View:
     """A batch as one monitor sees it: from row ``start`` on, with the clock at each row.
 
-    ``eligible`` says which rows are queries for the monitor (None: all), ``markers`` which close a set of a
-    dataset it covers.
+    ``eligible`` says which rows are queries for the monitor (None: all), ``outside`` which would be but for their
+    dataset's period, ``markers`` which close a set of a dataset it covers; ``marked`` are their rows in order.
     """
 
     batch: QueryBatch
     start: int
     clock: Integers
     eligible: Mask | None
+    outside: Integers
     markers: dict[int, str]
+    marked: list[int]
 
 
 _NO_ROWS = np.zeros(0, dtype=np.int64)
+_NO_ROW = np.zeros(0, dtype=np.bool_)
 
 
 class Runner:
@@ -149,7 +155,6 @@ class Runner:
         self.clock_ms = 0
         self.started = False
         self.paused = 0
-        self.reports_rejects = False
         self.mutes: dict[int, dict[str, int]] = {}
         self.mute_filter = MuteFilter()
         self.tested = 0
@@ -194,9 +199,13 @@ class Runner:
         self.threshold_noise[dataset] = slot.threshold_noise
         self.salt_high[dataset] = slot.salt_high
         self.salt_low[dataset] = slot.salt_low
-        every = plan.spec.resample_every
-        self.deadline[dataset] = _NEVER if every is None else slot.started_ms + every
+        self.schedule(dataset, slot)
         self.status[dataset] = Status.TESTABLE if durable else Status.PENDING
+
+    def schedule(self, dataset: int, slot: Slot) -> None:
+        """Set when the open run of a dataset ends by schedule."""
+        every = self.spec.resample_every
+        self.deadline[dataset] = _NEVER if every is None else slot.started_ms + every
 
     def retire(self, dataset: int, status: Status) -> None:
         """Forget the secrets of a run that ended."""
@@ -273,19 +282,25 @@ class Runner:
         """Consume the batch from where the monitor stands; False where it is blocked before the end."""
         view = self._view(batch)
         at, size = view.start, len(batch)
-        self._open_waiting(view, at, size)  # all at once, so that one commit makes them durable
+        self._open_waiting(view, at, size, ahead=True)
         while True:
             stop = self._boundary(view, at)
-            at = self._tests(view, at, stop)
-            if at < stop or not self._happen(view, at):
-                self._stop_at(view, at)
+            reached = self._tests(view, at, stop)
+            if at < reached < stop:
+                at = reached  # cut short, to look again at what comes next
+                continue
+            if reached < stop or not self._happen(view, reached):
+                self._stop_at(view, reached)
                 return False
+            at = reached
             if at >= size:
                 break
             at += at in view.markers
+        self._refuse_outside(view, size)
         if size > view.start:
             self.clock_ms = int(view.clock[-1])
-        self.offset, self.row = batch.end, 0
+        if self.offset < batch.end:  # where monitors of a topic stand apart, a batch may lie behind this one
+            self.offset, self.row = batch.end, 0
         return True
 
     def _view(self, batch: QueryBatch) -> View:
@@ -299,43 +314,55 @@ class Runner:
         if start < len(batch):
             clock[start] = max(self.clock_ms, int(clock[start]))
             np.maximum.accumulate(clock[start:], out=clock[start:])
-        eligible = self._eligible(batch, start, clock)
+        eligible, outside = self._eligible(batch, start, clock)
         markers = {
             row: name
             for row, name in batch.markers.items()
-            if row >= start and self.covers[batch.dataset[row]]
+            if row >= start
+            and self.covers[batch.dataset[row]]
+            and batch.monitor.get(row, self.name) == self.name
         }
-        return View(batch, start, clock, eligible, markers)
+        return View(batch, start, clock, eligible, outside, markers, sorted(markers))
 
-    def _eligible(self, batch: QueryBatch, start: int, clock: Integers) -> Mask | None:
-        """Return which rows are queries for this monitor; None where all are."""
+    def _eligible(self, batch: QueryBatch, start: int, clock: Integers) -> tuple[Mask | None, Integers]:
+        """Return which rows are queries for this monitor (None: all), and which are but for their period."""
         if self.covers_all and not batch.markers and not batch.monitor and self.periods is None:
-            return None
+            return None, _NO_ROWS
         eligible: Mask = self.covers[batch.dataset]
         eligible[list(batch.markers)] = False
         for row, name in batch.monitor.items():
             if name != self.name:
                 eligible[row] = False
-        if self.periods is not None:
-            begins, ends = self.periods
-            inside = (clock >= begins[batch.dataset]) & (clock < ends[batch.dataset])
-            outside = np.flatnonzero(eligible & ~inside)
-            outside = outside[outside >= start]
-            self.skip("outside-period", len(outside))
-            if self.reports_rejects:
-                for row in outside.tolist():
-                    self.host.reject(self, int(batch.offset[row]), "outside-period")
-            eligible &= inside
-        return eligible
+        if self.periods is None:
+            return eligible, _NO_ROWS
+        begins, ends = self.periods
+        inside = (clock >= begins[batch.dataset]) & (clock < ends[batch.dataset])
+        outside = np.flatnonzero(eligible & ~inside)
+        return eligible & inside, outside[outside >= start]
+
+    def _refuse_outside(self, view: View, end: int) -> None:
+        """Count and refuse the rows before ``end`` that came outside their dataset's period."""
+        outside = view.outside[view.outside < end].tolist()
+        self.skip("outside-period", len(outside))
+        for row in outside:
+            self.host.reject(self, view.batch, row, "outside-period")
 
     def _stop_at(self, view: View, at: int) -> None:
         """Remember row ``at`` as the next one."""
+        self._refuse_outside(view, at)
         if at > view.start:
             self.clock_ms = int(view.clock[at - 1])
         self.offset, self.row = int(view.batch.offset[at]), int(view.batch.row[at])
 
-    def _open_waiting(self, view: View, first: int, last: int) -> None:
-        """Open runs for datasets that have a query in rows [first, last) and no run, in order of appearance."""
+    def _acts_on_queries_alone(self, dataset: int) -> bool:  # noqa: ARG002 - sweeps know better
+        """Whether nothing happens to a dataset before its next query, so that this may be prepared for."""
+        return True
+
+    def _open_waiting(self, view: View, first: int, last: int, *, ahead: bool = False) -> None:
+        """Open runs for datasets that have a query in rows [first, last) and no run, in order of appearance.
+
+        ``ahead`` of the tests this is done for a whole batch, so that one commit makes all of them durable.
+        """
         waiting = self.status[view.batch.dataset[first:last]] == Status.WAITING
         if view.eligible is not None:
             waiting &= view.eligible[first:last]
@@ -344,32 +371,41 @@ class Runner:
         rows = np.flatnonzero(waiting) + first
         _, appearance = np.unique(view.batch.dataset[rows], return_index=True)
         for row in rows[np.sort(appearance)].tolist():
-            self.host.open_run(self, int(view.batch.dataset[row]), int(view.clock[row]))
+            dataset = int(view.batch.dataset[row])
+            if not ahead or self._acts_on_queries_alone(dataset):
+                self.host.open_run(self, dataset, int(view.clock[row]))
 
     def _boundary(self, view: View, at: int) -> int:
         """Return the next row from ``at`` on before which something happens; the batch's size where nothing does."""
         due = self._resample_due(view, at)
-        return len(view.batch) if len(due) == 0 else at + int(due[0])
+        return at + int(due.argmax()) if due.any() else len(view.batch)
 
-    def _resample_due(self, view: View, at: int) -> Integers:
-        """Return the queries from ``at`` on (counted from it) that meet a run past its scheduled end."""
+    def _resample_due(self, view: View, at: int) -> Mask:
+        """Return which of the rows from ``at`` on are queries that meet a run past its scheduled end."""
         if self.spec.resample_every is None:
-            return _NO_ROWS
+            return _NO_ROW
         datasets = view.batch.dataset[at:]
-        due = (view.clock[at:] >= self.deadline[datasets]) & (self.status[datasets] == Status.TESTABLE)
+        due: Mask = (view.clock[at:] >= self.deadline[datasets]) & (self.status[datasets] == Status.TESTABLE)
         if view.eligible is not None:
             due &= view.eligible[at:]
-        return np.flatnonzero(due)
+        return due
 
     def _happen(self, view: View, at: int) -> bool:
-        """Carry out what happens before row ``at``; False where durable noise is needed first."""
+        """Carry out what happens before row ``at``; False where durable noise is needed first.
+
+        Where a run is due, so are those of other datasets whose next query comes too late for theirs: all are
+        opened now, each at the clock of its own query, for one commit to make them durable.
+        """
         due = self._resample_due(view, at)
-        if len(due) and due[0] == 0:
-            now = int(view.clock[at])
-            for dataset in np.unique(view.batch.dataset[at:][due]).tolist():
-                if self.deadline[dataset] <= now:
-                    self.host.end_run(self, dataset, "schedule")
-                    self.host.open_run(self, dataset, now)
+        if not due.any() or not due[0]:
+            return True
+        queries = np.arange(len(due)) if view.eligible is None else np.flatnonzero(view.eligible[at:])
+        _, first = np.unique(view.batch.dataset[at:][queries], return_index=True)
+        for row in np.sort(queries[first]).tolist():
+            dataset = int(view.batch.dataset[at + row])
+            if due[row] and (row == 0 or self._acts_on_queries_alone(dataset)):
+                self.host.end_run(self, dataset, "schedule")
+                self.host.open_run(self, dataset, int(view.clock[at + row]))
         return True
 
     # -- tests on arrival ------------------------------------------------------------------------------------
@@ -388,18 +424,18 @@ class Runner:
             datasets, status = datasets[: stop - at], status[: stop - at]
             eligible = None if eligible is None else eligible[: stop - at]
         live = status == Status.TESTABLE
-        if not live.all():
-            idle = ~live & self.covers[datasets]
-            live = live if eligible is None else live & eligible
-            self._count_idle(datasets[idle if eligible is None else idle & eligible])
-        elif eligible is not None:
+        if eligible is not None:
             live &= eligible
-        skips = [("muted", self._silence(view, at, live))] if len(self.mute_filter) else []
-        reached, tops = self._resolve(view, at, stop, live, skips)
-        live = live[: reached - at]
-        for reason, rows in skips:
-            self.skip(reason, int((rows < reached).sum()))
+        silent = np.zeros(len(live), dtype=np.bool_)
+        if len(self.mute_filter):
+            self._silence(view, at, live, silent)
+        reached, tops = self._resolve(view, at, stop, live, silent)
+        live, silent = live[: reached - at], silent[: reached - at]
         self.tested += int(live.sum())
+        self.skip("muted", int(silent.sum()))
+        if not live.all():
+            idle = ~live & ~silent & self.covers[datasets[: reached - at]]
+            self._count_idle(datasets[: reached - at][idle if eligible is None else idle & eligible[: reached - at]])
         self._tested(view, at, live, tops)
         return reached
 
@@ -411,29 +447,28 @@ class Runner:
         for dataset, count in zip(*np.unique(datasets, return_counts=True), strict=True):
             self.skip(self.host.slot(self, int(dataset)).state.value, int(count))
 
-    def _silence(self, view: View, at: int, live: Mask) -> Integers:
-        """Take the queries of muted series out of ``live``; return their rows."""
+    def _silence(self, view: View, at: int, live: Mask, silent: Mask) -> None:
+        """Move the queries of muted series from ``live`` to ``silent``."""
         if not view.batch.series:
-            return _NO_ROWS
+            return
         datasets, names, clock = view.batch.dataset, view.batch.series, view.clock
         last = at + len(live)
         hits = self.mute_filter.hits(datasets[at:last], _hashes(view.batch)[at:last])
         hits = hits[live[hits]] + at
-        rows = [
-            row
+        muted = [
+            row - at
             for row, dataset in zip(hits.tolist(), datasets[hits].tolist(), strict=True)
             if self.is_muted(dataset, names[row], int(clock[row]))
         ]
-        silent = np.array(rows, dtype=np.int64)
-        live[silent - at] = False
-        return silent
+        live[muted] = False
+        silent[muted] = True
 
     def _resolve(
-        self, view: View, at: int, stop: int, live: Mask, skips: list[tuple[str, Integers]]
+        self, view: View, at: int, stop: int, live: Mask, silent: Mask
     ) -> tuple[int, list[int]]:
         """Handle the tests of ``live`` that reached the threshold, in order; return the row reached and the tops.
 
-        Rows that an earlier top of the segment mutes or that meet an ended run leave ``live`` and go to ``skips``.
+        Rows that a top mutes leave ``live`` for ``silent``, those that meet an ended run leave both.
         """
         batch, tops = view.batch, list[int]()
         for rows, gaps, threshold in self._candidates(view, at, live):
@@ -458,8 +493,8 @@ class Runner:
                     query_id=batch.query_id[row],
                 )
                 tops.append(row)
-                self.host.top(self, hit, int(view.clock[row]))
-                stop = self._after_top(view, at, stop, row, hit, live, skips)
+                woken = self.host.top(self, hit, int(view.clock[row]))
+                stop = self._after_top(view, at, stop, row, hit, live, silent, woken)
         return stop, tops
 
     def _candidates(self, view: View, at: int, live: Mask) -> list[tuple[list[int], Integers, Integers]]:
@@ -547,9 +582,13 @@ class Runner:
         row: int,
         hit: Hit,
         live: Mask,
-        skips: list[tuple[str, Integers]],
+        silent: Mask,
+        woken: list[str],
     ) -> int:
-        """Take what a top changes for later rows out of ``live``; return where the segment ends now."""
+        """Take what a top changes for later rows out of ``live``; return where the segment ends now.
+
+        It ends where a new run may begin, or at a query of a series that is no longer muted.
+        """
         dataset = hit.dataset
         later = np.flatnonzero(view.batch.dataset[row + 1 : stop] == dataset) + row + 1
         if view.eligible is not None:
@@ -557,16 +596,17 @@ class Runner:
         if len(later) == 0:
             return stop
         if self.status[dataset] == Status.WAITING:
-            self.host.open_run(self, dataset, int(view.clock[later[0]]))
-        slot = self.host.slot(self, dataset)
-        if self.status[dataset] == Status.PENDING:
             return int(later[0])
-        reason = slot.state.value
-        if self.status[dataset] == Status.TESTABLE:
-            reason, later = "muted", self._muted_by(view, hit, later)
-        later = later[live[later - at]]
-        live[later - at] = False
-        skips.append((reason, later))
+        if self.status[dataset] == Status.SKIP:
+            live[later - at] = silent[later - at] = False
+            return stop
+        muted = self._muted_by(view, hit, later)
+        muted = muted[live[muted - at]]
+        live[muted - at] = False
+        silent[muted - at] = True
+        if woken:
+            names = view.batch.series
+            return next((k for k in later.tolist() if silent[k - at] and names[k] in woken), stop)
         return stop
 
     def _muted_by(self, view: View, hit: Hit, rows: Integers) -> Integers:

@@ -7,6 +7,9 @@ correction was tried. Which query is tested when depends on released outcomes an
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from heapq import heapify, heappop, heappush
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -29,13 +32,18 @@ from stream_svt.monitor.snapshot import PendingRecord
 
 
 class SweepRunner(Runner):
-    """A monitor with ``append: sweep``. ``sets`` holds the open sets by dataset, oldest first."""
+    """A monitor with ``append: sweep``.
+
+    ``sets`` holds the open sets by dataset, ``opened`` all of them as a heap of (clock at opening, dataset, set), in
+    which closed ones may still stand.
+    """
 
     def __init__(
         self, host: Host, spec: MonitorSpec, datasets: list[DatasetSpec], covers: NDArray[np.bool_]
     ) -> None:
         super().__init__(host, spec, datasets, covers)
         self.sets: dict[int, dict[str, OpenSet]] = {}
+        self.opened: list[tuple[int, int, str]] = []
         self.touched: dict[int, list[OpenSet]] = {}
         self.dropped: list[tuple[int, int]] = []
         self.next_record: dict[int, int] = {}
@@ -77,38 +85,45 @@ class SweepRunner(Runner):
             by_set.setdefault(record.set_id or "", []).append((number, record))
         self.sets[dataset] = {set_id: OpenSet.restore(own) for set_id, own in by_set.items()}
         self.next_record[dataset] = max(number for number, _ in decoded) + 1
+        self.opened += [(waiting.opened_ms, dataset, set_id) for set_id, waiting in self.sets[dataset].items()]
+        heapify(self.opened)
 
     # -- a batch ---------------------------------------------------------------------------------------------
 
     def _tested(self, view: View, at: int, live: Mask, tops: list[int]) -> None:
-        """Keep the bottoms of open sets, and count the tops found in them, in order of the rows."""
+        """Keep the bottoms of open sets and count the tops found in them; sets open in order of their rows."""
         names = view.batch.set_id
         rows = np.flatnonzero(live) + at
         if names is None or not len(rows):
             return
-        is_top = np.zeros(len(live), dtype=np.bool_)
-        is_top[[row - at for row in tops]] = True
-        for first, last in _stretches(view, rows, names):
-            stretch = rows[first:last]
-            name = names[int(stretch[0])]
-            if name is None:
-                continue
-            dataset = int(view.batch.dataset[stretch[0]])
-            found = is_top[stretch - at]
-            bottoms = stretch[~found]
-            waiting = self._open_set(dataset, name, int(view.clock[stretch[0]]))
+        found = set(tops)
+        members: dict[tuple[int, str], list[int]] = {}
+        for row, dataset in zip(rows.tolist(), view.batch.dataset[rows].tolist(), strict=True):
+            name = names[row]
+            if name is not None:
+                members.setdefault((dataset, name), []).append(row)
+        columns: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
+        everything = np.ones(len(live), dtype=np.bool_)
+        for (dataset, name), mine in members.items():
+            waiting = self._open_set(dataset, name, int(view.clock[mine[0]]))
+            bottoms = [row for row in mine if row not in found]
             room = 0 if waiting is None else self.rules.max_set_size - len(waiting)
-            kept = bottoms[:room]
+            kept = np.array(bottoms[: max(room, 0)], dtype=np.int64)
             self.skip("set-overflow", len(bottoms) - len(kept))
             if waiting is None:
                 continue
-            waiting.tops += int(found.sum())
+            waiting.tops += len(mine) - len(bottoms)
             self._touch(dataset, waiting)
             if len(kept):
-                mask = np.zeros(len(live), dtype=np.bool_)
-                mask[kept - at] = True
-                values, thresholds = self._on_grid(view.batch, self.plan_of(dataset), at, mask)
-                waiting.add(block_of(view, kept, values, np.broadcast_to(thresholds, len(kept)).copy()))
+                version = int(self.version[dataset])
+                if version not in columns:
+                    values, thresholds = self._on_grid(view.batch, self.plans[version], at, everything)
+                    columns[version] = values, np.broadcast_to(thresholds, len(live))
+                values, bars = columns[version]
+                waiting.add(block_of(view, kept, values[kept - at], bars[kept - at]))
+
+    def _acts_on_queries_alone(self, dataset: int) -> bool:
+        return not self.sets.get(dataset)
 
     def _open_set(self, dataset: int, name: str, clock_ms: int) -> OpenSet | None:
         """Return a set, opened if need be; None where no further set may open."""
@@ -116,6 +131,7 @@ class SweepRunner(Runner):
         waiting = sets.get(name)
         if waiting is None and len(sets) < self.rules.max_open_sets:
             waiting = sets[name] = OpenSet(name, clock_ms)
+            heappush(self.opened, (clock_ms, dataset, name))
         return waiting
 
     def _touch(self, dataset: int, waiting: OpenSet) -> None:
@@ -125,35 +141,38 @@ class SweepRunner(Runner):
             touched.append(waiting)
 
     def _boundary(self, view: View, at: int) -> int:
+        """Stop at markers and where a set closes by the clock, be it open already or opened from ``at`` on."""
         stop = super()._boundary(view, at)
-        marker = next((row for row in sorted(view.markers) if row >= at), stop)
-        stop = min(stop, marker)
-        closes = self._next_close()
-        if closes is not None:
-            stop = min(stop, at + int(np.searchsorted(view.clock[at:], closes)))
+        marker = bisect_left(view.marked, at)
+        if marker < len(view.marked):
+            stop = min(stop, view.marked[marker])
+        after = self.rules.close_after
+        if after is not None and at < len(view.batch):
+            oldest = self._oldest()
+            opened = int(view.clock[at]) if oldest is None else min(int(view.clock[at]), oldest[0])
+            stop = min(stop, at + int(np.searchsorted(view.clock[at:], opened + after)))
         return stop
 
-    def _next_close(self) -> int | None:
-        """Return the clock at which the next open set closes by itself."""
-        after = self.rules.close_after
-        if after is None:
-            return None
-        opened = [waiting.opened_ms for sets in self.sets.values() for waiting in sets.values()]
-        return min(opened) + after if opened else None
+    def _oldest(self) -> tuple[int, int, str] | None:
+        """Return the open set that was opened first; forget those before it that have closed."""
+        while self.opened:
+            opened_ms, dataset, name = self.opened[0]
+            waiting = self.sets.get(dataset, {}).get(name)
+            if waiting is not None and waiting.opened_ms == opened_ms:
+                return self.opened[0]
+            heappop(self.opened)
+        return None
 
     def _happen(self, view: View, at: int) -> bool:
         """Sweep the sets that close before row ``at``."""
         super()._happen(view, at)
         if at >= len(view.batch):
             return True
-        now = int(view.clock[at])
-        closes = self._next_close()
-        if closes is not None and closes <= now:
-            after = self.rules.close_after or 0
-            for dataset, sets in list(self.sets.items()):
-                for waiting in list(sets.values()):
-                    if waiting.opened_ms + after <= now and not self._sweep(dataset, waiting, now):
-                        return False
+        now, after = int(view.clock[at]), self.rules.close_after
+        while after is not None and (oldest := self._oldest()) is not None and oldest[0] + after <= now:
+            _, dataset, name = oldest
+            if not self._sweep(dataset, self.sets[dataset][name], now):
+                return False
         name = view.markers.get(at)
         if name is not None:
             dataset = int(view.batch.dataset[at])
@@ -229,18 +248,3 @@ class SweepRunner(Runner):
         touched = self.touched.get(dataset, [])
         self.touched[dataset] = [known for known in touched if known is not waiting]
         del self.sets[dataset][waiting.set_id]
-
-
-def _stretches(view: View, rows: NDArray[np.int64], names: list[str | None]) -> list[tuple[int, int]]:
-    """Return [first, last) of the stretches of ``rows`` that share dataset and set."""
-    if not len(rows):
-        return []
-    chosen = rows.tolist()
-    datasets = view.batch.dataset[rows].tolist()
-    starts = [0]
-    starts += [
-        k
-        for k in range(1, len(chosen))
-        if datasets[k] != datasets[k - 1] or names[chosen[k]] != names[chosen[k - 1]]
-    ]
-    return list(zip(starts, [*starts[1:], len(chosen)], strict=True))
