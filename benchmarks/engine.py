@@ -1,11 +1,11 @@
 """The engine on 100,000 datasets against one: queries a second, as a ratio.
 
-Two engines run the same two monitors (SVT with exponential noise, Adaptive SVT) over the same rows: the same
-offsets, values, series and tops, in batches of 20,000, one commit after each. Only the dataset of a row differs:
-one that takes all, or uniformly one of many. Every run is opened before the clock starts. One row in 10,000 is a
-top, of a series of its own, so that muting silences nothing on either side; a run's cutoff exceeds all tops of
-the measurement, so that no side waits for a new threshold to become durable more often than the other.
-Repetitions are interleaved and the figure is the median of their ratios.
+Two engines run the same two monitors (SVT with exponential noise, Adaptive SVT) over the same rows: the
+same offsets, values, series and tops, in batches of 20,000, one commit after each. Only the dataset of a
+row differs: one that takes all, or uniformly one of many. Every run is opened before the clock starts. One
+row in 10,000 is a top, of a series of its own, so that muting silences nothing on either side; a run's
+cutoff exceeds all tops of the measurement, so that no side waits for a new threshold to become durable more
+often than the other. Repetitions are interleaved and the figure is the median of their ratios.
 """
 
 from __future__ import annotations
@@ -76,7 +76,9 @@ class Side:
             values = rng.integers(0, LOW, size.rows)
             tops = rng.random(size.rows) < TOP_SHARE
             values[tops] = TOP
-            series = [f"s{number}" for number in rng.integers(0, SERIES, size.rows).tolist()]
+            series: list[str | None] = [
+                f"s{number}" for number in rng.integers(0, SERIES, size.rows).tolist()
+            ]
             for row in np.flatnonzero(tops).tolist():
                 series[row] = f"top-{start + row}"
             dataset = rng.integers(0, 2**31, size.rows) % self.datasets
@@ -115,7 +117,7 @@ def _batch(
     )
 
 
-def figures(size: Size = Size()) -> dict[str, float]:  # noqa: B008 - frozen
+def figures(size: Size = Size()) -> dict[str, float]:
     """Return `datasets_100k_vs_1`; the spread of the repetitions goes to standard error."""
     one, many = Side(1), Side(size.datasets)
     one.alerts = many.alerts = 0
@@ -140,7 +142,9 @@ def figures(size: Size = Size()) -> dict[str, float]:  # noqa: B008 - frozen
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(prog="benchmarks/run engine", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="benchmarks/run engine", description=(__doc__ or "").splitlines()[0]
+    )
     for name in Size.__slots__:
         parser.add_argument(f"--{name}", type=int, default=getattr(Size(), name))
     for name, figure in figures(Size(**vars(parser.parse_args(arguments)))).items():

@@ -1,16 +1,19 @@
-"""A worker reading JSON queries against a bare aiokafka loop, and against an idle Faust agent: messages a second.
+"""A worker on JSON queries against a bare aiokafka loop and an idle Faust agent: messages a second.
 
-One embedded broker, one query topic: 4 partitions, 64 datasets spread evenly, JSON queries with id, value and
-series, one in 10,000 a top. The worker runs in a process of its own, as a user starts it, with two monitors that
-test every query of every dataset (SVT with exponential noise, Adaptive SVT), keyed noise and sealed state; but for
-that the configuration is the default one. The peers read the same topic, each in a process of its own.
+One embedded broker, one query topic: 4 partitions, 64 datasets spread evenly, JSON queries with id, value
+and series, one in 10,000 a top. The worker runs in a process of its own, as a user starts it, with two
+monitors that test every query of every dataset (SVT with exponential noise, Adaptive SVT), keyed noise and
+sealed state; but for that the configuration is the default one. The peers read the same topic, each in a
+process of its own.
 
-The worker's rate is taken from its own commits, as its status page shows them: the offsets committed by all shards
-between a first look at which every shard has committed queries and a last one at which none is near its end, over
-the time from the earliest commit of the first look to the latest commit of the last. So starting, joining the group
-and the wait before a last, partial commit do not count, and no record does that is not committed.
+The worker's rate is taken from its own commits, as its status page shows them: the offsets committed by all
+shards between a first look at which every shard has committed queries and a last one at which none is near
+its end, over the time from the earliest commit of the first look to the latest commit of the last. So
+starting, joining the group and the wait before a last, partial commit do not count, and no record does that
+is not committed.
 
-Repetitions are interleaved; a figure is the median of their ratios. The agent is slow and reads the beginning only.
+Repetitions are interleaved; a figure is the median of their ratios. The agent is slow and reads the
+beginning only.
 """
 
 from __future__ import annotations

@@ -1,0 +1,102 @@
+"""From a query to its alert in a read_committed reader's hands: a worker's median against a bare relay's.
+
+One embedded broker. Queries that are certain tops are sent one at a time, the next 20 ms after the alert to
+the last one was read: light load. The worker is the one of the service benchmark (a process of its own, 4
+shards, sealed state) with one monitor. The relay of `benchmarks.peers` writes one state record in a
+transaction and one alert in the next, and does nothing else. Reader, sender, topics' partitions and the
+clients' tuning are the same on both sides. Both are up all the time and take turns; the figure is the
+median over the turns of the ratio of medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from aiokafka import ConsumerRecord
+
+from benchmarks import peers, service
+from stream_svt.monitor.released import EventType
+from stream_svt.service.embedded import EmbeddedKafka
+
+TOPIC = "tops"
+MONITOR = (
+    f"  - {{name: plain, topic: {TOPIC}, epsilon: 90, cutoff: 10000, sensitivity: 1, monotonic: true, "
+    f"expected_queries: 1000000, bounds: [0, 10000000], threshold: 1000000}}"
+)
+TOP = 9_000_000
+RELAY = ("relay.queries", "relay.state", "relay.alerts")
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much is measured: so many queries on either side in each turn."""
+
+    queries: int = 60
+    turns: int = 7
+
+
+def figures(size: Size = Size()) -> dict[str, float]:
+    """Return `p50_vs_bare_relay`; medians and the spread go to standard error."""
+    name = service.datasets(1)[0]
+    numbers = itertools.count()  # each query is of a series of its own, for an alert mutes its series
+    with EmbeddedKafka() as kafka:
+        servers = kafka.bootstrap_servers
+        for topic in (TOPIC, *RELAY):
+            asyncio.run(peers.create_topics(servers, [topic], service.PARTITIONS))
+        with (
+            service.worker(servers, [name], MONITOR) as worker,
+            peers.bare_relay(servers, *RELAY, partition=peers.home(name.encode(), service.PARTITIONS)),
+        ):
+            worker.await_running()
+
+            def median(queries: str, alerts: str, count: int = size.queries) -> float:
+                sending = peers.alert_latencies(
+                    servers,
+                    queries,
+                    alerts,
+                    query=lambda _: (name.encode(), _top(next(numbers))),
+                    is_alert=_is_alert,
+                    partitions=service.PARTITIONS,
+                    count=count,
+                )
+                return statistics.median(asyncio.run(sending))
+
+            for queries, alerts in ((TOPIC, worker.alerts), RELAY[::2]):
+                median(queries, alerts, 5)  # the first ones open the run and warm the broker up
+            ours, relay = [], []
+            for _ in range(size.turns):
+                relay.append(median(*RELAY[::2]))
+                ours.append(median(TOPIC, worker.alerts))
+                print(f"worker {1e3 * ours[-1]:.1f} ms, relay {1e3 * relay[-1]:.1f} ms", file=sys.stderr)
+    ratios = sorted(one / other for one, other in zip(ours, relay, strict=True))
+    print("ratios: " + " ".join(f"{ratio:.2f}" for ratio in ratios), file=sys.stderr)
+    return {"p50_vs_bare_relay": statistics.median(ratios)}
+
+
+def _top(number: int) -> bytes:
+    return b'{"id":"q%d","value":%d,"series":"s%d"}' % (number, TOP, number)
+
+
+def _is_alert(record: ConsumerRecord[bytes, bytes]) -> bool:
+    """Tell alerts from the service's lifecycle events; the relay's records are all alerts and hold zeros only."""
+    value = record.value or b""
+    return not any(value) or EventType.ALERT.value.encode() in value
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="benchmarks/run latency")
+    for name in Size.__slots__:
+        parser.add_argument(f"--{name}", type=int, default=getattr(Size(), name))
+    for name, figure in figures(Size(**vars(parser.parse_args(arguments)))).items():
+        print(f"latency.{name} {figure:.3f}")
+
+
+if __name__ == "__main__":
+    main()
