@@ -31,7 +31,7 @@ alerts = app.topic(os.environ["ALERTS"], value_serializer="raw")
 seen: OrderedDict[str, None] = OrderedDict()
 
 
-@app.agent(alerts)
+@app.agent(alerts)  # type: ignore[untyped-decorator]  # faust is taken as Any
 async def page_somebody(records: StreamT[bytes]) -> None:
     """Print each alert once."""
     async for record in records:
