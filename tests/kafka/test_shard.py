@@ -44,7 +44,7 @@ async def test_rejects_name_the_reason_and_processing_goes_on(scene: Scene) -> N
 
 
 async def test_a_raised_budget_and_a_malformed_command_both_get_an_answer(scene: Scene) -> None:
-    await scene.start()
+    worker = await scene.start()
     await scene.command("raise-budget", "a", limit="9")
     await scene.producer.send_and_wait(f"{scene.application}.control", b"{", key=b"a")
     await asyncio.sleep(1.0)
@@ -53,6 +53,9 @@ async def test_a_raised_budget_and_a_malformed_command_both_get_an_answer(scene:
     assert EventType.COMMAND_REPLY in kinds
     (reject,) = await scene.read("rejects")
     assert b"command is not JSON" in reject.value
+    again = await _restarted(scene, worker)
+    (view,) = [view for status in again.statuses() for name, view in status.views.items() if name == "a"]
+    assert view.limit == 9
 
 
 async def test_a_paused_monitor_skips_nothing(scene: Scene) -> None:
@@ -96,6 +99,17 @@ async def test_a_reload_that_drops_a_dataset_is_refused(scene: Scene) -> None:
     with pytest.raises(ConfigError, match="never dropped"):
         worker.reload(scene.config(datasets="a, b"))
     assert worker.ready
+
+
+async def test_a_limit_changed_in_the_file_is_refused_with_the_command_to_run(scene: Scene) -> None:
+    worker = await scene.start()
+    await scene.send("a", LOW)
+    await scene.settled(worker, 1)
+    await scene.stop(worker)
+    worker = await scene.start(scene.config(limit=5), ready=False)
+    await until(lambda: not worker.alive)
+    assert worker.failed is not None
+    assert "raise-budget" in str(worker.failed.exception())
 
 
 async def test_deleted_records_are_loud_and_wait_for_the_operator(scene: Scene) -> None:

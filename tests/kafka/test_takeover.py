@@ -206,6 +206,10 @@ async def test_a_stopped_worker_leaves_nothing_to_repeat_and_exits_with_zero(sce
     await scene.send("a", HIGH)
     await asyncio.sleep(0.5)
     await asyncio.to_thread(_check_pages, "http://127.0.0.1:6398")
+    path.write_text(path.read_text().replace("threshold: 5000", "threshold: 700"))
+    process.send_signal(signal.SIGHUP)
+    await asyncio.to_thread(_await_line, process.stderr, "event=reloaded")
+    await asyncio.to_thread(_await_line, process.stderr, "shard_replayed")
     process.send_signal(signal.SIGTERM)
     _, said = await asyncio.to_thread(process.communicate, timeout=20)
     assert process.returncode == 0, said

@@ -1,0 +1,132 @@
+"""What the client's errors mean to an operator, and that nothing of ours waits for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import aiokafka.producer.sender
+import pytest
+from aiokafka.errors import (
+    GroupAuthorizationFailedError,
+    KafkaConnectionError,
+    MessageSizeTooLargeError,
+    OutOfOrderSequenceNumber,
+    ProducerFenced,
+    TopicAuthorizationFailedError,
+    TransactionalIdAuthorizationFailed,
+)
+
+from stream_svt.errors import BrokerError, MisuseError
+from stream_svt.service import kafka
+from stream_svt.service.kafka import (
+    BrokerUnavailable,
+    Cluster,
+    Fenced,
+    deadline,
+    discard_producer,
+    explain,
+    tune,
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "said"),
+    [
+        (ProducerFenced(), Fenced, "transactional id"),
+        (TimeoutError(), BrokerUnavailable, "no answer"),
+        (OutOfOrderSequenceNumber(), BrokerUnavailable, "OutOfOrderSequenceNumber"),
+        (TopicAuthorizationFailedError("t"), BrokerError, "operation WRITE on resource TOPIC 't'"),
+        (TopicAuthorizationFailedError({"t"}), BrokerError, "operation WRITE on resource TOPIC 't'"),
+        (GroupAuthorizationFailedError("g"), BrokerError, "operation READ on resource GROUP 'g'"),
+        (TransactionalIdAuthorizationFailed("x-1"), BrokerError, "WRITE on resource TRANSACTIONAL_ID 'x-1'"),
+        (MessageSizeTooLargeError(), BrokerError, "max.message.bytes"),
+    ],
+)
+def test_errors_are_sorted_by_what_helps(error: Exception, kind: type[BrokerError], said: str) -> None:
+    meaning = explain(error, "doing this", "WRITE")
+    assert type(meaning) is kind
+    assert str(meaning).startswith("doing this: ")
+    assert said in str(meaning)
+
+
+def test_only_what_can_succeed_later_is_retriable() -> None:
+    assert BrokerUnavailable.retriable
+    assert Fenced.retriable
+    assert not BrokerError.retriable
+
+
+@pytest.mark.parametrize(
+    ("logged", "kind", "said"),
+    [
+        ("[SSL: CERTIFICATE_VERIFY_FAILED] self-signed certificate", BrokerError, "kafka.ca_file"),
+        ("[Error 58] SaslAuthenticationFailed: Invalid credentials", BrokerError, "password file"),
+        ("[Errno 111] Connect call failed", BrokerUnavailable, "Errno 111"),
+    ],
+)
+def test_the_cause_of_a_failed_connection_comes_from_the_clients_log(
+    logged: str, kind: type, said: str
+) -> None:
+    tune()
+    logging.getLogger("aiokafka.client").error('Unable connect to "%s:%s": %s', "broker", 9092, logged)
+    meaning = explain(KafkaConnectionError("Unable to bootstrap"), "starting")
+    assert type(meaning) is kind
+    assert said in str(meaning)
+
+
+def test_a_cause_is_told_once() -> None:
+    tune()
+    logging.getLogger("aiokafka.client").error(
+        'Unable connect to "%s:%s": %s', "broker", 9092, "CERTIFICATE_VERIFY_FAILED"
+    )
+    explain(KafkaConnectionError("x"), "starting")
+    assert isinstance(explain(KafkaConnectionError("x"), "starting"), BrokerUnavailable)
+
+
+def test_a_client_without_the_tuned_attribute_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(aiokafka.producer.sender, "BACKOFF_OVERRIDE")
+    with pytest.raises(MisuseError, match="BACKOFF_OVERRIDE"):
+        tune()
+
+
+async def test_a_call_that_does_not_return_ends_at_its_deadline() -> None:
+    with pytest.raises(BrokerUnavailable, match="asking: no answer"):
+        async with deadline(0.01, "asking"):
+            await asyncio.sleep(10)
+
+
+async def test_discarding_a_producer_that_hangs_ends_its_task_and_its_connections(monkeypatch) -> None:
+    monkeypatch.setattr(kafka, "DISCARD_DEADLINE", 0.05)
+
+    class Client:
+        closed = False
+
+        async def close(self) -> None:
+            self.closed = True
+
+    class Sender:
+        def __init__(self) -> None:
+            self.sender_task = asyncio.create_task(asyncio.sleep(100))
+
+    class Producer:
+        def __init__(self) -> None:
+            self.client = Client()
+            self._sender = Sender()
+
+        async def stop(self) -> None:
+            await asyncio.sleep(100)
+
+    producer = Producer()
+    await asyncio.wait_for(discard_producer(producer), 2)
+    assert producer.client.closed
+    await asyncio.sleep(0)
+    assert producer._sender.sender_task.cancelled()
+
+
+def test_credentials_stay_out_of_the_representation() -> None:
+    assert "secret" not in repr(Cluster({"sasl_plain_password": "secret"}))
+
+
+def test_a_transaction_is_given_up_before_the_broker_would() -> None:
+    for seconds in (12.0, 15.0, 900.0):
+        assert Cluster({}, transaction_timeout=seconds).commit_deadline < seconds

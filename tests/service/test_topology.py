@@ -1,0 +1,76 @@
+"""Topics that would break a promise are refused before anything runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from stream_svt.service.config import Config, parse_config
+from stream_svt.service.topology import Topology, problems, wanted_topics
+
+SPEC = """
+application: shop
+topics: {partitions: 2}
+datasets: [{names: [a], limit: {epsilon: 4}, unit: one basket}]
+monitors:
+  - {name: hot, topic: counts, epsilon: 1, cutoff: 3, sensitivity: 1, bounds: [0, 9], threshold: 5,
+  correction: none%s}
+"""
+GOOD = {
+    "shop.state": {"cleanup.policy": "compact"},
+    "counts": {"message.timestamp.type": "CreateTime", "retention.ms": "1000"},
+}
+
+
+def config(extra: str = "") -> Config:
+    return parse_config(SPEC % extra)
+
+
+def found(wanted: Config, *, settings: dict | None = None, **partitions: int) -> list[str]:
+    counts = dict.fromkeys(wanted_topics(wanted), 2) | {
+        name.replace("_", "."): n for name, n in partitions.items()
+    }
+    topology = Topology(
+        "c", {name: n for name, n in counts.items() if n}, GOOD if settings is None else settings
+    )
+    return [str(problem) for problem in problems(wanted, topology)]
+
+
+def test_topics_that_fit_are_accepted() -> None:
+    assert found(config()) == []
+
+
+def test_settings_that_may_not_be_seen_are_not_guessed() -> None:
+    assert found(config(", mute: 10m"), settings={}) == []
+
+
+def test_every_wrong_count_and_missing_topic_is_named() -> None:
+    said = found(config(), counts=3, shop_rejects=0)
+    assert len(said) == 2
+    assert "topic 'counts' has 3 partitions, topics.partitions says 2" in said[0]
+    assert "'shop.rejects' does not exist" in said[1]
+    assert "--create-topics" in said[1]
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact,delete"])
+def test_state_that_retention_could_delete_is_refused(policy: str) -> None:
+    (said,) = found(config(), settings={"shop.state": {"cleanup.policy": policy}})
+    assert "retention would delete the ledger" in said
+
+
+@pytest.mark.parametrize("topic", ["shop.alerts", "shop.rejects", "shop.control"])
+def test_logs_that_compaction_would_thin_are_refused(topic: str) -> None:
+    (said,) = found(config(), settings=GOOD | {topic: {"cleanup.policy": "compact"}})
+    assert topic in said
+
+
+def test_durations_need_the_brokers_clock() -> None:
+    (said,) = found(config(", mute: 10m"))
+    assert "expected LogAppendTime" in said
+
+
+def test_a_retry_lifetime_beyond_retention_is_refused() -> None:
+    good = GOOD | {"counts": {"message.timestamp.type": "LogAppendTime", "retention.ms": "1000"}}
+    (said,) = found(config(", append: {retry: {lifetime: 10m}}"), settings=good)
+    assert "600000 ms is longer than topic 'counts' keeps records" in said
+    unlimited = GOOD | {"counts": {"message.timestamp.type": "LogAppendTime", "retention.ms": "-1"}}
+    assert found(config(", append: {retry: {lifetime: 10m}}"), settings=unlimited) == []
