@@ -205,8 +205,9 @@ class Engine:
         return plans
 
     def _load_dataset(self, name: str, data: bytes, plans: dict[str, Plan], stale: set[str]) -> None:
-        """Take over a dataset. Runs under ``stale`` hashes are closed at full price: this release would not
-        recompute their noise.
+        """Take over a dataset.
+
+        Runs under ``stale`` hashes are closed at full price: this release would not recompute their noise.
         """
         if name not in self.number:
             message = (
@@ -476,8 +477,9 @@ class Engine:
         runner.retire(number, self._status(slot))
 
     def apply(self, command: Command) -> None:
-        """Carry out a command at a barrier and reply to it in the next commit's events; never raises for one
-        that cannot be carried out.
+        """Carry out a command at a barrier and reply to it in the next commit's events.
+
+        Never raises for one that cannot be carried out.
         """
         operations.apply(self, command)
 

@@ -269,7 +269,12 @@ class Runner:
         """Return (dataset, record number, record or None) for what changed since the last save."""
         return []
 
-    def restore_pending(self, dataset: int, records: list[tuple[int, bytes]], key: str) -> None:
+    def restore_pending(
+        self,
+        dataset: int,
+        records: list[tuple[int, bytes]],  # noqa: ARG002 - there should be none
+        key: str,
+    ) -> None:
         """Take back what waited on a dataset."""
         message = (
             f"state records {key}/* of dataset {dataset} belong to a monitor with append; this one has none"

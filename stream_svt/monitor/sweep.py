@@ -173,10 +173,10 @@ class SweepRunner(Runner):
             _, dataset, name = oldest
             if not self._sweep(dataset, self.sets[dataset][name], now):
                 return False
-        name = view.markers.get(at)
-        if name is not None:
+        marked = view.markers.get(at)
+        if marked is not None:
             dataset = int(view.batch.dataset[at])
-            closing = self.sets.get(dataset, {}).get(name)
+            closing = self.sets.get(dataset, {}).get(marked)
             if closing is not None:
                 return self._sweep(dataset, closing, now)
         return True

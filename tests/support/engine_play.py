@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from fractions import Fraction
 
 import numpy as np
 
@@ -31,13 +32,12 @@ class Query:
     set_id: str | None = None
     closes: bool = False
     time_ms: int = 0
-    threshold: int | None = None
+    threshold: int | Fraction | None = None
+    monitor: str | None = None
 
 
 def batch_of(topic: str, queries: Sequence[Query], first: int, last: int) -> QueryBatch:
     """Return queries [first, last) of a topic as a batch; a query's index is its offset."""
-    from fractions import Fraction
-
     part = queries[first:last]
     whole = [q.value if isinstance(q.value, int) else 0 for q in part]
     return QueryBatch(
@@ -53,6 +53,7 @@ def batch_of(topic: str, queries: Sequence[Query], first: int, last: int) -> Que
         series=[q.series for q in part],
         set_id=[q.set_id for q in part],
         threshold={k: Fraction(q.threshold) for k, q in enumerate(part) if q.threshold is not None},
+        monitor={k: q.monitor for k, q in enumerate(part) if q.monitor is not None},
         markers={k: q.set_id or "" for k, q in enumerate(part) if q.closes},
         query_id=[f"q{first + k}" for k in range(len(part))],
     )

@@ -1,0 +1,121 @@
+"""Writes what is generated from the code: docs/state-machine.md, and the snapshots of the present state format.
+
+Run ``python -m tests.golden.regenerate``. A folder of snapshots is never written again once its format has been
+released: a new format gets a new folder, and the old ones must still load and play on to the same transcript.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from stream_svt.monitor.life_cycle import TRANSITIONS, Signal, State
+from stream_svt.monitor.snapshot import VERSION
+from stream_svt.monitor.spec import ApplicationSpec
+from tests.support.engine_play import Play, Query
+from tests.support.monitor_forms import FORMS, TOPIC, spec_of, stream, transcript
+
+HERE = Path(__file__).parent
+STATE_MACHINE = HERE.parent.parent / "docs" / "state-machine.md"
+CUT = 600
+"""Snapshots are taken at this query of the stream; the rest is played from them."""
+
+_MEANING = {
+    Signal.ADMITTED: "the ledger reserved a run; its threshold is charged and its noise drawn",
+    Signal.REFUSED: "the ledger cannot pay even a shortened run",
+    Signal.TOP: "a query reached the noisy threshold; the run can pay another",
+    Signal.LAST_TOP: "a query reached the noisy threshold; the run cannot pay another",
+    Signal.ENDED: "the run ended early: on schedule, by `resample`, or with its monitor",
+    Signal.CLOSED: "an operator's `close`",
+    Signal.BUDGET_RAISED: "an operator's `raise-budget`",
+}
+
+
+def state_machine() -> str:
+    """Return the page that shows the life cycle of a monitor on one dataset."""
+    lines = [
+        "# Life of a monitor on one dataset",
+        "",
+        "Written by `python -m tests.golden.regenerate` from `stream_svt/monitor/life_cycle.py`; a test compares.",
+        "",
+        "```mermaid",
+        "stateDiagram-v2",
+        "    [*] --> idle",
+        *(
+            f"    {state} --> {to}: {signal}"
+            for (state, signal), to in TRANSITIONS.items()
+            if to is not state or signal is Signal.TOP
+        ),
+        "```",
+        "",
+        "| signal | meaning | " + " | ".join(f"from {state}" for state in State) + " |",
+        "|---|---|" + "---|" * len(State),
+    ]
+    for signal in Signal:
+        cells = [TRANSITIONS.get((state, signal)) for state in State]
+        row = " | ".join("refused" if to is None else to.value for to in cells)
+        lines.append(f"| {signal} | {_MEANING[signal]} | {row} |")
+    lines += [
+        "",
+        "A signal that a state refuses is a fault of the program: it raises and changes nothing. The state follows",
+        "from released outcomes and commands alone, so it is public. *Paused* is no state: it stops consumption,",
+        "skips nothing and may be combined with any of them.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def golden_spec() -> ApplicationSpec:
+    """Return the application whose state is pinned: one monitor of each form of append."""
+    forms = [FORMS[name] for name in ("adaptive", "sweep", "retry")]
+    return spec_of(*forms, datasets="{names: [a, b, c], limit: 30, unit: one basket}")
+
+
+def golden_stream() -> list[Query]:
+    """Return the queries that are played to a snapshot and on from it."""
+    return stream(23, 1000, monitors=["m0", "m1", "m2"])
+
+
+def snapshot(play: Play) -> dict[str, Any]:
+    """Return the stored state of a play as JSON-like content."""
+    records = {key.decode(): data.hex() for key, data in sorted(play.records.items())}
+    return {"progress": (play.progress or b"").hex(), "records": records}
+
+
+def restored(content: Mapping[str, Any]) -> Play:
+    """Return a play that goes on from a snapshot."""
+    play = Play(golden_spec())
+    play.records = {key.encode(): bytes.fromhex(data) for key, data in content["records"].items()}
+    play.progress = bytes.fromhex(content["progress"])
+    play.crash()
+    return play
+
+
+def rest_of(play: Play) -> list[str]:
+    """Play to the end of the stream; return what is released from here on, a line for each event."""
+    released = Play(play.spec)
+    released.events = play.play(TOPIC, golden_stream())
+    return [
+        f"{dataset}/{monitor}: {line}"
+        for (dataset, monitor), lines in sorted(transcript(released).items())
+        for line in lines
+    ]
+
+
+def main() -> None:
+    """Write everything that is generated."""
+    STATE_MACHINE.write_text(state_machine(), encoding="utf-8")
+    play = Play(golden_spec())
+    play.feed(TOPIC, golden_stream(), CUT)
+    play.commit()
+    folder = HERE / f"v{VERSION}"
+    folder.mkdir(exist_ok=True)
+    content = snapshot(play)
+    (folder / "state.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    (folder / "rest.txt").write_text("\n".join(rest_of(restored(content))) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,214 @@
+"""Threshold noise: one draw a run, durable before its first comparison, overwritten after its last."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from stream_svt.mechanisms.sparse_vector import SparseVector
+from stream_svt.monitor.books import Slot
+from stream_svt.monitor.engine import Commit
+from stream_svt.monitor.pending import Block, OpenSet, RetryQueue, Waiting
+from stream_svt.monitor.released import EventType
+from stream_svt.monitor.snapshot import DatasetRecord, from_bytes
+from tests.support.engine_play import Play, Query, batch_of
+from tests.support.monitor_forms import FORMS, TOPIC, interrupted, spec_of, stream
+
+
+class Entropy:
+    """Random bytes from a seed, counted by how many were asked for."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.salts: list[bytes] = []
+
+    def __call__(self, count: int) -> bytes:
+        drawn = self.rng.randbytes(count)
+        if count == 16:
+            self.salts.append(drawn)
+        return drawn
+
+
+def _stored(play: Play) -> dict[str, DatasetRecord]:
+    return {
+        key.decode()[2:]: from_bytes(DatasetRecord, data, key=key.decode())
+        for key, data in play.records.items()
+        if key.startswith(b"d/")
+    }
+
+
+@pytest.mark.parametrize("form", ["plain", "sweep", "retry", "resampled"])
+def test_a_run_draws_its_noise_once(form):
+    entropy = Entropy(1)
+    play = Play(spec_of(FORMS[form]), entropy=entropy)
+    play.play(TOPIC, stream(3, 1500))
+    started = [event for event in play.events if event.type is EventType.RUN_STARTED]
+    assert len(started) > 5
+    assert len(entropy.salts) == len(set(entropy.salts)) == len(started)
+    assert len({(e.data.dataset, e.data.run) for e in started}) == len(started)
+
+
+@pytest.mark.parametrize("form", ["plain", "sweep", "retry", "resampled", "sweep by clock"])
+def test_no_run_is_compared_before_its_record_is_in_the_store(form, monkeypatch):
+    play = Play(spec_of(FORMS[form], FORMS["adaptive"]), entropy=Entropy(2))
+    runs: set[tuple[int, int]] = set()
+    reached = SparseVector.branch_gaps
+
+    def spy(self, values, thresholds, rho, attempt, draw):
+        durable = {s.threshold_noise for r in _stored(play).values() for s in r.slots.values() if s.state == "running"}
+        assert set(np.unique(rho).tolist()) <= durable, "a threshold was compared before it was durable"
+        runs.update((int(noise), 0) for noise in np.unique(rho))
+        return reached(self, values, thresholds, rho, attempt, draw)
+
+    monkeypatch.setattr(SparseVector, "branch_gaps", spy)
+    queries = stream(3, 900)
+    rng = random.Random(5)
+    while (at := play.engine.next_offset(TOPIC)) < len(queries):
+        play.feed(TOPIC, queries, min(len(queries), at + rng.randrange(1, 200)))
+        if rng.random() < 0.4:
+            play.commit()
+        elif rng.random() < 0.4:
+            play.crash()
+    assert len(runs) > 3
+
+
+def test_the_noise_of_a_crashed_opening_was_never_compared_and_is_drawn_anew(monkeypatch):
+    entropy = Entropy(3)
+    play = Play(spec_of(FORMS["plain"]), entropy=entropy)
+    compared = []
+    monkeypatch.setattr(SparseVector, "branch_gaps", lambda *a, **k: compared.append(a))
+    for _ in range(5):
+        batch = batch_of(TOPIC, [Query(0, 0), Query(1, 0)], 0, 2)
+        step = play.engine.step(batch)
+        assert step.durable_first
+        assert not step.done
+        assert play.engine.step(batch) == step, "stepping again without a commit must not help"
+        play.crash()
+    assert not compared
+    assert len(set(entropy.salts)) == 10
+
+
+def test_secrets_of_a_run_are_overwritten_in_the_store_and_in_memory_when_it_ends():
+    play = Play(spec_of(FORMS["plain"], datasets="{names: [a, b], limit: 2, unit: one basket}"), entropy=Entropy(4))
+    for last in range(40, 801, 40):
+        play.feed(TOPIC, stream(3, 800, datasets=2), last)
+        play.commit()
+        for name, record in _stored(play).items():
+            slot = record.slots["m0"]
+            runner, number = play.engine.runners["m0"], play.engine.number[name]
+            secrets = (slot.threshold_noise, slot.salt_high, slot.salt_low)
+            held = (runner.threshold_noise[number], runner.salt_high[number], runner.salt_low[number])
+            assert secrets == tuple(int(secret) for secret in held)
+            if slot.state == "running":
+                assert all(secrets[1:])
+            else:
+                assert not any(secrets)
+    assert {record.slots["m0"].state for record in _stored(play).values()} == {"exhausted"}
+
+
+def test_a_run_keeps_its_noise_across_crashes_and_batches():
+    play = Play(spec_of(FORMS["never muted"]), entropy=Entropy(5))
+    noise: dict[tuple[str, int], set[tuple[int, int]]] = {}
+    queries = stream(3, 900)
+    rng = random.Random(6)
+    while (at := play.engine.next_offset(TOPIC)) < len(queries):
+        play.feed(TOPIC, queries, min(len(queries), at + rng.randrange(1, 60)))
+        play.commit()
+        for name, record in _stored(play).items():
+            slot = record.slots["m0"]
+            if slot.state == "running":
+                noise.setdefault((name, slot.run), set()).add((slot.threshold_noise, slot.salt_high))
+        play.crash()
+    assert len(noise) > 6
+    assert all(len(seen) == 1 for seen in noise.values())
+
+
+def test_two_monitors_on_one_query_share_no_noise():
+    """With shared bits two equal monitors would report the same queries with the same gaps."""
+    form = FORMS["never muted"]
+    play = Play(spec_of(form, form, datasets="{name: a, limit: 500, unit: one basket}"), entropy=Entropy(7))
+    play.play(TOPIC, [Query(0, 500 + k % 60) for k in range(4000)])
+    drawn: dict[str, dict[int, float]] = {"m0": {}, "m1": {}}
+    for event in play.events:
+        if event.type is EventType.ALERT:
+            drawn[event.data.monitor][event.data.position.offset] = event.data.gap
+    both = drawn["m0"].keys() & drawn["m1"].keys()
+    assert min(len(gaps) for gaps in drawn.values()) > 300
+    assert len(both) > 20
+    assert sum(drawn["m0"][k] == drawn["m1"][k] for k in both) < len(both) / 4
+
+
+def test_attempts_and_branches_of_one_query_share_no_noise(monkeypatch):
+    play = Play(spec_of(FORMS["sweep adaptive"]), entropy=Entropy(8))
+    seen: Counter[tuple[int, ...]] = Counter()
+    sampler = play.engine._sampler
+    draw = sampler.draw
+
+    def spy(noise, rate, *, salt, offset, row, attempt, branch, value):
+        attempts = np.broadcast_to(attempt, len(offset))
+        for k in range(len(offset)):
+            seen[int(salt[0][k]), int(offset[k]), 0, int(attempts[k]), branch] += 1
+        return draw(noise, rate, salt=salt, offset=offset, row=row, attempt=attempt, branch=branch, value=value)
+
+    monkeypatch.setattr(sampler, "draw", spy)
+    play.play(TOPIC, stream(3, 400))
+    assert {identity[3] for identity in seen} > set(range(5))
+    assert {identity[4] for identity in seen} == {0, 1}
+
+
+def test_a_retried_series_never_meets_the_same_identity_twice_in_a_run(monkeypatch):
+    play = Play(spec_of(FORMS["retry"]), entropy=Entropy(9))
+    seen: dict[tuple[int, ...], int] = {}
+    sampler = play.engine._sampler
+    draw = sampler.draw
+
+    def spy(noise, rate, *, salt, offset, row, attempt, branch, value):
+        if isinstance(attempt, np.ndarray):
+            for k in range(len(offset)):
+                identity = int(salt[0][k]), int(offset[k]), int(attempt[k]), branch
+                assert identity not in seen, "one identity was tested twice"
+                seen[identity] = int(value[k])
+        return draw(noise, rate, salt=salt, offset=offset, row=row, attempt=attempt, branch=branch, value=value)
+
+    monkeypatch.setattr(sampler, "draw", spy)
+    play.play(TOPIC, stream(3, 1200))
+    assert len(seen) > 100
+
+
+def test_a_commit_that_was_taken_before_a_run_was_opened_does_not_make_it_testable():
+    """A command may close a run and the next query open another while a transaction is under way."""
+    play = Play(spec_of(FORMS["plain"]), entropy=Entropy(10))
+    play.engine.step(batch_of(TOPIC, [Query(0, 0)], 0, 1))
+    play.engine.take_commit()
+    runner = play.engine.runners["m0"]
+    play.engine.reopen(runner, 0)
+    play.engine.step(batch_of(TOPIC, [Query(0, 0)], 0, 1))
+    play.engine.committed()
+    assert play.engine.step(batch_of(TOPIC, [Query(0, 0)], 0, 1)).durable_first
+
+
+def test_a_crash_between_opening_and_commit_costs_nothing():
+    spec = spec_of(FORMS["plain"])
+    play = interrupted(spec, stream(3, 500), random.Random(0).randrange)
+    before = {view.dataset: view.spent for view in play.engine.views()}
+    play.engine.step(batch_of(TOPIC, [Query(k % 3, 10**6) for k in range(600)], 500, 600))
+    play.crash()
+    assert {view.dataset: view.spent for view in play.engine.views()} == before
+
+
+def test_nothing_secret_shows_when_something_is_printed():
+    numbers = np.array([123456789])
+    block = Block(numbers, numbers, numbers, numbers, ["x"], ["q"])
+    waiting = Waiting(1, 0, 123456789, 1, 0, 0, 0, "x", "q")
+    slot = Slot(threshold_noise=123456789, salt_high=123456789, salt_low=123456789)
+    batch = batch_of(TOPIC, [Query(0, 123456789)], 0, 1)
+    commit = Commit(records={b"d/a": b"123456789"}, progress=b"123456789")
+    things = [block, OpenSet("s", 0, blocks=[block]), waiting, RetryQueue(places={"x": waiting}), slot, batch, commit]
+    play = Play(spec_of(FORMS["plain"]), entropy=Entropy(1))
+    play.play(TOPIC, [Query(0, 123456789)])
+    things += [play.engine, play.engine.runners["m0"], play.engine.books(0), play.engine._sampler]
+    for thing in things:
+        assert "123456789" not in repr(thing), type(thing)

@@ -1,0 +1,251 @@
+"""Commands: each does what it says and is acknowledged, or is refused with the reason and changes nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from stream_svt.monitor.commands import Action, Command
+from stream_svt.monitor.life_cycle import State
+from stream_svt.monitor.released import EventType, ReleasedEvent
+from tests.support.engine_play import Play, Query
+from tests.support.monitor_forms import FORMS, TOPIC, assert_books_balance, spec_of, standing, stream
+
+_LIMIT = "{names: [a, b], limit: 3, unit: one basket}"
+
+
+def _play(*forms: str, queries: int = 30, datasets: str = _LIMIT) -> Play:
+    play = Play(spec_of(*(forms or (FORMS["never muted"],)), datasets=datasets))
+    play.play(TOPIC, [Query(k % 2, 0) for k in range(queries)])
+    return play
+
+
+def _more(play: Play, *values: int, dataset: int = 0, time_ms: int = 0) -> None:
+    at = play.engine.next_offset(TOPIC)
+    queries = [Query(dataset, 0)] * at + [Query(dataset, value, time_ms=time_ms) for value in values]
+    play.play(TOPIC, queries)
+
+
+def _command(play: Play, action: str, dataset: str = "a", **fields: str) -> ReleasedEvent:
+    play.engine.apply(Command(id="c1", action=Action(action), dataset=dataset, **fields))
+    commit = play.commit()
+    replies = [event for event in commit.events if event.type is EventType.COMMAND_REPLY]
+    assert len(replies) == 1
+    assert commit.events[-1] is replies[0]
+    assert replies[0].data.detail["command"] == "c1"
+    assert replies[0].data.detail["action"] == action
+    return replies[0]
+
+
+def _slot(play: Play, dataset: int = 0, monitor: str = "m0"):
+    return play.engine.slot(play.engine.runners[monitor], dataset)
+
+
+def _books(play: Play, number: int = 0):
+    return play.engine.books(number).ledger
+
+
+@pytest.mark.parametrize(
+    ("action", "fields", "reason"),
+    [
+        ("pause", {"dataset": "nowhere"}, "is not homed at shard 0"),
+        ("close", {"dataset": ""}, "is not homed at shard 0"),
+        ("close", {"monitor": "m9"}, "monitor 'm9' does not run on dataset 'a'"),
+        ("resume", {}, "is not paused"),
+        ("raise-budget", {"limit": "3"}, "must be above the present one of epsilon 3"),
+        ("raise-budget", {"limit": "2.5"}, "must be above"),
+        ("raise-budget", {"limit": "much"}, "not a number"),
+        ("raise-budget", {"limit": ""}, "not a number"),
+        ("raise-budget", {"limit": "-1"}, "limit"),
+        ("raise-budget", {"limit": "1e30"}, "limit"),
+        ("raise-budget", {"limit": "nan"}, "not a number"),
+        ("accept-loss", {}, "no records were lost"),
+        ("mark-exhausted", {}, "takes a whole shard"),
+    ],
+)
+def test_a_command_that_does_not_apply_is_refused_and_changes_nothing(action, fields, reason):
+    play = _play()
+    before, ledger = standing(play), _books(play).to_bytes()
+    reply = _command(play, action, **{"dataset": "a", **fields})
+    assert reply.data.reason == "refused"
+    assert reason in reply.data.detail["message"]
+    assert standing(play) == before
+    assert _books(play).to_bytes() == ledger
+
+
+def test_a_refused_command_for_several_monitors_changes_none():
+    play = _play(FORMS["plain"], FORMS["plain"])
+    assert _command(play, "pause", monitor="m1").data.reason == "accepted"
+    before = standing(play)
+    assert _command(play, "pause").data.reason == "refused"
+    assert standing(play) == before
+    assert not _slot(play).paused
+
+
+def test_a_pause_stops_the_topic_until_resumed_and_survives_a_crash():
+    play = _play()
+    assert _command(play, "pause").data.reason == "accepted"
+    assert play.engine.paused(TOPIC)
+    play.crash()
+    assert play.engine.paused(TOPIC)
+    assert _command(play, "pause").data.reason == "refused"
+    assert _command(play, "resume").data.reason == "accepted"
+    assert not play.engine.paused(TOPIC)
+    play.crash()
+    assert not play.engine.paused(TOPIC)
+    kinds = [e.type for e in play.events if e.type in (EventType.PAUSED, EventType.RESUMED)]
+    assert kinds == [EventType.PAUSED, EventType.RESUMED]
+
+
+def test_closing_releases_what_was_not_spent_until_a_resample_opens_a_new_run():
+    play = _play()
+    spent = _books(play).spent
+    assert _books(play).reserved
+    _command(play, "close")
+    assert (_books(play).spent, _books(play).reserved) == (spent, 0)
+    assert _slot(play).state is State.HALTED
+    _more(play, 10**6, 10**6)
+    assert play.commits[-1].skipped == {("m0", "halted"): 2}
+    play.crash()
+    _more(play, 10**6)
+    assert _slot(play).tops == 0
+    _command(play, "resample")
+    _more(play, 10**6)
+    assert _slot(play).tops == 1
+    assert _slot(play).run == 2
+    assert_books_balance(play)
+
+
+def test_a_resample_ends_the_run_and_the_next_query_pays_a_new_threshold():
+    play = _play()
+    charge = _slot(play).plan.mechanism.threshold_charge
+    spent = _books(play).spent
+    _command(play, "resample")
+    assert _slot(play).state is State.HALTED
+    assert _books(play).spent == spent
+    _more(play, 0)
+    assert _slot(play).run == 2
+    assert _books(play).spent == spent + charge
+    assert_books_balance(play)
+
+
+def test_a_resample_of_a_monitor_that_stops_on_halt_starts_it_again():
+    play = _play(FORMS["stopped"])
+    _more(play, *[10**6] * 5)
+    assert _slot(play).stopped
+    assert play.commits[-1].skipped == {("m0", "halted"): 2}
+    _command(play, "resample")
+    _more(play, 10**6)
+    assert _slot(play).run == 2
+    assert_books_balance(play)
+
+
+def test_an_exhausted_monitor_says_so_once_skips_counted_and_wakes_when_the_budget_is_raised():
+    play = _play()
+    _more(play, *[10**6] * 20)
+    _more(play, *[10**6] * 5)
+    assert _slot(play).state is State.EXHAUSTED
+    assert play.commits[-1].skipped == {("m0", "exhausted"): 5}
+    assert sum(e.type is EventType.EXHAUSTED for e in play.events) == 1
+    assert _books(play).spent <= _books(play).limit
+    refused = _command(play, "resample")
+    assert "raise the budget first" in refused.data.detail["message"]
+    accepted = _command(play, "raise-budget", limit="4.5", issued_by="me")
+    assert "from epsilon 3 to 4.5" in accepted.data.detail["message"]
+    assert _books(play).limit == 4_500_000_000
+    assert _slot(play).state is State.IDLE
+    play.crash()
+    assert _books(play).limit == 4_500_000_000
+    tops = _slot(play).tops
+    _more(play, *[10**6] * 20)
+    assert _slot(play).tops > tops
+    assert sum(e.type is EventType.EXHAUSTED for e in play.events) == 2
+    assert sum(e.type is EventType.BUDGET_RAISED for e in play.events) == 1
+    assert_books_balance(play)
+
+
+def test_both_the_declared_and_the_raised_limit_are_accepted_at_a_restart():
+    play = _play()
+    _command(play, "raise-budget", limit="4")
+    play.crash()
+    play.spec = spec_of(FORMS["never muted"], datasets="{names: [a], limit: 4, unit: one basket}\n"
+                        "  - {names: [b], limit: 3, unit: one basket}")
+    play.crash()
+    assert _books(play).limit == 4_000_000_000
+
+
+def test_marking_exhausted_charges_everything_and_stops_every_monitor():
+    play = _play(FORMS["plain"], FORMS["retry"])
+    reply = _command(play, "mark-exhausted", dataset="")
+    assert reply.data.reason == "accepted"
+    for number in range(2):
+        assert _books(play, number).spent == _books(play, number).limit
+        assert _books(play, number).reserved == 0
+        assert {_slot(play, number, name).state for name in ("m0", "m1")} == {State.EXHAUSTED}
+    _more(play, 10**6)
+    assert play.commits[-1].skipped == {("m0", "exhausted"): 1, ("m1", "exhausted"): 1}
+    assert_books_balance(play)
+
+
+def test_marking_exhausted_counts_events_on_from_the_highest_published_one():
+    play = Play(spec_of(FORMS["plain"], datasets=_LIMIT))
+    play.engine.mark_exhausted(500)
+    events = play.commit().events
+    assert [event.sequence for event in events] == list(range(501, 501 + len(events)))
+    assert all(int(event.id.rsplit("/", 1)[1]) > 500 for event in events)
+    assert all(view.spent == view.limit for view in play.engine.views())
+
+
+def test_accepting_a_loss_closes_the_topics_runs_at_full_price_and_drops_what_waited():
+    play = _play(FORMS["sweep"], FORMS["retry"], queries=0)
+    play.play(TOPIC, [Query(k % 2, 0, f"s{k}", "set") for k in range(40)])
+    assert play.engine.runners["m0"].queued(0)
+    assert play.engine.runners["m1"].queued(0)
+    reserved, spent = _books(play).reserved, _books(play).spent
+    play.engine.accept_loss(TOPIC, 1000)
+    commit = play.commit()
+    closed = [e for e in commit.events if e.type is EventType.RUN_CLOSED]
+    assert {e.data.reason for e in closed} == {"loss"}
+    assert (_books(play).reserved, _books(play).spent) == (0, spent + reserved)
+    assert play.engine.next_offset(TOPIC) == 1000
+    assert not any(runner.queued(0) for runner in play.engine.runners.values())
+    assert not [key for key in play.records if key.startswith(b"p/a/m0")]
+    assert_books_balance(play)
+    play.crash()
+    assert play.engine.next_offset(TOPIC) == 1000
+
+
+def test_accepting_a_loss_of_another_topic_touches_no_run():
+    play = _play()
+    before = standing(play)
+    play.engine.accept_loss("elsewhere", 1000)
+    play.commit()
+    assert standing(play) == before
+
+
+@pytest.mark.parametrize("action", ["close", "resample", "pause"])
+def test_commands_between_batches_replay_the_same(action):
+    """The barrier is at the same query, whatever the batches before and after it were."""
+    transcripts = []
+    for sizes in (200, 37, 11):
+        play = Play(spec_of(FORMS["retry"], FORMS["sweep"], datasets="{names: [a, b, c], limit: 90, unit: u}"))
+        queries = stream(31, 600)
+        for goal in (200, 400, 600):
+            while (at := play.engine.next_offset(TOPIC)) < goal:
+                play.feed(TOPIC, queries, min(goal, at + sizes))
+            if goal < 600:
+                _command(play, action if goal == 200 or action != "pause" else "resume")
+        play.commit()
+        transcripts.append(standing(play))
+        assert_books_balance(play)
+    assert transcripts[0] == transcripts[1] == transcripts[2]
+
+
+def test_a_command_for_a_monitor_that_never_ran_works():
+    play = Play(spec_of(FORMS["plain"], datasets=_LIMIT))
+    assert _command(play, "close").data.reason == "accepted"
+    assert _slot(play).state is State.HALTED
+    _more(play, 10**6)
+    assert _slot(play).tops == 0
+    assert _command(play, "resample").data.reason == "accepted"
+    _more(play, 10**6)
+    assert _slot(play).tops == 1

@@ -1,0 +1,176 @@
+"""Released events: numbered without gaps, named for good, CloudEvents that decode to what was encoded."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter, defaultdict
+
+import msgspec
+import pytest
+
+from stream_svt.monitor.commands import Action, Command
+from stream_svt.monitor.released import (
+    Account,
+    Alert,
+    EventType,
+    Lifecycle,
+    ReleasedEvent,
+    decode,
+    encode,
+)
+from tests.support.engine_play import Play
+from tests.support.monitor_forms import FORMS, TOPIC, interrupted, spec_of, stream
+
+_TIME = "2026-01-05T12:00:00.000Z"
+
+
+@pytest.fixture(scope="module")
+def play() -> Play:
+    """A play with nearly every type of event."""
+    limit = "{names: [a, b, c], limit: 7, unit: one basket}"
+    spec = spec_of(FORMS["plain"], FORMS["sweep"], FORMS["retry"], datasets=limit)
+    played = interrupted(spec, stream(3, 700), random.Random(4).randrange)
+    for action in ("pause", "resume", "close", "resample", "raise-budget"):
+        played.engine.apply(Command(id=action, action=Action(action), dataset="a", limit="8"))
+        played.commit()
+    played.engine.reload(spec_of(FORMS["plain"] + ", beta: 0.2", FORMS["sweep"], datasets=limit))
+    played.engine.accept_loss(TOPIC, 900)
+    played.engine.apply(Command(id="x", action=Action.MARK_EXHAUSTED))
+    played.commit()
+    return played
+
+
+def test_every_type_of_event_is_seen(play):
+    assert {event.type for event in play.events} == set(EventType)
+
+
+def test_events_of_a_shard_are_numbered_from_one_without_gaps(play):
+    assert [event.sequence for event in play.events] == list(range(1, len(play.events) + 1))
+
+
+def test_every_event_has_an_id_of_its_own_made_of_public_parts(play):
+    ids = Counter(event.id for event in play.events)
+    assert set(ids.values()) == {1}
+    for event in play.events:
+        data = event.data
+        if data.dataset:
+            assert event.id.startswith(f"app/{data.dataset}/{data.monitor}/{data.run}/")
+        else:
+            assert event.id.startswith("app/shard-0/")
+
+
+def test_an_id_stands_for_one_content_however_the_stream_was_cut():
+    """One monitor a dataset: then even what was never published is numbered the same at replay."""
+    spec = spec_of(FORMS["retry"])
+    contents: dict[str, set[bytes]] = defaultdict(set)
+    for seed in range(5):
+        for event in interrupted(spec, stream(3, 500), random.Random(seed).randrange).events:
+            contents[event.id].add(msgspec.json.encode(event.data))
+    assert all(len(content) == 1 for content in contents.values())
+
+
+def test_tops_and_runs_are_numbered_from_one_without_gaps(play):
+    tops: dict[tuple[str, str, int], list[int]] = defaultdict(list)
+    runs: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for event in play.events:
+        if isinstance(event.data, Alert):
+            tops[event.data.dataset, event.data.monitor, event.data.run].append(event.data.top)
+        if event.type is EventType.RUN_STARTED:
+            runs[event.data.dataset, event.data.monitor].append(event.data.run)
+    assert tops
+    assert all(numbers == list(range(1, len(numbers) + 1)) for numbers in tops.values())
+    assert all(numbers == list(range(1, len(numbers) + 1)) for numbers in runs.values())
+    assert {key[:2] for key in tops} <= runs.keys()
+
+
+def test_an_event_is_a_cloud_event_and_decodes_to_what_was_encoded(play):
+    for event in play.events:
+        record = encode(event, application="app", shard=0, time=_TIME)
+        content = json.loads(record)
+        assert {key: content[key] for key in ("specversion", "id", "source", "type", "subject", "time")} == {
+            "specversion": "1.0",
+            "id": event.id,
+            "source": "/stream-svt/app",
+            "type": event.type.value,
+            "subject": event.subject,
+            "time": _TIME,
+        }
+        assert content["datacontenttype"] == "application/json"
+        envelope, data = decode(record)
+        assert (envelope.id, envelope.sequence, envelope.shard) == (event.id, event.sequence, 0)
+        assert data == event.data
+        assert type(data) is type(event.data)
+
+
+def test_what_is_no_event_does_not_decode():
+    for record in (b"", b"{}", b'{"specversion": "1.0"}', b"\xff", b"[]"):
+        with pytest.raises(msgspec.DecodeError):
+            decode(record)
+
+
+@pytest.mark.parametrize("units", [0, 1, 7, 10**9 - 1, 10**9 + 1, 123_456_789_123, 2**53 - 1])
+def test_amounts_give_the_ledgers_units_back(units):
+    account = Account(measure="epsilon", charge=units / 10**9, spent=0.0, reserved=0.0, limit=units / 10**9)
+    again = msgspec.json.decode(msgspec.json.encode(account), type=Account)
+    assert round(again.charge * 10**9) == round(again.limit * 10**9) == units
+
+
+def test_an_alert_holds_outcome_price_and_law_but_no_value_and_no_noise(play):
+    alert = next(event.data for event in play.events if isinstance(event.data, Alert))
+    assert set(alert.__struct_fields__) == {
+        "dataset", "monitor", "series", "query_id", "position", "threshold", "correction", "gap", "branch",
+        "attempt", "threshold_noise", "query_noise", "estimate", "bound", "beta", "run", "top", "account",
+        "spec_hash",
+    }  # fmt: skip
+    assert alert.gap >= 0
+    assert alert.attempt >= 1
+    assert alert.bound is not None
+    assert alert.bound <= alert.threshold + alert.correction + alert.gap + 1
+
+
+def test_bounds_and_estimates_are_certified_with_exponential_threshold_noise_only():
+    for form, certified in (("plain", True), ("laplace", False)):
+        played = interrupted(spec_of(FORMS[form]), stream(3, 400), random.Random(1).randrange)
+        alerts = [event.data for event in played.events if isinstance(event.data, Alert)]
+        assert alerts
+        assert any(alert.bound is not None for alert in alerts) == certified
+        assert all((alert.bound is None) == (alert.estimate is None) for alert in alerts)
+
+
+def test_subjects_name_the_dataset_and_the_series_of_an_alert(play):
+    for event in play.events:
+        if isinstance(event.data, Alert):
+            series = event.data.series
+            assert event.subject == (event.data.dataset if series is None else f"{event.data.dataset}/{series}")
+        else:
+            assert event.subject == (event.data.dataset or "shard-0")
+
+
+def test_reasons_are_a_fixed_set_of_words(play):
+    reasons = {event.data.reason for event in play.events if isinstance(event.data, Lifecycle)}
+    assert reasons <= {
+        "first-start", "first", "resampled", "cutoff", "schedule", "command", "removed", "loss", "incompatible",
+        "marked-exhausted", "budget", "top", "accepted", "refused", "added", "changed",
+    }  # fmt: skip
+
+
+def test_views_after_a_restart_are_those_of_the_last_commit():
+    spec = spec_of(FORMS["adaptive"], FORMS["retry"])
+    played = interrupted(spec, stream(3, 300), random.Random(2).randrange)
+    latest = {}
+    for commit in played.commits:
+        latest |= {view.dataset: view for view in commit.views}
+    before = played.engine.views()
+    played.crash()
+    assert played.engine.views() == before
+    for view in before:
+        known = latest[view.dataset]
+        assert (known.spent, known.reserved, known.limit) == (view.spent, view.reserved, view.limit)
+
+
+def test_an_event_cannot_be_changed(play):
+    event = play.events[0]
+    assert isinstance(event, ReleasedEvent)
+    with pytest.raises(AttributeError):
+        event.id = "another"

@@ -1,0 +1,208 @@
+"""State as bytes and back: old snapshots play on, and what cannot be trusted is refused by name."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+
+from stream_svt.errors import ConfigError, UnreadableState
+from stream_svt.monitor import monitor_spec
+from stream_svt.monitor.released import EventType
+from stream_svt.monitor.snapshot import VERSION, DatasetRecord, PendingRecord, from_bytes, to_bytes
+from stream_svt.monitor.spec import load_spec
+from tests.golden.regenerate import CUT, HERE, golden_spec, golden_stream, rest_of, restored
+from tests.support.engine_play import Play
+from tests.support.monitor_forms import FORMS, TOPIC, assert_books_balance, spec_of, stream
+
+_VERSIONS = sorted(folder.name for folder in HERE.glob("v*"))
+
+
+def _played(*forms: str, limit: str = "100") -> Play:
+    play = Play(spec_of(*forms, datasets=f"{{names: [a, b, c], limit: {limit}, unit: one basket}}"))
+    play.feed(TOPIC, stream(5, 300), 300)
+    play.commit()
+    return play
+
+
+@pytest.mark.parametrize("version", _VERSIONS)
+def test_an_old_snapshot_plays_on_to_its_pinned_transcript(version):
+    content = json.loads((HERE / version / "state.json").read_text(encoding="utf-8"))
+    pinned = (HERE / version / "rest.txt").read_text(encoding="utf-8").splitlines()
+    assert rest_of(restored(content)) == pinned
+
+
+def test_the_newest_snapshot_is_what_this_release_writes():
+    play = Play(golden_spec())
+    play.feed(TOPIC, golden_stream(), CUT)
+    play.commit()
+    content = json.loads((HERE / f"v{VERSION}" / "state.json").read_text(encoding="utf-8"))
+    assert content["progress"] == play.progress.hex()
+    assert {key.encode(): bytes.fromhex(data) for key, data in content["records"].items()} == play.records
+
+
+def test_loading_and_saving_again_changes_nothing():
+    play = _played(FORMS["sweep"], FORMS["retry"])
+    before = dict(play.records), play.progress
+    play.crash()
+    commit = play.commit()
+    assert not commit.records
+    assert not commit.events
+    assert (play.records, play.progress) == before
+
+
+@pytest.mark.parametrize("kind", ["d/", "p/", "m/"])
+def test_a_record_of_an_unknown_format_is_refused_by_name(kind):
+    play = _played(FORMS["retry"])
+    key = next(key for key in play.records if key.startswith(kind.encode()))
+    content = msgspec.msgpack.decode(play.records[key])
+    play.records[key] = msgspec.msgpack.encode([VERSION + 1, *content[1:], "something new"])
+    with pytest.raises(UnreadableState, match=f"{key.decode().removesuffix('/0')}.* has format {VERSION + 1}"):
+        play.crash()
+    play.records[key] = msgspec.msgpack.encode([VERSION + 1, "nothing like the present layout"])
+    with pytest.raises(UnreadableState, match=f"{key.decode().removesuffix('/0')}.* has format {VERSION + 1}"):
+        play.crash()
+
+
+def test_a_progress_record_of_an_unknown_format_is_refused():
+    play = _played(FORMS["plain"])
+    play.progress = msgspec.msgpack.encode([VERSION + 1, *msgspec.msgpack.decode(play.progress)[1:]])
+    with pytest.raises(UnreadableState, match="meta has format"):
+        play.crash()
+
+
+@pytest.mark.parametrize("damage", [b"", b"\xc1", b"\x93\x01\x02", b"\xa1\xff", b"\x97\x01\xa1\xffaaaaa"])
+@pytest.mark.parametrize("kind", ["d/", "p/", "m/"])
+def test_a_damaged_record_is_refused_and_never_replaced(kind, damage):
+    play = _played(FORMS["retry"])
+    key = next(key for key in play.records if key.startswith(kind.encode()))
+    play.records[key] = damage
+    with pytest.raises(UnreadableState):
+        play.crash()
+
+
+def test_every_cut_of_a_record_is_refused():
+    play = _played(FORMS["sweep"])
+    for key in [next(k for k in play.records if k.startswith(kind)) for kind in (b"d/", b"p/", b"m/")]:
+        whole = play.records[key]
+        for size in range(0, len(whole), max(1, len(whole) // 40)):
+            play.records[key] = whole[:size]
+            with pytest.raises(UnreadableState):
+                play.crash()
+        play.records[key] = whole
+
+
+def test_a_state_that_no_monitor_knows_is_unreadable():
+    play = _played(FORMS["plain"])
+    key = b"d/a"
+    record = from_bytes(DatasetRecord, play.records[key], key="d/a")
+    record.slots["m0"].state = "asleep"
+    play.records[key] = to_bytes(record)
+    with pytest.raises(UnreadableState, match="d/a"):
+        play.crash()
+
+
+def test_a_specification_of_a_newer_release_is_unreadable():
+    play = _played(FORMS["plain"])
+    content = msgspec.msgpack.decode(play.records[b"m/m0"])
+    spec = json.loads(content[2])
+    content[2] = json.dumps({**spec, "mood": "cautious"})
+    play.records[b"m/m0"] = msgspec.msgpack.encode(content)
+    with pytest.raises(UnreadableState, match="m/m0"):
+        play.crash()
+
+
+def test_an_open_run_without_its_specification_is_refused():
+    play = _played(FORMS["plain"])
+    record = from_bytes(DatasetRecord, play.records[b"d/a"], key="d/a")
+    assert record.slots["m0"].state == "running"
+    record.slots["m0"].spec_hash = "0" * 16
+    play.records[b"d/a"] = to_bytes(record)
+    with pytest.raises(UnreadableState, match=r"run \d+ is open under specification 0{16}"):
+        play.crash()
+
+
+def test_pending_queries_of_a_monitor_without_append_are_refused():
+    play = _played(FORMS["plain"], FORMS["retry"])
+    key = next(key for key in play.records if key.startswith(b"p/a/m1/"))
+    play.records[b"p/a/m0/0"] = play.records[key]
+    with pytest.raises(UnreadableState, match="p/a/m0"):
+        play.crash()
+
+
+@pytest.mark.parametrize(
+    ("declaration", "problem"),
+    [
+        ("{names: [a, b, c], limit: 101, unit: one basket}", "raise-budget --dataset a --limit 101"),
+        ("{names: [a, b, c], limit: 99, unit: one basket}", "journaled as epsilon 100"),
+        ("{names: [a, b, c], limit: {rho: 100}, unit: one basket}", "the measure cannot change"),
+        ("{names: [a, b, c], limit: 100, unit: one user}", "privacy unit is journaled as 'one basket'"),
+        ("{names: [b, c], limit: 100, unit: one basket}", "the state holds dataset a"),
+    ],
+)
+def test_a_changed_declaration_is_refused_with_what_to_do(declaration, problem):
+    play = _played(FORMS["plain"])
+    play.spec = spec_of(FORMS["plain"], datasets=declaration)
+    with pytest.raises(ConfigError, match=problem):
+        play.crash()
+
+
+def test_runs_of_another_sampler_are_closed_at_full_price_and_a_restart_later_still_works(monkeypatch):
+    play = _played(FORMS["plain"], FORMS["sweep"])
+    reserved = {view.dataset: view.reserved for view in play.engine.views()}
+    assert all(reserved.values())
+    monkeypatch.setattr(monitor_spec, "SAMPLER_VERSION", monitor_spec.SAMPLER_VERSION + 1)
+    for _ in range(2):
+        play.crash()
+    commit = play.commit()
+    closed = [e for e in commit.events if e.type is EventType.RUN_CLOSED]
+    assert {e.data.reason for e in closed} == {"incompatible"}
+    assert all(view.reserved == 0 for view in play.engine.views())
+    assert_books_balance(play)
+    play.feed(TOPIC, stream(5, 600), 600)
+    play.commit()
+    play.crash()
+    assert not play.engine.take_commit().events
+    assert any(view.reserved for view in play.engine.views())
+
+
+def test_a_run_of_another_sampler_stays_readable_across_the_limits_of_a_pending_record():
+    from stream_svt.monitor import pending
+
+    play = Play(spec_of(FORMS["sweep"]))
+    limit = pending._RECORD_BYTES
+    pending._RECORD_BYTES = 2_000
+    try:
+        play.feed(TOPIC, stream(5, 300), 300)
+        play.commit()
+    finally:
+        pending._RECORD_BYTES = limit
+    parts = [key for key in play.records if key.startswith(b"p/")]
+    assert len(parts) > 3
+    assert all(len(play.records[key]) <= 2_100 for key in parts)
+    waiting = [play.engine.runners["m0"].queued(number) for number in range(3)]
+    play.crash()
+    assert [play.engine.runners["m0"].queued(number) for number in range(3)] == waiting
+
+
+def test_pending_records_do_not_show_their_numbers():
+    play = _played(FORMS["retry"])
+    key = next(key for key in play.records if key.startswith(b"p/"))
+    record = from_bytes(PendingRecord, play.records[key], key="p")
+    assert "value" not in repr(record)
+    stored = from_bytes(DatasetRecord, play.records[b"d/a"], key="d/a")
+    slot = stored.slots["m0"]
+    assert slot.threshold_noise
+    for secret in (slot.threshold_noise, slot.salt_high, slot.salt_low):
+        assert str(secret) not in repr(stored)
+        assert str(secret) not in repr(slot)
+
+
+def test_a_spec_that_is_stored_is_the_spec_that_is_read():
+    for monitor in load_spec("application: a\ndatasets: [{name: d, limit: 9, unit: u}]\nmonitors:\n" + "".join(
+        f"  - {{name: m{k}, {form}}}\n" for k, form in enumerate(FORMS.values())
+    )).monitors:
+        again = type(monitor).from_json(monitor.to_json())
+        assert again == monitor
+        assert again.hash() == monitor.hash()

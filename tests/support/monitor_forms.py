@@ -1,0 +1,190 @@
+"""Every form a monitor can take, streams that exercise it, and what of a play has to be the same however it went."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+from stream_svt.monitor.released import Alert, EventType
+from stream_svt.monitor.retry import RetryRunner
+from stream_svt.monitor.spec import ApplicationSpec, load_spec
+from stream_svt.monitor.sweep import SweepRunner
+from tests.support.engine_play import Play, Query
+
+TOPIC = "t"
+
+_COMMON = (
+    "topic: t, epsilon: 1, cutoff: 3, sensitivity: 1, monotonic: true, bounds: [0, 100000], threshold: 500"
+)
+_STREAM = f"{_COMMON}, expected_queries: 1000"
+_SETS = f"{_COMMON}, correction: {{annealed: {{start: 12, end: 2}}}}"
+_RETRY = "append: {retry: {attempts: 4, lifetime: 300, capacity: 12, every: 15}}"
+
+FORMS = {
+    "plain": _STREAM,
+    "adaptive": f"{_STREAM}, mechanism: adaptive",
+    "ladder": f"{_STREAM}, mechanism: ladder",
+    "laplace": f"{_STREAM}, query_noise: laplace, threshold_noise: laplace",
+    "fine": f"{_STREAM}, granularity: 1/4",
+    "coarse": f"{_STREAM}, granularity: 5/2",
+    "muted for the run": f"{_STREAM}, mute: run",
+    "muted for a while": f"{_STREAM}, mute: 2s",
+    "never muted": f"{_STREAM}, mute: none",
+    "few mutes": f"{_STREAM}, max_mutes: 2",
+    "few short mutes": f"{_STREAM}, mute: 2s, max_mutes: 2",
+    "resampled": f"{_STREAM}, resample_every: 5s",
+    "stopped": f"{_STREAM}, on_halt: stop",
+    "general": _STREAM.replace("monotonic: true", "monotonic: false"),
+    "sweep": f"{_SETS}, append: sweep",
+    "sweep adaptive": f"{_SETS}, append: sweep, mechanism: adaptive, mute: run",
+    "sweep caps": f"{_SETS}, append: {{sweep: {{tops_per_set: 2, max_open_sets: 2, max_set_size: 7}}}}",
+    "sweep by clock": f"{_SETS}, append: {{sweep: {{close_after: 3s, max_open_sets: 3}}}}, mute: none",
+    "sweep resampled": f"{_SETS}, append: {{sweep: {{close_after: 3s}}}}, resample_every: 5s, mute: 4s",
+    "retry": f"{_STREAM}, {_RETRY}",
+    "retry adaptive": f"{_STREAM}, {_RETRY}, mechanism: adaptive, mute: run",
+    "retry by clock": f"{_STREAM}, append: {{retry: {{attempts: 3, lifetime: 2s, capacity: 5, every: 9}}}}, "
+    "mute: 3s, max_mutes: 3",
+    "retry resampled": f"{_STREAM}, {_RETRY}, resample_every: 5s, mute: none",
+}
+
+
+def spec_of(*forms: str, datasets: str = "{names: [a, b, c], limit: 9, unit: one basket}") -> ApplicationSpec:
+    """Return an application with a monitor for each form, named m0, m1, .."""
+    monitors = "\n".join(f"  - {{name: m{k}, {form}}}" for k, form in enumerate(forms))
+    return load_spec(f"application: app\ndatasets:\n  - {datasets}\nmonitors:\n{monitors}\n")
+
+
+def stream(seed: int, size: int, *, datasets: int = 3, monitors: Sequence[str] = ()) -> list[Query]:
+    """Return queries of several datasets: integers, decimals and no numbers, series, sets, markers, thresholds."""
+    rng = random.Random(seed)
+    queries: list[Query] = []
+    clock = 1_000
+    for k in range(size):
+        clock += rng.choice([0, 0, 5, 20, -30, 60])
+        dataset = rng.randrange(datasets)
+        name = f"set{k // 97}"
+        if rng.random() < 0.02:
+            name = f"set{max(0, k // 97 - rng.randrange(2))}"
+            queries.append(Query(dataset, None, None, name, closes=True, time_ms=clock))
+            continue
+        queries.append(
+            Query(
+                dataset,
+                rng.choice([0, 10, 300, 450, 520, 600, Decimal("499.75"), Decimal("610.3"), None, 10**9]),
+                f"s{rng.randrange(25)}" if rng.random() < 0.9 else None,
+                name if rng.random() < 0.9 else None,
+                time_ms=max(0, clock),
+                threshold=rng.choice([None] * 8 + [450, Fraction(1201, 2)]),
+                monitor=rng.choice([None] * 5 + list(monitors)) if monitors else None,
+            )
+        )
+    return queries
+
+
+def uninterrupted(spec: ApplicationSpec, queries: Sequence[Query]) -> Play:
+    """Play all queries in one batch."""
+    play = Play(spec)
+    play.play(TOPIC, queries)
+    return play
+
+
+def interrupted(spec: ApplicationSpec, queries: Sequence[Query], choose: Callable[[int], int]) -> Play:
+    """Play in batches, with commits and crashes where ``choose`` (a number below its argument) says so."""
+    play = Play(spec)
+    patience = 400
+    while (at := play.engine.next_offset(TOPIC) or 0) < len(queries):
+        play.feed(TOPIC, queries, min(len(queries), at + 1 + choose(len(queries) // 4)))
+        act = choose(5)
+        patience -= 1
+        if act < 2:
+            play.commit()
+        elif act == 2 and patience > 0:
+            play.crash()
+    play.commit()
+    return play
+
+
+def transcript(play: Play) -> dict[tuple[str, str], list[Any]]:
+    """Return what was released about each monitor on each dataset, in order, but for what others did to the books."""
+    lines: dict[tuple[str, str], list[Any]] = defaultdict(list)
+    for event in play.events:
+        data = event.data
+        if isinstance(data, Alert):
+            said = (data.series, data.query_id, data.position.offset, data.threshold, data.correction, data.gap)
+            said += (data.branch, data.attempt, data.run, data.top, data.estimate, data.bound)
+        else:
+            detail = {} if event.type is EventType.COMMAND_REPLY else data.detail
+            said = (data.run, data.reason, sorted(detail.items()))
+        charge = data.account.charge if data.account else None
+        lines[data.dataset, data.monitor].append((event.type.name, charge, *said))
+    return dict(lines)
+
+
+def counts(play: Play) -> tuple[Counter[Any], Counter[Any]]:
+    """Return how many queries were tested and skipped, over all commits."""
+    tested: Counter[Any] = Counter()
+    skipped: Counter[Any] = Counter()
+    for commit in play.commits:
+        tested.update(commit.tested)
+        skipped.update(commit.skipped)
+    return tested, skipped
+
+
+def standing(play: Play) -> dict[Any, Any]:
+    """Return everything that decides what the engine does next."""
+    found: dict[Any, Any] = {}
+    for name, runner in play.engine.runners.items():
+        found[name] = (runner.offset, runner.row, runner.clock_ms, len(runner.mute_filter))
+        for dataset, number in play.engine.number.items():
+            slot = play.engine.slot(runner, number)
+            found[name, dataset] = (
+                slot.state,
+                slot.stopped,
+                slot.run,
+                slot.left,
+                slot.run_tops,
+                slot.started_ms,
+                slot.spent,
+                list(slot.mutes.items()),
+                slot.threshold_noise,
+                int(runner.threshold_noise[number]),
+                int(runner.deadline[number]),
+                runner.queued(number),
+            )
+            if isinstance(runner, SweepRunner):
+                sets = runner.sets.get(number, {})
+                found["sets", name, dataset] = [
+                    (key, s.opened_ms, s.tops, [v for b in s.blocks for v in b.value.tolist()])
+                    for key, s in sets.items()
+                ]
+            if isinstance(runner, RetryRunner) and number in runner.queues:
+                queue = runner.queues[number]
+                places = [
+                    (name, p.offset, p.value, p.threshold, p.attempt, p.entered, p.entered_ms, p.query_id)
+                    for name, p in queue.places.items()
+                ]
+                found["queue", name, dataset] = (queue.count, places)
+    return found
+
+
+def assert_books_balance(play: Play) -> None:
+    """After every commit the charges announced so far are what the ledger has spent, within its limit."""
+    charged: Counter[str] = Counter()
+    for commit in play.commits:
+        for event in commit.events:
+            account = event.data.account
+            if account is None:
+                continue
+            units = 10**9 if account.measure == "epsilon" else 10**12
+            charged[event.data.dataset] += round(account.charge * units)
+            assert charged[event.data.dataset] == round(account.spent * units)
+            assert round(account.spent * units) + round(account.reserved * units) <= round(account.limit * units)
+        for view in commit.views:
+            units = 10**9 if view.measure == "epsilon" else 10**12
+            assert charged[view.dataset] == round(view.spent * units)
+            assert round(view.spent * units) + round(view.reserved * units) <= round(view.limit * units)
+            assert sum(round(m.spent * units) for m in view.monitors) <= round(view.spent * units)
