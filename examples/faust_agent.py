@@ -2,7 +2,8 @@
 
 KAFKA=127.0.0.1:9092 ALERTS=retail.alerts python examples/faust_agent.py worker -l warn --without-web
 
-Faust reads uncommitted records and delivers at least once, so the agent leaves copies out by their id.
+Faust reads uncommitted records and delivers at least once, so the agent leaves copies out by their id. What an
+agent prints goes to Faust's log.
 """
 
 # ruff: noqa: INP001, T201 - a script, and it prints
@@ -25,7 +26,6 @@ app = faust.App(
     store="memory://",
     topic_disable_leader=True,  # no topic of its own
     topic_allow_declare=False,  # and the alert topic belongs to the service
-    worker_redirect_stdouts=False,
 )
 alerts = app.topic(os.environ["ALERTS"], value_serializer="raw")
 seen: OrderedDict[str, None] = OrderedDict()
