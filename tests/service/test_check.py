@@ -13,7 +13,8 @@ application: shop
 topics: {replication_factor: COPIES}
 datasets: [{name: today, limit: 4, unit: one basket}]
 monitors:
-  - {name: hot, topic: counts, epsilon: 1, cutoff: 10, sensitivity: 1, bounds: [0, 9], threshold: 5, expected_queries: 9}
+  - {name: hot, topic: counts, epsilon: 1, cutoff: 10, sensitivity: 1, bounds: [0, 9], threshold: 5,
+     expected_queries: 9}
 """
 
 
