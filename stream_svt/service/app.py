@@ -10,6 +10,7 @@ import asyncio
 import gc
 import logging
 import signal
+import socket
 import sys
 from collections.abc import Callable
 
@@ -17,7 +18,7 @@ import faust
 import mode
 from faust.app.base import BootStrategy
 
-from stream_svt.errors import ConfigError, StreamSvtError
+from stream_svt.errors import ConfigError, Problem, StreamSvtError
 from stream_svt.service import web
 from stream_svt.service.config import Config
 from stream_svt.service.worker import Worker, describe
@@ -139,6 +140,11 @@ def run(config: Config, *, reread: Callable[[], Config] | None = None) -> int:
         0 after SIGINT or SIGTERM, else the exit code of the error, which is printed on standard error.
     """
     quiet_libraries()
+    try:
+        _check_address(config)
+    except ConfigError as error:
+        print(f"stream-svt: {error}", file=sys.stderr)  # noqa: T201  as below
+        return error.exit_code
     gc.freeze()  # what is imported stays for good
     gc.set_threshold(*COLLECT_AFTER)
     loop = asyncio.new_event_loop()
@@ -156,11 +162,26 @@ def run(config: Config, *, reread: Callable[[], Config] | None = None) -> int:
         host.execute_from_commandline()
     except SystemExit as ended:
         code = ended.code
-    error = monitoring.error
-    if error is None:
+    failure = monitoring.error
+    if failure is None:
         return code if isinstance(code, int) else OK
-    print(f"stream-svt: {describe(error)}", file=sys.stderr)  # noqa: T201  the last word of a process that gives up
-    return error.exit_code if isinstance(error, StreamSvtError) else FAILED
+    print(f"stream-svt: {describe(failure)}", file=sys.stderr)  # noqa: T201  the last word of a process that gives up
+    return failure.exit_code if isinstance(failure, StreamSvtError) else FAILED
+
+
+def _check_address(config: Config) -> None:
+    """Refuse an address that cannot be listened on, before Faust does so with a trace."""
+    place = (config.web.host, config.web.port)
+    try:
+        family = socket.getaddrinfo(*place, type=socket.SOCK_STREAM)[0][0]
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(place)
+    except OSError as error:
+        message = (
+            f"cannot listen on {place[0]}:{place[1]}: {error.strerror}; each worker of a machine needs a port"
+        )
+        raise ConfigError([Problem(0, "web.port", message)], config.source) from None
 
 
 def quiet_libraries() -> None:

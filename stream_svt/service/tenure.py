@@ -217,7 +217,9 @@ class Tenure:
                 await self._await_acceptance(topic, offset, first, end)
                 offset = self._engine.next_offset(topic) or first
             self._consumer.seek(place, offset)
-            self._replay_to[place] = end
+            # Pausing is a barrier: of a topic that is paused nothing was read beyond the state.
+            if not self._engine.paused(topic):
+                self._replay_to[place] = end
         control_next, _ = self._controls.position
         self._consumer.seek(self._control, max(control_next, offsets[self._control][0]))
 

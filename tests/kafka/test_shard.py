@@ -70,6 +70,10 @@ async def test_a_paused_monitor_skips_nothing(scene: Scene) -> None:
     again = await _restarted(scene, worker)
     await asyncio.sleep(0.7)
     assert await scene.alerts() == []
+    # Other commands do not wait for what is paused.
+    await scene.command("raise-budget", "a", limit="9")
+    await asyncio.sleep(0.7)
+    assert EventType.BUDGET_RAISED in [envelope.type for envelope, _ in await scene.events()]
     await scene.command("resume", "a")
     await scene.settled(again, 2)
     assert len(await scene.alerts()) == 1

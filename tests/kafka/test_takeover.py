@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import urllib.error
@@ -226,6 +227,18 @@ async def test_a_worker_that_cannot_go_on_says_why_and_exits_with_the_errors_cod
     assert process.returncode == ConfigError.exit_code
     assert "has 4 partitions, topics.partitions says 5" in said.splitlines()[-1]
     assert "Traceback" not in said
+
+
+async def test_a_port_that_is_taken_is_named(scene: Scene, tmp_path) -> None:
+    path = tmp_path / "shop.yaml"
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        path.write_text(scene.text() + f"web: {{port: {taken.getsockname()[1]}}}\n")
+        process = _launch(path)
+        _, said = await asyncio.to_thread(process.communicate, timeout=30)
+    assert process.returncode == ConfigError.exit_code
+    assert "web.port: cannot listen on 127.0.0.1" in said
 
 
 async def test_a_second_worker_with_another_specification_refuses_to_start(scene: Scene) -> None:
