@@ -133,6 +133,7 @@ class Engine:
         self._rejects: list[tuple[str, int, str]] = []
         self._dirty: set[int] = set()
         self._events_before = 0
+        self._old_specs: set[str] = set()
         self._opened: list[tuple[Runner, int, int]] = []
         self._taken: list[tuple[Runner, int, int]] = []
         for monitor in spec.monitors:
@@ -193,6 +194,8 @@ class Engine:
                 plans[record.hash] = Plan.of(spec)
                 if kind == "m":
                     current[rest] = spec
+                else:
+                    self._old_specs.add(rest)
         if current:
             self.runners = {}
             self._records = {}
@@ -653,20 +656,25 @@ class Engine:
         old = runner.spec
         fields = sorted(reload_kind(old, spec))
         self._journal_spec(runner.plan, f"h/{runner.plan.hash}")
+        self._old_specs.add(runner.plan.hash)
         plan = Plan.of(spec)
-        runner.plans = [known for known in runner.plans if known.hash != plan.hash]
-        kept = {known.hash: index for index, known in enumerate(runner.plans)}
-        for number, books in self._books.items():
-            slot = books.slots.get(spec.name)
-            if slot is not None and slot.state is State.RUNNING and slot.plan is not None:
-                if slot.plan.hash == plan.hash:
-                    slot.plan = plan
-                runner.version[number] = kept.get(slot.plan.hash, len(runner.plans))
-        runner.plans.append(plan)
+        open_runs = {
+            number: slot
+            for number, books in self._books.items()
+            if (slot := books.slots.get(spec.name)) is not None and slot.state is State.RUNNING
+        }
+        used = {slot.plan.hash for slot in open_runs.values() if slot.plan is not None} - {plan.hash}
+        runner.plans = [*(known for known in runner.plans if known.hash in used), plan]
+        versions = {known.hash: index for index, known in enumerate(runner.plans)}
+        runner.version[:] = len(runner.plans) - 1
+        for number, slot in open_runs.items():
+            if slot.plan is not None:
+                runner.version[number] = versions[slot.plan.hash]
         self._cover(runner, self._covers(spec))
         for number in np.flatnonzero(runner.status >= Status.PENDING).tolist():
             runner.schedule(number, self.slot(runner, number))
         self._journal_spec(plan, f"m/{spec.name}")
+        self._forget_old_specs()
         self._announcer.spec_changed(spec.name, "changed", plan.hash, fields)
 
     def _cover(self, runner: Runner, covers: NDArray[np.bool_]) -> None:
@@ -693,6 +701,14 @@ class Engine:
         del self.runners[name]
         self._records[f"m/{name}".encode()] = None
         self._announcer.spec_changed(name, "removed", "", [])
+
+    def _forget_old_specs(self) -> None:
+        """Delete the stored specifications under which no run was opened that still matters."""
+        slots = [slot for books in self._books.values() for slot in books.slots.values()]
+        used = {slot.plan.hash for slot in slots if slot.plan is not None}
+        for old in sorted(self._old_specs - used):
+            self._records[f"h/{old}".encode()] = None
+        self._old_specs &= used
 
     def _journal_spec(self, plan: Plan, key: str) -> None:
         self._records[key.encode()] = to_bytes(SpecRecord(VERSION, plan.hash, plan.spec.to_json()))

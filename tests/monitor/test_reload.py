@@ -1,0 +1,330 @@
+"""Reload at a barrier: what holds from now on, what with the next run, and what is refused."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from stream_svt.errors import ConfigError
+from stream_svt.monitor.life_cycle import State
+from stream_svt.monitor.released import EventType
+from stream_svt.monitor.snapshot import SpecRecord, from_bytes
+from stream_svt.monitor.spec import ApplicationSpec
+from tests.support.engine_play import Play, Query
+from tests.support.monitor_forms import (
+    FORMS,
+    TOPIC,
+    assert_books_balance,
+    spec_of,
+    standing,
+    stream,
+    transcript,
+)
+
+_LIMIT = "{names: [a, b, c], limit: 40, unit: one basket}"
+_PLAIN = FORMS["never muted"]
+
+
+def _spec(*forms: str) -> ApplicationSpec:
+    return spec_of(*forms, datasets=_LIMIT)
+
+
+def _play(*forms: str) -> Play:
+    play = Play(_spec(*forms))
+    play.play(TOPIC, [Query(k % 3, 0, f"s{k}", "set", time_ms=k) for k in range(12)])
+    return play
+
+
+def _more(play: Play, *queries: Query) -> None:
+    at = play.engine.next_offset(TOPIC)
+    play.play(TOPIC, [*([Query(0, 0)] * at), *queries])
+
+
+def _reload(play: Play, *forms: str) -> list:
+    play.spec = _spec(*forms)
+    play.engine.reload(play.spec)
+    return play.commit().events
+
+
+def _alerts(play: Play) -> list:
+    return [event.data for event in play.events if event.type is EventType.ALERT]
+
+
+def _slot(play: Play, number: int = 0, monitor: str = "m0"):
+    return play.engine.slot(play.engine.runners[monitor], number)
+
+
+def test_reloading_the_same_specification_does_nothing():
+    play = _play(_PLAIN)
+    before, records = standing(play), dict(play.records)
+    assert _reload(play, _PLAIN) == []
+    assert (standing(play), play.records) == (before, records)
+
+
+def test_a_threshold_holds_from_the_next_query_on():
+    play = _play(_PLAIN)
+    _more(play, Query(0, 3000))
+    events = _reload(play, _PLAIN.replace("threshold: 500", "threshold: 9000"))
+    assert [(e.type, e.data.reason, e.data.detail["fields"]) for e in events] == [
+        (EventType.SPEC_CHANGED, "changed", ["threshold"])
+    ]
+    _more(play, Query(0, 3000), Query(0, 20_000))
+    assert [(alert.threshold, alert.run) for alert in _alerts(play)] == [(500, 1), (9000, 1)]
+
+
+def test_mutes_and_what_follows_a_halt_change_at_once():
+    play = _play(_PLAIN)
+    _more(play, Query(0, 10**5, "x"))
+    _reload(play, _PLAIN.replace("mute: none", "mute: period, on_halt: stop"))
+    _more(play, *[Query(0, 10**5, "x")] * 3, Query(0, 10**5, "y"), Query(0, 10**5, "z"))
+    assert [alert.series for alert in _alerts(play)] == ["x", "x", "y"]
+    assert _slot(play).stopped
+
+
+def test_fewer_mutes_are_kept_once_the_cap_falls():
+    play = _play(FORMS["plain"].replace("cutoff: 3", "cutoff: 9"))
+    _more(play, *[Query(0, 10**5, f"x{k}") for k in range(6)])
+    _reload(play, FORMS["plain"].replace("cutoff: 3", "cutoff: 9") + ", max_mutes: 2")
+    _more(play, Query(0, 10**5, "y"))
+    assert list(_slot(play).mutes) == ["x5", "y"]
+
+
+def test_a_schedule_holds_for_the_open_run_and_can_be_taken_away():
+    play = _play(_PLAIN)
+    _reload(play, _PLAIN + ", resample_every: 5s")
+    _more(play, Query(0, 0, time_ms=6000))
+    assert _slot(play).run == 2
+    play.crash()
+    _more(play, Query(0, 0, time_ms=12_000))
+    assert _slot(play).run == 3
+    _reload(play, _PLAIN)
+    _more(play, Query(0, 0, time_ms=30_000))
+    assert _slot(play).run == 3
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("epsilon: 1,", "epsilon: 2,"),
+        ("cutoff: 3", "cutoff: 7"),
+        ("sensitivity: 1", "sensitivity: 2"),
+        ("monotonic: true", "monotonic: false"),
+        ("bounds: [0, 100000]", "bounds: [0, 200000]"),
+        ("mute: none", "mute: none, granularity: 1/2"),
+        ("mute: none", "mute: none, query_noise: laplace"),
+        ("mute: none", "mute: none, threshold_noise: laplace"),
+        ("mute: none", "mute: none, mechanism: adaptive"),
+        ("mute: none", "mute: none, split: 2"),
+        ("expected_queries: 1000", "expected_queries: 1000000"),
+        ("expected_queries: 1000", "correction: none"),
+    ],
+    ids=lambda change: change[1],
+)
+@pytest.mark.parametrize("restart", [False, True])
+def test_what_concerns_noise_and_price_holds_from_the_next_run_on_also_across_a_restart(change, restart):
+    changed = _PLAIN.replace(*change)
+    plays = {}
+    for reloaded in (False, True):
+        play = plays[reloaded] = _play(_PLAIN)
+        if reloaded:
+            _reload(play, changed)
+        if restart:
+            play.crash()
+        _more(play, *[Query(0, 10**5)] * 2)
+    old = transcript(plays[False])["a", "m0"]
+    assert transcript(plays[True])["a", "m0"] == old, "the open run must go on as it was"
+    plan = plays[True].engine.runners["m0"].plan
+    _more(plays[True], Query(0, 10**5), Query(0, 0))
+    slot = _slot(plays[True])
+    assert (slot.run, slot.plan.hash) == (2, plan.hash)
+    assert slot.left == plan.mechanism.epsilon - plan.mechanism.threshold_charge
+    assert_books_balance(plays[True])
+    plays[True].crash()
+    assert _slot(plays[True]).plan.hash == plan.hash
+
+
+def test_several_specifications_are_in_use_at_once_and_replay_the_same():
+    """Three datasets whose runs were opened under three specifications, tested in the same batches."""
+    queries = stream(41, 700)
+    forms = [
+        _PLAIN.replace("cutoff: 3", "cutoff: 40"),
+        _PLAIN.replace("cutoff: 3", "cutoff: 40, mechanism: adaptive"),
+        _PLAIN.replace("cutoff: 3", "cutoff: 5, granularity: 1/2"),
+    ]
+
+    def play(choose) -> Play:
+        played = Play(_spec(forms[0]))
+        for goal, form in ((100, 0), (160, 1), (240, 2), (700, None)):
+            while (at := played.engine.next_offset(TOPIC)) < goal:
+                played.feed(TOPIC, queries, min(goal, at + 1 + choose(200)))
+                act = choose(4)
+                if act == 0:
+                    played.commit()
+                elif act == 1 and at > 0:
+                    played.crash()
+            if form is not None:
+                played.commit()
+                if form:
+                    for name in "abc"[form:]:
+                        number = played.engine.number[name]
+                        played.engine.reopen(played.engine.runners["m0"], number)
+                _reload(played, forms[form])
+        played.commit()
+        return played
+
+    expected = play(lambda below: below - 1)
+    assert len({len(plan.mechanism.branches) for plan in expected.engine.runners["m0"].plans}) > 1
+    for seed in range(8):
+        played = play(random.Random(seed).randrange)
+        assert {k: v for k, v in transcript(played).items() if k[1] == "m0" and k[0]} == {
+            k: v for k, v in transcript(expected).items() if k[1] == "m0" and k[0]
+        }
+        assert_books_balance(played)
+
+
+def test_a_new_lattice_forgets_what_was_measured_on_the_old_one():
+    for form in (FORMS["sweep"], FORMS["retry"]):
+        play = _play(form)
+        runner = play.engine.runners["m0"]
+        assert runner.queued(0) == 4
+        _reload(play, form + ", granularity: 2")
+        assert runner.queued(0) == 4, "the open run goes on with what waits"
+        play.engine.reopen(runner, 0)
+        play.commit()
+        assert runner.queued(0) == 4
+        play.crash()
+        _more(play, Query(0, 0, "new", "set2"))
+        assert play.engine.runners["m0"].queued(0) == 1
+        assert play.engine.runners["m0"].queued(1) == 4
+
+
+def test_a_halt_and_a_restart_do_not_forget_what_waits():
+    for form in (FORMS["sweep"], FORMS["retry"]):
+        play = _play(form)
+        play.engine.reopen(play.engine.runners["m0"], 0)
+        play.commit()
+        play.crash()
+        _more(play, Query(0, 0, "new", "set"))
+        assert play.engine.runners["m0"].queued(0) == 5
+
+
+@pytest.mark.parametrize(
+    ("form", "field"),
+    [
+        (_PLAIN.replace("topic: t", "topic: u"), "topic"),
+        (_PLAIN + ", append: {retry: {attempts: 2}}", "append"),
+        (_PLAIN + ", append: sweep", "append"),
+    ],
+)
+def test_what_runs_are_tied_to_cannot_change_and_nothing_does(form, field):
+    play = _play(_PLAIN, FORMS["plain"])
+    before = standing(play)
+    with pytest.raises(ConfigError, match=rf"monitors\.m0\.{field}"):
+        play.engine.reload(_spec(form, FORMS["plain"] + ", beta: 0.5"))
+    assert standing(play) == before
+    assert not play.commit().events
+
+
+def test_a_dataset_cannot_disappear_while_its_ledger_is_kept():
+    play = _play(_PLAIN)
+    with pytest.raises(ConfigError, match="datasets"):
+        play.engine.reload(spec_of(_PLAIN, datasets="{names: [a, b], limit: 40, unit: one basket}"))
+
+
+def test_a_monitor_may_run_on_other_datasets_than_before():
+    play = _play(f"{_PLAIN}, datasets: [a, b]", f"{FORMS['sweep']}, datasets: [a, b]")
+    assert _slot(play, 2).state is State.IDLE
+    _reload(play, f"{_PLAIN}, datasets: [b, c]", f"{FORMS['sweep']}, datasets: [b, c]")
+    closed = [(e.data.dataset, e.data.monitor) for e in play.events if e.type is EventType.RUN_CLOSED]
+    assert closed == [("a", "m0"), ("a", "m1")]
+    assert play.engine.books(0).ledger.reserved == 0
+    for crash in (False, True):
+        if crash:
+            play.crash()
+        tops = len(_alerts(play))
+        _more(play, *[Query(number, 10**5, f"x{crash}") for number in range(3)])
+        assert sorted((a.dataset, a.monitor) for a in _alerts(play)[tops:]) == [
+            ("b", "m0"), ("b", "m1"), ("c", "m0"), ("c", "m1"),
+        ]  # fmt: skip
+    assert not play.engine.runners["m1"].queued(0)
+    assert_books_balance(play)
+
+
+def test_a_monitor_that_is_added_starts_where_its_topic_stands_and_is_announced():
+    play = _play(_PLAIN)
+    events = _reload(play, _PLAIN, FORMS["adaptive"])
+    assert [(e.type, e.data.monitor, e.data.reason) for e in events] == [(EventType.SPEC_CHANGED, "m1", "added")]
+    assert play.engine.runners["m1"].offset == 12
+    for crash in (False, True):
+        if crash:
+            play.crash()
+        _more(play, Query(0, 10**5, f"s{crash}"))
+        assert [a.monitor for a in _alerts(play)][-2:] == ["m0", "m1"]
+
+
+@pytest.mark.parametrize("form", [FORMS["sweep"], FORMS["retry"], FORMS["plain"]])
+def test_a_monitor_that_is_removed_ends_its_runs_and_leaves_no_record_behind(form):
+    play = _play(_PLAIN, form)
+    _more(play, Query(0, 10**5, "x", "set"))
+    events = _reload(play, _PLAIN)
+    assert {e.data.reason for e in events if e.type is EventType.RUN_CLOSED} == {"removed"}
+    assert events[-1].data.reason == "removed"
+    assert not [key for key in play.records if b"/m1" in key]
+    assert_books_balance(play)
+    play.crash()
+    assert list(play.engine.runners) == ["m0"]
+    assert play.engine.books(0).slots["m1"].spent > 0
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_monitor_that_comes_back_goes_on_with_its_mutes_its_runs_and_its_pause(restart):
+    form = FORMS["plain"] + ", max_mutes: 2"
+    play = _play(_PLAIN, form)
+    _more(play, Query(0, 10**5, "x"), Query(0, 10**5, "y"))
+    play.engine.pause(play.engine.runners["m1"], 0, paused=True)
+    _reload(play, _PLAIN)
+    if restart:
+        play.crash()
+    _reload(play, _PLAIN, form)
+    assert play.engine.paused(TOPIC)
+    play.engine.pause(play.engine.runners["m1"], 0, paused=False)
+    assert not play.engine.paused(TOPIC)
+    tops = len(_alerts(play))
+    _more(play, *[Query(0, 10**5, name, monitor="m1") for name in ("y", "z", "x")])
+    assert [(a.series, a.run) for a in _alerts(play)[tops:]] == [("z", 2), ("x", 2)]
+    assert_books_balance(play)
+
+
+def test_an_exhausted_monitor_that_comes_back_is_still_exhausted():
+    play = Play(spec_of(_PLAIN, FORMS["plain"]))
+    play.engine.mark_exhausted()
+    play.commit()
+    play.engine.reload(spec_of(_PLAIN))
+    play.commit()
+    play.engine.reload(spec_of(_PLAIN, FORMS["plain"]))
+    play.commit()
+    _more(play, Query(0, 10**5))
+    assert play.commits[-1].skipped == {("m0", "exhausted"): 1, ("m1", "exhausted"): 1}
+    assert sum(e.type is EventType.EXHAUSTED for e in play.events) == 0
+
+
+def test_many_reloads_leave_only_the_specifications_in_use():
+    play = _play(_PLAIN)
+    for k in range(30):
+        _reload(play, _PLAIN.replace("threshold: 500", f"threshold: {600 + k}"))
+    assert len(play.engine.runners["m0"].plans) <= 2
+    kept = {key for key in play.records if key.startswith(b"h/")}
+    assert len(kept) <= 1
+    for key in kept:
+        assert from_bytes(SpecRecord, play.records[key], key="h").hash == _slot(play).plan.hash
+    play.crash()
+    _more(play, Query(0, 10**5))
+    assert _alerts(play)[-1].threshold == 629
+
+
+def test_order_of_monitors_does_not_depend_on_the_order_of_the_stored_records():
+    play = _play(_PLAIN, FORMS["plain"], FORMS["retry"])
+    play.records = dict(sorted(play.records.items(), reverse=True))
+    play.crash()
+    assert list(play.engine.runners) == ["m0", "m1", "m2"]
