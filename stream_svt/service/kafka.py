@@ -1,7 +1,8 @@
 """Kafka clients with deadlines of our own, and what their errors mean.
 
 aiokafka retries for ever where a broker does not answer, and reports a wrong password as "unable to
-bootstrap". Every call of this package goes through `deadline`, which ends it and raises one of three errors:
+bootstrap". Every call of this package goes through `deadline`, which ends it and raises one of three
+errors:
 
 `Fenced`             another producer has this shard's transactional id, or the broker gave the transaction
 up;
@@ -215,9 +216,16 @@ async def stop_quietly(
 ) -> None:
     """Stop a consumer or admin client within a deadline; errors and delays end here."""
     stop: Callable[[], Any] = client.close if isinstance(client, AIOKafkaAdminClient) else client.stop
-    with contextlib.suppress(KafkaError, TimeoutError, OSError):
-        async with asyncio.timeout(seconds):
-            await stop()
+    # In a task of its own: a consumer whose broker is gone lets the cancellation of its own tasks escape
+    # from stop().
+    stopping = asyncio.ensure_future(stop())
+    try:
+        await asyncio.wait([stopping], timeout=seconds)
+    finally:
+        stopping.cancel()
+    with contextlib.suppress(KafkaError, TimeoutError, OSError, asyncio.CancelledError):
+        if stopping.done():
+            stopping.result()
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +332,8 @@ async def read_partition(
     *,
     records: int = 20_000,
 ) -> AsyncIterator[Sequence[Any]]:
-    """Yield the records of a partition from ``start`` (None: its beginning) to its end at the time of the call.
+    """Yield the records of a partition from ``start`` (None: its beginning) to its end at the time of the
+    call.
 
     Positions are compared, not records counted: markers and compacted records take offsets too.
     """
