@@ -36,7 +36,7 @@ from stream_svt.service.embedded import EmbeddedKafka
 # ``--duration``.
 AHEAD = 200_000
 READY_SECONDS = 60.0
-STALLED_SECONDS = 60.0
+STALLED_SECONDS = 30.0
 INTERRUPTED = 130
 
 
@@ -220,7 +220,7 @@ class Session:
         began = time.monotonic()
         self._stack.enter_context(self._view)
         stream = self._stream(producing, scene)
-        await _first(stream, show(), worker.must_go_on())
+        await _first(stream, show(), self._progress(scene), worker.must_go_on())
         seconds = time.monotonic() - began
         code = await worker.stop()
         if code:
@@ -257,16 +257,27 @@ class Session:
                 bell.cancel()
         await producing.must_succeed(READY_SECONDS)
         scene.phase = "draining"
-        seen, since = scene.seen, time.monotonic()
-        while scene.seen < self._sent:
+        while scene.seen < self._sent:  # noqa: ASYNC110  `show` refreshes it several times a second
             await asyncio.sleep(0.1)
-            if scene.seen != seen:
-                seen, since = scene.seen, time.monotonic()
-            elif time.monotonic() - since > STALLED_SECONDS:
-                raise DemoFailed(
-                    f"the service has looked at {seen:,} of {self._sent:,} queries and at none for "
-                    f"{STALLED_SECONDS:g} s"
-                )
+
+    async def _progress(self, scene: Scene) -> None:
+        """Watch that queries go on being sent or looked at: clients retry for ever where a broker is gone.
+
+        Raises
+        ------
+        DemoFailed
+            Nothing has moved for `STALLED_SECONDS`.
+        """
+        before, since = (-1, -1), time.monotonic()
+        while time.monotonic() - since < STALLED_SECONDS:
+            now = (self._sent, scene.seen)
+            if now != before:
+                before, since = now, time.monotonic()
+            await asyncio.sleep(0.5)
+        raise DemoFailed(
+            f"no query was sent or looked at for {STALLED_SECONDS:g} s, after {scene.seen:,} of {self._sent:,}; check "
+            f"that Kafka at {scene.broker} still runs"
+        )
 
 
 async def _first(main: Coroutine[None, None, None], *others: Coroutine[None, None, None]) -> None:

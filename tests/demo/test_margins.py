@@ -2,8 +2,8 @@
 
 The real engine runs on the demo's own configuration, again and again with other noise. Items that never
 come within 270 of the threshold are left out: at a noise scale of at most 20 their alerts are a matter of
-one in 10^5 demos. Over 5,000 demos simulated by other code the least were: precision 0.93 (append) and 0.97 (adaptive), 9 and 4
-halts, 7 and 3 resamples, 60 alerts at a later attempt, one dataset exhausted.
+one in 10^5 demos. Over 5,000 demos simulated by other code the least were: precision 0.93 (append) and 0.97
+(adaptive), 9 and 4 halts, 7 and 3 resamples, 60 alerts at a later attempt, one dataset exhausted.
 """
 
 from __future__ import annotations
