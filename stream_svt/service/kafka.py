@@ -1,8 +1,7 @@
 """Kafka clients with deadlines of our own, and what their errors mean.
 
 aiokafka retries for ever where a broker does not answer, and reports a wrong password as "unable to
-bootstrap". Every call of this package goes through `deadline`, which ends it and raises one of three
-errors:
+bootstrap". Every call of this package goes through `deadline`, which ends it and raises one of three errors:
 
 `Fenced`             another producer has this shard's transactional id, or the broker gave the transaction
 up;
@@ -332,8 +331,7 @@ async def read_partition(
     *,
     records: int = 20_000,
 ) -> AsyncIterator[Sequence[Any]]:
-    """Yield the records of a partition from ``start`` (None: its beginning) to its end at the time of the
-    call.
+    """Yield the records of a partition from ``start`` (None: its beginning) to its end at the time of the call.
 
     Positions are compared, not records counted: markers and compacted records take offsets too.
     """
