@@ -21,7 +21,8 @@ from faust.app.base import BootStrategy
 from stream_svt.errors import ConfigError, Problem, StreamSvtError
 from stream_svt.service import web
 from stream_svt.service.config import Config
-from stream_svt.service.worker import Worker, describe
+from stream_svt.service.shard import describe
+from stream_svt.service.worker import Worker
 
 log = logging.getLogger(__name__)
 

@@ -20,6 +20,7 @@ import logging
 import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
@@ -205,7 +206,7 @@ class Shard:
     async def _go_on(self, failure: Exception) -> bool:
         """Do what follows a failed tenure; return whether another one may begin."""
         status = self.status
-        status.reason = str(failure)
+        status.reason = describe(failure)
         if isinstance(failure, StateRolledBack):
             self._given_up = await self._await_giving_up(failure)
             return True
@@ -223,14 +224,8 @@ class Shard:
             self._fatal(failure)
             return False
         else:
-            status.reason = f"unexpected {type(failure).__name__}"
             self._metrics.failed(self.number, "error")
-            log.error(
-                "event=shard_error shard=%d error=%s at=%r",
-                self.number,
-                type(failure).__name__,
-                _place(failure),
-            )
+            log.error("event=shard_error shard=%d error=%r", self.number, status.reason)
         await self._wait(BACKOFF[min(self._failures, len(BACKOFF) - 1)])
         self._failures += 1
         return True
@@ -276,7 +271,13 @@ class Shard:
                 await self._halt.wait()
 
 
-def _place(error: BaseException) -> str:
-    """Return where an error was raised; its text stays out of the log, for it could hold a value."""
+def describe(error: BaseException) -> str:
+    """Return what may be said about an error.
+
+    Of one that is not ours only kind and place, for its text could hold a value.
+    """
+    if isinstance(error, StreamSvtError):
+        return str(error)
     frames = traceback.extract_tb(error.__traceback__)
-    return f"{frames[-1].filename.rsplit('/', 1)[-1]}:{frames[-1].lineno}" if frames else ""
+    place = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    return f"unexpected {type(error).__name__}{place}; please report it"

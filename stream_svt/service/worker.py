@@ -7,24 +7,22 @@ import logging
 import os
 import socket
 import time
-import traceback
 import uuid
 from collections.abc import Callable
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import msgspec
 from aiokafka import AIOKafkaConsumer
 
-from stream_svt.errors import ConfigError, Problem, StreamSvtError
+from stream_svt.errors import ConfigError, Problem
 from stream_svt.service.config import Config
 from stream_svt.service.group import Group, check_peers
 from stream_svt.service.journal import Journal, Topics
 from stream_svt.service.kafka import BrokerUnavailable, Cluster, tune
 from stream_svt.service.metrics import DATASET_LIMIT, Metrics
 from stream_svt.service.sealing import Place
-from stream_svt.service.shard import Shard
+from stream_svt.service.shard import Shard, describe
 from stream_svt.service.tenure import Pace, State, Status
 from stream_svt.service.topology import Topology, require
 from stream_svt.service.workload import Workload
@@ -236,18 +234,6 @@ class Worker:
         log.critical("event=fatal error=%r", describe(error))
         if self.failed is not None and not self.failed.done():
             self.failed.set_exception(error)
-
-
-def describe(error: BaseException) -> str:
-    """Return what may be said about an error.
-
-    Of one that is not ours only kind and place, for its text could hold a value.
-    """
-    if isinstance(error, StreamSvtError):
-        return str(error)
-    frames = traceback.extract_tb(error.__traceback__)
-    place = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
-    return f"unexpected {type(error).__name__}{place}; please report it"
 
 
 def _restart_needed(old: Config, new: Config) -> list[Problem]:
