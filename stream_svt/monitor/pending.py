@@ -130,7 +130,7 @@ class RetryQueue:
     """Series whose last test was a bottom, oldest first. ``count`` is the number of queries seen."""
 
     count: int = 0
-    places: dict[str, Waiting] = field(default_factory=dict)
+    places: dict[str | tuple[int, int], Waiting] = field(default_factory=dict)
     changed: bool = False
     stored: int = 0
 
@@ -171,9 +171,9 @@ class RetryQueue:
         return queue
 
 
-def place_name(series: str | None, offset: int, row: int) -> str:
+def place_name(series: str | None, offset: int, row: int) -> str | tuple[int, int]:
     """Return what identifies a place in a retry queue; a query without series has a place of its own."""
-    return series if series is not None else f"\0{offset}.{row}"
+    return series if series is not None else (offset, row)
 
 
 def read(data: bytes, key: str) -> PendingRecord:

@@ -1,0 +1,148 @@
+"""Retry queues: places, attempts, lifetimes and capacity, none of which reads a value."""
+
+from __future__ import annotations
+
+import pytest
+
+from stream_svt.monitor.released import EventType
+from tests.support.engine_play import Play, Query
+from tests.support.monitor_forms import TOPIC, assert_books_balance, counts, spec_of
+
+_FORM = (
+    "topic: t, epsilon: 400, cutoff: 40, sensitivity: 1, monotonic: true, bounds: [0, 100000], threshold: 500, "
+    "correction: {table: [40, 30, 20, 10, 0]}, mute: none"
+)
+
+
+def _play(rules: str, form: str = _FORM) -> Play:
+    spec = spec_of(f"{form}, append: {{retry: {{{rules}}}}}", datasets="{names: [a, b], limit: 4000, unit: u}")
+    return Play(spec)
+
+
+def _alerts(play: Play) -> list[tuple[str, int]]:
+    return [(e.data.query_id, e.data.attempt) for e in play.events if e.type is EventType.ALERT]
+
+
+def _waiting(play: Play, dataset: int = 0) -> list[tuple[str, int, int]]:
+    places = play.engine.runners["m0"].queues[dataset].places.values()
+    return [(place.series, place.offset, place.attempt) for place in places]
+
+
+def test_bottoms_are_tested_again_every_so_many_queries_of_their_dataset():
+    play = _play("attempts: 5, every: 4")
+    queries = [Query(0, 514, "x"), *[Query(k % 2, 0, f"n{k}") for k in range(30)]]
+    play.play(TOPIC, queries)
+    # rounds come with queries 4, 8 and 12 of the dataset; the bar falls below 514 at attempt 4
+    assert _alerts(play) == [("q0", 4)]
+    assert play.engine.runners["m0"].queues[0].count == 16
+    assert play.engine.runners["m0"].queues[1].count == 15
+
+
+def test_a_newer_query_replaces_the_value_keeps_place_and_attempts_and_gets_no_test():
+    play = _play("attempts: 5, every: 3")
+    play.play(TOPIC, [Query(0, 0, "x"), Query(0, 0, "y"), Query(0, 0, "z")])
+    assert _waiting(play) == [("x", 0, 2), ("y", 1, 2), ("z", 2, 2)]
+    tested = counts(play)[0]["m0"]
+    play.play(TOPIC, [Query(0, 0)] * 3 + [Query(0, 10**5, "y")])
+    assert _waiting(play) == [("x", 0, 2), ("y", 3, 2), ("z", 2, 2)]
+    assert counts(play)[0]["m0"] == tested == 3
+    assert not _alerts(play)
+    play.play(TOPIC, [Query(0, 0)] * 4 + [Query(0, 0, "x"), Query(0, 0, "z")])
+    assert _alerts(play) == [("q3", 3)]
+    assert _waiting(play) == [("x", 4, 3), ("z", 5, 3)]
+
+
+def test_a_place_is_given_up_after_its_last_attempt():
+    play = _play("attempts: 3, every: 1")
+    play.play(TOPIC, [Query(0, 0, "x")])
+    assert _waiting(play) == [("x", 0, 2)]
+    play.play(TOPIC, [Query(0, 0)] * 1 + [Query(0, 0, "y")])
+    assert _waiting(play) == [("y", 1, 2)]
+    play.play(TOPIC, [Query(0, 0)] * 2 + [Query(0, 0, "x")])
+    assert _waiting(play) == [("x", 2, 2)]
+
+
+def test_a_lifetime_in_offsets_counts_from_the_entry_of_the_place():
+    play = _play("attempts: 99, every: 1, lifetime: 3")
+    queries = [Query(0, 0, "x"), Query(0, 0, "x"), *[Query(1, 0, "other")] * 2, Query(0, 0, "y"), Query(0, 0, "z")]
+    play.play(TOPIC, queries[:2])
+    assert _waiting(play) == [("x", 1, 3)]
+    play.play(TOPIC, queries[:5])
+    assert [name for name, _, _ in _waiting(play)] == ["y"]
+
+
+@pytest.mark.parametrize(("last_ms", "kept"), [(2_000, True), (2_001, False)])
+def test_a_lifetime_in_time_is_measured_on_the_brokers_clock(last_ms, kept):
+    play = _play("attempts: 99, every: 1, lifetime: 2s")
+    play.play(TOPIC, [Query(0, 0, "x", time_ms=0), Query(0, 0, "x", time_ms=1_500), Query(0, 0, "y", time_ms=last_ms)])
+    assert [name for name, _, _ in _waiting(play)] == (["x", "y"] if kept else ["y"])
+
+
+def test_the_oldest_place_makes_room_and_is_counted():
+    play = _play("attempts: 5, capacity: 2, every: 1000")
+    play.play(TOPIC, [Query(0, 0, name) for name in ("x", "y", "z", "x")])
+    assert [name for name, _, _ in _waiting(play)] == ["z", "x"]
+    assert _waiting(play)[1] == ("x", 3, 1)
+    assert counts(play)[1] == {("m0", "retry-overflow"): 2}
+
+
+def test_queries_without_a_series_have_places_of_their_own():
+    play = _play("attempts: 5, every: 1000")
+    play.play(TOPIC, [Query(0, 0), Query(0, 0), Query(0, 0, "x"), Query(0, 0, "x")])
+    assert _waiting(play) == [(None, 0, 1), (None, 1, 1), ("x", 3, 1)]
+
+
+def test_no_name_of_a_series_meets_the_place_of_a_query_without_one():
+    play = _play("attempts: 5, every: 1000")
+    names = [None, "\x000.0", "0.0", "\x00"]
+    play.play(TOPIC, [Query(0, 0, name) for name in names])
+    assert [name for name, _, _ in _waiting(play)] == names
+    play.crash()
+    assert [name for name, _, _ in _waiting(play)] == names
+
+
+def test_a_muted_series_leaves_the_queue_and_takes_no_place():
+    play = _play("attempts: 5, every: 2", _FORM.replace("mute: none", "mute: 5s"))
+    play.play(TOPIC, [Query(0, 0, "x"), Query(0, 10**5, "y"), Query(0, 0, "y"), Query(0, 0, "y", time_ms=9_000)])
+    assert _alerts(play) == [("q1", 1)]
+    assert [name for name, _, _ in _waiting(play)] == ["x", "y"]
+    assert counts(play)[1] == {("m0", "muted"): 1}
+
+
+def test_a_round_stops_where_the_run_ends_and_goes_on_in_the_next_run():
+    form = _FORM.replace("epsilon: 400, cutoff: 40", "epsilon: 40, cutoff: 2")
+    play = _play("attempts: 5, every: 5", form)
+    play.play(TOPIC, [Query(0, 536, f"s{k}") for k in range(5)])
+    assert _alerts(play) == [("q0", 2), ("q1", 2)]
+    assert [name for name, _, _ in _waiting(play)] == ["s2", "s3", "s4"]
+    play.play(TOPIC, [Query(0, 0)] * 5 + [Query(0, 0, f"n{k}") for k in range(5)])
+    assert _alerts(play)[2:] == [("q2", 2), ("q3", 2)]
+    assert play.engine.books(0).slots["m0"].run == 2
+    assert_books_balance(play)
+
+
+def test_a_queue_shrinks_in_the_store_too():
+    from stream_svt.monitor import pending
+
+    play = _play("attempts: 2, every: 300, capacity: 300")
+    limit, pending._RECORD_BYTES = pending._RECORD_BYTES, 3_000
+    try:
+        play.play(TOPIC, [Query(0, 0, f"s{k}") for k in range(299)])
+        assert len([key for key in play.records if key.startswith(b"p/a/m0/")]) > 4
+        play.crash()
+        assert play.engine.runners["m0"].queued(0) == 299
+        play.play(TOPIC, [Query(0, 0)] * 299 + [Query(0, 0, "last")])
+    finally:
+        pending._RECORD_BYTES = limit
+    assert len([key for key in play.records if key.startswith(b"p/a/m0/")]) == 1
+    play.crash()
+    assert play.engine.runners["m0"].queued(0) == 0
+    assert play.engine.runners["m0"].queues[0].count == 300
+
+
+def test_markers_and_queries_for_others_are_not_counted():
+    play = _play("attempts: 5, every: 2")
+    others = [Query(0, None, None, "set", closes=True), Query(0, 0, "x", monitor="other")]
+    play.play(TOPIC, [Query(0, 0, "x"), *others, *others])
+    assert play.engine.runners["m0"].queues[0].count == 1
+    assert _waiting(play) == [("x", 0, 1)]
