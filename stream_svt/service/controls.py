@@ -33,15 +33,15 @@ class Record(Protocol):
 def parse(value: bytes | None) -> Command | str:
     """Return the command, or the reason why the record is not one; the reason never repeats its content."""
     if value is None:
-        return "command is empty"
+        return "command-empty"
     if len(value) > COMMAND_LIMIT:
-        return "command is too large"
+        return "command-too-large"
     try:
         return _DECODER.decode(value)
     except (msgspec.ValidationError, UnicodeDecodeError):
-        return "command has a missing, unknown or ill-typed field"
+        return "command-bad-field"
     except msgspec.DecodeError:
-        return "command is not JSON"
+        return "command-not-json"
 
 
 class Controls:

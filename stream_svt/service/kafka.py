@@ -266,6 +266,9 @@ class Cluster:
             session_timeout_ms=int(self.session_timeout * 1000),
             heartbeat_interval_ms=int(self.heartbeat_interval * 1000),
             rebalance_timeout_ms=int(REBALANCE_TIMEOUT * 1000),
+            # A standby without partitions never fetches, and would leave the group for that every few minutes.
+            # Each shard has a watchdog of its own.
+            max_poll_interval_ms=2**31 - 1,
             fetch_max_wait_ms=100,  # requests queue behind a waiting fetch, a resumed partition's first one too
             max_partition_fetch_bytes=4 << 20,
         )

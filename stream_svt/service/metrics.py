@@ -22,6 +22,7 @@ from prometheus_client.registry import Collector
 from stream_svt.monitor.engine import Commit
 from stream_svt.monitor.released import DatasetView
 from stream_svt.monitor.spec import ApplicationSpec
+from stream_svt.service.wire import Reason
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 DATASET_LIMIT = 1_000
@@ -214,6 +215,8 @@ class Metrics:
                 self._counter("stream_svt_queries_skipped_total", monitor.name, reason)
         for topic in spec.topics():
             self._counter("stream_svt_records_total", topic)
+            for rejection in Reason:
+                self._counter("stream_svt_records_rejected_total", topic, rejection.value)
 
     def text(self) -> bytes:
         """Return everything in Prometheus' text format."""

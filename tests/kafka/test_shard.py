@@ -52,7 +52,7 @@ async def test_a_raised_budget_and_a_malformed_command_both_get_an_answer(scene:
     assert EventType.BUDGET_RAISED in kinds
     assert EventType.COMMAND_REPLY in kinds
     (reject,) = await scene.read("rejects")
-    assert b"command is not JSON" in reject.value
+    assert b"command-not-json" in reject.value
     again = await _restarted(scene, worker)
     (view,) = [view for status in again.statuses() for name, view in status.views.items() if name == "a"]
     assert view.limit == 9

@@ -68,13 +68,13 @@ def test_a_command_is_found_by_its_action() -> None:
     ("value", "reason"),
     [
         (None, "empty"),
-        (b"", "not JSON"),
-        (b"\xff", "not JSON"),
+        (b"", "not-json"),
+        (b"\xff", "not-json"),
         (b"[]", "field"),
         (b'{"id":"a"}', "field"),
         (b'{"id":"a","action":"secret"}', "field"),
         (b'{"id":"a","action":"pause","secret":1}', "field"),
-        (b" " * (COMMAND_LIMIT + 1), "too large"),
+        (b" " * (COMMAND_LIMIT + 1), "too-large"),
     ],
 )
 def test_what_is_no_command_gets_a_reason_without_its_content(value: bytes | None, reason: str) -> None:
