@@ -71,6 +71,8 @@ class Shard:
         Returns what to run; asked at every tenure, so that a reload takes effect with the next one.
     control
         Name of the control topic.
+    pace
+        Returns how often to commit; asked at every tenure, too.
     fatal
         Told of the error that the worker cannot go on after.
     """
@@ -84,7 +86,7 @@ class Shard:
         make_journal: Callable[[int], Journal],
         workload: Callable[[], Workload],
         control: str,
-        pace: Pace,
+        pace: Callable[[], Pace],
         metrics: Metrics,
         fatal: Callable[[BaseException], None],
     ) -> None:
@@ -192,7 +194,7 @@ class Shard:
             self._workload(),
             shard=self.number,
             control=self._control,
-            pace=self._pace,
+            pace=self._pace(),
             metrics=self._metrics,
             status=self.status,
             stop=self._halt,

@@ -8,7 +8,8 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from importlib import metadata
 from typing import Any
 
@@ -16,6 +17,9 @@ import msgspec
 from aiokafka import AIOKafkaConsumer
 
 from stream_svt.errors import ConfigError, Problem
+from stream_svt.monitor.released import DatasetView
+from stream_svt.monitor.spec import ApplicationSpec, Reload, reload_kind
+from stream_svt.privacy.loss import as_text, to_float
 from stream_svt.service.config import Config
 from stream_svt.service.group import Group, check_peers
 from stream_svt.service.journal import Journal, Topics
@@ -130,7 +134,8 @@ class Worker:
         ConfigError
             The change needs a restart; the old configuration stays in use.
         """
-        problems = _restart_needed(self.config, config)
+        views = {name: view for status in self.statuses() for name, view in status.views.items()}
+        problems = _restart_needed(self.config, config) + _refused(self.config.spec, config.spec, views)
         if problems:
             raise ConfigError(problems, config.source)
         self.workload = self._make_workload(config)
@@ -205,7 +210,6 @@ class Worker:
         return [msgspec.to_builtins(views[name]) for name in shown[:DATASET_LIMIT]]
 
     def _make_shard(self, consumer: AIOKafkaConsumer, number: int) -> Shard:
-        commit = self.config.commit
         return Shard(
             number,
             cluster=self._cluster,
@@ -213,10 +217,14 @@ class Worker:
             make_journal=self._make_journal,
             workload=lambda: self.workload,
             control=self.config.topics.control,
-            pace=Pace(commit.interval / 1000, commit.max_records, self.config.topics.start_at),
+            pace=self._pace,
             metrics=self.metrics,
             fatal=self._fail,
         )
+
+    def _pace(self) -> Pace:
+        commit = self.config.commit
+        return Pace(commit.interval / 1000, commit.max_records, self.config.topics.start_at)
 
     def _make_journal(self, number: int) -> Journal:
         config = self.config
@@ -254,6 +262,45 @@ def _restart_needed(old: Config, new: Config) -> list[Problem]:
     declared = {dataset.name for dataset in new.spec.datasets}
     if any(dataset.name not in declared for dataset in old.spec.datasets):
         found.append(Problem(0, "datasets", "a dataset was removed: one with a ledger is never dropped"))
+    return found
+
+
+def _refused(old: ApplicationSpec, new: ApplicationSpec, views: Mapping[str, DatasetView]) -> list[Problem]:
+    """Return the changes that shards would refuse: found here, the old specification stays in use."""
+    found = []
+    before = {dataset.name: dataset for dataset in old.datasets}
+    for dataset in new.datasets:
+        known = before.get(dataset.name)
+        if known is None or known == dataset:
+            continue
+        place = f"datasets.{dataset.name}"
+        if replace(known, limit=dataset.limit, lateness_ms=dataset.lateness_ms) != dataset:
+            found.append(
+                Problem(0, place, "measure, unit and period of a dataset with a ledger cannot change")
+            )
+            continue
+        view = views.get(dataset.name)
+        if (
+            view is not None
+            and known.limit != dataset.limit
+            and view.limit != to_float(dataset.limit, dataset.kind)
+        ):
+            limit = as_text(dataset.limit, dataset.kind)
+            message = (
+                "a limit is raised by an operator only: stream-svt control raise-budget --dataset "
+                f"{dataset.name} --limit {limit}"
+            )
+            found.append(Problem(0, f"{place}.limit", message))
+    monitors = {monitor.name: monitor for monitor in old.monitors}
+    for monitor in new.monitors:
+        if monitor.name not in monitors:
+            continue
+        current = monitors[monitor.name]
+        fields = [name for name, kind in reload_kind(current, monitor).items() if kind is Reload.NEVER]
+        if type(current.append) is not type(monitor.append):
+            fields.append("append")
+        message = "cannot change in a live monitor; declare a monitor of another name instead"
+        found += [Problem(0, f"monitors.{monitor.name}.{name}", message) for name in fields]
     return found
 
 

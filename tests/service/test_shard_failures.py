@@ -93,7 +93,7 @@ class Play:
             make_journal=lambda number: Journal(),
             workload=lambda: None,
             control="control",
-            pace=Pace(),
+            pace=Pace,
             metrics=Metrics(load_spec(SPEC), "hash"),
             fatal=self.fatal.append,
         )

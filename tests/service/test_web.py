@@ -6,7 +6,9 @@ import asyncio
 import json
 
 import pytest
+from msgspec.structs import replace
 
+from stream_svt.errors import ConfigError
 from stream_svt.service import web
 from stream_svt.service.config import parse_config
 from stream_svt.service.tenure import State
@@ -75,3 +77,27 @@ async def test_a_failed_worker_is_neither_live_nor_ready(worker: Stub) -> None:
     assert web.live(worker).status == 503
     assert web.ready(worker).status == 503
     worker.failed.exception()
+
+
+def test_reloads_that_shards_would_refuse_leave_the_old_specification_in_use(worker: Stub) -> None:
+    worker.shards = (owned(view("a")),)
+    changes = {
+        "limit: {epsilon: 4}": ("limit: {epsilon: 5}", "raise-budget --dataset a --limit 5"),
+        "unit: one basket": ("unit: one user", "cannot change"),
+        "names: [a, b, c]": ("names: [a, b]", "never dropped"),
+        "correction: none": ("correction: none, append: retry", "another name"),
+        "application: shop": ("application: shed", "another application"),
+    }
+    before = worker.config
+    for old, (new, message) in changes.items():
+        with pytest.raises(ConfigError, match=message):
+            worker.reload(parse_config(SPEC.replace(old, new)))
+        assert worker.config is before
+
+
+def test_a_reload_after_a_raised_budget_is_accepted(worker: Stub) -> None:
+    worker.shards = (owned(replace(view("a"), limit=5.0)),)
+    worker.reload(
+        parse_config(SPEC.replace("epsilon: 4", "epsilon: 5").replace("threshold: 5", "threshold: 6"))
+    )
+    assert worker.workload.spec.monitor("hot").threshold == 6
