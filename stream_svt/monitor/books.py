@@ -9,7 +9,15 @@ from stream_svt.errors import BudgetExceeded, ConfigError, Problem, UnreadableSt
 from stream_svt.monitor.life_cycle import Signal, State, advance
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.released import Account, DatasetView, MonitorView
-from stream_svt.monitor.snapshot import VERSION, DatasetRecord, SlotRecord, from_bytes, to_bytes
+from stream_svt.monitor.snapshot import (
+    VERSION,
+    DatasetRecord,
+    SlotRecord,
+    from_bytes,
+    pack_secrets,
+    to_bytes,
+    unpack_secrets,
+)
 from stream_svt.privacy.ledger import Ledger
 from stream_svt.privacy.loss import Kind, as_text, to_float, zcdp_adaptive, zcdp_general, zcdp_monotone
 
@@ -201,7 +209,9 @@ class Books:
             try:
                 slot = books.slots[name] = _slot(stored)
             except ValueError:
-                message = f"state record d/{spec.name}: monitor {name} is in a state that this release does not know"
+                message = (
+                    f"state record d/{spec.name}: monitor {name} is in a state this release does not know"
+                )
                 raise UnreadableState(message) from None
             slot.plan = plans.get(stored.spec_hash)
             if slot.state is State.RUNNING and slot.plan is None:
@@ -261,9 +271,7 @@ def _slot_record(slot: Slot) -> SlotRecord:
         paused=slot.paused,
         run=slot.run,
         spec_hash="" if slot.plan is None else slot.plan.hash,
-        threshold_noise=slot.threshold_noise,
-        salt_high=slot.salt_high,
-        salt_low=slot.salt_low,
+        secrets=pack_secrets(slot.threshold_noise, slot.salt_high, slot.salt_low),
         left=slot.left,
         run_tops=slot.run_tops,
         started_ms=slot.started_ms,
@@ -276,15 +284,16 @@ def _slot_record(slot: Slot) -> SlotRecord:
 
 
 def _slot(record: SlotRecord) -> Slot:
+    threshold_noise, salt_high, salt_low = unpack_secrets(record.secrets)
     return Slot(
         state=State(record.state),
         stopped=record.stopped,
         paused=record.paused,
         run=record.run,
         plan=None,
-        threshold_noise=record.threshold_noise,
-        salt_high=record.salt_high,
-        salt_low=record.salt_low,
+        threshold_noise=threshold_noise,
+        salt_high=salt_high,
+        salt_low=salt_low,
         left=record.left,
         run_tops=record.run_tops,
         started_ms=record.started_ms,

@@ -181,11 +181,9 @@ class DatasetDeclaration(Strict):
         if self.generate is not None and self.from_ is not None and self.until is not None:
             yield from self._periods(self.generate, self.from_, self.until)
             return
-        names: Sequence[str]
-        if self.file is not None:
-            names = _names_in(self.file, read_names)
-        else:
-            names = self.names or (self.name or "",)
+        names: Sequence[str] = (
+            self.names or (self.name or "",) if self.file is None else _names_in(self.file, read_names)
+        )
         for name in names:
             yield DatasetSpec(name=name, kind=self.limit.kind, limit=self.limit.units, unit=self.unit)
 

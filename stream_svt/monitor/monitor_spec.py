@@ -444,7 +444,17 @@ class Reload(StrEnum):
 _RELOAD: Mapping[str, Reload] = {
     **dict.fromkeys(("name", "topic"), Reload.NEVER),
     **dict.fromkeys(
-        ("datasets", "threshold", "mute", "max_mutes", "on_halt", "resample_every", "reserve", "beta"),
+        (
+            "datasets",
+            "threshold",
+            "append",
+            "mute",
+            "max_mutes",
+            "on_halt",
+            "resample_every",
+            "reserve",
+            "beta",
+        ),
         Reload.NOW,
     ),
     **dict.fromkeys(
@@ -461,7 +471,6 @@ _RELOAD: Mapping[str, Reload] = {
             "split",
             "correction",
             "expected_queries",
-            "append",
         ),
         Reload.NEXT_RUN,
     ),
@@ -472,7 +481,7 @@ def reload_kind(old: MonitorSpec, new: MonitorSpec) -> dict[str, Reload]:
     """Return when each changed field takes effect, by its name in the file; empty where nothing changed.
 
     A change that can never take effect (another topic) needs a monitor of another name: its runs are tied to
-    the offsets of the topic they began on. Which tests it makes, `append` included, changes with a run.
+    the offsets of the topic they began on. Caps and pace of `append` change at once; another form of it is refused.
     """
     return {
         MonitorSpec.model_fields[name].alias or name: kind

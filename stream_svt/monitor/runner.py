@@ -440,7 +440,9 @@ class Runner:
         self.skip("muted", int(silent.sum()))
         if not live.all():
             idle = ~live & ~silent & self.covers[datasets[: reached - at]]
-            self._count_idle(datasets[: reached - at][idle if eligible is None else idle & eligible[: reached - at]])
+            self._count_idle(
+                datasets[: reached - at][idle if eligible is None else idle & eligible[: reached - at]]
+            )
         self._tested(view, at, live, tops)
         return reached
 
@@ -468,9 +470,7 @@ class Runner:
         live[muted] = False
         silent[muted] = True
 
-    def _resolve(
-        self, view: View, at: int, stop: int, live: Mask, silent: Mask
-    ) -> tuple[int, list[int]]:
+    def _resolve(self, view: View, at: int, stop: int, live: Mask, silent: Mask) -> tuple[int, list[int]]:
         """Handle the tests of ``live`` that reached the threshold, in order; return the row reached and the tops.
 
         Rows that a top mutes leave ``live`` for ``silent``, those that meet an ended run leave both.

@@ -12,6 +12,7 @@ Every record starts with its format version; a version this code does not know i
 
 from __future__ import annotations
 
+import struct
 from typing import TypeVar
 
 import msgspec
@@ -30,9 +31,11 @@ class _Secret(msgspec.Struct, array_like=True):
 
 
 class SlotRecord(_Secret, array_like=True):
-    """One monitor on one dataset. ``threshold_noise`` and the salts are secret; 0 once the run is closed.
+    """One monitor on one dataset.
 
-    ``spec_hash`` names the specification of the last run: what waits was measured on its lattice.
+    ``secrets`` holds threshold noise and salt in 24 bytes, so that the length of a record tells nothing of them;
+    it is zero once the run is closed. ``spec_hash`` names the specification of the last run: what waits was
+    measured on its lattice.
     """
 
     state: str
@@ -40,9 +43,7 @@ class SlotRecord(_Secret, array_like=True):
     paused: bool
     run: int
     spec_hash: str
-    threshold_noise: int
-    salt_high: int
-    salt_low: int
+    secrets: bytes
     left: int
     run_tops: int
     started_ms: int
@@ -101,6 +102,29 @@ class SpecRecord(msgspec.Struct, array_like=True):
     version: int
     hash: str
     spec: str
+
+
+_SECRETS = struct.Struct("<qQQ")
+
+
+def pack_secrets(threshold_noise: int, salt_high: int, salt_low: int) -> bytes:
+    """Return a run's secrets as `SlotRecord` holds them."""
+    return _SECRETS.pack(threshold_noise, salt_high, salt_low)
+
+
+def unpack_secrets(secrets: bytes) -> tuple[int, int, int]:
+    """Return threshold noise and the two halves of the salt.
+
+    Raises
+    ------
+    ValueError
+        The bytes are not what `pack_secrets` returned.
+    """
+    if len(secrets) != _SECRETS.size:
+        message = "a run's secrets have another length"
+        raise ValueError(message)
+    threshold_noise, salt_high, salt_low = _SECRETS.unpack(secrets)
+    return threshold_noise, salt_high, salt_low
 
 
 Record = TypeVar("Record", DatasetRecord, PendingRecord, ProgressRecord, SpecRecord)

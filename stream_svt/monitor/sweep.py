@@ -85,7 +85,9 @@ class SweepRunner(Runner):
             by_set.setdefault(record.set_id or "", []).append((number, record))
         self.sets[dataset] = {set_id: OpenSet.restore(own) for set_id, own in by_set.items()}
         self.next_record[dataset] = max(number for number, _ in decoded) + 1
-        self.opened += [(waiting.opened_ms, dataset, set_id) for set_id, waiting in self.sets[dataset].items()]
+        self.opened += [
+            (waiting.opened_ms, dataset, set_id) for set_id, waiting in self.sets[dataset].items()
+        ]
         heapify(self.opened)
 
     # -- a batch ---------------------------------------------------------------------------------------------

@@ -59,7 +59,9 @@ def test_a_shortened_run_has_fewer_tops_and_the_same_noise():
 
 
 def test_adaptive_goes_on_with_the_top_branch_alone():
-    play = Play(spec_of(FORMS["adaptive"] + ", mute: none, on_halt: stop", datasets="{name: a, limit: 1, unit: u}"))
+    play = Play(
+        spec_of(FORMS["adaptive"] + ", mute: none, on_halt: stop", datasets="{name: a, limit: 1, unit: u}")
+    )
     mechanism = play.engine.runners["m0"].plan.mechanism
     top, middle = (branch.charge for branch in mechanism.branches)
     seen = False
@@ -124,7 +126,9 @@ def test_runs_resampled_on_schedule_release_what_they_did_not_spend():
 
 def test_a_schedule_goes_on_for_a_monitor_that_stops_on_halt():
     """`on_halt` says what follows a run's last top, not what follows its scheduled end."""
-    play = Play(spec_of(FORMS["resampled"] + ", on_halt: stop", datasets="{name: a, limit: 5, unit: one basket}"))
+    play = Play(
+        spec_of(FORMS["resampled"] + ", on_halt: stop", datasets="{name: a, limit: 5, unit: one basket}")
+    )
     play.play(TOPIC, [Query(0, 0, time_ms=1000 * k) for k in range(13)])
     assert play.engine.books(0).slots["m0"].run == 3
     play.play(TOPIC, [Query(0, 0)] * 13 + [Query(0, _HIGH, time_ms=13_000)] * 5)
@@ -135,7 +139,9 @@ def test_a_schedule_goes_on_for_a_monitor_that_stops_on_halt():
 
 @pytest.mark.parametrize("form", ["never muted", "adaptive", "general", "ladder"])
 def test_under_zcdp_a_run_is_paid_whole_when_it_opens_and_nothing_comes_back(form):
-    spec = spec_of(FORMS[form] + ", resample_every: 5s", datasets="{name: a, limit: {rho: 3}, unit: one basket}")
+    spec = spec_of(
+        FORMS[form] + ", resample_every: 5s", datasets="{name: a, limit: {rho: 3}, unit: one basket}"
+    )
     play = Play(spec)
     price = zcdp_price(play.engine.runners["m0"].plan)
     assert price == spec.monitors[0].run_price(Kind.ZCDP)
@@ -143,7 +149,9 @@ def test_under_zcdp_a_run_is_paid_whole_when_it_opens_and_nothing_comes_back(for
     ledger = play.engine.books(0).ledger
     assert ledger.spent == 2 * price
     assert ledger.reserved == 0
-    charges = [(e.type, e.data.account.charge) for e in play.events if e.data.account and e.data.account.charge]
+    charges = [
+        (e.type, e.data.account.charge) for e in play.events if e.data.account and e.data.account.charge
+    ]
     assert [kind for kind, _ in charges] == [EventType.RUN_STARTED] * 2
     assert_books_balance(play)
     play.play(TOPIC, [Query(0, 0)] * 3 + [Query(0, 0, time_ms=7000 * k) for k in range(2, 60)])

@@ -13,7 +13,7 @@ from stream_svt.monitor.books import Slot
 from stream_svt.monitor.engine import Commit
 from stream_svt.monitor.pending import Block, OpenSet, RetryQueue, Waiting
 from stream_svt.monitor.released import EventType
-from stream_svt.monitor.snapshot import DatasetRecord, from_bytes
+from stream_svt.monitor.snapshot import DatasetRecord, from_bytes, unpack_secrets
 from tests.support.engine_play import Play, Query, batch_of
 from tests.support.monitor_forms import FORMS, TOPIC, interrupted, spec_of, stream
 
@@ -58,7 +58,8 @@ def test_no_run_is_compared_before_its_record_is_in_the_store(form, monkeypatch)
     reached = SparseVector.branch_gaps
 
     def spy(self, values, thresholds, rho, attempt, draw):
-        durable = {s.threshold_noise for r in _stored(play).values() for s in r.slots.values() if s.state == "running"}
+        slots = [slot for record in _stored(play).values() for slot in record.slots.values()]
+        durable = {unpack_secrets(slot.secrets)[0] for slot in slots if slot.state == "running"}
         assert set(np.unique(rho).tolist()) <= durable, "a threshold was compared before it was durable"
         runs.update((int(noise), 0) for noise in np.unique(rho))
         return reached(self, values, thresholds, rho, attempt, draw)
@@ -92,14 +93,16 @@ def test_the_noise_of_a_crashed_opening_was_never_compared_and_is_drawn_anew(mon
 
 
 def test_secrets_of_a_run_are_overwritten_in_the_store_and_in_memory_when_it_ends():
-    play = Play(spec_of(FORMS["plain"], datasets="{names: [a, b], limit: 2, unit: one basket}"), entropy=Entropy(4))
+    play = Play(
+        spec_of(FORMS["plain"], datasets="{names: [a, b], limit: 2, unit: one basket}"), entropy=Entropy(4)
+    )
     for last in range(40, 801, 40):
         play.feed(TOPIC, stream(3, 800, datasets=2), last)
         play.commit()
         for name, record in _stored(play).items():
             slot = record.slots["m0"]
             runner, number = play.engine.runners["m0"], play.engine.number[name]
-            secrets = (slot.threshold_noise, slot.salt_high, slot.salt_low)
+            secrets = unpack_secrets(slot.secrets)
             held = (runner.threshold_noise[number], runner.salt_high[number], runner.salt_low[number])
             assert secrets == tuple(int(secret) for secret in held)
             if slot.state == "running":
@@ -107,6 +110,17 @@ def test_secrets_of_a_run_are_overwritten_in_the_store_and_in_memory_when_it_end
             else:
                 assert not any(secrets)
     assert {record.slots["m0"].state for record in _stored(play).values()} == {"exhausted"}
+
+
+def test_the_length_of_a_record_tells_nothing_of_its_noise():
+    play = Play(spec_of(FORMS["plain"]), entropy=Entropy(4))
+    play.play(TOPIC, [Query(0, 0)])
+    books, sizes = play.engine.books(0), set()
+    slot = books.slots["m0"]
+    for noise, salt in ((0, 0), (1, 200), (70_000, 2**20), (-(2**59), 2**64 - 1)):
+        slot.threshold_noise, slot.salt_high, slot.salt_low = noise, salt, salt
+        sizes.add(len(books.to_bytes()))
+    assert len(sizes) == 1
 
 
 def test_a_run_keeps_its_noise_across_crashes_and_batches():
@@ -120,7 +134,7 @@ def test_a_run_keeps_its_noise_across_crashes_and_batches():
         for name, record in _stored(play).items():
             slot = record.slots["m0"]
             if slot.state == "running":
-                noise.setdefault((name, slot.run), set()).add((slot.threshold_noise, slot.salt_high))
+                noise.setdefault((name, slot.run), set()).add(unpack_secrets(slot.secrets))
         play.crash()
     assert len(noise) > 6
     assert all(len(seen) == 1 for seen in noise.values())
@@ -151,7 +165,9 @@ def test_attempts_and_branches_of_one_query_share_no_noise(monkeypatch):
         attempts = np.broadcast_to(attempt, len(offset))
         for k in range(len(offset)):
             seen[int(salt[0][k]), int(offset[k]), 0, int(attempts[k]), branch] += 1
-        return draw(noise, rate, salt=salt, offset=offset, row=row, attempt=attempt, branch=branch, value=value)
+        return draw(
+            noise, rate, salt=salt, offset=offset, row=row, attempt=attempt, branch=branch, value=value
+        )
 
     monkeypatch.setattr(sampler, "draw", spy)
     play.play(TOPIC, stream(3, 400))
@@ -171,7 +187,9 @@ def test_a_retried_series_never_meets_the_same_identity_twice_in_a_run(monkeypat
                 identity = int(salt[0][k]), int(offset[k]), int(attempt[k]), branch
                 assert identity not in seen, "one identity was tested twice"
                 seen[identity] = int(value[k])
-        return draw(noise, rate, salt=salt, offset=offset, row=row, attempt=attempt, branch=branch, value=value)
+        return draw(
+            noise, rate, salt=salt, offset=offset, row=row, attempt=attempt, branch=branch, value=value
+        )
 
     monkeypatch.setattr(sampler, "draw", spy)
     play.play(TOPIC, stream(3, 1200))
@@ -190,6 +208,24 @@ def test_a_commit_that_was_taken_before_a_run_was_opened_does_not_make_it_testab
     assert play.engine.step(batch_of(TOPIC, [Query(0, 0)], 0, 1)).durable_first
 
 
+def test_a_thousand_mutes_hold_each_for_its_own_dataset_also_after_a_restart():
+    form = FORMS["plain"].replace("epsilon: 1, cutoff: 3", "epsilon: 1000, cutoff: 2000")
+    play = Play(spec_of(form, datasets="{names: [a, b], limit: 1000, unit: one basket}"))
+    queries = [Query(0, 10**5, f"s{k}") for k in range(1000)]
+    play.play(TOPIC, queries)
+    assert len(play.engine.books(0).slots["m0"].mutes) == 1000
+    for _ in range(2):
+        at = len(queries)
+        queries += [Query(0, 10**5, f"s{k}") for k in range(1000)] + [
+            Query(1, 0, f"s{k}") for k in range(1000)
+        ]
+        tested = sum(commit.tested.get("m0", 0) for commit in play.commits)
+        play.play(TOPIC, queries)
+        assert sum(commit.tested.get("m0", 0) for commit in play.commits) == tested + 1000
+        assert play.engine.next_offset(TOPIC) == at + 2000
+        play.crash()
+
+
 def test_a_crash_between_opening_and_commit_costs_nothing():
     spec = spec_of(FORMS["plain"])
     play = interrupted(spec, stream(3, 500), random.Random(0).randrange)
@@ -206,7 +242,15 @@ def test_nothing_secret_shows_when_something_is_printed():
     slot = Slot(threshold_noise=123456789, salt_high=123456789, salt_low=123456789)
     batch = batch_of(TOPIC, [Query(0, 123456789)], 0, 1)
     commit = Commit(records={b"d/a": b"123456789"}, progress=b"123456789")
-    things = [block, OpenSet("s", 0, blocks=[block]), waiting, RetryQueue(places={"x": waiting}), slot, batch, commit]
+    things = [
+        block,
+        OpenSet("s", 0, blocks=[block]),
+        waiting,
+        RetryQueue(places={"x": waiting}),
+        slot,
+        batch,
+        commit,
+    ]
     play = Play(spec_of(FORMS["plain"]), entropy=Entropy(1))
     play.play(TOPIC, [Query(0, 123456789)])
     things += [play.engine, play.engine.runners["m0"], play.engine.books(0), play.engine._sampler]

@@ -18,7 +18,8 @@ _LOW = [0, -5, -(10**18), None, Decimal("-0.5"), Decimal("-1e300"), Decimal("0.0
 
 def _released(play: Play) -> list[tuple[object, ...]]:
     return [
-        (c.progress, c.events, c.rejects, c.views, c.tested, c.skipped, sorted(c.records)) for c in play.commits
+        (c.progress, c.events, c.rejects, c.views, c.tested, c.skipped, sorted(c.records))
+        for c in play.commits
     ]
 
 
@@ -30,7 +31,8 @@ def test_whatever_stands_for_a_low_value_leaves_the_same_commits(form, low):
     for value in (0, low):
         play = Play(spec_of(FORMS[form]))
         queries = [
-            Query(k % 3, value if k % 4 else 10**7, f"s{k}", f"set{k // 90}", k % 90 == 89, 40 * k) for k in range(270)
+            Query(k % 3, value if k % 4 else 10**7, f"s{k}", f"set{k // 90}", k % 90 == 89, 40 * k)
+            for k in range(270)
         ]
         for last in (100, 200, 270):
             play.feed(TOPIC, queries, last)
@@ -39,7 +41,9 @@ def test_whatever_stands_for_a_low_value_leaves_the_same_commits(form, low):
     assert _released(plays[0]) == _released(plays[1])
     assert [
         {key: data for key, data in c.records.items() if not key.startswith(b"p/")} for c in plays[0].commits
-    ] == [{key: data for key, data in c.records.items() if not key.startswith(b"p/")} for c in plays[1].commits]
+    ] == [
+        {key: data for key, data in c.records.items() if not key.startswith(b"p/")} for c in plays[1].commits
+    ]
     assert [{k: len(v or b"") for k, v in c.records.items()} for c in plays[0].commits] == [
         {k: len(v or b"") for k, v in c.records.items()} for c in plays[1].commits
     ]
@@ -53,7 +57,8 @@ def test_neighbouring_streams_with_the_same_outcomes_leave_the_same_commits(form
     for shift in (0, 1):
         play = Play(spec_of(FORMS[form]))
         queries = [
-            Query(k % 3, 100 + 3 * (k % 7) + shift, f"s{k % 20}", f"set{k // 90}", k % 90 == 89) for k in range(270)
+            Query(k % 3, 100 + 3 * (k % 7) + shift, f"s{k % 20}", f"set{k // 90}", k % 90 == 89)
+            for k in range(270)
         ]
         for last in (150, 270):
             play.feed(TOPIC, queries, last)

@@ -167,8 +167,10 @@ def test_both_the_declared_and_the_raised_limit_are_accepted_at_a_restart():
     play = _play()
     _command(play, "raise-budget", limit="4")
     play.crash()
-    play.spec = spec_of(FORMS["never muted"], datasets="{names: [a], limit: 4, unit: one basket}\n"
-                        "  - {names: [b], limit: 3, unit: one basket}")
+    play.spec = spec_of(
+        FORMS["never muted"],
+        datasets="{names: [a], limit: 4, unit: one basket}\n  - {names: [b], limit: 3, unit: one basket}",
+    )
     play.crash()
     assert _books(play).limit == 4_000_000_000
 
@@ -227,7 +229,9 @@ def test_commands_between_batches_replay_the_same(action):
     """The barrier is at the same query, whatever the batches before and after it were."""
     transcripts = []
     for sizes in (200, 37, 11):
-        play = Play(spec_of(FORMS["retry"], FORMS["sweep"], datasets="{names: [a, b, c], limit: 90, unit: u}"))
+        play = Play(
+            spec_of(FORMS["retry"], FORMS["sweep"], datasets="{names: [a, b, c], limit: 90, unit: u}")
+        )
         queries = stream(31, 600)
         for goal in (200, 400, 600):
             while (at := play.engine.next_offset(TOPIC)) < goal:

@@ -15,7 +15,7 @@ _MONDAY = int(datetime(2026, 1, 5, tzinfo=UTC).timestamp() * 1000)
 _WEEK = 7 * 86_400_000
 _HOUR = 3_600_000
 _WEEKS = (
-    '{generate: "retail-{iso_week}", from: 2026-01-05, until: 2026-02-02, lateness: 2h, limit: 2, unit: one basket}'
+    '{generate: "retail-{iso_week}", from: 2026-01-05, until: 2026-02-02, lateness: 2h, limit: 2, unit: u}'
 )
 
 
@@ -29,7 +29,9 @@ def _outside(play: Play, monitor: str = "m0") -> int:
 
 def test_each_week_is_a_dataset_with_a_budget_of_its_own():
     play = Play(spec_of(FORMS["plain"], datasets=_WEEKS))
-    assert [dataset.name for dataset in play.engine.datasets] == [f"retail-2026-w{k:02d}" for k in (2, 3, 4, 5)]
+    assert [dataset.name for dataset in play.engine.datasets] == [
+        f"retail-2026-w{k:02d}" for k in (2, 3, 4, 5)
+    ]
     queries = [Query(k // 5, 10**6, f"s{k}", time_ms=_MONDAY + k // 5 * _WEEK + k) for k in range(20)]
     play.play(TOPIC, queries)
     for number in range(4):
@@ -79,7 +81,9 @@ def test_late_and_early_records_are_refused_once_however_the_stream_is_cut(form)
     for k in range(500):
         clock += rng.randrange(0, 2 * _WEEK // 250)
         week = min(3, max(0, (clock - _MONDAY) // _WEEK)) if rng.random() < 0.8 else rng.randrange(4)
-        queries.append(Query(int(week), rng.choice([0, 520, 10**6]), f"s{k % 30}", f"set{k // 80}", time_ms=clock))
+        queries.append(
+            Query(int(week), rng.choice([0, 520, 10**6]), f"s{k % 30}", f"set{k // 80}", time_ms=clock)
+        )
     spec = spec_of(FORMS[form], FORMS["adaptive"], datasets=_WEEKS.replace("limit: 2", "limit: 99"))
     expected = Play(spec)
     expected.play(TOPIC, queries)
@@ -103,9 +107,12 @@ def test_late_and_early_records_are_refused_once_however_the_stream_is_cut(form)
 
 def test_a_record_is_reported_by_the_first_monitor_that_it_is_meant_for():
     """The first monitor of the topic does not cover the dataset: the second one reports."""
-    spec = spec_of(f"{FORMS['plain']}, datasets: [other]", FORMS["plain"], FORMS["adaptive"], datasets=(
-        f"{_WEEKS}\n  - {{name: other, limit: 2, unit: u}}"
-    ))
+    spec = spec_of(
+        f"{FORMS['plain']}, datasets: [other]",
+        FORMS["plain"],
+        FORMS["adaptive"],
+        datasets=(f"{_WEEKS}\n  - {{name: other, limit: 2, unit: u}}"),
+    )
     play = Play(spec)
     play.play(TOPIC, [Query(0, 0, time_ms=1), Query(0, 0, time_ms=1, monitor="m2"), Query(4, 0, time_ms=1)])
     assert _rejected(play) == [(TOPIC, 0, "outside-period"), (TOPIC, 1, "outside-period")]

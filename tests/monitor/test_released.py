@@ -142,7 +142,9 @@ def test_subjects_name_the_dataset_and_the_series_of_an_alert(play):
     for event in play.events:
         if isinstance(event.data, Alert):
             series = event.data.series
-            assert event.subject == (event.data.dataset if series is None else f"{event.data.dataset}/{series}")
+            assert event.subject == (
+                event.data.dataset if series is None else f"{event.data.dataset}/{series}"
+            )
         else:
             assert event.subject == (event.data.dataset or "shard-0")
 

@@ -82,6 +82,21 @@ def test_mutes_and_what_follows_a_halt_change_at_once():
     assert _slot(play).stopped
 
 
+def test_caps_and_pace_of_append_change_at_once():
+    play = _play(FORMS["retry"])
+    assert play.engine.runners["m0"].queued(0) == 4
+    events = _reload(
+        play, FORMS["retry"].replace("every: 15", "every: 5").replace("capacity: 12", "capacity: 4")
+    )
+    assert events[0].data.detail["fields"] == ["append"]
+    _more(play, Query(0, 0, "new"))
+    queue = play.engine.runners["m0"].queues[0]
+    assert [(place.series, place.attempt) for place in queue.places.values()] == [
+        ("s3", 2), ("s6", 2), ("s9", 2), ("new", 2),
+    ]  # fmt: skip
+    assert _slot(play).run == 1
+
+
 def test_fewer_mutes_are_kept_once_the_cap_falls():
     play = _play(FORMS["plain"].replace("cutoff: 3", "cutoff: 9"))
     _more(play, *[Query(0, 10**5, f"x{k}") for k in range(6)])
@@ -254,7 +269,9 @@ def test_a_monitor_may_run_on_other_datasets_than_before():
 def test_a_monitor_that_is_added_starts_where_its_topic_stands_and_is_announced():
     play = _play(_PLAIN)
     events = _reload(play, _PLAIN, FORMS["adaptive"])
-    assert [(e.type, e.data.monitor, e.data.reason) for e in events] == [(EventType.SPEC_CHANGED, "m1", "added")]
+    assert [(e.type, e.data.monitor, e.data.reason) for e in events] == [
+        (EventType.SPEC_CHANGED, "m1", "added")
+    ]
     assert play.engine.runners["m1"].offset == 12
     for crash in (False, True):
         if crash:

@@ -43,7 +43,9 @@ class Columnar(Play):
             self.commit()
 
 
-@pytest.mark.parametrize("form", ["plain", "few mutes", "sweep by clock", "sweep resampled", "retry", "resampled"])
+@pytest.mark.parametrize(
+    "form", ["plain", "few mutes", "sweep by clock", "sweep resampled", "retry", "resampled"]
+)
 def test_rows_of_records_replay_the_same(form):
     queries = stream(19, 1400)
     records = len(queries) // _ROWS // 2 * _GAP

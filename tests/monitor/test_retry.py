@@ -15,7 +15,9 @@ _FORM = (
 
 
 def _play(rules: str, form: str = _FORM) -> Play:
-    spec = spec_of(f"{form}, append: {{retry: {{{rules}}}}}", datasets="{names: [a, b], limit: 4000, unit: u}")
+    spec = spec_of(
+        f"{form}, append: {{retry: {{{rules}}}}}", datasets="{names: [a, b], limit: 4000, unit: u}"
+    )
     return Play(spec)
 
 
@@ -64,7 +66,13 @@ def test_a_place_is_given_up_after_its_last_attempt():
 
 def test_a_lifetime_in_offsets_counts_from_the_entry_of_the_place():
     play = _play("attempts: 99, every: 1, lifetime: 3")
-    queries = [Query(0, 0, "x"), Query(0, 0, "x"), *[Query(1, 0, "other")] * 2, Query(0, 0, "y"), Query(0, 0, "z")]
+    queries = [
+        Query(0, 0, "x"),
+        Query(0, 0, "x"),
+        *[Query(1, 0, "other")] * 2,
+        Query(0, 0, "y"),
+        Query(0, 0, "z"),
+    ]
     play.play(TOPIC, queries[:2])
     assert _waiting(play) == [("x", 1, 3)]
     play.play(TOPIC, queries[:5])
@@ -74,7 +82,10 @@ def test_a_lifetime_in_offsets_counts_from_the_entry_of_the_place():
 @pytest.mark.parametrize(("last_ms", "kept"), [(2_000, True), (2_001, False)])
 def test_a_lifetime_in_time_is_measured_on_the_brokers_clock(last_ms, kept):
     play = _play("attempts: 99, every: 1, lifetime: 2s")
-    play.play(TOPIC, [Query(0, 0, "x", time_ms=0), Query(0, 0, "x", time_ms=1_500), Query(0, 0, "y", time_ms=last_ms)])
+    play.play(
+        TOPIC,
+        [Query(0, 0, "x", time_ms=0), Query(0, 0, "x", time_ms=1_500), Query(0, 0, "y", time_ms=last_ms)],
+    )
     assert [name for name, _, _ in _waiting(play)] == (["x", "y"] if kept else ["y"])
 
 
@@ -103,7 +114,9 @@ def test_no_name_of_a_series_meets_the_place_of_a_query_without_one():
 
 def test_a_muted_series_leaves_the_queue_and_takes_no_place():
     play = _play("attempts: 5, every: 2", _FORM.replace("mute: none", "mute: 5s"))
-    play.play(TOPIC, [Query(0, 0, "x"), Query(0, 10**5, "y"), Query(0, 0, "y"), Query(0, 0, "y", time_ms=9_000)])
+    play.play(
+        TOPIC, [Query(0, 0, "x"), Query(0, 10**5, "y"), Query(0, 0, "y"), Query(0, 0, "y", time_ms=9_000)]
+    )
     assert _alerts(play) == [("q1", 1)]
     assert [name for name, _, _ in _waiting(play)] == ["x", "y"]
     assert counts(play)[1] == {("m0", "muted"): 1}

@@ -10,7 +10,14 @@ import pytest
 from stream_svt.errors import ConfigError, UnreadableState
 from stream_svt.monitor import monitor_spec
 from stream_svt.monitor.released import EventType
-from stream_svt.monitor.snapshot import VERSION, DatasetRecord, PendingRecord, from_bytes, to_bytes
+from stream_svt.monitor.snapshot import (
+    VERSION,
+    DatasetRecord,
+    PendingRecord,
+    from_bytes,
+    to_bytes,
+    unpack_secrets,
+)
 from stream_svt.monitor.spec import load_spec
 from tests.golden.regenerate import CUT, HERE, golden_spec, golden_stream, rest_of, restored
 from tests.support.engine_play import Play
@@ -58,10 +65,14 @@ def test_a_record_of_an_unknown_format_is_refused_by_name(kind):
     key = next(key for key in play.records if key.startswith(kind.encode()))
     content = msgspec.msgpack.decode(play.records[key])
     play.records[key] = msgspec.msgpack.encode([VERSION + 1, *content[1:], "something new"])
-    with pytest.raises(UnreadableState, match=f"{key.decode().removesuffix('/0')}.* has format {VERSION + 1}"):
+    with pytest.raises(
+        UnreadableState, match=f"{key.decode().removesuffix('/0')}.* has format {VERSION + 1}"
+    ):
         play.crash()
     play.records[key] = msgspec.msgpack.encode([VERSION + 1, "nothing like the present layout"])
-    with pytest.raises(UnreadableState, match=f"{key.decode().removesuffix('/0')}.* has format {VERSION + 1}"):
+    with pytest.raises(
+        UnreadableState, match=f"{key.decode().removesuffix('/0')}.* has format {VERSION + 1}"
+    ):
         play.crash()
 
 
@@ -99,6 +110,15 @@ def test_a_state_that_no_monitor_knows_is_unreadable():
     record = from_bytes(DatasetRecord, play.records[key], key="d/a")
     record.slots["m0"].state = "asleep"
     play.records[key] = to_bytes(record)
+    with pytest.raises(UnreadableState, match="d/a"):
+        play.crash()
+
+
+def test_secrets_of_another_length_are_unreadable():
+    play = _played(FORMS["plain"])
+    record = from_bytes(DatasetRecord, play.records[b"d/a"], key="d/a")
+    record.slots["m0"].secrets = b"short"
+    play.records[b"d/a"] = to_bytes(record)
     with pytest.raises(UnreadableState, match="d/a"):
         play.crash()
 
@@ -193,16 +213,18 @@ def test_pending_records_do_not_show_their_numbers():
     assert "value" not in repr(record)
     stored = from_bytes(DatasetRecord, play.records[b"d/a"], key="d/a")
     slot = stored.slots["m0"]
-    assert slot.threshold_noise
-    for secret in (slot.threshold_noise, slot.salt_high, slot.salt_low):
+    secrets = unpack_secrets(slot.secrets)
+    assert all(secrets)
+    for secret in secrets:
         assert str(secret) not in repr(stored)
         assert str(secret) not in repr(slot)
 
 
 def test_a_spec_that_is_stored_is_the_spec_that_is_read():
-    for monitor in load_spec("application: a\ndatasets: [{name: d, limit: 9, unit: u}]\nmonitors:\n" + "".join(
-        f"  - {{name: m{k}, {form}}}\n" for k, form in enumerate(FORMS.values())
-    )).monitors:
+    for monitor in load_spec(
+        "application: a\ndatasets: [{name: d, limit: 9, unit: u}]\nmonitors:\n"
+        + "".join(f"  - {{name: m{k}, {form}}}\n" for k, form in enumerate(FORMS.values()))
+    ).monitors:
         again = type(monitor).from_json(monitor.to_json())
         assert again == monitor
         assert again.hash() == monitor.hash()

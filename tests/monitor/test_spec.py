@@ -273,7 +273,7 @@ def test_an_unchanged_monitor_reloads_nothing():
         ({"correction": "mean"}, Reload.NEXT_RUN),
         ({"split": 3}, Reload.NEXT_RUN),
         ({"mechanism": "ladder"}, Reload.NEXT_RUN),
-        ({"append": "retry"}, Reload.NEXT_RUN),
+        ({"append": "retry"}, Reload.NOW),
         ({"topic": "u"}, Reload.NEVER),
     ],
     ids=str,

@@ -44,13 +44,17 @@ def test_the_first_test_meets_the_highest_bar_and_each_pass_a_lower_one():
 
 def test_a_sweep_ends_with_the_tops_allowed_for_the_set():
     play = _play("{sweep: {tops_per_set: 3}}")
-    play.play(TOPIC, [*[Query(0, 535, f"s{k}", "set") for k in range(6)], Query(0, 600, "x", "set"), _close()])
+    play.play(
+        TOPIC, [*[Query(0, 535, f"s{k}", "set") for k in range(6)], Query(0, 600, "x", "set"), _close()]
+    )
     assert _alerts(play) == [("q6", 1), ("q0", 2), ("q1", 2)]
 
 
 def test_tops_on_arrival_count_for_the_set_and_are_never_held_back():
     play = _play("{sweep: {tops_per_set: 2}}")
-    play.play(TOPIC, [*[Query(0, 900, f"s{k}", "set") for k in range(5)], Query(0, 535, "x", "set"), _close()])
+    play.play(
+        TOPIC, [*[Query(0, 900, f"s{k}", "set") for k in range(5)], Query(0, 535, "x", "set"), _close()]
+    )
     assert [attempt for _, attempt in _alerts(play)] == [1] * 5
 
 
@@ -115,7 +119,9 @@ def test_the_clock_closes_sets_at_the_same_query_whatever_the_batches(batches):
     play = _play("{sweep: {close_after: 10s}}")
     times = [0, 5_000, 9_999, 10_000, 10_001, 12_000, 19_999, 20_001, 40_000]
     sets = ["one", "one", "one", "one", "two", "two", "two", None, None]
-    queries = [Query(0, 505, f"s{k}", name, time_ms=at) for k, (name, at) in enumerate(zip(sets, times, strict=True))]
+    queries = [
+        Query(0, 505, f"s{k}", name, time_ms=at) for k, (name, at) in enumerate(zip(sets, times, strict=True))
+    ]
     last = 0
     for size in batches:
         last += size
@@ -129,7 +135,9 @@ def test_the_clock_closes_sets_at_the_same_query_whatever_the_batches(batches):
 
 def test_series_muted_since_their_test_are_left_out_of_the_sweep():
     play = _play(form=_FORM.replace("mute: none", "mute: period"))
-    play.play(TOPIC, [Query(0, 535, "x", "set"), Query(0, 900, "x", "set"), Query(0, 535, "y", "set"), _close()])
+    play.play(
+        TOPIC, [Query(0, 535, "x", "set"), Query(0, 900, "x", "set"), Query(0, 535, "y", "set"), _close()]
+    )
     assert _alerts(play) == [("q1", 1), ("q2", 2)]
 
 
@@ -189,9 +197,13 @@ def test_many_markers_do_not_look_at_the_whole_batch_each(monkeypatch):
     looked = []
     oldest = type(play.engine.runners["m0"])._oldest
     monkeypatch.setattr(
-        type(play.engine.runners["m0"]), "_oldest", lambda self: looked.append(len(self.opened)) or oldest(self)
+        type(play.engine.runners["m0"]),
+        "_oldest",
+        lambda self: looked.append(len(self.opened)) or oldest(self),
     )
-    queries = [Query(0, 0, f"s{k}", f"set{k}") for k in range(2000)] + [_close(f"set{k}") for k in range(2000)]
+    queries = [Query(0, 0, f"s{k}", f"set{k}") for k in range(2000)] + [
+        _close(f"set{k}") for k in range(2000)
+    ]
     play.play(TOPIC, queries)
     assert play.engine.runners["m0"].queued(0) == 0
     assert len(looked) < 3 * 2000 + 100

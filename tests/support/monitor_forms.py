@@ -114,7 +114,14 @@ def transcript(play: Play) -> dict[tuple[str, str], list[Any]]:
     for event in play.events:
         data = event.data
         if isinstance(data, Alert):
-            said = (data.series, data.query_id, data.position.offset, data.threshold, data.correction, data.gap)
+            said = (
+                data.series,
+                data.query_id,
+                data.position.offset,
+                data.threshold,
+                data.correction,
+                data.gap,
+            )
             said += (data.branch, data.attempt, data.run, data.top, data.estimate, data.bound)
         else:
             detail = {} if event.type is EventType.COMMAND_REPLY else data.detail
@@ -182,7 +189,9 @@ def assert_books_balance(play: Play) -> None:
             units = 10**9 if account.measure == "epsilon" else 10**12
             charged[event.data.dataset] += round(account.charge * units)
             assert charged[event.data.dataset] == round(account.spent * units)
-            assert round(account.spent * units) + round(account.reserved * units) <= round(account.limit * units)
+            assert round(account.spent * units) + round(account.reserved * units) <= round(
+                account.limit * units
+            )
         for view in commit.views:
             units = 10**9 if view.measure == "epsilon" else 10**12
             assert charged[view.dataset] == round(view.spent * units)
