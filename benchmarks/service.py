@@ -6,11 +6,11 @@ monitors that test every query of every dataset (SVT with exponential noise, Ada
 sealed state; but for that the configuration is the default one. The peers read the same topic, each in a
 process of its own.
 
-The worker's rate is taken from its own commits, as its status page shows them: the offsets committed by all
-shards between a first look at which every shard has committed queries and a last one at which none is near
-its end, over the time from the earliest commit of the first look to the latest commit of the last. So
-starting, joining the group and the wait before a last, partial commit do not count, and no record does that
-is not committed.
+The worker's rate is taken from its own commits, as its status page shows them. Between a first look at which
+every shard has committed queries and a last one at which none is near its end, each shard committed so many
+queries in the time between the two commits shown; the rates of the shards add up to the worker's. So starting,
+joining the group and the wait before a last, partial commit do not count, and no query does that is not
+committed.
 
 Repetitions are interleaved; a figure is the median of their ratios. The agent is slow and reads the
 beginning only.
@@ -80,7 +80,7 @@ class Size:
     ``commit_records`` is the worker's commit.max_records, the default one; ``look_every`` is in milliseconds.
     """
 
-    messages: int = 1_200_000
+    messages: int = 1_600_000
     agent_messages: int = 40_000
     repetitions: int = 5
     commit_records: int = 20_000
@@ -170,29 +170,32 @@ def worker_rate(servers: str, names: Sequence[str], size: Size, tops: int) -> fl
     whose series an earlier one muted.
     """
     near_the_end = 0.98 * size.messages / PARTITIONS
-    first: tuple[float, int] | None = None
-    last = (0.0, 0)
+    looks: list[dict[int, tuple[float, int]]] = []
     end = time.monotonic() + PATIENCE
     with worker(servers, names, commit_records=size.commit_records) as running:
         while True:
             assert time.monotonic() < end, "the worker did not get through the topic in time"
-            shards = running.status()
-            offsets = [shard["offsets"].get(TOPIC, 0) for shard in shards]
-            if len(shards) == PARTITIONS and min(offsets) > 0:
+            look = {
+                shard["shard"]: (shard["committed_at"], shard["offsets"].get(TOPIC, 0))
+                for shard in running.status()
+            }
+            offsets = [offset for _, offset in look.values()]
+            if len(look) == PARTITIONS and min(offsets) > 0:
                 if max(offsets) >= near_the_end:
                     break
-                times = [shard["committed_at"] for shard in shards]
-                first = first or (min(times), sum(offsets))
-                last = max(times), sum(offsets)
+                looks.append(look)
             time.sleep(size.look_every / 1000)
         while sum(shard["offsets"][TOPIC] for shard in running.status()) < size.messages:
             assert time.monotonic() < end, "the worker did not get to the end of the topic in time"
             time.sleep(0.1)
         alerts = sum(view["tops"] for each in running.status("datasets") for view in each["monitors"])
         assert 1.8 * tops <= alerts <= 2 * tops, f"{alerts} alerts for {tops} tops and two monitors"
-    assert first is not None, "the worker was faster than it could be looked at: take more messages"
-    assert last[1] > first[1], "the worker was faster than it could be looked at: take more messages"
-    return (last[1] - first[1]) / (last[0] - first[0])
+    assert len(looks) > 1, "the worker was faster than it could be looked at: take more messages"
+    return sum(_rate(looks[0][shard], looks[-1][shard]) for shard in looks[0])
+
+
+def _rate(first: tuple[float, int], last: tuple[float, int]) -> float:
+    return (last[1] - first[1]) / (last[0] - first[0]) if last[0] > first[0] else 0.0
 
 
 def figures(size: Size = Size()) -> dict[str, float]:
