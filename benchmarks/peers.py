@@ -22,7 +22,7 @@ from aiokafka.partitioner import murmur2
 
 # What the service sets too: how often an idle sender looks again (s), how long the broker holds a fetch (ms).
 SENDER_BACKOFF = 0.002
-FETCH_MAX_WAIT_MS = 50
+FETCH_MAX_WAIT_MS = 500
 _IN_FLIGHT = 32  # batches
 
 
