@@ -30,7 +30,7 @@ class Findings:
     events: list[dict[str, Any]] = field(default_factory=list)
     spent: dict[str, int] = field(default_factory=dict)
     aborted: int = 0
-    threshold_noises: dict[tuple[str, str, int], set[tuple[int, int]]] = field(default_factory=dict)
+    threshold_noises: dict[tuple[str, str, int], set[bytes]] = field(default_factory=dict)
 
 
 async def verify(data_dir: Path, application: str, partitions: int) -> Findings:
@@ -94,13 +94,14 @@ def _check_books(found: Findings, events: list[dict[str, Any]], state: list[LogR
             if data["top"] != tops[run]:
                 found.violations.append(f"{event['id']}: tops of the run are not numbered densely")
     found.spent.update(totals)
-    for record in state:
+    for record in committed(state):
         if record.key is None or not record.key.startswith(b"d/") or not record.value:
             continue
         _, name, _, _, _, _, slots = msgspec.msgpack.decode(record.value[_FRAME:])
         for monitor, slot in slots.items():
-            if slot[6]:  # the salt: 0 once the run is closed; a threshold noise of 0 is a good draw
-                found.threshold_noises.setdefault((name, monitor, slot[3]), set()).add((slot[5], slot[6]))
+            run, secrets = slot[3], slot[5]
+            if any(secrets):  # zero once the run is closed
+                found.threshold_noises.setdefault((name, monitor, run), set()).add(secrets)
 
 
 def _charged_at(state: list[LogRecord]) -> dict[str, int]:
