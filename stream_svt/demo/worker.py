@@ -10,8 +10,7 @@ import os
 import signal
 import sys
 import threading
-
-from stream_svt.cli import main
+from importlib.metadata import entry_points
 
 
 def _follow_parent() -> None:
@@ -22,4 +21,5 @@ def _follow_parent() -> None:
 
 if __name__ == "__main__":
     threading.Thread(target=_follow_parent, name="demo-watch", daemon=True).start()
-    main()
+    (command,) = entry_points(group="console_scripts", name="stream-svt")
+    command.load()()
