@@ -19,7 +19,7 @@ from stream_svt.monitor.snapshot import (
     unpack_secrets,
 )
 from stream_svt.privacy.ledger import Ledger
-from stream_svt.privacy.loss import Kind, as_text, to_float, zcdp_adaptive, zcdp_general, zcdp_monotone
+from stream_svt.privacy.loss import Kind, as_text, to_float
 
 if TYPE_CHECKING:
     from stream_svt.monitor.datasets import DatasetSpec
@@ -111,7 +111,7 @@ class Books:
         """
         mechanism = plan.mechanism
         if self.ledger.kind is Kind.ZCDP:
-            price = zcdp_price(plan)
+            price = plan.spec.run_price(Kind.ZCDP)
             if self.ledger.run_open or price > self.ledger.available - reserve:
                 return None
             self.ledger.open_run(price)
@@ -250,18 +250,6 @@ def read_dataset(data: bytes, key: str) -> DatasetRecord:
         It cannot be decoded.
     """
     return from_bytes(DatasetRecord, data, key=key)
-
-
-def zcdp_price(plan: Plan) -> int:
-    """Return the rho units of one whole run (privacy contract, section 5)."""
-    mechanism = plan.mechanism
-    if not mechanism.monotonic:
-        return zcdp_general(mechanism.epsilon)
-    if len(mechanism.branches) > 1:
-        return zcdp_adaptive(mechanism.epsilon, mechanism.threshold_charge)
-    charge = mechanism.branches[0].charge
-    cutoff = (mechanism.epsilon - mechanism.threshold_charge) // charge
-    return zcdp_monotone(mechanism.threshold_charge, charge, cutoff)
 
 
 def _slot_record(slot: Slot) -> SlotRecord:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stream_svt.monitor.books import Books, Slot, zcdp_price
+from stream_svt.monitor.books import Books, Slot
 from stream_svt.monitor.life_cycle import State
 from stream_svt.monitor.released import EventType
 from stream_svt.privacy.loss import Kind
@@ -143,7 +143,7 @@ def test_under_zcdp_a_run_is_paid_whole_when_it_opens_and_nothing_comes_back(for
         FORMS[form] + ", resample_every: 5s", datasets="{name: a, limit: {rho: 3}, unit: one basket}"
     )
     play = Play(spec)
-    price = zcdp_price(play.engine.runners["m0"].plan)
+    price = play.engine.runners["m0"].plan.spec.run_price(Kind.ZCDP)
     assert price == spec.monitors[0].run_price(Kind.ZCDP)
     play.play(TOPIC, [Query(0, 0, time_ms=0), Query(0, _HIGH, time_ms=1), Query(0, 0, time_ms=7000)])
     ledger = play.engine.books(0).ledger
