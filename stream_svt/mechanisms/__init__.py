@@ -12,15 +12,12 @@ from stream_svt.mechanisms.correction import (
     Uncorrected,
 )
 from stream_svt.mechanisms.noise import Noise
+from stream_svt.mechanisms.run import UNITS_PER_EPSILON, Outcomes, Run, Top
 from stream_svt.mechanisms.sampler import SAMPLER_VERSION, KeyedSampler, draw_threshold, exact_geometric
 from stream_svt.mechanisms.sparse_vector import (
     BOTTOM,
-    UNITS_PER_EPSILON,
     Branch,
-    Outcomes,
-    Run,
     SparseVector,
-    Top,
     adaptive,
     ladder,
     sparse_vector,

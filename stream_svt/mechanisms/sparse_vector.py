@@ -28,30 +28,30 @@ Liu et al. 2024 (exponential noise, corrections, retries).
 from __future__ import annotations
 
 import math
-import struct
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
-from stream_svt.errors import MisuseError, RunExhausted, UnreadableState
+from stream_svt.errors import MisuseError, RunExhausted
+from stream_svt.mechanisms.contract import Law, Neighbours, Shifts
 from stream_svt.mechanisms.correction import Annealed, Correction, Exposure
 from stream_svt.mechanisms.lattice import CORRECTION_LIMIT, GAP_LIMIT, LEAST_RATE, THRESHOLD_NOISE_LIMIT
 from stream_svt.mechanisms.noise import Noise, mean, variance
+from stream_svt.mechanisms.run import (
+    UNITS_PER_EPSILON,
+    BranchNoise,
+    Integers,
+    Outcomes,
+    Run,
+    Top,
+)
 
-UNITS_PER_EPSILON = 10**9
 BOTTOM = -1
 """Branch number that `fired` gives to a test that no branch reported."""
 
-Integers = NDArray[np.int64]
-BranchNoise = Callable[[int], Integers]
-"""Fresh query noise of every test, by branch number."""
-
-_RUN = struct.Struct("<BqQQqq")
-_RUN_VERSION = 1
 _MAX_BRANCHES = 16
 
 
@@ -79,83 +79,6 @@ class Branch:
     def correction(self, attempt: int) -> int:
         """Grid steps added to the threshold at this attempt (0 is the first)."""
         return self.corrections[min(attempt, len(self.corrections) - 1)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """One use of a mechanism: a threshold noise and what is left to spend. Holds secrets; its repr does not.
-
-    Attributes
-    ----------
-    threshold_noise
-        Grid steps; as sensitive as the data, since whoever knows it reads every bottom at full price.
-    salt
-        128 secret bits that keep the query noise of this run apart from that of all others.
-    left
-        Units that tops may still cost.
-    tops
-        Tops reported so far.
-    """
-
-    threshold_noise: int = field(repr=False)
-    salt: tuple[int, int] = field(repr=False)
-    left: int
-    tops: int = 0
-
-    def to_bytes(self) -> bytes:
-        """Return the run in 41 bytes."""
-        return _RUN.pack(_RUN_VERSION, self.threshold_noise, *self.salt, self.left, self.tops)
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Run:
-        """Run stored by `to_bytes`.
-
-        Raises
-        ------
-        UnreadableState
-            When the bytes are not a run of a known version. Never start afresh in its place.
-        """
-        if len(data) != _RUN.size or data[0] != _RUN_VERSION:
-            raise UnreadableState(
-                "a stored run has an unknown format: another version wrote it, or it is damaged"
-            )
-        _, threshold_noise, high, low, left, tops = _RUN.unpack(data)
-        if left < 0 or tops < 0:
-            raise UnreadableState("a stored run holds a negative count; it is damaged")
-        return cls(threshold_noise=threshold_noise, salt=(high, low), left=left, tops=tops)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Top:
-    """A reported answer.
-
-    Attributes
-    ----------
-    row
-        Index of the test in the batch.
-    branch
-        Number of the branch that fired.
-    gap
-        Noisy answer less noisy threshold and correction, in grid steps, at least 0.
-    charge
-        Units this top costs.
-    left
-        Units the run has left after it.
-    """
-
-    row: int
-    branch: int
-    gap: int
-    charge: int
-    left: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcomes:
-    """What a batch of tests may tell: the tops, and how many tests were made before the run ended."""
-
-    consumed: int
-    tops: tuple[Top, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,6 +156,16 @@ class SparseVector:
     def query_sensitivity(self) -> int:
         """U: the farthest a top's noise must move between neighbours, in grid steps."""
         return self.sensitivity if self.monotonic else 2 * self.sensitivity
+
+    @property
+    def threshold_law(self) -> Law:
+        """Law of a run's threshold noise."""
+        return Law(self.threshold_noise, self.threshold_rate)
+
+    @property
+    def branch_laws(self) -> tuple[Law, ...]:
+        """Law of the query noise, by branch."""
+        return tuple(Law(self.query_noise, branch.rate) for branch in self.branches)
 
     @property
     def smallest_charge(self) -> int:
@@ -380,6 +313,20 @@ class SparseVector:
             replace(run, left=left, tops=run.tops + len(tops)),
             Outcomes(consumed=row, tops=tuple(tops)),
         )
+
+    def shifts(self, outcomes: Outcomes, first: Integers, second: Integers, neighbours: Neighbours) -> Shifts:
+        """Randomness alignment: how far noise moves so that the values `second` give these outcomes too.
+
+        The threshold noise moves up by D (not at all where answers only fall), and the noise of a branch that
+        fired by as much plus what its answer fell: 0 to U, upwards only. Bottoms keep their noise, since
+        their answer rises by at most what the threshold does. A run of several batches moves its threshold
+        noise once.
+        """
+        lift = 0 if neighbours is Neighbours.DOWN else self.sensitivity
+        queries = np.zeros((len(self.branches), len(first)), dtype=np.int64)
+        for top in outcomes.tops:
+            queries[top.branch, top.row] = lift + int(first[top.row]) - int(second[top.row])
+        return Shifts(lift, queries)
 
 
 def sparse_vector(
