@@ -15,6 +15,7 @@ from aiokafka.errors import IllegalStateError, KafkaError
 from aiokafka.structs import OffsetAndMetadata
 
 from stream_svt.errors import ConfigError, Problem
+from stream_svt.protocol.tenure import State
 from stream_svt.service.kafka import (
     CALL_DEADLINE,
     REBALANCE_TIMEOUT,
@@ -28,7 +29,6 @@ from stream_svt.service.kafka import (
 )
 from stream_svt.service.metrics import Metrics
 from stream_svt.service.shard import STUCK, Shard
-from stream_svt.service.tenure import State
 
 log = logging.getLogger(__name__)
 

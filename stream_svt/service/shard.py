@@ -28,8 +28,10 @@ from aiokafka.structs import OffsetAndMetadata
 
 from stream_svt.errors import RecordsLost, StateRolledBack, StreamSvtError
 from stream_svt.monitor.commands import Action, Command
-from stream_svt.service.controls import Controls
-from stream_svt.service.journal import Journal
+from stream_svt.protocol.controls import Controls
+from stream_svt.protocol.journal import Journal
+from stream_svt.protocol.ports import Clock, Stopped
+from stream_svt.protocol.tenure import Pace, State, Status, Tenure
 from stream_svt.service.kafka import (
     CALL_DEADLINE,
     BrokerUnavailable,
@@ -40,11 +42,12 @@ from stream_svt.service.kafka import (
     spans,
 )
 from stream_svt.service.metrics import Metrics
-from stream_svt.service.tenure import Pace, State, Status, Stopped, Tenure
+from stream_svt.service.shard_feed import ShardFeed
 from stream_svt.service.workload import Workload
 
 log = logging.getLogger(__name__)
 
+CLOCK = Clock(now=time.monotonic, epoch=time.time)
 UNEXPECTED_LIMIT = 5
 """Unexpected errors in a row after which opening again is given up."""
 BACKOFF = (0.2, 0.5, 1.0, 2.0, 5.0)
@@ -91,7 +94,7 @@ class Shard:
         fatal: Callable[[BaseException], None],
     ) -> None:
         self.number = number
-        self.status = Status(number)
+        self.status = Status(number, beat=time.monotonic())
         self._cluster = cluster
         self._consumer = consumer
         self._make_journal = make_journal
@@ -188,16 +191,15 @@ class Shard:
 
     def _tenure(self, journal: Journal) -> Tenure:
         return Tenure(
-            self._cluster,
-            self._consumer,
+            ShardFeed(self._cluster, self._consumer, self.number, self._halt),
             journal,
             self._workload(),
             shard=self.number,
             control=self._control,
             pace=self._pace(),
-            metrics=self._metrics,
+            clock=CLOCK,
+            observer=self._metrics,
             status=self.status,
-            stop=self._halt,
         )
 
     def _pause(self) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
 from operator import attrgetter
-from typing import Annotated, Any, Final, Protocol
+from typing import Annotated, Any, Final
 
 import msgspec
 import numpy as np
@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from stream_svt.errors import MisuseError
 from stream_svt.monitor.batch import QueryBatch
+from stream_svt.protocol.ports import Record
 from stream_svt.service import columnar, exact
 
 MAX_BYTES: Final = 1 << 20
@@ -57,16 +58,6 @@ class Reason(StrEnum):
     BAD_THRESHOLD = "bad-threshold"
     UNKNOWN_MONITOR = "unknown-monitor"
     BAD_TIME = "bad-time"
-
-
-class Record(Protocol):
-    """What is read of a Kafka record; `aiokafka.ConsumerRecord` fits."""
-
-    offset: int
-    timestamp: int
-    key: bytes | None
-    value: bytes | None
-    headers: Sequence[tuple[str, bytes]]
 
 
 def home(key: bytes, partitions: int) -> int:

@@ -20,14 +20,15 @@ from stream_svt.errors import ConfigError, Problem
 from stream_svt.monitor.released import DatasetView
 from stream_svt.monitor.spec import ApplicationSpec, Reload, reload_kind
 from stream_svt.privacy.loss import as_text, to_float
+from stream_svt.protocol.journal import Journal, Topics
+from stream_svt.protocol.sealing import Place
+from stream_svt.protocol.tenure import Pace, State, Status
 from stream_svt.service.config import Config
 from stream_svt.service.group import Group, check_peers
-from stream_svt.service.journal import Journal, Topics
 from stream_svt.service.kafka import BrokerUnavailable, Cluster, tune
 from stream_svt.service.metrics import DATASET_LIMIT, Metrics
-from stream_svt.service.sealing import Place
 from stream_svt.service.shard import Shard, describe
-from stream_svt.service.tenure import Pace, State, Status
+from stream_svt.service.shard_log import ShardLog
 from stream_svt.service.topology import Topology, require
 from stream_svt.service.workload import Workload
 
@@ -230,12 +231,15 @@ class Worker:
         config = self.config
         topics = config.topics
         master = () if config.master_key is None else (config.master_key, *config.previous_keys)
+        written = Topics(topics.state, topics.alerts, topics.rejects)
         return Journal(
-            self._cluster,
+            ShardLog(self._cluster, config.spec.application, number, written),
             Place(self._topology.cluster_id, config.spec.application, topics.state, number),
-            Topics(topics.state, topics.alerts, topics.rejects),
+            written,
             partitions=topics.partitions,
             masters=master,
+            entropy=os.urandom,
+            epoch=time.time,
         )
 
     def _fail(self, error: BaseException) -> None:

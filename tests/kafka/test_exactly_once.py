@@ -6,12 +6,13 @@ import asyncio
 import json
 import random
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from aiokafka import AIOKafkaProducer
 
-from stream_svt.service.journal import Journal
+from stream_svt.protocol.journal import Journal
 from stream_svt.service.kafka import BrokerUnavailable
 from tests.support.process import Service, free_port
 from tests.support.topics import create_topics
@@ -183,17 +184,27 @@ async def test_workers_that_join_and_leave_share_the_partitions(stage: Stage) ->
 class SameTransaction(Journal):
     """Broken on purpose: publishes an alert in the transaction that charges it."""
 
-    async def _send(self, records, rejects, *, claim):
-        chunks = [key for key in records if key.startswith(b"ob/")]
-        waiting, self._outbox = self._outbox, [*self._outbox, *self._fresh] if chunks else self._outbox
-        try:
-            return await super()._send(records, rejects, claim=claim)
-        finally:
-            self._outbox = waiting
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self._log = Hasty(self, self._log)
 
     def _freeze(self, events):
-        self._fresh = super()._freeze(events)
-        return self._fresh
+        self.fresh = super()._freeze(events)
+        return self.fresh
+
+
+class Hasty:
+    """A log to which everything charged is sent at once."""
+
+    def __init__(self, journal, log):
+        self._journal, self._log = journal, log
+
+    def __getattr__(self, name):
+        return getattr(self._log, name)
+
+    async def transact(self, transaction):
+        fresh = [(key, event) for _, key, event in self._journal.fresh]
+        return await self._log.transact(replace(transaction, alerts=[*transaction.alerts, *fresh]))
 
 
 class FailsBeforePublishing(Journal):

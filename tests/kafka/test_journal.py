@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -11,9 +13,10 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from stream_svt.errors import MisuseError, StateRolledBack, UnreadableState
 from stream_svt.monitor.engine import Commit
 from stream_svt.monitor.released import EventType, Lifecycle, ReleasedEvent, decode
-from stream_svt.service.journal import RECORD_LIMIT, Journal, Restored, Topics
+from stream_svt.protocol.journal import RECORD_LIMIT, Journal, Restored, Topics
+from stream_svt.protocol.sealing import Place
 from stream_svt.service.kafka import BrokerUnavailable, Cluster, Fenced, tune
-from stream_svt.service.sealing import Place
+from stream_svt.service.shard_log import ShardLog
 
 pytestmark = pytest.mark.kafka
 OLD, NEW = bytes(range(32)), bytes(range(1, 33))
@@ -38,7 +41,15 @@ class Books:
 
     def journal(self, *masters: bytes, application: str = "", partitions: int = 2) -> Journal:
         place = Place("cluster", application or self.topics.state, self.topics.state, 1)
-        journal = Journal(self.cluster, place, self.topics, partitions=partitions, masters=masters)
+        journal = Journal(
+            ShardLog(self.cluster, place.application, place.shard, self.topics),
+            place,
+            self.topics,
+            partitions=partitions,
+            masters=masters,
+            entropy=os.urandom,
+            epoch=time.time,
+        )
         self.journals.append(journal)
         return journal
 
@@ -239,7 +250,15 @@ async def test_a_transaction_that_the_broker_gives_up_never_publishes(books: Boo
 async def test_an_unreachable_broker_is_named_within_the_deadline() -> None:
     cluster = Cluster({"bootstrap_servers": "127.0.0.1:1"})
     tune()
-    journal = Journal(cluster, Place("c", "a", "s", 0), Topics("s", "a", "r"), partitions=1)
+    topics = Topics("s", "a", "r")
+    journal = Journal(
+        ShardLog(cluster, "a", 0, topics),
+        Place("c", "a", "s", 0),
+        topics,
+        partitions=1,
+        entropy=os.urandom,
+        epoch=time.time,
+    )
     with pytest.raises(BrokerUnavailable, match=r"no broker can be reached.*127\.0\.0\.1.*bootstrap_servers"):
         await journal.open()
     await journal.close()

@@ -10,7 +10,7 @@ from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 
 from stream_svt.errors import ConfigError
 from stream_svt.monitor.released import EventType
-from stream_svt.service.tenure import State
+from stream_svt.protocol.tenure import State
 from tests.support.worker import HIGH, LOW, Scene, until
 
 pytestmark = pytest.mark.kafka

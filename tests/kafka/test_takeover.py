@@ -18,9 +18,9 @@ import pytest
 
 from stream_svt.errors import BrokerError, ConfigError
 from stream_svt.monitor.released import Alert
+from stream_svt.protocol.tenure import State
 from stream_svt.service.config import parse_config
 from stream_svt.service.embedded import EmbeddedKafka
-from stream_svt.service.tenure import State
 from stream_svt.service.web import PAGES
 from stream_svt.service.worker import Worker
 from tests.support.permissions import allow

@@ -10,8 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from stream_svt.monitor.engine import Commit
 from stream_svt.monitor.released import DatasetView, MonitorView
 from stream_svt.monitor.spec import ApplicationSpec, load_spec
+from stream_svt.protocol.tenure import State, Status
 from stream_svt.service.metrics import METRICS, OTHERS, Metrics
-from stream_svt.service.tenure import State, Status
 
 SPEC = """
 application: shop

@@ -12,11 +12,11 @@ from aiokafka.errors import CommitFailedError, KafkaConnectionError
 from stream_svt.errors import RecordsLost, StateRolledBack, UnreadableState
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.spec import load_spec
+from stream_svt.protocol.tenure import Pace, State, Stopped
 from stream_svt.service import shard as module
 from stream_svt.service.kafka import BrokerUnavailable, Cluster, Fenced
 from stream_svt.service.metrics import Metrics
 from stream_svt.service.shard import UNEXPECTED_LIMIT, Shard
-from stream_svt.service.tenure import Pace, State, Stopped
 from tests.service.test_metrics import SPEC
 
 COMMAND = Command(id="c", action=Action.MARK_EXHAUSTED)
@@ -58,9 +58,9 @@ class Play:
 
         class Tenure:
             def __init__(
-                self, *args: object, status: module.Status, stop: asyncio.Event, **options: object
+                self, feed: module.ShardFeed, *args: object, status: module.Status, **options: object
             ) -> None:
-                self.status, self.stop = status, stop
+                self.status, self.stop = status, feed._stop
 
             async def open(self, *, given_up: tuple[int, Command] | None) -> None:
                 play.opened.append(given_up)

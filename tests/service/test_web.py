@@ -9,9 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from stream_svt.errors import ConfigError
+from stream_svt.protocol.tenure import State
 from stream_svt.service import web
 from stream_svt.service.config import parse_config
-from stream_svt.service.tenure import State
 from stream_svt.service.worker import Worker
 from tests.service.test_metrics import SPEC, owned, view
 

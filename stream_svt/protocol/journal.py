@@ -15,33 +15,20 @@ everything again.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import logging
-import os
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
-from aiokafka import TopicPartition
-from aiokafka.errors import IllegalOperation
 
 from stream_svt.errors import MisuseError, StateRolledBack, UnreadableState
 from stream_svt.monitor import released
 from stream_svt.monitor.engine import Commit
-from stream_svt.service.kafka import (
-    CALL_DEADLINE,
-    START_DEADLINE,
-    Cluster,
-    deadline,
-    discard_producer,
-    read_partition,
-    started,
-)
-from stream_svt.service.sealing import NO_KEY, Opened, Place, Sealing, describe
+from stream_svt.protocol.ports import Log, Record, Transaction
+from stream_svt.protocol.sealing import NO_KEY, Opened, Place, Sealing, describe
 
 log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -103,15 +90,6 @@ class Chunk(msgspec.Struct, array_like=True):
     events: list[tuple[int, bytes, bytes]]
 
 
-class Reject(msgspec.Struct):
-    """A refused record by its place; its content stays where it is."""
-
-    topic: str
-    partition: int
-    offset: int
-    reason: str
-
-
 @dataclass(frozen=True, slots=True)
 class Topics:
     """The topics a journal writes."""
@@ -142,52 +120,46 @@ class Journal:
 
     Parameters
     ----------
-    cluster
-        How to reach the brokers.
+    log
+        The shard's partitions.
     place
         Cluster id, application, state topic and shard: what the records are bound to.
     topics, partitions
-        Topics written, and the number of partitions of all of them.
+        Names of the topics written, for messages, and the number of partitions of all of them.
     masters
         Master keys, the first seals; empty leaves records plain.
     entropy
         Source of secret random bytes.
-    clock
-        Seconds since the epoch, for the time frozen in an event.
+    epoch
+        Seconds since 1970, for the time frozen in an event.
     """
 
     def __init__(
         self,
-        cluster: Cluster,
+        log: Log,
         place: Place,
         topics: Topics,
         *,
         partitions: int,
         masters: Sequence[bytes] = (),
-        entropy: Callable[[int], bytes] = os.urandom,
-        clock: Callable[[], float] = time.time,
+        entropy: Callable[[int], bytes],
+        epoch: Callable[[], float],
     ) -> None:
-        self._cluster = cluster
+        self._log = log
         self._place = place
         self._topics = topics
         self._partitions = partitions
         self._masters = tuple(masters)
         self._entropy = entropy
-        self._clock = clock
+        self._epoch = epoch
         self._shard = place.shard
-        self._producer: Any = None
         self._broken = True
         self._meta = Meta(partitions=partitions, noise_key=b"", digest_key=b"")
-        self._sealing = Sealing(place)
+        self._sealing = Sealing(place, (), entropy)
         self._macs: dict[bytes, int] = {}
         self._total = 0
         self._outbox: list[tuple[int, bytes, bytes]] = []
         self.published: list[int] = []
-
-    @property
-    def transactional_id(self) -> str:
-        """Name under which this shard's producers fence one another."""
-        return f"{self._place.application}-{self._shard}"
 
     @property
     def key_id(self) -> str:
@@ -231,14 +203,11 @@ class Journal:
         BrokerError
             See `stream_svt.service.kafka`.
         """
-        await self.close()
-        name = f"shard {self._shard}: starting producer {self.transactional_id!r}"
-        self._producer = self._cluster.producer(self.transactional_id)
-        async with deadline(START_DEADLINE, name, "WRITE"):
-            await self._producer.start()
+        self._broken = True
+        await self._log.fence()
         self._sealing = Sealing(self._place, self._masters, self._entropy)
         # Only now: the older owner can no longer commit, and its open transaction has been aborted.
-        raw = await self._read_state()
+        raw = await self._log.read_state()
         records, stale = self._restore(raw)
         await self._check_rollback(empty=not raw, accept=after_rollback)
         self._broken = False
@@ -280,24 +249,9 @@ class Journal:
     async def close(self) -> None:
         """Give the producer up; nothing is committed by this."""
         self._broken = True
-        producer, self._producer = self._producer, None
-        await discard_producer(producer)
+        await self._log.close()
 
     # Reading
-
-    async def _read_state(self, isolation: str = "read_committed") -> dict[bytes, bytes]:
-        raw: dict[bytes, bytes] = {}
-        doing = f"shard {self._shard}: reading state topic {self._topics.state!r}"
-        async with started(self._cluster.reader(isolation), doing) as reader:
-            async for records in read_partition(reader, self._topics.state, self._shard, None, doing):
-                for record in records:
-                    if record.key is None:
-                        continue
-                    if record.value is None:
-                        raw.pop(record.key, None)
-                    else:
-                        raw[record.key] = record.value
-        return raw
 
     def _restore(self, raw: Mapping[bytes, bytes]) -> tuple[dict[bytes, bytes], list[bytes]]:
         """Verify what was read; return the live records and the keys of those to be sealed again."""
@@ -370,17 +324,15 @@ class Journal:
         Uncommitted records count as well: an event is sent only after the transaction that charged it.
         """
         topic, meta = self._topics.alerts, self._meta
-        doing = f"shard {self._shard}: reading alert topic {topic!r}"
         newest, offset, count = 0, meta.alert_offset, 0
-        async with started(self._cluster.reader("read_uncommitted"), doing) as reader:
-            async for records in read_partition(reader, topic, self._shard, meta.alert_offset, doing):
-                for record in records:
-                    count += 1
-                    offset = record.offset
-                    newest = max(newest, _sequence(record.value))
-            place = TopicPartition(topic, self._shard)
-            async with deadline(CALL_DEADLINE, doing):
-                trimmed = (await reader.beginning_offsets([place]))[place] > 0
+
+        def take(record: Record) -> None:
+            nonlocal newest, offset, count
+            count += 1
+            offset = record.offset
+            newest = max(newest, _sequence(record.value))
+
+        trimmed = await self._log.read_alerts(meta.alert_offset, take) > 0
         if newest <= meta.last_event and not (empty and (count or trimmed)):
             return
         if accept:
@@ -403,7 +355,7 @@ class Journal:
     async def _read_back(self) -> None:
         """Read the first record written: WRITE without READ would only show at the next takeover."""
         # Committed, but its marker may not be written yet: read_committed could miss it.
-        raw = await self._read_state("read_uncommitted")
+        raw = await self._log.read_state(committed=False)
         if META not in raw or self._sealing.open(META, raw[META]).sequence != self._meta.sequence:
             raise self._unreadable("the first record written could not be read back")
 
@@ -440,7 +392,9 @@ class Journal:
         )
         sealed |= chunks
         sealed[META] = self._sealed(META, sequence, meta)
-        offset = await self._send(sealed, commit.rejects, claim=claim)
+        offset = await self._log.transact(
+            Transaction([(key, event) for _, key, event in self._outbox], commit.rejects, sealed, claim)
+        )
         if offset is not None:
             meta.alert_offset = offset
         self.published = [number for number, _, _ in self._outbox]
@@ -476,7 +430,7 @@ class Journal:
     def _freeze(self, events: Iterable[released.ReleasedEvent]) -> list[tuple[int, bytes, bytes]]:
         """Encode events with the time at which they enter the outbox: published twice, they are the same bytes."""
         now = (
-            datetime.fromtimestamp(self._clock(), UTC)
+            datetime.fromtimestamp(self._epoch(), UTC)
             .isoformat(timespec="milliseconds")
             .replace("+00:00", "Z")
         )
@@ -488,56 +442,6 @@ class Journal:
             )
             for event in events
         ]
-
-    async def _send(
-        self, records: Mapping[bytes, bytes | None], rejects: Iterable[tuple[str, int, str]], *, claim: bool
-    ) -> int | None:
-        """Run one transaction; return the offset of the newest event published, None where there was none."""
-        doing = f"shard {self._shard}: transaction"
-        async with deadline(self._cluster.commit_deadline, doing, "WRITE"):
-            try:
-                return await self._transact(records, rejects, claim=claim)
-            except IllegalOperation as error:
-                # A partition could not be added: the transaction failed while records were still being sent.
-                waiter = self._producer._txn_manager.wait_for_transaction_end()  # noqa: SLF001
-                if waiter.done() and (cause := waiter.exception()) is not None:
-                    raise cause from error
-                raise
-
-    async def _transact(
-        self, records: Mapping[bytes, bytes | None], rejects: Iterable[tuple[str, int, str]], *, claim: bool
-    ) -> int | None:
-        producer, shard, topics = self._producer, self._shard, self._topics
-        headers = [("content-type", released.CONTENT_TYPE.encode())]
-        await producer.begin_transaction()
-        if claim:
-            # Joining a partition to a transaction asks for the right to write there, and writes nothing.
-            for topic in (topics.alerts, topics.rejects):
-                producer._txn_manager.maybe_add_partition_to_txn(TopicPartition(topic, shard))  # noqa: SLF001
-        alerts = [
-            await producer.send(topics.alerts, event, key=key, partition=shard, headers=headers)
-            for _, key, event in self._outbox
-        ]
-        others = [
-            await producer.send(
-                topics.rejects,
-                msgspec.json.encode(Reject(topic, shard, offset, reason)),
-                key=f"{topic}/{offset}".encode(),
-                partition=shard,
-            )
-            for topic, offset, reason in rejects
-        ]
-        others += [
-            await producer.send(topics.state, record, key=key, partition=shard)
-            for key, record in records.items()
-        ]
-        # A refused record does not fail the commit by itself: every future is looked at first.
-        results: list[Any] = await asyncio.gather(*alerts, *others, return_exceptions=True)
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
-        await producer.commit_transaction()
-        return max((result.offset for result in results[: len(alerts)]), default=None)
 
 
 def _mac(secret: bytes, key: bytes, record: bytes) -> int:

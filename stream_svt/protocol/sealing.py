@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import os
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -88,9 +87,7 @@ class Sealing:
         Source of random bytes, for the tenure's salt and one nonce per record.
     """
 
-    def __init__(
-        self, place: Place, masters: Sequence[bytes] = (), entropy: Callable[[int], bytes] = os.urandom
-    ) -> None:
+    def __init__(self, place: Place, masters: Sequence[bytes], entropy: Callable[[int], bytes]) -> None:
         for master in masters:
             if len(master) != KEY_BYTES:
                 raise UnreadableState(f"a sealing key has {len(master)} bytes, expected {KEY_BYTES}")

@@ -12,31 +12,26 @@ everything
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import time
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
-
-from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.errors import OffsetOutOfRangeError
 
 from stream_svt.errors import ConfigError, MisuseError, RecordsLost
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.released import DatasetView
-from stream_svt.service.controls import Controls
-from stream_svt.service.journal import Journal, Restored
-from stream_svt.service.kafka import Cluster, spans
-from stream_svt.service.metrics import Metrics
-from stream_svt.service.workload import Workload
+from stream_svt.protocol.controls import Controls
+from stream_svt.protocol.journal import Journal, Restored
+from stream_svt.protocol.ports import Clock, Feed, Observer, Record, Stopped, Workload
 
 log = logging.getLogger(__name__)
 
 IDLE_FETCH = 0.5
 """Seconds a fetch waits where nothing presses: bounds how late a reload or the watchdog is served."""
+
+COMMAND_FETCH = 1.0
+"""Seconds a fetch waits while only a command can help."""
 
 
 class State(StrEnum):
@@ -87,11 +82,7 @@ class Status:
     views: dict[str, DatasetView] = field(default_factory=dict)
     opened_at: float = 0.0
     committed_at: float = 0.0
-    beat: float = field(default_factory=time.monotonic)
-
-
-class Stopped(Exception):
-    """The shard was told to stop while it waited; nothing is in flight."""
+    beat: float = 0.0
 
 
 class Tenure:
@@ -99,55 +90,52 @@ class Tenure:
 
     Parameters
     ----------
-    cluster
-        How to reach the brokers.
-    consumer
-        The worker's group consumer; partitions of this shard are assigned to it and paused.
+    feed
+        The shard's queries and commands; every topic is paused.
     journal
         The shard's books, not opened.
     workload
         What to run.
     control
         Name of the control topic.
-    pace, metrics, status
-        How often to commit; where to report.
-    stop
-        Set to end the tenure.
+    pace, clock
+        How often to commit, and by which clock.
+    observer, status
+        Where to report.
     """
 
     def __init__(
         self,
-        cluster: Cluster,
-        consumer: AIOKafkaConsumer,
+        feed: Feed,
         journal: Journal,
         workload: Workload,
         *,
         shard: int,
         control: str,
         pace: Pace,
-        metrics: Metrics,
+        clock: Clock,
+        observer: Observer,
         status: Status,
-        stop: asyncio.Event,
     ) -> None:
-        self._cluster = cluster
-        self._consumer = consumer
+        self._feed = feed
         self._journal = journal
         self._workload = workload
         self._shard = shard
-        self._control = TopicPartition(control, shard)
+        self._control = control
         self._pace = pace
-        self._metrics = metrics
+        self._clock = clock
+        self._now = clock.now
+        self._observer = observer
         self._status = status
-        self._stop = stop
         self._engine: Engine
         self._controls: Controls
         self._decoders = workload.decoders(shard)
-        self._topics: dict[str, TopicPartition] = {}
-        self._replay_to: dict[TopicPartition, int] = {}
+        self._topics: tuple[str, ...] = ()
+        self._replay_to: dict[str, int] = {}
         self._replayed = False
-        self._reading: set[TopicPartition] = set()
+        self._reading: set[str] = set()
         self._uncommitted = 0
-        self._last_commit = time.monotonic()
+        self._last_commit = self._now()
         self._steps: list[float] = []
         self._fetched_at = 0.0
         self._charged_at: float | None = None
@@ -167,32 +155,31 @@ class Tenure:
         UnreadableState, StateRolledBack, RecordsLost, BrokerError, ConfigError
             See `Journal.open`, `Engine.load`.
         """
-        began = time.monotonic()
+        began = self._now()
         status = self._status
-        status.state, status.opened_at = State.OPENING, time.time()
+        status.state, status.opened_at = State.OPENING, self._clock.epoch()
         restored = await self._journal.open(after_rollback=given_up is not None)
-        self._metrics.restored(time.monotonic() - began)
+        self._observer.restored(self._now() - began)
         self._engine = self._workload.engine(self._shard, restored.noise_key)
         self._engine.load(restored.records, restored.progress)
-        self._topics = {topic: TopicPartition(topic, self._shard) for topic in self._workload.topics}
-        doing = f"shard {self._shard}: finding the place in the topics"
-        offsets = await spans(self._cluster, [*self._topics.values(), self._control], doing)
+        self._topics = self._workload.topics
+        offsets = await self._feed.spans([*self._topics, self._control])
         self._controls = self._control_position(restored, given_up, offsets[self._control][1])
         if given_up is not None:
             self._engine.mark_exhausted(restored.last_event)
             self._reply(given_up[1], "every dataset of the shard is marked exhausted")
         status.views = {view.dataset: view for view in self._engine.views()}
-        self._metrics.baseline(self._shard, status.views.values())
+        self._observer.baseline(self._shard, status.views.values())
         await self._find_places(offsets)
         await self._commit()
         self._resume()
         status.state = State.REPLAYING
-        self._metrics.taken_over(time.monotonic() - began)
+        self._observer.taken_over(self._now() - began)
         log.info(
             "event=shard_opened shard=%d records=%d seconds=%.3f key=%s",
             self._shard,
             len(restored.records),
-            time.monotonic() - began,
+            self._now() - began,
             self._journal.key_id,
         )
 
@@ -205,10 +192,10 @@ class Tenure:
         # Never read: commands older than the books are none of theirs.
         return Controls(end)
 
-    async def _find_places(self, offsets: Mapping[TopicPartition, tuple[int, int]]) -> None:
+    async def _find_places(self, offsets: Mapping[str, tuple[int, int]]) -> None:
         """Seek every topic to where the state says, and note how far a previous owner can have read."""
-        for topic, place in self._topics.items():
-            first, end = offsets[place]
+        for topic in self._topics:
+            first, end = offsets[topic]
             offset = self._engine.next_offset(topic)
             if offset is None:
                 offset = first if self._pace.start_at == "earliest" else end
@@ -216,12 +203,12 @@ class Tenure:
             if not first <= offset <= end:
                 await self._await_acceptance(topic, offset, first, end)
                 offset = self._engine.next_offset(topic) or first
-            self._consumer.seek(place, offset)
+            self._feed.seek(topic, offset)
             # Pausing is a barrier: of a topic that is paused nothing was read beyond the state.
             if not self._engine.paused(topic):
-                self._replay_to[place] = end
+                self._replay_to[topic] = end
         control_next, _ = self._controls.position
-        self._consumer.seek(self._control, max(control_next, offsets[self._control][0]))
+        self._feed.seek(self._control, max(control_next, offsets[self._control][0]))
 
     async def _await_acceptance(self, topic: str, wanted: int, first: int, end: int) -> None:
         """Wait for `accept-loss`: records between the state and the topic are gone, and that must be loud."""
@@ -234,7 +221,7 @@ class Tenure:
         )
         self._status.state, self._status.reason = State.LOST, str(error)
         log.critical("event=records_lost shard=%d error=%r", self._shard, str(error))
-        self._metrics.failed(self._shard, "records_lost")
+        self._observer.failed(self._shard, "records_lost")
         offset, command = await self.await_command(Action.ACCEPT_LOSS, self._controls)
         self._engine.accept_loss(topic, first)
         self._controls.done(offset)
@@ -250,17 +237,16 @@ class Tenure:
         Stopped
             The shard was told to stop.
         """
-        consumer = self._consumer
-        consumer.seek(self._control, controls.position[0])
-        consumer.resume(self._control)
+        feed = self._feed
+        feed.seek(self._control, controls.position[0])
+        feed.resume([self._control])
         try:
             while (found := controls.first(action)) is None:
-                records = await self._race(consumer.getmany(self._control, timeout_ms=1000))
+                records = await feed.fetch([self._control], COMMAND_FETCH)
                 controls.add(records.get(self._control, []))
-                self._status.beat = time.monotonic()
+                self._status.beat = self._now()
         finally:
-            if self._control in consumer.assignment():
-                consumer.pause(self._control)
+            feed.pause([self._control])
         return found
 
     def _reply(self, command: Command, message: str) -> None:
@@ -268,11 +254,10 @@ class Tenure:
 
     def _resume(self) -> None:
         """Read what no command has stopped."""
-        wanted = {place for topic, place in self._topics.items() if not self._engine.paused(topic)}
+        wanted = {topic for topic in self._topics if not self._engine.paused(topic)}
         wanted.add(self._control)
-        self._consumer.resume(*(wanted - self._reading))
-        if stopped := self._reading - wanted:
-            self._consumer.pause(*stopped)
+        self._feed.resume(wanted - self._reading)
+        self._feed.pause(self._reading - wanted)
         self._reading = wanted
 
     # The loop
@@ -280,23 +265,12 @@ class Tenure:
     async def run(self) -> None:
         """Read, step and commit until stopped; then publish what is charged."""
         await self._barrier()
-        while not self._stop.is_set():
+        while not self._feed.stopping:
             try:
-                records = await self._race(
-                    self._consumer.getmany(
-                        *self._reading,
-                        timeout_ms=int(1000 * self._patience()),
-                        max_records=self._pace.max_records,
-                    )
-                )
-            except OffsetOutOfRangeError as error:
-                raise RecordsLost(
-                    f"shard {self._shard}: offsets are out of range on "
-                    f"{', '.join(sorted(p.topic for p in error.args[0]))}"
-                ) from error
+                records = await self._feed.fetch(self._reading, self._patience(), self._pace.max_records)
             except Stopped:
                 break
-            self._fetched_at = time.monotonic()
+            self._fetched_at = self._now()
             await self._process(records)
             await self._barrier()
             if self._uncommitted and self._commit_is_due():
@@ -304,46 +278,30 @@ class Tenure:
             elif not records and self._journal.pending:
                 await self._publish()
             self._observe()
-            await asyncio.sleep(0)  # buffered records come without a pause, and heartbeats need the loop
         await self._hand_over()
-
-    async def _race(self, fetch: Awaitable[Any]) -> Mapping[TopicPartition, Sequence[Any]]:
-        """Await a fetch or the stop signal; cancelling a fetch loses nothing, a transaction is never cancelled."""
-        reading = asyncio.ensure_future(fetch)
-        stopping = asyncio.ensure_future(self._stop.wait())
-        try:
-            await asyncio.wait({reading, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if not reading.done():
-                raise Stopped
-            found: Mapping[TopicPartition, Sequence[Any]] = reading.result()
-            return found
-        finally:
-            stopping.cancel()
-            reading.cancel()
-            await asyncio.gather(reading, stopping, return_exceptions=True)
 
     def _patience(self) -> float:
         if self._journal.pending:
             return 0.0
         if not self._uncommitted:
             return IDLE_FETCH
-        return min(max(self._last_commit + self._pace.interval - time.monotonic(), 0.0), IDLE_FETCH)
+        return min(max(self._last_commit + self._pace.interval - self._now(), 0.0), IDLE_FETCH)
 
-    async def _process(self, records: Mapping[TopicPartition, Sequence[Any]]) -> None:
+    async def _process(self, records: Mapping[str, Sequence[Record]]) -> None:
         """Step the engine through what was fetched, committing where it must be durable first."""
-        for place, found in records.items():
+        for topic, found in records.items():
             if not found:
                 continue
-            if place == self._control:
+            if topic == self._control:
                 self._controls.add(found)
                 self._uncommitted += 1
                 continue
-            batch = self._decoders[place.topic].decode(found)
-            self._metrics.read(place.topic, len(found))
+            batch = self._decoders[topic].decode(found)
+            self._observer.read(topic, len(found))
             while True:
-                began = time.perf_counter()
+                began = self._now()
                 step = self._engine.step(batch)
-                self._steps.append(time.perf_counter() - began)
+                self._steps.append(self._now() - began)
                 self._uncommitted += len(found)
                 if step.done:
                     break
@@ -357,12 +315,12 @@ class Tenure:
         return (
             self._journal.pending > 0
             or self._uncommitted >= self._pace.max_records
-            or time.monotonic() - self._last_commit >= self._pace.interval
+            or self._now() - self._last_commit >= self._pace.interval
         )
 
     async def _barrier(self) -> None:
         """Carry out what waits for a barrier: commands, and the configured specification after the replay."""
-        self._status.beat = time.monotonic()
+        self._status.beat = self._now()
         if not self._replayed:
             await self._finish_replay()
         due = self._controls.due(replayed=self._replayed)
@@ -372,7 +330,7 @@ class Tenure:
         rejects: list[tuple[str, int, str]] = []
         for offset, command in due:
             if isinstance(command, str):
-                rejects.append((self._control.topic, offset, command))
+                rejects.append((self._control, offset, command))
             else:
                 log.info(
                     "event=command shard=%d action=%s offset=%d", self._shard, command.action.value, offset
@@ -383,16 +341,16 @@ class Tenure:
         self._resume()
 
     async def _finish_replay(self) -> None:
-        for place, end in self._replay_to.items():
-            if await self._consumer.position(place) < end:
+        for topic, end in self._replay_to.items():
+            if await self._feed.position(topic) < end:
                 return
         await self._commit()
         try:
             self._engine.reload(self._workload.spec)
         except ConfigError as error:
             raise ConfigError(error.problems, "the configuration against the stored state") from error
-        for topic, place in self._topics.items():
-            self._engine.begin(topic, await self._consumer.position(place))
+        for topic in self._topics:
+            self._engine.begin(topic, await self._feed.position(topic))
         await self._commit()
         self._resume()
         self._replayed = True
@@ -402,46 +360,46 @@ class Tenure:
     # Writing
 
     async def _commit(self, rejects: Sequence[tuple[str, int, str]] = ()) -> None:
-        began = time.monotonic()
+        began = self._now()
         commit = self._engine.take_commit()
         commit.rejects = [*commit.rejects, *rejects]
         self._journal.set_control(*self._controls.position)
         await self._journal.commit(commit)
         self._engine.committed()
         # From here on everything in the commit is durable, and only now may anything of it be shown.
-        now = time.monotonic()
+        now = self._now()
         self._status.views.update({view.dataset: view for view in commit.views})
-        self._metrics.committed(self._shard, commit, now - began, self._steps)
+        self._observer.committed(self._shard, commit, now - began, self._steps)
         self._published(now)
         if commit.events:
             self._charged_at = self._fetched_at or began
         self._steps = []
         self._uncommitted = 0
         self._last_commit = now
-        self._status.committed_at = time.time()
+        self._status.committed_at = self._clock.epoch()
         self._status.offsets = {
             topic: offset for topic in self._topics if (offset := self._engine.next_offset(topic)) is not None
         }
 
     async def _publish(self) -> None:
-        began = time.monotonic()
+        began = self._now()
         await self._journal.flush()
-        self._metrics.flushed(time.monotonic() - began)
-        self._published(time.monotonic())
+        self._observer.flushed(self._now() - began)
+        self._published(self._now())
 
     def _published(self, now: float) -> None:
-        self._metrics.published(len(self._journal.published))
+        self._observer.published(len(self._journal.published))
         if self._journal.published and self._charged_at is not None:
-            self._metrics.alert_latency(now - self._charged_at)
+            self._observer.alert_latency(now - self._charged_at)
             self._charged_at = None
 
     def _observe(self) -> None:
         status = self._status
-        status.beat = time.monotonic()
+        status.beat = self._now()
         status.key_id, status.state_records = self._journal.key_id, self._journal.live_records
         status.sequence = self._journal.sequence
-        for topic, place in self._topics.items():
-            high = self._consumer.highwater(place)
+        for topic in self._topics:
+            high = self._feed.high_water(topic)
             if high is not None and topic in status.offsets:
                 status.lag[topic] = max(high - status.offsets[topic], 0)
 

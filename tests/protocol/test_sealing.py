@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import os
 
 import pytest
 
 from stream_svt.errors import UnreadableState
-from stream_svt.service.sealing import NO_KEY, Opened, Place, Sealing
+from stream_svt.protocol.sealing import NO_KEY, Opened, Place, Sealing
 
 PLACE = Place(cluster="c1", application="shop", topic="shop.state", shard=3)
 OLD, NEW = bytes(range(32)), bytes(range(1, 33))
 KINDS = pytest.mark.parametrize("masters", [(), (OLD,)], ids=["plain", "sealed"])
 
 
+def sealing_with(masters: tuple[bytes, ...]) -> Sealing:
+    return Sealing(PLACE, masters, os.urandom)
+
+
 @KINDS
 def test_a_record_opens_to_its_content_and_sequence(masters: tuple[bytes, ...]) -> None:
-    sealing = Sealing(PLACE, masters)
-    opened = Sealing(PLACE, masters).open(b"d/x", sealing.seal(b"d/x", 7, b"content"))
+    sealing = sealing_with(masters)
+    opened = sealing_with(masters).open(b"d/x", sealing.seal(b"d/x", 7, b"content"))
     assert opened == Opened(7, b"content", sealing.key_id)
 
 
 @KINDS
 def test_every_changed_byte_is_found_and_the_key_named(masters: tuple[bytes, ...]) -> None:
-    sealing = Sealing(PLACE, masters)
+    sealing = sealing_with(masters)
     record = sealing.seal(b"d/x", 7, b"content")
     for place in range(len(record)):
         broken = record[:place] + bytes([record[place] ^ 1]) + record[place + 1 :]
@@ -34,7 +39,7 @@ def test_every_changed_byte_is_found_and_the_key_named(masters: tuple[bytes, ...
 
 @KINDS
 def test_every_truncation_is_found(masters: tuple[bytes, ...]) -> None:
-    sealing = Sealing(PLACE, masters)
+    sealing = sealing_with(masters)
     record = sealing.seal(b"d/x", 7, b"content")
     for size in range(len(record)):
         with pytest.raises(UnreadableState):
@@ -46,40 +51,40 @@ def test_every_truncation_is_found(masters: tuple[bytes, ...]) -> None:
     "foreign", [{"cluster": "c2"}, {"application": "sho"}, {"topic": "pshop.state"}, {"shard": 2}], ids=str
 )
 def test_a_record_from_elsewhere_does_not_open(masters: tuple[bytes, ...], foreign: dict[str, str]) -> None:
-    record = Sealing(dataclasses.replace(PLACE, **foreign), masters).seal(b"d/x", 7, b"content")
+    record = Sealing(dataclasses.replace(PLACE, **foreign), masters, os.urandom).seal(b"d/x", 7, b"content")
     with pytest.raises(UnreadableState, match="belongs to another place"):
-        Sealing(PLACE, masters).open(b"d/x", record)
+        sealing_with(masters).open(b"d/x", record)
 
 
 @KINDS
 def test_swapped_records_do_not_open(masters: tuple[bytes, ...]) -> None:
-    sealing = Sealing(PLACE, masters)
+    sealing = sealing_with(masters)
     with pytest.raises(UnreadableState, match="'d/y'"):
         sealing.open(b"d/y", sealing.seal(b"d/x", 7, b"content"))
 
 
 def test_a_rotated_key_still_opens_and_the_new_one_seals() -> None:
-    record = Sealing(PLACE, (OLD,)).seal(b"d/x", 7, b"content")
-    both = Sealing(PLACE, (NEW, OLD))
+    record = sealing_with((OLD,)).seal(b"d/x", 7, b"content")
+    both = sealing_with((NEW, OLD))
     assert both.open(b"d/x", record).key_id != both.key_id
-    assert both.open(b"d/x", both.seal(b"d/x", 8, b"")).key_id == both.key_id == Sealing(PLACE, (NEW,)).key_id
+    assert both.open(b"d/x", both.seal(b"d/x", 8, b"")).key_id == both.key_id == sealing_with((NEW,)).key_id
 
 
 def test_a_missing_key_is_named_with_the_remedy() -> None:
-    sealing = Sealing(PLACE, (OLD,))
+    sealing = sealing_with((OLD,))
     with pytest.raises(UnreadableState, match=rf"{sealing.key_id}.*previous_key_files"):
-        Sealing(PLACE, (NEW,)).open(b"d/x", sealing.seal(b"d/x", 7, b"content"))
+        sealing_with((NEW,)).open(b"d/x", sealing.seal(b"d/x", 7, b"content"))
     with pytest.raises(UnreadableState, match="configured: none"):
-        Sealing(PLACE).open(b"d/x", sealing.seal(b"d/x", 7, b"content"))
+        sealing_with(()).open(b"d/x", sealing.seal(b"d/x", 7, b"content"))
 
 
 def test_a_plain_record_opens_with_a_key_so_that_sealing_can_be_turned_on() -> None:
-    assert Sealing(PLACE, (OLD,)).open(b"d/x", Sealing(PLACE).seal(b"d/x", 7, b"content")).key_id == NO_KEY
+    assert sealing_with((OLD,)).open(b"d/x", sealing_with(()).seal(b"d/x", 7, b"content")).key_id == NO_KEY
 
 
 def test_each_tenure_and_each_record_is_sealed_differently() -> None:
     records = [
-        s.seal(b"d/x", 7, b"content") for s in (Sealing(PLACE, (OLD,)), Sealing(PLACE, (OLD,))) for _ in "ab"
+        s.seal(b"d/x", 7, b"content") for s in (sealing_with((OLD,)), sealing_with((OLD,))) for _ in "ab"
     ]
     for one, other in itertools.combinations(records, 2):
         assert one[-23:] != other[-23:]
@@ -88,4 +93,4 @@ def test_each_tenure_and_each_record_is_sealed_differently() -> None:
 
 def test_a_short_key_is_refused() -> None:
     with pytest.raises(UnreadableState, match="16 bytes, expected 32"):
-        Sealing(PLACE, (bytes(16),))
+        sealing_with((bytes(16),))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from stream_svt.monitor.commands import Action, Command
-from stream_svt.service.controls import COMMAND_LIMIT, Controls, parse
+from stream_svt.protocol.controls import COMMAND_LIMIT, Controls, parse
 
 
 @dataclass

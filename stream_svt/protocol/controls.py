@@ -3,31 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
 
 import msgspec
 
 from stream_svt.monitor.commands import Action, Command
+from stream_svt.protocol.ports import Record
 
 AT_ONCE = frozenset({Action.PAUSE, Action.RESUME})
 """Commands that need not wait for the replay after a takeover: they stop or start reading and skip nothing."""
 
 COMMAND_LIMIT = 65_536
 _DECODER = msgspec.json.Decoder(Command)
-
-
-class Record(Protocol):
-    """What is read of a Kafka record."""
-
-    @property
-    def offset(self) -> int:
-        """Place in the partition."""
-        ...
-
-    @property
-    def value(self) -> bytes | None:
-        """The command as JSON."""
-        ...
 
 
 def parse(value: bytes | None) -> Command | str:

@@ -1,0 +1,240 @@
+"""What the protocol needs of the world: one shard's part of the log, its queries and commands, a clock.
+
+A port's call either has its effect and returns, or raises. `Fenced` and `Unavailable` leave the outcome unknown:
+what was written may or may not be there, now or later, until `Log.fence` has returned again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from stream_svt.monitor.batch import QueryBatch
+from stream_svt.monitor.engine import Commit, Engine
+from stream_svt.monitor.released import DatasetView
+from stream_svt.monitor.spec import ApplicationSpec
+
+
+class Stopped(Exception):
+    """The shard was told to stop while it waited; nothing is in flight."""
+
+
+class Record(Protocol):
+    """A record of a partition; `aiokafka.ConsumerRecord` fits."""
+
+    @property
+    def offset(self) -> int:
+        """Place in the partition."""
+        ...
+
+    @property
+    def timestamp(self) -> int:
+        """Milliseconds since 1970, set by the broker where the topic says so."""
+        ...
+
+    @property
+    def key(self) -> bytes | None:
+        """Key, or None."""
+        ...
+
+    @property
+    def value(self) -> bytes | None:
+        """Content, or None for a tombstone."""
+        ...
+
+    @property
+    def headers(self) -> Sequence[tuple[str, bytes]]:
+        """Headers in order."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """What one transaction writes, to the shard's partition of three topics.
+
+    Attributes
+    ----------
+    alerts
+        (key, event) in order.
+    rejects
+        (topic, offset, reason) of refused records.
+    records
+        State records by key, None for a tombstone; the last one written is ``meta``.
+    claim
+        Whether to ask for the right to write to all three topics even where nothing is written.
+    """
+
+    alerts: Sequence[tuple[bytes, bytes]] = field(repr=False)
+    rejects: Sequence[tuple[str, int, str]]
+    records: Mapping[bytes, bytes | None] = field(repr=False)
+    claim: bool = False
+
+
+class Log(Protocol):
+    """The state, alert and reject partitions of one shard, written by one transactional producer."""
+
+    async def fence(self) -> None:
+        """Begin as the shard's writer: earlier writers can commit nothing more, their open transaction is gone."""
+        ...
+
+    async def transact(self, transaction: Transaction) -> int | None:
+        """Write all of it or nothing; return the offset of the newest alert, None where there was none.
+
+        Raises
+        ------
+        Fenced, BrokerUnavailable
+            The outcome is unknown.
+        """
+        ...
+
+    async def read_state(self, *, committed: bool = True) -> dict[bytes, bytes]:
+        """Return the live records of the state partition, up to its end as it is now."""
+        ...
+
+    async def read_alerts(self, start: int | None, take: Callable[[Record], None]) -> int:
+        """Show the alert partition from an offset (None: its beginning), uncommitted records too.
+
+        Returns
+        -------
+        int
+            First offset that the partition still holds.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Give the producer up; nothing is committed by this."""
+        ...
+
+
+class Feed(Protocol):
+    """The query partitions and the control partition of one shard, read by one consumer."""
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the shard was told to stop."""
+        ...
+
+    async def spans(self, topics: Sequence[str]) -> dict[str, tuple[int, int]]:
+        """Return first and end offset of the shard's partition of each topic, as they are now."""
+        ...
+
+    async def fetch(
+        self, topics: Iterable[str], patience: float, max_records: int | None = None
+    ) -> Mapping[str, Sequence[Record]]:
+        """Return what there is to read, after at most so many seconds.
+
+        Raises
+        ------
+        Stopped
+            The shard was told to stop; nothing was consumed.
+        RecordsLost
+            The next records of a topic are gone.
+        """
+        ...
+
+    async def position(self, topic: str) -> int:
+        """Offset that the next fetch reads from: behind broker markers, too."""
+        ...
+
+    def seek(self, topic: str, offset: int) -> None:
+        """Read on from this offset."""
+        ...
+
+    def resume(self, topics: Iterable[str]) -> None:
+        """Let fetches of these topics return records."""
+        ...
+
+    def pause(self, topics: Iterable[str]) -> None:
+        """Stop reading these topics; skips nothing."""
+        ...
+
+    def high_water(self, topic: str) -> int | None:
+        """Return the end of the topic as of the last fetch, None where not known yet."""
+        ...
+
+
+class Decoder(Protocol):
+    """Turns records of one query topic into a batch."""
+
+    def decode(self, records: Sequence[Record]) -> QueryBatch:
+        """Return the queries among records that follow one another; what is none is listed as refused."""
+        ...
+
+
+class Workload(Protocol):
+    """What a shard runs."""
+
+    @property
+    def spec(self) -> ApplicationSpec:
+        """The specification wanted."""
+        ...
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """Names of the query topics."""
+        ...
+
+    def engine(self, shard: int, key: bytes) -> Engine:
+        """Return a new engine for one shard; ``key`` derives its query noise."""
+        ...
+
+    def decoders(self, shard: int) -> Mapping[str, Decoder]:
+        """Return a decoder for each query topic."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """Time, handed in.
+
+    Attributes
+    ----------
+    now
+        Seconds of a clock that never goes back.
+    epoch
+        Seconds since 1970.
+    """
+
+    now: Callable[[], float]
+    epoch: Callable[[], float]
+
+
+class Observer(Protocol):
+    """Told what a shard does; sees durable state only."""
+
+    def read(self, topic: str, records: int) -> None:
+        """So many records of a topic were read."""
+        ...
+
+    def baseline(self, shard: int, views: Iterable[DatasetView]) -> None:
+        """A tenure begins with this state."""
+        ...
+
+    def committed(self, shard: int, commit: Commit, seconds: float, steps: Iterable[float]) -> None:
+        """A commit is durable; it took so long, and the engine's steps before it so long each."""
+        ...
+
+    def flushed(self, seconds: float) -> None:
+        """A transaction that only publishes took so long."""
+        ...
+
+    def published(self, events: int) -> None:
+        """So many events became visible."""
+        ...
+
+    def alert_latency(self, seconds: float) -> None:
+        """So long passed from a fetch to the publication of what it led to."""
+        ...
+
+    def restored(self, seconds: float) -> None:
+        """Reading and checking the books took so long."""
+        ...
+
+    def taken_over(self, seconds: float) -> None:
+        """A takeover took so long."""
+        ...
+
+    def failed(self, shard: int, reason: str) -> None:
+        """Something went wrong, by kind."""
+        ...

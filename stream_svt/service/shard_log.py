@@ -1,0 +1,141 @@
+"""A shard's part of the log on Kafka: one transactional producer, readers for what it and others wrote."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from aiokafka import TopicPartition
+from aiokafka.errors import IllegalOperation
+
+from stream_svt.monitor import released
+from stream_svt.protocol.journal import Topics
+from stream_svt.protocol.ports import Record, Transaction
+from stream_svt.service.kafka import (
+    CALL_DEADLINE,
+    START_DEADLINE,
+    Cluster,
+    deadline,
+    discard_producer,
+    read_partition,
+    started,
+)
+
+
+class Reject(msgspec.Struct):
+    """A refused record by its place; its content stays where it is."""
+
+    topic: str
+    partition: int
+    offset: int
+    reason: str
+
+
+class ShardLog:
+    """The state, alert and reject partitions of one shard (see `stream_svt.protocol.ports.Log`).
+
+    Parameters
+    ----------
+    cluster
+        How to reach the brokers.
+    application, shard
+        Name the producers that fence one another.
+    topics
+        Topics written.
+    """
+
+    def __init__(self, cluster: Cluster, application: str, shard: int, topics: Topics) -> None:
+        self._cluster = cluster
+        self._shard = shard
+        self._topics = topics
+        self._transactional_id = f"{application}-{shard}"
+        self._producer: Any = None
+
+    async def fence(self) -> None:
+        """Start a producer; see the port."""
+        await self.close()
+        doing = f"shard {self._shard}: starting producer {self._transactional_id!r}"
+        self._producer = self._cluster.producer(self._transactional_id)
+        async with deadline(START_DEADLINE, doing, "WRITE"):
+            await self._producer.start()
+
+    async def close(self) -> None:
+        """Discard the producer."""
+        producer, self._producer = self._producer, None
+        await discard_producer(producer)
+
+    async def read_state(self, *, committed: bool = True) -> dict[bytes, bytes]:
+        """Return the live records."""
+        raw: dict[bytes, bytes] = {}
+        doing = f"shard {self._shard}: reading state topic {self._topics.state!r}"
+        isolation = "read_committed" if committed else "read_uncommitted"
+        async with started(self._cluster.reader(isolation), doing) as reader:
+            async for records in read_partition(reader, self._topics.state, self._shard, None, doing):
+                for record in records:
+                    if record.key is None:
+                        continue
+                    if record.value is None:
+                        raw.pop(record.key, None)
+                    else:
+                        raw[record.key] = record.value
+        return raw
+
+    async def read_alerts(self, start: int | None, take: Callable[[Record], None]) -> int:
+        """Show the alert partition; see the port."""
+        topic = self._topics.alerts
+        doing = f"shard {self._shard}: reading alert topic {topic!r}"
+        async with started(self._cluster.reader("read_uncommitted"), doing) as reader:
+            async for records in read_partition(reader, topic, self._shard, start, doing):
+                for record in records:
+                    take(record)
+            place = TopicPartition(topic, self._shard)
+            async with deadline(CALL_DEADLINE, doing):
+                return int((await reader.beginning_offsets([place]))[place])
+
+    async def transact(self, transaction: Transaction) -> int | None:
+        """Run one transaction; see the port."""
+        doing = f"shard {self._shard}: transaction"
+        async with deadline(self._cluster.commit_deadline, doing, "WRITE"):
+            try:
+                return await self._transact(transaction)
+            except IllegalOperation as error:
+                # A partition could not be added: the transaction failed while records were still being sent.
+                waiter = self._producer._txn_manager.wait_for_transaction_end()  # noqa: SLF001
+                if waiter.done() and (cause := waiter.exception()) is not None:
+                    raise cause from error
+                raise
+
+    async def _transact(self, transaction: Transaction) -> int | None:
+        producer, shard, topics = self._producer, self._shard, self._topics
+        headers = [("content-type", released.CONTENT_TYPE.encode())]
+        await producer.begin_transaction()
+        if transaction.claim:
+            # Joining a partition to a transaction asks for the right to write there, and writes nothing.
+            for topic in (topics.alerts, topics.rejects):
+                producer._txn_manager.maybe_add_partition_to_txn(TopicPartition(topic, shard))  # noqa: SLF001
+        alerts = [
+            await producer.send(topics.alerts, event, key=key, partition=shard, headers=headers)
+            for key, event in transaction.alerts
+        ]
+        others = [
+            await producer.send(
+                topics.rejects,
+                msgspec.json.encode(Reject(topic, shard, offset, reason)),
+                key=f"{topic}/{offset}".encode(),
+                partition=shard,
+            )
+            for topic, offset, reason in transaction.rejects
+        ]
+        others += [
+            await producer.send(topics.state, record, key=key, partition=shard)
+            for key, record in transaction.records.items()
+        ]
+        # A refused record does not fail the commit by itself: every future is looked at first.
+        results: list[Any] = await asyncio.gather(*alerts, *others, return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+        await producer.commit_transaction()
+        return max((result.offset for result in results[: len(alerts)]), default=None)
