@@ -200,6 +200,8 @@ class Journal:
             A record is missing, foreign, changed, or sealed with an unknown key.
         StateRolledBack
             The alert partition knows events that the state does not.
+        Fenced
+            Another owner took the shard over meanwhile.
         BrokerError
             See `stream_svt.service.kafka`.
         """
@@ -207,13 +209,20 @@ class Journal:
         await self._log.fence()
         self._sealing = Sealing(self._place, self._masters, self._entropy)
         # Only now: the older owner can no longer commit, and its open transaction has been aborted.
-        raw = await self._log.read_state()
-        records, stale = self._restore(raw)
-        await self._check_rollback(empty=not raw, accept=after_rollback)
-        self._broken = False
-        await self._transaction(Commit(progress=self._meta.progress or b""), claim=True)
-        if not raw:
-            await self._read_back()
+        try:
+            raw = await self._log.read_state()
+            records, stale = self._restore(raw)
+            await self._check_rollback(empty=not raw, accept=after_rollback)
+            self._broken = False
+            await self._transaction(Commit(progress=self._meta.progress or b""), claim=True)
+            if not raw:
+                await self._read_back()
+        except (UnreadableState, StateRolledBack):
+            # Whoever stood still while another owner went on sees books and alerts of different times: only
+            # the rightful owner may judge them.
+            self._broken = True
+            await self._log.transact(Transaction((), (), {}, claim=True))
+            raise
         for start in range(0, len(stale), REWRITE_RECORDS):
             again = {key: records[key] for key in stale[start : start + REWRITE_RECORDS]}
             await self._transaction(Commit(records=dict(again), progress=self._meta.progress or b""))

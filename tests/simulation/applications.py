@@ -1,0 +1,52 @@
+"""Applications that the simulator runs, and streams that make them alert, halt, retry and run dry."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+
+import msgspec
+
+from stream_svt.monitor.spec import ApplicationSpec, load_spec
+
+DATASETS = ("a", "b")
+TOPIC, OTHER = "t", "u"
+
+_COMMON = "epsilon: 1, sensitivity: 1, monotonic: true, bounds: [0, 100000], threshold: 500"
+_STREAM = f"{_COMMON}, cutoff: 3, expected_queries: 1000"
+_RETRY = "append: {retry: {attempts: 3, lifetime: 60, capacity: 4, every: 5}}"
+_SWEEP = "correction: {annealed: {start: 8, end: 2}}, append: {sweep: {tops_per_set: 2, max_open_sets: 2}}"
+
+APPLICATIONS = (
+    (f"topic: t, {_STREAM}, mute: none",),
+    (f"topic: t, {_STREAM}, mechanism: adaptive, mute: run", f"topic: t, {_STREAM}, {_RETRY}, mute: none"),
+    (f"topic: t, {_COMMON}, cutoff: 3, {_SWEEP}", f"topic: u, {_STREAM}, resample_every: 2s, mute: 1s"),
+    (
+        f"topic: t, {_STREAM}, mechanism: ladder, mute: none",
+        f"topic: u, {_STREAM}, on_halt: stop, mute: none",
+    ),
+)
+
+
+@cache
+def application(number: int) -> ApplicationSpec:
+    """Return an application with two datasets of limit 5, enough for five runs."""
+    monitors = "\n".join(f"  - {{name: m{k}, {text}}}" for k, text in enumerate(APPLICATIONS[number]))
+    datasets = "{names: [a, b], limit: 5, unit: one basket}"
+    return load_spec(f"application: app\ndatasets:\n  - {datasets}\nmonitors:\n{monitors}\n")
+
+
+def query(chance: random.Random, number: int) -> tuple[bytes, bytes]:
+    """Return key and JSON of a query; some mark the end of a set, some are malformed."""
+    dataset = chance.choice(DATASETS).encode()
+    kind = chance.random()
+    if kind < 0.04:
+        return dataset, b'{"id": broken'
+    name = f"s{number // 12}"
+    if kind < 0.12:
+        return dataset, msgspec.json.encode({"set": name, "closed": True, "id": f"q{number}"})
+    value = chance.choice((0, 480, 500, 520, 90_000, 90_000))
+    body: dict[str, object] = {"id": f"q{number}", "value": value, "series": f"i{chance.randrange(6)}"}
+    if chance.random() < 0.8:
+        body["set"] = name
+    return dataset, msgspec.json.encode(body)

@@ -1,0 +1,78 @@
+"""One history as data: what the world is like, and which faults happen after which effect."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+
+class Fault(StrEnum):
+    """What can happen at an effect."""
+
+    KILL_BEFORE = "the process dies before the effect"
+    KILL_AFTER = "the process dies after the effect"
+    LOST = "the request is lost"
+    UNKNOWN = "the request arrives, the reply is lost"
+    DELAYED = "the request arrives later, the process has given up waiting"
+    SPLIT = "another owner starts while this one lives"
+    FREEZE = "the process stands still for a while"
+    TIMEOUT = "the coordinator gives up the open transaction"
+    STOP = "the process is told to stop"
+    COMMAND = "an operator sends a command"
+
+
+@dataclass(frozen=True)
+class Script:
+    """Everything that decides a history.
+
+    Attributes
+    ----------
+    seed
+        Of queries, values, batch sizes, schedule, noise and delays.
+    form
+        Which application is run.
+    queries
+        Number of queries written.
+    faults
+        (number of the effect, fault), in order.
+    """
+
+    seed: int
+    form: int
+    queries: int
+    faults: tuple[tuple[int, Fault], ...]
+
+    @classmethod
+    def random(cls, seed: int, forms: int) -> Script:
+        """Return the history of a seed."""
+        chance = random.Random(seed)
+        faults, at = [], 0
+        kinds = list(Fault)
+        # Some histories are quiet and some are all faults; some have one kind only.
+        if chance.random() < 0.3:
+            kinds = chance.sample(kinds, chance.randint(1, 3))
+        mean = chance.choice((4, 8, 16, 40, 100))
+        for _ in range(chance.randint(0, 14)):
+            at += 1 + int(chance.expovariate(1 / mean))
+            faults.append((at, chance.choice(kinds)))
+        return cls(seed, chance.randrange(forms), chance.randint(5, 45), tuple(faults))
+
+    def smaller(self) -> Iterator[Script]:
+        """Yield simpler histories, the simplest ones first."""
+        count = len(self.faults)
+        size = count // 2
+        while size:
+            for start in range(0, count, size):
+                yield replace(self, faults=self.faults[:start] + self.faults[start + size :])
+            size //= 2
+        for queries in (self.queries // 2, self.queries - 1):
+            if 0 < queries < self.queries:
+                yield replace(self, queries=queries)
+
+    def __str__(self) -> str:
+        """Return the script as it can be run again."""
+        faults = ", ".join(f"({at}, Fault.{fault.name})" for at, fault in self.faults)
+        tail = "," if len(self.faults) == 1 else ""
+        return f"Script({self.seed}, {self.form}, {self.queries}, ({faults}{tail}))"

@@ -1,0 +1,153 @@
+"""Plays many histories on all cores: ``tests/run soak simulation [--count N] [--first SEED]``."""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+
+from stream_svt.monitor.engine import Engine
+from tests.simulation.applications import APPLICATIONS, DATASETS
+from tests.simulation.log import Broker
+from tests.simulation.script import Script
+from tests.simulation.world import ModelLog, Variant, _Workload, play
+from tests.support.broken_protocol import (
+    ChargesAfterPublishing,
+    ForgetsOutbox,
+    RedrawsNoise,
+    SameTransaction,
+)
+
+DEFAULT_COUNT = 10_000
+_SHARE = 50
+
+
+class _Redrawing(_Workload):
+    """A workload whose engines draw threshold noise anew."""
+
+    def engine(self, shard: int, key: bytes) -> Engine:
+        """Return the broken engine."""
+        return RedrawsNoise(self.spec, shard=shard, datasets=DATASETS, key=key, entropy=self.entropy)
+
+
+def _unfenced(broker: Broker, number: int) -> ModelLog:
+    return ModelLog(broker, f"app-0-{number}")
+
+
+BROKEN: dict[str, tuple[Variant, str]] = {
+    "alert in the transaction of its charge": (Variant(journal=SameTransaction), "before its charge"),
+    "charge after publication": (Variant(journal=ChargesAfterPublishing), "before its charge"),
+    "outbox ignored at a takeover": (Variant(journal=ForgetsOutbox), "charged and never published"),
+    "threshold noise redrawn at a takeover": (Variant(workload=_Redrawing), "changed"),
+    "two owners": (Variant(log=_unfenced), ""),
+}
+"""Deliberate bugs by name, and what the rules say of them."""
+
+
+@dataclass
+class Found:
+    """What a number of histories showed."""
+
+    count: int = 0
+    tops: int = 0
+    effects: int = 0
+    failures: list[tuple[Script, list[str]]] = field(default_factory=list)
+
+    def add(self, other: Found) -> None:
+        """Take another part in."""
+        self.count += other.count
+        self.tops += other.tops
+        self.effects += other.effects
+        self.failures += other.failures
+
+
+def histories(
+    seeds: Iterable[int],
+    variant: Variant | None = None,
+    *,
+    most: int = 20,
+    processes: int | None = None,
+    report: Callable[[Found], None] = lambda found: None,
+) -> Found:
+    """Play the histories of these seeds; stop after so many failures."""
+    seeds = list(seeds)
+    shares = [seeds[start : start + _SHARE] for start in range(0, len(seeds), _SHARE)]
+    processes = min(processes or os.cpu_count() or 1, len(shares))
+    found = Found()
+    work = partial(_some, variant=variant, most=most)
+    if processes == 1:
+        results: Iterable[Found] = map(work, shares)
+        return _gather(results, found, most, report)
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        return _gather(pool.imap(work, shares), found, most, report)
+
+
+def _gather(results: Iterable[Found], found: Found, most: int, report: Callable[[Found], None]) -> Found:
+    for part in results:
+        found.add(part)
+        report(found)
+        if len(found.failures) >= most:
+            break
+    return found
+
+
+def _some(seeds: list[int], variant: Variant | None, most: int) -> Found:
+    found = Found()
+    for seed in seeds:
+        script = Script.random(seed, len(APPLICATIONS))
+        world = play(script, variant)
+        found.count += 1
+        found.tops += world.rules.tops
+        found.effects += world.effects
+        if world.rules.violations:
+            found.failures.append((script, world.rules.violations))
+            if len(found.failures) >= most:
+                break
+    return found
+
+
+def shrink(script: Script, variant: Variant | None = None) -> Script:
+    """Return a simpler history that still breaks a rule."""
+    while True:
+        for smaller in script.smaller():
+            if play(smaller, variant).rules.violations:
+                script = smaller
+                break
+        else:
+            return script
+
+
+def main() -> int:
+    """Play, print the closing line, and return 1 where a rule was broken."""
+    parser = argparse.ArgumentParser(prog="tests/run soak simulation", description=__doc__)
+    parser.add_argument("--count", type=int, default=DEFAULT_COUNT, help="histories (default: %(default)s)")
+    parser.add_argument("--first", type=int, default=0, help="seed of the first one")
+    arguments = parser.parse_args()
+    began = last = time.monotonic()
+
+    def report(found: Found) -> None:
+        nonlocal last
+        if time.monotonic() - last > 30:
+            last = time.monotonic()
+            print(f"{found.count} histories, {found.tops} alerts, {last - began:.0f} s", file=sys.stderr)
+
+    found = histories(range(arguments.first, arguments.first + arguments.count), report=report)
+    for script, _ in found.failures[:3]:
+        small = shrink(script)
+        print(f"seed {script.seed} breaks a rule; the smallest history that does:\n  {small}")
+        world = play(small)
+        print("  " + "\n  ".join([*world.rules.violations, *world.trace]))
+    print(
+        f"{found.effects} effects, {found.tops} alerts in {time.monotonic() - began:.0f} s", file=sys.stderr
+    )
+    print(f"soak.simulation count {found.count} violations {len(found.failures)}")
+    return 1 if found.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,79 @@
+"""Ten thousand histories of the commit protocol, and broken protocols that must not get through them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from tests.simulation.applications import APPLICATIONS
+from tests.simulation.script import Fault, Script
+from tests.simulation.soak import BROKEN, histories, shrink
+from tests.simulation.world import play
+
+COUNT = 10_000
+
+SCRIPTS = st.builds(
+    Script,
+    st.integers(0, 2**32),
+    st.integers(0, len(APPLICATIONS) - 1),
+    st.integers(1, 40),
+    st.lists(st.tuples(st.integers(1, 400), st.sampled_from(Fault)), max_size=12).map(
+        lambda faults: tuple(sorted(faults))
+    ),
+)
+
+
+@pytest.mark.slow
+def test_no_history_loses_doubles_overspends_or_shows_anything_early() -> None:
+    found = histories(range(COUNT))
+    assert found.count == COUNT
+    assert found.failures == []
+    assert found.tops > 5 * COUNT
+
+
+@given(SCRIPTS)
+@settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    phases=[Phase.generate, Phase.shrink],
+)
+def test_no_script_that_hypothesis_thinks_of_breaks_a_rule(script: Script) -> None:
+    assert play(script).rules.violations == []
+
+
+@pytest.mark.parametrize("form", range(len(APPLICATIONS)))
+def test_a_crash_after_any_effect_is_survived(form: int) -> None:
+    """One healthy history, crashed at each of its effects in turn, before and after it."""
+    whole = play(Script(7, form, 12, ()))
+    assert whole.rules.violations == []
+    for at in range(1, whole.effects + 1):
+        for fault in (Fault.KILL_BEFORE, Fault.KILL_AFTER, Fault.UNKNOWN, Fault.DELAYED):
+            script = Script(7, form, 12, ((at, fault),))
+            assert play(script).rules.violations == [], script
+
+
+def test_a_seed_is_one_history() -> None:
+    script = Script.random(11, len(APPLICATIONS))
+    first, second = play(script), play(script)
+    assert [(e.partition, e.key, e.value) for p in first.broker.partitions.values() for e in p] == [
+        (e.partition, e.key, e.value) for p in second.broker.partitions.values() for e in p
+    ]
+    assert first.trace == second.trace
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_protocol_is_caught_and_its_history_shrinks(name: str) -> None:
+    variant, said = BROKEN[name]
+    found = histories(range(400), variant, most=1, processes=1)
+    assert found.failures, f"{name} got through {found.count} histories"
+    script, violations = found.failures[0]
+    small = shrink(script, variant)
+    assert len(small.faults) <= len(script.faults)
+    assert any(said in text for text in play(small, variant).rules.violations), violations
+
+
+def test_a_shrunken_script_prints_as_it_can_be_run() -> None:
+    script = Script(3, 1, 9, ((4, Fault.SPLIT),))
+    assert eval(str(script), {"Script": Script, "Fault": Fault}) == script  # noqa: S307  written by us

@@ -1,0 +1,481 @@
+"""Runs the service's own protocol on the modelled log, one effect at a time, with the faults of a script.
+
+Every await of the protocol ends in a port below, which hands an effect to the scheduler. The scheduler carries it
+out, or kills the process before or after it, loses it, delays it, lets another process go first. The same script
+gives the same history, byte for byte.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import msgspec
+
+from stream_svt.errors import StreamSvtError
+from stream_svt.monitor.commands import Action, Command
+from stream_svt.monitor.engine import Commit, Engine
+from stream_svt.monitor.released import DatasetView
+from stream_svt.monitor.spec import ApplicationSpec
+from stream_svt.protocol.journal import Journal, Topics
+from stream_svt.protocol.ports import Clock, Stopped, Transaction
+from stream_svt.protocol.sealing import Place
+from stream_svt.protocol.tenure import Pace, Status, Tenure
+from stream_svt.service.kafka import BrokerUnavailable, Fenced
+from stream_svt.service.wire import Directory, QueryDecoder
+from tests.simulation.applications import DATASETS, OTHER, TOPIC, application, query
+from tests.simulation.log import Broker, Entry
+from tests.simulation.rules import Rules
+from tests.simulation.script import Fault, Script
+
+T = TypeVar("T")
+CONTROL = "control"
+MOST_EFFECTS = 20_000
+"""Effects after which a history counts as hanging."""
+
+
+class Effect:
+    """What a process wants done; awaiting it gives the result or raises."""
+
+    __slots__ = ("act", "kind")
+
+    def __init__(self, kind: str, act: Callable[[], Any]) -> None:
+        self.kind = kind
+        self.act = act
+
+    def __await__(self) -> Generator[Effect, Any, Any]:
+        """Hand the effect to the scheduler."""
+        return (yield self)
+
+
+@dataclass(eq=False)
+class Process:
+    """One owner of the shard, rightful or not."""
+
+    number: int
+    life: Coroutine[Effect, Any, None]
+    entropy: random.Random
+    pending: Effect | None = None
+    outcome: Any = None
+    error: Exception | None = None
+    stop: bool = False
+    asleep_until: int = 0
+    idle: int = 0
+
+
+class _Silent:
+    """An observer of nothing."""
+
+    def read(self, topic: str, records: int) -> None: ...
+    def baseline(self, shard: int, views: Iterable[DatasetView]) -> None: ...
+    def committed(self, shard: int, commit: Commit, seconds: float, steps: Iterable[float]) -> None: ...
+    def flushed(self, seconds: float) -> None: ...
+    def published(self, events: int) -> None: ...
+    def alert_latency(self, seconds: float) -> None: ...
+    def restored(self, seconds: float) -> None: ...
+    def taken_over(self, seconds: float) -> None: ...
+    def failed(self, shard: int, reason: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class _Workload:
+    """The application, with noise from the process's own entropy."""
+
+    spec: ApplicationSpec
+    entropy: Callable[[int], bytes]
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        return self.spec.topics()
+
+    def engine(self, shard: int, key: bytes) -> Engine:
+        return Engine(self.spec, shard=shard, datasets=DATASETS, key=key, entropy=self.entropy)
+
+    def decoders(self, shard: int) -> dict[str, QueryDecoder]:
+        directory = Directory(DATASETS, partition=shard, partitions=1)
+        return {
+            topic: QueryDecoder(
+                topic, shard, directory, [m.name for m in self.spec.monitors if m.topic == topic]
+            )
+            for topic in self.topics
+        }
+
+
+class ModelLog:
+    """A process's writer and reader of the shard's books; see `stream_svt.protocol.ports.Log`."""
+
+    def __init__(self, broker: Broker, producer: str = "app-0") -> None:
+        self._broker = broker
+        self._producer = producer
+        self._epoch = 0
+
+    async def fence(self) -> None:
+        def fence() -> None:
+            self._epoch = self._broker.fence(self._producer)
+
+        await Effect("fence", fence)
+
+    async def transact(self, transaction: Transaction) -> int | None:
+        newest = None
+        for key, event in transaction.alerts:
+            newest = await self._append("alerts", key, event)
+        for topic, offset, reason in transaction.rejects:
+            await self._append("rejects", f"{topic}/{offset}".encode(), reason.encode())
+        for key, record in transaction.records.items():
+            await self._append("state", key, record)
+        epoch = self._epoch
+        await Effect("end", lambda: self._broker.end(self._producer, epoch))
+        return newest
+
+    async def _append(self, partition: str, key: bytes, value: bytes | None) -> int:
+        epoch = self._epoch
+        offset: int = await Effect(
+            "append", lambda: self._broker.append(self._producer, epoch, partition, key, value)
+        )
+        return offset
+
+    async def read_state(self, *, committed: bool = True) -> dict[bytes, bytes]:
+        def read() -> dict[bytes, bytes]:
+            live: dict[bytes, bytes] = {}
+            for entry in self._broker.read("state", committed=committed):
+                if entry.key is not None:
+                    live.pop(entry.key, None)
+                    if entry.value is not None:
+                        live[entry.key] = entry.value
+            return live
+
+        found: dict[bytes, bytes] = await Effect("read", read)
+        return found
+
+    async def read_alerts(self, start: int | None, take: Callable[[Any], None]) -> int:
+        def read() -> list[Entry]:
+            return list(self._broker.read("alerts", start or 0, committed=False))
+
+        for entry in await Effect("read", read):
+            take(entry)
+        return self._broker.first.get("alerts", 0)
+
+    async def close(self) -> None:
+        self._epoch = -1
+
+
+class ModelFeed:
+    """A process's reader of queries and commands; see `stream_svt.protocol.ports.Feed`."""
+
+    def __init__(self, world: World, process: Process) -> None:
+        self._world = world
+        self._process = process
+        self._positions: dict[str, int] = {}
+        self._reading: set[str] = set()
+
+    @property
+    def stopping(self) -> bool:
+        return self._process.stop
+
+    async def spans(self, topics: Sequence[str]) -> dict[str, tuple[int, int]]:
+        broker = self._world.broker
+        found: dict[str, tuple[int, int]] = await Effect(
+            "spans", lambda: {topic: broker.span(topic) for topic in topics}
+        )
+        return found
+
+    async def fetch(
+        self, topics: Iterable[str], patience: float, max_records: int | None = None
+    ) -> Mapping[str, Sequence[Entry]]:
+        def fetch() -> dict[str, list[Entry]]:
+            found: dict[str, list[Entry]] = {}
+            for topic in sorted(self._reading.intersection(topics)):
+                entries = list(self._world.broker.read(topic, self._positions[topic]))
+                if entries:
+                    part = entries[: self._world.chance.randint(1, len(entries))]
+                    found[topic] = part
+                    self._positions[topic] = part[-1].offset + 1
+            self._world.fetched(self._process, empty=not found, patience=patience)
+            return found
+
+        records: dict[str, list[Entry]] = await Effect("fetch", fetch)
+        if self._process.stop and not records:
+            raise Stopped
+        return records
+
+    async def position(self, topic: str) -> int:
+        return self._positions[topic]
+
+    def seek(self, topic: str, offset: int) -> None:
+        self._positions[topic] = offset
+
+    def resume(self, topics: Iterable[str]) -> None:
+        self._reading |= set(topics)
+
+    def pause(self, topics: Iterable[str]) -> None:
+        self._reading -= set(topics)
+
+    def high_water(self, topic: str) -> int | None:
+        return self._world.broker.span(topic)[1]
+
+
+MakeJournal = Callable[..., Journal]
+MakeLog = Callable[[Broker, int], Any]
+MakeEngine = Callable[..., Engine]
+
+
+@dataclass
+class Variant:
+    """What a world runs; the broken ones differ from the service in one part."""
+
+    journal: MakeJournal = Journal
+    log: MakeLog = field(default=lambda broker, number: ModelLog(broker))
+    workload: Callable[[ApplicationSpec, Callable[[int], bytes]], Any] = _Workload
+
+
+class World:
+    """A broker, the processes that own its only shard, and the schedule."""
+
+    def __init__(self, script: Script, variant: Variant | None = None) -> None:
+        self.script = script
+        self.chance = random.Random(script.seed)
+        self.now = 1_000.0
+        self.broker = Broker(now_ms=lambda: int(self.now * 1000))
+        self.rules = Rules(self.broker)
+        self.effects = 0
+        self.trace: list[str] = []
+        self._variant = variant or Variant()
+        self._faults = list(script.faults)
+        self._processes: list[Process] = []
+        self._born = 0
+        self._delayed: list[tuple[int, Callable[[], Any]]] = []
+        self._spec = application(script.form)
+        self._writer = random.Random(script.seed + 1)
+        self._unwritten = script.queries
+        self._commands = 0
+        self._calm = False
+
+    # Processes
+
+    def _spawn(self) -> Process:
+        self._born += 1
+        entropy = random.Random(f"{self.script.seed}/{self._born}")
+        process = Process(self._born, None, entropy)  # type: ignore[arg-type]
+        process.life = self._live(process)
+        self._processes.append(process)
+        return process
+
+    async def _live(self, process: Process) -> None:
+        """Tenure after tenure, as `stream_svt.service.shard.Shard` does."""
+        while not process.stop:
+            journal = self._variant.journal(
+                self._variant.log(self.broker, process.number),
+                Place("cluster", "app", "state", 0),
+                Topics("state", "alerts", "rejects"),
+                partitions=1,
+                entropy=process.entropy.randbytes,
+                epoch=lambda: self.now,
+            )
+            tenure = Tenure(
+                ModelFeed(self, process),
+                journal,
+                self._variant.workload(self._spec, process.entropy.randbytes),
+                shard=0,
+                control=CONTROL,
+                pace=Pace(interval=0.5, max_records=12),
+                clock=Clock(now=lambda: self.now, epoch=lambda: self.now),
+                observer=_Silent(),
+                status=Status(0),
+            )
+            try:
+                await tenure.open()
+                await tenure.run()
+            except Stopped:
+                pass
+            except Fenced:
+                # Only a member of the group opens again; whether this one still is, chance decides.
+                if not self._calm and self.chance.random() < 0.5:
+                    return
+            except BrokerUnavailable:
+                pass
+            finally:
+                await_nothing(journal.close())
+
+    def fetched(self, process: Process, *, empty: bool, patience: float) -> None:
+        """Note what a fetch found; an empty one takes as long as it may."""
+        process.idle = process.idle + 1 if empty else 0
+        if empty:
+            self.now += patience
+
+    # The schedule
+
+    def run(self) -> list[str]:
+        """Play the history to its end; return what broke the rules."""
+        for topic in (TOPIC, OTHER, CONTROL):
+            self.broker.partitions[topic] = []
+        self._write(self._writer.randint(0, self._unwritten))
+        try:
+            while self._faults or self._unwritten or self.effects < self._last_fault():
+                if not self._turn():
+                    break
+            self._settle()
+        except StreamSvtError as error:
+            self.rules.violations.append(f"a process gave up: {type(error).__name__}: {error}")
+        return self.rules.violations
+
+    def _last_fault(self) -> int:
+        return self.script.faults[-1][0] if self.script.faults else 0
+
+    def _turn(self) -> bool:
+        """Let one process take one step; say whether the script still has something to do."""
+        if self.effects > MOST_EFFECTS:
+            self.rules.violations.append("the history does not end")
+            return False
+        if not self._processes:
+            self._spawn()
+        if self._unwritten and self.chance.random() < 0.08:
+            self._write(self.chance.randint(1, 6))
+        awake = [process for process in self._processes if process.asleep_until <= self.effects]
+        if not awake:
+            self.effects += 1
+            return True
+        process = awake[0] if len(awake) == 1 else self.chance.choice(awake)
+        if all(p.idle > 3 for p in awake) and not self._unwritten and not self._delayed:
+            # Nothing more will happen by itself: bring the next fault forward.
+            self._faults = [(self.effects, self._faults[0][1]), *self._faults[1:]] if self._faults else []
+            if not self._faults:
+                return False
+        self._step(process)
+        return True
+
+    def _step(self, process: Process) -> None:
+        """Resume a process with the outcome of its last effect, then carry out or disturb the next one."""
+        try:
+            if process.error is not None:
+                error, process.error = process.error, None
+                effect = process.life.throw(error)
+            else:
+                effect = process.life.send(process.outcome)
+        except StopIteration:
+            self._processes.remove(process)
+            return
+        process.outcome = None
+        self.effects += 1
+        self.now += self.chance.random() * 0.02
+        self._background()
+        fault = self._due()
+        if fault is not None:
+            self.trace.append(f"{self.effects}: process {process.number}, {effect.kind}: {fault.value}")
+        self._disturb(process, effect, fault)
+
+    def _due(self) -> Fault | None:
+        if self._faults and self._faults[0][0] <= self.effects:
+            return self._faults.pop(0)[1]
+        return None
+
+    def _disturb(self, process: Process, effect: Effect, fault: Fault | None) -> None:
+        match fault:
+            case Fault.KILL_BEFORE:
+                self._kill(process)
+                return
+            case Fault.KILL_AFTER:
+                self._attempt(effect)
+                self._kill(process)
+                return
+            case Fault.LOST:
+                process.error = BrokerUnavailable("the request was lost")
+                return
+            case Fault.UNKNOWN:
+                self._attempt(effect)
+                process.error = BrokerUnavailable("the reply was lost")
+                return
+            case Fault.DELAYED if effect.kind in {"append", "end"}:
+                self._delayed.append((self.effects + self.chance.randint(1, 40), effect.act))
+                process.error = BrokerUnavailable("no answer in time")
+                return
+            case Fault.SPLIT:
+                self._spawn()
+            case Fault.FREEZE:
+                process.asleep_until = self.effects + self.chance.randint(20, 200)
+                self._spawn()
+            case Fault.TIMEOUT:
+                self.broker.time_out("app-0")
+            case Fault.STOP:
+                process.stop = True
+            case Fault.COMMAND:
+                self._command()
+            case _:
+                pass
+        try:
+            process.outcome = effect.act()
+        except Fenced as error:
+            process.error = error
+
+    def _attempt(self, effect: Effect) -> None:
+        try:
+            effect.act()
+        except Fenced:
+            self.trace.append("  it was refused")
+
+    def _kill(self, process: Process) -> None:
+        process.life.close()
+        self._processes.remove(process)
+
+    def _background(self) -> None:
+        """Write markers, and let delayed requests arrive."""
+        if self.chance.random() < 0.7:
+            self.broker.mark("app-0")
+        due = [item for item in self._delayed if item[0] <= self.effects]
+        for item in due:
+            self._delayed.remove(item)
+            self._attempt(Effect("delayed", item[1]))
+
+    def _write(self, count: int) -> None:
+        topics = self._spec.topics()
+        for _ in range(min(count, self._unwritten)):
+            key, body = query(self._writer, self.script.queries - self._unwritten)
+            self.broker.write(self._writer.choice(topics), key, body)
+            self._unwritten -= 1
+
+    def _command(self) -> None:
+        self._commands += 1
+        action = self.chance.choice(
+            (Action.PAUSE, Action.RESUME, Action.CLOSE, Action.RESAMPLE, Action.RAISE_BUDGET)
+        )
+        dataset = self.chance.choice(DATASETS)
+        limit = str(5 + self._commands) if action is Action.RAISE_BUDGET else ""
+        command = Command(id=f"c{self._commands}", action=action, dataset=dataset, limit=limit)
+        self.broker.write(CONTROL, dataset.encode(), msgspec.json.encode(command))
+
+    def _settle(self) -> None:
+        """Let one healthy owner finish in a calm world, then judge."""
+        self._calm = True
+        self._faults = []
+        for process in list(self._processes):
+            self._kill(process)
+        for dataset in DATASETS:
+            resume = Command(id=f"end-{dataset}", action=Action.RESUME, dataset=dataset)
+            self.broker.write(CONTROL, dataset.encode(), msgspec.json.encode(resume))
+        self._write(self._unwritten)
+        process = self._spawn()
+        while process in self._processes and self.effects <= 2 * MOST_EFFECTS:
+            self._step(process)
+            if process.idle > 2:
+                process.stop = True
+        if process in self._processes:
+            self.rules.violations.append("a healthy owner does not come to an end")
+        self.broker.mark("app-0", everything=True)
+        self.rules.finish()
+
+
+def await_nothing(closing: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine that waits for nothing."""
+    try:
+        closing.send(None)
+    except StopIteration:
+        return
+    raise AssertionError("closing a modelled log waits for nothing")
+
+
+def play(script: Script, variant: Variant | None = None) -> World:
+    """Play one history."""
+    world = World(script, variant)
+    world.run()
+    return world

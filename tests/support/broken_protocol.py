@@ -1,0 +1,99 @@
+"""The commit protocol with one rule broken at a time: what the simulator and the verifier must catch.
+
+Each mistake is a subclass or wrapper that fits both the modelled log and a real broker.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from stream_svt.monitor.engine import Engine
+from stream_svt.monitor.snapshot import DatasetRecord, pack_secrets
+from stream_svt.protocol.journal import Journal
+from stream_svt.protocol.ports import Transaction
+
+
+class _LogOf:
+    """A log that changes what its journal writes."""
+
+    def __init__(self, journal: Any, log: Any) -> None:
+        self._journal, self._log = journal, log
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+    def _hasty(self, transaction: Transaction) -> list[tuple[bytes, bytes]]:
+        """Return what is to be published, with what this very transaction charges."""
+        return [*transaction.alerts, *((key, event) for _, key, event in self._journal.fresh)]
+
+
+class _Remembers(Journal):
+    """A journal that tells its log what it has just charged."""
+
+    fresh: Sequence[tuple[int, bytes, bytes]] = ()
+    writer: type[_LogOf] = _LogOf
+
+    def __init__(self, log: Any, *args: Any, **options: Any) -> None:
+        super().__init__(self.writer(self, log), *args, **options)
+
+    def _freeze(self, events: Any) -> list[tuple[int, bytes, bytes]]:
+        self.fresh = super()._freeze(events)
+        return self.fresh
+
+
+class _OneTransaction(_LogOf):
+    async def transact(self, transaction: Transaction) -> int | None:
+        offset: int | None = await self._log.transact(replace(transaction, alerts=self._hasty(transaction)))
+        return offset
+
+
+class SameTransaction(_Remembers):
+    """Publishes an alert in the transaction that charges it."""
+
+    writer = _OneTransaction
+
+
+class _PublishesFirst(_LogOf):
+    async def transact(self, transaction: Transaction) -> int | None:
+        if alerts := self._hasty(transaction):
+            await self._log.transact(Transaction(alerts, (), {}))
+        offset: int | None = await self._log.transact(replace(transaction, alerts=()))
+        return offset
+
+
+class ChargesAfterPublishing(_Remembers):
+    """Publishes in one transaction and charges in the next."""
+
+    writer = _PublishesFirst
+
+
+class ForgetsOutbox(Journal):
+    """Ignores at a takeover what was charged and not yet published."""
+
+    def _restore(self, raw: Mapping[bytes, bytes]) -> tuple[dict[bytes, bytes], list[bytes]]:
+        restored = super()._restore(raw)
+        self._outbox = []
+        return restored
+
+
+class RedrawsNoise(Engine):
+    """Draws threshold noise anew at every takeover."""
+
+    def load(self, records: Mapping[bytes, bytes], progress: bytes | None) -> None:
+        """Take over with other secrets in every open run."""
+        changed = dict(records)
+        for key, data in records.items():
+            if key.startswith(b"d/"):
+                record = msgspec.msgpack.decode(data, type=DatasetRecord)
+                for slot in record.slots.values():
+                    if any(slot.secrets):
+                        noise = int.from_bytes(os.urandom(1), "big")
+                        slot.secrets = pack_secrets(noise, noise, noise)
+                changed[key] = msgspec.msgpack.encode(record)
+        super().load(changed, progress)
+        self._dirty |= set(self._books)
