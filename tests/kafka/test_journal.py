@@ -262,3 +262,24 @@ async def test_an_unreachable_broker_is_named_within_the_deadline() -> None:
     with pytest.raises(BrokerUnavailable, match=r"no broker can be reached.*127\.0\.0\.1.*bootstrap_servers"):
         await journal.open()
     await journal.close()
+
+
+async def test_an_owner_that_stood_still_while_another_went_on_is_fenced_not_rolled_back(books: Books) -> None:
+    """It has read old books and sees new alerts: that is no restored backup, and no reason to give budgets up."""
+    journal, _ = await books.opened()
+    await journal.commit(Commit(progress=b"p", events=[event(1)]))
+    await journal.flush()
+    frozen = books.journal()
+    read_state = frozen._log.read_state
+
+    async def read_and_stand_still(*, committed: bool = True) -> dict[bytes, bytes]:
+        raw = await read_state(committed=committed)
+        successor, _ = await books.opened()
+        await successor.commit(Commit(progress=b"p", events=[event(2)]))
+        await successor.flush()
+        return raw
+
+    frozen._log.read_state = read_and_stand_still
+    with pytest.raises(Fenced):
+        await frozen.open()
+    assert await books.events() == [1, 2]
