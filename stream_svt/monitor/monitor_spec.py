@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from fractions import Fraction
+from functools import lru_cache
 from math import ceil
 from typing import Annotated, Any
 
@@ -276,6 +277,7 @@ class MonitorSpec(Strict):
         return self.model_dump_json(by_alias=True)
 
     @classmethod
+    @lru_cache(maxsize=256)
     def from_json(cls, text: str) -> MonitorSpec:
         """Return the specification that `to_json` wrote."""
         return cls.model_validate_json(text)

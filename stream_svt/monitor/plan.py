@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -76,8 +77,9 @@ class Plan:
     corrections: tuple[NDArray[np.int64], ...]
 
     @classmethod
+    @lru_cache(maxsize=256)
     def of(cls, spec: MonitorSpec) -> Plan:
-        """Return the plan of a specification."""
+        """Return the plan of a specification; every takeover of every shard asks for the same few."""
         mechanism = spec.mechanism()
         low, high = spec.lattice_bounds
         return cls(

@@ -264,7 +264,9 @@ async def test_an_unreachable_broker_is_named_within_the_deadline() -> None:
     await journal.close()
 
 
-async def test_an_owner_that_stood_still_while_another_went_on_is_fenced_not_rolled_back(books: Books) -> None:
+async def test_an_owner_that_stood_still_while_another_went_on_is_fenced_not_rolled_back(
+    books: Books,
+) -> None:
     """It has read old books and sees new alerts: that is no restored backup, and no reason to give budgets up."""
     journal, _ = await books.opened()
     await journal.commit(Commit(progress=b"p", events=[event(1)]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from typing import Any
 
@@ -37,7 +36,7 @@ class Rules:
         if entry.marker or entry.value is None:
             return
         if entry.partition == "alerts":
-            event = json.loads(entry.value)
+            event = msgspec.json.decode(entry.value)
             if event["id"] not in self._charged:
                 self._say(f"{event['id']} is visible before its charge is durable")
             if self._contents.setdefault(event["id"], entry.value) != entry.value:
@@ -72,7 +71,7 @@ class Rules:
 
     def finish(self) -> None:
         """Judge the books once a healthy owner has had its time."""
-        events = [json.loads(entry.value or b"") for entry in self._broker.read("alerts")]
+        events = [msgspec.json.decode(entry.value or b"") for entry in self._broker.read("alerts")]
         if [event["sequence"] for event in events] != list(range(1, len(events) + 1)):
             self._say("events are lost, doubled or out of order for read_committed readers")
         if missing := self._charged - {event["id"] for event in events}:
@@ -118,4 +117,4 @@ class Rules:
 
 def _outbox(value: bytes) -> list[dict[str, Any]]:
     (events,) = msgspec.msgpack.decode(value[_FRAME:])
-    return [json.loads(encoded) for _, _, encoded in events]
+    return [msgspec.json.decode(encoded) for _, _, encoded in events]
