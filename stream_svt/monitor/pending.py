@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_svt.errors import UnreadableState
 from stream_svt.monitor.snapshot import VERSION, PendingRecord, from_bytes, to_bytes
 
 Integers = NDArray[np.int64]
@@ -182,9 +183,23 @@ def read(data: bytes, key: str) -> PendingRecord:
     Raises
     ------
     UnreadableState
-        It cannot be decoded.
+        It cannot be decoded, or its columns are not of one length.
     """
-    return from_bytes(PendingRecord, data, key=key)
+    record = from_bytes(PendingRecord, data, key=key)
+    size = _STEP * len(record.query_id)
+    always = (record.offset, record.row, record.value, record.threshold)
+    of_queues = (record.attempt, record.entered, record.entered_ms)
+    if (
+        len(record.series) != len(record.query_id)
+        or any(len(column) != size for column in always)
+        or any(len(column) != (size if record.set_id is None else 0) for column in of_queues)
+    ):
+        raise UnreadableState(f"state record {key} is damaged: its columns are not of one length")
+    return record
+
+
+_STEP = 8
+"""Bytes of a number in a column."""
 
 
 def _column(numbers: Integers) -> bytes:

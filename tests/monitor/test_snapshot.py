@@ -232,3 +232,16 @@ def test_a_spec_that_is_stored_is_the_spec_that_is_read():
         again = type(monitor).from_json(monitor.to_json())
         assert again == monitor
         assert again.hash() == monitor.hash()
+
+
+@pytest.mark.parametrize("form", ["retry", "sweep"])
+@pytest.mark.parametrize("column", ["offset", "value", "entered_ms", "series"])
+def test_waiting_queries_whose_columns_differ_in_length_are_refused(form: str, column: str) -> None:
+    play = _played(FORMS[form])
+    key = next(key for key in play.records if key.startswith(b"p/"))
+    record = msgspec.msgpack.decode(play.records[key], type=PendingRecord)
+    before = getattr(record, column)
+    setattr(record, column, [*before, "more"] if isinstance(before, list) else before + b"1234567")
+    play.records[key] = msgspec.msgpack.encode(record)
+    with pytest.raises(UnreadableState, match=r"p/.* is damaged"):
+        play.crash()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 
 import msgspec
@@ -28,12 +30,27 @@ APPLICATIONS = (
 )
 
 
+@dataclass(frozen=True)
+class Application:
+    """What runs, and what is written to its topics.
+
+    Attributes
+    ----------
+    query
+        Key and content of a query, by its number.
+    """
+
+    spec: ApplicationSpec
+    query: Callable[[random.Random, int], tuple[bytes, bytes]]
+
+
 @cache
-def application(number: int) -> ApplicationSpec:
+def application(number: int) -> Application:
     """Return an application with two datasets of limit 5, enough for five runs."""
     monitors = "\n".join(f"  - {{name: m{k}, {text}}}" for k, text in enumerate(APPLICATIONS[number]))
     datasets = "{names: [a, b], limit: 5, unit: one basket}"
-    return load_spec(f"application: app\ndatasets:\n  - {datasets}\nmonitors:\n{monitors}\n")
+    spec = load_spec(f"application: app\ndatasets:\n  - {datasets}\nmonitors:\n{monitors}\n")
+    return Application(spec, query)
 
 
 def query(chance: random.Random, number: int) -> tuple[bytes, bytes]:

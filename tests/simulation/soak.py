@@ -15,7 +15,7 @@ from stream_svt.monitor.engine import Engine
 from tests.simulation.applications import APPLICATIONS, DATASETS
 from tests.simulation.log import Broker
 from tests.simulation.script import Script
-from tests.simulation.world import ModelLog, Variant, _Workload, play
+from tests.simulation.world import ModelLog, ModelWorkload, Variant, play
 from tests.support.broken_protocol import (
     ChargesAfterPublishing,
     ForgetsOutbox,
@@ -27,7 +27,7 @@ DEFAULT_COUNT = 10_000
 _SHARE = 50
 
 
-class _Redrawing(_Workload):
+class _Redrawing(ModelWorkload):
     """A workload whose engines draw threshold noise anew."""
 
     def engine(self, shard: int, key: bytes) -> Engine:

@@ -25,7 +25,7 @@ from stream_svt.protocol.sealing import Place
 from stream_svt.protocol.tenure import Pace, Status, Tenure
 from stream_svt.service.kafka import BrokerUnavailable, Fenced
 from stream_svt.service.wire import Directory, QueryDecoder
-from tests.simulation.applications import DATASETS, OTHER, TOPIC, application, query
+from tests.simulation.applications import DATASETS, OTHER, TOPIC, Application, application
 from tests.simulation.log import Broker, Entry
 from tests.simulation.rules import Rules
 from tests.simulation.script import Fault, Script
@@ -60,12 +60,14 @@ class Process:
     pending: Effect | None = None
     outcome: Any = None
     error: Exception | None = None
+    observer: Any = None
+    status: Status = field(default_factory=lambda: Status(0))
     stop: bool = False
     asleep_until: int = 0
     idle: int = 0
 
 
-class _Silent:
+class Silent:
     """An observer of nothing."""
 
     def read(self, topic: str, records: int) -> None: ...
@@ -80,7 +82,7 @@ class _Silent:
 
 
 @dataclass(frozen=True)
-class _Workload:
+class ModelWorkload:
     """The application, with noise from the process's own entropy."""
 
     spec: ApplicationSpec
@@ -223,17 +225,24 @@ MakeEngine = Callable[..., Engine]
 
 @dataclass
 class Variant:
-    """What a world runs; the broken ones differ from the service in one part."""
+    """What a world runs; the broken ones differ from the service in one part.
+
+    ``watch`` is shown what may be said about the shard, after every effect of its owner.
+    """
 
     journal: MakeJournal = Journal
     log: MakeLog = field(default=lambda broker, number: ModelLog(broker))
-    workload: Callable[[ApplicationSpec, Callable[[int], bytes]], Any] = _Workload
+    workload: Callable[[ApplicationSpec, Callable[[int], bytes]], Any] = ModelWorkload
+    observer: Callable[[], Any] = Silent
+    watch: Callable[[World, Status], None] = lambda world, status: None
 
 
 class World:
     """A broker, the processes that own its only shard, and the schedule."""
 
-    def __init__(self, script: Script, variant: Variant | None = None) -> None:
+    def __init__(
+        self, script: Script, variant: Variant | None = None, stage: Application | None = None
+    ) -> None:
         self.script = script
         self.chance = random.Random(script.seed)
         self.now = 1_000.0
@@ -246,7 +255,8 @@ class World:
         self._processes: list[Process] = []
         self._born = 0
         self._delayed: list[tuple[int, Callable[[], Any]]] = []
-        self._spec = application(script.form)
+        self._application = stage or application(script.form)
+        self._spec = self._application.spec
         self._writer = random.Random(script.seed + 1)
         self._unwritten = script.queries
         self._commands = 0
@@ -257,7 +267,8 @@ class World:
     def _spawn(self) -> Process:
         self._born += 1
         entropy = random.Random(f"{self.script.seed}/{self._born}")
-        process = Process(self._born, None, entropy)  # type: ignore[arg-type]
+        observer = self._variant.observer()
+        process = Process(self._born, None, entropy, observer=observer)  # type: ignore[arg-type]
         process.life = self._live(process)
         self._processes.append(process)
         return process
@@ -281,8 +292,8 @@ class World:
                 control=CONTROL,
                 pace=Pace(interval=0.5, max_records=12),
                 clock=Clock(now=lambda: self.now, epoch=lambda: self.now),
-                observer=_Silent(),
-                status=Status(0),
+                observer=process.observer,
+                status=process.status,
             )
             try:
                 await tenure.open()
@@ -357,6 +368,7 @@ class World:
             self._processes.remove(process)
             return
         process.outcome = None
+        self._variant.watch(self, process.status)
         self.effects += 1
         self.now += self.chance.random() * 0.02
         self._background()
@@ -430,7 +442,7 @@ class World:
     def _write(self, count: int) -> None:
         topics = self._spec.topics()
         for _ in range(min(count, self._unwritten)):
-            key, body = query(self._writer, self.script.queries - self._unwritten)
+            key, body = self._application.query(self._writer, self.script.queries - self._unwritten)
             self.broker.write(self._writer.choice(topics), key, body)
             self._unwritten -= 1
 
@@ -474,8 +486,8 @@ def await_nothing(closing: Coroutine[Any, Any, None]) -> None:
     raise AssertionError("closing a modelled log waits for nothing")
 
 
-def play(script: Script, variant: Variant | None = None) -> World:
+def play(script: Script, variant: Variant | None = None, stage: Application | None = None) -> World:
     """Play one history."""
-    world = World(script, variant)
+    world = World(script, variant, stage)
     world.run()
     return world

@@ -1,0 +1,381 @@
+"""Pairs of histories that an outsider must not tell apart: ``tests/run soak taint [--count N] [--first SEED]``.
+
+Two neighbouring datasets, every value different, are run through the protocol on the modelled log. The noise of the
+second run is scripted by the mechanism's own alignment (`SparseVector.shifts`), so that the same outcomes are released;
+everything else is the same. Then all that leaves the trusted zone has to be the same bytes at the same time: alerts,
+uncommitted ones too, rejected records, metrics, status, logs, the number and the moment of all effects. A pair counts
+when it saw three tops or more, both branches, a run resampled, a halt and a crash.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import logging
+import random
+import re
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cache
+from typing import Any
+from unittest import mock
+
+import msgspec
+import numpy as np
+
+from stream_svt.mechanisms.contract import Neighbours
+from stream_svt.mechanisms.run import Outcomes, Top
+from stream_svt.mechanisms.sampler import draw_threshold
+from stream_svt.monitor import engine as engine_module
+from stream_svt.monitor.engine import Engine
+from stream_svt.monitor.spec import ApplicationSpec, load_spec
+from stream_svt.protocol.tenure import Status
+from stream_svt.service.metrics import Metrics
+from tests.simulation.applications import DATASETS, Application
+from tests.simulation.script import Fault, Script
+from tests.simulation.world import ModelWorkload, Variant, World, play
+
+DEFAULT_COUNT = 20
+QUERIES = 60
+SENSITIVITY = 1_000_000
+THRESHOLD = 10**11
+
+SPEC = f"""
+application: app
+datasets:
+  - {{names: [a, b], limit: 30, unit: one basket}}
+monitors:
+  - {{name: two, topic: t, mechanism: adaptive, epsilon: 2, cutoff: 2, sensitivity: {SENSITIVITY}, monotonic: true,
+     bounds: [0, 10000000000000], threshold: {THRESHOLD}, expected_queries: 1000, mute: none}}
+  - {{name: again, topic: t, epsilon: 2, cutoff: 3, sensitivity: {SENSITIVITY}, monotonic: true, mute: 1s,
+     bounds: [0, 10000000000000], threshold: {THRESHOLD}, expected_queries: 1000,
+     append: {{retry: {{attempts: 3, lifetime: 60, capacity: 4, every: 5}}}}}}
+  - {{name: general, topic: u, epsilon: 2, cutoff: 2, sensitivity: {SENSITIVITY}, monotonic: false, mute: run,
+     bounds: [0, 10000000000000], threshold: {THRESHOLD}, expected_queries: 1000, query_noise: laplace,
+     threshold_noise: laplace}}
+"""
+
+
+@cache
+def spec() -> ApplicationSpec:
+    """Return the application; two of its monitors are monotonic, one is not."""
+    return load_spec(SPEC)
+
+
+@dataclass(frozen=True)
+class Values:
+    """The values of both datasets, by the number of the query; lattice values are their floors."""
+
+    neighbours: Neighbours
+    first: tuple[Fraction, ...]
+    second: tuple[Fraction, ...]
+
+    @classmethod
+    def random(cls, seed: int) -> Values:
+        """Return two streams of marked values, at most the sensitivity apart, all in one direction."""
+        chance = random.Random(f"values {seed}")
+        neighbours = chance.choice((Neighbours.UP, Neighbours.DOWN))
+        first, second = [], []
+        for _ in range(QUERIES):
+            scales = chance.choice((-90, -4, 0, 6, 9, 14, 25, 60))
+            value = THRESHOLD + scales * SENSITIVITY * 2 + chance.randrange(SENSITIVITY)
+            moved = chance.choice((SENSITIVITY, chance.randrange(1, SENSITIVITY)))
+            part = Fraction(chance.choice((0, 0, 25)), 100)
+            first.append(value + part)
+            second.append(value + part + (moved if neighbours is Neighbours.UP else -moved))
+        return cls(neighbours, tuple(first), tuple(second))
+
+    def application(self, *, second: bool) -> Application:
+        """Return the application that is fed one of the streams, with malformed records between."""
+        values = self.second if second else self.first
+
+        def query(chance: random.Random, number: int) -> tuple[bytes, bytes]:
+            dataset = chance.choice(DATASETS).encode()
+            text = _text(values[number])
+            if chance.random() < 0.06:
+                bad = chance.choice(
+                    (b'{"id": 7, "value": %b}', b'{"value": %b}', b'{"id": "q", "value": %b', b"[%b]")
+                )
+                return dataset, bad % text
+            series = chance.randrange(6)
+            return dataset, b'{"id":"q%d","series":"i%d","value":%b}' % (number, series, text)
+
+        return Application(spec(), query)
+
+
+def _text(value: Fraction) -> bytes:
+    whole, part = divmod(value, 1)
+    return str(whole).encode() if not part else f"{whole}.{round(part * 100):02d}".encode()
+
+
+Identity = tuple[str, int, int, int, int]
+"""Monitor, offset, row, attempt and branch of a top."""
+
+
+class Recorder:
+    """The noise of the second run, as the alignment of the first run's outcomes scripts it.
+
+    Parameters
+    ----------
+    values_at
+        Lattice values on both datasets of the query at an offset of a topic.
+    tops
+        What the first run released.
+    """
+
+    def __init__(
+        self,
+        neighbours: Neighbours,
+        values_at: dict[tuple[str, int], tuple[int, int]],
+        tops: set[Identity],
+    ) -> None:
+        self.neighbours = neighbours
+        self.values_at = values_at
+        self.tops = tops
+
+
+class AlignedEngine(Engine):
+    """An engine whose noise is that of the first run, moved as the alignment says."""
+
+    recorder: Recorder
+
+    def draw(self, plan: Any, runner: Any, tests: Any, branch: int) -> Any:
+        """Return the noise of the first run's values, and for its tops the shift on top of it."""
+        recorder, topic = self.recorder, runner.spec.topic
+        pairs = [recorder.values_at[topic, offset] for offset in tests.offset.tolist()]
+        first = np.array([pair[0] for pair in pairs], dtype=np.int64)
+        assert [pair[1] for pair in pairs] == tests.value.tolist(), "the second run reads the second dataset"
+        noise = super().draw(plan, runner, dataclasses.replace(tests, value=first), branch)
+        attempts = np.broadcast_to(tests.attempt, first.shape).tolist()
+        places = zip(tests.offset.tolist(), tests.row.tolist(), attempts, strict=True)
+        tops = tuple(
+            Top(row=test, branch=branch, gap=0, charge=0, left=0)
+            for test, (offset, row, attempt) in enumerate(places)
+            if (runner.name, offset, row, attempt, branch) in recorder.tops
+        )
+        # A monotonic mechanism knows the direction; a general one promises its charge for any.
+        kind = recorder.neighbours if plan.mechanism.monotonic else Neighbours.MIXED
+        shifts = plan.mechanism.shifts(Outcomes(consumed=len(first), tops=tops), first, tests.value, kind)
+        return noise + shifts.queries[branch]
+
+    def open_run(self, runner: Any, dataset: int, clock_ms: int) -> None:
+        """Open a run whose threshold noise is moved, too."""
+        mechanism = runner.plan.mechanism
+        kind = self.recorder.neighbours if mechanism.monotonic else Neighbours.MIXED
+        nothing = np.zeros(0, dtype=np.int64)
+        lift = mechanism.shifts(Outcomes(consumed=0, tops=()), nothing, nothing, kind).threshold
+        moved: Callable[..., int] = lambda *args: draw_threshold(*args) + lift  # noqa: E731
+        with mock.patch.object(engine_module, "draw_threshold", moved):
+            super().open_run(runner, dataset, clock_ms)
+
+
+@dataclass
+class Seen:
+    """What an outsider sees of one history, in order, with the time at which it can be seen."""
+
+    lines: list[tuple[int, float, str]] = field(default_factory=list)
+    last: dict[str, str] = field(default_factory=dict)
+
+    def note(self, world: World, what: str, text: str) -> None:
+        """Take down a page that has changed."""
+        if self.last.get(what) != text:
+            self.last[what] = text
+            self.lines.append((world.effects, world.now, f"{what}: {text}"))
+
+
+class _Log(logging.Handler):
+    """Takes down every log line of the package, debugging included."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.messages: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.messages.append(f"{record.levelname} {record.name} {record.getMessage()}")
+
+
+class _Page:
+    """Metrics that know whether they may have changed since they were last looked at."""
+
+    def __init__(self) -> None:
+        self.metrics = Metrics(spec(), "hash")
+        self.changed = True
+
+    def __getattr__(self, name: str) -> Any:
+        self.changed = True
+        return getattr(self.metrics, name)
+
+
+@dataclass(frozen=True)
+class Leak:
+    """What a variant of the service does that it must not do; applied to both runs of a pair."""
+
+    engine: type[AlignedEngine] = AlignedEngine
+    first_engine: type[Engine] = Engine
+
+
+def history(script: Script, values: Values, leak: Leak, recorder: Recorder | None) -> tuple[World, Seen]:
+    """Play one of the two, and return what was seen."""
+    seen, log = Seen(), _Log()
+    pages: list[_Page] = []
+
+    class Workload(ModelWorkload):
+        def engine(self, shard: int, key: bytes) -> Engine:
+            kind = leak.first_engine if recorder is None else leak.engine
+            engine = kind(self.spec, shard=shard, datasets=DATASETS, key=key, entropy=self.entropy)
+            if recorder is not None:
+                engine.recorder = recorder  # type: ignore[attr-defined]
+            return engine
+
+    def observer() -> _Page:
+        pages.append(_Page())
+        return pages[-1]
+
+    def watch(world: World, status: Status) -> None:
+        released = {f.name: getattr(status, f.name) for f in dataclasses.fields(status)}
+        seen.note(world, "status", msgspec.json.encode(released).decode())
+        for number, page in enumerate(pages):
+            if page.changed:
+                seen.note(world, f"metrics {number}", page.metrics.text().decode())
+                page.changed = False
+        for message in log.messages:
+            seen.lines.append((world.effects, world.now, f"log: {message}"))
+        log.messages.clear()
+
+    package = logging.getLogger("stream_svt")
+    before = package.level
+    package.addHandler(log)
+    package.setLevel(logging.DEBUG)
+    try:
+        variant = Variant(workload=Workload, observer=observer, watch=watch)
+        world = play(script, variant, values.application(second=recorder is not None))
+    finally:
+        package.removeHandler(log)
+        package.setLevel(before)
+    for partition in ("alerts", "rejects", "control"):
+        for entry in world.broker.partitions.get(partition, []):
+            what = (entry.offset, entry.timestamp, entry.key, entry.value, entry.marker, entry.visible)
+            seen.lines.append((0, 0.0, f"{partition}: {what}"))
+    # The lengths of what is sealed are assumed to be public.
+    for entry in world.broker.partitions["state"]:
+        seen.lines.append((0, 0.0, f"state: {entry.offset} {entry.key!r} {len(entry.value or b'')}"))
+    return world, seen
+
+
+@dataclass
+class Pair:
+    """What two histories showed."""
+
+    counts: bool
+    violations: list[str]
+
+
+def pair(seed: int, leak: Leak | None = None) -> Pair:
+    """Play a pair and compare."""
+    leak = leak or Leak()
+    chance = random.Random(f"pair {seed}")
+    faults = tuple(
+        sorted(
+            (
+                chance.randint(30, 260),
+                chance.choice((Fault.KILL_BEFORE, Fault.KILL_AFTER, Fault.UNKNOWN, Fault.SPLIT)),
+            )
+            for _ in range(chance.randint(1, 5))
+        )
+    )
+    script = Script(seed, 0, QUERIES, faults)
+    values = Values.random(seed)
+    world, seen = history(script, values, leak, None)
+    events = [msgspec.json.decode(entry.value or b"") for entry in world.broker.read("alerts")]
+    told: dict[str, int] = defaultdict(int)
+    tops: set[Identity] = set()
+    branches = {
+        monitor.name: [branch.name for branch in monitor.mechanism().branches] for monitor in spec().monitors
+    }
+    for event in events:
+        data = event["data"]
+        told[event["type"]] += 1
+        if "gap" in data:
+            place = data["position"]
+            branch = branches[data["monitor"]].index(data["branch"])
+            told[f"{data['monitor']}/{data['branch']}"] += 1
+            tops.add((data["monitor"], place["offset"], place["row"], data["attempt"] - 1, branch))
+        elif data["run"] > 1 and event["type"].endswith("run.started.v1"):
+            told["resampled"] += 1
+    recorder = Recorder(values.neighbours, _values_at(world, values), tops)
+    other, also = history(script, values, leak, recorder)
+    counts = (
+        len(tops) >= 3
+        and told["two/top"] > 0
+        and told["two/middle"] > 0
+        and told["resampled"] > 0
+        and told["io.stream-svt.run.halted.v1"] > 0
+        and any("dies" in line for line in world.trace)
+    )
+    violations = world.rules.violations + other.rules.violations
+    if seen.lines != also.lines:
+        differing = next(
+            (f"{a} / {b}" for a, b in zip(seen.lines, also.lines, strict=False) if a != b), "one is longer"
+        )
+        violations.append(f"seed {seed}: an outsider tells the two apart: {differing[:2000]}")
+    violations += _marks(seed, values.first, seen) + _marks(seed, values.second, also)
+    return Pair(counts, violations)
+
+
+def _values_at(world: World, values: Values) -> dict[tuple[str, int], tuple[int, int]]:
+    """Return the lattice values on both datasets at every place of the query topics."""
+    places = {}
+    for topic in spec().topics():
+        for entry in world.broker.partitions[topic]:
+            found = re.match(rb'\{"id":"q(\d+)"', entry.value or b"")
+            if found:
+                number = int(found[1])
+                places[topic, entry.offset] = (
+                    int(values.first[number] // 1),
+                    int(values.second[number] // 1),
+                )
+    return places
+
+
+def _marks(seed: int, values: tuple[Fraction, ...], seen: Seen) -> list[str]:
+    """Return where a value shows in what an outsider sees."""
+    numbers = {number for *_, line in seen.lines for number in re.findall(r"\d{9,}", line)}
+    found = numbers & {str(int(value // 1)) for value in values}
+    return [f"seed {seed}: {len(found)} values are in what an outsider sees"] if found else []
+
+
+def pairs(
+    count: int, first: int = 0, leak: Leak | None = None, report: Callable[[int], None] = lambda done: None
+) -> tuple[int, list[str]]:
+    """Play pairs until so many count; return their number and what was found."""
+    counted, violations, seed = 0, [], first
+    while counted < count and len(violations) < 5:
+        found = pair(seed, leak)
+        counted += found.counts
+        violations += found.violations
+        seed += 1
+        report(counted)
+    return counted, violations
+
+
+def main() -> int:
+    """Play, print the closing line, and return 1 where two could be told apart."""
+    parser = argparse.ArgumentParser(prog="tests/run soak taint", description=__doc__)
+    parser.add_argument("--count", type=int, default=DEFAULT_COUNT, help="pairs (default: %(default)s)")
+    parser.add_argument("--first", type=int, default=0, help="seed")
+    arguments = parser.parse_args()
+    began = time.monotonic()
+    count, violations = pairs(arguments.count, arguments.first)
+    for text in violations:
+        print(text)
+    print(f"{time.monotonic() - began:.0f} s", file=sys.stderr)
+    print(f"soak.taint count {count} violations {len(violations)}")
+    return 1 if violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,59 @@
+"""Neighbouring datasets with the same released outcomes look the same, and services that leak do not."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from stream_svt.monitor.engine import Engine
+from tests.soak.taint import AlignedEngine, Leak, pair, pairs
+
+
+def test_an_outsider_cannot_tell_neighbours_apart_that_released_the_same() -> None:
+    count, violations = pairs(3)
+    assert violations == []
+    assert count == 3
+
+
+def leaking(change):
+    """A service with one leak, for both runs of a pair."""
+
+    def wrap(base):
+        return type("Leaking", (base,), {"step": lambda self, batch: change(self, batch, base.step)})
+
+    return Leak(engine=wrap(AlignedEngine), first_engine=wrap(Engine))
+
+
+def logs_a_value(engine, batch, step):
+    """Says at debug level how large the values are."""
+    logging.getLogger("stream_svt.leak").debug("largest value %d", batch.whole.max(initial=0))
+    return step(engine, batch)
+
+
+def commits_early_on_large_values(engine, batch, step):
+    """Wants a commit at once where the values have an odd sum."""
+    done = step(engine, batch)
+    return type(done)(done.done, done.durable_first, done.urgent or bool(batch.whole.sum() % 2))
+
+
+def refuses_by_value(engine, batch, step):
+    """Rejects a record for what its value is."""
+    if len(batch) and batch.whole[0] % 2:
+        batch.rejects.append((int(batch.offset[0]), "not-json"))
+    return step(engine, batch)
+
+
+@pytest.mark.parametrize("change", [logs_a_value, commits_early_on_large_values, refuses_by_value])
+def test_a_service_that_leaks_is_caught(change) -> None:
+    assert any(pair(seed, leaking(change)).violations for seed in range(3))
+
+
+def test_noise_that_is_not_aligned_releases_something_else() -> None:
+    """The pairs are what the alignment makes them: with the noise left alone the outcomes differ."""
+
+    class Unmoved(AlignedEngine):
+        def draw(self, plan, runner, tests, branch):
+            return Engine.draw(self, plan, runner, tests, branch)
+
+    assert any(pair(seed, Leak(engine=Unmoved)).violations for seed in range(3))
