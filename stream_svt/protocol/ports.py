@@ -6,7 +6,7 @@ what was written may or may not be there, now or later, until `Log.fence` has re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -194,10 +194,13 @@ class Clock:
         Seconds of a clock that never goes back.
     epoch
         Seconds since 1970.
+    sleep
+        Waits so many seconds of `now`.
     """
 
     now: Callable[[], float]
     epoch: Callable[[], float]
+    sleep: Callable[[float], Awaitable[None]]
 
 
 class Observer(Protocol):

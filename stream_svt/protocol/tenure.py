@@ -21,7 +21,7 @@ from stream_svt.errors import ConfigError, MisuseError, RecordsLost
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.released import DatasetView
-from stream_svt.protocol.controls import Controls
+from stream_svt.protocol.controls import Controls, Verify, trust_the_topic
 from stream_svt.protocol.journal import Journal, Restored
 from stream_svt.protocol.ports import Clock, Feed, Observer, Record, Stopped, Workload
 
@@ -60,11 +60,15 @@ class Pace:
         Records after which such a commit is due at once, and most a fetch returns.
     start_at
         "earliest" or "latest": where a topic is read from that was never read.
+    cadence
+        Seconds between transactions where they are to happen at fixed times, None where what is charged is
+        published as soon as it can be. See `Tenure`.
     """
 
     interval: float = 2.0
     max_records: int = 20_000
     start_at: str = "earliest"
+    cadence: float | None = None
 
 
 @dataclass(slots=True)
@@ -88,6 +92,10 @@ class Status:
 class Tenure:
     """Runs a shard until told to stop.
 
+    With a cadence every transaction begins at a tick, a multiple of the cadence since the tenure began, one fetch
+    is processed between two ticks, and a tick without news has its transaction, too: when something becomes
+    visible tells nothing of how long the work for it took, as long as the work fits between two ticks.
+
     Parameters
     ----------
     feed
@@ -102,6 +110,8 @@ class Tenure:
         How often to commit, and by which clock.
     observer, status
         Where to report.
+    verify
+        Tells which commands to hear.
     """
 
     def __init__(
@@ -116,12 +126,14 @@ class Tenure:
         clock: Clock,
         observer: Observer,
         status: Status,
+        verify: Verify = trust_the_topic,
     ) -> None:
         self._feed = feed
         self._journal = journal
         self._workload = workload
         self._shard = shard
         self._control = control
+        self._verify = verify
         self._pace = pace
         self._clock = clock
         self._now = clock.now
@@ -139,6 +151,7 @@ class Tenure:
         self._steps: list[float] = []
         self._fetched_at = 0.0
         self._charged_at: float | None = None
+        self._origin = clock.now()
 
     # Taking over
 
@@ -183,14 +196,15 @@ class Tenure:
             self._journal.key_id,
         )
 
-    @staticmethod
-    def _control_position(restored: Restored, given_up: tuple[int, Command] | None, end: int) -> Controls:
+    def _control_position(
+        self, restored: Restored, given_up: tuple[int, Command] | None, end: int
+    ) -> Controls:
         if given_up is not None:
-            return Controls(given_up[0] + 1)
+            return Controls(given_up[0] + 1, verify=self._verify)
         if restored.control_next is not None:
-            return Controls(restored.control_next, restored.control_ahead)
+            return Controls(restored.control_next, restored.control_ahead, verify=self._verify)
         # Never read: commands older than the books are none of theirs.
-        return Controls(end)
+        return Controls(end, verify=self._verify)
 
     async def _find_places(self, offsets: Mapping[str, tuple[int, int]]) -> None:
         """Seek every topic to where the state says, and note how far a previous owner can have read."""
@@ -243,7 +257,10 @@ class Tenure:
         try:
             while (found := controls.first(action)) is None:
                 records = await feed.fetch([self._control], COMMAND_FETCH)
-                controls.add(records.get(self._control, []))
+                for offset, reason in controls.add(records.get(self._control, [])):
+                    log.warning(
+                        "event=command_refused shard=%d offset=%d reason=%s", self._shard, offset, reason
+                    )
                 self._status.beat = self._now()
         finally:
             feed.pause([self._control])
@@ -273,7 +290,7 @@ class Tenure:
             self._fetched_at = self._now()
             await self._process(records)
             await self._barrier()
-            if self._uncommitted and self._commit_is_due():
+            if self._pace.cadence is not None or (self._uncommitted and self._commit_is_due()):
                 await self._commit()
             elif not records and self._journal.pending:
                 await self._publish()
@@ -281,7 +298,7 @@ class Tenure:
         await self._hand_over()
 
     def _patience(self) -> float:
-        if self._journal.pending:
+        if self._journal.pending or self._pace.cadence is not None:
             return 0.0
         if not self._uncommitted:
             return IDLE_FETCH
@@ -308,7 +325,7 @@ class Tenure:
                 if not step.durable_first:
                     raise MisuseError("the engine neither consumed a batch nor asked for a commit")
                 await self._commit()
-            if step.urgent or step.durable_first:
+            if self._pace.cadence is None and (step.urgent or step.durable_first):
                 await self._commit()
 
     def _commit_is_due(self) -> bool:
@@ -359,7 +376,15 @@ class Tenure:
 
     # Writing
 
+    async def _tick(self) -> None:
+        """Wait for the next tick where transactions have fixed times."""
+        if self._pace.cadence is None:
+            return
+        now = self._now() - self._origin
+        await self._clock.sleep(self._pace.cadence - now % self._pace.cadence)
+
     async def _commit(self, rejects: Sequence[tuple[str, int, str]] = ()) -> None:
+        await self._tick()
         began = self._now()
         commit = self._engine.take_commit()
         commit.rejects = [*commit.rejects, *rejects]
@@ -382,6 +407,7 @@ class Tenure:
         }
 
     async def _publish(self) -> None:
+        await self._tick()
         began = self._now()
         await self._journal.flush()
         self._observer.flushed(self._now() - began)

@@ -1,19 +1,18 @@
 """The configuration file of the service: what is monitored, and how to reach Kafka.
 
-One YAML file holds both. Secrets stand in files of their own, never in the YAML or the environment; file
-names are relative to the configuration file. Every problem is found before anything connects.
+One YAML file holds both. Secrets stand in files of their own or come from a command, never in the YAML or the
+environment; file names are relative to the configuration file. Every problem is found before anything connects.
 
 An environment variable ``STREAM_SVT_<SECTION>_<KEY>`` replaces a key of the sections kafka, topics, sealing,
 web and commit (``STREAM_SVT_KAFKA_SESSION_TIMEOUT``), so that one file serves several places. What is
-monitored cannot be changed from the environment.
+monitored and who may give commands cannot be changed from the environment.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import ssl
 import stat
+import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -36,11 +35,13 @@ from stream_svt.monitor.quantities import (
 from stream_svt.monitor.spec import ApplicationDocument, ApplicationSpec, parse_application
 from stream_svt.monitor.yaml_source import Document, Strict, read, several
 from stream_svt.monitor.yaml_source import Path as Place
+from stream_svt.service.signatures import KEY_BYTES, VerifyingKey, public_key, secret_bytes, shared_key
 
-KEY_BYTES = 32
-"""Length of a master key for sealing."""
+KEY_COMMAND_SECONDS = 10
+"""How long a command that prints a key may take."""
 
 _ENVIRONMENT = "STREAM_SVT_"
+_NOT_FROM_ENVIRONMENT = (f"{_ENVIRONMENT}CONTROL_", f"{_ENVIRONMENT}SEALING_ADOPT_PLAIN")
 
 Section = TypeVar("Section", bound=Strict)
 
@@ -224,6 +225,9 @@ class TopicsConfig(Strict):
     )
 
 
+Argv = Annotated[tuple[Text, ...], Field(min_length=1)]
+
+
 class SealingConfig(Strict):
     """Encryption of the state topic."""
 
@@ -232,15 +236,73 @@ class SealingConfig(Strict):
         description="File with the 32-byte master key as 64 hex digits or base64. Default: state is not "
         "sealed.",
     )
+    key_command: Argv | None = Field(
+        default=None,
+        description="Instead of key_file: a program with its arguments, as a list, that prints the key. No "
+        "shell is involved. Default: none.",
+    )
     previous_key_files: tuple[Text, ...] = Field(
         default=(),
         description="Files of older keys that may still be in use while a key is rotated. Default: none.",
     )
+    previous_key_commands: tuple[Argv, ...] = Field(
+        default=(), description="Programs that print older keys, each as a list. Default: none."
+    )
+    adopt_plain: bool = Field(
+        default=False,
+        description="Accept a state that is not sealed, once, to seal it: only for turning sealing on. "
+        "Remove it afterwards: while it is true, whoever may write the state topic can replace the state. "
+        "Default false.",
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> SealingConfig:
-        if self.previous_key_files and self.key_file is None:
-            raise several([("key_file", "is required with previous_key_files")])
+        found = []
+        without = self.key_file is None and self.key_command is None
+        if self.key_file is not None and self.key_command is not None:
+            found.append(("key_command", "is an alternative to key_file: name one of them"))
+        if without and self.previous_key_files:
+            found.append(("key_file", "or key_command is required with previous_key_files"))
+        if without and self.previous_key_commands:
+            found.append(("key_file", "or key_command is required with previous_key_commands"))
+        if without and self.adopt_plain:
+            found.append(("adopt_plain", "means nothing without key_file or key_command"))
+        if found:
+            raise several(found)
+        return self
+
+
+class ControlConfig(Strict):
+    """Who may give commands, beyond the access control list of the control topic."""
+
+    signatures: Annotated[Literal["required", "off"], BeforeValidator(one_of(["required", "off"]))] | None = (
+        Field(
+            default=None,
+            description="required: only commands signed with one of the keys below are heard. off: every "
+            "command on the control topic is. Default: required where a key is named, else off.",
+        )
+    )
+    public_key_files: tuple[Text, ...] = Field(
+        default=(),
+        description="Files with the Ed25519 public keys (PEM) of those who may give commands. Default: none.",
+    )
+    hmac_key_files: tuple[Text, ...] = Field(
+        default=(),
+        description="Files with shared keys (HMAC-SHA256) of 32 bytes as 64 hex digits or base64; who can "
+        "verify with one can also sign. Default: none.",
+    )
+
+    @property
+    def required(self) -> bool:
+        """Whether unsigned commands are refused."""
+        return bool(self.public_key_files or self.hmac_key_files)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ControlConfig:
+        if self.signatures == "required" and not self.required:
+            raise several([("signatures", "required needs public_key_files or hmac_key_files")])
+        if self.signatures == "off" and self.required:
+            raise several([("signatures", "is off although keys are named: remove one or the other")])
         return self
 
 
@@ -262,13 +324,24 @@ class CommitConfig(Strict):
     max_records: Annotated[int, Field(ge=1, le=10_000_000), BeforeValidator(whole)] = Field(
         default=20_000, description="Most records between commits. Default 20000."
     )
+    cadence: Duration | None = Field(
+        default=None,
+        description="Fixed time between transactions, 50ms to 1m: nothing is published between two ticks, so that "
+        "the moment of an alert tells nothing of how long its batch took. Costs up to two ticks of latency. "
+        "Default none: what is charged is published at once.",
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> CommitConfig:
+        problems = []
         if not 10 <= self.interval <= 60_000:
-            raise several(
-                [("interval", f"must lie between 10ms and 1m, found {duration_text(self.interval)}")]
+            problems.append(
+                ("interval", f"must lie between 10ms and 1m, found {duration_text(self.interval)}")
             )
+        if self.cadence is not None and not 50 <= self.cadence <= 60_000:
+            problems.append(("cadence", f"must lie between 50ms and 1m, found {duration_text(self.cadence)}"))
+        if problems:
+            raise several(problems)
         return self
 
 
@@ -280,6 +353,7 @@ class ConfigDocument(ApplicationDocument):
     sealing: SealingConfig = Field(
         default_factory=SealingConfig, description="Encryption of the state topic."
     )
+    control: ControlConfig = Field(default_factory=ControlConfig, description="Who may give commands.")
     web: WebConfig = Field(default_factory=WebConfig, description="Metrics, health and status pages.")
     commit: CommitConfig = Field(default_factory=CommitConfig, description="When batches are committed.")
 
@@ -301,12 +375,14 @@ class Config:
     ----------
     spec
         What is monitored.
-    kafka, topics, sealing, web, commit
+    kafka, topics, sealing, control, web, commit
         The sections of the file; the topics' names are filled in.
     password
         Of the broker's user, None without one.
     master_key, previous_keys
         32 bytes each, for sealing; None where state is not sealed.
+    command_keys
+        Keys whose owners may give commands; empty where signatures are not required.
     notes
         Advice: what works but may not be meant.
     source
@@ -317,11 +393,13 @@ class Config:
     kafka: KafkaConfig = field(default_factory=KafkaConfig)
     topics: TopicsConfig
     sealing: SealingConfig = field(default_factory=SealingConfig)
+    control: ControlConfig = field(default_factory=ControlConfig)
     web: WebConfig = field(default_factory=WebConfig)
     commit: CommitConfig = field(default_factory=CommitConfig)
     password: str | None = field(default=None, repr=False)
     master_key: bytes | None = field(default=None, repr=False)
     previous_keys: tuple[bytes, ...] = field(default=(), repr=False)
+    command_keys: tuple[VerifyingKey, ...] = ()
     ca_file: Path | None = None
     notes: tuple[Problem, ...] = ()
     source: str = "configuration"
@@ -389,27 +467,31 @@ def parse_config(
     kafka = _section(document, "kafka", KafkaConfig)
     topics = _section(document, "topics", TopicsConfig)
     sealing = _section(document, "sealing", SealingConfig)
+    control = _section(document, "control", ControlConfig)
     web = _section(document, "web", WebConfig)
     commit = _section(document, "commit", CommitConfig)
     password = files.password(kafka) if kafka else None
     ca_file = files.authorities(kafka) if kafka else None
     keys = files.keys(sealing) if sealing else []
+    command_keys = files.command_keys(control, keys) if control else ()
     if topics is not None:
         topics = _named(document, topics, spec)
     document.finish()
-    if spec is None or not (kafka and topics and sealing and web and commit):
+    if spec is None or not (kafka and topics and sealing and control and web and commit):
         raise ConfigError([], source)  # pragma: no cover - what is None has been reported
-    notes = [*spec.notes, *files.notes, *_exposed(document, kafka)]
+    notes = [*spec.notes, *files.notes, *_exposed(document, kafka), *_open_door(document, sealing)]
     return Config(
         spec=spec,
         kafka=kafka,
         topics=topics,
         sealing=sealing,
+        control=control,
         web=web,
         commit=commit,
         password=password,
         master_key=keys[0] if keys else None,
         previous_keys=tuple(keys[1:]),
+        command_keys=command_keys,
         ca_file=ca_file,
         notes=tuple(sorted(notes)),
         source=source,
@@ -418,6 +500,9 @@ def parse_config(
 
 def _apply_environment(document: Document, environ: Mapping[str, str]) -> None:
     for variable, text in sorted(environ.items()):
+        if variable.startswith(_NOT_FROM_ENVIRONMENT):
+            message = "who may give commands is said in the file only: remove the variable"
+            document.problems.append(Problem(0, variable, message))
         for section, model in _SECTIONS.items():
             prefix = f"{_ENVIRONMENT}{section.upper()}_"
             if not variable.startswith(prefix):
@@ -463,6 +548,17 @@ def _exposed(document: Document, kafka: KafkaConfig) -> list[Problem]:
     return [Problem(document.line(("kafka", "security_protocol")), "kafka.security_protocol", message)]
 
 
+def _open_door(document: Document, sealing: SealingConfig) -> list[Problem]:
+    """Note a permission that is meant for one start and was left in place."""
+    if not sealing.adopt_plain:
+        return []
+    message = (
+        "a state that is not sealed is accepted: remove this once 'stream-svt status' shows the key's id for "
+        "every shard"
+    )
+    return [Problem(document.line(("sealing", "adopt_plain")), "sealing.adopt_plain", message)]
+
+
 class _Files:
     """Reads the files that a configuration names, and reports those that cannot be used."""
 
@@ -504,27 +600,65 @@ class _Files:
 
     def keys(self, sealing: SealingConfig) -> list[bytes]:
         keys: list[bytes] = []
-        if sealing.key_file is None:
-            return keys
-        places: list[tuple[str, Place]] = [(sealing.key_file, ("sealing", "key_file"))]
-        places += [
-            (name, ("sealing", "previous_key_files", index))
-            for index, name in enumerate(sealing.previous_key_files)
-        ]
-        for name, place in places:
-            text = self._secret(name, place)
-            key = _key(text) if text is not None else None
+        for source, place in _key_sources(sealing):
+            if isinstance(source, str):
+                text, origin = self._secret(source, place), f"file {found(source)}"
+            else:
+                text, origin = self._printed(source, place), f"what {found(source[0])} prints"
+            key = secret_bytes(text) if text is not None else None
             if text is not None and key is None:
                 self._document.report(
-                    place, f"file {found(name)} must hold 32 bytes as 64 hex digits or as base64"
+                    place,
+                    f"{origin} must hold {KEY_BYTES} bytes as {2 * KEY_BYTES} hex digits or as base64",
                 )
             elif key is not None and key in keys:
-                self._document.report(place, f"file {found(name)} holds the same key as another")
+                self._document.report(place, f"{origin} holds the same key as another")
             elif key is not None:
                 keys.append(key)
         return keys
 
-    def _secret(self, name: str, place: Place) -> str | None:
+    def command_keys(self, control: ControlConfig, sealing: Sequence[bytes]) -> tuple[VerifyingKey, ...]:
+        keys: dict[str, VerifyingKey] = {}
+        for kind in ("public_key_files", "hmac_key_files"):
+            for index, name in enumerate(getattr(control, kind)):
+                place = ("control", kind, index)
+                text = self._secret(name, place, secret=kind == "hmac_key_files")
+                if text is None:
+                    continue
+                try:
+                    key = public_key(text) if kind == "public_key_files" else _shared(text, sealing)
+                except ValueError as error:
+                    self._document.report(place, f"file {found(name)} {error}")
+                    continue
+                if key.name in keys:
+                    self._document.report(place, f"file {found(name)} holds the same key as another")
+                keys[key.name] = key
+        return tuple(keys.values())
+
+    def _printed(self, command: Sequence[str], place: Place) -> str | None:
+        """Return what a program prints on its standard output; what it says otherwise is not repeated."""
+        try:
+            done = subprocess.run(
+                command,
+                cwd=self._directory,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=KEY_COMMAND_SECONDS,
+                check=True,
+            )
+            return done.stdout.decode()
+        except UnicodeDecodeError:
+            why = "prints no text"
+        except subprocess.TimeoutExpired:
+            why = f"did not end within {KEY_COMMAND_SECONDS} s"
+        except subprocess.CalledProcessError as error:
+            why = f"ended with exit code {error.returncode}"
+        except OSError as error:
+            why = f"cannot be started: {error.strerror}"
+        self._document.report(place, f"program {found(command[0])} {why}")
+        return None
+
+    def _secret(self, name: str, place: Place, *, secret: bool = True) -> str | None:
         path = self._directory / name
         try:
             mode = path.stat().st_mode
@@ -535,23 +669,30 @@ class _Files:
         except OSError as error:
             self._document.report(place, f"cannot read {found(name)}: {error.strerror}")
             return None
-        if mode & (stat.S_IROTH | stat.S_IWOTH):
-            message = f"file {found(name)} can be read or written by everybody on this machine: chmod 600 it"
+        if mode & ((stat.S_IROTH | stat.S_IWOTH) if secret else stat.S_IWOTH):
+            done = "read or written" if secret else "written"
+            message = f"file {found(name)} can be {done} by everybody on this machine: chmod 600 it"
             field_name = ".".join(str(step) for step in place)
             self.notes.append(Problem(self._document.line(place), field_name, message))
         return text
 
 
-def _key(text: str) -> bytes | None:
-    """Return the 32 bytes a key file holds, None where it holds something else."""
-    stripped = "".join(text.split())
-    try:
-        key = bytes.fromhex(stripped)
-    except ValueError:
-        try:
-            key = base64.b64decode(
-                stripped, altchars=b"-_" if set(stripped) & {"-", "_"} else None, validate=True
-            )
-        except (binascii.Error, ValueError):
-            return None
-    return key if len(key) == KEY_BYTES else None
+def _key_sources(sealing: SealingConfig) -> list[tuple[str | Sequence[str], Place]]:
+    """Return the files and commands of the master keys with their places, the one that seals first."""
+    sources: list[tuple[str | Sequence[str], Place]] = []
+    if sealing.key_file is not None:
+        sources.append((sealing.key_file, ("sealing", "key_file")))
+    if sealing.key_command is not None:
+        sources.append((sealing.key_command, ("sealing", "key_command")))
+    for kind in ("previous_key_files", "previous_key_commands"):
+        sources += [(one, ("sealing", kind, index)) for index, one in enumerate(getattr(sealing, kind))]
+    return sources
+
+
+def _shared(text: str, sealing: Sequence[bytes]) -> VerifyingKey:
+    secret = secret_bytes(text)
+    if secret is None:
+        raise ValueError(f"must hold {KEY_BYTES} bytes as {2 * KEY_BYTES} hex digits or as base64")
+    if secret in sealing:
+        raise ValueError("holds a sealing key: commands need a key of their own")
+    return shared_key(secret)[1]

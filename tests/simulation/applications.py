@@ -29,6 +29,8 @@ APPLICATIONS = (
     ),
 )
 
+CADENCES = (None, None, None, 0.25)
+
 
 @dataclass(frozen=True)
 class Application:
@@ -38,10 +40,13 @@ class Application:
     ----------
     query
         Key and content of a query, by its number.
+    cadence
+        Seconds between transactions, None where they happen as soon as they can.
     """
 
     spec: ApplicationSpec
     query: Callable[[random.Random, int], tuple[bytes, bytes]]
+    cadence: float | None = None
 
 
 @cache
@@ -50,7 +55,7 @@ def application(number: int) -> Application:
     monitors = "\n".join(f"  - {{name: m{k}, {text}}}" for k, text in enumerate(APPLICATIONS[number]))
     datasets = "{names: [a, b], limit: 5, unit: one basket}"
     spec = load_spec(f"application: app\ndatasets:\n  - {datasets}\nmonitors:\n{monitors}\n")
-    return Application(spec, query)
+    return Application(spec, query, CADENCES[number])
 
 
 def query(chance: random.Random, number: int) -> tuple[bytes, bytes]:

@@ -290,8 +290,8 @@ class World:
                 self._variant.workload(self._spec, process.entropy.randbytes),
                 shard=0,
                 control=CONTROL,
-                pace=Pace(interval=0.5, max_records=12),
-                clock=Clock(now=lambda: self.now, epoch=lambda: self.now),
+                pace=Pace(interval=0.5, max_records=12, cadence=self._application.cadence),
+                clock=Clock(now=lambda: self.now, epoch=lambda: self.now, sleep=self._sleep),
                 observer=process.observer,
                 status=process.status,
             )
@@ -308,6 +308,10 @@ class World:
                 pass
             finally:
                 await_nothing(journal.close())
+
+    async def _sleep(self, seconds: float) -> None:
+        end = self.now + seconds
+        await Effect("sleep", lambda: setattr(self, "now", max(self.now, end)))
 
     def fetched(self, process: Process, *, empty: bool, patience: float) -> None:
         """Note what a fetch found; an empty one takes as long as it may."""
