@@ -11,11 +11,12 @@ from typing import Any, TypeVar
 import click
 
 from stream_svt.cli.connection import cluster, config_option, load, wait_for
-from stream_svt.errors import StreamSvtError
+from stream_svt.errors import ConfigError, Problem, StreamSvtError
 from stream_svt.monitor.commands import Action
 from stream_svt.privacy.loss import exact
 from stream_svt.service.config import Config
 from stream_svt.service.control import Addressed, Reply, for_datasets, for_shards, send
+from stream_svt.service.signatures import SigningKey, signing_key
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -28,6 +29,16 @@ _timeout_option = click.option(
     help="How long to wait for the answers.",
 )
 
+_signing_option = click.option(
+    "--signing-key",
+    "key_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    envvar="STREAM_SVT_SIGNING_KEY",
+    metavar="FILE",
+    help="Sign the commands with the key in this file (Ed25519 as PEM, or a shared key of 32 bytes); "
+    "$STREAM_SVT_SIGNING_KEY names it too.",
+)
+
 
 @click.group(
     short_help="Give orders to monitors; raise budgets.",
@@ -36,6 +47,7 @@ Examples:
   stream-svt control pause -c monitors.yaml retail-2026-w01
   stream-svt control raise-budget -c monitors.yaml retail-2026-w01 --limit 5
   stream-svt control accept-loss -c monitors.yaml --shard 2
+  stream-svt control close -c monitors.yaml retail-2026-w01 --signing-key alice.pem
 """,
 )
 def control() -> None:
@@ -43,6 +55,7 @@ def control() -> None:
 
     A command is stored on the control topic and carried out exactly once, at a commit barrier,
     even if no worker runs at the moment. The answer comes on the alert topic.
+    Where the configuration requires signatures, --signing-key names the key.
     Exit code 1: refused, or no answer in time.
     """
 
@@ -50,6 +63,7 @@ def control() -> None:
 def _dataset_options(command: Command) -> Command:
     for option in (
         _timeout_option,
+        _signing_option,
         click.option(
             "--monitor", default="", metavar="NAME", help="This monitor only. Default: all of them."
         ),
@@ -63,10 +77,17 @@ def _dataset_options(command: Command) -> Command:
 
 def _add(action: Action, summary: str) -> None:
     @_dataset_options
-    def command(path: Path, datasets: tuple[str, ...], everything: bool, monitor: str, timeout: float) -> int:
+    def command(
+        path: Path,
+        datasets: tuple[str, ...],
+        everything: bool,
+        monitor: str,
+        timeout: float,
+        key_file: Path | None,
+    ) -> int:
         config = load(path)
         names = _names(config, datasets, everything=everything, monitor=monitor)
-        return _send(config, for_datasets(config, action, names, monitor=monitor), timeout)
+        return _send(config, for_datasets(config, action, names, monitor=monitor), timeout, key_file)
 
     epilog = f"\b\nExample:\n  stream-svt control {action.value} -c monitors.yaml retail-2026-w01\n"
     control.add_command(click.command(action.value, help=summary, epilog=epilog)(command))
@@ -101,7 +122,10 @@ _add(Action.RESAMPLE, "End open runs and begin new ones, which costs their thres
 )
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @_timeout_option
-def raise_budget(path: Path, datasets: tuple[str, ...], limit: str, yes: bool, timeout: float) -> int:
+@_signing_option
+def raise_budget(
+    path: Path, datasets: tuple[str, ...], limit: str, yes: bool, timeout: float, key_file: Path | None
+) -> int:
     """Raise the limit of datasets, for ever: it weakens the guarantee of everyone in the data.
 
     The books keep every raise. Afterwards write the new limit into the configuration, else a worker
@@ -115,7 +139,7 @@ def raise_budget(path: Path, datasets: tuple[str, ...], limit: str, yes: bool, t
     commands = for_datasets(config, Action.RAISE_BUDGET, datasets, limit=limit)
     if not yes:
         click.confirm(f"Raise the limit of {', '.join(datasets)} to {limit} for ever?", abort=True, err=True)
-    return _send(config, commands, timeout)
+    return _send(config, commands, timeout, key_file)
 
 
 @control.command(
@@ -124,13 +148,15 @@ def raise_budget(path: Path, datasets: tuple[str, ...], limit: str, yes: bool, t
 @config_option()
 @click.option("--shard", "shards", type=int, multiple=True, help="This shard; may be repeated. Default: all.")
 @_timeout_option
-def accept_loss(path: Path, shards: tuple[int, ...], timeout: float) -> int:
+@_signing_option
+def accept_loss(path: Path, shards: tuple[int, ...], timeout: float, key_file: Path | None) -> int:
     """Go on although queries were lost: open runs close at their full price.
 
     Shards that lost nothing refuse, which changes nothing.
     """
     config = load(path)
-    return _send(config, for_shards(config, Action.ACCEPT_LOSS, shards or None), timeout, enough=1)
+    commands = for_shards(config, Action.ACCEPT_LOSS, shards or None)
+    return _send(config, commands, timeout, key_file, enough=1)
 
 
 @control.command(
@@ -142,7 +168,10 @@ def accept_loss(path: Path, shards: tuple[int, ...], timeout: float) -> int:
 @click.option("--all-shards", is_flag=True, help="Every shard.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @_timeout_option
-def mark_exhausted(path: Path, shards: tuple[int, ...], all_shards: bool, yes: bool, timeout: float) -> int:
+@_signing_option
+def mark_exhausted(
+    path: Path, shards: tuple[int, ...], all_shards: bool, yes: bool, timeout: float, key_file: Path | None
+) -> int:
     """Give up all budgets of shards whose state was lost or rolled back.
 
     The way out when a worker refuses a state that is older than the published alerts: what was spent is
@@ -155,7 +184,7 @@ def mark_exhausted(path: Path, shards: tuple[int, ...], all_shards: bool, yes: b
     if not yes:
         which = ", ".join(str(addressed.shard) for addressed in commands)
         click.confirm(f"Mark every dataset of shard {which} exhausted?", abort=True, err=True)
-    return _send(config, commands, timeout)
+    return _send(config, commands, timeout, key_file)
 
 
 @control.command(epilog="\b\nExample:\n  stream-svt control reload -c monitors.yaml --pid 4711\n")
@@ -177,8 +206,39 @@ def reload(path: Path, pid: int) -> None:
     click.echo(f"process {pid} was told to reload; its log and the alert topic say what changed")
 
 
-def _send(config: Config, commands: Sequence[Addressed], timeout: float, *, enough: int | None = None) -> int:
+def _signing_key(config: Config, path: Path | None) -> SigningKey | None:
+    """Return the key in a file; refuse, before anything is sent, what the shards would refuse."""
+    known = {key.name for key in config.command_keys}
+    if path is None:
+        if known:
+            problem = Problem(0, "--signing-key", "the configuration requires signed commands: name your key")
+            raise ConfigError([problem], config.source)
+        return None
+    try:
+        key = signing_key(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError:
+        raise ConfigError([Problem(0, "--signing-key", "is not text")], str(path)) from None
+    except OSError as error:
+        message = f"cannot be read: {error.strerror or 'unknown reason'}"
+        raise ConfigError([Problem(0, "--signing-key", message)], str(path)) from None
+    except ValueError as error:
+        raise ConfigError([Problem(0, "--signing-key", str(error))], str(path)) from None
+    if known and key.name not in known:
+        message = f"key {key.name} may not give commands here; section control knows {', '.join(known)}"
+        raise ConfigError([Problem(0, "--signing-key", message)], str(path))
+    return key
+
+
+def _send(
+    config: Config,
+    commands: Sequence[Addressed],
+    timeout: float,
+    key_file: Path | None,
+    *,
+    enough: int | None = None,
+) -> int:
     """Send, print the answers, and return 0 where all, or ``enough`` of them, were accepted."""
+    key = _signing_key(config, key_file)
     replies = wait_for(
         send(
             cluster(config),
@@ -186,6 +246,8 @@ def _send(config: Config, commands: Sequence[Addressed], timeout: float, *, enou
             alerts=config.topics.alerts,
             commands=commands,
             patience=timeout,
+            application=config.spec.application,
+            signing_key=key,
         )
     )
     for reply in replies:

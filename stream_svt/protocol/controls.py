@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -14,6 +14,18 @@ AT_ONCE = frozenset({Action.PAUSE, Action.RESUME})
 
 COMMAND_LIMIT = 65_536
 _DECODER = msgspec.json.Decoder(Command)
+
+Verify = Callable[[Record], str | None]
+"""Tells why a record is no command of somebody who may give one, in a fixed word; None where it is.
+
+What it answers may depend on the record, its offset included, and on keys, never on what was read before: then a
+takeover, which forgets what was read, cannot change an answer.
+"""
+
+
+def trust_the_topic(record: Record) -> None:
+    """Hear every command: who may give one is the control topic's access control list."""
+    del record
 
 
 def parse(value: bytes | None) -> Command | str:
@@ -42,12 +54,17 @@ class Controls:
         Offset from which the partition is read on: everything before it is done.
     ahead
         Offsets after it that are done.
+    verify
+        Asked before a record's content is looked at.
     """
 
-    def __init__(self, next_offset: int, ahead: Iterable[int] = ()) -> None:
+    def __init__(
+        self, next_offset: int, ahead: Iterable[int] = (), *, verify: Verify = trust_the_topic
+    ) -> None:
         self._next = next_offset
         self._read = next_offset
         self._ahead = set(ahead)
+        self._verify = verify
         self._waiting: dict[int, Command | str] = {}
 
     @property
@@ -60,15 +77,19 @@ class Controls:
         """Number of commands not yet done."""
         return len(self._waiting)
 
-    def add(self, records: Sequence[Record]) -> None:
-        """Take records of the control partition, in offset order."""
+    def add(self, records: Sequence[Record]) -> list[tuple[int, str]]:
+        """Take records of the control partition, in offset order; return which are refused, and why."""
+        refused = []
         for record in records:
             if record.offset < self._read:
                 continue
             self._read = record.offset + 1
             if record.offset not in self._ahead:
-                self._waiting[record.offset] = parse(record.value)
+                self._waiting[record.offset] = found = self._read_one(record)
+                if isinstance(found, str):
+                    refused.append((record.offset, found))
         self._advance()
+        return refused
 
     def due(self, *, replayed: bool) -> list[tuple[int, Command | str]]:
         """Return what may be done at this barrier, in order: all of it once ``replayed``."""
@@ -90,6 +111,13 @@ class Controls:
         del self._waiting[offset]
         self._ahead.add(offset)
         self._advance()
+
+    def _read_one(self, record: Record) -> Command | str:
+        if record.value is not None and len(record.value) <= COMMAND_LIMIT:
+            reason = self._verify(record)
+            if reason is not None:
+                return reason
+        return parse(record.value)
 
     def _advance(self) -> None:
         self._next = min(self._waiting, default=self._read)

@@ -128,6 +128,9 @@ class Journal:
         Names of the topics written, for messages, and the number of partitions of all of them.
     masters
         Master keys, the first seals; empty leaves records plain.
+    adopt_plain
+        Whether a state that was written without any key may be sealed; without it, it is refused, for whoever
+        may write the topic could have put it there.
     entropy
         Source of secret random bytes.
     epoch
@@ -142,6 +145,7 @@ class Journal:
         *,
         partitions: int,
         masters: Sequence[bytes] = (),
+        adopt_plain: bool = False,
         entropy: Callable[[int], bytes],
         epoch: Callable[[], float],
     ) -> None:
@@ -150,6 +154,7 @@ class Journal:
         self._topics = topics
         self._partitions = partitions
         self._masters = tuple(masters)
+        self._adopt_plain = adopt_plain
         self._entropy = entropy
         self._epoch = epoch
         self._shard = place.shard
@@ -275,6 +280,11 @@ class Journal:
         if META not in raw:
             raise self._unreadable("it has records but no record 'meta'")
         opened = self._sealing.open(META, raw[META])
+        if self._masters and opened.key_id == NO_KEY and not self._adopt_plain:
+            raise self._unreadable(
+                "record 'meta' is plain although a sealing key is configured. If the state was never sealed, "
+                "set sealing.adopt_plain for one start, which seals it; if it was, somebody replaced it"
+            )
         meta = self._decode(META, opened, Meta)
         if meta.format != FORMAT or meta.sequence != opened.sequence:
             raise self._unreadable(f"record 'meta' has format {meta.format}, this version reads {FORMAT}")
@@ -295,7 +305,7 @@ class Journal:
             total += mac
             if found.key_id != self.key_id:
                 stale.append(key)
-        self._total = total
+        macs_total = total
         for number in range(meta.chunks):
             key = OUTBOX + str(number).encode()
             if key not in raw:
@@ -310,6 +320,12 @@ class Journal:
                 "its records do not add up to the digest in 'meta': some were lost, added, or put back "
                 "to an older version"
             )
+        self._total = macs_total
+        if opened.key_id != self.key_id:
+            # Whoever knows the key before, or read what was plain, knows the digest's secret.
+            meta.digest_key = self._entropy(SECRET_BYTES)
+            self._macs = {key: _mac(meta.digest_key, key, raw[key]) for key in records}
+            self._total = sum(self._macs.values())
         self._meta = meta
         return records, stale
 

@@ -1,23 +1,29 @@
-"""Sends operators' commands to the shards and waits for their replies on the alert topic."""
+"""Sends operators' commands to the shards, signed where a key is given, and waits for the replies."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import getpass
 import socket
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
 from aiokafka import AIOKafkaProducer, TopicPartition
 
-from stream_svt.errors import ConfigError, Problem
+from stream_svt.errors import BrokerError, ConfigError, Problem
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.released import EventType, Lifecycle, decode
+from stream_svt.protocol.sealing import Place
 from stream_svt.service.config import Config
 from stream_svt.service.kafka import CALL_DEADLINE, START_DEADLINE, Cluster, deadline, started, stop_quietly
+from stream_svt.service.signatures import SigningKey
 from stream_svt.service.wire import home
+
+SIGNING_TRIES = 5
+"""How often a command is signed again because another record took its place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +94,27 @@ def for_shards(config: Config, action: Action, shards: Sequence[int] | None) -> 
 
 
 async def send(
-    cluster: Cluster, *, control: str, alerts: str, commands: Sequence[Addressed], patience: float
+    cluster: Cluster,
+    *,
+    control: str,
+    alerts: str,
+    commands: Sequence[Addressed],
+    patience: float,
+    application: str = "",
+    signing_key: SigningKey | None = None,
 ) -> list[Reply]:
     """Send commands and return a reply for each, in their order; waits at most ``patience`` seconds.
 
     A command that was not answered in time is still carried out once its shard is owned and reads it.
+
+    Parameters
+    ----------
+    control, alerts
+        Names of the topics.
+    application
+        Part of what is signed.
+    signing_key
+        Signs the commands; None sends them unsigned.
 
     Raises
     ------
@@ -108,7 +130,10 @@ async def send(
             ends = await reader.end_offsets(places)
             for place, end in ends.items():
                 reader.seek(place, end)
-        await _produce(cluster, control, commands)
+        if signing_key is None:
+            await _produce(cluster, control, commands)
+        else:
+            await _produce_signed(cluster, control, commands, application, signing_key)
         waiting = {addressed.command.id: Reply(addressed, None, "no answer yet") for addressed in commands}
         open_ids = set(waiting)
         end_time = asyncio.get_running_loop().time() + patience
@@ -126,17 +151,64 @@ async def send(
 
 async def _produce(cluster: Cluster, control: str, commands: Sequence[Addressed]) -> None:
     doing = f"sending to control topic {control!r}"
-    producer = AIOKafkaProducer(**cluster.arguments, acks="all", client_id="stream-svt-control")
+    async with _producer(cluster, doing) as producer, deadline(CALL_DEADLINE, doing, "WRITE"):
+        for addressed in commands:
+            key, value = _record(addressed.command)
+            await producer.send_and_wait(control, value, key=key, partition=addressed.shard)
+
+
+async def _produce_signed(
+    cluster: Cluster,
+    control: str,
+    commands: Sequence[Addressed],
+    application: str,
+    signing_key: SigningKey,
+) -> None:
+    """Send each command to the offset it is signed for; what missed its offset is refused by the shard."""
+    doing = f"sending to control topic {control!r}"
+    async with started(cluster.admin(), doing) as admin, deadline(CALL_DEADLINE, doing, "DESCRIBE"):
+        cluster_id = str((await admin.describe_cluster())["cluster_id"])
+    async with (
+        started(cluster.reader("read_uncommitted"), doing, "DESCRIBE") as reader,
+        _producer(cluster, doing) as producer,
+    ):
+        for addressed in commands:
+            place = Place(cluster_id, application, control, addressed.shard)
+            partition = TopicPartition(control, addressed.shard)
+            key, value = _record(addressed.command)
+            for _ in range(SIGNING_TRIES):
+                async with deadline(CALL_DEADLINE, doing, "WRITE"):
+                    offset = (await reader.end_offsets([partition]))[partition]
+                    header = signing_key.header(place, offset, value)
+                    stored = await producer.send_and_wait(
+                        control, value, key=key, partition=addressed.shard, headers=[header]
+                    )
+                # A negative offset: the broker had stored an earlier try and did not say where.
+                if stored.offset < 0 or stored.offset == offset:
+                    break
+            else:
+                raise BrokerError(
+                    f"{doing}: other records took the place of the signed command {SIGNING_TRIES} times; it "
+                    "was not carried out. Find out who writes to the topic, then try again"
+                )
+
+
+@contextlib.asynccontextmanager
+async def _producer(cluster: Cluster, doing: str) -> AsyncIterator[AIOKafkaProducer]:
+    # Idempotent: a request that is repeated because its answer was lost must not give a command twice.
+    producer = AIOKafkaProducer(
+        **cluster.arguments, acks="all", enable_idempotence=True, client_id="stream-svt-control"
+    )
     try:
         async with deadline(START_DEADLINE, doing, "WRITE"):
             await producer.start()
-        async with deadline(CALL_DEADLINE, doing, "WRITE"):
-            for addressed in commands:
-                key = addressed.command.dataset.encode() or None
-                value = msgspec.json.encode(addressed.command)
-                await producer.send_and_wait(control, value, key=key, partition=addressed.shard)
+        yield producer
     finally:
         await stop_quietly(producer)
+
+
+def _record(command: Command) -> tuple[bytes | None, bytes]:
+    return command.dataset.encode() or None, msgspec.json.encode(command)
 
 
 def _reply_in(record: bytes | None) -> tuple[str, bool, str] | None:

@@ -28,7 +28,7 @@ from aiokafka.structs import OffsetAndMetadata
 
 from stream_svt.errors import RecordsLost, StateRolledBack, StreamSvtError
 from stream_svt.monitor.commands import Action, Command
-from stream_svt.protocol.controls import Controls
+from stream_svt.protocol.controls import Controls, Verify, trust_the_topic
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Clock, Stopped
 from stream_svt.protocol.tenure import Pace, State, Status, Tenure
@@ -47,7 +47,7 @@ from stream_svt.service.workload import Workload
 
 log = logging.getLogger(__name__)
 
-CLOCK = Clock(now=time.monotonic, epoch=time.time)
+CLOCK = Clock(now=time.monotonic, epoch=time.time, sleep=asyncio.sleep)
 UNEXPECTED_LIMIT = 5
 """Unexpected errors in a row after which opening again is given up."""
 BACKOFF = (0.2, 0.5, 1.0, 2.0, 5.0)
@@ -78,6 +78,8 @@ class Shard:
         Returns how often to commit; asked at every tenure, too.
     fatal
         Told of the error that the worker cannot go on after.
+    verify
+        Returns what tells which commands to hear; asked at every tenure, too.
     """
 
     def __init__(
@@ -92,6 +94,7 @@ class Shard:
         pace: Callable[[], Pace],
         metrics: Metrics,
         fatal: Callable[[BaseException], None],
+        verify: Callable[[], Verify] = lambda: trust_the_topic,
     ) -> None:
         self.number = number
         self.status = Status(number, beat=time.monotonic())
@@ -101,6 +104,7 @@ class Shard:
         self._workload = workload
         self._control = control
         self._pace = pace
+        self._verify = verify
         self._metrics = metrics
         self._fatal = fatal
         self._halt = asyncio.Event()
@@ -200,6 +204,7 @@ class Shard:
             clock=CLOCK,
             observer=self._metrics,
             status=self.status,
+            verify=self._verify(),
         )
 
     def _pause(self) -> None:
@@ -267,7 +272,9 @@ class Shard:
             self._cluster, [place], f"shard {self.number}: finding the end of the control topic"
         )
         tenure = self._tenure(self._make_journal(self.number))
-        return await tenure.await_command(Action.MARK_EXHAUSTED, Controls(found[place][1]))
+        return await tenure.await_command(
+            Action.MARK_EXHAUSTED, Controls(found[place][1], verify=self._verify())
+        )
 
     async def _wait(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):

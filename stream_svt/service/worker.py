@@ -20,6 +20,7 @@ from stream_svt.errors import ConfigError, Problem
 from stream_svt.monitor.released import DatasetView
 from stream_svt.monitor.spec import ApplicationSpec, Reload, reload_kind
 from stream_svt.privacy.loss import as_text, to_float
+from stream_svt.protocol.controls import Verify, trust_the_topic
 from stream_svt.protocol.journal import Journal, Topics
 from stream_svt.protocol.sealing import Place
 from stream_svt.protocol.tenure import Pace, State, Status
@@ -29,6 +30,7 @@ from stream_svt.service.kafka import BrokerUnavailable, Cluster, tune
 from stream_svt.service.metrics import DATASET_LIMIT, Metrics
 from stream_svt.service.shard import Shard, describe
 from stream_svt.service.shard_log import ShardLog
+from stream_svt.service.signatures import Verifier
 from stream_svt.service.topology import Topology, require
 from stream_svt.service.workload import Workload
 
@@ -221,11 +223,25 @@ class Worker:
             pace=self._pace,
             metrics=self.metrics,
             fatal=self._fail,
+            verify=lambda: self._verify(number),
         )
+
+    def _verify(self, shard: int) -> Verify:
+        """Return what tells a shard which commands to hear."""
+        config = self.config
+        if not config.control.required:
+            return trust_the_topic
+        place = Place(self._topology.cluster_id, config.spec.application, config.topics.control, shard)
+        return Verifier(place, config.command_keys)
 
     def _pace(self) -> Pace:
         commit = self.config.commit
-        return Pace(commit.interval / 1000, commit.max_records, self.config.topics.start_at)
+        return Pace(
+            interval=commit.interval / 1000,
+            max_records=commit.max_records,
+            start_at=self.config.topics.start_at,
+            cadence=None if commit.cadence is None else commit.cadence / 1000,
+        )
 
     def _make_journal(self, number: int) -> Journal:
         config = self.config
@@ -238,6 +254,7 @@ class Worker:
             written,
             partitions=topics.partitions,
             masters=master,
+            adopt_plain=config.sealing.adopt_plain,
             entropy=os.urandom,
             epoch=time.time,
         )

@@ -5,99 +5,18 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator
 
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from stream_svt.errors import MisuseError, StateRolledBack, UnreadableState
 from stream_svt.monitor.engine import Commit
-from stream_svt.monitor.released import EventType, Lifecycle, ReleasedEvent, decode
 from stream_svt.protocol.journal import RECORD_LIMIT, Journal, Restored, Topics
 from stream_svt.protocol.sealing import Place
 from stream_svt.service.kafka import BrokerUnavailable, Cluster, Fenced, tune
 from stream_svt.service.shard_log import ShardLog
+from tests.support.books import NEW, OLD, Books, event
 
 pytestmark = pytest.mark.kafka
-OLD, NEW = bytes(range(32)), bytes(range(1, 33))
-
-
-def event(sequence: int, dataset: str = "ds") -> ReleasedEvent:
-    data = Lifecycle(dataset=dataset, monitor="m", run=1, reason="test", account=None)
-    return ReleasedEvent(
-        type=EventType.RUN_STARTED, id=f"e{sequence}", sequence=sequence, subject=dataset, data=data
-    )
-
-
-class Books:
-    """Topics of one shard and the journals that share them."""
-
-    def __init__(self, servers: str, state: str, alerts: str, rejects: str) -> None:
-        tune()
-        self.servers = servers
-        self.topics = Topics(state, alerts, rejects)
-        self.cluster = Cluster({"bootstrap_servers": servers})
-        self.journals: list[Journal] = []
-
-    def journal(self, *masters: bytes, application: str = "", partitions: int = 2) -> Journal:
-        place = Place("cluster", application or self.topics.state, self.topics.state, 1)
-        journal = Journal(
-            ShardLog(self.cluster, place.application, place.shard, self.topics),
-            place,
-            self.topics,
-            partitions=partitions,
-            masters=masters,
-            entropy=os.urandom,
-            epoch=time.time,
-        )
-        self.journals.append(journal)
-        return journal
-
-    async def opened(self, *masters: bytes) -> tuple[Journal, Restored]:
-        journal = self.journal(*masters)
-        return journal, await journal.open()
-
-    async def read(self, topic: str, isolation: str = "read_committed") -> list:
-        await asyncio.sleep(0.1)  # a commit returns before its markers are written
-        consumer = AIOKafkaConsumer(
-            bootstrap_servers=self.servers, isolation_level=isolation, auto_offset_reset="earliest"
-        )
-        await consumer.start()
-        try:
-            place = TopicPartition(topic, 1)
-            consumer.assign([place])
-            end = (await consumer.end_offsets([place]))[place]
-            await consumer.seek_to_beginning(place)
-            found = []
-            while await consumer.position(place) < end:
-                found += (await consumer.getmany(place, timeout_ms=100)).get(place, [])
-            return found
-        finally:
-            await consumer.stop()
-
-    async def events(self, isolation: str = "read_committed") -> list[int]:
-        return [decode(record.value)[0].sequence for record in await self.read(self.topics.alerts, isolation)]
-
-    async def write(self, topic: str, *records: tuple[bytes, bytes | None]) -> None:
-        producer = AIOKafkaProducer(bootstrap_servers=self.servers, acks="all")
-        await producer.start()
-        for key, value in records:
-            await producer.send_and_wait(topic, value, key=key, partition=1)
-        await producer.stop()
-
-
-@pytest.fixture
-async def books(broker, topics) -> AsyncIterator[Books]:
-    state = await topics("state", partitions=2, configs={"cleanup.policy": "compact"})
-    books = Books(
-        broker.bootstrap_servers,
-        state,
-        await topics("alerts", partitions=2),
-        await topics("rejects", partitions=2),
-    )
-    yield books
-    for journal in books.journals:
-        await journal.close()
 
 
 @pytest.mark.parametrize("masters", [(), (OLD,)], ids=["plain", "sealed"])
@@ -214,7 +133,7 @@ async def test_turning_sealing_on_and_rotating_rewrite_every_record(books: Books
     journal, _ = await books.opened()
     await journal.commit(Commit(records={b"d/a": b"1", b"d/b": b"2"}, progress=b"p1"))
     for masters in ((OLD,), (NEW, OLD), (NEW,)):
-        _, restored = await books.opened(*masters)
+        _, restored = await books.opened(*masters, adopt_plain=masters == (OLD,))
         assert restored.records == {b"d/a": b"1", b"d/b": b"2"}
     with pytest.raises(UnreadableState, match="previous_key_files"):
         await books.journal(OLD).open()

@@ -1,0 +1,206 @@
+"""Signed commands: who gave one is proved by a key, not only by the right to write to the control topic.
+
+A signature stands in a header of the command's record and covers the record's exact bytes, the cluster, the
+application, the control topic, the shard, and the **offset** at which the command is to stand. A record has its
+offset for good, so a copy of a signed command, wherever and whenever it is appended, is refused; nothing has to
+be remembered for that, and a takeover changes nothing. Whoever signs reads the partition's end first and signs
+again where another record came in between.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.hmac import HMAC
+
+from stream_svt.protocol.ports import Record
+from stream_svt.protocol.sealing import Place
+
+HEADER: Final = "stream-svt-signature"
+KEY_BYTES: Final = 32
+_PREFIX: Final = b"stream-svt command, version 1\0"
+_KEY_ID_CHARACTERS: Final = 16
+_FORM: Final = re.compile(
+    rb"v1 (hmac-sha256|ed25519) ([0-9a-f]{16}) ([0-9]{1,19}) ([0-9a-f]{64}|[0-9a-f]{128})"
+)
+
+
+class Refusal(StrEnum):
+    """Why a command is not heard; the words stand in the reject topic and in a metric's label."""
+
+    UNSIGNED = "command-unsigned"
+    UNKNOWN_KEY = "command-unknown-key"
+    BAD_SIGNATURE = "command-bad-signature"
+    REPLAYED = "command-replayed"
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyingKey:
+    """What a worker needs to recognise a signature; ``name`` is public."""
+
+    name: str
+    verify: Callable[[bytes, bytes], bool] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class SigningKey:
+    """What an operator needs to sign; ``name`` is that of the verifying key."""
+
+    name: str
+    sign: Callable[[bytes], bytes] = field(repr=False)
+
+    def header(self, place: Place, offset: int, value: bytes) -> tuple[str, bytes]:
+        """Return the header that makes ``value`` a command at this place and offset, and nowhere else."""
+        signature = self.sign(_covered(place, offset, value))
+        return HEADER, f"v1 {self.name} {offset} {signature.hex()}".encode()
+
+
+class Verifier:
+    """Tells whether a record of one shard's control partition is signed by a known key for where it stands.
+
+    Parameters
+    ----------
+    place
+        Cluster, application, control topic and shard.
+    keys
+        The keys whose owners may give commands.
+    """
+
+    def __init__(self, place: Place, keys: Iterable[VerifyingKey]) -> None:
+        self._place = place
+        self._keys = {key.name: key for key in keys}
+
+    def __call__(self, record: Record) -> str | None:
+        """Return None for a command to be heard, else the reason in a fixed word."""
+        found = [value for name, value in record.headers if name == HEADER]
+        if not found:
+            return Refusal.UNSIGNED
+        form = _FORM.fullmatch(found[0]) if len(found) == 1 else None
+        if form is None:
+            return Refusal.BAD_SIGNATURE
+        algorithm, key_id, offset, signature = (part.decode() for part in form.groups())
+        key = self._keys.get(f"{algorithm} {key_id}")
+        if key is None:
+            return Refusal.UNKNOWN_KEY
+        if int(offset) >= 1 << 63:
+            return Refusal.BAD_SIGNATURE
+        covered = _covered(self._place, int(offset), record.value or b"")
+        if not key.verify(bytes.fromhex(signature), covered):
+            return Refusal.BAD_SIGNATURE
+        return None if int(offset) == record.offset else Refusal.REPLAYED
+
+
+def _covered(place: Place, offset: int, value: bytes) -> bytes:
+    return _PREFIX + place.bind(b"", offset) + value
+
+
+# Keys
+
+
+def secret_bytes(text: str) -> bytes | None:
+    """Return the 32 bytes that a text holds as 64 hex digits or base64, None where it holds something else."""
+    stripped = "".join(text.split())
+    try:
+        key = bytes.fromhex(stripped)
+    except ValueError:
+        try:
+            key = base64.b64decode(
+                stripped, altchars=b"-_" if set(stripped) & {"-", "_"} else None, validate=True
+            )
+        except (binascii.Error, ValueError):
+            return None
+    return key if len(key) == KEY_BYTES else None
+
+
+def shared_key(secret: bytes) -> tuple[SigningKey, VerifyingKey]:
+    """Return both halves of an HMAC-SHA256 key: whoever can verify with it can also sign."""
+    name = f"hmac-sha256 {_key_id(b'hmac', _hmac(secret, b'stream-svt command key id'))}"
+
+    def verify(signature: bytes, covered: bytes) -> bool:
+        mac = HMAC(secret, hashes.SHA256())
+        mac.update(covered)
+        try:
+            mac.verify(signature)
+        except InvalidSignature:
+            return False
+        return True
+
+    return SigningKey(name, lambda covered: _hmac(secret, covered)), VerifyingKey(name, verify)
+
+
+def public_key(text: str) -> VerifyingKey:
+    """Return the Ed25519 public key in a PEM text.
+
+    Raises
+    ------
+    ValueError
+        It holds none; the message says what it holds and never repeats it.
+    """
+    if "PRIVATE KEY" in text:
+        raise ValueError("holds a private key: workers need the public half only (openssl pkey -pubout)")
+    try:
+        key = serialization.load_pem_public_key(text.encode())
+    except (ValueError, UnsupportedAlgorithm):
+        raise ValueError("must hold an Ed25519 public key as PEM") from None
+    if not isinstance(key, Ed25519PublicKey):
+        raise ValueError("holds a public key of another kind, expected Ed25519")  # noqa: TRY004  its content is wrong
+    return _public(key)
+
+
+def signing_key(text: str) -> SigningKey:
+    """Return the signing key in a text: an Ed25519 private key as PEM, or a shared key of 32 bytes.
+
+    Raises
+    ------
+    ValueError
+        It holds none; the message says what it holds and never repeats it.
+    """
+    if "-----BEGIN" not in text:
+        secret = secret_bytes(text)
+        if secret is None:
+            raise ValueError(
+                "must hold an Ed25519 private key as PEM, or 32 bytes as 64 hex digits or base64"
+            )
+        return shared_key(secret)[0]
+    if "ENCRYPTED" in text:
+        raise ValueError("holds an encrypted key: decrypt it first (openssl pkey), onto a file of your own")
+    try:
+        key = serialization.load_pem_private_key(text.encode(), password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise ValueError("must hold an Ed25519 private key as PEM") from None
+    if not isinstance(key, Ed25519PrivateKey):
+        raise ValueError("holds a private key of another kind, expected Ed25519")  # noqa: TRY004  likewise
+    return SigningKey(_public(key.public_key()).name, key.sign)
+
+
+def _public(key: Ed25519PublicKey) -> VerifyingKey:
+    raw = key.public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
+
+    def verify(signature: bytes, covered: bytes) -> bool:
+        try:
+            key.verify(signature, covered)
+        except InvalidSignature:
+            return False
+        return True
+
+    return VerifyingKey(f"ed25519 {_key_id(b'ed25519', raw)}", verify)
+
+
+def _hmac(secret: bytes, covered: bytes) -> bytes:
+    mac = HMAC(secret, hashes.SHA256())
+    mac.update(covered)
+    return mac.finalize()
+
+
+def _key_id(kind: bytes, public: bytes) -> str:
+    return hashlib.sha256(b"stream-svt " + kind + b" " + public).hexdigest()[:_KEY_ID_CHARACTERS]

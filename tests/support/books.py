@@ -1,0 +1,96 @@
+"""The topics of one shard on a broker, the journals that write them, and whoever else may write there."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+
+from stream_svt.monitor.released import EventType, Lifecycle, ReleasedEvent, decode
+from stream_svt.protocol.journal import Journal, Restored, Topics
+from stream_svt.protocol.sealing import Place
+from stream_svt.service.kafka import Cluster, tune
+from stream_svt.service.shard_log import ShardLog
+
+OLD, NEW = bytes(range(32)), bytes(range(1, 33))
+
+
+def event(sequence: int, dataset: str = "ds") -> ReleasedEvent:
+    data = Lifecycle(dataset=dataset, monitor="m", run=1, reason="test", account=None)
+    return ReleasedEvent(
+        type=EventType.RUN_STARTED, id=f"e{sequence}", sequence=sequence, subject=dataset, data=data
+    )
+
+
+class Books:
+    """Topics of one shard and the journals that share them."""
+
+    def __init__(self, servers: str, state: str, alerts: str, rejects: str) -> None:
+        tune()
+        self.servers = servers
+        self.topics = Topics(state, alerts, rejects)
+        self.cluster = Cluster({"bootstrap_servers": servers})
+        self.journals: list[Journal] = []
+
+    def journal(
+        self,
+        *masters: bytes,
+        cluster: str = "cluster",
+        application: str = "",
+        shard: int = 1,
+        partitions: int = 2,
+        adopt_plain: bool = False,
+    ) -> Journal:
+        place = Place(cluster, application or self.topics.state, self.topics.state, shard)
+        journal = Journal(
+            ShardLog(self.cluster, place.application, place.shard, self.topics),
+            place,
+            self.topics,
+            partitions=partitions,
+            masters=masters,
+            adopt_plain=adopt_plain,
+            entropy=os.urandom,
+            epoch=time.time,
+        )
+        self.journals.append(journal)
+        return journal
+
+    async def opened(self, *masters: bytes, **where) -> tuple[Journal, Restored]:
+        journal = self.journal(*masters, **where)
+        return journal, await journal.open()
+
+    async def read(self, topic: str, isolation: str = "read_committed", partition: int = 1) -> list:
+        await asyncio.sleep(0.1)  # a commit returns before its markers are written
+        consumer = AIOKafkaConsumer(
+            bootstrap_servers=self.servers, isolation_level=isolation, auto_offset_reset="earliest"
+        )
+        await consumer.start()
+        try:
+            place = TopicPartition(topic, partition)
+            consumer.assign([place])
+            end = (await consumer.end_offsets([place]))[place]
+            await consumer.seek_to_beginning(place)
+            found = []
+            while await consumer.position(place) < end:
+                found += (await consumer.getmany(place, timeout_ms=100)).get(place, [])
+            return found
+        finally:
+            await consumer.stop()
+
+    async def events(self, isolation: str = "read_committed") -> list[int]:
+        return [decode(record.value)[0].sequence for record in await self.read(self.topics.alerts, isolation)]
+
+    async def live(self, partition: int = 1) -> dict[bytes, bytes]:
+        """Return the state as a takeover reads it."""
+        records = await self.read(self.topics.state, partition=partition)
+        latest = {record.key: record.value for record in records}
+        return {key: value for key, value in latest.items() if value is not None}
+
+    async def write(self, topic: str, *records: tuple[bytes, bytes | None], partition: int = 1) -> None:
+        producer = AIOKafkaProducer(bootstrap_servers=self.servers, acks="all")
+        await producer.start()
+        for key, value in records:
+            await producer.send_and_wait(topic, value, key=key, partition=partition)
+        await producer.stop()
