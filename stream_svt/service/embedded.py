@@ -191,7 +191,7 @@ class EmbeddedKafka:
         self._directory = Path(tempfile.mkdtemp(prefix="stream-svt-kafka-"))
         atexit.register(self.stop)
         try:
-            self._ports = _free_ports()
+            self._ports = self._choose_ports()
             self._configure()
             self._format(java, jars)
             self._launch(java, jars)
@@ -232,10 +232,16 @@ class EmbeddedKafka:
 
     def _require_started(self) -> Path:
         if self._directory is None:
-            raise EmbeddedKafkaError(
-                "this embedded Kafka is not running: enter its context or call start() first"
-            )
+            raise EmbeddedKafkaError(_NOT_RUNNING)
         return self._directory
+
+    def _choose_ports(self) -> tuple[int, int, int]:
+        """Return the ports of the first listener, the controller, and the one that asks for a password."""
+        return free_ports()
+
+    def _quorum(self) -> list[str]:
+        """Return what formatting is told of cluster and controllers: a new cluster of this node alone."""
+        return ["--standalone", "-t", new_cluster_id()]
 
     def _configure(self) -> None:
         directory = self._require_started()
@@ -291,9 +297,8 @@ class EmbeddedKafka:
     def _format(self, java: Path, jars: str) -> None:
         directory = self._require_started()
         properties = str(directory / "server.properties")
-        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A")
         command = self._command(
-            java, jars, "kafka.tools.StorageTool", "format", "--standalone", "-t", cluster, "-c", properties
+            java, jars, "kafka.tools.StorageTool", "format", *self._quorum(), "-c", properties
         )
         try:
             done = subprocess.run(
@@ -357,6 +362,11 @@ class EmbeddedKafka:
             self._watchdog = None
 
 
+def new_cluster_id() -> str:
+    """Return a random cluster id in Kafka's own form."""
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A")
+
+
 def cache_directory() -> Path:
     """Where Kafka's jars are kept between runs: below ``$XDG_CACHE_HOME``, by default ``~/.cache``."""
     return (
@@ -412,7 +422,7 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in unwanted}
 
 
-def _free_ports() -> tuple[int, int, int]:
+def free_ports() -> tuple[int, int, int]:
     """Choose three free ports below those that the kernel lends to outgoing connections.
 
     From there, a client that keeps trying to reach a broker in restart would in time connect to itself.

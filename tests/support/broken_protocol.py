@@ -5,6 +5,7 @@ Each mistake is a subclass or wrapper that fits both the modelled log and a real
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,6 +17,8 @@ from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.snapshot import DatasetRecord, pack_secrets
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Transaction
+from stream_svt.service.kafka import BrokerUnavailable
+from stream_svt.service.shard_log import ShardLog
 
 
 class _LogOf:
@@ -72,6 +75,18 @@ class ChargesAfterPublishing(_Remembers):
     writer = _PublishesFirst
 
 
+class LosesPublications(Journal):
+    """Loses every third transaction that only publishes, before it begins; correct otherwise."""
+
+    _tries = itertools.count(1)
+
+    async def flush(self) -> int:
+        """Publish, or fail."""
+        if self.pending and next(LosesPublications._tries) % 3 == 0:
+            raise BrokerUnavailable("the publishing transaction was lost on purpose")
+        return await super().flush()
+
+
 class ForgetsOutbox(Journal):
     """Ignores at a takeover what was charged and not yet published."""
 
@@ -79,6 +94,20 @@ class ForgetsOutbox(Journal):
         restored = super()._restore(raw)
         self._outbox = []
         return restored
+
+
+class ForgetsLostPublications(ForgetsOutbox, LosesPublications):
+    """Ignores the outbox, and often has one to ignore."""
+
+
+class NamesEachOwner(ShardLog):
+    """Writes under a name of its own, so that nobody is ever fenced."""
+
+    _owners = itertools.count(1)
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._transactional_id += f"-{next(NamesEachOwner._owners)}"
 
 
 class RedrawsNoise(Engine):

@@ -52,6 +52,18 @@ class Service:
         text = self.fetch("/api/v1/status")
         return None if text is None else json.loads(text)
 
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self.process.poll() is None
+
+    def shards(self) -> dict[int, dict[str, Any]]:
+        """Return the status of the shards that are open here, by number."""
+        status = self.status() or {"shards": []}
+        return {
+            shard["shard"]: shard for shard in status["shards"] if shard["state"] in {"running", "replaying"}
+        }
+
     async def ready(self, seconds: float = 40.0) -> None:
         """Wait until every assigned shard is open."""
         await self.until(lambda: (status := self.status()) is not None and bool(status["ready"]), seconds)
@@ -63,6 +75,10 @@ class Service:
             assert self.process.poll() is None, f"the service ended:\n{self.log}"
             assert time.monotonic() < end, f"the condition was not met in time:\n{self.log}"
             await asyncio.sleep(0.1)
+
+    def said(self, text: str) -> int:
+        """Return how often the process printed a text."""
+        return self._log.read_text().count(text)
 
     @property
     def log(self) -> str:

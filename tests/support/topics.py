@@ -33,7 +33,11 @@ class Topics:
 
 
 async def create_topics(
-    bootstrap_servers: str, partitions: Mapping[str, int], configs: Mapping[str, str] | None = None
+    bootstrap_servers: str,
+    partitions: Mapping[str, int],
+    configs: Mapping[str, str] | None = None,
+    *,
+    replicas: int = 1,
 ) -> None:
     """Create topics by exact name, each with its number of partitions; an existing one is an error."""
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap_servers)
@@ -41,7 +45,12 @@ async def create_topics(
     try:
         response = await admin.create_topics(
             [
-                NewTopic(name, num_partitions=count, replication_factor=1, topic_configs=dict(configs or {}))
+                NewTopic(
+                    name,
+                    num_partitions=count,
+                    replication_factor=replicas,
+                    topic_configs=dict(configs or {}),
+                )
                 for name, count in partitions.items()
             ]
         )

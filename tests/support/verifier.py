@@ -1,7 +1,7 @@
 """Re-reads what a run left on the brokers and says what breaks the rules; shares no code with the journal.
 
 It knows the record formats of the state topic and of the alerts, and the broker's log segments with their commit
-markers. State must be plain (no sealing key).
+markers. State must be plain (no sealing key), and its topic must keep every version of a record.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from tests.support.log_reader import LogRecord, committed, endings, read_ended
+from tests.support.log_reader import LogRecord, committed, endings, read_ended, read_partition
 
 _FRAME = 1 + 1 + 8 + 16
 """Bytes before the content of a plain state record: version, kind, sequence, check."""
@@ -30,10 +30,31 @@ class Findings:
     events: list[dict[str, Any]] = field(default_factory=list)
     spent: dict[str, int] = field(default_factory=dict)
     aborted: int = 0
+    queries: int = 0
     threshold_noises: dict[tuple[str, str, int], set[bytes]] = field(default_factory=dict)
 
 
-async def verify(data_dir: Path, application: str, partitions: int) -> Findings:
+@dataclass(frozen=True)
+class Certain:
+    """Queries whose outcome no noise decides, for one monitor that mutes nothing.
+
+    Attributes
+    ----------
+    topic
+        The JSON queries.
+    high, low
+        From ``high`` on a query has exactly one alert, up to ``low`` it has none.
+    """
+
+    topic: str
+    monitor: str
+    high: int
+    low: int
+
+
+async def verify(
+    data_dir: Path, application: str, partitions: int, certain: Certain | None = None
+) -> Findings:
     """Check every partition; the service must have stopped."""
     found = Findings()
     for partition in range(partitions):
@@ -41,6 +62,8 @@ async def verify(data_dir: Path, application: str, partitions: int) -> Findings:
         state = await read_ended(data_dir, f"{application}.state", partition)
         found.aborted += sum(record.marker == "abort" for record in (*alerts, *state))
         _check_partition(found, partition, alerts, state)
+        if certain is not None:
+            _check_queries(found, partition, certain, read_partition(data_dir, certain.topic, partition))
     return found
 
 
@@ -85,7 +108,7 @@ def _check_books(found: Findings, events: list[dict[str, Any]], state: list[LogR
         totals[data["dataset"]] += round(account["charge"] * NANO)
         if totals[data["dataset"]] != round(account["spent"] * NANO):
             found.violations.append(f"{event['id']}: charges so far do not add up to what is spent")
-        if account["spent"] + account["reserved"] > account["limit"] + 1e-12:
+        if round((account["spent"] + account["reserved"] - account["limit"]) * NANO) > 0:
             found.violations.append(f"{event['id']}: the limit is passed")
         if "gap" in data:
             found.alerts.append(data)
@@ -94,14 +117,66 @@ def _check_books(found: Findings, events: list[dict[str, Any]], state: list[LogR
             if data["top"] != tops[run]:
                 found.violations.append(f"{event['id']}: tops of the run are not numbered densely")
     found.spent.update(totals)
+    _check_ledgers(found, totals, state)
+    _check_outcomes(found, state)
+
+
+def _check_ledgers(found: Findings, totals: dict[str, int], state: list[LogRecord]) -> None:
+    """Compare the ledgers in the state with what was released, and every run's secrets with themselves."""
+    stored: dict[str, int] = {}
     for record in committed(state):
         if record.key is None or not record.key.startswith(b"d/") or not record.value:
             continue
-        _, name, _, _, _, _, slots = msgspec.msgpack.decode(record.value[_FRAME:])
+        _, name, _, _, ledger, _, slots = msgspec.msgpack.decode(record.value[_FRAME:])
+        stored[name] = msgspec.msgpack.decode(ledger)[3]
         for monitor, slot in slots.items():
             run, secrets = slot[3], slot[5]
             if any(secrets):  # zero once the run is closed
-                found.threshold_noises.setdefault((name, monitor, run), set()).add(secrets)
+                noises = found.threshold_noises.setdefault((name, monitor, run), set())
+                if noises and secrets not in noises:
+                    found.violations.append(f"the noise of run {run} of {name}/{monitor} changed")
+                noises.add(secrets)
+    for name, spent in stored.items():
+        if spent != totals.get(name, 0):
+            found.violations.append(
+                f"{name}: the ledger says {spent}, the charges released {totals.get(name, 0)}"
+            )
+
+
+def _check_outcomes(found: Findings, state: list[LogRecord]) -> None:
+    """A top that was computed again, after a transaction that failed, is the same top."""
+    outcomes: dict[tuple[str, str, int, int], Any] = {}
+    for record in state:
+        if record.marker is not None or not (record.key or b"").startswith(b"ob/"):
+            continue
+        for event in _outbox(record):
+            data = event["data"]
+            if "gap" in data:
+                top = (data["dataset"], data["monitor"], data["run"], data["top"])
+                # The books may have moved between: another monitor of the dataset was faster this time.
+                outcome = {**data, "account": None}
+                if outcomes.setdefault(top, outcome) != outcome:
+                    found.violations.append(f"top {top} was computed twice, with different outcomes")
+
+
+def _check_queries(found: Findings, partition: int, certain: Certain, queries: list[LogRecord]) -> None:
+    """Every query that must have an alert has one, none twice, and no other comes from nowhere."""
+    alerts = Counter(
+        alert["position"]["offset"]
+        for alert in found.alerts
+        if alert["position"]["partition"] == partition and alert["monitor"] == certain.monitor
+    )
+    for query in queries:
+        if query.marker is not None:
+            continue
+        value, count = json.loads(query.value or b"{}")["value"], alerts.pop(query.offset, 0)
+        found.queries += 1
+        if count > 1 or (value >= certain.high and not count) or (value <= certain.low and count):
+            found.violations.append(
+                f"query {query.offset} of partition {partition}, value {value}, has {count} alerts"
+            )
+    for offset in alerts:
+        found.violations.append(f"partition {partition}: an alert for query {offset}, which is not there")
 
 
 def _charged_at(state: list[LogRecord]) -> dict[str, int]:
@@ -114,8 +189,12 @@ def _charged_at(state: list[LogRecord]) -> dict[str, int]:
         marker = marker_of[record.offset]
         if marker is None or marker.marker != "commit":
             continue
-        (events,) = msgspec.msgpack.decode((record.value or b"")[_FRAME:])
-        for _, _, encoded in events:
-            event_id = json.loads(encoded)["id"]
+        for event in _outbox(record):
+            event_id = event["id"]
             when[event_id] = min(when.get(event_id, marker.timestamp), marker.timestamp)
     return when
+
+
+def _outbox(record: LogRecord) -> list[dict[str, Any]]:
+    (events,) = msgspec.msgpack.decode((record.value or b"")[_FRAME:])
+    return [json.loads(encoded) for _, _, encoded in events]

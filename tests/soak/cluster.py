@@ -1,0 +1,141 @@
+"""Three brokers that lose one under load and get it back, and full disks: ``tests/run soak cluster [--count N]``."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import signal
+import sys
+from pathlib import Path
+
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import KafkaError
+
+from tests.soak import report
+from tests.soak.stage import BROKER, PARTITIONS, Outcome, Stage
+from tests.support.cluster import REPLICAS, Member, ThreeBrokers
+
+SHORT, FULL = 1, 5
+ROOM = 20_000
+"""Bytes that a full disk still takes."""
+
+
+async def losses(
+    brokers: ThreeBrokers, application: str, directory: Path, count: int, seed: int, *, full_disks: bool
+) -> Outcome:
+    """Lose a broker so many times, every third time in order; at the end, let two disks be full at once."""
+    stage = Stage(
+        brokers.bootstrap_servers,
+        [member.data_dir for member in brokers.members],
+        application,
+        directory,
+        replicas=REPLICAS,
+        rate=200,
+        seed=seed,
+    )
+    chance = stage.chance
+    async with stage.on():
+        stage.feed()
+        stage.start()
+        stage.start()
+        await stage.owned()
+        for number in range(count):
+            await asyncio.sleep(1 + chance.random())
+            leader = await _leader(brokers, f"{application}.state", chance.randrange(PARTITIONS))
+            leader.process.send_signal(signal.SIGTERM if number % 3 == 2 else signal.SIGKILL)
+            await asyncio.to_thread(leader.process.wait)
+            stage.outcome.count += 1
+            await _processing(stage)
+            await asyncio.to_thread(leader.restart)
+            await _replicated(brokers, application)
+            await _processing(stage)
+        if full_disks:
+            await _fill(brokers, stage)
+        await _replicated(brokers, application)
+    stage.outcome.notes.append(
+        f"{stage.said('event=shard_retry')} tenures ended because no broker answered in time"
+    )
+    return stage.outcome
+
+
+async def _fill(brokers: ThreeBrokers, stage: Stage) -> None:
+    """Let the state no longer fit on two of the disks: the brokers halt, and the service must say so and wait."""
+    full = brokers.members[:2]
+    for member in full:
+        sizes = [path.stat().st_size for path in member.data_dir.glob(f"{stage.application}.state-*/*.log")]
+        room = max(sizes) + ROOM
+        resource.prlimit(member.process.pid, resource.RLIMIT_FSIZE, (room, room))
+    for member in full:
+        async with asyncio.timeout(60):
+            await asyncio.to_thread(member.process.wait)
+
+    async def parked() -> bool:
+        found = await asyncio.gather(*(asyncio.to_thread(worker.status) for worker in stage.workers))
+        return all(status is not None and not status["ready"] for status in found)
+
+    await stage.until(parked, "no worker calls itself ready")
+    failed = f"Error while appending records to {stage.application}.state"
+    assert any(failed in member.log_file.read_text() for member in full), (
+        "no broker failed at the state topic"
+    )
+    await asyncio.gather(*(asyncio.to_thread(member.restart) for member in full))
+    await _replicated(brokers, stage.application)
+    await _processing(stage)
+    stage.outcome.notes.append("two of three disks were full at once; the service waited and went on")
+
+
+async def _leader(brokers: ThreeBrokers, topic: str, partition: int) -> Member:
+    """Return the broker that leads a partition."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=brokers.bootstrap_servers)
+    await admin.start()
+    try:
+        (found,) = await admin.describe_topics([topic])
+    finally:
+        await admin.close()
+    (leader,) = [place["leader"] for place in found["partitions"] if place["partition"] == partition]
+    return brokers.members[leader - 1]
+
+
+async def _replicated(brokers: ThreeBrokers, application: str) -> None:
+    """Wait until every replica of every partition is in sync."""
+    async with asyncio.timeout(90):
+        while True:
+            admin = AIOKafkaAdminClient(bootstrap_servers=brokers.bootstrap_servers)
+            try:
+                await admin.start()
+                topics = await admin.describe_topics()
+                places = [place for topic in topics for place in topic["partitions"]]
+                if all(len(place["isr"]) == REPLICAS for place in places):
+                    return
+            except KafkaError:
+                pass
+            finally:
+                await admin.close()
+            await asyncio.sleep(0.5)
+
+
+async def _processing(stage: Stage) -> None:
+    """Wait until the service has committed what is in the topic now."""
+    await stage.owned()
+    ends = await stage.ends()
+
+    async def done() -> bool:
+        owners = await stage.owners()
+        for number, end in ends.items():
+            owner = owners.get(number)
+            shards = {} if owner is None else await asyncio.to_thread(owner.shards)
+            if number not in shards or shards[number]["offsets"].get(stage.queries, 0) < end:
+                return False
+        return True
+
+    await stage.until(done, "a commit of what was sent")
+
+
+async def play(directory: Path, count: int, seed: int) -> Outcome:
+    """Lose brokers of a cluster of its own, then let two disks be full."""
+    async with ThreeBrokers(BROKER).running() as brokers:
+        return await losses(brokers, "soak-cluster", directory, count, seed, full_disks=True)
+
+
+if __name__ == "__main__":
+    sys.exit(report.run("cluster", __doc__ or "", play, short=SHORT, full=FULL))

@@ -1,0 +1,301 @@
+"""What the soaks on real brokers share: topics, a stream of queries, workers that come and go, a judge at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+import signal
+import subprocess
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.errors import KafkaError
+
+from stream_svt.service.audit import audit_topic
+from stream_svt.service.kafka import Cluster
+from tests.support.process import Service, free_port
+from tests.support.topics import create_topics
+from tests.support.verifier import Certain, Findings, verify
+
+SPEC = """
+application: {application}
+kafka: {{bootstrap_servers: "{servers}", session_timeout: {session}s, heartbeat_interval: 300ms}}
+topics: {{partitions: {partitions}}}
+web: {{port: {port}}}
+commit: {{interval: 200ms}}
+datasets:
+  - names: [{datasets}]
+    limit: {{epsilon: 100000}}
+    unit: one basket
+monitors:
+  - name: plain
+    topic: {application}.counts
+    epsilon: 2
+    cutoff: 15
+    sensitivity: 1
+    monotonic: true
+    bounds: [0, 100000]
+    threshold: 5000
+    expected_queries: 10000
+    mute: none
+  - name: adaptive
+    topic: {application}.counts
+    mechanism: adaptive
+    epsilon: 2
+    cutoff: 10
+    sensitivity: 1
+    monotonic: true
+    bounds: [0, 100000]
+    threshold: 5000
+    expected_queries: 10000
+    mute: run
+"""
+DATASETS = ("north", "south", "east", "west", "centre")
+PARTITIONS = 2
+SESSION = 2.0
+HIGH, LOW = 50_000, 100
+BURSTS = 40
+"""Times a second at which queries are sent."""
+BROKER = {
+    "group.min.session.timeout.ms": "500",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
+}
+"""What a soak's own broker needs: sessions of a second or two, and short waits for what the dead left open."""
+
+
+@dataclass
+class Outcome:
+    """What a soak showed; ``notes`` say what it went through."""
+
+    count: int
+    violations: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    found: Findings = field(default_factory=Findings)
+
+
+class Stage:
+    """One application on running brokers.
+
+    Parameters
+    ----------
+    servers
+        The brokers, as the judge and the stream of queries reach them.
+    data_dirs
+        Where each broker keeps its log segments.
+    through
+        The brokers as the workers reach them, where that differs.
+    rate
+        Queries a second.
+    """
+
+    def __init__(
+        self,
+        servers: str,
+        data_dirs: Sequence[Path],
+        application: str,
+        directory: Path,
+        *,
+        through: str = "",
+        replicas: int = 1,
+        rate: int = 600,
+        seed: int = 0,
+    ) -> None:
+        self.application = application
+        self.queries = f"{application}.counts"
+        self.chance = random.Random(seed)
+        self.workers: list[Service] = []
+        self.past: list[Service] = []
+        self.outcome = Outcome(0)
+        self._servers, self._through = servers, through or servers
+        self._data_dirs = data_dirs
+        self._directory = directory
+        self._replicas = replicas
+        self._rate = rate
+        self._feed: asyncio.Task[None] | None = None
+
+    @contextlib.asynccontextmanager
+    async def on(self) -> AsyncIterator[Stage]:
+        """Create the topics; at the end let the workers finish, judge, and leave no process behind."""
+        clock = {"message.timestamp.type": "LogAppendTime"}
+        names = [f"{self.application}.{name}" for name in ("counts", "alerts", "rejects", "control")]
+        await create_topics(self._servers, dict.fromkeys(names, PARTITIONS), clock, replicas=self._replicas)
+        # The judge wants to see every version of a record.
+        kept = clock | {"cleanup.policy": "compact", "min.compaction.lag.ms": str(7 * 24 * 3600 * 1000)}
+        await create_topics(
+            self._servers, {f"{self.application}.state": PARTITIONS}, kept, replicas=self._replicas
+        )
+        try:
+            try:
+                yield self
+                await self._settle()
+            except (AssertionError, TimeoutError, subprocess.TimeoutExpired) as error:
+                self.violation(f"it got stuck: {error}")
+            await self._judge()
+        finally:
+            await self._end_feed()
+            for worker in self.workers:
+                await worker.end(signal.SIGKILL)
+
+    def violation(self, text: str) -> None:
+        """Note what must not be."""
+        self.outcome.violations.append(text)
+
+    # The stream
+
+    def feed(self) -> None:
+        """Begin to send queries, without end: most far below the threshold, some far above, some near it."""
+        self._feed = asyncio.create_task(self._send())
+
+    async def _send(self) -> None:
+        chance = random.Random(self.chance.random())
+        number = 0
+        async with AIOKafkaProducer(
+            bootstrap_servers=self._servers, acks="all", enable_idempotence=True
+        ) as producer:
+            while True:
+                futures = []
+                for _ in range(max(1, self._rate // BURSTS)):
+                    number += 1
+                    query = {
+                        "id": f"q{number}",
+                        "value": _value(chance),
+                        "series": f"s{chance.randrange(50)}",
+                    }
+                    key = chance.choice(DATASETS).encode()
+                    futures.append(await producer.send(self.queries, json.dumps(query).encode(), key=key))
+                await asyncio.sleep(1 / BURSTS)
+                # A broker that is away costs the stream some of its queries; what counts is what the log holds.
+                await asyncio.gather(*futures, return_exceptions=True)
+
+    async def _end_feed(self) -> None:
+        if self._feed is not None:
+            self._feed.cancel()
+            with contextlib.suppress(asyncio.CancelledError, KafkaError):
+                await self._feed
+            self._feed = None
+
+    # Workers
+
+    def start(self) -> Service:
+        """Start a worker; returns at once."""
+        port = free_port()
+        config = self._directory / f"worker-{port}.yaml"
+        config.write_text(
+            SPEC.format(
+                application=self.application,
+                servers=self._through,
+                partitions=PARTITIONS,
+                port=port,
+                session=f"{SESSION:g}",
+                datasets=", ".join(DATASETS),
+            )
+        )
+        worker = Service(config, port, self._directory / f"worker-{len(self.past)}-{port}.log")
+        self.workers.append(worker)
+        self.past.append(worker)
+        return worker
+
+    async def kill(self, worker: Service) -> None:
+        """Kill a worker with SIGKILL."""
+        self.workers.remove(worker)
+        await worker.end(signal.SIGKILL)
+
+    async def leave(self, worker: Service) -> None:
+        """Let a worker end in order."""
+        self.workers.remove(worker)
+        code = await worker.end()
+        if code:
+            self.violation(f"a worker that was asked to stop ended with {code}:\n{worker.log}")
+
+    async def owners(self, among: Sequence[Service] | None = None) -> dict[int, Service]:
+        """Return who has which shard open; a shard that two claim is left out."""
+        workers = self.workers if among is None else among
+        found = await asyncio.gather(*(asyncio.to_thread(worker.shards) for worker in workers))
+        claims = [
+            (number, worker) for worker, shards in zip(workers, found, strict=True) for number in shards
+        ]
+        numbers = [number for number, _ in claims]
+        return {number: worker for number, worker in claims if numbers.count(number) == 1}
+
+    async def owned(self, among: Sequence[Service] | None = None, seconds: float = 90.0) -> None:
+        """Wait until each shard is open at exactly one of these workers, and each has joined."""
+        workers = self.workers if among is None else among
+
+        async def done() -> bool:
+            if len(await self.owners(workers)) < PARTITIONS:
+                return False
+            found = await asyncio.gather(*(asyncio.to_thread(worker.status) for worker in workers))
+            return all(status is not None and status["ready"] for status in found)
+
+        await self.until(done, "every shard is open at one worker", seconds)
+
+    async def until(self, condition: Callable[[], object], wanted: str, seconds: float = 90.0) -> None:
+        """Wait for an asynchronous condition; a worker that ends by itself is a violation."""
+        async with asyncio.timeout(seconds):
+            while not await condition():  # type: ignore[misc]
+                for worker in [worker for worker in self.workers if not worker.alive]:
+                    self.workers.remove(worker)
+                    code = worker.process.returncode
+                    self.violation(f"a worker ended with {code} while {wanted} was awaited:\n{worker.log}")
+                    self.start()
+                await asyncio.sleep(0.1)
+
+    # The end
+
+    async def ends(self) -> dict[int, int]:
+        """Return the end of each query partition."""
+        async with AIOKafkaConsumer(bootstrap_servers=self._servers) as consumer:
+            places = [TopicPartition(self.queries, number) for number in range(PARTITIONS)]
+            return {place.partition: end for place, end in (await consumer.end_offsets(places)).items()}
+
+    async def _settle(self) -> None:
+        """Let the workers process what was sent, and end them in order."""
+        await self._end_feed()
+        ends = await self.ends()
+
+        async def done() -> bool:
+            found = await asyncio.gather(*(asyncio.to_thread(worker.shards) for worker in self.workers))
+            offsets = {
+                number: shard["offsets"].get(self.queries, 0)
+                for shards in found
+                for number, shard in shards.items()
+                if shard["state"] == "running"
+            }
+            return offsets == ends
+
+        await self.until(done, "the end of the stream")
+        for worker in list(self.workers):
+            await self.leave(worker)
+
+    async def _judge(self) -> None:
+        certain = Certain(self.queries, "plain", HIGH, LOW)
+        for data_dir in self._data_dirs:
+            found = await verify(data_dir, self.application, PARTITIONS, certain)
+            self.outcome.found = found
+            self.outcome.violations += [
+                text for text in found.violations if text not in self.outcome.violations
+            ]
+        topic = f"{self.application}.alerts"
+        audit = await audit_topic(Cluster({"bootstrap_servers": self._servers}), topic)
+        self.outcome.violations += [f"audit: {finding}" for finding in audit.findings]
+        found = self.outcome.found
+        self.outcome.notes.append(
+            f"{found.queries} queries, {len(found.alerts)} alerts in {len(found.events)} events, "
+            f"{len(found.threshold_noises)} runs, {found.aborted} aborted transactions on a partition"
+        )
+
+    def said(self, text: str) -> int:
+        """Return how often the workers printed a text."""
+        return sum(worker.said(text) for worker in self.past)
+
+
+def _value(chance: random.Random) -> int:
+    share = chance.random()
+    if share < 0.03:
+        return HIGH
+    # Near enough to the corrected threshold for the noise to decide.
+    return chance.randrange(4900, 5700) if share < 0.08 else chance.randrange(LOW)

@@ -1,0 +1,191 @@
+"""A proxy between clients and one broker that lets chosen requests or their replies get lost, or come late.
+
+Of Kafka's protocol it knows the frames' lengths and the first fields: what a request wants (its API key) and the
+number (correlation id) that its reply repeats.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import struct
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+
+from stream_svt.service.embedded import EmbeddedKafka, free_ports
+
+
+class Api(IntEnum):
+    """What a request wants."""
+
+    PRODUCE = 0
+    END_TXN = 26
+
+
+class Fault(StrEnum):
+    """What happens to a request."""
+
+    REQUEST_LOST = "request lost"
+    REPLY_LOST = "reply lost"
+    NO_REPLY = "no reply"
+    REPLY_LATE = "reply late"
+    REQUEST_LATE = "request late"
+
+
+@dataclass(frozen=True)
+class Strike:
+    """One fault, waiting for the next request of its kind."""
+
+    api: Api
+    fault: Fault
+    seconds: float = 0.0
+    done: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __str__(self) -> str:
+        late = f" by {self.seconds:.1f} s" if self.fault in {Fault.REPLY_LATE, Fault.REQUEST_LATE} else ""
+        return f"{self.api.name}: {self.fault}{late}"
+
+
+class ProxiedKafka(EmbeddedKafka):
+    """An embedded broker with one more listener that names the proxy's port as its own address."""
+
+    def __init__(self, overrides: dict[str, str] | None = None) -> None:
+        client, controller, behind = free_ports()
+        self.front_port = free_ports()[0]
+        self.behind_port = behind
+        self._own_ports = (client, controller, behind)
+        listeners = {
+            "PLAINTEXT": client,
+            "CONTROLLER": controller,
+            "PROXIED": behind,
+        }
+        super().__init__(
+            overrides={
+                "listeners": ",".join(f"{name}://127.0.0.1:{port}" for name, port in listeners.items()),
+                "advertised.listeners": (
+                    f"PLAINTEXT://127.0.0.1:{client},PROXIED://127.0.0.1:{self.front_port}"
+                ),
+                "listener.security.protocol.map": ",".join(f"{name}:PLAINTEXT" for name in listeners),
+                **(overrides or {}),
+            }
+        )
+
+    def _choose_ports(self) -> tuple[int, int, int]:
+        return self._own_ports
+
+
+class Proxy:
+    """Passes frames on between the clients and a port, and carries out what is armed."""
+
+    def __init__(self, port: int, behind: int) -> None:
+        self.address = f"127.0.0.1:{port}"
+        self._port, self._behind = port, behind
+        self._armed: list[Strike] = []
+        self._links: set[asyncio.Task[None]] = set()
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[Proxy]:
+        """Listen."""
+        server = await asyncio.start_server(self._accept, "127.0.0.1", self._port)
+        try:
+            yield self
+        finally:
+            server.close()
+            for link in list(self._links):
+                link.cancel()
+            await asyncio.gather(*self._links, return_exceptions=True)
+
+    def arm(self, strike: Strike) -> None:
+        """Let a fault strike the next request of its kind."""
+        self._armed.append(strike)
+
+    def strike(self, api: int) -> Strike | None:
+        """Return the fault that strikes a request, and disarm it."""
+        for strike in self._armed:
+            if strike.api == api:
+                self._armed.remove(strike)
+                return strike
+        return None
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._links.add(task)
+        try:
+            broker = await asyncio.open_connection("127.0.0.1", self._behind)
+            await _Link(self, (reader, writer), broker).carry()
+        except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            writer.close()
+        finally:
+            self._links.discard(task)
+
+
+Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class _Link:
+    """One client's connection and the proxy's own to the broker."""
+
+    def __init__(self, proxy: Proxy, client: Ends, broker: Ends) -> None:
+        self._proxy = proxy
+        self._client, self._broker = client, broker
+        self._struck: dict[int, Strike] = {}
+        self._silent = False
+
+    async def carry(self) -> None:
+        replies = asyncio.ensure_future(self._replies())
+        try:
+            # Not ended by the client's going: a request that is late still reaches the broker.
+            await self._requests()
+        finally:
+            replies.cancel()
+            await asyncio.gather(replies, return_exceptions=True)
+            self._client[1].close()
+            self._broker[1].close()
+
+    async def _requests(self) -> None:
+        reader, writer = self._client[0], self._broker[1]
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            while True:
+                frame = await _frame(reader)
+                api, _, number = struct.unpack_from(">hhi", frame, 4)
+                strike = self._proxy.strike(api)
+                if strike is not None:
+                    if strike.fault is Fault.REQUEST_LOST:
+                        strike.done.set()
+                        return
+                    self._struck[number] = strike
+                    if strike.fault is Fault.REQUEST_LATE:
+                        await asyncio.sleep(strike.seconds)
+                writer.write(frame)
+                await writer.drain()
+                if strike is not None and strike.fault is Fault.REQUEST_LATE:
+                    await strike.done.wait()
+
+    async def _replies(self) -> None:
+        reader, writer = self._broker[0], self._client[1]
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            while True:
+                frame = await _frame(reader)
+                (number,) = struct.unpack_from(">i", frame, 4)
+                strike = self._struck.pop(number, None)
+                if strike is not None:
+                    if strike.fault is Fault.REPLY_LATE:
+                        await asyncio.sleep(strike.seconds)
+                    strike.done.set()
+                    if strike.fault is Fault.REPLY_LOST:
+                        writer.close()
+                    self._silent |= strike.fault is Fault.NO_REPLY
+                # What the client does not take, or is not to get, is read all the same: the broker goes on.
+                if not self._silent and not writer.is_closing():
+                    writer.write(frame)
+                    await writer.drain()
+        writer.close()
+        for strike in self._struck.values():
+            strike.done.set()
+
+
+async def _frame(reader: asyncio.StreamReader) -> bytes:
+    length = await reader.readexactly(4)
+    return length + await reader.readexactly(int.from_bytes(length, "big"))
