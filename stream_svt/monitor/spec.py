@@ -61,7 +61,7 @@ __all__ = [
     "reload_kind",
 ]
 
-SERVICE_KEYS = ("kafka", "topics", "sealing", "web", "commit")
+SERVICE_KEYS = ("kafka", "topics", "sealing", "control", "web", "commit")
 """Keys of the same file that only the service reads."""
 
 

@@ -16,6 +16,7 @@ import yaml
 
 from stream_svt.cli import app, main
 from stream_svt.errors import StreamSvtError, UnreadableState
+from tests.support.keys import ed25519_pair
 
 COMMANDS = [[name] for name in app.commands] + [
     ["control", name] for name in app.commands["control"].commands
@@ -180,6 +181,28 @@ def test_control_needs_datasets_or_all(stream_svt, config, arguments):
     ended = stream_svt("control", "pause", "-c", config, *arguments)
     assert ended.code == 2
     assert "--all" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        (None, "requires signed commands: name your key"),
+        ("nowhere.pem", "cannot be read: No such file"),
+        ("alice.pub", "must hold an Ed25519 private key"),
+        ("mallory.pem", "may not give commands here; section control knows ed25519 "),
+        ("binary", "is not text"),
+    ],
+)
+def test_a_command_no_shard_would_hear_is_not_sent(stream_svt, config, key, words):
+    directory = config.parent
+    (directory / "alice.pub").write_text(ed25519_pair()[1])
+    (directory / "mallory.pem").write_text(ed25519_pair()[0])
+    (directory / "binary").write_bytes(b"\xff\xfe")
+    config.write_text(config.read_text() + "control: {public_key_files: [alice.pub]}\n")
+    more = () if key is None else ("--signing-key", directory / key)
+    for command in (("pause", "today"), ("accept-loss",), ("mark-exhausted", "--all-shards", "--yes")):
+        ended = stream_svt("control", command[0], "-c", config, *command[1:], *more)
+        assert (ended.code, words in ended.err) == (2, True), ended
 
 
 def test_control_knows_what_is_declared(stream_svt, config):

@@ -14,6 +14,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from stream_svt.errors import ConfigError
 from stream_svt.service.config import SaslMechanism, SecurityProtocol, load_config, parse_config
+from stream_svt.service.signatures import shared_key, signing_key
+from tests.support.keys import ed25519_pair
 
 SPEC = """\
 application: shop
@@ -132,6 +134,14 @@ def test_a_configuration_that_is_not_there_is_a_problem_of_configuration(tmp_pat
         ("topics: {start_at: begin}", "topics.start_at", "expected earliest or latest"),
         ("sealing: {key: x}", "sealing.key", "did you mean 'key_file'?"),
         ("sealing: {previous_key_files: [k]}", "sealing.key_file", "is required with previous_key_files"),
+        (
+            "sealing: {previous_key_commands: [[k]]}",
+            "sealing.key_file",
+            "required with previous_key_commands",
+        ),
+        ("sealing: {adopt_plain: true}", "sealing.adopt_plain", "means nothing without"),
+        ("sealing: {key_file: a, key_command: [b]}", "sealing.key_command", "is an alternative to key_file"),
+        ("sealing: {key_command: []}", "sealing.key_command", "at least 1"),
         ("web: {port: 70000}", "web.port", "at most 65535"),
         ("web: {port: http}", "web.port", "whole number"),
         ("commit: {interval: 2h}", "commit.interval", "between 10ms and 1m"),
@@ -204,17 +214,141 @@ def test_a_key_that_everybody_can_read_is_noted(tmp_path):
     assert "chmod 600" in note.message
 
 
+# --- keys from a command
+
+
+def test_a_key_is_what_a_command_prints(tmp_path):
+    write(tmp_path / "old", KEY.hex())
+    text = "sealing: {key_command: [printf, '%s', " + "ff" * 32 + "], previous_key_commands: [[cat, old]]}"
+    config = parse_config(SPEC + text, directory=tmp_path)
+    assert (config.master_key, config.previous_keys) == (b"\xff" * 32, (KEY,))
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("[echo, short]", "what 'echo' prints must hold 32 bytes"),
+        ("['false']", "program 'false' ended with exit code 1"),
+        ("[no-such-program-here]", "cannot be started: No such file"),
+        (r"[printf, '\377']", "prints no text"),
+        ("[cat]", "what 'cat' prints must hold 32 bytes"),  # nothing comes on its standard input
+    ],
+)
+def test_a_key_command_that_gives_no_key_is_refused_without_what_it_said(tmp_path, command, message):
+    ((_, field, words),) = problems(f"sealing: {{key_command: {command}}}", tmp_path)
+    assert field == "sealing.key_command"
+    assert message in words
+
+
+def test_a_key_command_that_hangs_is_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr("stream_svt.service.config.KEY_COMMAND_SECONDS", 0.2)
+    ((_, _, words),) = problems("sealing: {key_command: [sleep, '60']}", tmp_path)
+    assert "did not end within 0.2 s" in words
+
+
+def test_a_key_command_is_no_shell_line(tmp_path):
+    ((_, field, _),) = problems("sealing: {key_command: echo $KEY}", tmp_path)
+    assert field == "sealing.key_command"
+    ((_, _, words),) = problems("sealing: {key_command: [echo, $HOME]}", tmp_path)
+    assert "must hold 32 bytes" in words
+
+
+# --- sealing a state that is plain
+
+
+def test_leave_to_adopt_a_plain_state_is_noted_until_it_is_removed(tmp_path):
+    write(tmp_path / "key", KEY.hex())
+    config = parse_config(SPEC + "sealing: {key_file: key, adopt_plain: true}", directory=tmp_path)
+    (note,) = config.notes
+    assert note.field == "sealing.adopt_plain"
+    assert "remove this once" in note.message
+
+
+def test_leave_to_adopt_a_plain_state_is_given_in_the_file_only(tmp_path):
+    write(tmp_path / "key", KEY.hex())
+    environ = {"STREAM_SVT_SEALING_ADOPT_PLAIN": "true"}
+    ((_, field, words),) = problems("sealing: {key_file: key}", tmp_path, environ)
+    assert field == "STREAM_SVT_SEALING_ADOPT_PLAIN"
+    assert "in the file only" in words
+
+
+# --- who may give commands
+
+
+def test_commands_need_no_signature_unless_a_key_is_named(tmp_path):
+    assert not parse_config(SPEC).control.required
+    assert not parse_config(SPEC + "control: {signatures: off}").control.required
+    private, public = ed25519_pair()
+    write(tmp_path / "alice.pub", public, mode=0o644)
+    write(tmp_path / "shared", KEY.hex())
+    for more in ("", "signatures: required, "):
+        text = f"control: {{{more}public_key_files: [alice.pub], hmac_key_files: [shared]}}"
+        config = parse_config(SPEC + text, directory=tmp_path)
+        assert config.control.required
+        assert [key.name for key in config.command_keys] == [
+            signing_key(private).name,
+            shared_key(KEY)[1].name,
+        ]
+        assert config.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "words"),
+    [
+        ("signatures: required", "signatures", "needs public_key_files or hmac_key_files"),
+        ("signatures: off, hmac_key_files: [key]", "signatures", "is off although keys are named"),
+        ("signatures: yes", "signatures", "required"),
+        ("hmac_key_files: [nowhere]", "hmac_key_files[0]", "cannot read 'nowhere'"),
+        ("hmac_key_files: [alice.pub]", "hmac_key_files[0]", "must hold 32 bytes"),
+        (
+            "hmac_key_files: [key]",
+            "hmac_key_files[0]",
+            "holds a sealing key: commands need a key of their own",
+        ),
+        ("public_key_files: [alice.pem]", "public_key_files[0]", "holds a private key"),
+        ("public_key_files: [alice.pub, alice.pub]", "public_key_files[1]", "the same key as another"),
+        ("public_key_file: alice.pub", "public_key_file", "did you mean 'public_key_files'?"),
+    ],
+)
+def test_a_control_section_that_would_not_do_what_it_says_is_refused(tmp_path, text, field, words):
+    private, public = ed25519_pair()
+    write(tmp_path / "alice.pem", private)
+    write(tmp_path / "alice.pub", public)
+    write(tmp_path / "key", KEY.hex())
+    sealing = "" if "signatures" in text else "sealing: {key_file: key}\n"
+    ((_, where, message),) = problems(f"{sealing}control: {{{text}}}", tmp_path)
+    assert where == f"control.{field}"
+    assert words in message
+    assert KEY.hex()[:16] not in message
+
+
+def test_who_may_give_commands_is_said_in_the_file_only():
+    ((_, field, words),) = problems("", environ={"STREAM_SVT_CONTROL_SIGNATURES": "off"})
+    assert field == "STREAM_SVT_CONTROL_SIGNATURES"
+    assert "in the file only" in words
+
+
+def test_a_public_key_that_everybody_can_write_is_noted(tmp_path):
+    write(tmp_path / "alice.pub", ed25519_pair()[1], mode=0o666)
+    config = parse_config(SPEC + "control: {public_key_files: [alice.pub]}", directory=tmp_path)
+    assert "can be written by everybody" in config.notes[0].message
+
+
 def test_secrets_never_show_in_the_text_of_a_configuration(tmp_path):
     write(tmp_path / "key", KEY.hex())
     write(tmp_path / "password", "hunter2")
+    write(tmp_path / "shared", bytes(range(1, 33)).hex())
     text = (
         "sealing: {key_file: key}\n"
+        "control: {hmac_key_files: [shared]}\n"
         "kafka: {security_protocol: SASL_PLAINTEXT, sasl_mechanism: PLAIN, username: me,"
         " password_file: password}"
     )
     shown = repr(parse_config(SPEC + text, directory=tmp_path))
     assert "hunter2" not in shown
-    assert repr(KEY) not in shown
+    for secret in (KEY, bytes(range(1, 33))):
+        assert repr(secret) not in shown
+        assert secret.hex() not in shown
 
 
 # --- what clients are given

@@ -1,0 +1,183 @@
+"""Signed commands on a real broker: heard once, whoever owns the shard; copies and unsigned ones never."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from aiokafka import AIOKafkaProducer
+
+from stream_svt.errors import BrokerError
+from stream_svt.monitor.commands import Action
+from stream_svt.monitor.released import EventType
+from stream_svt.service import control
+from stream_svt.service.config import Config, parse_config
+from stream_svt.service.control import Reply, for_datasets, send
+from stream_svt.service.signatures import SigningKey, signing_key
+from stream_svt.service.wire import home
+from stream_svt.service.worker import cluster_of
+from tests.support.command_line import CommandLine
+from tests.support.keys import ed25519_pair
+from tests.support.worker import Scene, until
+
+pytestmark = pytest.mark.kafka
+SECRET = bytes(range(32)).hex()
+KEYS = "control: {public_key_files: [alice.pub], hmac_key_files: [shared]}\n"
+
+
+class Guarded:
+    """An application that hears signed commands only, and its operator."""
+
+    def __init__(self, scene: Scene, directory: Path) -> None:
+        private, public = ed25519_pair()
+        (directory / "alice.pem").write_text(private)
+        (directory / "alice.pub").write_text(public)
+        (directory / "shared").write_text(SECRET)
+        (directory / "shared").chmod(0o600)
+        self.scene = scene
+        self.directory = directory
+        self.alice = signing_key(private)
+        self.topic = f"{scene.application}.control"
+
+    def config(self) -> Config:
+        return parse_config(self.scene.text() + KEYS, directory=self.directory)
+
+    async def command(self, action: Action, dataset: str, key: SigningKey | None = None) -> Reply:
+        config = self.config()
+        (reply,) = await send(
+            cluster_of(config),
+            control=self.topic,
+            alerts=config.topics.alerts,
+            commands=for_datasets(config, action, [dataset]),
+            patience=10,
+            application=config.spec.application,
+            signing_key=key or self.alice,
+        )
+        return reply
+
+    async def records(self) -> list:
+        return await self.scene.read("control")
+
+    async def copy(self, record, partition: int | None = None) -> None:
+        """Append a record once more, as whoever may write to the topic can."""
+        await self.scene.producer.send_and_wait(
+            self.topic,
+            record.value,
+            key=record.key,
+            partition=record.partition if partition is None else partition,
+            headers=list(record.headers),
+        )
+
+    async def refused(self) -> Counter[str]:
+        found = [json.loads(record.value) for record in await self.scene.read("rejects")]
+        return Counter(reject["reason"] for reject in found if reject["topic"] == self.topic)
+
+    async def heard(self) -> list[str]:
+        events = await self.scene.events()
+        return [
+            data.detail["action"] for envelope, data in events if envelope.type == EventType.COMMAND_REPLY
+        ]
+
+
+@pytest.fixture
+async def guarded(broker, topics, tmp_path) -> AsyncIterator[Guarded]:
+    async with Scene(broker.bootstrap_servers, topics.name("shop")).on_stage() as scene:
+        yield Guarded(scene, tmp_path)
+
+
+async def test_a_signed_command_is_heard_once_and_its_copies_never_takeovers_included(
+    guarded: Guarded,
+) -> None:
+    scene = guarded.scene
+    worker = await scene.start(guarded.config())
+    reply = await guarded.command(Action.PAUSE, "a")
+    assert reply.accepted, reply
+    (record,) = await guarded.records()
+    await guarded.copy(record)
+    await guarded.copy(record, partition=1 - record.partition)
+    await scene.command("pause", "b", partition=home(b"b", 2))
+    await _settled(guarded, worker)
+    assert await guarded.refused() == {
+        "command-replayed": 1,
+        "command-bad-signature": 1,
+        "command-unsigned": 1,
+    }
+    said = worker.metrics.text().decode()
+    assert (
+        f'stream_svt_records_rejected_total{{reason="command-replayed",topic="{guarded.topic}"}} 1.0' in said
+    )
+    for again in (2, 3):
+        await scene.stop(worker)
+        await guarded.copy(record)  # read by an owner that has never seen the first one
+        worker = await scene.start(guarded.config())
+        await _settled(guarded, worker)
+        assert (await guarded.refused())["command-replayed"] == again
+    assert await guarded.heard() == ["pause"]
+    shared = signing_key(SECRET)
+    assert (await guarded.command(Action.RESUME, "a", shared)).accepted
+    assert await guarded.heard() == ["pause", "resume"]
+
+
+async def _settled(guarded: Guarded, worker) -> None:
+    """Wait until everything on the control topic has been heard or refused, durably."""
+    wanted = len(await guarded.records())
+    found = 0
+    while found < wanted:
+        await until(lambda: worker.ready)
+        found = sum((await guarded.refused()).values()) + len(await guarded.heard())
+
+
+class Crowd(AIOKafkaProducer):
+    """A producer that somebody else is always a little faster than, so many times."""
+
+    ahead = 0
+
+    async def send_and_wait(self, topic, value=None, **more):
+        if Crowd.ahead:
+            Crowd.ahead -= 1
+            await super().send_and_wait(topic, b"noise", partition=more["partition"])
+        return await super().send_and_wait(topic, value, **more)
+
+
+async def test_a_command_whose_place_was_taken_is_signed_again_and_heard_once(
+    guarded: Guarded, monkeypatch
+) -> None:
+    monkeypatch.setattr(control, "AIOKafkaProducer", Crowd)
+    Crowd.ahead = 2
+    worker = await guarded.scene.start(guarded.config())
+    assert (await guarded.command(Action.PAUSE, "a")).accepted
+    await _settled(guarded, worker)
+    assert await guarded.heard() == ["pause"]
+    assert await guarded.refused() == {"command-unsigned": 2, "command-replayed": 2}
+
+
+async def test_an_operator_is_told_that_others_write_faster(guarded: Guarded, monkeypatch) -> None:
+    monkeypatch.setattr(control, "AIOKafkaProducer", Crowd)
+    Crowd.ahead = 100
+    with pytest.raises(BrokerError, match="took the place of the signed command 5 times"):
+        await guarded.command(Action.PAUSE, "a")
+    Crowd.ahead = 0
+
+
+async def test_the_command_line_signs_and_refuses_before_it_sends_what_no_shard_would_hear(
+    guarded: Guarded, capfd
+) -> None:
+    await guarded.scene.start(guarded.config())
+    path = guarded.directory / "shop.yaml"
+    path.write_text(guarded.scene.text() + KEYS)
+    stranger = guarded.directory / "mallory.pem"
+    stranger.write_text(ed25519_pair()[0])
+
+    async def pause(*more: object):
+        return await asyncio.to_thread(CommandLine(capfd), "control", "pause", "-c", path, "a", *more)
+
+    assert (await pause()).code == 2
+    refused = await pause("--signing-key", stranger)
+    assert (refused.code, "may not give commands here" in refused.err) == (2, True)
+    assert await guarded.records() == []
+    paused = await pause("--signing-key", guarded.directory / "alice.pem")
+    assert (paused.code, "a: accepted" in paused.out) == (0, True), paused
