@@ -52,9 +52,9 @@ class Trial:
         await self.scene.send("a", *[HIGH] * 3)
         self.sent += 3
 
-    async def judge(self) -> Findings:
+    async def judge(self, high: int = HIGH, low: int = LOW) -> Findings:
         """Return what the logs show; the workers must have stopped."""
-        certain = Certain(self.scene.queries, "hot", HIGH, LOW)
+        certain = Certain(self.scene.queries, "hot", high, low)
         return await verify(self._broker.data_dir, self.scene.application, self.scene.partitions, certain)
 
 
@@ -96,8 +96,7 @@ async def two_at_once(trial: Trial) -> None:
             await asyncio.sleep(0.2)
         await scene.stop(scene.workers[0])
         (worker,) = scene.workers
-        with_patience = 60
-        await until(lambda: not worker.alive or _processed(trial, worker), with_patience)
+        await until(lambda: not worker.alive or _processed(trial, worker), 60)
         await scene.stop(worker)
 
 
@@ -116,6 +115,19 @@ async def test_the_protocol_as_it_is_passes(trial: Trial, play: Play) -> None:
     found = await trial.judge()
     assert found.violations == []
     assert len(found.alerts) == found.queries == trial.sent
+
+
+async def test_the_judge_misses_alerts_that_must_be_and_sees_those_that_must_not_be(trial: Trial) -> None:
+    async with trial.scene.on_stage() as scene:
+        worker = await scene.start()
+        await scene.send("a", HIGH, LOW)
+        await scene.settled(worker, 2)
+        await scene.stop(worker)
+    assert (await trial.judge()).violations == []
+    (missed,) = (await trial.judge(high=LOW, low=LOW - 1)).violations
+    assert "value 0, has 0 alerts" in missed
+    (seen,) = (await trial.judge(high=HIGH + 1, low=HIGH)).violations
+    assert "value 50000, has 1 alerts" in seen
 
 
 async def test_a_lost_publication_is_made_good_by_the_next_tenure(trial: Trial) -> None:
