@@ -1,0 +1,268 @@
+"""Drills: somebody puts an older, an empty or a foreign state in the place of a shard's own.
+
+Each time the books would say that less was spent than the published alerts show, or nothing at all. Each time the
+shard must refuse, change nothing, and say the way out; and the way out counts every budget of the shard as spent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+
+import pytest
+from aiokafka.admin import AIOKafkaAdminClient
+
+from stream_svt.errors import UnreadableState
+from stream_svt.monitor.commands import Action
+from stream_svt.protocol.tenure import State
+from stream_svt.service.config import parse_config
+from stream_svt.service.control import Reply, for_shards, send
+from stream_svt.service.embedded import EmbeddedKafka
+from stream_svt.service.signatures import SigningKey, signing_key
+from stream_svt.service.worker import Worker, cluster_of
+from tests.support.keys import ed25519_pair
+from tests.support.topics import create_topics
+from tests.support.worker import HIGH, Scene, until
+
+pytestmark = pytest.mark.kafka
+KEY = bytes(range(32))
+Backup = Mapping[tuple[int, bytes], bytes]
+COPY = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}
+
+
+class Drill:
+    """An application with one shard under a sealing key, its disasters and its operator."""
+
+    def __init__(self, scene: Scene, directory: Path) -> None:
+        self.scene = scene
+        self.directory = directory
+        self.more = ""
+        (directory / "key").write_text(KEY.hex())
+        (directory / "key").chmod(0o600)
+
+    def config(self, more: str = ""):
+        text = self.scene.text() + "sealing: {key_file: key}\n" + self.more
+        if more:
+            text = text.replace("topics: {", f"topics: {{{more}, ")
+        return parse_config(text, directory=self.directory)
+
+    async def day(self, tops: int) -> float:
+        """Let a worker spend a part of the budget; return how much of it is spent."""
+        worker = await self.scene.start(self.config())
+        before = len(await self.scene.alerts())
+        await self.scene.send("a", *[HIGH] * tops)
+        await self.all_read(worker)
+        (spent,) = [view["spent"] for view in worker.status()["datasets"]]
+        await self.scene.stop(worker)
+        assert len(await self.scene.alerts()) == before + tops
+        return spent
+
+    async def all_read(self, worker: Worker) -> None:
+        await self.scene.settled(worker, len(await self.scene.read("counts")))
+
+    # What goes wrong
+
+    async def backup(self) -> Backup:
+        records = await self.scene.read("state")
+        latest = {(record.partition, record.key): record.value for record in records}
+        return {place: value for place, value in latest.items() if value is not None}
+
+    async def restore(self, backup: Backup, topic: str = "") -> None:
+        """Write a copy of the state over whatever is there, as a restore or a mirror would."""
+        for (partition, key), value in backup.items():
+            await self.scene.producer.send(
+                topic or f"{self.scene.application}.state", value, key=key, partition=partition
+            )
+        await self.scene.producer.flush()
+
+    async def empty(self) -> None:
+        """Delete the state topic and make it anew."""
+        name = f"{self.scene.application}.state"
+        admin = AIOKafkaAdminClient(bootstrap_servers=self.scene.servers)
+        await admin.start()
+        await admin.delete_topics([name])
+        while name in await admin.list_topics():
+            await asyncio.sleep(0.05)
+        await admin.close()
+        await create_topics(self.scene.servers, {name: self.scene.partitions}, COPY)
+
+    # What must follow
+
+    async def refuses(self, words: str) -> Worker:
+        """A worker waits, loudly and not ready, and processes nothing; return it."""
+        published = await self.scene.alerts()
+        worker = await self.scene.start(self.config(), ready=False)
+        await until(lambda: any(s.state is State.ROLLED_BACK for s in worker.statuses()))
+        (status,) = worker.statuses()
+        assert words in status.reason
+        assert "mark-exhausted" in status.reason
+        assert not worker.ready
+        assert worker.alive
+        await self.scene.send("a", HIGH)
+        await asyncio.sleep(0.3)
+        assert await self.scene.alerts() == published
+        return worker
+
+    async def refuses_until_given_up(self, words: str) -> None:
+        """Nothing is processed until the budgets are given up, and nothing is paid afterwards."""
+        published = await self.scene.alerts()
+        worker = await self.refuses(words)
+        reply = await self.gives_up()
+        assert reply.accepted, reply
+        await until(lambda: worker.ready)
+        self.nothing_is_left(worker)
+        await self.scene.stop(worker)
+        # And it stays so, whoever comes next.
+        worker = await self.scene.start(self.config())
+        await self.scene.send("a", HIGH)
+        await self.all_read(worker)
+        self.nothing_is_left(worker)
+        await self.scene.stop(worker)
+        # What stood in the restored outbox may come once more, with the same content; nothing new comes.
+        assert {alert.query_id for alert in await self.scene.alerts()} == {one.query_id for one in published}
+
+    async def gives_up(self, key: SigningKey | None = None, patience: float = 10) -> Reply:
+        config = self.config()
+        (reply,) = await send(
+            cluster_of(config),
+            control=config.topics.control,
+            alerts=config.topics.alerts,
+            commands=for_shards(config, Action.MARK_EXHAUSTED, [0]),
+            patience=patience,
+            application=config.spec.application,
+            signing_key=key,
+        )
+        return reply
+
+    @staticmethod
+    def nothing_is_left(worker: Worker) -> None:
+        for view in worker.status()["datasets"]:
+            assert view["spent"] == view["limit"]
+            assert [monitor["state"] for monitor in view["monitors"]] == ["exhausted"]
+
+    async def cannot_be_read(self, words: str, more: str = "") -> None:
+        """The worker ends at once, having changed nothing."""
+        before, published = await self.backup(), await self.scene.alerts()
+        worker = await self.scene.start(self.config(more), ready=False)
+        await until(lambda: not worker.alive)
+        error = worker.failed.exception()
+        assert isinstance(error, UnreadableState)
+        assert words in str(error)
+        await self.scene.stop(worker)
+        assert await self.backup() == before
+        assert await self.scene.alerts() == published
+
+
+def stage(servers: str, application: str) -> Scene:
+    return Scene(servers, application, partitions=1, datasets="a", limit=10)
+
+
+@pytest.fixture
+async def drill(broker, topics, tmp_path) -> AsyncIterator[Drill]:
+    async with stage(broker.bootstrap_servers, topics.name("shop")).on_stage() as scene:
+        yield Drill(scene, tmp_path)
+
+
+async def test_a_day_old_state_is_refused_and_giving_up_exhausts_every_budget(drill: Drill) -> None:
+    spent = await drill.day(tops=2)
+    yesterday = await drill.backup()
+    assert await drill.day(tops=3) > spent
+    await drill.restore(yesterday)
+    await drill.refuses_until_given_up("ends with event")
+
+
+async def test_a_mirror_that_lags_behind_is_refused_as_the_past_it_is(drill: Drill) -> None:
+    """A copy job that is some transactions late: every record of it is genuine, and so is its digest."""
+    await drill.day(tops=1)
+    late = await drill.backup()
+    await drill.day(tops=1)
+    await drill.empty()
+    await drill.restore(late)
+    await drill.refuses("ends with event")
+
+
+async def test_an_emptied_state_topic_is_refused_and_giving_up_exhausts_every_budget(drill: Drill) -> None:
+    await drill.day(tops=2)
+    await drill.empty()
+    await drill.refuses_until_given_up("is empty")
+
+
+async def test_a_mirror_under_another_name_is_no_state_of_this_application(drill: Drill) -> None:
+    await drill.day(tops=1)
+    mirror = f"{drill.scene.application}.mirror"
+    await create_topics(drill.scene.servers, {mirror: 1}, COPY)
+    await drill.restore(await drill.backup(), mirror)
+    await drill.cannot_be_read("belongs to another place", f"state: {mirror}")
+
+
+async def test_only_a_signed_command_gives_budgets_up_where_signatures_are_required(drill: Drill) -> None:
+    """Also while the state cannot be trusted, and the command itself is not remembered in it."""
+    private, public = ed25519_pair()
+    (drill.directory / "alice.pub").write_text(public)
+    drill.more = "control: {public_key_files: [alice.pub]}\n"
+    await drill.day(tops=1)
+    await drill.empty()
+    worker = await drill.refuses("is empty")
+    assert (await drill.gives_up(patience=1.5)).accepted is None
+    assert [status.state for status in worker.statuses()] == [State.ROLLED_BACK]
+    assert (await drill.gives_up(signing_key(private))).accepted
+    await until(lambda: worker.ready)
+    drill.nothing_is_left(worker)
+
+
+async def test_the_state_of_a_foreign_cluster_is_refused_and_so_is_an_empty_one_beside_its_alerts(
+    drill: Drill,
+) -> None:
+    """A whole application mirrored to another cluster: the state is bound to where it was written."""
+    await drill.day(tops=2)
+    state, alerts = await drill.backup(), await drill.scene.read("alerts")
+    async with (
+        EmbeddedKafka(overrides={"group.min.session.timeout.ms": "500"}) as kafka,
+        stage(kafka.bootstrap_servers, drill.scene.application).on_stage() as scene,
+    ):
+        other = Drill(scene, drill.directory)
+        await other.restore(state)
+        for record in alerts:
+            await scene.producer.send_and_wait(
+                f"{scene.application}.alerts", record.value, key=record.key, partition=record.partition
+            )
+        await other.cannot_be_read("belongs to another place")
+        await other.empty()
+        await other.refuses_until_given_up("is empty")
+
+
+async def test_a_state_cut_off_anywhere_in_its_history_is_never_accepted_as_a_younger_one(
+    drill: Drill,
+) -> None:
+    """Every point in time of the state topic, not only those where a backup would be taken."""
+    await drill.day(tops=2)
+    records = await drill.scene.read("state")
+    genuine = await drill.backup()
+    moments: list[dict[tuple[int, bytes], bytes]] = []
+    live: dict[tuple[int, bytes], bytes] = {}
+    for _, group in itertools.groupby(records, key=lambda record: record.timestamp):
+        live |= {(record.partition, record.key): record.value for record in group}
+        moments.append(dict(live))
+    accepted = 0
+    for moment in moments[:: max(1, len(moments) // 6)]:
+        await drill.empty()
+        await drill.restore(moment)
+        worker = await drill.scene.start(drill.config(), ready=False)
+        await until(
+            lambda worker=worker: (
+                not worker.alive
+                or any(s.state in {State.ROLLED_BACK, State.RUNNING} for s in worker.statuses())
+            )
+        )
+        running = worker.alive and any(s.state is State.RUNNING for s in worker.statuses())
+        accepted += running
+        await drill.scene.stop(worker)
+        assert not running or _charged(moment) == _charged(genuine)
+    assert accepted < len(moments)
+
+
+def _charged(state: Backup) -> list[bytes]:
+    """Return the records of datasets: sealed, so equal ones are the same writes."""
+    return sorted(value for (_, key), value in state.items() if key.startswith(b"d/"))
