@@ -1,0 +1,124 @@
+"""An authority of a test's own, a broker's certificate from it, and a broker that speaks TLS only to others."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from stream_svt.service.embedded import EmbeddedKafka
+
+MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+
+
+@dataclass(frozen=True)
+class Authority:
+    """A certificate authority: its certificate as PEM, and what it signs."""
+
+    key: ec.EllipticCurvePrivateKey
+    certificate: x509.Certificate
+
+    @classmethod
+    def new(cls) -> Authority:
+        key = ec.generate_private_key(ec.SECP256R1())
+        name = _name("test authority")
+        usage = x509.KeyUsage(
+            digital_signature=True,
+            key_cert_sign=True,
+            crl_sign=True,
+            content_commitment=False,
+            key_encipherment=False,
+            data_encipherment=False,
+            key_agreement=False,
+            encipher_only=False,
+            decipher_only=False,
+        )
+        builder = (
+            _builder(name, name, key)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+            .add_extension(usage, critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        )
+        return cls(key, builder.sign(key, hashes.SHA256()))
+
+    @property
+    def pem(self) -> bytes:
+        return self.certificate.public_bytes(Encoding.PEM)
+
+    def broker_store(self) -> bytes:
+        """Return key and certificate of a broker on the loopback address, as Kafka reads them from one PEM file."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+        authority = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key())
+        certificate = (
+            _builder(_name("broker"), self.certificate.subject, key)
+            .add_extension(address, critical=False)
+            .add_extension(authority, critical=False)
+            .sign(self.key, hashes.SHA256())
+        )
+        private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        return private + certificate.public_bytes(Encoding.PEM) + self.pem
+
+
+def _name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, text)])
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey
+) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder(issuer, subject, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(days=1))
+    )
+
+
+class SecureKafka(EmbeddedKafka):
+    """A broker whose second listener is SASL_SSL, with PLAIN and both SCRAM mechanisms.
+
+    Parameters
+    ----------
+    authority
+        Signs the broker's certificate.
+    directory
+        Where the broker's key is written.
+    users
+        Names and passwords, the same for every mechanism.
+    """
+
+    def __init__(self, authority: Authority, directory: Path, users: dict[str, str], **settings: str) -> None:
+        store = directory / "broker.pem"
+        store.write_bytes(authority.broker_store())
+        login = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+        super().__init__(
+            users=users,
+            overrides={
+                "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL:SASL_SSL",
+                "sasl.enabled.mechanisms": ",".join(MECHANISMS),
+                "listener.name.sasl.scram-sha-256.sasl.jaas.config": login,
+                "listener.name.sasl.scram-sha-512.sasl.jaas.config": login,
+                "ssl.keystore.type": "PEM",
+                "ssl.keystore.location": str(store),
+            }
+            | settings,
+        )
+        self._scram = users
+
+    def _quorum(self) -> list[str]:
+        """Add the users' SCRAM credentials to what formatting is told."""
+        credentials = [
+            option
+            for name, password in self._scram.items()
+            for mechanism in MECHANISMS[1:]
+            for option in ("--add-scram", f"{mechanism}=[name={name},password={password}]")
+        ]
+        return [*super()._quorum(), *credentials]
