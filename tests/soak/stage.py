@@ -8,7 +8,7 @@ import json
 import random
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -132,8 +132,8 @@ class Stage:
             try:
                 yield self
                 await self._settle()
-            except (AssertionError, TimeoutError, subprocess.TimeoutExpired) as error:
-                self.violation(f"it got stuck: {error}")
+            except (AssertionError, TimeoutError, KafkaError, subprocess.TimeoutExpired) as error:
+                self.violation(f"it got stuck: {type(error).__name__}: {error}")
             await self._judge()
         finally:
             await self._end_feed()
@@ -233,10 +233,12 @@ class Stage:
 
         await self.until(done, "every shard is open at one worker", seconds)
 
-    async def until(self, condition: Callable[[], object], wanted: str, seconds: float = 90.0) -> None:
+    async def until(
+        self, condition: Callable[[], Awaitable[bool]], wanted: str, seconds: float = 90.0
+    ) -> None:
         """Wait for an asynchronous condition; a worker that ends by itself is a violation."""
         async with asyncio.timeout(seconds):
-            while not await condition():  # type: ignore[misc]
+            while not await condition():
                 for worker in [worker for worker in self.workers if not worker.alive]:
                     self.workers.remove(worker)
                     code = worker.process.returncode
