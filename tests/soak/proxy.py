@@ -54,8 +54,8 @@ async def faults(kafka: ProxiedKafka, application: str, directory: Path, count: 
                 struck.append(str(strike))
                 # What the client does about it comes later than the fault: a commit shows that it is over.
                 await _committed(stage)
-    retried = stage.said("event=shard_retry") + stage.said("event=fenced") + stage.said("event=shard_error")
-    stage.outcome.notes.append(f"{retried} tenures ended early; {', '.join(struck[:10])}")
+    retried, fenced = stage.said("event=shard_retry"), stage.said("event=fenced")
+    stage.outcome.notes += [f"{retried} tenures ended unanswered, {fenced} fenced", *struck]
     return stage.outcome
 
 

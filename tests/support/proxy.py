@@ -33,9 +33,13 @@ class Fault(StrEnum):
     REQUEST_LATE = "request late"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Strike:
-    """One fault, waiting for the next request of its kind."""
+    """One fault, waiting for the next request of its kind.
+
+    ``seconds`` is how late something comes, or for how long there is no reply, to repeated requests either.
+    ``done`` is set once the fault has struck and the connection goes on or is gone.
+    """
 
     api: Api
     fault: Fault
@@ -43,8 +47,14 @@ class Strike:
     done: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __str__(self) -> str:
-        late = f" by {self.seconds:.1f} s" if self.fault in {Fault.REPLY_LATE, Fault.REQUEST_LATE} else ""
-        return f"{self.api.name}: {self.fault}{late}"
+        match self.fault:
+            case Fault.REPLY_LATE | Fault.REQUEST_LATE:
+                detail = f" by {self.seconds:.1f} s"
+            case Fault.NO_REPLY:
+                detail = f" for {self.seconds:.1f} s"
+            case _:
+                detail = ""
+        return f"{self.api.name}: {self.fault}{detail}"
 
 
 class ProxiedKafka(EmbeddedKafka):
@@ -82,6 +92,7 @@ class Proxy:
         self.address = f"127.0.0.1:{port}"
         self._port, self._behind = port, behind
         self._armed: list[Strike] = []
+        self._ends: dict[Strike, float] = {}
         self._links: set[asyncio.Task[None]] = set()
 
     @contextlib.asynccontextmanager
@@ -101,11 +112,15 @@ class Proxy:
         self._armed.append(strike)
 
     def strike(self, api: int) -> Strike | None:
-        """Return the fault that strikes a request, and disarm it."""
-        for strike in self._armed:
-            if strike.api == api:
+        """Return the fault that strikes a request, and disarm it unless it lasts."""
+        for strike in [strike for strike in self._armed if strike.api == api]:
+            if strike.fault is not Fault.NO_REPLY:
                 self._armed.remove(strike)
                 return strike
+            now = asyncio.get_running_loop().time()
+            if now < self._ends.setdefault(strike, now + strike.seconds):
+                return strike
+            self._armed.remove(strike)
         return None
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -132,15 +147,18 @@ class _Link:
         self._client, self._broker = client, broker
         self._struck: dict[int, Strike] = {}
         self._silent = False
+        self._replying: asyncio.Task[None]
 
     async def carry(self) -> None:
-        replies = asyncio.ensure_future(self._replies())
+        self._replying = asyncio.create_task(self._replies())
         try:
             # Not ended by the client's going: a request that is late still reaches the broker.
             await self._requests()
         finally:
-            replies.cancel()
-            await asyncio.gather(replies, return_exceptions=True)
+            self._replying.cancel()
+            await asyncio.gather(self._replying, return_exceptions=True)
+            for strike in self._struck.values():
+                strike.done.set()
             self._client[1].close()
             self._broker[1].close()
 
@@ -161,7 +179,9 @@ class _Link:
                 writer.write(frame)
                 await writer.drain()
                 if strike is not None and strike.fault is Fault.REQUEST_LATE:
-                    await strike.done.wait()
+                    replied = asyncio.ensure_future(strike.done.wait())
+                    await asyncio.wait({replied, self._replying}, return_when=asyncio.FIRST_COMPLETED)
+                    replied.cancel()
 
     async def _replies(self) -> None:
         reader, writer = self._broker[0], self._client[1]
@@ -169,10 +189,11 @@ class _Link:
             while True:
                 frame = await _frame(reader)
                 (number,) = struct.unpack_from(">i", frame, 4)
-                strike = self._struck.pop(number, None)
+                strike = self._struck.get(number)
                 if strike is not None:
                     if strike.fault is Fault.REPLY_LATE:
                         await asyncio.sleep(strike.seconds)
+                    del self._struck[number]
                     strike.done.set()
                     if strike.fault is Fault.REPLY_LOST:
                         writer.close()
@@ -182,8 +203,6 @@ class _Link:
                     writer.write(frame)
                     await writer.drain()
         writer.close()
-        for strike in self._struck.values():
-            strike.done.set()
 
 
 async def _frame(reader: asyncio.StreamReader) -> bytes:
