@@ -90,5 +90,9 @@ class BrokerError(StreamSvtError):
     exit_code = 3
 
 
+class MigrationRefused(StreamSvtError):
+    """The partition count cannot be changed now; the message says what has to come first. Nothing was changed."""
+
+
 class CommandRefused(StreamSvtError):
     """A control command does not apply; the reason is sent back to who issued it."""

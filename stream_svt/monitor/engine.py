@@ -546,6 +546,29 @@ class Engine:
             EventType.LOSS_ACCEPTED, reason="command", detail={"topic": topic, "offset": offset}
         )
 
+    def move(self, homes: Mapping[str, int], partitions: int) -> int:
+        """Take leave of the datasets whose home is another shard from now on; return how many runs ended.
+
+        Their runs end and what waits is dropped, for both are tied to offsets of this shard's partitions: at
+        another one, a run could meet the identity of an old test again, and with it that test's noise.
+        """
+        ended = 0
+        for number, name in [(number, self.datasets[number].name) for number in sorted(self._books)]:
+            if homes[name] == self.shard:
+                continue
+            for runner in self.runners.values():
+                runner.forget_pending(number)
+                if self.slot(runner, number).state is State.RUNNING:
+                    self.end_run(runner, number, "moved")
+                    ended += 1
+            self._announcer.announce(
+                EventType.MOVED,
+                self.books(number),
+                reason="migrated",
+                detail={"shard": homes[name], "partitions": partitions},
+            )
+        return ended
+
     def mark_exhausted(self, sequence: int = 0) -> None:
         """Mark every dataset of the shard exhausted: the way out where the stored state cannot be trusted.
 

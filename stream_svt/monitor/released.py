@@ -35,6 +35,7 @@ class EventType(StrEnum):
     LOSS_ACCEPTED = "io.stream-svt.loss.accepted.v1"
     MARKED_EXHAUSTED = "io.stream-svt.budget.marked-exhausted.v1"
     COMMAND_REPLY = "io.stream-svt.command.reply.v1"
+    MOVED = "io.stream-svt.dataset.moved.v1"
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True):

@@ -51,6 +51,9 @@ class Meta(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     ----------
     sequence, chunks
         Number of the transaction, and of its outbox records.
+    partitions
+        Number of partitions of all topics. While a migration is under way, the number wanted, negative: then
+        nobody but the migration goes on.
     progress
         The engine's positions, clocks and counters; None before its first commit.
     control_next, control_ahead
@@ -177,6 +180,11 @@ class Journal:
         return len(self._outbox)
 
     @property
+    def waiting(self) -> list[tuple[int, bytes, bytes]]:
+        """Events that are charged and durable but not yet published: number, key and content, in order."""
+        return list(self._outbox)
+
+    @property
     def sequence(self) -> int:
         """Number of the last transaction."""
         return self._meta.sequence
@@ -232,6 +240,22 @@ class Journal:
             again = {key: records[key] for key in stale[start : start + REWRITE_RECORDS]}
             await self._transaction(Commit(records=dict(again), progress=self._meta.progress or b""))
         self._meta.sealed_only = self.key_id != NO_KEY
+        return self._restored(records)
+
+    async def look(self) -> Restored:
+        """Read and verify the books as they are, whoever holds them; writes nothing and takes nothing over.
+
+        Raises
+        ------
+        UnreadableState, BrokerError
+            As `open`.
+        """
+        self._broken = True
+        self._sealing = Sealing(self._place, self._masters, self._entropy)
+        records, _ = self._restore(await self._log.read_state())
+        return self._restored(records)
+
+    def _restored(self, records: dict[bytes, bytes]) -> Restored:
         meta = self._meta
         return Restored(
             records,
@@ -288,11 +312,7 @@ class Journal:
         meta = self._decode(META, opened, Meta)
         if meta.format != FORMAT or meta.sequence != opened.sequence:
             raise self._unreadable(f"record 'meta' has format {meta.format}, this version reads {FORMAT}")
-        if meta.partitions != self._partitions:
-            raise self._unreadable(
-                f"the application began with {meta.partitions} partitions and its topics now have "
-                f"{self._partitions}: a dataset would get a second ledger. Restore the partition count"
-            )
+        self._check_partitions(meta.partitions)
         records: dict[bytes, bytes] = {}
         stale: list[bytes] = []
         total = 0
@@ -328,6 +348,18 @@ class Journal:
             self._total = sum(self._macs.values())
         self._meta = meta
         return records, stale
+
+    def _check_partitions(self, count: int) -> None:
+        if count < 0:
+            raise self._unreadable(
+                f"a migration to {-count} partitions was begun and is not finished: run 'stream-svt migrate "
+                f"--partitions {-count}' again"
+            )
+        if count != self._partitions:
+            raise self._unreadable(
+                f"the application has {count} partitions and its topics now have {self._partitions}: a dataset "
+                "would get a second ledger. Restore the partition count, or change it with 'stream-svt migrate'"
+            )
 
     def _open(self, key: bytes, record: bytes, meta: Meta) -> Opened:
         found = self._sealing.open(key, record)
@@ -397,6 +429,21 @@ class Journal:
             raise MisuseError(f"the journal of shard {self._shard} must be opened before it is used")
         # Whatever ends this early, cancellation included, leaves memory and log apart.
         self._broken = True
+        sealed, meta, total, fresh = self._prepare(commit)
+        offset = await self._log.transact(
+            Transaction([(key, event) for _, key, event in self._outbox], commit.rejects, sealed, claim)
+        )
+        if offset is not None:
+            meta.alert_offset = offset
+        self.published = [number for number, _, _ in self._outbox]
+        self._meta, self._total, self._outbox = meta, total, fresh
+        self._broken = False
+        return len(self.published)
+
+    def _prepare(
+        self, commit: Commit
+    ) -> tuple[dict[bytes, bytes | None], Meta, int, list[tuple[int, bytes, bytes]]]:
+        """Return the next transaction's records, and what holds once they are durable: meta, sum, outbox."""
         sequence = self._meta.sequence + 1
         sealed, total = self._seal_records(commit, sequence)
         fresh = self._freeze(commit.events)
@@ -417,15 +464,7 @@ class Journal:
         )
         sealed |= chunks
         sealed[META] = self._sealed(META, sequence, meta)
-        offset = await self._log.transact(
-            Transaction([(key, event) for _, key, event in self._outbox], commit.rejects, sealed, claim)
-        )
-        if offset is not None:
-            meta.alert_offset = offset
-        self.published = [number for number, _, _ in self._outbox]
-        self._meta, self._total, self._outbox = meta, total, fresh
-        self._broken = False
-        return len(self.published)
+        return sealed, meta, total, fresh
 
     def _seal_records(self, commit: Commit, sequence: int) -> tuple[dict[bytes, bytes | None], int]:
         """Return the records as they are written and the new sum of the live records' hashes."""

@@ -1,0 +1,390 @@
+"""Changes the number of partitions of a stopped application, without a moment at which a budget counts twice.
+
+A dataset's home is a function of its name and the number of partitions, so most datasets move to another shard:
+
+1. Every shard is taken over and must have consumed its queries and commands to their ends.
+2. Every shard takes leave of the datasets that move and marks its books as *moving*, in one transaction: from here
+   on nobody opens them but the migration. What is charged is published.
+3. The topics get their new partitions, the books' topics first: the new shards have books of their own, marked as
+   moving, too, before there is anything that a worker could open them for.
+4. One transaction over all shards puts every dataset where it belongs and takes the marks away.
+
+Whatever is interrupted, the same migration begun again finds out how far it got and goes on from there: up to the end
+of the last step every ledger is where it was, after it where it belongs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from stream_svt.errors import MigrationRefused, MisuseError
+from stream_svt.monitor.engine import Commit, Engine
+from stream_svt.protocol.journal import Journal, Restored
+from stream_svt.protocol.ports import Workload
+
+Books = dict[str, tuple[float, float]]
+"""Spent and limit by dataset, as published: exact decimals."""
+
+
+class MovingJournal(Journal):
+    """The books of a shard that is being moved, or is about to be.
+
+    Parameters
+    ----------
+    partitions
+        Number of partitions before; for a shard that is new, ``-target``.
+    target
+        Number of partitions wanted.
+    """
+
+    def __init__(self, *args: Any, partitions: int, target: int, **options: Any) -> None:  # noqa: ANN401
+        super().__init__(*args, partitions=partitions, **options)
+        self._target = target
+
+    @property
+    def moving(self) -> bool:
+        """Whether the shard has taken leave of what moves, so that only a migration may open it."""
+        return self._meta.partitions == -self._target
+
+    @property
+    def moved(self) -> bool:
+        """Whether the shard is where it belongs."""
+        return self._meta.partitions == self._target
+
+    def _check_partitions(self, count: int) -> None:
+        if count not in (-self._target, self._target):
+            super()._check_partitions(count)
+
+    async def leave(self, commit: Commit) -> None:
+        """Commit what takes leave and mark the books as moving, in one transaction; then publish it."""
+        self._meta.partitions = -self._target
+        await self.commit(commit)
+        while self.pending:
+            await self.flush()
+
+    def arrive(self, commit: Commit) -> Mapping[bytes, bytes | None]:
+        """Return the records of the transaction that ends the migration; somebody else writes them."""
+        if self.pending or not self.moving:
+            raise MisuseError(f"shard {self._shard} is not ready to be moved")
+        self._meta.partitions = self._target
+        records, *_ = self._prepare(commit)
+        self._broken = True
+        return records
+
+
+class Ground(Protocol):
+    """What a migration stands on: all shards of one application, and the one producer that writes to all of them."""
+
+    async def claim(self) -> None:
+        """Begin as the application's only migration: an earlier one can commit nothing more, and has ended."""
+        ...
+
+    def journal(self, shard: int, partitions: int) -> MovingJournal:
+        """Return the books of a shard, not opened."""
+        ...
+
+    async def spans(self, shard: int, topics: Sequence[str]) -> Mapping[str, tuple[int, int]]:
+        """Return first and end offset of the shard's partition of each topic, as they are now."""
+        ...
+
+    async def unread(self, shard: int, topic: str, offset: int, done: Sequence[int] = ()) -> bool:
+        """Tell whether a partition holds a record from an offset on that is not among those done."""
+        ...
+
+    async def grow(self, *, inputs: bool) -> None:
+        """Give topics the partitions wanted, as far as they lack them: queries and commands, or what shards write."""
+        ...
+
+    async def write(self, records: Mapping[int, Mapping[bytes, bytes | None]]) -> None:
+        """Write state records by shard, all or nothing, and return when every reader sees them."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """What is to happen.
+
+    Attributes
+    ----------
+    before, after
+        What the shards run, over the present and the wanted number of partitions.
+    partitions, target
+        Those numbers.
+    homes
+        Shard of each declared dataset afterwards.
+    control
+        Name of the control topic.
+    start_at
+        "earliest" or "latest": where a topic is read from that was never read.
+    leave_unread
+        Whether queries that were not consumed yet are no reason to stop: those of datasets that move will be
+        refused where they are.
+    """
+
+    before: Workload
+    after: Workload
+    partitions: int
+    target: int
+    homes: Mapping[str, int]
+    control: str
+    start_at: str = "earliest"
+    leave_unread: bool = False
+
+
+@dataclass(slots=True)
+class Report:
+    """What happened, or with a dry run would happen.
+
+    Attributes
+    ----------
+    finished_before
+        Whether there was nothing left to do.
+    runs_closed
+        Open runs that ended; their unspent epsilon went back to the budgets.
+    moved
+        Datasets with books that have another home now.
+    books
+        Spent and limit by dataset: the same before and after.
+    """
+
+    finished_before: bool = False
+    runs_closed: int = 0
+    moved: list[str] = field(default_factory=list)
+    books: Books = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Shard:
+    """A shard, opened: its live records as of its last commit, and its engine."""
+
+    number: int
+    journal: MovingJournal
+    engine: Engine
+    restored: Restored
+    live: dict[bytes, bytes]
+    progress: bytes | None
+
+    @property
+    def datasets(self) -> list[str]:
+        """Names of the datasets with books."""
+        return [key[2:].decode() for key in self.live if key.startswith(b"d/")]
+
+
+async def migrate(ground: Ground, move: Move) -> Report:
+    """Carry a migration out, or the rest of one that was interrupted.
+
+    Raises
+    ------
+    MigrationRefused
+        A shard has not consumed everything; nothing was changed.
+    UnreadableState, StateRolledBack, ConfigError, BrokerError
+        As a takeover.
+    """
+    await ground.claim()
+    report = Report()
+    shards = [await _take_over(ground, move, number) for number in range(move.partitions)]
+    if all(shard.journal.moved for shard in shards):
+        report.finished_before = True
+        report.books = await _check(ground, move)
+        return report
+    for shard in shards:
+        await _require_drained(ground, move, shard)
+    for shard in shards:
+        report.moved += [name for name in shard.datasets if move.homes[name] != shard.number]
+        report.books |= _books(shard.engine)
+    for shard in shards:
+        if not shard.journal.moving:
+            report.runs_closed += await _leave(move, shard)
+    await ground.grow(inputs=False)
+    newcomers = [await _newcomer(ground, move, number) for number in range(move.partitions, move.target)]
+    await ground.grow(inputs=True)
+    await ground.write(await _arrivals(ground, move, shards, newcomers))
+    for shard in [*shards, *newcomers]:
+        await shard.journal.close()
+    after = await _check(ground, move)
+    if after != report.books:
+        raise MisuseError("the books after the migration are not those before it; please report it")
+    return report
+
+
+async def rehearse(ground: Ground, move: Move) -> Report:
+    """Tell what `migrate` would do; writes nothing and disturbs nobody.
+
+    Raises
+    ------
+    MigrationRefused, UnreadableState, ConfigError, BrokerError
+        As `migrate`.
+    """
+    report = Report()
+    shards = []
+    for number in range(move.partitions):
+        journal = ground.journal(number, move.partitions)
+        shards.append(_opened(move, number, journal, await journal.look()))
+    if all(shard.journal.moved for shard in shards):
+        report.finished_before = True
+        return report
+    for shard in shards:
+        await _require_drained(ground, move, shard)
+        report.moved += [name for name in shard.datasets if move.homes[name] != shard.number]
+        report.books |= _books(shard.engine)
+        if not shard.journal.moving:
+            report.runs_closed += shard.engine.move(move.homes, move.target)
+    return report
+
+
+def _books(engine: Engine) -> Books:
+    return {view.dataset: (view.spent, view.limit) for view in engine.views()}
+
+
+def _opened(move: Move, number: int, journal: MovingJournal, restored: Restored) -> _Shard:
+    workload = move.after if journal.moved else move.before
+    engine = workload.engine(number, restored.noise_key)
+    engine.load(restored.records, restored.progress)
+    return _Shard(number, journal, engine, restored, dict(restored.records), restored.progress)
+
+
+async def _take_over(ground: Ground, move: Move, number: int) -> _Shard:
+    journal = ground.journal(number, move.partitions)
+    return _opened(move, number, journal, await journal.open())
+
+
+async def _require_drained(ground: Ground, move: Move, shard: _Shard) -> None:
+    """Refuse unless nothing waits for the shard; journal where a topic is read from that was never read."""
+    engine, restored = shard.engine, shard.restored
+    topics = engine.topics()
+    spans = await ground.spans(shard.number, topics)
+    for topic in topics:
+        first, end = spans[topic]
+        offset = engine.next_offset(topic)
+        if offset is None:
+            offset = first if move.start_at == "earliest" else end
+            engine.begin(topic, offset)
+        if not first <= offset <= end:
+            raise _not_drained(shard.number, f"records of topic {topic!r} were lost before they were read")
+        if shard.journal.moving or move.leave_unread:
+            continue
+        if await ground.unread(shard.number, topic, offset):
+            raise _not_drained(shard.number, f"topic {topic!r} holds queries that were not read yet")
+    if restored.control_next is not None and not shard.journal.moving:
+        done = restored.control_ahead
+        if await ground.unread(shard.number, move.control, restored.control_next, done):
+            raise _not_drained(
+                shard.number, f"topic {move.control!r} holds commands that were not carried out"
+            )
+
+
+def _not_drained(shard: int, what: str) -> MigrationRefused:
+    return MigrationRefused(
+        f"shard {shard}: {what}. Nothing was changed. Stop the producers, let the service run until its lag is 0 and "
+        "every shard is 'running', stop it, and try again"
+    )
+
+
+async def _leave(move: Move, shard: _Shard) -> int:
+    """Take leave of what moves; return how many runs were closed."""
+    closed = shard.engine.move(move.homes, move.target)
+    commit = shard.engine.take_commit()
+    await shard.journal.leave(commit)
+    for key, content in commit.records.items():
+        if content is None:
+            shard.live.pop(key, None)
+        else:
+            shard.live[key] = content
+    shard.progress = commit.progress
+    return closed
+
+
+async def _arrivals(
+    ground: Ground, move: Move, shards: Sequence[_Shard], newcomers: Sequence[_Shard]
+) -> dict[int, Mapping[bytes, bytes | None]]:
+    """Return what the last transaction writes to each shard, after trying whether each can be loaded."""
+    arriving: list[dict[bytes, bytes]] = [{} for _ in range(move.target)]
+    leaving: list[dict[bytes, None]] = [{} for _ in range(move.target)]
+    clocks: dict[str, int] = {}
+    for shard in shards:
+        for key, content in shard.live.items():
+            kind, _, rest = key.partition(b"/")
+            if kind not in (b"d", b"p"):
+                continue
+            dataset = (rest if kind == b"d" else rest.rsplit(b"/", 2)[0]).decode()
+            if move.homes[dataset] == shard.number:
+                continue
+            leaving[shard.number][key] = None
+            if kind == b"d":
+                arriving[move.homes[dataset]][key] = content
+        for name, runner in shard.engine.runners.items():
+            clocks[name] = max(clocks.get(name, 0), runner.clock_ms)
+    records: dict[int, Mapping[bytes, bytes | None]] = {}
+    for shard in shards:
+        live = {key: content for key, content in shard.live.items() if key not in leaving[shard.number]}
+        _try(
+            move, shard.number, live | arriving[shard.number], shard.progress or b"", shard.restored.noise_key
+        )
+        changes: dict[bytes, bytes | None] = {**leaving[shard.number], **arriving[shard.number]}
+        records[shard.number] = shard.journal.arrive(Commit(records=changes, progress=shard.progress or b""))
+    for newcomer in newcomers:
+        number = newcomer.number
+        records[number] = await _settle(ground, move, newcomer, arriving[number], clocks)
+    return records
+
+
+async def _newcomer(ground: Ground, move: Move, number: int) -> _Shard:
+    """Open a new shard's books."""
+    journal = ground.journal(number, -move.target)
+    restored = await journal.open()
+    if not journal.moving:
+        raise MigrationRefused(
+            f"shard {number} has books of its own already: a worker ran with {move.target} partitions before the "
+            "migration. Its state cannot be told from a second ledger; empty that partition of the state topic, and of "
+            "the alert topic, then run the migration again"
+        )
+    return _Shard(number, journal, move.after.engine(number, restored.noise_key), restored, {}, None)
+
+
+async def _settle(
+    ground: Ground,
+    move: Move,
+    shard: _Shard,
+    arriving: Mapping[bytes, bytes],
+    clocks: Mapping[str, int],
+) -> Mapping[bytes, bytes | None]:
+    """Return what the last transaction writes to a new shard.
+
+    Its partitions are read from their beginning, for they are younger than the migration, or nobody has read them;
+    commands are heard from their end. Its clock is the latest of all: it never goes back for a dataset.
+    """
+    engine, number = shard.engine, shard.number
+    spans = await ground.spans(number, [*engine.topics(), move.control])
+    for topic in engine.topics():
+        engine.begin(topic, spans[topic][0])
+    for name, runner in engine.runners.items():
+        runner.clock_ms = clocks.get(name, 0)
+    shard.journal.set_control(spans[move.control][1], ())
+    commit = engine.take_commit()
+    live = {key: content for key, content in commit.records.items() if content is not None}
+    _try(move, number, live | dict(arriving), commit.progress, shard.restored.noise_key)
+    return shard.journal.arrive(Commit(records={**commit.records, **arriving}, progress=commit.progress))
+
+
+def _try(move: Move, number: int, live: Mapping[bytes, bytes], progress: bytes, noise_key: bytes) -> None:
+    """Load what a shard will find, while everything can still stay as it is."""
+    move.after.engine(number, noise_key).load(live, progress or None)
+
+
+async def _check(ground: Ground, move: Move) -> Books:
+    """Take every shard over as a worker would, its alerts held to its state, and return the books."""
+    books: Books = {}
+    for number in range(move.target):
+        journal = ground.journal(number, move.target)
+        restored = await journal.open()
+        await journal.close()
+        if not journal.moved:
+            raise MisuseError(
+                f"shard {number} is not where the migration should have put it; please report it"
+            )
+        engine = move.after.engine(number, restored.noise_key)
+        engine.load(restored.records, restored.progress)
+        books |= _books(engine)
+    return books

@@ -1,0 +1,393 @@
+"""A migration that is crashed at each of its effects, on the modelled log: either count holds, and no budget counts twice."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import pytest
+
+from stream_svt.errors import MigrationRefused, UnreadableState
+from stream_svt.monitor.released import EventType
+from stream_svt.monitor.spec import ApplicationSpec, load_spec
+from stream_svt.protocol.journal import Journal, Topics
+from stream_svt.protocol.migration import Move, MovingJournal, Report, migrate, rehearse
+from stream_svt.protocol.ports import Clock
+from stream_svt.protocol.sealing import Place
+from stream_svt.protocol.tenure import Pace, Status, Tenure
+from stream_svt.service.wire import home
+from stream_svt.service.workload import Workload
+from tests.simulation.log import Broker, Entry
+from tests.simulation.world import CONTROL, Effect, ModelLog, Silent
+
+NAMES = [f"d{number}" for number in range(8)]
+SPEC = load_spec(
+    f"application: app\ndatasets: [{{names: [{', '.join(NAMES)}], limit: 5, unit: one basket}}]\n"
+    "monitors:\n"
+    "  - {name: m0, topic: t, epsilon: 1, cutoff: 3, sensitivity: 1, monotonic: true, bounds: [0, 100000], threshold: 500, "
+    "expected_queries: 1000, mute: none}\n"
+    "  - {name: m1, topic: t, epsilon: 1, cutoff: 3, sensitivity: 1, monotonic: true, bounds: [0, 100000], threshold: 500, "
+    "expected_queries: 1000, mute: 1h, append: {retry: {attempts: 3, lifetime: 60, capacity: 4, every: 5}}}\n"
+)
+BEFORE, AFTER = 2, 5
+KEY = bytes(range(32))
+
+
+class ShardLog(ModelLog):
+    """A shard's part of a log with several shards: names carry the shard's number."""
+
+    def __init__(self, broker: Broker, shard: int) -> None:
+        super().__init__(_Part(broker, shard), f"app-{shard}")
+
+
+class _Part:
+    """A broker as one shard sees it."""
+
+    def __init__(self, broker: Broker, shard: int) -> None:
+        self._broker, self._shard = broker, shard
+
+    def _name(self, partition: str) -> str:
+        return f"{partition}-{self._shard}"
+
+    def fence(self, producer: str) -> int:
+        return self._broker.fence(producer)
+
+    def append(
+        self, producer: str, epoch: int, partition: str, key: bytes | None, value: bytes | None
+    ) -> int:
+        return self._broker.append(producer, epoch, self._name(partition), key, value)
+
+    def end(self, producer: str, epoch: int) -> None:
+        self._broker.end(producer, epoch)
+
+    def read(self, partition: str, start: int = 0, *, committed: bool = True) -> Any:
+        return self._broker.read(self._name(partition), start, committed=committed)
+
+    @property
+    def first(self) -> Mapping[str, int]:
+        return {}
+
+
+class Feed:
+    """Everything a shard can read now, and then the end."""
+
+    def __init__(self, broker: Broker, shard: int) -> None:
+        self._broker, self._shard = broker, shard
+        self._positions: dict[str, int] = {}
+        self._reading: set[str] = set()
+        self._rounds = 0
+
+    @property
+    def stopping(self) -> bool:
+        return self._rounds > 6
+
+    async def spans(self, topics: Sequence[str]) -> dict[str, tuple[int, int]]:
+        return {topic: self._broker.span(f"{topic}-{self._shard}") for topic in topics}
+
+    async def fetch(
+        self, topics: Any, patience: float, max_records: int | None = None
+    ) -> dict[str, list[Entry]]:
+        self._rounds += 1
+        found = {}
+        for topic in sorted(self._reading.intersection(topics)):
+            entries = list(self._broker.read(f"{topic}-{self._shard}", self._positions[topic]))
+            if entries:
+                found[topic] = entries
+                self._positions[topic] = entries[-1].offset + 1
+        return found
+
+    async def position(self, topic: str) -> int:
+        return self._positions[topic]
+
+    def seek(self, topic: str, offset: int) -> None:
+        self._positions[topic] = offset
+
+    def resume(self, topics: Any) -> None:
+        self._reading |= set(topics)
+
+    def pause(self, topics: Any) -> None:
+        self._reading -= set(topics)
+
+    def high_water(self, topic: str) -> int | None:
+        return None
+
+
+class Ground:
+    """See `stream_svt.protocol.migration.Ground`."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._epoch = 0
+
+    async def claim(self) -> None:
+        self._epoch = await Effect("claim", lambda: self._model.broker.fence("app-migrate"))
+
+    def journal(self, shard: int, partitions: int) -> MovingJournal:
+        return self._model.journal(shard, partitions, MovingJournal, target=AFTER)
+
+    async def spans(self, shard: int, topics: Sequence[str]) -> dict[str, tuple[int, int]]:
+        return {topic: self._model.broker.span(f"{topic}-{shard}") for topic in topics}
+
+    async def unread(self, shard: int, topic: str, offset: int, done: Sequence[int] = ()) -> bool:
+        left = self._model.broker.read(f"{topic}-{shard}", offset)
+        return any(entry.offset not in done for entry in left)
+
+    async def grow(self, *, inputs: bool) -> None:
+        if inputs:
+            await Effect("grow", lambda: setattr(self._model, "partitions", AFTER))
+
+    async def write(self, records: Mapping[int, Mapping[bytes, bytes | None]]) -> None:
+        broker, epoch = self._model.broker, self._epoch
+        for shard, changes in records.items():
+            for key, value in changes.items():
+                await Effect("append", _append(broker, epoch, f"state-{shard}", key, value))
+        await Effect("end", lambda: broker.end("app-migrate", epoch))
+        await self.claim()
+
+
+def _append(broker: Broker, epoch: int, partition: str, key: bytes, value: bytes | None) -> Callable[[], int]:
+    return lambda: broker.append("app-migrate", epoch, partition, key, value)
+
+
+@dataclass
+class Model:
+    """An application on the modelled log."""
+
+    spec: ApplicationSpec = SPEC
+    partitions: int = BEFORE
+    now: float = 1_000.0
+    broker: Broker = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.broker = Broker(now_ms=lambda: int(self.now * 1000))
+        self.entropy = random.Random(1)
+
+    def journal(self, shard: int, partitions: int, kind: type[Any] = Journal, **options: Any) -> Any:
+        return kind(
+            ShardLog(self.broker, shard),
+            Place("cluster", "app", "state", shard),
+            Topics("state", "alerts", "rejects"),
+            partitions=partitions,
+            masters=(KEY,),
+            entropy=self.entropy.randbytes,
+            epoch=lambda: self.now,
+            **options,
+        )
+
+    def send(self, count: int, seed: int) -> None:
+        """Send queries to the homes of their datasets; some are far above the threshold."""
+        chance = random.Random(seed)
+        for number in range(count):
+            name = chance.choice(NAMES)
+            value = chance.choice((0, 480, 520, 90_000))
+            body = {"id": f"q{seed}-{number}", "value": value, "series": f"i{chance.randrange(6)}"}
+            shard = home(name.encode(), self.partitions)
+            self.broker.write(f"t-{shard}", name.encode(), msgspec.json.encode(body))
+
+    def serve(self) -> list[Status]:
+        """Let every shard read what there is, as its worker would."""
+        found = []
+        for shard in range(self.partitions):
+            status = Status(shard)
+            tenure = Tenure(
+                Feed(self.broker, shard),
+                self.journal(shard, self.partitions),
+                Workload(self.spec, self.partitions),
+                shard=shard,
+                control=CONTROL,
+                pace=Pace(interval=0.1),
+                clock=Clock(now=self._tick, epoch=lambda: self.now, sleep=None),  # type: ignore[arg-type]
+                observer=Silent(),
+                status=status,
+            )
+            finish(tenure.open())
+            finish(tenure.run())
+            self.broker.mark(f"app-{shard}", everything=True)
+            found.append(status)
+        return found
+
+    def _tick(self) -> float:
+        self.now += 0.01
+        return self.now
+
+    def move(self, **changes: Any) -> Move:
+        homes = {name: home(name.encode(), AFTER) for name in NAMES}
+        before, after = Workload(self.spec, BEFORE), Workload(self.spec, AFTER)
+        return Move(before, after, BEFORE, AFTER, homes, CONTROL, **changes)
+
+    def migrate(self, *, crash: int | None = None, after: bool = False) -> Report | None:
+        """Migrate; crash at an effect, before or after it. None where it crashed."""
+        return finish(migrate(Ground(self), self.move()), crash=crash, after=after)
+
+    def events(self) -> dict[int, list[dict[str, Any]]]:
+        return {
+            shard: [msgspec.json.decode(entry.value) for entry in self.broker.read(f"alerts-{shard}")]
+            for shard in range(AFTER)
+        }
+
+    def books(self) -> dict[str, tuple[float, float]]:
+        """Return spent and limit by dataset, as the events tell them."""
+        found = {}
+        for events in self.events().values():
+            for event in events:
+                if account := event["data"]["account"]:
+                    name = event["data"]["dataset"]
+                    spent = max(found.get(name, (0.0, 0.0))[0], account["spent"])
+                    found[name] = (spent, account["limit"])
+        return found
+
+
+def finish(work: Any, *, crash: int | None = None, after: bool = False) -> Any:
+    """Run a coroutine, carrying its effects out; stop at an effect where that is wanted."""
+    outcome, count = None, 0
+    try:
+        while True:
+            effect = work.send(outcome)
+            count += 1
+            if count == crash:
+                if after:
+                    effect.act()
+                work.close()
+                return None
+            outcome = effect.act()
+    except StopIteration as ended:
+        return ended.value
+
+
+def _played() -> Model:
+    model = Model()
+    model.send(60, 1)
+    model.serve()
+    return model
+
+
+def _assert_in_order(model: Model) -> None:
+    """Events are numbered densely on every shard, ids are unique, and charges add up across the move."""
+    ids = set()
+    spent: dict[str, int] = {}
+    by_dataset: dict[str, list[tuple[int, dict[str, Any]]]] = {}
+    for events in model.events().values():
+        assert [event["sequence"] for event in events] == list(range(1, len(events) + 1))
+        for event in events:
+            assert event["id"] not in ids
+            ids.add(event["id"])
+            if event["data"]["account"]:
+                number = int(event["id"].rpartition("/")[2])
+                by_dataset.setdefault(event["data"]["dataset"], []).append((number, event["data"]))
+    for name, found in by_dataset.items():
+        found.sort(key=lambda item: item[0])
+        assert [number for number, _ in found] == list(range(1, len(found) + 1))
+        for _, data in found:
+            account = data["account"]
+            spent[name] = spent.get(name, 0) + round(account["charge"] * 1e9)
+            assert spent[name] == round(account["spent"] * 1e9)
+            assert account["spent"] + account["reserved"] <= account["limit"] + 1e-12
+
+
+def test_books_are_the_same_before_and_after_and_life_goes_on() -> None:
+    model = _played()
+    before = model.books()
+    report = model.migrate()
+    assert report is not None
+    assert {name: report.books[name] for name in before} == before
+    assert report.runs_closed > 3
+    assert len(report.moved) > 3
+    model.send(200, 2)
+    statuses = model.serve()
+    assert len(statuses) == AFTER
+    _assert_in_order(model)
+    kinds = [event["type"] for events in model.events().values() for event in events]
+    assert kinds.count(EventType.MOVED) == len(report.moved)
+    # Two of five shards are new: datasets that moved there have alerts, numbered on from what they were.
+    moved = {name for name in NAMES if home(name.encode(), AFTER) >= BEFORE}
+    found = [
+        event["data"]
+        for shard in range(BEFORE, AFTER)
+        for event in model.events()[shard]
+        if "gap" in event["data"]
+    ]
+    assert {data["dataset"] for data in found} <= moved
+    assert any(data["run"] > 1 for data in found)
+
+
+def test_a_dataset_that_stays_keeps_its_open_run() -> None:
+    model = _played()
+    model.migrate()
+    kept = {name for name in NAMES if home(name.encode(), AFTER) == home(name.encode(), BEFORE)}
+    closed = {
+        event["data"]["dataset"]
+        for events in model.events().values()
+        for event in events
+        if event["type"] == EventType.RUN_CLOSED
+    }
+    assert kept
+    assert not closed & kept
+    assert closed
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_a_migration_crashed_at_any_effect_is_finished_by_the_next(after: bool) -> None:
+    crashed = finished = 0
+    played = _played()
+    before = played.books()
+    for at in range(1, 10_000):
+        model = copy.deepcopy(played)
+        if model.migrate(crash=at, after=after) is not None:
+            break
+        crashed += 1
+        model.broker.mark("app-migrate")
+        for shard in range(AFTER):
+            model.broker.mark(f"app-{shard}")
+        if model.partitions == AFTER:
+            _assert_nobody_opens_what_is_moving(model)
+        report = model.migrate()
+        assert report is not None
+        finished += report.finished_before
+        assert {name: report.books[name] for name in before} == before, at
+        model.partitions = AFTER
+        if at % 8 == 0:
+            model.send(60, 3)
+            model.serve()
+            _assert_in_order(model)
+    assert crashed > 40
+    assert finished
+
+
+def _assert_nobody_opens_what_is_moving(model: Model) -> None:
+    """A worker that could start finds all shards moved or none open."""
+    model.broker.fence("app-migrate")
+    opened = 0
+    for shard in range(AFTER):
+        try:
+            finish(model.journal(shard, AFTER).open())
+            opened += 1
+        except UnreadableState as error:
+            assert "was begun and is not finished" in str(error)
+    assert opened in (0, AFTER)
+
+
+def test_unread_queries_stop_a_migration_unless_they_are_to_be_left() -> None:
+    model = _played()
+    model.send(3, 9)
+    with pytest.raises(MigrationRefused, match="were not read yet"):
+        model.migrate()
+    model.serve()
+    assert model.migrate() is not None
+
+
+def test_a_rehearsal_tells_the_same_and_changes_nothing() -> None:
+    model = _played()
+    lengths = {name: len(entries) for name, entries in model.broker.partitions.items()}
+    told = finish(rehearse(Ground(model), model.move()))
+    assert lengths == {name: len(entries) for name, entries in model.broker.partitions.items()}
+    report = model.migrate()
+    assert report is not None
+    assert (told.runs_closed, sorted(told.moved), told.books) == (
+        report.runs_closed,
+        sorted(report.moved),
+        report.books,
+    )

@@ -1,0 +1,304 @@
+"""Workers for an hour, one of them from beginning to end: ``tests/run soak hour [--minutes M]``.
+
+The one that stays is disturbed all the time: the others are killed and stopped, it reads its configuration again, the
+broker is restarted under it. Its memory and its open files must not grow.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import os
+import random
+import secrets
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+
+from stream_svt.service.audit import audit_topic
+from stream_svt.service.embedded import EmbeddedKafka
+from stream_svt.service.kafka import Cluster, tune
+from tests.soak.stage import BROKER, DATASETS, HIGH, LOW, PARTITIONS, Outcome, Stage
+from tests.support.process import Service, free_port
+
+SPEC = """
+application: {application}
+kafka: {{bootstrap_servers: "{servers}", session_timeout: 6s, heartbeat_interval: 500ms}}
+topics: {{partitions: {partitions}}}
+sealing: {{key_file: {key}}}
+web: {{port: {port}}}
+commit: {{interval: 500ms}}
+datasets:
+  - {{names: [{datasets}], limit: {{epsilon: 1000000}}, unit: one basket}}
+monitors:
+  - {{name: plain, cutoff: 15, mute: none, resample_every: 90s, {common}}}
+  - {{name: adaptive, mechanism: adaptive, cutoff: 10, mute: 20s, {common}}}
+  - {{name: patient, cutoff: 5, mute: run, append: {{retry: {{attempts: 3, lifetime: 5000, capacity: 100, every: 7}}}},
+     {common}}}
+"""
+COMMON = (
+    "topic: {application}.counts, epsilon: 2, sensitivity: 1, monotonic: true, bounds: [0, 100000], "
+    "threshold: 5000, expected_queries: 1000000"
+)
+RATE = 300
+"""Queries a second."""
+CYCLES = 12
+"""How often the others are replaced, the configuration is read again, and so on, in the whole time."""
+MEMORY_BOUND = 24 << 20
+FILES_BOUND = 4
+"""Growth, in bytes and files, from the maximum of an early part to that of the last part."""
+EARLY, LATE = (0.15, 0.4), (0.75, 1.0)
+"""Shares of the time that are compared; before the first one caches fill."""
+COMPACTED = {
+    "cleanup.policy": "compact",
+    "message.timestamp.type": "LogAppendTime",
+    "segment.ms": "10000",
+    "min.cleanable.dirty.ratio": "0.1",
+}
+"""The state topic is compacted all the time, as over weeks: a takeover must not take longer and longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What one process held at a moment: resident bytes and open files."""
+
+    at: float
+    memory: int
+    files: int
+
+
+def look(pid: int, at: float) -> Sample:
+    """Return what a process holds now."""
+    resident = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return Sample(at, resident * os.sysconf("SC_PAGE_SIZE"), len(list(Path(f"/proc/{pid}/fd").iterdir())))
+
+
+def growth(samples: list[Sample], span: float, of: Callable[[Sample], int]) -> tuple[int, int]:
+    """Return the maximum in the early and in the late part of the time."""
+    early, late = (
+        max(of(sample) for sample in samples if first * span <= sample.at <= last * span)
+        for first, last in (EARLY, LATE)
+    )
+    return early, late
+
+
+class Hour(Stage):
+    """An application whose workers seal their state and whose state topic is compacted."""
+
+    def start(self) -> Service:
+        """Start a worker; returns at once."""
+        port = free_port()
+        key = self._directory / "master.key"
+        if not key.exists():
+            key.touch(mode=0o600)
+            key.write_text(secrets.token_hex(32))
+        config = self._directory / f"worker-{port}.yaml"
+        config.write_text(
+            SPEC.format(
+                application=self.application,
+                servers=self._servers,
+                partitions=PARTITIONS,
+                port=port,
+                key=key,
+                datasets=", ".join(DATASETS),
+                common=COMMON.format(application=self.application),
+            )
+        )
+        worker = Service(config, port, self._directory / f"worker-{len(self.past)}-{port}.log")
+        self.workers.append(worker)
+        self.past.append(worker)
+        return worker
+
+    async def compact(self) -> None:
+        """Let the state topic be compacted at once."""
+        resource = ConfigResource(
+            ConfigResourceType.TOPIC, f"{self.application}.state", configs=dict(COMPACTED)
+        )
+        admin = AIOKafkaAdminClient(bootstrap_servers=self._servers)
+        await admin.start()
+        try:
+            await admin.alter_configs([resource])
+        finally:
+            await admin.close()
+
+    async def _send(self) -> None:
+        chance = random.Random(self.chance.random())
+        number, began = 0, time.monotonic()
+        async with AIOKafkaProducer(
+            bootstrap_servers=self._servers, acks="all", enable_idempotence=True
+        ) as producer:
+            while True:
+                futures = []
+                # What a broker that was away has held up is not made good: the rate stays what it is.
+                due = min(int(RATE * (time.monotonic() - began)) - number, RATE)
+                for _ in range(max(due, 0)):
+                    number += 1
+                    query = {
+                        "id": f"q{number}",
+                        "value": _value(chance),
+                        "series": f"s{chance.randrange(5000)}",
+                    }
+                    key = chance.choice(DATASETS).encode()
+                    futures.append(await producer.send(self.queries, json.dumps(query).encode(), key=key))
+                await asyncio.sleep(0.05)
+                await asyncio.gather(*futures, return_exceptions=True)
+                if due >= RATE:
+                    number, began = 0, time.monotonic()
+
+    async def _judge(self) -> None:
+        """Hold alerts to queries, and audit; what a compacted state topic held before is gone."""
+        tune()
+        wanted: set[tuple[int, int]] = set()
+        unwanted: set[tuple[int, int]] = set()
+        count = 0
+        async for record in self._records(self.queries):
+            count += 1
+            value = json.loads(record.value)["value"]
+            if value >= HIGH:
+                wanted.add((record.partition, record.offset))
+            elif value <= LOW:
+                unwanted.add((record.partition, record.offset))
+        seen: Counter[tuple[int, int]] = Counter()
+        alerts = 0
+        async for record in self._records(f"{self.application}.alerts"):
+            data = json.loads(record.value)["data"]
+            if "gap" in data:
+                alerts += 1
+                if data["monitor"] == "plain":
+                    seen[data["position"]["partition"], data["position"]["offset"]] += 1
+        for name, places in (
+            ("has no alert", wanted - seen.keys()),
+            ("has an alert, far below the threshold", unwanted & seen.keys()),
+            ("has several alerts", {place for place, times in seen.items() if times > 1}),
+        ):
+            for place in sorted(places)[:5]:
+                self.violation(f"the query at {place} {name}")
+        audit = await audit_topic(Cluster({"bootstrap_servers": self._servers}), f"{self.application}.alerts")
+        self.outcome.violations += [f"audit: {finding}" for finding in audit.findings]
+        self.outcome.notes.append(f"{count} queries, {alerts} alerts in {audit.events} events")
+
+    async def _records(self, topic: str) -> AsyncIterator[Any]:
+        async with AIOKafkaConsumer(
+            bootstrap_servers=self._servers, isolation_level="read_committed", auto_offset_reset="earliest"
+        ) as consumer:
+            places = [TopicPartition(topic, number) for number in range(PARTITIONS)]
+            consumer.assign(places)
+            await consumer.seek_to_beginning(*places)
+            ends = await consumer.end_offsets(places)
+            while any([await consumer.position(place) < ends[place] for place in places]):
+                for records in (await consumer.getmany(timeout_ms=200, max_records=20_000)).values():
+                    for record in records:
+                        yield record
+
+
+def _value(chance: random.Random) -> int:
+    share = chance.random()
+    if share < 0.005:
+        return HIGH
+    # Near enough to the corrected threshold for the noise to decide.
+    return chance.randrange(4900, 5700) if share < 0.01 else chance.randrange(LOW)
+
+
+async def _watch(worker: Service, samples: list[Sample], began: float) -> None:
+    while worker.alive:
+        samples.append(look(worker.process.pid, time.monotonic() - began))
+        await asyncio.sleep(2.0)
+
+
+async def hour(kafka: EmbeddedKafka, application: str, directory: Path, minutes: float, seed: int) -> Outcome:
+    """Run for so long; one worker stays, whatever happens to the others and to the broker."""
+    stage = Hour(kafka.bootstrap_servers, [kafka.data_dir], application, directory, seed=seed)
+    samples: list[Sample] = []
+    span = 60 * minutes
+    async with stage.on():
+        await stage.compact()
+        steady = stage.start()
+        await stage.owned()
+        stage.feed()
+        began = time.monotonic()
+        watching = asyncio.create_task(_watch(steady, samples, began))
+        try:
+            for cycle in range(CYCLES):
+                other = stage.start()
+                await stage.owned()
+                await _sleep_until(began + span * (cycle + 0.4) / CYCLES)
+                steady.process.send_signal(signal.SIGHUP)
+                await stage.owned()
+                if cycle == CYCLES // 2:
+                    await asyncio.to_thread(kafka.restart)
+                    await stage.owned(seconds=180)
+                await _sleep_until(began + span * (cycle + 0.7) / CYCLES)
+                await (stage.leave if cycle % 2 else stage.kill)(other)
+                await stage.owned()
+                await _sleep_until(began + span * (cycle + 1) / CYCLES)
+        finally:
+            watching.cancel()
+        if steady not in stage.workers:
+            stage.violation("the worker that was to stay did not")
+    stage.outcome.count = round(minutes)
+    _compare(stage, samples, span)
+    return stage.outcome
+
+
+def _compare(stage: Hour, samples: list[Sample], span: float) -> None:
+    for name, of, bound in (
+        ("bytes of memory", lambda sample: sample.memory, MEMORY_BOUND),
+        ("open files", lambda sample: sample.files, FILES_BOUND),
+    ):
+        early, late = growth(samples, span, of)
+        said = f"{name}: at most {early:,} early, {late:,} late, bound {bound:,} more"
+        stage.outcome.notes.append(said)
+        if late > early + bound:
+            stage.violation(f"growth of {said}")
+    parts = [
+        max((sample.memory for sample in samples if int(CYCLES * sample.at / span) == cycle), default=0)
+        for cycle in range(CYCLES)
+    ]
+    stage.outcome.notes.append("MB at most, by cycle: " + " ".join(f"{part / 1e6:.0f}" for part in parts))
+
+
+async def _sleep_until(moment: float) -> None:
+    await asyncio.sleep(max(moment - time.monotonic(), 0))
+
+
+async def play(directory: Path, minutes: float, seed: int) -> Outcome:
+    """Run on a broker of its own."""
+    async with EmbeddedKafka(overrides=BROKER | {"log.cleaner.backoff.ms": "5000"}) as kafka:
+        return await hour(kafka, "soak-hour", directory, minutes, seed)
+
+
+def main() -> int:
+    """Play, print what was found and the closing line; return 1 where a rule was broken."""
+    parser = argparse.ArgumentParser(prog="tests/run soak hour", description=__doc__)
+    parser.add_argument(
+        "--minutes", type=float, default=60.0, help="how long (default: %(default)g, the full form)"
+    )
+    parser.add_argument("--seed", type=int, default=int(time.time()), help="of the random choices")
+    arguments = parser.parse_args()
+    print(f"seed {arguments.seed}", file=sys.stderr)
+    # A broker that is away is meant to be; the client says so many times a second.
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
+    with tempfile.TemporaryDirectory(prefix="stream-svt-soak-") as directory:
+        outcome = asyncio.run(play(Path(directory), arguments.minutes, arguments.seed))
+    for text in [*outcome.violations[:20]]:
+        print(text)
+    for note in outcome.notes:
+        print(note, file=sys.stderr)
+    print(f"soak.hour count {outcome.count} violations {len(outcome.violations)}")
+    return 1 if outcome.violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
