@@ -119,6 +119,8 @@ def build(worker: Worker, monitoring: Monitoring, loop: asyncio.AbstractEventLoo
         web_host=config.web.host,
         web_port=config.web.port,
         worker_redirect_stdouts=False,
+        # Faust lets its environment variables (WEB_BIND, APP_WEB_ROUTER_ENABLED, ..) win over what is said here.
+        env={},
         web_router_enabled=False,
         web_tables_enabled=False,
     )

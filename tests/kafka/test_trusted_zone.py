@@ -1,0 +1,260 @@
+"""A worker's process, looked at from outside: what it shows, where it listens, and where its keys are not."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import http.client
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from stream_svt.protocol.journal import META
+from stream_svt.protocol.sealing import Place, Sealing
+from stream_svt.service.topology import look
+from stream_svt.service.web import PAGES
+from stream_svt.service.worker import cluster_of
+from tests.support.worker import HIGH, LOW, Scene
+
+pytestmark = pytest.mark.kafka
+MASTER, SHARED = bytes(range(32)), bytes(range(1, 33))
+STREAM_SVT = [sys.executable, "-c", "from stream_svt.cli import main; main()"]
+SECTIONS = """
+sealing: {{key_command: [cat, sealing.key]}}
+control: {{hmac_key_files: [shared.key]}}
+web: {{port: {port}}}
+"""
+# What a careless environment may hold: none of it may open a page of the host's own, or change a section.
+ENVIRONMENT = {
+    "DEBUG": "1",
+    **{
+        f"APP_{name}": "1"
+        for name in ("DEBUG", "WEB_STATS_ENABLED", "WEB_GRAPH_ENABLED", "WEB_METRICS_ENABLED")
+    },
+    **{f"APP_WEB_{name}_ENABLED": "1" for name in ("ROUTER", "TABLES")},
+    "NODE_HOSTNAME": "0.0.0.0",  # noqa: S104  it must not be listened on
+    "WEB_BIND": "0.0.0.0",  # noqa: S104  likewise
+}
+
+STATUS = {
+    *("application", "version", "worker", "spec_hash", "ready", "sealed", "datasets_declared"),
+    *("shards", "monitors", "datasets", "datasets.monitors"),
+    *(
+        f"shards.{name}"
+        for name in ("shard", "state", "reason", "sealing_key_id", "sequence", "state_records")
+    ),
+    *(f"shards.{name}" for name in ("offsets", "lag", "committed_at")),
+    *(f"monitors.{name}" for name in ("monitor", "topic", "mechanism", "threshold", "cutoff", "epsilon")),
+    *(f"datasets.{name}" for name in ("dataset", "shard", "unit", "measure", "limit", "spent", "reserved")),
+    *(
+        f"datasets.monitors.{name}"
+        for name in ("monitor", "state", "run", "run_tops", "tops", "runs", "halts")
+    ),
+    *(f"datasets.monitors.{name}" for name in ("spent", "run_left", "muted", "queued", "top_branch_only")),
+}
+"""Every field of the status page. Each is public, a released outcome, or an account of charges: see released.py."""
+
+
+@dataclass
+class Process:
+    """A worker started from the command line, and what it says."""
+
+    pid: int
+    port: int
+    log: Path
+    directory: Path
+    scene: Scene
+
+    def request(self, path: str, method: str = "GET") -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+        try:
+            connection.request(method, path)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        finally:
+            connection.close()
+
+    def of_kernel(self, name: str) -> bytes:
+        return Path(f"/proc/{self.pid}/{name}").read_bytes()
+
+    def status(self) -> Any:
+        return json.loads(self.request("/api/v1/status")[1])
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+@pytest.fixture
+async def process(broker, topics, tmp_path) -> AsyncIterator[Process]:
+    """A worker with every kind of secret, at its most talkative, that has released an alert."""
+    for name, content in (("sealing.key", MASTER.hex()), ("shared.key", SHARED.hex())):
+        (tmp_path / name).write_text(content)
+        (tmp_path / name).chmod(0o600)
+    port = _free_port()
+    async with Scene(
+        broker.bootstrap_servers, topics.name("shop"), partitions=1, datasets="a"
+    ).on_stage() as scene:
+        path = tmp_path / "shop.yaml"
+        path.write_text(scene.text() + SECTIONS.format(port=port))
+        command = [*STREAM_SVT, "run", "-c", str(path), "--log-level", "debug"]
+        log = tmp_path / "log"
+        with log.open("wb") as stream:
+            running = subprocess.Popen(  # noqa: ASYNC220  starting takes no time
+                command, stdout=stream, stderr=stream, cwd=tmp_path, env=os.environ | ENVIRONMENT
+            )
+        try:
+            process = Process(running.pid, port, log, tmp_path, scene)
+            await _until(lambda: "event=shard_replayed" in log.read_text(), running)
+            await scene.send("a", LOW, HIGH, LOW)
+            await _until(lambda: process.status()["shards"][0]["offsets"].get(scene.queries) == 3, running)
+            yield process
+        finally:
+            running.terminate()
+            await asyncio.to_thread(running.wait, 20)
+
+
+async def _until(condition, running: subprocess.Popen[bytes]) -> None:
+    async with asyncio.timeout(30):
+        while not await asyncio.to_thread(condition):
+            assert running.poll() is None
+            await asyncio.sleep(0.1)
+
+
+async def test_a_worker_shows_nothing_of_the_trusted_zone_and_keeps_its_keys_to_itself(
+    process: Process,
+) -> None:
+    """One test, for the process takes seconds to start."""
+    await asyncio.to_thread(_pages_are_read_only, process)
+    _listens_on_loopback_only(process)
+    assert set(_fields(process.status())) == STATUS
+    said = await _all_that_is_said(process)
+    for name, secret in [*_keys(), *await _state_secrets(process)]:
+        for form in _forms(secret):
+            for where, text in said.items():
+                assert form not in text, f"{name} shows in {where}"
+
+
+def _pages_are_read_only(process: Process) -> None:
+    for path in PAGES:
+        assert process.request(path)[0] == 200
+        assert process.request(path, "HEAD") == (200, b"")
+        for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "PROPFIND", "ANYTHING"):
+            assert process.request(path, method)[0] in {400, 405, 501}, (path, method)
+    for path in (
+        "/router/",
+        "/table/",
+        "/performance/",
+        "/graph/",
+        "/assignment/",
+        "/stats/",
+        "/api/v1/",
+        "/api/",
+    ):
+        assert process.request(path)[0] == 404, path
+    assert process.request("/") == (200, b'{"status":"OK"}')  # the host's own page
+
+
+def _listens_on_loopback_only(process: Process) -> None:
+    """Every listening socket of the process is on 127.0.0.1 or ::1, whatever its environment says."""
+    fds = Path(f"/proc/{process.pid}/fd").iterdir()
+    inodes = {match[1] for fd in fds if (match := re.fullmatch(r"socket:\[(\d+)\]", _target(fd)))}
+    listening = []
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{process.pid}/net/{table}").read_text().splitlines()[1:]:
+            parts = line.split()
+            if parts[3] == "0A" and parts[9] in inodes:
+                listening.append(parts[1])
+    assert listening == [f"0100007F:{process.port:04X}"]
+
+
+def _target(fd: Path) -> str:
+    try:
+        return str(fd.readlink())
+    except FileNotFoundError:
+        return ""  # closed meanwhile
+
+
+def _fields(node: object, path: str = "") -> Iterator[str]:
+    """Yield the names of all fields, joined; names that the configuration chose are left out."""
+    if isinstance(node, list):
+        for value in node:
+            yield from _fields(value, path)
+    if isinstance(node, dict) and not path.endswith((".offsets", ".lag")):
+        for key, value in node.items():
+            inner = f"{path}.{key}".lstrip(".")
+            yield inner
+            yield from _fields(value, inner)
+
+
+async def _all_that_is_said(process: Process) -> dict[str, bytes]:
+    said = {path: process.request(path)[1] for path in PAGES}
+    said["the log"] = process.log.read_bytes()
+    for name in ("environ", "cmdline"):
+        said[f"/proc/PID/{name}"] = process.of_kernel(name)
+    for name in ("alerts", "rejects"):
+        said[name] = b"\n".join(record.value for record in await process.scene.read(name))
+    config = str(process.directory / "shop.yaml")
+    for more in (["check", "-c", config], ["status", "-c", config], ["audit", "-c", config]):
+        done = await asyncio.to_thread(
+            subprocess.run,
+            [*STREAM_SVT, *more],
+            capture_output=True,
+            check=False,
+            timeout=60,
+            cwd=process.directory,
+        )
+        said[f"stream-svt {more[0]}"] = done.stdout + done.stderr
+    assert all(said[name] for name in said if name != "rejects"), said
+    return said
+
+
+def _keys() -> list[tuple[str, bytes]]:
+    return [("the sealing key", MASTER), ("the shared key", SHARED)]
+
+
+async def _state_secrets(process: Process) -> list[tuple[str, bytes]]:
+    """Open the sealed state as only the service can, and return the secrets in it."""
+    scene = process.scene
+    config = scene.config()
+    topology = await look(config, cluster_of(config))
+    sealing = Sealing(
+        Place(topology.cluster_id, scene.application, f"{scene.application}.state", 0), [MASTER], bytes
+    )
+    found: list[tuple[str, bytes]] = []
+    for record in await scene.read("state"):
+        if record.value is None:
+            continue
+        if record.key == META:
+            meta = msgspec.msgpack.decode(sealing.open(record.key, record.value).content)
+            found += [(name, meta[name]) for name in ("noise_key", "digest_key")]
+        elif record.key.startswith(b"d/"):
+            *_, slots = msgspec.msgpack.decode(sealing.open(record.key, record.value).content)
+            found += [("a run's noise and salt", slot[5]) for slot in slots.values() if any(slot[5])]
+    secrets = dict.fromkeys((name, secret) for name, secret in found if len(secret) >= 16)
+    assert {name for name, _ in secrets} == {"noise_key", "digest_key", "a run's noise and salt"}
+    return list(secrets)
+
+
+def _forms(secret: bytes) -> list[bytes]:
+    """Return how a secret might be written down."""
+    return [
+        secret,
+        secret.hex().encode(),
+        secret.hex().upper().encode(),
+        base64.b64encode(secret).rstrip(b"="),
+        base64.urlsafe_b64encode(secret).rstrip(b"="),
+        repr(secret)[2:-1].encode(),
+        repr(list(secret))[1:-1].encode(),
+    ]
