@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from stream_svt.cli.connection import alert_topic, alert_topic_options, wait_for
+from stream_svt.cli.connection import alert_topic, alert_topic_options, cluster, load, wait_for
 from stream_svt.privacy.loss import as_text
 from stream_svt.service.kafka import Cluster, tune
 
@@ -22,21 +23,39 @@ if TYPE_CHECKING:
     epilog="""\b
 Examples:
   stream-svt audit -c monitors.yaml
+  stream-svt audit -c monitors.yaml --state
   stream-svt audit --topic retail.alerts --bootstrap-servers broker:9092 --json
 """,
 )
 @alert_topic_options
+@click.option(
+    "--state",
+    is_flag=True,
+    help="Hold the ledgers in the state to the events too: needs -c, the sealing key and READ on the state topic.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def audit(path: Path | None, servers: str | None, topic: str | None, as_json: bool) -> int:
+def audit(path: Path | None, servers: str | None, topic: str | None, state: bool, as_json: bool) -> int:
     """Re-derive every charge from the alert topic and say whether the books balance.
 
     Needs nothing but the published events: that they are numbered without gaps, that their charges add up to
-    every running total and stay within the limit, that runs and tops are numbered without gaps. Exit
-    code 1: they do not.
+    every running total and stay within the limit, that runs and tops are numbered without gaps. With
+    --state, for operators, that every ledger is what the events add up to, too. Exit code 1: they do not.
     """
-    arguments, topic = alert_topic(path, servers, topic)
+    from stream_svt.service.audit import audit_state, audit_topic
+
     tune()
-    found = _audit(arguments, topic)
+    if state:
+        if path is None or servers is not None or topic is not None:
+            raise click.UsageError(
+                "--state takes topics and brokers from the configuration: give -c FILE only."
+            )
+        config = load(path)
+        topic = config.topics.alerts
+        found = _audit(topic, lambda on_records: audit_state(config, cluster(config), on_records=on_records))
+    else:
+        arguments, topic = alert_topic(path, servers, topic)
+        name, brokers = topic, Cluster(arguments)
+        found = _audit(topic, lambda on_records: audit_topic(brokers, name, on_records=on_records))
     if as_json:
         click.echo(json.dumps(_as_json(found), indent=2))
     else:
@@ -44,20 +63,16 @@ def audit(path: Path | None, servers: str | None, topic: str | None, as_json: bo
     return 0 if found.balances else 1
 
 
-def _audit(arguments: dict[str, Any], topic: str) -> Audit:
+def _audit(topic: str, read: Callable[[Callable[[int], None]], Coroutine[Any, Any, Audit]]) -> Audit:
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn
-
-    from stream_svt.service.audit import audit_topic
 
     columns = (SpinnerColumn(), TextColumn("{task.completed:,.0f} events read from {task.description}"))
     with Progress(
         *columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()
     ) as bar:
         task = bar.add_task(topic, total=None)
-        return wait_for(
-            audit_topic(Cluster(arguments), topic, on_records=lambda count: bar.advance(task, count))
-        )
+        return wait_for(read(lambda count: bar.advance(task, count)))
 
 
 def _print(found: Audit, topic: str) -> None:
@@ -75,6 +90,8 @@ def _print(found: Audit, topic: str) -> None:
     if found.found > len(found.findings):
         click.echo(f".. and {found.found - len(found.findings)} more", err=True)
     seen = f"{found.events} events on {topic}, {found.alerts} of them alerts"
+    if found.ledgers is not None:
+        seen += f", {found.ledgers} ledgers in the state"
     if found.balances:
         click.echo(f"The books balance: {seen}.")
     else:
@@ -86,6 +103,7 @@ def _as_json(found: Audit) -> dict[str, Any]:
         "balances": found.balances,
         "events": found.events,
         "alerts": found.alerts,
+        "ledgers": found.ledgers,
         "truncated_partitions": sorted(found.truncated),
         "findings": [str(finding) for finding in found.findings],
         "found": found.found,

@@ -1,26 +1,45 @@
 """Re-derives every charge from the alert topic and says whether the books balance.
 
-The public form: it needs nothing but the published events, so whoever may read the alerts may hold the
+The public form needs nothing but the published events, so whoever may read the alerts may hold the
 service to its word. Checked are, per shard, that events are numbered without gaps and ids are unique; per
 dataset, that the charges of all events add up to the running total each event shows, and that no total passes
 its limit; per run, that runs and tops are numbered without gaps and no top comes after a run's end.
+
+The operator's form reads the state as well, with the sealing key: every record opens and belongs where it is, each
+ledger is the sum of the charges released (those that wait to be published included), reservations are those of the open
+runs, and closed runs have no secrets left.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
 
-from stream_svt.errors import BrokerError
+from stream_svt.errors import BrokerError, UnreadableState
+from stream_svt.monitor.books import read_dataset
+from stream_svt.monitor.life_cycle import State as LifeCycle
 from stream_svt.monitor.released import Account, Alert, Envelope, EventType, Lifecycle, decode
+from stream_svt.monitor.snapshot import DatasetRecord
+from stream_svt.privacy.ledger import Ledger
 from stream_svt.privacy.loss import Kind, as_text
+from stream_svt.protocol.journal import Journal, Topics
+from stream_svt.protocol.sealing import Place
+from stream_svt.service.config import Config
 from stream_svt.service.kafka import CALL_DEADLINE, Cluster, deadline, read_partition, started
+from stream_svt.service.shard_log import ShardLog
+from stream_svt.service.topology import require
+from stream_svt.service.wire import home
 
 MAX_FINDINGS = 100
 """Findings kept; the rest is only counted."""
+
+NO_LIMIT = 2**63
+"""Beyond any event's number."""
 
 _ENDS = frozenset({EventType.RUN_HALTED, EventType.RUN_CLOSED})
 _KINDS = {kind.measure: kind for kind in Kind}
@@ -28,14 +47,15 @@ _KINDS = {kind.measure: kind for kind in Kind}
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that does not balance, and where it shows."""
+    """Something that does not balance, and where it shows; without an offset, in the state of a shard."""
 
     partition: int
-    offset: int
+    offset: int | None
     message: str
 
     def __str__(self) -> str:
-        return f"partition {self.partition} offset {self.offset}: {self.message}"
+        place = f"partition {self.partition} offset {self.offset}"
+        return f"{f'state of shard {self.partition}' if self.offset is None else place}: {self.message}"
 
 
 @dataclass(slots=True)
@@ -51,6 +71,7 @@ class DatasetBooks:
     limit: int
     before: int = 0
     charged: int = 0
+    reserved: int = 0
     alerts: int = 0
     events: int = 0
 
@@ -66,11 +87,40 @@ class DatasetBooks:
 
 
 @dataclass(slots=True)
-class _RunBooks:
+class RunBooks:
+    """The runs of one monitor on one dataset: number of the newest one, its tops, whether it is over."""
+
     run: int = 0
     top: int = 0
     over: bool = False
-    known: bool = False
+
+
+@dataclass(slots=True)
+class Stay:
+    """A dataset on one shard, from its first event there to the one that says it moved, or to the end.
+
+    Attributes
+    ----------
+    number, last
+        Which of its dataset's events the first and the newest one are, 0 where its id does not say.
+    opened
+        Number of the first run of each monitor that began here, and where.
+    older
+        What shows that the books went back to an older version: a finding, unless the budget was given up for that.
+    """
+
+    partition: int
+    offset: int
+    number: int
+    last: int
+    books: DatasetBooks
+    began_with: int
+    runs: dict[str, RunBooks] = field(default_factory=dict)
+    opened: dict[str, tuple[int, int]] = field(default_factory=dict)
+    tops: dict[str, int] = field(default_factory=dict)
+    older: list[tuple[int, str]] = field(default_factory=list)
+    given_up: bool = False
+    left: bool = False
 
 
 @dataclass(slots=True)
@@ -78,7 +128,8 @@ class Audit:
     """The outcome: books balance where ``findings`` is empty.
 
     ``truncated`` names the partitions whose oldest events retention has taken; what those charged is taken
-    from the first event that is left and cannot be re-derived.
+    from the first event that is left and cannot be re-derived. ``ledgers`` is the number of ledgers in the state
+    that the events were held against, None where the state was not looked at.
     """
 
     events: int = 0
@@ -88,21 +139,32 @@ class Audit:
     truncated: set[int] = field(default_factory=set)
     datasets: dict[str, DatasetBooks] = field(default_factory=dict)
     last_sequence: dict[int, int] = field(default_factory=dict)
+    ledgers: int | None = None
 
     @property
     def balances(self) -> bool:
         """Whether nothing was found."""
         return not self.found
 
+    def find(self, partition: int, offset: int | None, message: str) -> None:
+        """Note something that does not balance."""
+        self.found += 1
+        if len(self.findings) < MAX_FINDINGS:
+            self.findings.append(Finding(partition, offset, message))
+
 
 class Auditor:
-    """Takes the records of the alert topic, each partition in offset order."""
+    """Takes the records of the alert topic, each partition in offset order, the partitions in any.
+
+    A dataset stays on one partition, unless the application was migrated to more of them: then it leaves one with an
+    event that says so, without an open run, and goes on at another with the same books.
+    """
 
     def __init__(self) -> None:
-        self.audit = Audit()
+        self._so_far = Audit()
         self._ids: set[str] = set()
-        self._runs: dict[tuple[str, str], _RunBooks] = {}
-        self._homes: dict[str, int] = {}
+        self._here: dict[tuple[int, str], Stay] = {}
+        self._stays: dict[str, list[Stay]] = {}
 
     def add(self, partition: int, offset: int, record: bytes | None) -> None:
         """Check one record against all before it."""
@@ -111,7 +173,7 @@ class Auditor:
         except (msgspec.DecodeError, UnicodeDecodeError):
             self._find(partition, offset, "is no event of stream-svt")
             return
-        audit = self.audit
+        audit = self._so_far
         audit.events += 1
         if envelope.shard != partition:
             self._find(
@@ -121,88 +183,153 @@ class Auditor:
             self._find(partition, offset, f"event {envelope.id} comes twice")
         self._ids.add(envelope.id)
         self._check_sequence(partition, offset, envelope)
-        account = data.account
-        if account is not None:
-            self._check_account(partition, offset, envelope, data.dataset, account)
+        stay = None
+        if data.account is not None:
+            stay = self._check_account(partition, offset, envelope, data.dataset, data.account)
         if isinstance(data, Alert):
             audit.alerts += 1
-            self._check_top(partition, offset, data)
-        else:
-            self._check_run(partition, offset, envelope.type, data)
+            self._check_top(offset, data, stay)
+        elif stay is not None:
+            self._check_run(offset, envelope.type, data, stay)
+
+    @property
+    def audit(self) -> Audit:
+        """The outcome, once every record was added: what each partition shows, and how datasets moved between them."""
+        audit = replace(self._so_far, findings=list(self._so_far.findings), datasets={})
+        for dataset in self._stays:
+            audit.datasets[dataset] = self._follow(audit, dataset)
+        return audit
+
+    def last(self, partition: int) -> int:
+        """Return the number of the newest event of a partition, 0 where it has none."""
+        return self._so_far.last_sequence.get(partition, 0)
+
+    def present(self, partitions: Iterable[int]) -> list[str]:
+        """Return the datasets that did not leave these partitions."""
+        wanted = set(partitions)
+        return [dataset for partition, dataset in self._here if partition in wanted]
+
+    def stays(self, dataset: str) -> list[Stay]:
+        """Return where a dataset was, in order."""
+        return sorted(self._stays.get(dataset, ()), key=lambda stay: stay.number)
+
+    def _follow(self, audit: Audit, dataset: str) -> DatasetBooks:
+        """Check that a dataset's books go on where they were left; return them as a whole."""
+        before: Stay | None = None
+        runs: dict[str, int] = {}
+        whole = replace(self.stays(dataset)[0].books, charged=0, alerts=0, events=0)
+        # What retention took may have held a move.
+        known = not audit.truncated
+        for stay in self.stays(dataset):
+            books, place = stay.books, (stay.partition, stay.offset)
+            if before is None:
+                if books.before and (known or (stay.partition not in audit.truncated and stay.number <= 1)):
+                    amount = _amount(books.before, books.kind)
+                    audit.find(*place, f"dataset {dataset} begins with {amount} spent")
+            elif not before.left:
+                audit.find(*place, f"dataset {dataset} has events on partition {before.partition} too")
+            elif known and (books.before, stay.began_with) != (before.books.spent, before.books.limit):
+                left = _amount(before.books.spent, before.books.kind)
+                audit.find(
+                    *place,
+                    f"dataset {dataset} left partition {before.partition} with {left} spent and goes on "
+                    f"with {_amount(books.before, books.kind)}, or with another limit",
+                )
+            for offset, message in stay.older:
+                audit.find(stay.partition, offset, message)
+            for monitor, (run, offset) in stay.opened.items():
+                expected = runs.get(monitor, 0) + 1
+                if run != expected and known:
+                    message = (
+                        f"dataset {dataset} monitor {monitor}: run {run} started, expected run {expected}"
+                    )
+                    audit.find(stay.partition, offset, message)
+            runs |= {monitor: run.run for monitor, run in stay.runs.items()}
+            whole = replace(
+                books,
+                before=whole.before,
+                charged=whole.charged + books.charged,
+                alerts=whole.alerts + books.alerts,
+                events=whole.events + books.events,
+            )
+            before = stay
+        return whole
 
     def _find(self, partition: int, offset: int, message: str) -> None:
-        self.audit.found += 1
-        if len(self.audit.findings) < MAX_FINDINGS:
-            self.audit.findings.append(Finding(partition, offset, message))
+        self._so_far.find(partition, offset, message)
 
     def _check_sequence(self, partition: int, offset: int, envelope: Envelope) -> None:
-        last = self.audit.last_sequence.get(partition)
+        audit = self._so_far
+        last = audit.last_sequence.get(partition)
         if last is None and envelope.sequence > 1:
-            self.audit.truncated.add(partition)
+            audit.truncated.add(partition)
         elif envelope.sequence != (last or 0) + 1:
             expected = (last or 0) + 1
             self._find(partition, offset, f"event number {envelope.sequence}, expected {expected}")
-        self.audit.last_sequence[partition] = envelope.sequence
+        audit.last_sequence[partition] = envelope.sequence
 
     def _check_account(
         self, partition: int, offset: int, envelope: Envelope, dataset: str, account: Account
-    ) -> None:
+    ) -> Stay | None:
         kind = _KINDS.get(account.measure)
         if kind is None:
             self._find(partition, offset, f"dataset {dataset}: unknown measure {account.measure!r}")
-            return
+            return None
         charge, spent, reserved, limit = (
             round(amount * kind.units)
             for amount in (account.charge, account.spent, account.reserved, account.limit)
         )
-        books = self.audit.datasets.get(dataset)
-        if books is None:
-            books = self._first(partition, offset, dataset, kind, limit, spent - charge)
-        if self._homes[dataset] != partition:
-            self._find(
-                partition, offset, f"dataset {dataset} has events on partition {self._homes[dataset]} too"
-            )
+        stay = self._here.get((partition, dataset))
+        if stay is None:
+            books = DatasetBooks(dataset, kind, limit, before=spent - charge)
+            stay = Stay(partition, offset, _number(envelope.id), 0, books, limit)
+            self._here[partition, dataset] = stay
+            self._stays.setdefault(dataset, []).append(stay)
+        books, stay.last = stay.books, _number(envelope.id)
         books.events += 1
         books.charged += charge
+        books.reserved = reserved
         if kind is not books.kind:
             self._find(partition, offset, f"dataset {dataset} changed its measure")
         if charge < 0:
             self._find(partition, offset, f"dataset {dataset}: a charge below 0")
         if spent != books.spent:
             message = f"charges add up to {_amount(books.spent, kind)}, the event says {_amount(spent, kind)}"
-            self._find(partition, offset, f"dataset {dataset}: {message}")
+            self._doubt(stay, offset, f"dataset {dataset}: {message}", older=spent < books.spent)
             books.charged += spent - books.spent  # one gap is reported once
         if limit != books.limit:
             if envelope.type != EventType.BUDGET_RAISED or limit < books.limit:
-                self._find(partition, offset, f"dataset {dataset}: its limit changed without being raised")
+                message = f"dataset {dataset}: its limit changed without being raised"
+                self._doubt(stay, offset, message, older=limit < books.limit)
             books.limit = limit
         if spent + reserved > limit:
             total = f"{_amount(spent + reserved, kind)} spent and reserved"
             self._find(partition, offset, f"dataset {dataset}: {total} of {_amount(limit, kind)}")
+        if envelope.type == EventType.MARKED_EXHAUSTED and spent == limit:
+            stay.older, stay.runs, stay.given_up = [], {}, True
+        return stay
 
-    def _first(
-        self, partition: int, offset: int, dataset: str, kind: Kind, limit: int, before: int
-    ) -> DatasetBooks:
-        self._homes[dataset] = partition
-        if before and partition not in self.audit.truncated:
-            self._find(partition, offset, f"dataset {dataset} begins with {_amount(before, kind)} spent")
-        books = DatasetBooks(dataset, kind, limit, before=before)
-        self.audit.datasets[dataset] = books
-        return books
+    def _doubt(self, stay: Stay, offset: int, message: str, *, older: bool) -> None:
+        """Note a finding; one that a rollback explains counts unless the dataset's budget is then given up."""
+        if older:
+            stay.older.append((offset, message))
+        else:
+            self._find(stay.partition, offset, message)
 
-    def _check_top(self, partition: int, offset: int, alert: Alert) -> None:
-        place = f"dataset {alert.dataset} monitor {alert.monitor}"
-        books = self.audit.datasets.get(alert.dataset)
-        if books is not None:
-            books.alerts += 1
-            if books.kind is Kind.PURE and alert.account.charge <= 0:
-                self._find(partition, offset, f"{place}: an alert that was not charged")
+    def _check_top(self, offset: int, alert: Alert, stay: Stay | None) -> None:
+        if stay is None:
+            return
+        partition, place = stay.partition, f"dataset {alert.dataset} monitor {alert.monitor}"
+        stay.books.alerts += 1
+        stay.tops[alert.monitor] = stay.tops.get(alert.monitor, 0) + 1
+        if stay.books.kind is Kind.PURE and alert.account.charge <= 0:
+            self._find(partition, offset, f"{place}: an alert that was not charged")
         if alert.gap < 0:
             self._find(partition, offset, f"{place}: an alert below its bar")
-        run = self._runs.setdefault((alert.dataset, alert.monitor), _RunBooks())
-        if not run.known:
-            run.known = True
-            if partition in self.audit.truncated:
+        run = stay.runs.get(alert.monitor)
+        if run is None:
+            run = stay.runs[alert.monitor] = RunBooks()
+            if partition in self._so_far.truncated:
                 run.run, run.top = alert.run, alert.top
                 return
         if alert.run != run.run:
@@ -216,23 +343,170 @@ class Auditor:
             self._find(partition, offset, f"{place} run {run.run}: top {alert.top}, expected {expected}")
         run.top = alert.top
 
-    def _check_run(self, partition: int, offset: int, kind: str, data: Lifecycle) -> None:
+    def _check_run(self, offset: int, kind: str, data: Lifecycle, stay: Stay) -> None:
+        partition, run = stay.partition, stay.runs.get(data.monitor)
         if kind == EventType.RUN_STARTED:
             place = f"dataset {data.dataset} monitor {data.monitor}"
-            run = self._runs.setdefault((data.dataset, data.monitor), _RunBooks())
-            expected = data.run if partition in self.audit.truncated and not run.known else run.run + 1
-            if data.run != expected:
+            if run is None and not stay.given_up:
+                stay.opened[data.monitor] = data.run, offset
+            elif run is None:
+                pass  # a budget raised after it was given up: the older books had seen fewer runs
+            elif data.run != run.run + 1:
+                expected = run.run + 1
                 self._find(partition, offset, f"{place}: run {data.run} started, expected run {expected}")
             if data.account is None or data.account.charge <= 0:
                 self._find(partition, offset, f"{place}: run {data.run} started without a charge")
-            run.known, run.run, run.top, run.over = True, data.run, 0, False
+            stay.runs[data.monitor] = RunBooks(data.run)
         elif kind in _ENDS:
-            run = self._runs.setdefault((data.dataset, data.monitor), _RunBooks())
-            run.known, run.run, run.over = True, data.run, True
+            stay.runs[data.monitor] = RunBooks(data.run, 0 if run is None else run.top, over=True)
+        elif kind == EventType.MOVED:
+            for monitor, books in stay.runs.items():
+                if not books.over:
+                    message = f"moved while run {books.run} of monitor {monitor} was open"
+                    self._find(partition, offset, f"dataset {data.dataset} {message}")
+            stay.left = True
+            del self._here[partition, data.dataset]
+
+
+def _number(event_id: str) -> int:
+    """Return the number of an event among those of its dataset, the last part of its id."""
+    last = event_id.rpartition("/")[2]
+    return int(last) if last.isascii() and last.isdigit() else 0
 
 
 def _amount(units: int, kind: Kind) -> str:
     return f"{kind.measure} {as_text(units, kind)}"
+
+
+@dataclass(frozen=True, slots=True)
+class ShardState:
+    """What the state topic holds for one shard, verified; ``waiting`` are the events charged and not yet published."""
+
+    shard: int
+    last_event: int
+    datasets: dict[str, DatasetRecord] = field(repr=False)
+    waiting: list[tuple[int, bytes, bytes]] = field(repr=False)
+
+
+def compare(auditor: Auditor, states: Sequence[ShardState], homes: Callable[[str], int]) -> Audit:
+    """Hold ledgers to what was added to the auditor, up to the last event that each state knows.
+
+    Parameters
+    ----------
+    homes
+        Returns the shard at which a dataset is at home.
+    """
+    for state in states:
+        for number, _, event in state.waiting:
+            if number > auditor.last(state.shard):
+                auditor.add(state.shard, number, event)
+    audit = auditor.audit
+    audit.ledgers = 0
+    for state in states:
+        last = auditor.last(state.shard)
+        if last != state.last_event:
+            message = (
+                f"it knows events up to number {state.last_event}, the alert topic holds them up to {last}"
+            )
+            audit.find(state.shard, None, message)
+        for name, record in state.datasets.items():
+            audit.ledgers += 1
+            for message in _differences(audit, auditor.stays(name), record):
+                audit.find(state.shard, None, f"dataset {name}: {message}")
+            if homes(name) != state.shard:
+                audit.find(state.shard, None, f"dataset {name} is at home at shard {homes(name)}")
+    for name in auditor.present(state.shard for state in states):
+        if not any(name in state.datasets for state in states):
+            audit.find(auditor.stays(name)[-1].partition, None, f"dataset {name} has events and no ledger")
+    return audit
+
+
+def _differences(audit: Audit, stays: Sequence[Stay], record: DatasetRecord) -> Iterator[str]:
+    """Yield in what a ledger differs from the dataset's events."""
+    ledger = Ledger.from_bytes(record.ledger)
+    kind = ledger.kind
+    running = {name: slot for name, slot in record.slots.items() if slot.state == LifeCycle.RUNNING.value}
+    if kind is Kind.PURE and sum(slot.left for slot in running.values()) != ledger.reserved:
+        yield f"{_amount(ledger.reserved, kind)} is reserved, and not by the open runs"
+    for name, slot in record.slots.items():
+        if name not in running and (slot.left or any(slot.secrets)):
+            yield f"monitor {name}: run {slot.run} is closed and has something left"
+    books = audit.datasets.get(record.name)
+    if books is None:
+        if not audit.truncated:
+            yield "it has a ledger and no events"
+        return
+    for what, stored, told in (
+        ("spent", ledger.spent, books.spent),
+        ("reserved", ledger.reserved, books.reserved),
+        ("the limit", ledger.limit, books.limit),
+    ):
+        if stored != told or kind is not books.kind:
+            yield f"in the ledger {_amount(stored, kind)} is {what}, the events say {_amount(told, books.kind)}"
+    if stays[-1].last and record.events != stays[-1].last:
+        yield f"{record.events} events are counted, the newest one is number {stays[-1].last}"
+    for name, slot in record.slots.items():
+        run = next((stay.runs[name] for stay in reversed(stays) if name in stay.runs), RunBooks(over=True))
+        if run.run != slot.run and not audit.truncated and not stays[-1].given_up:
+            yield f"monitor {name} is at run {slot.run}, the events are at run {run.run}"
+        elif run.run == slot.run and run.over is (name in running):
+            yield f"monitor {name}: run {slot.run} is {'open' if run.over else 'closed'}, the events say otherwise"
+        tops = sum(stay.tops.get(name, 0) for stay in stays)
+        given_up = any(stay.given_up for stay in stays)
+        if not (audit.truncated or given_up) and slot.tops != tops:
+            yield f"monitor {name} has counted {slot.tops} tops, {tops} were released"
+
+
+async def audit_state(config: Config, cluster: Cluster, *, on_records: Any = None) -> Audit:  # noqa: ANN401
+    """Audit the alert topic, and hold the sealed state to it; disturbs no running worker.
+
+    Raises
+    ------
+    BrokerError, ConfigError
+        Topics cannot be read or do not fit.
+    """
+    topology = await require(config, cluster)
+    failed: list[tuple[int, str]] = []
+    states = []
+    for shard in range(config.topics.partitions):
+        try:
+            states.append(await _read_state(config, cluster, topology.cluster_id, shard))
+        except UnreadableState as error:
+            failed.append((shard, str(error)))
+    auditor = Auditor()
+    # The alerts are read after the state: what is newer than it is not held against it.
+    until = {state.shard: state.last_event for state in states}
+    await _add_topic(auditor, cluster, config.topics.alerts, on_records, until)
+    audit = compare(auditor, states, lambda name: home(name.encode(), config.topics.partitions))
+    for shard, message in failed:
+        audit.find(shard, None, message)
+    return audit
+
+
+async def _read_state(config: Config, cluster: Cluster, cluster_id: str, shard: int) -> ShardState:
+    """Read and verify the state of a shard; once more where a compaction may have come in between."""
+    topics = config.topics
+    written = Topics(topics.state, topics.alerts, topics.rejects)
+    journal = Journal(
+        ShardLog(cluster, config.spec.application, shard, written),
+        Place(cluster_id, config.spec.application, topics.state, shard),
+        written,
+        partitions=topics.partitions,
+        masters=() if config.master_key is None else (config.master_key, *config.previous_keys),
+        adopt_plain=config.sealing.adopt_plain,
+        entropy=os.urandom,
+        epoch=time.time,
+    )
+    try:
+        restored = await journal.look()
+    except UnreadableState:
+        restored = await journal.look()
+    datasets = {
+        key[2:].decode(): read_dataset(content, key.decode())
+        for key, content in restored.records.items()
+        if key.startswith(b"d/")
+    }
+    return ShardState(shard, restored.last_event, datasets, journal.waiting)
 
 
 async def audit_topic(cluster: Cluster, topic: str, *, on_records: Any = None) -> Audit:  # noqa: ANN401
@@ -244,6 +518,18 @@ async def audit_topic(cluster: Cluster, topic: str, *, on_records: Any = None) -
         The topic cannot be read.
     """
     auditor = Auditor()
+    await _add_topic(auditor, cluster, topic, on_records)
+    return auditor.audit
+
+
+async def _add_topic(
+    auditor: Auditor,
+    cluster: Cluster,
+    topic: str,
+    on_records: Any = None,  # noqa: ANN401
+    until: Mapping[int, int] | None = None,
+) -> None:
+    """Add the events of a topic, those of a partition up to a number where one is given."""
     doing = f"auditing alert topic {topic!r}"
     async with started(cluster.admin(), doing) as admin, deadline(CALL_DEADLINE, doing, "DESCRIBE"):
         # Asked for by name, a lenient broker would create it.
@@ -255,10 +541,18 @@ async def audit_topic(cluster: Cluster, topic: str, *, on_records: Any = None) -
         for partition in sorted(partitions):
             async for records in read_partition(reader, topic, partition, None, doing):
                 for record in records:
+                    if until is not None and _sequence(record.value) > until.get(partition, NO_LIMIT):
+                        break
                     auditor.add(partition, record.offset, record.value)
                 if on_records is not None:
                     on_records(len(records))
-    return auditor.audit
+
+
+def _sequence(record: bytes | None) -> int:
+    try:
+        return decode(record or b"")[0].sequence
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return 0
 
 
 def _missing(topic: str) -> BrokerError:

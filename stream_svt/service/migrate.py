@@ -28,6 +28,7 @@ from stream_svt.service.kafka import (
     read_partition,
     spans,
     started,
+    stop_quietly,
 )
 from stream_svt.service.shard_log import ShardLog
 from stream_svt.service.topology import SECOND_LOOK, Topology, look, wanted_topics
@@ -69,6 +70,7 @@ class KafkaGround:
         self._target = target
         self._transactional_id = f"{config.spec.application}-migrate"
         self._producer: Any = None
+        self._reader: Any = None
         self._journals: list[MovingJournal] = []
 
     async def close(self) -> None:
@@ -77,6 +79,8 @@ class KafkaGround:
             await journal.close()
         producer, self._producer = self._producer, None
         await discard_producer(producer)
+        if self._reader is not None:
+            await stop_quietly(self._reader)
 
     async def claim(self) -> None:
         """Start the producer; the broker ends an older one's transaction before it lets a new one begin."""
@@ -107,17 +111,29 @@ class KafkaGround:
     async def spans(self, shard: int, topics: Sequence[str]) -> Mapping[str, tuple[int, int]]:
         """Return first and end offset by topic."""
         places = [TopicPartition(topic, shard) for topic in topics]
-        found = await spans(self._cluster, places, f"shard {shard}: finding the ends of the topics")
-        return {place.topic: span for place, span in found.items()}
+        doing = f"shard {shard}: finding the ends of the topics"
+        reader = await self._read(doing)
+        async with deadline(CALL_DEADLINE, doing):
+            first, end = await reader.beginning_offsets(places), await reader.end_offsets(places)
+        return {place.topic: (first[place], end[place]) for place in places}
 
     async def unread(self, shard: int, topic: str, offset: int, done: Sequence[int] = ()) -> bool:
         """Look for a record; markers of producers' transactions are none."""
         doing = f"shard {shard}: looking for unread records of topic {topic!r}"
-        async with started(self._cluster.reader(), doing) as reader:
-            async for records in read_partition(reader, topic, shard, offset, doing, records=500):
-                if any(record.offset not in done for record in records):
-                    return True
+        reader = await self._read(doing)
+        async for records in read_partition(reader, topic, shard, offset, doing, records=500):
+            if any(record.offset not in done for record in records):
+                return True
         return False
+
+    async def _read(self, doing: str) -> Any:  # noqa: ANN401
+        """Return the one reader for all questions."""
+        if self._reader is None:
+            reader = self._cluster.reader()
+            async with deadline(START_DEADLINE, doing):
+                await reader.start()
+            self._reader = reader
+        return self._reader
 
     async def grow(self, *, inputs: bool) -> None:
         """Create the partitions that are missing, and wait until the brokers speak of them."""

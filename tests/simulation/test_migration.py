@@ -1,4 +1,4 @@
-"""A migration that is crashed at each of its effects, on the modelled log: either count holds, and no budget counts twice."""
+"""A migration crashed at each of its effects, on the modelled log: either count holds, no budget counts twice."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ from tests.simulation.log import Broker, Entry
 from tests.simulation.world import CONTROL, Effect, ModelLog, Silent
 
 NAMES = [f"d{number}" for number in range(8)]
+COMMON = (
+    "topic: t, epsilon: 1, cutoff: 3, sensitivity: 1, monotonic: true, bounds: [0, 100000], threshold: 500, "
+    "expected_queries: 1000"
+)
+RETRY = "append: {retry: {attempts: 3, lifetime: 60, capacity: 4, every: 5}}"
 SPEC = load_spec(
     f"application: app\ndatasets: [{{names: [{', '.join(NAMES)}], limit: 5, unit: one basket}}]\n"
-    "monitors:\n"
-    "  - {name: m0, topic: t, epsilon: 1, cutoff: 3, sensitivity: 1, monotonic: true, bounds: [0, 100000], threshold: 500, "
-    "expected_queries: 1000, mute: none}\n"
-    "  - {name: m1, topic: t, epsilon: 1, cutoff: 3, sensitivity: 1, monotonic: true, bounds: [0, 100000], threshold: 500, "
-    "expected_queries: 1000, mute: 1h, append: {retry: {attempts: 3, lifetime: 60, capacity: 4, every: 5}}}\n"
+    f"monitors:\n  - {{name: m0, mute: none, {COMMON}}}\n  - {{name: m1, mute: 1h, {RETRY}, {COMMON}}}\n"
 )
 BEFORE, AFTER = 2, 5
 KEY = bytes(range(32))
@@ -366,7 +367,8 @@ def _assert_nobody_opens_what_is_moving(model: Model) -> None:
             finish(model.journal(shard, AFTER).open())
             opened += 1
         except UnreadableState as error:
-            assert "was begun and is not finished" in str(error)
+            if "was begun and is not finished" not in str(error):
+                raise
     assert opened in (0, AFTER)
 
 
