@@ -97,9 +97,17 @@ def check_offline(config: Config) -> Report:
     if config.master_key is None:
         message = (
             "state is not sealed: whoever may read topic "
-            f"{config.topics.state!r} can undo the noise; set sealing.key_file"
+            f"{config.topics.state!r} can undo the noise; set sealing.key_file or key_command"
         )
         report.note("sealing", message)
+    if config.control.required:
+        report.ok(
+            "control", f"commands must be signed with {', '.join(key.name for key in config.command_keys)}"
+        )
+    else:
+        report.ok(
+            "control", f"commands need no signature: the ACL of topic {config.topics.control!r} decides"
+        )
     report.note(
         "ledger",
         "a dataset must belong to this application alone: a second application that monitors the same data "

@@ -177,6 +177,7 @@ class Worker:
             "spec_hash": self.workload.hash,
             "ready": self.ready,
             "sealed": self.config.master_key is not None,
+            "signatures_required": self.config.control.required,
             "shards": [
                 {
                     "shard": status.shard,

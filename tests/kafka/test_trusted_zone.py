@@ -47,8 +47,8 @@ ENVIRONMENT = {
 }
 
 STATUS = {
-    *("application", "version", "worker", "spec_hash", "ready", "sealed", "datasets_declared"),
-    *("shards", "monitors", "datasets", "datasets.monitors"),
+    *("application", "version", "worker", "spec_hash", "ready", "sealed"),
+    *("signatures_required", "datasets_declared", "shards", "monitors", "datasets", "datasets.monitors"),
     *(
         f"shards.{name}"
         for name in ("shard", "state", "reason", "sealing_key_id", "sequence", "state_records")

@@ -6,6 +6,7 @@ import pytest
 
 from stream_svt.service.check import Level, Report, _hint, check_offline, topic_settings
 from stream_svt.service.config import parse_config
+from stream_svt.service.signatures import signing_key
 from stream_svt.service.topology import Topology
 
 YAML = """
@@ -77,6 +78,19 @@ def test_offline_the_ledger_and_sealing_are_always_mentioned():
     report = check_offline(config())
     assert report.problems == []
     assert {finding.subject for finding in report.findings} >= {"configuration", "sealing", "ledger"}
+
+
+def test_offline_it_is_said_who_may_give_commands(tmp_path):
+    def said(text: str) -> str:
+        report = check_offline(parse_config(YAML.replace("COPIES", "1") + text, directory=tmp_path))
+        (finding,) = [finding for finding in report.findings if finding.subject == "control"]
+        return finding.message
+
+    assert said("") == "commands need no signature: the ACL of topic 'shop.control' decides"
+    (tmp_path / "shared").write_text("07" * 32)
+    words = said("control: {hmac_key_files: [shared]}")
+    assert words == f"commands must be signed with {signing_key('07' * 32).name}"
+    assert "0707" not in words
 
 
 def test_topics_are_created_with_the_settings_they_need():
