@@ -533,12 +533,17 @@ class Engine:
                 if runner is not None:
                     runner.status[dataset] = self._status(slot)
 
-    def accept_loss(self, topic: str, offset: int) -> None:
-        """Go on at ``offset`` although records before it are gone: open runs of the topic close at full price."""
+    def accept_loss(self, topic: str, offset: int, end: int | None = None) -> None:
+        """Go on at ``offset`` although records before it are gone: open runs of the topic close at full price.
+
+        A monitor that stands behind ``end``, where the topic ended, was in a topic that is no longer: it goes on at
+        ``offset``, too.
+        """
         for name, runner in self.runners.items():
             if runner.spec.topic != topic:
                 continue
-            runner.offset, runner.row, runner.started = max(runner.offset, offset), 0, True
+            kept = offset <= runner.offset and (end is None or runner.offset <= end)
+            runner.offset, runner.row, runner.started = runner.offset if kept else offset, 0, True
             for number in [n for n, books in self._books.items() if name in books.slots]:
                 runner.forget_pending(number)
                 self._close_at_full_price(runner, name, number, "loss")

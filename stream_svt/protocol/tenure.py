@@ -237,7 +237,7 @@ class Tenure:
         log.critical("event=records_lost shard=%d error=%r", self._shard, str(error))
         self._observer.failed(self._shard, "records_lost")
         offset, command = await self.await_command(Action.ACCEPT_LOSS, self._controls)
-        self._engine.accept_loss(topic, first)
+        self._engine.accept_loss(topic, first, end)
         self._controls.done(offset)
         self._reply(command, f"reading of {topic} goes on at offset {first}")
         self._status.state, self._status.reason = State.OPENING, ""
