@@ -1,0 +1,193 @@
+"""What happens to an application over months: idle weeks, lost queries, topics made anew, new keys."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from aiokafka import TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
+
+from stream_svt.protocol.tenure import State
+from stream_svt.service.audit import Audit, audit_state, audit_topic
+from stream_svt.service.config import Config, parse_config
+from stream_svt.service.embedded import EmbeddedKafka
+from stream_svt.service.worker import Worker, cluster_of
+from tests.support.topics import create_topics
+from tests.support.worker import HIGH, LOW, Scene, until
+
+pytestmark = pytest.mark.kafka
+IDLE_BROKER = {
+    "group.min.session.timeout.ms": "500",
+    "transactional.id.expiration.ms": "2000",
+    "transaction.remove.expired.transaction.cleanup.interval.ms": "500",
+    "producer.id.expiration.ms": "2000",
+    "producer.id.expiration.check.interval.ms": "500",
+}
+
+
+@pytest.fixture
+async def scene(broker, topics) -> AsyncIterator[Scene]:
+    async with Scene(
+        broker.bootstrap_servers, topics.name("shop"), partitions=1, limit=6
+    ).on_stage() as scene:
+        yield scene
+
+
+async def _audited(scene: Scene, config: Config | None = None) -> Audit:
+    """Return the operator's audit, after both forms balanced."""
+    config = config or scene.config()
+    public = await audit_topic(cluster_of(config), config.topics.alerts)
+    operator = await audit_state(config, cluster_of(config))
+    assert [str(finding) for finding in [*public.findings, *operator.findings]] == []
+    return operator
+
+
+async def _read(scene: Scene, worker: Worker, offset: int) -> None:
+    """Wait until the only shard has committed so far, and has published what it charged."""
+    await until(
+        lambda: (
+            [status.offsets.get(scene.queries) for status in worker.statuses()] == [offset] and worker.ready
+        )
+    )
+    await asyncio.sleep(0.3)
+
+
+async def test_a_worker_whose_producer_the_broker_forgot_goes_on_without_a_loss() -> None:
+    """The broker forgets a transactional id after days without a transaction; here after two seconds."""
+    async with (
+        EmbeddedKafka(overrides=IDLE_BROKER) as kafka,
+        Scene(kafka.bootstrap_servers, "shop", partitions=1, limit=6).on_stage() as scene,
+    ):
+        worker = await scene.start()
+        await scene.send("a", HIGH, LOW)
+        await _read(scene, worker, 2)
+        await asyncio.sleep(6)
+        assert worker.ready
+        await scene.send("b", HIGH)
+        await scene.send("a", HIGH)
+        await _read(scene, worker, 4)
+        assert [(alert.dataset, alert.run, alert.top) for alert in await scene.alerts()] == [
+            ("a", 1, 1),
+            ("b", 1, 1),
+            ("a", 1, 2),
+        ]
+        assert (await _audited(scene)).alerts == 3
+
+
+async def test_retention_that_overtakes_a_stopped_service_is_accepted_by_command_only(scene: Scene) -> None:
+    worker = await scene.start()
+    await scene.send("a", HIGH)
+    await _read(scene, worker, 1)
+    await scene.stop(worker)
+    await scene.send("a", *[HIGH] * 5)
+    await _delete_before(scene, 4)
+    worker = await scene.start(ready=False)
+    await until(lambda: [status.state for status in worker.statuses()] == [State.LOST])
+    assert not worker.ready
+    await _audited(scene)
+    await scene.command("accept-loss", partition=0)
+    await _read(scene, worker, 6)
+    alerts = await scene.alerts()
+    # The open run was closed at its full price; the two queries that are left are tested by a new one.
+    assert [(alert.run, alert.top, alert.position.offset) for alert in alerts] == [
+        (1, 1, 0),
+        (2, 1, 4),
+        (2, 2, 5),
+    ]
+    assert alerts[1].account.spent == pytest.approx(1 + 0.4 + 0.2)
+    await _audited(scene)
+
+
+async def test_a_query_topic_made_anew_is_a_loss_and_its_queries_meet_new_noise(scene: Scene) -> None:
+    worker = await scene.start()
+    await scene.send("a", *[HIGH] * 2, *[LOW] * 3)
+    await _read(scene, worker, 5)
+    await scene.stop(worker)
+    await _make_anew(scene, scene.queries, {"message.timestamp.type": "LogAppendTime"})
+    worker = await scene.start(ready=False)
+    await until(lambda: [status.state for status in worker.statuses()] == [State.LOST])
+    await scene.command("accept-loss", partition=0)
+    await until(lambda: worker.ready)
+    await scene.producer.client.force_metadata_update()
+    await scene.send("a", HIGH)
+    await until(lambda: sum(view.spent for s in worker.statuses() for view in s.views.values()) > 1.5)
+    await asyncio.sleep(0.5)
+    # Offsets begin anew, runs do not: the same place was never tested under the same noise.
+    assert [(alert.run, alert.position.offset) for alert in await scene.alerts()] == [(1, 0), (1, 1), (2, 0)]
+    await _audited(scene)
+
+
+async def test_a_state_topic_made_anew_is_a_rollback_and_costs_the_budgets(scene: Scene) -> None:
+    worker = await scene.start()
+    await scene.send("a", HIGH)
+    await _read(scene, worker, 1)
+    await scene.stop(worker)
+    state = f"{scene.application}.state"
+    await _make_anew(scene, state, {"message.timestamp.type": "LogAppendTime", "cleanup.policy": "compact"})
+    worker = await scene.start(ready=False)
+    await until(lambda: [status.state for status in worker.statuses()] == [State.ROLLED_BACK])
+    await asyncio.sleep(0.5)
+    await scene.command("mark-exhausted", partition=0)
+    await until(lambda: worker.ready)
+    await scene.send("a", HIGH)
+    await until(lambda: [s.offsets.get(scene.queries) for s in worker.statuses()] == [2])
+    await asyncio.sleep(0.3)
+    assert len(await scene.alerts()) == 1
+    found = await _audited(scene)
+    assert {books.spent for books in found.datasets.values()} == {6 * 10**9}
+
+
+async def test_a_new_sealing_key_is_taken_up_by_restart_while_another_worker_runs(
+    scene: Scene, tmp_path: Path
+) -> None:
+    """One worker after the other: the first one's shards are read with the key before."""
+    for name in ("old", "new"):
+        (tmp_path / name).write_text(("11" if name == "old" else "22") * 32)
+        (tmp_path / name).chmod(0o600)
+    old = parse_config(scene.text() + "sealing: {key_file: old}\n", directory=tmp_path)
+    new = parse_config(
+        scene.text() + "sealing: {key_file: new, previous_key_files: [old]}\n", directory=tmp_path
+    )
+    first = await scene.start(old)
+    await scene.send("a", HIGH)
+    await _read(scene, first, 1)
+    before = first.statuses()[0].key_id
+    second = await scene.start(new, ready=False)
+    await scene.stop(first)
+    await until(lambda: second.ready and bool(second.statuses()))
+    await scene.send("a", HIGH)
+    await _read(scene, second, 2)
+    assert second.statuses()[0].key_id not in ("none", before)
+    await scene.stop(second)
+    # Nothing is sealed with the old key any more.
+    alone = parse_config(scene.text() + "sealing: {key_file: new}\n", directory=tmp_path)
+    assert (await _audited(scene, alone)).alerts == 2
+
+
+async def _delete_before(scene: Scene, offset: int) -> None:
+    """Do what retention does."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=scene.servers)
+    await admin.start()
+    try:
+        await admin.delete_records({TopicPartition(scene.queries, 0): RecordsToDelete(offset)})
+    finally:
+        await admin.close()
+
+
+async def _make_anew(scene: Scene, topic: str, settings: dict[str, str]) -> None:
+    """Delete a topic and create one of the same name."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=scene.servers)
+    await admin.start()
+    try:
+        await admin.delete_topics([topic])
+        for _ in range(100):
+            if topic not in await admin.list_topics():
+                break
+            await asyncio.sleep(0.1)
+    finally:
+        await admin.close()
+    await create_topics(scene.servers, {topic: scene.partitions}, settings)
+    await scene.producer.client.force_metadata_update()
