@@ -1,0 +1,174 @@
+"""A week on the modelled log: schedules, mutes and periods run out while owners crash and the broker's clock steps."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+import msgspec
+import pytest
+
+from stream_svt.monitor.books import read_dataset
+from stream_svt.monitor.engine import Engine
+from stream_svt.monitor.released import EventType
+from stream_svt.monitor.spec import ApplicationSpec, load_spec
+from stream_svt.protocol.journal import Journal, Topics
+from stream_svt.protocol.sealing import Place
+from stream_svt.service.audit import Audit, Auditor, ShardState, compare
+from stream_svt.service.wire import Directory, QueryDecoder
+from tests.simulation import world as world_module
+from tests.simulation.applications import OTHER, TOPIC, Application, query
+from tests.simulation.log import Broker
+from tests.simulation.rules import Rules
+from tests.simulation.script import Fault, Script
+from tests.simulation.world import CONTROL, ModelLog, ModelWorkload, Variant, World
+from tests.support.engine_play import Play, Query
+from tests.support.monitor_forms import FORMS, spec_of
+
+DAY = 86_400.0
+QUERIES = 1_500
+FAULTS = 220
+COMMON = "epsilon: 1, sensitivity: 1, monotonic: true, bounds: [0, 100000], threshold: 500, cutoff: 3"
+STREAM = f"{COMMON}, expected_queries: 1000"
+SPEC = load_spec(
+    "application: app\n"
+    "datasets:\n"
+    "  - {names: [a, b], limit: 40, unit: one basket}\n"
+    "  - {generate: 'shop-{date}', from: 1970-01-01, until: 1970-01-08, lateness: 2h, limit: 4, unit: one basket}\n"
+    "monitors:\n"
+    f"  - {{name: daily, topic: t, mute: 3h, resample_every: 12h, {STREAM}}}\n"
+    f"  - {{name: patient, topic: t, mute: run, max_mutes: 3, datasets: [a, b], {STREAM}, "
+    "append: {retry: {attempts: 3, lifetime: 6h, capacity: 5, every: 4}}}\n"
+    f"  - {{name: sets, topic: u, mute: none, datasets: [a, b], {COMMON}, "
+    "correction: {annealed: {start: 8, end: 2}}, append: {sweep: {close_after: 5h, max_open_sets: 3}}}\n"
+)
+NAMES = [dataset.name for dataset in SPEC.datasets]
+
+
+class WeekWorkload(ModelWorkload):
+    """An application with a dataset a day."""
+
+    def engine(self, shard: int, key: bytes) -> Engine:
+        return Engine(self.spec, shard=shard, datasets=NAMES, key=key, entropy=self.entropy)
+
+    def decoders(self, shard: int) -> dict[str, QueryDecoder]:
+        directory = Directory(NAMES, partition=shard, partitions=1)
+        return {
+            topic: QueryDecoder(
+                topic, shard, directory, [m.name for m in self.spec.monitors if m.topic == topic]
+            )
+            for topic in self.topics
+        }
+
+
+def _workload(spec: ApplicationSpec, entropy: Any) -> WeekWorkload:
+    return WeekWorkload(spec, entropy)
+
+
+class Week(World):
+    """Minutes to hours pass before every few queries; the broker's clock leaps ahead and back."""
+
+    def __init__(self, script: Script) -> None:
+        super().__init__(script, Variant(workload=_workload), Application(SPEC, query))
+        self.skew = 0.0
+        self.leaps = 0
+        self.written: list[int] = []
+        self.broker = Broker(now_ms=lambda: int(1000 * (self.now + self.skew)))
+        self.rules = Rules(self.broker)
+
+    def _write(self, count: int) -> None:
+        for _ in range(min(count, self._unwritten)):
+            self.now += self._writer.expovariate(QUERIES / (7 * DAY))
+            if self._writer.random() < 0.02:
+                self.skew = self._writer.choice((0.0, 0.0, 3 * 3600.0, -5 * 3600.0, DAY, -DAY))
+                self.leaps += 1
+            number = self.script.queries - self._unwritten
+            key, body = query(self._writer, number)
+            topic = self._writer.choice((TOPIC, OTHER))
+            if topic == TOPIC and self._writer.random() < 0.5:
+                # Mostly the day's own dataset, sometimes the one before, which may be over.
+                day = min(int(self.now / DAY), 6) - (self._writer.random() < 0.2)
+                key = f"shop-1970-01-0{1 + max(day, 0)}".encode()
+            self.written.append(self.broker.write(topic, key, body).timestamp)
+            self._unwritten -= 1
+
+
+def audited(week: Week) -> Audit:
+    """Hold the modelled state to the modelled alerts with the audit that is shipped."""
+    journal = Journal(
+        ModelLog(week.broker),
+        Place("cluster", "app", "state", 0),
+        Topics("state", "alerts", "rejects"),
+        partitions=1,
+        entropy=random.Random(0).randbytes,
+        epoch=lambda: week.now,
+    )
+    looking, outcome = journal.look(), None
+    try:
+        while True:
+            outcome = looking.send(outcome).act()  # type: ignore[arg-type]
+    except StopIteration as ended:
+        restored = ended.value
+    datasets = {
+        key[2:].decode(): read_dataset(content, key.decode())
+        for key, content in restored.records.items()
+        if key.startswith(b"d/")
+    }
+    auditor = Auditor()
+    for entry in week.broker.read("alerts"):
+        auditor.add(0, entry.offset, entry.value)
+    return compare(auditor, [ShardState(0, restored.last_event, datasets, journal.waiting)], lambda name: 0)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_week_of_schedules_mutes_periods_faults_and_clock_steps_breaks_no_rule(
+    seed: int, monkeypatch
+) -> None:
+    monkeypatch.setattr(world_module, "MOST_EFFECTS", 200_000)
+    chance = random.Random(seed)
+    faults = tuple(
+        (at, chance.choice(list(Fault))) for at in sorted(chance.randrange(1, 9_000) for _ in range(FAULTS))
+    )
+    week = Week(Script(seed, 0, QUERIES, faults))
+    assert week.run() == []
+    audit = audited(week)
+    assert [str(finding) for finding in audit.findings] == []
+    assert audit.ledgers == len(NAMES)
+
+    assert max(week.written) - min(week.written) > 6 * DAY * 1000
+    assert week.leaps > 5
+    assert sorted(week.written) != week.written
+    assert week.rules.tops > 60
+    events = [msgspec.json.decode(entry.value) for entry in week.broker.read("alerts")]
+    kinds = Counter((event["type"], event["data"].get("reason")) for event in events)
+    assert kinds[EventType.RUN_CLOSED, "schedule"] > 2
+    assert kinds[EventType.MUTED, "top"] > 30
+    assert kinds[EventType.EXHAUSTED, "budget"] > 0
+    rejected = [entry.value for entry in week.broker.read("rejects")]
+    assert rejected.count(b"outside-period") > 10
+    restarts = sum("dies" in line or "told to stop" in line for line in week.trace)
+    assert restarts > 30
+    assert list(week.broker.read(CONTROL))
+
+
+@pytest.mark.parametrize(
+    ("times", "alerts"),
+    [
+        # A leap ahead ends mutes early; the way back does not bring them back.
+        ((1_000, 1_500, 90_000, 1_600), [0, 2, 3]),
+        # After a leap ahead that was an error, what is muted then stays so until the clock has caught up.
+        ((90_000, 1_000, 91_999, 92_000), [0, 3]),
+    ],
+)
+def test_durations_run_on_the_latest_time_that_was_seen(times: tuple[int, ...], alerts: list[int]) -> None:
+    """Two series; the third query is of the other one, where only the clock matters."""
+    play = Play(spec_of(FORMS["muted for a while"], datasets="{name: a, limit: 9, unit: one basket}"))
+    series = ("s", "s", "other", "s") if alerts[1] == 2 else ("s",) * 4
+    queries = [Query(0, 90_000, name, time_ms=time) for name, time in zip(series, times, strict=True)]
+    for last in range(1, len(queries) + 1):  # whatever the batching, and whoever goes on
+        play.feed(TOPIC, queries, last)
+        play.commit()
+        play.crash()
+    found = [event.data.position.offset for event in play.events if event.type == EventType.ALERT]
+    assert found == alerts
