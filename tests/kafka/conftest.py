@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 from tests.support.books import Books
+from tests.support.tls import PASSWORD, Authority, SecureKafka
+
+
+@pytest.fixture(scope="session")
+def secure_broker(tmp_path_factory) -> Iterator[SecureKafka]:
+    """A second cluster: user "svt" may log in over TLS, and without TLS it takes everything, as the other one."""
+    with SecureKafka(
+        Authority.new(),
+        tmp_path_factory.mktemp("broker"),
+        {"svt": PASSWORD},
+        **{"group.min.session.timeout.ms": "500"},
+    ) as kafka:
+        yield kafka
 
 
 @pytest.fixture

@@ -19,7 +19,6 @@ from stream_svt.monitor.commands import Action
 from stream_svt.protocol.tenure import State
 from stream_svt.service.config import parse_config
 from stream_svt.service.control import Reply, for_shards, send
-from stream_svt.service.embedded import EmbeddedKafka
 from stream_svt.service.signatures import SigningKey, signing_key
 from stream_svt.service.worker import Worker, cluster_of
 from tests.support.keys import ed25519_pair
@@ -213,15 +212,12 @@ async def test_only_a_signed_command_gives_budgets_up_where_signatures_are_requi
 
 
 async def test_the_state_of_a_foreign_cluster_is_refused_and_so_is_an_empty_one_beside_its_alerts(
-    drill: Drill,
+    drill: Drill, secure_broker
 ) -> None:
     """A whole application mirrored to another cluster: the state is bound to where it was written."""
     await drill.day(tops=2)
     state, alerts = await drill.backup(), await drill.scene.read("alerts")
-    async with (
-        EmbeddedKafka(overrides={"group.min.session.timeout.ms": "500"}) as kafka,
-        stage(kafka.bootstrap_servers, drill.scene.application).on_stage() as scene,
-    ):
+    async with stage(secure_broker.bootstrap_servers, drill.scene.application).on_stage() as scene:
         other = Drill(scene, drill.directory)
         await other.restore(state)
         for record in alerts:

@@ -10,11 +10,10 @@ from stream_svt.errors import BrokerError
 from stream_svt.service.config import parse_config
 from stream_svt.service.worker import Worker
 from tests.support.permissions import allow
-from tests.support.tls import MECHANISMS, Authority, SecureKafka
+from tests.support.tls import MECHANISMS, PASSWORD, Authority, SecureKafka
 from tests.support.worker import HIGH, Scene, until
 
 pytestmark = pytest.mark.kafka
-PASSWORD = "open sesame"
 LEAST = [
     ("read", "group", "shop"),
     ("write", "transactional_id", "shop-"),
@@ -55,20 +54,11 @@ class Secured:
             await worker.stop()
 
 
-@pytest.fixture(scope="module")
-def authority() -> Authority:
-    return Authority.new()
-
-
-async def test_tls_with_plain_and_scram_and_what_is_wrong_is_named(tmp_path, authority) -> None:
-    """One test, for a broker of this kind takes seconds to start."""
-    (tmp_path / "ca.pem").write_bytes(authority.pem)
+async def test_tls_with_plain_and_scram_and_what_is_wrong_is_named(tmp_path, secure_broker) -> None:
+    kafka = secure_broker
+    (tmp_path / "ca.pem").write_bytes(kafka.authority.pem)
     (tmp_path / "stranger.pem").write_bytes(Authority.new().pem)
-    short = {"group.min.session.timeout.ms": "500"}
-    async with (
-        SecureKafka(authority, tmp_path, {"svt": PASSWORD}, **short) as kafka,
-        Scene(kafka.bootstrap_servers, "shop", partitions=1).on_stage() as scene,
-    ):
+    async with Scene(kafka.bootstrap_servers, "shop", partitions=1).on_stage() as scene:
         for operation, resource, name in LEAST:
             prefixed = resource == "transactional_id"
             await allow(kafka.bootstrap_servers, "svt", operation, resource, name, prefixed=prefixed)

@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from stream_svt.service.embedded import EmbeddedKafka
 
+PASSWORD: Final = "open sesame"
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
@@ -111,6 +112,7 @@ class SecureKafka(EmbeddedKafka):
             }
             | settings,
         )
+        self.authority = authority
         self._scram = users
 
     def _quorum(self) -> list[str]:
