@@ -31,6 +31,7 @@ from aiokafka.errors import (
     KafkaConnectionError,
     KafkaError,
     MessageSizeTooLargeError,
+    NodeNotReadyError,
     ProducerFenced,
     RecordListTooLargeError,
     SaslAuthenticationFailed,
@@ -39,6 +40,7 @@ from aiokafka.errors import (
     UnknownTopicOrPartitionError,
     UnsupportedSaslMechanismError,
 )
+from aiokafka.protocol.transaction import EndTxnRequest
 
 from stream_svt.errors import BrokerError, MisuseError
 
@@ -186,6 +188,27 @@ async def deadline(
         raise explain(error, doing, operation, group) from error
 
 
+def _end_once(producer: AIOKafkaProducer) -> None:
+    """Let the producer fail where the answer to EndTxn is lost, instead of sending it again.
+
+    The first one may be on its way. Once the second is answered the next transaction begins, under the same
+    epoch, and the first, late, would end that one in the middle. A new producer's epoch fences it.
+    """
+    send = producer.client.send
+
+    async def send_once(node_id: int, request: Any, **options: Any) -> Any:  # noqa: ANN401
+        try:
+            return await send(node_id, request, **options)
+        except NodeNotReadyError:  # not sent
+            raise
+        except KafkaError as error:
+            if isinstance(request, EndTxnRequest):
+                producer._txn_manager.fatal_error(error)  # noqa: SLF001
+            raise
+
+    producer.client.send = send_once
+
+
 async def discard_producer(producer: AIOKafkaProducer | None) -> None:
     """End a producer whatever state it is in; never hangs, never raises, leaves no unretrieved exception."""
     if producer is None:
@@ -287,7 +310,7 @@ class Cluster:
 
     def producer(self, transactional_id: str) -> AIOKafkaProducer:
         """Return a transactional producer, not started."""
-        return AIOKafkaProducer(
+        producer = AIOKafkaProducer(
             **self.arguments,
             transactional_id=transactional_id,
             client_id="stream-svt-" + transactional_id,
@@ -296,6 +319,8 @@ class Cluster:
             request_timeout_ms=5000,
             max_batch_size=1 << 18,
         )
+        _end_once(producer)
+        return producer
 
     def admin(self) -> AIOKafkaAdminClient:
         """Return an admin client, not started."""

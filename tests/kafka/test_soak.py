@@ -6,10 +6,15 @@ import asyncio
 
 import pytest
 
+from stream_svt.protocol.journal import Topics
+from stream_svt.protocol.ports import Transaction
+from stream_svt.service.kafka import BrokerUnavailable, Cluster
+from stream_svt.service.shard_log import ShardLog
 from tests.soak import cluster, kill, proxy, zombie
 from tests.soak.stage import BROKER
 from tests.support.cluster import ThreeBrokers
-from tests.support.proxy import ProxiedKafka
+from tests.support.proxy import Api, Fault, ProxiedKafka, Proxy, Strike
+from tests.support.topics import create_topics
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -30,6 +35,42 @@ async def test_workers_killed_and_workers_that_stood_still_lose_and_double_nothi
         assert outcome.count == count
         assert len(outcome.found.alerts) > 100
         assert len(outcome.found.threshold_noises) > 10
+
+
+async def test_a_commit_that_comes_late_does_not_end_another_transaction(tmp_path) -> None:
+    """An EndTxn without an answer is not sent again: the first one would meet what came after the second."""
+    names = Topics("state", "alerts", "rejects")
+
+    def transaction(key: bytes) -> Transaction:
+        return Transaction([], [], {key: b"content"})
+
+    async with (
+        ProxiedKafka(overrides=BROKER) as kafka,
+        Proxy(kafka.front_port, kafka.behind_port).running() as proxy,
+    ):
+        await create_topics(kafka.bootstrap_servers, {"alerts": 1, "rejects": 1})
+        await create_topics(kafka.bootstrap_servers, {"state": 1}, {"cleanup.policy": "compact"})
+        log, heir = (
+            ShardLog(Cluster({"bootstrap_servers": address}), "shop", 0, names)
+            for address in (proxy.address, kafka.bootstrap_servers)
+        )
+        try:
+            await log.fence()
+            await log.transact(transaction(b"first"))
+            strike = Strike(Api.END_TXN, Fault.REQUEST_ASTRAY, 2.0)
+            proxy.arm(strike)
+            with pytest.raises(BrokerUnavailable):
+                await log.transact(transaction(b"second"))
+            await log.fence()
+            await log._producer.begin_transaction()
+            await log._producer.send_and_wait("state", b"content", key=b"half", partition=0)
+            assert not strike.done.is_set()
+            await strike.done.wait()
+            await heir.fence()
+            assert set(await heir.read_state()) == {b"first"}
+        finally:
+            await log.close()
+            await heir.close()
 
 
 async def test_lost_and_late_requests_and_replies_lose_and_double_nothing(tmp_path) -> None:

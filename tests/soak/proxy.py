@@ -23,7 +23,7 @@ def strikes(chance: random.Random) -> Iterator[Strike]:
     """Yield faults: first those that are soon over, then all of them again and again, late by anything."""
     yield Strike(Api.END_TXN, Fault.REPLY_LOST)
     yield Strike(Api.PRODUCE, Fault.REQUEST_LOST)
-    yield Strike(Api.END_TXN, Fault.REQUEST_LATE, BRIEF)
+    yield Strike(Api.END_TXN, Fault.REQUEST_ASTRAY, BRIEF)
     yield Strike(Api.PRODUCE, Fault.REPLY_LATE, BRIEF)
     for fault, api in itertools.cycle(itertools.product(Fault, Api)):
         yield Strike(api, fault, chance.uniform(0.2, LONGEST))

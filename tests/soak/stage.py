@@ -270,8 +270,7 @@ class Stage:
             return offsets == ends
 
         await self.until(done, "the end of the stream")
-        for worker in list(self.workers):
-            await self.leave(worker)
+        await asyncio.gather(*(self.leave(worker) for worker in list(self.workers)))
 
     async def _judge(self) -> None:
         certain = Certain(self.queries, "plain", HIGH, LOW)

@@ -31,6 +31,10 @@ class Fault(StrEnum):
     NO_REPLY = "no reply"
     REPLY_LATE = "reply late"
     REQUEST_LATE = "request late"
+    REQUEST_ASTRAY = "connection lost, request late"
+
+
+_LATE = {Fault.REQUEST_LATE, Fault.REQUEST_ASTRAY}
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +52,7 @@ class Strike:
 
     def __str__(self) -> str:
         match self.fault:
-            case Fault.REPLY_LATE | Fault.REQUEST_LATE:
+            case Fault.REPLY_LATE | Fault.REQUEST_LATE | Fault.REQUEST_ASTRAY:
                 detail = f" by {self.seconds:.1f} s"
             case Fault.NO_REPLY:
                 detail = f" for {self.seconds:.1f} s"
@@ -174,11 +178,13 @@ class _Link:
                         strike.done.set()
                         return
                     self._struck[number] = strike
-                    if strike.fault is Fault.REQUEST_LATE:
+                    if strike.fault is Fault.REQUEST_ASTRAY:
+                        self._client[1].close()
+                    if strike.fault in _LATE:
                         await asyncio.sleep(strike.seconds)
                 writer.write(frame)
                 await writer.drain()
-                if strike is not None and strike.fault is Fault.REQUEST_LATE:
+                if strike is not None and strike.fault in _LATE:
                     replied = asyncio.ensure_future(strike.done.wait())
                     await asyncio.wait({replied, self._replying}, return_when=asyncio.FIRST_COMPLETED)
                     replied.cancel()
