@@ -13,7 +13,7 @@ With rates threshold_charge/D and charge/U (D the sensitivity in grid steps, U =
 most exp(threshold_charge + e_1 + e_2 + ..). The gap, the branch, the attempt and what is left are covered;
 bottoms, retries with fresh noise, corrections, order and number of tests cost nothing as long as the schedule
 reads past outputs only. Proof: move the threshold noise up by D and the noise of every branch that fired by
-at most U; both families satisfy P(k) <= e^(rate s) P(k + s) for s >= 0 and the map is one-to-one.
+at most U; every family satisfies P(k) <= e^(rate s) P(k + s) for s >= 0 and the map is one-to-one.
 
 Charges are integers in units of 10^-9 epsilon and the rates are computed from the rounded charges, so noise
 and charge agree exactly.
@@ -295,23 +295,23 @@ class SparseVector:
         if self.is_over(run):
             raise RunExhausted("this run has used all its tops; a new one pays for a new threshold")
         gaps = self.branch_gaps(values, thresholds, run.threshold_noise, attempts, noise)
-        left, row, tops = run.left, 0, list[Top]()
-        while row < len(values) and left >= self.smallest_charge:
-            available = [branch.charge <= left for branch in self.branches]
-            branches = self.fired(gaps[:, row:], left)
-            start, row = row, len(values)
-            for hit in np.flatnonzero(branches != BOTTOM).tolist():
-                number = int(branches[hit])
-                charge = self.branches[number].charge
-                left -= charge
-                gap = int(gaps[number, start + hit])
-                tops.append(Top(row=start + hit, branch=number, gap=gap, charge=charge, left=left))
-                if available != [branch.charge <= left for branch in self.branches]:
-                    row = start + hit + 1  # which branches can be paid has changed: look at the rest again
+        reached = np.flatnonzero((gaps >= 0).any(axis=0))
+        left, smallest = run.left, self.smallest_charge
+        consumed, tops = len(values), list[Top]()
+        for row, column in zip(reached.tolist(), gaps[:, reached].T.tolist(), strict=True):
+            for number, branch in enumerate(self.branches):
+                if column[number] >= 0 and branch.charge <= left:
+                    left -= branch.charge
+                    tops.append(
+                        Top(row=row, branch=number, gap=column[number], charge=branch.charge, left=left)
+                    )
                     break
+            if left < smallest:
+                consumed = row + 1
+                break
         return (
             replace(run, left=left, tops=run.tops + len(tops)),
-            Outcomes(consumed=row, tops=tuple(tops)),
+            Outcomes(consumed=consumed, tops=tuple(tops)),
         )
 
     def shifts(self, outcomes: Outcomes, first: Integers, second: Integers, neighbours: Neighbours) -> Shifts:
@@ -573,7 +573,7 @@ def _least_variance_theta(
     beyond, the lattice shows and the minimum is searched for (the closed form would be off by factors).
     """
     width = 1 if monotonic else 2
-    relative = {Noise.EXPONENTIAL: 1.0, Noise.LAPLACE: 2.0}
+    relative = {Noise.EXPONENTIAL: 1.0, Noise.LAPLACE: 2.0, Noise.GUMBEL: math.pi**2 / 6}
     families = relative[query_noise] / relative[threshold_noise]
     theta = 1 / (1 + (families * width**2 * cutoff**2) ** (1 / 3))
     total = epsilon / UNITS_PER_EPSILON / sensitivity
