@@ -10,7 +10,25 @@ from collections.abc import Iterator
 import pytest
 
 from stream_svt.service.embedded import EmbeddedKafka
+from tests.exact.report import REPORT, Report
 from tests.support.topics import Topics
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Open the report of the proofs."""
+    config.stash[REPORT] = Report()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Print what the proofs found."""
+    for line in config.stash[REPORT].tables():
+        terminalreporter.write_line(line)
+
+
+@pytest.fixture
+def report(request: pytest.FixtureRequest) -> Report:
+    """Where a proof notes what it found, to be printed at the end."""
+    return request.config.stash[REPORT]
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,459 @@
+"""The contract of every mechanism, as checks that run on any registered form of one.
+
+A form says how its mechanism is played on values and on a tape of noise. The checks know nothing else about
+it: they play a random case, ask the mechanism's own `shifts` how the noise has to move for a neighbour, play
+the neighbour on the moved tape, and compare. What they establish together is the privacy proof: same output,
+a cost of at most the charge, one-sided noise moved up only, and a move that is one-to-one.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stream_svt.errors import MisuseError, RunExhausted
+from stream_svt.mechanisms import UNITS_PER_EPSILON, Noise
+from stream_svt.mechanisms.contract import Law, Neighbours, Shifts
+from stream_svt.mechanisms.run import Integers, Run
+from stream_svt.mechanisms.selection import Drawn
+
+CASES = 300
+BOX = 300
+UPWARD_ONLY = frozenset({Noise.EXPONENTIAL, Noise.GUMBEL})
+"""Families whose alignment may only move up: P(k) <= e^(rate s) P(k + s) fails for s < 0."""
+
+
+@dataclass(frozen=True)
+class Tape:
+    """All noise of a case: one threshold noise a run, and query noise of shape (branches, tests)."""
+
+    thresholds: tuple[int, ...]
+    queries: tuple[tuple[int, ...], ...]
+
+    def part(self, start: int, stop: int) -> Callable[[int], Integers]:
+        """Query noise of some tests, as `step` wants it."""
+        return lambda branch: np.array(self.queries[branch][start:stop], dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Outcomes of consecutive tests under one run."""
+
+    run: int
+    start: int
+    stop: int
+    outcomes: Any
+
+
+@dataclass(frozen=True)
+class Told:
+    """A played case: everything that is released, in order, what it is charged, and the batches behind it."""
+
+    released: tuple[object, ...]
+    charge: int
+    batches: tuple[Batch, ...]
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """An option that is refused, and a word of the reason that the message must give."""
+
+    option: str
+    attempt: Callable[[], object]
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Form:
+    """A mechanism and how it is played; subclasses say how.
+
+    Attributes
+    ----------
+    mechanism
+        With the verbs that all share: open, step, is_over, shifts, threshold_law, branch_laws.
+    built_by
+        The public class or constructor that the form stands for.
+    tests
+        Tests that a case may make.
+    neighbours
+        Kinds of neighbours for which the charge is promised.
+    refusals
+        What its constructor refuses.
+    side
+        Length of the noise box on which the move must be one-to-one.
+    least_tests
+        Tests that the box needs at least, however large that makes it.
+    """
+
+    name: str
+    mechanism: Any
+    built_by: object
+    tests: int
+    neighbours: tuple[Neighbours, ...]
+    refusals: tuple[Refusal, ...] = ()
+    side: int = 3
+    least_tests: int = 1
+
+    def play(self, values: tuple[int, ...], tape: Tape, *, cut: int = 10**6, store: bool = False) -> Told:
+        """Test the values on the tape, `cut` at a time; with `store` the run goes through bytes between."""
+        raise NotImplementedError
+
+    def values(self, chance: random.Random, tests: int) -> tuple[int, ...]:
+        """Answers near the thresholds, so that tops and bottoms mix."""
+        return tuple(chance.randint(-4, 8) for _ in range(tests))
+
+    def neighbour(
+        self, values: tuple[int, ...], neighbours: Neighbours, chance: random.Random
+    ) -> tuple[int, ...]:
+        """Return the answers on a neighbouring dataset; half the time all sit on the extremes."""
+        reach = self.mechanism.sensitivity
+        low = 0 if neighbours is Neighbours.UP else -reach
+        high = 0 if neighbours is Neighbours.DOWN else reach
+        if chance.random() < 0.5:
+            return tuple(v + chance.choice((low, high)) for v in values)
+        return tuple(v + chance.randint(low, high) for v in values)
+
+    def shifts(
+        self,
+        batch: Batch,
+        first: tuple[int, ...],
+        second: tuple[int, ...],
+        neighbours: Neighbours,
+        tape: Tape,
+    ) -> Shifts:
+        """Ask the mechanism how the noise of a batch moves."""
+        del tape
+        rows = slice(batch.start, batch.stop)
+        return self.mechanism.shifts(
+            batch.outcomes, np.array(first[rows]), np.array(second[rows]), neighbours
+        )
+
+    def align(
+        self, told: Told, tape: Tape, first: tuple[int, ...], second: tuple[int, ...], neighbours: Neighbours
+    ) -> Tape:
+        """Tape on which the neighbour should tell the same."""
+        thresholds: dict[int, int] = {}
+        queries = np.array(tape.queries, dtype=np.int64).reshape(len(tape.queries), -1)
+        for batch in told.batches:
+            moved = self.shifts(batch, first, second, neighbours, tape)
+            assert thresholds.setdefault(batch.run, moved.threshold) == moved.threshold, (
+                "a run has one threshold noise: it cannot move by two distances"
+            )
+            queries[:, batch.start : batch.start + moved.queries.shape[1]] += moved.queries
+        return Tape(
+            tuple(rho + thresholds.get(number, 0) for number, rho in enumerate(tape.thresholds)),
+            tuple(tuple(row) for row in queries.tolist()),
+        )
+
+    @property
+    def laws(self) -> tuple[Law | None, tuple[Law, ...]]:
+        """Laws of the threshold noise and of the query noise by branch."""
+        return self.mechanism.threshold_law, self.mechanism.branch_laws
+
+    def cost(self, before: Tape, after: Tape) -> Fraction:
+        """Units that a move costs, by the rates: recomputed here, not taken from the package."""
+        threshold, branches = self.laws
+        total = Fraction(0)
+        for a, b in zip(before.thresholds, after.thresholds, strict=True):
+            if a != b:
+                total += threshold.rate * abs(b - a)
+        for law, old, new in zip(branches, before.queries, after.queries, strict=True):
+            total += law.rate * sum(abs(b - a) for a, b in zip(old, new, strict=True))
+        return total * UNITS_PER_EPSILON
+
+    def moves_down(self, before: Tape, after: Tape) -> bool:
+        """Whether noise that may only move up moves down."""
+        threshold, branches = self.laws
+        moves = [
+            (law, a, b)
+            for law, old, new in zip(branches, before.queries, after.queries, strict=True)
+            for a, b in zip(old, new, strict=True)
+        ]
+        if threshold:
+            moves += [(threshold, a, b) for a, b in zip(before.thresholds, after.thresholds, strict=True)]
+        return any(b < a and law.noise in UPWARD_ONLY for law, a, b in moves)
+
+    def tape(self, chance: random.Random) -> Tape:
+        """Noise of a case, now and then far out."""
+
+        def draw(law: Law) -> int:
+            size = min(int(chance.expovariate(0.5)), 30)
+            return -size if law.noise is not Noise.EXPONENTIAL and chance.random() < 0.5 else size
+
+        threshold, branches = self.laws
+        return Tape(
+            tuple(draw(threshold) if threshold else 0 for _ in range(self.tests)),
+            tuple(tuple(draw(law) for _ in range(self.tests)) for law in branches),
+        )
+
+    def boxes(self) -> Iterator[Tape]:
+        """All tapes of a box, for as few tests as leave it small."""
+        threshold, branches = self.laws
+        free = 1 if threshold else 0
+        fits = (n for n in range(1, self.tests + 1) if self.side ** (n * len(branches) + free) <= BOX)
+        tests = max(max(fits, default=1), self.least_tests)
+
+        def reach(law: Law) -> range:
+            low = 0 if law.noise is Noise.EXPONENTIAL else -(self.side // 2)
+            return range(low, low + self.side)
+
+        axes = [reach(law) for law in branches for _ in range(tests)]
+        for rho in reach(threshold) if threshold else range(1):
+            for drawn in product(*axes):
+                rows = tuple(drawn[number * tests : (number + 1) * tests] for number in range(len(branches)))
+                yield Tape((rho,) + (1,) * (tests - 1), rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamForm(Form):
+    """A mechanism that tests a stream, under a schedule that reads past outputs, and nothing else.
+
+    Rounds of tests: bottoms are tested again in the next round (APPEND), in an order and against thresholds
+    that depend on what was told before. With `resample` a run that is over is followed by another.
+    """
+
+    queries: int = 5
+    attempts: int = 3
+    resample: bool = False
+
+    def open(self, threshold_noise: int) -> Run:
+        """Begin a run."""
+        return self.mechanism.open(threshold_noise, (0, 0))
+
+    def play(self, values: tuple[int, ...], tape: Tape, *, cut: int = 10**6, store: bool = False) -> Told:
+        """Play rounds until the tests, the queries or the runs end."""
+        mechanism = self.mechanism
+        released: list[object] = []
+        batches: list[Batch] = []
+        number, test, charge = 0, 0, mechanism.threshold_charge
+        run = self.open(tape.thresholds[0])
+        queue = list(range(self.queries))
+        for attempt in range(self.attempts):
+            again: list[int] = []
+            shift, done = run.tops + number, 0
+            while done < len(queue) and test < len(values):
+                if mechanism.is_over(run):
+                    if not self.resample:
+                        return Told(tuple(released), charge, tuple(batches))
+                    number, charge = number + 1, charge + mechanism.threshold_charge
+                    run = self.open(tape.thresholds[number])
+                if store:
+                    run = Run.from_bytes(run.to_bytes())
+                told = queue[done : done + min(cut, len(values) - test)]
+                bars = np.array([(query + shift) % 3 for query in told])
+                start, stop = test, test + len(told)
+                run, outcomes = mechanism.step(
+                    run, np.array(values[start:stop]), bars, attempt, tape.part(start, stop)
+                )
+                stop = start + outcomes.consumed
+                batches.append(Batch(number, start, stop, outcomes))
+                charge += outcomes.charge
+                tops = {top.row: top for top in outcomes.tops}
+                for row, query in enumerate(told[: outcomes.consumed]):
+                    top = tops.get(row)
+                    if top is None:
+                        again.append(query)
+                    released.append(
+                        (number, query, attempt, int(bars[row]))
+                        + ((top.branch, top.gap, top.charge, top.left) if top else ())
+                    )
+                done, test = done + outcomes.consumed, stop
+            queue = again[::-1] if shift % 2 else again
+        return Told(tuple(released), charge, tuple(batches))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelectionForm(Form):
+    """A mechanism whose step takes all answers at once, and which tells the largest of them.
+
+    Where a run can pay for more than one step, the next one takes the next `answers`, with fresh noise.
+    """
+
+    answers: int = 4
+    side: int = 5
+
+    def values(self, chance: random.Random, tests: int) -> tuple[int, ...]:
+        """Answers close to each other, so that ties are frequent."""
+        return tuple(chance.randint(-1, 2) for _ in range(tests))
+
+    def play(self, values: tuple[int, ...], tape: Tape, *, cut: int = 10**6, store: bool = False) -> Told:
+        """Make the steps that the run pays for; answers cannot be cut."""
+        del cut
+        mechanism, answers = self.mechanism, min(self.answers, len(values))
+        released: list[object] = []
+        batches: list[Batch] = []
+        charge = mechanism.threshold_charge
+        run = mechanism.open(tape.thresholds[0], (0, 0))
+        for start in range(0, len(values), answers):
+            if mechanism.is_over(run):
+                break
+            if store:
+                run = Run.from_bytes(run.to_bytes())
+            stop = start + answers
+            run, outcomes = mechanism.step(run, np.array(values[start:stop]), tape.part(start, stop))
+            batches.append(Batch(0, start, stop, outcomes))
+            charge += outcomes.charge
+            released.append(self.told(outcomes))
+        return Told(tuple(released), charge, tuple(batches))
+
+    def told(self, outcomes: Any) -> object:
+        """All that is released of a step."""
+        return outcomes.tops, outcomes.threshold_gap, outcomes.charge
+
+    def shifts(
+        self,
+        batch: Batch,
+        first: tuple[int, ...],
+        second: tuple[int, ...],
+        neighbours: Neighbours,
+        tape: Tape,
+    ) -> Shifts:
+        """Ask the mechanism, which may have to know the noise: it tells the hidden runner-up."""
+        rows = slice(batch.start, batch.stop)
+        drawn = Drawn(
+            threshold=tape.thresholds[0],
+            queries=np.array([row[rows] for row in tape.queries], dtype=np.int64),
+        )
+        return self.mechanism.shifts(
+            batch.outcomes, np.array(first[rows]), np.array(second[rows]), neighbours, drawn
+        )
+
+
+@dataclass
+class Findings:
+    """What a number of cases showed; `largest` is the cost of the move in parts of the charge."""
+
+    cases: int = 0
+    outputs_differ: int = 0
+    noise_moved_down: int = 0
+    over_charge: int = 0
+    largest: Fraction = Fraction(0)
+
+
+@cache
+def aligned_cases(form: Form, cases: int = CASES, seed: int = 1) -> Findings:
+    """Execute the proof on random cases of every kind of neighbours."""
+    chance, found = random.Random(seed), Findings()
+    for number in range(cases):
+        kind = form.neighbours[number % len(form.neighbours)]
+        first = form.values(chance, form.tests)
+        second = form.neighbour(first, kind, chance)
+        tape = form.tape(chance)
+        told = form.play(first, tape)
+        moved = form.align(told, tape, first, second, kind)
+        found.cases += 1
+        found.outputs_differ += told.released != form.play(second, moved).released
+        found.noise_moved_down += form.moves_down(tape, moved)
+        ratio = form.cost(tape, moved) / told.charge
+        found.over_charge += ratio > 1
+        found.largest = max(found.largest, ratio)
+    return found
+
+
+def check_aligned_noise_gives_the_same_output(form: Form) -> None:
+    """The neighbour, on the moved noise, tells what the first dataset told."""
+    assert aligned_cases(form).outputs_differ == 0
+
+
+def check_the_alignment_costs_at_most_the_charge(form: Form) -> None:
+    """Rate times distance, summed, stays within the charge of that output."""
+    found = aligned_cases(form)
+    assert found.over_charge == 0, f"cost up to {float(found.largest):.3f} of the charge"
+    assert found.largest > Fraction(9, 20), (
+        "the cases come nowhere near the charge: they would miss a mistake"
+    )
+
+
+def check_one_sided_noise_only_moves_up(form: Form) -> None:
+    """Exponential noise ends at 0, and Gumbel noise falls off too fast below."""
+    assert aligned_cases(form).noise_moved_down == 0
+
+
+def check_the_alignment_is_one_to_one(form: Form) -> None:
+    """On all noise of a small box, no two tapes with one output share an image."""
+    chance = random.Random(3)
+    tapes = list(form.boxes())
+    for kind in form.neighbours:
+        first = form.values(chance, len(tapes[0].queries[0]))
+        second = form.neighbour(first, kind, chance)
+        images: dict[tuple[object, ...], Tape] = {}
+        for tape in tapes:
+            told = form.play(first, tape)
+            moved = form.align(told, tape, first, second, kind)
+            assert images.setdefault((told.released, moved), tape) == tape, "two noises move to one"
+
+
+def check_state_survives_storage_at_every_step(form: Form) -> None:
+    """A run that goes through its bytes before every test tells the same."""
+    chance = random.Random(4)
+    for _ in range(12):
+        values, tape = form.values(chance, form.tests), form.tape(chance)
+        assert form.play(values, tape, cut=1, store=True).released == form.play(values, tape).released
+
+
+def check_batches_tell_what_single_tests_tell(form: Form) -> None:
+    """From the same noise, the outputs and the charge do not depend on where a batch is cut.
+
+    A selection looks at all answers at once: it has no batches, and a run that is over refuses another step.
+    """
+    chance = random.Random(5)
+    if not isinstance(form, StreamForm):
+        run = form.mechanism.open(0, (0, 0))
+        values, tape = form.values(chance, form.tests), form.tape(chance)
+        for _ in range(20):
+            if form.mechanism.is_over(run):
+                break
+            run, _ = form.mechanism.step(run, np.array(values) + 1000, tape.part(0, len(values)))
+        with pytest.raises(RunExhausted):
+            form.mechanism.step(run, np.array(values), lambda _: pytest.fail("noise was drawn"))
+        return
+    for _ in range(16):
+        values, tape = form.values(chance, form.tests), form.tape(chance)
+        whole = form.play(values, tape)
+        for cut in (1, 2, 3):
+            part = form.play(values, tape, cut=cut)
+            assert (part.released, part.charge) == (whole.released, whole.charge)
+
+
+def check_no_run_is_charged_more_than_its_epsilon(form: Form) -> None:
+    """What a run told costs at most what it was opened for."""
+    chance = random.Random(6)
+    for _ in range(40):
+        told = form.play(form.values(chance, form.tests), form.tape(chance))
+        for number in {batch.run for batch in told.batches}:
+            charges = [batch.outcomes.charge for batch in told.batches if batch.run == number]
+            assert form.mechanism.threshold_charge + sum(charges) <= form.mechanism.epsilon
+
+
+def check_refused_options_say_why(form: Form) -> None:
+    """Every option that has no proof is refused, and the message gives the reason."""
+    assert form.refusals
+    for refusal in form.refusals:
+        with pytest.raises(MisuseError, match=refusal.reason):
+            refusal.attempt()
+
+
+PROOF = (
+    check_aligned_noise_gives_the_same_output,
+    check_the_alignment_costs_at_most_the_charge,
+    check_one_sided_noise_only_moves_up,
+    check_the_alignment_is_one_to_one,
+)
+"""The privacy proof proper."""
+
+CHECKS = (
+    *PROOF,
+    check_state_survives_storage_at_every_step,
+    check_batches_tell_what_single_tests_tell,
+    check_no_run_is_charged_more_than_its_epsilon,
+    check_refused_options_say_why,
+)
+"""All that is asked of a mechanism."""

@@ -1,0 +1,176 @@
+"""Every public mechanism, in every form that it takes: the subjects of the contract."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from fractions import Fraction
+from functools import partial
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from stream_svt.mechanisms import (
+    Explicit,
+    Noise,
+    SparseVector,
+    adaptive,
+    ladder,
+    sparse_vector,
+)
+from stream_svt.mechanisms.contract import Neighbours
+from stream_svt.mechanisms.selection import HybridEstimates, HybridIdentity, LastGap, TopK, hybrid_estimates
+from tests.exact.contract import Form, Refusal, SelectionForm, StreamForm
+
+EPSILON = 1_234_567_891
+
+
+def promised(monotonic: bool) -> tuple[Neighbours, ...]:
+    """Neighbours for which a charge is promised; general ones contain those of one direction."""
+    one_way = (Neighbours.UP, Neighbours.DOWN)
+    return one_way if monotonic else (Neighbours.MIXED, *one_way)
+
+
+def sparse_vectors() -> Iterator[Form]:
+    """Plain, adaptive and ladder, with retries under a falling correction, one run or several."""
+    for build, threshold_noise, query_noise, monotonic in product(
+        (sparse_vector, adaptive, ladder), Noise, Noise, (True, False)
+    ):
+        required = {
+            "epsilon": EPSILON,
+            "cutoff": 3,
+            "monotonic": monotonic,
+            "correction": Explicit((3, 1, -1)),
+        }
+        make = partial(build, **required)
+        mechanism: SparseVector = make(
+            sensitivity=1 if build is sparse_vector else 2,
+            threshold_noise=threshold_noise,
+            query_noise=query_noise,
+        )
+        if build is not sparse_vector:  # bring the upper branches' bars into the range of the small noise
+            mechanism = replace(
+                mechanism,
+                branches=tuple(
+                    replace(branch, corrections=(4, 3, 2) if number == 0 else (3, 1))
+                    for number, branch in enumerate(mechanism.branches)
+                ),
+            )
+        one_top = mechanism.threshold_charge + max(branch.charge for branch in mechanism.branches)
+        name = f"{build.__name__}-{threshold_noise}-{query_noise}-{'monotonic' if monotonic else 'general'}"
+        for resample in (False, True):
+            yield StreamForm(
+                name=f"{name}-{'resample' if resample else 'shared'}",
+                mechanism=replace(mechanism, epsilon=one_top) if resample else mechanism,
+                built_by=build,
+                tests=13,
+                neighbours=promised(monotonic),
+                resample=resample,
+                refusals=_sparse_vector_refusals(make, mechanism),
+            )
+
+
+def _sparse_vector_refusals(
+    make: Callable[..., SparseVector], mechanism: SparseVector
+) -> tuple[Refusal, ...]:
+    return (
+        Refusal("an epsilon that pays nothing", partial(make, epsilon=2), "epsilon"),
+        Refusal("noise wider than the lattice", partial(make, sensitivity=2**47), r"wider|2\^48"),
+        Refusal("Gaussian noise", partial(Noise.parse, "gaussian"), "2.3 times"),
+        Refusal(
+            "a threshold that costs more than its noise",
+            partial(replace, mechanism, threshold_rate=mechanism.threshold_rate + 1),
+            "its charge",
+        ),
+        Refusal(
+            "the monotonic rate on general queries",
+            partial(replace, mechanism, monotonic=not mechanism.monotonic),
+            "monotonic",
+        ),
+        Refusal(
+            "a run that pays its threshold only",
+            partial(mechanism.open, 0, (0, 0), epsilon=mechanism.threshold_charge),
+            "at least one top",
+        ),
+    )
+
+
+def selections() -> Iterator[Form]:
+    """Top-k with each last gap and both hybrids, with k = 1 and 2."""
+    for noise, monotonic, count in product(Noise, (True, False), (1, 2)):
+        kind = f"{noise}-{'monotonic' if monotonic else 'general'}-{count}"
+        common = {"epsilon": EPSILON, "count": count, "monotonic": monotonic, "sensitivity": 2}
+        for last_gap in LastGap:
+            yield _selection(
+                f"top_k-{kind}-{last_gap}", partial(TopK, **common, noise=noise, last_gap=last_gap)
+            )
+        for released in (False, True):
+            yield _selection(
+                f"hybrid_identity-{kind}{'-threshold_gap' if released else ''}",
+                partial(HybridIdentity, **common, noise=noise, threshold=1, threshold_gap=released),
+            )
+        for threshold_noise in Noise:
+            yield _selection(
+                f"hybrid_estimates-{threshold_noise}-{kind}",
+                partial(
+                    hybrid_estimates,
+                    **common,
+                    threshold=1,
+                    threshold_noise=threshold_noise,
+                    query_noise=noise,
+                ),
+                steps=2,
+            )
+
+
+def _selection(name: str, make: Callable[..., Any], *, steps: int = 1) -> SelectionForm:
+    mechanism = make()
+    few = np.array([], dtype=np.int64)
+    refusals = [
+        Refusal("no answer to report", partial(make, count=0), "count"),
+        Refusal("a sensitivity of nothing", partial(make, sensitivity=0), "sensitivity"),
+        Refusal("an epsilon of nothing", partial(make, epsilon=0), "epsilon"),
+        Refusal("noise wider than the lattice", partial(make, sensitivity=2**60), "wider"),
+    ]
+    if isinstance(mechanism, TopK):
+        refusals += [
+            Refusal("a noise that nothing reads", partial(mechanism.open, 1, (0, 0)), "no threshold"),
+            Refusal(
+                "the largest of fewer answers",
+                partial(mechanism.step, mechanism.open(0, (0, 0)), few, lambda _: few),
+                "lower the count",
+            ),
+        ]
+    else:
+        refusals += [
+            Refusal("a threshold beyond the lattice", partial(make, threshold=2**50), r"2\^47"),
+            Refusal("a noise that nobody draws", partial(mechanism.open, 2**61, (0, 0)), r"2\^60"),
+        ]
+    if isinstance(mechanism, HybridEstimates):
+        refusals += [
+            Refusal("a split of nothing", partial(make, split=Fraction(0)), "split"),
+            Refusal(
+                "charges that do not add up",
+                partial(replace, mechanism, epsilon=EPSILON + 1),
+                "threshold's charge",
+            ),
+        ]
+    answers = 4
+    return SelectionForm(
+        name=name,
+        mechanism=mechanism,
+        built_by=make.func if isinstance(make, partial) else make,
+        tests=answers * steps,
+        answers=answers,
+        neighbours=promised(mechanism.monotonic),
+        refusals=tuple(refusals),
+        least_tests=3,
+        side=5 if steps == 1 else 3,
+    )
+
+
+def forms() -> dict[str, Form]:
+    """All forms by name."""
+    found = [*sparse_vectors(), *selections()]
+    return {form.name: form for form in found}
