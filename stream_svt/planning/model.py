@@ -26,7 +26,7 @@ from stream_svt.planning.workload import Drift, Floats, Workload, thinned
 THRESHOLDS = 41
 """Quantiles that stand for the threshold noise."""
 
-_PHASES = 4
+_PHASES = 8
 _SLICES = 40
 _FAR = 2**62
 _LARGEST_EXPONENT = 700.0

@@ -217,8 +217,8 @@ def from_percentiles(points: Sequence[tuple[float, float]]) -> Floats:
     return np.asarray(found)
 
 
-def thinned(margins: Floats) -> Floats:
-    """Return at most 2 * `MARGINS` margins of the same distribution."""
-    if len(margins) <= 2 * MARGINS:
+def thinned(margins: Floats, count: int = 2 * MARGINS) -> Floats:
+    """Return at most so many margins of the same distribution: quantiles at the middles of equal shares."""
+    if len(margins) <= count:
         return margins
-    return np.asarray(np.quantile(margins, (np.arange(MARGINS) + 0.5) / MARGINS))
+    return np.asarray(np.quantile(margins, (np.arange(count) + 0.5) / count))
