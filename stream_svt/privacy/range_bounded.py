@@ -167,6 +167,18 @@ def exact_bounded_range(epsilon: int) -> int:
         return _up(x - 1 - x.ln())
 
 
+def exact_exponential(epsilon: int, *, gap: bool) -> int:
+    """Return the rho units of an exponential mechanism of `epsilon` epsilon units, rounded up.
+
+    The log-ratio of the index alone has range epsilon (bound epsilon^2/8); with the gap it lies in [-epsilon, epsilon]
+    (bound epsilon^2/2), for the gap doubles its range.
+
+    >>> [exact_exponential(EPSILON_UNITS, gap=gap) / RHO_UNITS for gap in (False, True)]
+    [0.123301561483, 0.462117157261]
+    """
+    return exact_general(epsilon) if gap else exact_bounded_range(epsilon)
+
+
 class _TwoPoint:
     """The extremal law of log-ratios -a and b, a, b > 0, in the precision of the context."""
 

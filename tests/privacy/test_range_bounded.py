@@ -24,6 +24,7 @@ from stream_svt.privacy.loss import (
 from stream_svt.privacy.range_bounded import (
     exact_adaptive,
     exact_bounded_range,
+    exact_exponential,
     exact_general,
     exact_monotone,
     exact_quantile,
@@ -104,6 +105,16 @@ def test_every_run_costs_at_most_what_the_ledger_charges(e0, e1):
     assert exact_resample(e0, e1) == exact_monotone(e0, e1, 1) <= zcdp_resample(e0, e1)
     assert exact_monotone(e0, e1, 7) <= zcdp_monotone(e0, e1, 7)
     assert exact_adaptive(e0 + e1, e0) == zcdp_of_range(e0 + e1, e1) <= zcdp_adaptive(e0 + e1, e0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(losses)
+def test_the_gap_of_the_exponential_mechanism_is_paid_for_under_zcdp(epsilon):
+    square = Fraction(epsilon**2 * RHO_UNITS, EPSILON_UNITS**2)
+    assert exact_exponential(epsilon, gap=False) <= math.ceil(square / 8)
+    assert (
+        exact_exponential(epsilon, gap=False) <= exact_exponential(epsilon, gap=True) <= math.ceil(square / 2)
+    )
 
 
 def test_the_quantile_lies_between_its_ends():
