@@ -295,6 +295,22 @@ def _course(setting: _Setting) -> Course:
     )
 
 
+def report_chances(monitor: MonitorSpec, distances: Floats) -> Floats:
+    """Return how likely a value at each distance from the threshold is ever reported while units last.
+
+    By all its tests, its value staying as it is; shape (thresholds, distances), distances in real units.
+    """
+    mechanism = monitor.mechanism()
+    rho = threshold_quantiles(mechanism.threshold_law)[:, None]
+    margins = np.floor(distances * float(1 / monitor.granularity))
+    missed = np.ones((len(rho), len(distances)))
+    for attempt in range(monitor.attempts):
+        for branch in mechanism.branches:
+            bar = rho + branch.correction(attempt) - margins
+            missed *= 1 - tails(mechanism.query_noise, float(branch.rate), bar)
+    return 1 - missed
+
+
 def threshold_quantiles(law: Law) -> Floats:
     """Return the threshold noise at the middles of `THRESHOLDS` equal shares of its law, in grid steps."""
     levels = (np.arange(THRESHOLDS) + 0.5) / THRESHOLDS

@@ -178,8 +178,7 @@ def recommend(
         raise MisuseError(
             "no settings pay for a threshold and one top: raise epsilon, lower the cutoff, or use a coarser granularity"
         )
-    found.sort(key=lambda candidate: -candidate.score)
-    best = [_tried_on(candidate, workload, others) for candidate in found[:_SHORTLIST]]
+    best = [_tried_on(candidate, workload, others) for candidate in _shortlist(found)]
     best.sort(key=lambda candidate: -candidate.score)
     even = [candidate for candidate in best if candidate.score >= best[0].score - EVEN]
     first = min(even, key=_simplicity)
@@ -189,6 +188,14 @@ def recommend(
         now = Candidate(monitor=monitor, settings={}, forecast=forecast(monitor, coarse))
         own = _tried_on(now, workload, others)
     return Recommendation(workload=workload, candidates=(first, *best), present=own, tried=tried)
+
+
+def _shortlist(found: list[Candidate]) -> list[Candidate]:
+    """Return the best candidate of each correction, with and without a retry queue: choices worth a look."""
+    kinds = dict[tuple[str, bool], Candidate]()
+    for candidate in sorted(found, key=lambda candidate: -candidate.score):
+        kinds.setdefault((str(candidate.settings["correction"]), candidate.lifetime is None), candidate)
+    return list(kinds.values())[:_SHORTLIST]
 
 
 def _simplicity(candidate: Candidate) -> tuple[Any, ...]:
