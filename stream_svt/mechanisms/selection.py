@@ -60,6 +60,11 @@ from stream_svt.mechanisms.lattice import GAP_LIMIT, LEAST_RATE, THRESHOLD_NOISE
 from stream_svt.mechanisms.noise import Noise, variance
 from stream_svt.mechanisms.run import UNITS_PER_EPSILON, BranchNoise, Integers, Run
 
+_UNPROVED = {
+    "random": "breaking ties uniformly at random showed no violation where it was enumerated, but has no proof",
+    "delta": "the probability of a tie, declared as a delta, is large on a coarse grid",
+}
+
 _SMALL_RATE = 1e-6
 """Where the variances of the families have their limiting ratio."""
 
@@ -75,6 +80,23 @@ class LastGap(StrEnum):
 
     NONE = "none"
     """Nothing; free."""
+
+    @classmethod
+    def parse(cls, name: str) -> LastGap:
+        """Option of that name; what has no proof is refused with the reason.
+
+        Raises
+        ------
+        MisuseError
+            For an unknown or unproved option.
+        """
+        try:
+            return cls(name.lower())
+        except ValueError:
+            reason = _UNPROVED.get(name.lower(), "no such option is known")
+            raise MisuseError(
+                f"last gap {name!r} cannot be released: {reason}. Use 'lexicographic', 'plain' or 'none'."
+            ) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -427,12 +427,19 @@ def test_a_run_survives_encoding_before_and_after_its_step(name):
         ),
         (lambda: hybrid_estimates(epsilon=EPSILON, count=2, threshold=0, monotonic=True, split=0), "split"),
         (lambda: hybrid_estimates(epsilon=EPSILON, count=0, threshold=0, monotonic=True), "count"),
+        (lambda: LastGap.parse("random"), "has no proof"),
+        (lambda: LastGap.parse("delta"), "coarse grid"),
+        (lambda: LastGap.parse("wide"), "no such option"),
         (lambda: hybrid_estimates(epsilon=2, count=9, threshold=0, monotonic=True), "wider than the lattice"),
     ],
 )
 def test_what_cannot_be_is_refused_with_the_reason(call, reason):
     with pytest.raises(MisuseError, match=reason):
         call()
+
+
+def test_a_last_gap_is_found_by_its_name():
+    assert [LastGap.parse(name.upper()) for name in LastGap] == list(LastGap)
 
 
 def test_a_selection_tells_nothing_but_its_answers():
