@@ -9,8 +9,8 @@ a cost of at most the charge, one-sided noise moved up only, and a move that is 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import astuple, dataclass
 from fractions import Fraction
 from functools import cache
 from itertools import product
@@ -38,19 +38,20 @@ class Tape:
     thresholds: tuple[int, ...]
     queries: tuple[tuple[int, ...], ...]
 
-    def part(self, start: int, stop: int) -> Callable[[int], Integers]:
+    def at(self, columns: Sequence[int]) -> Callable[[int], Integers]:
         """Query noise of some tests, as `step` wants it."""
-        return lambda branch: np.array(self.queries[branch][start:stop], dtype=np.int64)
+        return lambda branch: np.array([self.queries[branch][column] for column in columns], dtype=np.int64)
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Outcomes of consecutive tests under one run."""
+    """Outcomes of consecutive tests under one threshold noise, and the columns of the tape that they read."""
 
     run: int
     start: int
     stop: int
     outcomes: Any
+    columns: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,8 @@ class Form:
         Length of the noise box on which the move must be one-to-one.
     least_tests
         Tests that the box needs at least, however large that makes it.
+    boxed_pairs
+        Pairs of each kind of neighbours that meet the box.
     """
 
     name: str
@@ -101,10 +104,15 @@ class Form:
     refusals: tuple[Refusal, ...] = ()
     side: int = 3
     least_tests: int = 1
+    boxed_pairs: int = 1
 
     def play(self, values: tuple[int, ...], tape: Tape, *, cut: int = 10**6, store: bool = False) -> Told:
         """Test the values on the tape, `cut` at a time; with `store` the run goes through bytes between."""
         raise NotImplementedError
+
+    def restored(self, run: Run) -> Run:
+        """Store the run and read it back."""
+        return Run.from_bytes(run.to_bytes())
 
     def values(self, chance: random.Random, tests: int) -> tuple[int, ...]:
         """Answers near the thresholds, so that tops and bottoms mix."""
@@ -147,7 +155,7 @@ class Form:
             assert thresholds.setdefault(batch.run, moved.threshold) == moved.threshold, (
                 "a run has one threshold noise: it cannot move by two distances"
             )
-            queries[:, batch.start : batch.start + moved.queries.shape[1]] += moved.queries
+            queries[:, list(batch.columns)] += moved.queries
         return Tape(
             tuple(rho + thresholds.get(number, 0) for number, rho in enumerate(tape.thresholds)),
             tuple(tuple(row) for row in queries.tolist()),
@@ -224,50 +232,85 @@ class StreamForm(Form):
     attempts: int = 3
     resample: bool = False
 
-    def open(self, threshold_noise: int) -> Run:
-        """Begin a run."""
-        return self.mechanism.open(threshold_noise, (0, 0))
-
     def play(self, values: tuple[int, ...], tape: Tape, *, cut: int = 10**6, store: bool = False) -> Told:
         """Play rounds until the tests, the queries or the runs end."""
         mechanism = self.mechanism
         released: list[object] = []
         batches: list[Batch] = []
         number, test, charge = 0, 0, mechanism.threshold_charge
-        run = self.open(tape.thresholds[0])
-        queue = list(range(self.queries))
+        run = mechanism.open(tape.thresholds[0], (0, 0))
+        queue = self.order(values)
         for attempt in range(self.attempts):
             again: list[int] = []
             shift, done = run.tops + number, 0
+            if attempt:
+                run, number = self.next_round(run, number, tape)
             while done < len(queue) and test < len(values):
-                if mechanism.is_over(run):
-                    if not self.resample:
-                        return Told(tuple(released), charge, tuple(batches))
-                    number, charge = number + 1, charge + mechanism.threshold_charge
-                    run = self.open(tape.thresholds[number])
+                if self.needs_threshold(run):
+                    number, charge = number + 1, charge + self.resample_charge
+                    run = self.renewed(run, tape.thresholds[number])
+                elif mechanism.is_over(run):
+                    return Told(tuple(released), charge, tuple(batches))
                 if store:
-                    run = Run.from_bytes(run.to_bytes())
+                    run = self.restored(run)
                 told = queue[done : done + min(cut, len(values) - test)]
                 bars = np.array([(query + shift) % 3 for query in told])
-                start, stop = test, test + len(told)
-                run, outcomes = mechanism.step(
-                    run, np.array(values[start:stop]), bars, attempt, tape.part(start, stop)
-                )
-                stop = start + outcomes.consumed
-                batches.append(Batch(number, start, stop, outcomes))
+                answers = np.array(values[test : test + len(told)])
+                columns = self.columns(test, told)
+                noise = tape.at(columns)
+                before = run
+                run, outcomes = mechanism.step(run, answers, bars, attempt, noise)
+                stop = test + outcomes.consumed
+                batches.append(Batch(number, test, stop, outcomes, tuple(columns[: outcomes.consumed])))
                 charge += outcomes.charge
                 tops = {top.row: top for top in outcomes.tops}
+                gaps = self.also_told(before, answers, bars, attempt, noise)
                 for row, query in enumerate(told[: outcomes.consumed]):
                     top = tops.get(row)
                     if top is None:
                         again.append(query)
+                    told_of_top = astuple(top)[1:] if top else ()
                     released.append(
-                        (number, query, attempt, int(bars[row]))
-                        + ((top.branch, top.gap, top.charge, top.left) if top else ())
+                        (number, query, attempt, int(bars[row]), *told_of_top, *gaps.get(row, ()))
                     )
                 done, test = done + outcomes.consumed, stop
             queue = again[::-1] if shift % 2 else again
         return Told(tuple(released), charge, tuple(batches))
+
+    def order(self, values: tuple[int, ...]) -> list[int]:
+        """Queries of the first round; a public order."""
+        del values
+        return list(range(self.queries))
+
+    def needs_threshold(self, run: Run) -> bool:
+        """Whether the next test needs a new threshold noise, and there will be one."""
+        return self.resample and self.mechanism.is_over(run)
+
+    @property
+    def resample_charge(self) -> int:
+        """Units of a further threshold noise."""
+        return self.mechanism.threshold_charge
+
+    def renewed(self, run: Run, threshold_noise: int) -> Run:
+        """Run under a new threshold noise: here another run."""
+        del run
+        return self.mechanism.open(threshold_noise, (0, 0))
+
+    def next_round(self, run: Run, number: int, tape: Tape) -> tuple[Run, int]:
+        """What becomes of a run between rounds: nothing."""
+        del tape
+        return run, number
+
+    def columns(self, test: int, queries: Sequence[int]) -> list[int]:
+        """Columns of the tape that hold the noise of some tests: fresh noise for each."""
+        return list(range(test, test + len(queries)))
+
+    def also_told(
+        self, run: Run, values: Integers, thresholds: Integers, attempt: int, noise: Callable[[int], Integers]
+    ) -> dict[int, tuple[int, ...]]:
+        """What else is told of a test, by row: nothing."""
+        del run, values, thresholds, attempt, noise
+        return {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,7 +321,8 @@ class SelectionForm(Form):
     """
 
     answers: int = 4
-    side: int = 5
+    side: int = 4
+    boxed_pairs: int = 4
 
     def values(self, chance: random.Random, tests: int) -> tuple[int, ...]:
         """Answers close to each other, so that ties are frequent."""
@@ -296,10 +340,11 @@ class SelectionForm(Form):
             if mechanism.is_over(run):
                 break
             if store:
-                run = Run.from_bytes(run.to_bytes())
+                run = self.restored(run)
             stop = start + answers
-            run, outcomes = mechanism.step(run, np.array(values[start:stop]), tape.part(start, stop))
-            batches.append(Batch(0, start, stop, outcomes))
+            columns = tuple(range(start, stop))
+            run, outcomes = mechanism.step(run, np.array(values[start:stop]), tape.at(columns))
+            batches.append(Batch(0, start, stop, outcomes, columns))
             charge += outcomes.charge
             released.append(self.told(outcomes))
         return Told(tuple(released), charge, tuple(batches))
@@ -352,7 +397,8 @@ def aligned_cases(form: Form, cases: int = CASES, seed: int = 1) -> Findings:
         found.cases += 1
         found.outputs_differ += told.released != form.play(second, moved).released
         found.noise_moved_down += form.moves_down(tape, moved)
-        ratio = form.cost(tape, moved) / told.charge
+        cost = form.cost(tape, moved)
+        ratio = cost / told.charge if told.charge else 10**6 * cost  # what costs must be charged
         found.over_charge += ratio > 1
         found.largest = max(found.largest, ratio)
     return found
@@ -381,7 +427,7 @@ def check_the_alignment_is_one_to_one(form: Form) -> None:
     """On all noise of a small box, no two tapes with one output share an image."""
     chance = random.Random(3)
     tapes = list(form.boxes())
-    for kind in form.neighbours:
+    for kind in form.neighbours * form.boxed_pairs:
         first = form.values(chance, len(tapes[0].queries[0]))
         second = form.neighbour(first, kind, chance)
         images: dict[tuple[object, ...], Tape] = {}
@@ -411,7 +457,7 @@ def check_batches_tell_what_single_tests_tell(form: Form) -> None:
         for _ in range(20):
             if form.mechanism.is_over(run):
                 break
-            run, _ = form.mechanism.step(run, np.array(values) + 1000, tape.part(0, len(values)))
+            run, _ = form.mechanism.step(run, np.array(values) + 1000, tape.at(range(len(values))))
         with pytest.raises(RunExhausted):
             form.mechanism.step(run, np.array(values), lambda _: pytest.fail("noise was drawn"))
         return

@@ -166,7 +166,7 @@ def _selection(name: str, make: Callable[..., Any], *, steps: int = 1) -> Select
         neighbours=promised(mechanism.monotonic),
         refusals=tuple(refusals),
         least_tests=3,
-        side=5 if steps == 1 else 3,
+        side=4 if steps == 1 else 3,
     )
 
 

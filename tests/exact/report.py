@@ -14,7 +14,7 @@ class Report:
 
     losses: list[tuple[str, ...]] = field(default_factory=list)
     audits: list[tuple[str, ...]] = field(default_factory=list)
-    caught: list[tuple[str, ...]] = field(default_factory=list)
+    caught: dict[str, list[str]] = field(default_factory=dict)
 
     def loss(self, instance: str, *, outputs: int, ratios: int, charge: str, largest: float) -> None:
         """Note the largest exact log-ratio of an instance, in parts of its output's charge."""
@@ -26,7 +26,7 @@ class Report:
 
     def catch(self, mutant: str, checks: Sequence[str]) -> None:
         """Note which checks caught a mutant (or a published variant); none for those that are private."""
-        self.caught.append((mutant, ", ".join(checks) or "passes, as it should"))
+        self.caught.setdefault(mutant, []).extend(checks)
 
     def tables(self) -> Iterator[str]:
         """Lines of all tables that have rows."""
@@ -40,7 +40,14 @@ class Report:
             ("instance", "draws", "charge", "measured", "verdict"),
             self.audits,
         )
-        yield from _table("Controls: which check caught which", ("broken rule", "caught by"), self.caught)
+        yield from _table(
+            "Controls: which check caught which",
+            ("rule broken", "caught by"),
+            [
+                (mutant, "; ".join(checks) or "nothing: it is private")
+                for mutant, checks in self.caught.items()
+            ],
+        )
 
 
 REPORT = pytest.StashKey[Report]()
