@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_svt.mechanisms import Noise, SparseVector
+from stream_svt.mechanisms.difference import tails
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -199,17 +200,6 @@ def decide(mechanism: SparseVector, events: Events, trials: int) -> tuple[NDArra
     return reported, left
 
 
-def tail(noise: Noise, rate: Fraction | float, steps: Integers) -> Floats:
-    """P(noise >= steps), elementwise."""
-    rate = float(rate)
-    if noise is Noise.LAPLACE:
-        outer = np.exp(-rate * np.where(steps >= 0, steps, 1 - steps)) / (1 + math.exp(-rate))
-        return np.where(steps >= 0, outer, 1 - outer)
-    if noise is Noise.EXPONENTIAL:
-        return np.exp(-rate * np.maximum(steps, 0))
-    return -np.expm1(-np.exp(-rate * steps))
-
-
 def quantile(noise: Noise, rate: Fraction | float, probability: Floats) -> Integers:
     """Largest k with P(noise >= k) >= probability, elementwise, for probabilities in (0, 1]."""
     rate = float(rate)
@@ -344,7 +334,7 @@ def _reached(mechanism: SparseVector, number: int, margins: Integers, passes: in
     result = np.empty((passes, len(margins)))
     for attempt in range(passes):
         with np.errstate(divide="ignore"):
-            stays += np.log1p(-tail(mechanism.query_noise, branch.rate, branch.correction(attempt) - margins))
+            stays += np.log1p(-tails(mechanism.query_noise, branch.rate, branch.correction(attempt) - margins))
         result[attempt] = -np.expm1(stays)
     return result
 
@@ -365,7 +355,7 @@ def _gaps(
         table = np.array(one.corrections, dtype=np.int64)
         bar = table[np.minimum(attempt[mine], len(table) - 1)] + levels[trial[mine]] - values[item[mine]]
         reach = quantile(
-            mechanism.query_noise, one.rate, share[mine] * tail(mechanism.query_noise, one.rate, bar)
+            mechanism.query_noise, one.rate, share[mine] * tails(mechanism.query_noise, one.rate, bar)
         )
         gap[mine] = np.maximum(reach - bar, 0)  # rounding of the tail may cost the last step
     return gap

@@ -19,7 +19,7 @@ from stream_svt.mechanisms import (
     ladder,
     sparse_vector,
 )
-from stream_svt.mechanisms.noise import tail
+from stream_svt.mechanisms.difference import tails
 
 VALUES = np.array([95, 60, 58, 41, 40, 40, 33, 30, 30, 30, 21, 12, 5, 5, 0, 0], dtype=np.int64)
 THRESHOLD = 35
@@ -142,13 +142,13 @@ def test_reports_follow_the_law_of_step(name):
 
 
 @pytest.mark.parametrize("noise", Noise)
-def test_tails_are_those_of_the_package_and_quantiles_invert_them(noise):
+def test_quantiles_invert_tails(noise):
     rate, steps = Fraction(1, 7), np.arange(-40, 60)
-    tails = simulation.tail(noise, rate, steps)
-    assert tails == pytest.approx([tail(noise, rate, int(k)) for k in steps], rel=1e-12)
-    inner = (tails < 1 - 1e-6) & (tails > 1e-9)
-    assert (simulation.quantile(noise, rate, tails[inner] * (1 - 1e-9)) == steps[inner]).all()
-    assert (simulation.quantile(noise, rate, tails[inner] * (1 + 1e-9)) == steps[inner] - 1).all()
+    chances = tails(noise, rate, steps)
+    inner = (chances < 1 - 1e-6) & (chances > 1e-9)
+    assert inner.sum() > 50
+    assert (simulation.quantile(noise, rate, chances[inner] * (1 - 1e-9)) == steps[inner]).all()
+    assert (simulation.quantile(noise, rate, chances[inner] * (1 + 1e-9)) == steps[inner] - 1).all()
 
 
 def test_uniforms_below_a_bound_come_at_its_rate_and_are_uniform():
