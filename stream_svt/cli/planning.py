@@ -253,9 +253,8 @@ def _monitor(
         return monitor_for(**own), []
     except ValidationError as error:
         first = error.errors()[0]
-        raise click.UsageError(
-            f"--{first['loc'][0] if first['loc'] else 'epsilon'}: {first['msg'].removeprefix('Value error, ')}."
-        ) from None
+        field = f"--{first['loc'][0]}: " if first["loc"] else ""
+        raise click.UsageError(f"{field}{first['msg'].removeprefix('Value error, ')}.") from None
     except (ValueError, ZeroDivisionError) as error:
         raise click.UsageError(f"--granularity: {error}.") from None
 

@@ -243,8 +243,17 @@ def _about_streams(recommendation: Recommendation) -> list[str]:
         tolerated = float(best.tolerated)
         sentences.append(
             f"At most {_number(tolerated)} alerts of a run are wasted on values at or below the threshold on average, "
-            f"even if every query lay on it, provided a run meets no more than {workload.queries:,} queries; raise "
-            "false_alerts only with evidence that few do."
+            f"even if every query lay on it, provided a run meets no more than {workload.queries:,} queries."
+        )
+        if tolerated > best.monitor.cutoff / 10:
+            sentences.append(
+                "That pays only if few negatives come near the threshold, as you expect; with less evidence set "
+                f"false_alerts to {_number(best.monitor.cutoff / 10)}, a tenth of the cutoff."
+            )
+    if workload.drift is not None:
+        sentences.append(
+            "Counted are the first query of each series and its retries. Without a queue, every further query of a "
+            "series is a test of its own: plan that with all of them in --queries and without --drift."
         )
     if best.lifetime is None:
         if workload.drift is None:

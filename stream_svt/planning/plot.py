@@ -45,6 +45,8 @@ def draw(recommendation: Recommendation) -> Figure:
 
 def _draw_margins(axes: Axes, recommendation: Recommendation) -> None:
     """Chance of a report by distance from the threshold, above where values are believed to lie."""
+    from matplotlib.ticker import MaxNLocator
+
     workload, monitor = recommendation.workload, recommendation.best.monitor
     reach = 1.2 * max(float(np.quantile(workload.above, 0.9)), float(np.quantile(workload.below, 0.5)))
     distance = np.linspace(-reach, reach, 241)
@@ -54,18 +56,20 @@ def _draw_margins(axes: Axes, recommendation: Recommendation) -> None:
     axes.plot(distance, middle, color=_LIMIT, label="half of the runs")
     bins = np.linspace(-reach, reach, 49)
     for values, colour, label in (
-        (workload.above, _TRUE, "positives"),
-        (-workload.below, _FALSE, "negatives"),
+        (workload.above, _TRUE, "positives (no scale)"),
+        (-workload.below, _FALSE, "negatives (no scale)"),
     ):
         counts, edges = np.histogram(values, bins)
         axes.stairs(
             0.45 * counts / max(counts.max(), 1), edges, fill=True, color=colour, alpha=0.45, label=label
         )
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.axvline(0, color=_OTHER, lw=0.8)
     axes.set(
         title="What is reported",
         xlabel="distance from the threshold",
-        ylabel="chance of a report (heights of the bars: not to scale)",
+        ylabel="chance of a report",
         xlim=(-reach, reach),
         ylim=(0, 1.02),
     )
@@ -74,6 +78,8 @@ def _draw_margins(axes: Axes, recommendation: Recommendation) -> None:
 
 def _draw_alerts(axes: Axes, recommendation: Recommendation) -> None:
     """Alerts so far, true and false, up to the cutoff."""
+    from matplotlib.ticker import MaxNLocator
+
     best, workload = recommendation.best, recommendation.workload
     run = course(best.monitor, workload)
     true, false = run.true_alerts.mean(axis=0), run.false_alerts.mean(axis=0)
@@ -94,9 +100,11 @@ def _draw_alerts(axes: Axes, recommendation: Recommendation) -> None:
         xlabel="passes over the set" if workload.finite else "queries",
         ylabel="alerts so far",
         xlim=(0, run.time[-1]),
-        ylim=(0, 1.12 * max(best.monitor.cutoff, float((true + false)[-1]))),
+        ylim=(0, 1.3 * max(best.monitor.cutoff, float((true + false)[-1]))),
     )
-    axes.legend(loc="lower right", fontsize="small")
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+    axes.legend(loc="upper left", fontsize="small", ncols=2)
 
 
 def _draw_choices(axes: Axes, recommendation: Recommendation) -> None:
@@ -124,10 +132,11 @@ def _draw_choices(axes: Axes, recommendation: Recommendation) -> None:
         )
         labelled.add(label)
     axes.set(
-        title="Settings, and what margins may do to them",
+        title="Settings, with the ranges of margins",
         xlabel="recall",
         ylabel="precision",
         xlim=(-0.02, 1.04),
-        ylim=(-0.02, 1.04),
+        ylim=(-0.22, 1.04),
+        yticks=[0, 0.2, 0.4, 0.6, 0.8, 1],
     )
     axes.legend(loc="lower left", fontsize="small")
