@@ -131,6 +131,17 @@ def tail(noise: Noise, rate: Fraction | float, k: int) -> float:
     return math.exp(-rate * k) if k >= 0 else 1.0
 
 
+def head(noise: Noise, rate: Fraction | float, k: int) -> float:
+    """P(noise <= k), in floats that keep their digits where it is small."""
+    rate = float(rate)
+    if noise is Noise.LAPLACE:
+        return tail(noise, rate, -k)
+    if noise is Noise.GUMBEL:
+        exponent = -rate * (k + 1)
+        return 0.0 if exponent > _LOG_OF_CERTAIN else math.exp(-math.exp(exponent))
+    return -math.expm1(-rate * (k + 1)) if k >= 0 else 0.0
+
+
 def mean(noise: Noise, rate: Fraction | float) -> float:
     """Mean in grid steps: 1/(e^rate - 1) for exponential (the support starts at 0), 0 for Laplace.
 

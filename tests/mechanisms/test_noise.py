@@ -10,7 +10,7 @@ import pytest
 from stream_svt.errors import MisuseError
 from stream_svt.mechanisms import Noise
 from stream_svt.mechanisms.lattice import grid_floor, grid_sensitivity
-from stream_svt.mechanisms.noise import MONITORED, exact_pmf, exact_tail, mean, pmf, tail, variance
+from stream_svt.mechanisms.noise import MONITORED, exact_pmf, exact_tail, head, mean, pmf, tail, variance
 
 RATES = [Fraction(1, 20), Fraction(1, 3), Fraction(2)]
 REACH = range(-1500, 1500)
@@ -26,6 +26,7 @@ def test_moments_and_tails_are_those_of_the_law(noise, rate):
     assert sum((k - average) ** 2 * p for k, p in law.items()) == pytest.approx(variance(noise, rate))
     for k in (-30, -1, 0, 1, 30):
         assert sum(p for j, p in law.items() if j >= k) == pytest.approx(tail(noise, rate, k))
+        assert sum(p for j, p in law.items() if j <= k) == pytest.approx(head(noise, rate, k))
 
 
 @pytest.mark.parametrize("noise", MONITORED)
