@@ -8,12 +8,13 @@ a cost of at most the charge, one-sided noise moved up only, and a move that is 
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from fractions import Fraction
 from functools import cache
-from itertools import product
+from itertools import chain, cycle, product
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,8 @@ from stream_svt.mechanisms import UNITS_PER_EPSILON, Noise
 from stream_svt.mechanisms.contract import Law, Neighbours, Shifts
 from stream_svt.mechanisms.run import Integers, Run
 from stream_svt.mechanisms.selection import Drawn
+
+Check = Callable[["Form"], None]
 
 CASES = 300
 BOX = 300
@@ -56,11 +59,12 @@ class Batch:
 
 @dataclass(frozen=True)
 class Told:
-    """A played case: everything that is released, in order, what it is charged, and the batches behind it."""
+    """A played case: all that is released, in order, its charge, the batches behind it, and the runs opened."""
 
     released: tuple[object, ...]
     charge: int
     batches: tuple[Batch, ...]
+    opened: int = 1
 
 
 @dataclass(frozen=True)
@@ -109,6 +113,11 @@ class Form:
     def play(self, values: tuple[int, ...], tape: Tape, *, cut: int = 10**6, store: bool = False) -> Told:
         """Test the values on the tape, `cut` at a time; with `store` the run goes through bytes between."""
         raise NotImplementedError
+
+    @property
+    def checks(self) -> tuple[Check, ...]:
+        """What is asked of it."""
+        return (*PROOF, *FORMALITIES)
 
     def restored(self, run: Run) -> Run:
         """Store the run and read it back."""
@@ -250,7 +259,7 @@ class StreamForm(Form):
                     number, charge = number + 1, charge + self.resample_charge
                     run = self.renewed(run, tape.thresholds[number])
                 elif mechanism.is_over(run):
-                    return Told(tuple(released), charge, tuple(batches))
+                    return Told(tuple(released), charge, tuple(batches), self.opened(number))
                 if store:
                     run = self.restored(run)
                 told = queue[done : done + min(cut, len(values) - test)]
@@ -275,7 +284,7 @@ class StreamForm(Form):
                     )
                 done, test = done + outcomes.consumed, stop
             queue = again[::-1] if shift % 2 else again
-        return Told(tuple(released), charge, tuple(batches))
+        return Told(tuple(released), charge, tuple(batches), self.opened(number))
 
     def order(self, values: tuple[int, ...]) -> list[int]:
         """Queries of the first round; a public order."""
@@ -295,6 +304,10 @@ class StreamForm(Form):
         """Run under a new threshold noise: here another run."""
         del run
         return self.mechanism.open(threshold_noise, (0, 0))
+
+    def opened(self, number: int) -> int:
+        """Runs that were opened when so many thresholds were renewed."""
+        return number + 1
 
     def next_round(self, run: Run, number: int, tape: Tape) -> tuple[Run, int]:
         """What becomes of a run between rounds: nothing."""
@@ -370,6 +383,57 @@ class SelectionForm(Form):
         return self.mechanism.shifts(
             batch.outcomes, np.array(first[rows]), np.array(second[rows]), neighbours, drawn
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RenewedForm(StreamForm):
+    """A mechanism whose one run goes on with a fresh threshold after every top."""
+
+    def needs_threshold(self, run: Run) -> bool:
+        """Ask the mechanism."""
+        return self.mechanism.needs_threshold(run)
+
+    def renewed(self, run: Run, threshold_noise: int) -> Run:
+        """Go on with the same run."""
+        return self.mechanism.resample(run, threshold_noise, (0, 0))
+
+    def opened(self, number: int) -> int:
+        """One run, however many thresholds it used."""
+        del number
+        return 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class LawForm(Form):
+    """A mechanism that draws from a law in closed form: what is proved is the law's, not an alignment's.
+
+    Its tape is a list of 64-bit words, the first ones random, then zeros and ones in turn.
+    """
+
+    probability: Callable[[Sequence[int], int, int, Fraction], Fraction]
+    answers: int = 3
+
+    def play(self, values: tuple[int, ...], tape: Tape, *, cut: int = 10**6, store: bool = False) -> Told:
+        """Make the one step on the words of the tape."""
+        del cut
+        run = self.mechanism.open(0, (0, 0))
+        if store:
+            run = self.restored(run)
+        words = chain(tape.thresholds, cycle((2**63, 2**62)))
+        run, outcomes = self.mechanism.step(run, np.array(values), lambda: next(words))
+        assert self.mechanism.is_over(run)
+        return Told(
+            (outcomes.tops, outcomes.charge), outcomes.charge, (Batch(0, 0, len(values), outcomes, ()),)
+        )
+
+    def tape(self, chance: random.Random) -> Tape:
+        """Random words."""
+        return Tape(tuple(chance.getrandbits(64) for _ in range(4)), ())
+
+    @property
+    def checks(self) -> tuple[Check, ...]:
+        """The law in place of an alignment."""
+        return (check_the_law_loses_at_most_the_charge, check_the_draws_follow_the_law, *FORMALITIES)
 
 
 @dataclass
@@ -452,14 +516,11 @@ def check_batches_tell_what_single_tests_tell(form: Form) -> None:
     """
     chance = random.Random(5)
     if not isinstance(form, StreamForm):
-        run = form.mechanism.open(0, (0, 0))
-        values, tape = form.values(chance, form.tests), form.tape(chance)
-        for _ in range(20):
-            if form.mechanism.is_over(run):
-                break
-            run, _ = form.mechanism.step(run, np.array(values) + 1000, tape.at(range(len(values))))
+        spent = replace(form.mechanism.open(0, (0, 0)), left=0)
         with pytest.raises(RunExhausted):
-            form.mechanism.step(run, np.array(values), lambda _: pytest.fail("noise was drawn"))
+            form.mechanism.step(
+                spent, np.array(form.values(chance, form.tests)), lambda *_: pytest.fail("noise was drawn")
+            )
         return
     for _ in range(16):
         values, tape = form.values(chance, form.tests), form.tape(chance)
@@ -470,13 +531,11 @@ def check_batches_tell_what_single_tests_tell(form: Form) -> None:
 
 
 def check_no_run_is_charged_more_than_its_epsilon(form: Form) -> None:
-    """What a run told costs at most what it was opened for."""
+    """What the runs told costs at most what they were opened for."""
     chance = random.Random(6)
     for _ in range(40):
         told = form.play(form.values(chance, form.tests), form.tape(chance))
-        for number in {batch.run for batch in told.batches}:
-            charges = [batch.outcomes.charge for batch in told.batches if batch.run == number]
-            assert form.mechanism.threshold_charge + sum(charges) <= form.mechanism.epsilon
+        assert told.charge <= told.opened * form.mechanism.epsilon
 
 
 def check_refused_options_say_why(form: Form) -> None:
@@ -487,7 +546,45 @@ def check_refused_options_say_why(form: Form) -> None:
             refusal.attempt()
 
 
-PROOF = (
+def check_the_law_loses_at_most_the_charge(form: Form) -> None:
+    """For neighbours, every probability is at most e^charge times the other; in rationals, with e^-rate = 1/2."""
+    assert isinstance(form, LawForm)
+    chance, ratio, attained = random.Random(7), Fraction(1, 2), 0.0
+    charge = Fraction(form.mechanism.epsilon, UNITS_PER_EPSILON) / form.mechanism.rate
+    assert charge.denominator == 1
+    for kind in form.neighbours * 12:
+        first = form.values(chance, form.answers)
+        second = form.neighbour(first, kind, chance)
+        for row, gap in product(range(form.answers), range(8)):
+            p, q = (form.probability(values, row, gap, ratio) for values in (first, second))
+            assert p * ratio**charge.numerator <= q
+            attained = max(attained, (math.log(p / q) / math.log(2)) / charge)
+    assert attained > 0.45
+
+
+def check_the_draws_follow_the_law(form: Form) -> None:
+    """Of evenly spaced words, as many lead to each answer as its probability says, give or take two."""
+    assert isinstance(form, LawForm)
+    chance, count, ratio = random.Random(8), 1024, math.exp(-float(form.mechanism.rate))
+    words = [(2 * i + 1) << 53 for i in range(count)]
+    for _ in range(2):
+        values = form.values(chance, form.answers)
+        told = [form.play(values, Tape((word, 2**63), ())).batches[0].outcomes.tops[0].row for word in words]
+        chosen = {row: words[told.index(row)] for row in set(told)}
+        for row in range(form.answers):
+            share = sum(form.probability(values, row, gap, ratio) for gap in range(2000))
+            assert abs(told.count(row) - share * count) <= 2
+        for row, word in chosen.items():
+            drawn = [
+                form.play(values, Tape((word, other), ())).batches[0].outcomes.tops[0].gap for other in words
+            ]
+            share = sum(form.probability(values, row, gap, ratio) for gap in range(2000))
+            for gap in range(5):
+                expected = form.probability(values, row, gap, ratio) / share
+                assert abs(drawn.count(gap) - expected * count) <= 2
+
+
+PROOF: tuple[Check, ...] = (
     check_aligned_noise_gives_the_same_output,
     check_the_alignment_costs_at_most_the_charge,
     check_one_sided_noise_only_moves_up,
@@ -495,11 +592,10 @@ PROOF = (
 )
 """The privacy proof proper."""
 
-CHECKS = (
-    *PROOF,
+FORMALITIES: tuple[Check, ...] = (
     check_state_survives_storage_at_every_step,
     check_batches_tell_what_single_tests_tell,
     check_no_run_is_charged_more_than_its_epsilon,
     check_refused_options_say_why,
 )
-"""All that is asked of a mechanism."""
+"""What every mechanism owes besides."""

@@ -19,9 +19,12 @@ from stream_svt.mechanisms import (
     ladder,
     sparse_vector,
 )
+from stream_svt.mechanisms.above_threshold import above_threshold, numeric_sparse, sparse
+from stream_svt.mechanisms.composition import Composition
 from stream_svt.mechanisms.contract import Neighbours
+from stream_svt.mechanisms.exponential_mechanism import ExponentialMechanism, NoisyMaxGumbel, gap_probability
 from stream_svt.mechanisms.selection import HybridEstimates, HybridIdentity, LastGap, TopK, hybrid_estimates
-from tests.exact.contract import Form, Refusal, SelectionForm, StreamForm
+from tests.exact.contract import Form, LawForm, Refusal, RenewedForm, SelectionForm, StreamForm
 
 EPSILON = 1_234_567_891
 
@@ -75,7 +78,7 @@ def _sparse_vector_refusals(
     make: Callable[..., SparseVector], mechanism: SparseVector
 ) -> tuple[Refusal, ...]:
     return (
-        Refusal("an epsilon that pays nothing", partial(make, epsilon=2), "epsilon"),
+        Refusal("an epsilon that pays nothing", partial(make, epsilon=1), "epsilon"),
         Refusal("noise wider than the lattice", partial(make, sensitivity=2**47), r"wider|2\^48"),
         Refusal("Gaussian noise", partial(Noise.parse, "gaussian"), "2.3 times"),
         Refusal(
@@ -170,7 +173,112 @@ def _selection(name: str, make: Callable[..., Any], *, steps: int = 1) -> Select
     )
 
 
+def lecture_forms() -> Iterator[Form]:
+    """AboveThreshold, Sparse and NumericSparse."""
+    pairs = [*((noise, noise) for noise in Noise), (Noise.LAPLACE, Noise.EXPONENTIAL)]
+    for (threshold_noise, query_noise), monotonic in product(pairs, (True, False)):
+        kind = f"{threshold_noise}-{query_noise}-{'monotonic' if monotonic else 'general'}"
+        common = {
+            "epsilon": EPSILON,
+            "monotonic": monotonic,
+            "sensitivity": 2,
+            "threshold_noise": threshold_noise,
+            "query_noise": query_noise,
+        }
+        make: Callable[..., Any] = partial(above_threshold, **common)
+        mechanism = make()
+        yield StreamForm(
+            name=f"above_threshold-{kind}",
+            mechanism=mechanism,
+            built_by=above_threshold,
+            tests=13,
+            neighbours=promised(monotonic),
+            refusals=_sparse_vector_refusals(make, mechanism),
+        )
+        for build in (sparse, numeric_sparse):
+            make = partial(build, **common, cutoff=3)
+            mechanism = make()
+            refusals = [
+                Refusal("no top at all", partial(make, cutoff=0), "cutoff"),
+                Refusal("an epsilon that pays nothing", partial(make, epsilon=1), "epsilon"),
+                Refusal("a delta without use", partial(make, delta=1e-6), "pure composition"),
+                Refusal("no delta where one is spent", partial(make, composition=Composition.ZCDP), "delta"),
+                Refusal(
+                    "a delta that is none",
+                    partial(make, composition=Composition.ADVANCED, delta=1.5),
+                    "delta",
+                ),
+                Refusal(
+                    "a second draw of a threshold in use",
+                    partial(mechanism.resample, mechanism.open(0, (0, 0)), 1, (0, 0)),
+                    "after a top",
+                ),
+            ]
+            if build is numeric_sparse:
+                refusals += [
+                    Refusal(
+                        "numbers with noise that only rises",
+                        partial(make, answer_noise=other),
+                        "moved up only",
+                    )
+                    for other in (Noise.EXPONENTIAL, Noise.GUMBEL)
+                ]
+                refusals.append(
+                    Refusal("numbers for nothing", partial(make, answer_share=Fraction(0)), "share")
+                )
+            yield RenewedForm(
+                name=f"{build.__name__}-{kind}",
+                mechanism=mechanism,
+                built_by=build,
+                tests=13,
+                neighbours=promised(monotonic),
+                refusals=tuple(refusals),
+            )
+
+
+def exponential_mechanisms() -> Iterator[Form]:
+    """The exponential mechanism, by its law and by noisy max."""
+    for monotonic in (True, False):
+        kind = "monotonic" if monotonic else "general"
+        common = {"epsilon": EPSILON, "monotonic": monotonic, "sensitivity": 2}
+        for build in (ExponentialMechanism, NoisyMaxGumbel):
+            make: Callable[..., Any] = partial(build, **common)
+            mechanism = make()
+            nothing = np.array([], dtype=np.int64)
+            refusals = (
+                Refusal("an epsilon of nothing", partial(make, epsilon=0), "epsilon"),
+                Refusal("a sensitivity of nothing", partial(make, sensitivity=0), "sensitivity"),
+                Refusal("noise wider than the lattice", partial(make, sensitivity=2**60), "wider"),
+                Refusal("a noise that nothing reads", partial(mechanism.open, 1, (0, 0)), "no threshold"),
+                Refusal(
+                    "a choice of nothing",
+                    partial(mechanism.step, mechanism.open(0, (0, 0)), nothing, lambda *_: np.array([])),
+                    "at least two|lower the count",
+                ),
+            )
+            if build is ExponentialMechanism:
+                yield LawForm(
+                    name=f"exponential_mechanism-{kind}",
+                    mechanism=mechanism,
+                    built_by=build,
+                    tests=3,
+                    neighbours=promised(monotonic),
+                    refusals=refusals,
+                    probability=gap_probability,
+                )
+            else:
+                yield SelectionForm(
+                    name=f"noisy_max_gumbel-{kind}",
+                    mechanism=make(refinement=2),
+                    built_by=build,
+                    tests=4,
+                    neighbours=promised(monotonic),
+                    refusals=refusals,
+                    least_tests=3,
+                )
+
+
 def forms() -> dict[str, Form]:
     """All forms by name."""
-    found = [*sparse_vectors(), *selections()]
+    found = [*sparse_vectors(), *lecture_forms(), *selections(), *exponential_mechanisms()]
     return {form.name: form for form in found}
