@@ -36,7 +36,7 @@ from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.monitor_spec import MonitorSpec
 from stream_svt.monitor.released import Alert
 from stream_svt.monitor.spec import Retry, load_spec
-from stream_svt.planning import Belief, Drift, Retries, Workload, forecast
+from stream_svt.planning import Belief, Drift, Retries, Workload, forecast, recommend
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -47,6 +47,7 @@ TOPIC = "counts"
 LEAST_ALERTS = 10
 EPSILONS = ("0.05", "0.1", "0.2", "0.5", "1")
 CUTOFF = 50
+FACTORS = (1.0, 2.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,8 @@ class Size:
 
     workloads: int = 100
     runs: int = 100
+    choices: int = 15
+    choice_runs: int = 60
     engine: int = 8
     engine_runs: int = 40
     real_runs: int = 40
@@ -84,6 +87,7 @@ class Tally:
     false: int = 0
     positives: int = 0
     runs: int = 0
+    waited: int = 0
     recalls: list[float] = field(default_factory=list)
 
     def add(self, true: int, false: int, positives: int) -> None:
@@ -98,6 +102,19 @@ class Tally:
     @property
     def recall(self) -> float:
         return self.true / max(self.positives, 1)
+
+    @property
+    def alerts(self) -> float:
+        return (self.true + self.false) / max(self.runs, 1)
+
+    @property
+    def delay(self) -> float:
+        return self.waited / max(self.true, 1)
+
+    @property
+    def f1(self) -> float:
+        both = self.precision + self.recall
+        return 2 * self.precision * self.recall / both if both else 0.0
 
 
 _APPLICATION = """
@@ -257,16 +274,21 @@ class Noises:
         return quantile(self.mechanism.threshold_noise, self.mechanism.threshold_rate, levels)
 
 
-def simulate(case: Case, runs: int, rng: np.random.Generator) -> Tally:
-    """Return what the mechanism did over so many runs."""
-    mechanism = case.spec().mechanism()
+def simulate(case: Case, runs: int, rng: np.random.Generator, monitor: MonitorSpec | None = None) -> Tally:
+    """Return what the mechanism did over so many runs; with other settings than the case's, if given."""
+    monitor = monitor or case.spec()
+    mechanism = monitor.mechanism()
     noises, tally = Noises(mechanism, rng), Tally()
     for rho in noises.thresholds(runs):
         run = mechanism.open(int(rho), (0, 0))
         positive, margins = draw_queries(case, rng)
-        if case.retries is not None:
-            tops = _with_retries(case, mechanism, run, noises, positive, margins)
+        drift = case.workload.drift
+        if isinstance(monitor.append, Retry):
+            tops, ages = with_retries(monitor.append, drift, run, noises, positive, margins)
+            tally.waited += int(ages[positive[tops]].sum())
         else:
+            if drift is not None:
+                margins = np.where(positive, math.floor(-drift.start), margins)
             passes = max(len(branch.corrections) for branch in mechanism.branches)
             tops = passes_over(mechanism, run, noises, margins, passes if case.workload.finite else 1)
         true = int(positive[tops].sum())
@@ -304,18 +326,18 @@ def passes_over(
     return np.array(tops, dtype=np.int64)
 
 
-def _with_retries(
-    case: Case, mechanism: SparseVector, run: Run, noises: Noises, positive: Labels, margins: Integers
-) -> Integers:
-    """Return the rows reported with a retry queue: arrivals up to a round, the round, and so on."""
-    rules, drift = case.spec().append, case.workload.drift
-    assert isinstance(rules, Retry)
-    assert drift is not None
+def with_retries(
+    rules: Retry, drift: Drift | None, run: Run, noises: Noises, positive: Labels, margins: Integers
+) -> tuple[Integers, Integers]:
+    """Return the rows reported with a retry queue and their ages: arrivals up to a round, the round, and so on."""
+    mechanism = noises.mechanism
     queue, attempts = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
-    tops = list[int]()
+    tops, ages = list[int](), list[int]()
 
-    def values(rows: Integers, now: int) -> Integers:
-        risen = np.minimum(1.0, (now - rows) / drift.queries)
+    def values(rows: Integers, age: Integers | int) -> Integers:
+        if drift is None:
+            return margins[rows]
+        risen = np.minimum(1.0, age / drift.queries)
         drifting = np.floor(-drift.start + (margins[rows] + drift.start) * risen).astype(np.int64)
         return np.where(positive[rows], drifting, margins[rows])
 
@@ -323,10 +345,10 @@ def _with_retries(
         rows = np.arange(first, min(first + rules.every, len(margins)))
         if mechanism.is_over(run):
             break
-        at_arrival = np.where(positive[rows], math.floor(-drift.start), margins[rows])
-        run, outcomes = mechanism.step(run, at_arrival, 0, 0, noises.of(len(rows)))
+        run, outcomes = mechanism.step(run, values(rows, 0), 0, 0, noises.of(len(rows)))
         hits = [top.row for top in outcomes.tops]
         tops += rows[hits].tolist()
+        ages += [0] * len(hits)
         bottoms = np.delete(rows, hits)
         queue = np.concatenate([queue, bottoms])[-rules.capacity :]
         attempts = np.concatenate([attempts, np.ones(len(bottoms), dtype=np.int64)])[-rules.capacity :]
@@ -337,14 +359,15 @@ def _with_retries(
         queue, attempts = queue[young], attempts[young]
         if not len(queue):
             continue
-        run, outcomes = mechanism.step(run, values(queue, now), 0, attempts, noises.of(len(queue)))
+        run, outcomes = mechanism.step(run, values(queue, now - queue), 0, attempts, noises.of(len(queue)))
         attempts += 1
         keep = attempts < rules.attempts
         hits = [top.row for top in outcomes.tops]
         keep[hits] = False
         tops += queue[hits].tolist()
+        ages += (now - queue[hits]).tolist()
         queue, attempts = queue[keep], attempts[keep]
-    return np.array(tops, dtype=np.int64)
+    return np.array(tops, dtype=np.int64), np.array(ages, dtype=np.int64)
 
 
 # --- the engine
@@ -443,20 +466,24 @@ def _batch(rows: Rows, dataset: int, first: int, *, sets: bool) -> QueryBatch:
 def figures(size: Size = Size()) -> dict[str, float]:
     """Return `mean_absolute_error` and `worst_error`; the rest goes to standard error."""
     errors = list[tuple[float, str]]()
+    alerts, delays = list[float](), list[float]()
     checked: list[Case] = []
     left_out = measured = 0
     for number, case in enumerate(cases(seed=4)):
         tally = simulate(case, size.runs, np.random.default_rng([5, number]))
-        if tally.true + tally.false < LEAST_ALERTS * tally.runs:
+        if tally.alerts < LEAST_ALERTS:
             left_out += 1
             continue
         planned = forecast(case.spec().mechanism(), case.workload, case.retries)
         errors.append((abs(planned.precision - tally.precision), f"precision {number}"))
         errors.append((abs(planned.recall - tally.recall), f"recall {number}"))
+        alerts.append(abs(planned.alerts / tally.alerts - 1))
+        if case.retries is not None:
+            delays.append(abs(planned.delay / tally.delay - 1))
         _say(
             f"{number:3d} {case.name:14} precision {planned.precision:.3f} ({tally.precision:.3f}) "
             f"recall {planned.recall:.3f} ({tally.recall:.3f}) alerts {planned.alerts:.1f} "
-            f"({(tally.true + tally.false) / tally.runs:.1f})"
+            f"({tally.alerts:.1f})"
         )
         checked.append(case)
         measured += 1
@@ -468,9 +495,35 @@ def figures(size: Size = Size()) -> dict[str, float]:
         f"{statistics.median(sizes):.4f}, nine in ten below {sizes[int(0.9 * len(sizes))]:.4f}, "
         f"worst at {max(errors)[1]}"
     )
+    _say(
+        f"relative error of alerts: mean {statistics.mean(alerts):.3f}, worst {max(alerts):.3f}; of the delay of "
+        f"retries: mean {statistics.mean(delays or [0.0]):.3f}, worst {max(delays, default=0.0):.3f}"
+    )
+    _choices(checked[: size.choices], size.choice_runs)
     _through_the_engine(checked[: size.engine], size.engine_runs)
     _on_real_data(size.real_runs)
     return {"mean_absolute_error": statistics.mean(sizes), "worst_error": sizes[-1]}
+
+
+def _choices(checked: Sequence[Case], runs: int) -> None:
+    """Print what choosing by the planner costs: F1 of its choice against the best of its candidates, simulated."""
+    regrets, errors = list[float](), list[float]()
+    for number, case in enumerate(checked):
+        found = recommend(case.spec(), case.workload)
+        measured = [
+            simulate(case, runs, np.random.default_rng([8, number]), candidate.monitor).f1
+            for candidate in found.candidates
+        ]
+        regrets.append(max(measured) - measured[0])
+        errors += [
+            abs(f1 - candidate.forecast.f1) for f1, candidate in zip(measured, found.candidates, strict=True)
+        ]
+    if regrets:
+        _say(
+            f"choices: in {len(regrets)} workloads the recommended settings have an F1 {statistics.mean(regrets):.3f} "
+            f"below the best candidate's, worst {max(regrets):.3f}; error of F1 over all candidates "
+            f"{statistics.mean(errors):.3f}, worst {max(errors):.3f}"
+        )
 
 
 def _through_the_engine(checked: Sequence[Case], runs: int) -> None:
@@ -488,16 +541,22 @@ def _through_the_engine(checked: Sequence[Case], runs: int) -> None:
 def _on_real_data(runs: int) -> None:
     """Print the error of a plan from three numbers on the real data sets, and how often its range holds."""
     errors: dict[str, list[float]] = {"three numbers": [], "all margins": []}
-    inside = list[bool]()
-    widths = list[float]()
+    inside: dict[float, list[bool]] = {factor: [] for factor in FACTORS}
+    widths: dict[float, list[float]] = {factor: [] for factor in FACTORS}
     for name, load in DATASETS.items():
         data = load()
         margins = (data.counts - data.threshold(CUTOFF)).astype(np.int64)
         positive = margins >= 0
         above, below = margins[positive].astype(float), -margins[~positive].astype(float)
-        told = Belief(
-            positives=float(positive.mean()), above=float(np.median(above)), below=float(np.median(below))
-        )
+        told = {
+            factor: Belief(
+                positives=float(positive.mean()),
+                above=float(np.median(above)),
+                below=float(np.median(below)),
+                factor=factor,
+            )
+            for factor in FACTORS
+        }
         truth = Workload(
             queries=len(margins), positives=float(positive.mean()), above=above, below=below, finite=True
         )
@@ -524,18 +583,25 @@ def _on_real_data(runs: int) -> None:
                     true = int(positive[tops].sum())
                     tally.add(true, len(tops) - true, int(positive.sum()))
                 exact = forecast(mechanism, _as(truth, finite=finite))
-                central = forecast(mechanism, told.central(len(margins), finite=finite))
-                others = [forecast(mechanism, load) for load in told.spread(len(margins), finite=finite)]
+                central = forecast(mechanism, told[FACTORS[0]].central(len(margins), finite=finite))
+                plans = {
+                    factor: [
+                        central,
+                        *(forecast(mechanism, load) for load in belief.spread(len(margins), finite=finite)),
+                    ]
+                    for factor, belief in told.items()
+                }
                 parts = []
                 for figure in ("precision", "recall"):
-                    real = float(getattr(tally, figure))
-                    plans = [float(getattr(plan, figure)) for plan in (central, *others)]
-                    errors["three numbers"].append(abs(plans[0] - real))
+                    real, believed = float(getattr(tally, figure)), float(getattr(central, figure))
+                    errors["three numbers"].append(abs(believed - real))
                     errors["all margins"].append(abs(float(getattr(exact, figure)) - real))
-                    inside.append(min(plans) - 0.02 <= real <= max(plans) + 0.02)
-                    widths.append(max(plans) - min(plans))
+                    for factor in FACTORS:
+                        values = [float(getattr(plan, figure)) for plan in plans[factor]]
+                        inside[factor].append(min(values) - 0.02 <= real <= max(values) + 0.02)
+                        widths[factor].append(max(values) - min(values))
                     parts.append(
-                        f"{figure} {min(plans):.2f} to {max(plans):.2f}, central {plans[0]:.2f} ({real:.2f})"
+                        f"{figure} {min(values):.2f} to {max(values):.2f}, central {believed:.2f} ({real:.2f})"
                     )
                 _say(f"{name:11} {'set' if finite else 'stream':6} {epsilon:>4} {'; '.join(parts)}")
     for kind, found in errors.items():
@@ -544,10 +610,11 @@ def _on_real_data(runs: int) -> None:
             f"real data, {kind}: mean error {statistics.mean(found):.3f}, nine in ten below "
             f"{found[int(0.9 * len(found))]:.3f}, worst {found[-1]:.3f}"
         )
-    _say(
-        f"real data: truth within 0.02 of the range in {sum(inside)} of {len(inside)}; mean width "
-        f"{statistics.mean(widths):.2f}"
-    )
+    for factor in FACTORS:
+        _say(
+            f"real data: truth within 0.02 of the range with factor {factor:g} in {sum(inside[factor])} of "
+            f"{len(inside[factor])}; mean width {statistics.mean(widths[factor]):.2f}"
+        )
 
 
 def _as(workload: Workload, *, finite: bool) -> Workload:

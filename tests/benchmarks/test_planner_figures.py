@@ -11,7 +11,22 @@ from stream_svt.mechanisms import noise
 
 def test_the_planner_benchmark_prints_its_figures(capsys):
     planner.main(
-        ["--workloads", "4", "--runs", "12", "--engine", "2", "--engine-runs", "2", "--real-runs", "1"]
+        [
+            "--workloads",
+            "4",
+            "--runs",
+            "12",
+            "--engine",
+            "2",
+            "--engine-runs",
+            "2",
+            "--real-runs",
+            "1",
+            "--choices",
+            "1",
+            "--choice-runs",
+            "5",
+        ]
     )
     printed = {
         name: float(value)
