@@ -23,13 +23,14 @@ import pytest
 from stream_svt.errors import MisuseError, RunExhausted
 from stream_svt.mechanisms import UNITS_PER_EPSILON, Noise
 from stream_svt.mechanisms.contract import Law, Neighbours, Shifts
+from stream_svt.mechanisms.quantile import Adjacency
 from stream_svt.mechanisms.run import Integers, Run
 from stream_svt.mechanisms.selection import Drawn
 
 Check = Callable[["Form"], None]
 
-CASES = 300
-BOX = 300
+CASES = 200
+BOX = 250
 UPWARD_ONLY = frozenset({Noise.EXPONENTIAL, Noise.GUMBEL})
 """Families whose alignment may only move up: P(k) <= e^(rate s) P(k + s) fails for s < 0."""
 
@@ -98,6 +99,8 @@ class Form:
         Tests that the box needs at least, however large that makes it.
     boxed_pairs
         Pairs of each kind of neighbours that meet the box.
+    batched
+        Whether tests may be cut into batches anywhere.
     """
 
     name: str
@@ -109,6 +112,7 @@ class Form:
     side: int = 3
     least_tests: int = 1
     boxed_pairs: int = 1
+    batched: bool = False
 
     def play(self, values: tuple[int, ...], tape: Tape, *, cut: int = 10**6, store: bool = False) -> Told:
         """Test the values on the tape, `cut` at a time; with `store` the run goes through bytes between."""
@@ -237,6 +241,7 @@ class StreamForm(Form):
     that depend on what was told before. With `resample` a run that is over is followed by another.
     """
 
+    batched: bool = True
     queries: int = 5
     attempts: int = 3
     resample: bool = False
@@ -404,6 +409,69 @@ class RenewedForm(StreamForm):
 
 
 @dataclass(frozen=True, kw_only=True)
+class QuantileForm(Form):
+    """A quantile, played on data: its values are records, its tests candidates, as many as the tape is long."""
+
+    batched: bool = True
+    records: int = 6
+
+    def values(self, chance: random.Random, tests: int) -> tuple[int, ...]:
+        """Records among the candidates."""
+        return tuple(chance.randint(0, 2**tests) for _ in range(self.records))
+
+    def neighbour(
+        self, values: tuple[int, ...], neighbours: Neighbours, chance: random.Random
+    ) -> tuple[int, ...]:
+        """Return the records with one replaced, or one removed (answers rise and fall) or added."""
+        among = list(values)
+        if self.mechanism.adjacency is Adjacency.SWAP:
+            place = chance.randrange(len(among))
+            moved = among[place] + chance.choice((1, 4, 100)) * (-1 if neighbours is Neighbours.UP else 1)
+            among[place] = max(0, moved)
+        elif neighbours is Neighbours.UP:
+            among.pop(chance.randrange(len(among)))
+        else:
+            among.append(chance.choice((0, chance.randint(0, 40), 2**20)))
+        return tuple(among)
+
+    def answers(self, values: tuple[int, ...], first: int, tests: int) -> Integers:
+        """Ask the mechanism."""
+        return self.mechanism.answers(np.sort(np.array(values)), first, tests)
+
+    def play(self, values: tuple[int, ...], tape: Tape, *, cut: int = 10**6, store: bool = False) -> Told:
+        """Test candidate after candidate."""
+        mechanism, tests = self.mechanism, len(tape.queries[0])
+        run = mechanism.open(tape.thresholds[0], (0, 0))
+        released: list[object] = []
+        batches: list[Batch] = []
+        charge, done = mechanism.threshold_charge, 0
+        while done < tests and not mechanism.is_over(run):
+            if store:
+                run = self.restored(run)
+            columns = tuple(range(done, min(done + cut, tests)))
+            answers = self.answers(values, done, len(columns))
+            run, outcomes = mechanism.step(run, answers, tape.at(columns))
+            batches.append(Batch(0, done, done + outcomes.consumed, outcomes, columns))
+            charge += outcomes.charge
+            released += [(done + top.row, top.gap, top.charge, top.left) for top in outcomes.tops]
+            done += outcomes.consumed
+        return Told((done, *released), charge, tuple(batches))
+
+    def shifts(
+        self,
+        batch: Batch,
+        first: tuple[int, ...],
+        second: tuple[int, ...],
+        neighbours: Neighbours,
+        tape: Tape,
+    ) -> Shifts:
+        """Ask for all tests of the run at once, as the alignment wants it."""
+        tests = len(tape.queries[0])
+        before, after = (self.answers(values, 0, tests) for values in (first, second))
+        return self.mechanism.shifts(batch.outcomes, before, after, neighbours)
+
+
+@dataclass(frozen=True, kw_only=True)
 class LawForm(Form):
     """A mechanism that draws from a law in closed form: what is proved is the law's, not an alignment's.
 
@@ -515,7 +583,7 @@ def check_batches_tell_what_single_tests_tell(form: Form) -> None:
     A selection looks at all answers at once: it has no batches, and a run that is over refuses another step.
     """
     chance = random.Random(5)
-    if not isinstance(form, StreamForm):
+    if not form.batched:
         spent = replace(form.mechanism.open(0, (0, 0)), left=0)
         with pytest.raises(RunExhausted):
             form.mechanism.step(

@@ -23,8 +23,9 @@ from stream_svt.mechanisms.above_threshold import above_threshold, numeric_spars
 from stream_svt.mechanisms.composition import Composition
 from stream_svt.mechanisms.contract import Neighbours
 from stream_svt.mechanisms.exponential_mechanism import ExponentialMechanism, NoisyMaxGumbel, gap_probability
+from stream_svt.mechanisms.quantile import Adjacency, unbounded_quantile
 from stream_svt.mechanisms.selection import HybridEstimates, HybridIdentity, LastGap, TopK, hybrid_estimates
-from tests.exact.contract import Form, LawForm, Refusal, RenewedForm, SelectionForm, StreamForm
+from tests.exact.contract import Form, LawForm, QuantileForm, Refusal, RenewedForm, SelectionForm, StreamForm
 
 EPSILON = 1_234_567_891
 
@@ -278,7 +279,38 @@ def exponential_mechanisms() -> Iterator[Form]:
                 )
 
 
+def quantiles() -> Iterator[Form]:
+    """Quantiles under both kinds of neighbours, below, at and above the middle."""
+    for noise, adjacency, level in product(
+        Noise, Adjacency, (Fraction(1, 3), Fraction(1, 2), Fraction(4, 5))
+    ):
+        make = partial(
+            unbounded_quantile,
+            epsilon=EPSILON,
+            level=level,
+            adjacency=adjacency,
+            base=Fraction(2),
+            threshold_noise=noise,
+            query_noise=noise,
+        )
+        mechanism = make()
+        yield QuantileForm(
+            name=f"unbounded_quantile-{noise}-{adjacency}-{level.numerator}_{level.denominator}",
+            mechanism=mechanism,
+            built_by=unbounded_quantile,
+            tests=6,
+            neighbours=(Neighbours.UP, Neighbours.DOWN),
+            refusals=(
+                Refusal("an epsilon that pays nothing", partial(make, epsilon=1), "epsilon"),
+                Refusal("no level", partial(make, level=Fraction(0)), "level"),
+                Refusal("more than all", partial(make, level=Fraction(1)), "level"),
+                Refusal("candidates that stay", partial(make, base=Fraction(1)), "base"),
+                Refusal("a split of nothing", partial(make, split=Fraction(0)), "split"),
+            ),
+        )
+
+
 def forms() -> dict[str, Form]:
     """All forms by name."""
-    found = [*sparse_vectors(), *lecture_forms(), *selections(), *exponential_mechanisms()]
+    found = [*sparse_vectors(), *lecture_forms(), *selections(), *exponential_mechanisms(), *quantiles()]
     return {form.name: form for form in found}
