@@ -308,8 +308,8 @@ def _report(found: Recommendation, budget: Budget | None, factor: float) -> list
     kind = "items of a set" if load.finite else "queries"
     return [
         (
-            f"Plan for {load.queries:,} {kind}, {load.positives:.4g} of them positive. No data was looked at, and "
-            "nothing was spent."
+            f"Plan for {load.queries:,} {kind}, {100 * load.positives:.3g} % of them positive. No data was looked "
+            "at, and nothing was spent."
         ),
         "",
         *advice.table(found),

@@ -33,7 +33,7 @@ def table(recommendation: Recommendation) -> list[str]:
     if recommendation.workload.finite:
         head[-1] = "sets a run"
     else:
-        head.append("a run lasts, queries")
+        head.append("run lasts (queries)")
     rows = [head]
     for candidate in recommendation.candidates:
         mark = ">" if candidate is recommendation.best else ""
@@ -156,20 +156,24 @@ def _row(candidate: Candidate, workload: Workload) -> list[str]:
         "own" if split is None else f"{float(split):g}",
         correction_in_words(candidate),
         str(candidate.attempts),
-        "-" if candidate.lifetime is None else f"{candidate.lifetime:,}",
+        "-" if candidate.lifetime is None else _short(candidate.lifetime),
         _in_range(candidate.range(precision_of), lambda value: f"{value:.2f}"),
         _in_range(candidate.range(recall_of), lambda value: f"{value:.2f}"),
-        _in_range(candidate.range(lambda plan: plan.false_alerts), _number),
+        _in_range(candidate.range(lambda plan: plan.false_alerts), _short),
     ]
     if workload.finite:
-        return [*row, _number(plan.life.middle)]
+        return [*row, _short(plan.life.middle)]
     lives = candidate.range(lambda plan: plan.life.middle)
-    return [*row, _number(plan.delay), _in_range(lives, lambda value: _life(value, workload))]
+    return [
+        *row,
+        _short(plan.delay),
+        _in_range(lives, lambda value: "no end" if _endless(value, workload) else _short(value)),
+    ]
 
 
 def _in_range(span: Span, shown: Callable[[float], str]) -> str:
     middle, low, high = shown(span.middle), shown(span.low), shown(span.high)
-    return middle if low == high else f"{middle} ({low} to {high})"
+    return middle if low == high else f"{middle} ({low}-{high})"
 
 
 def _detectable(best: Candidate) -> str:
@@ -250,6 +254,11 @@ def _about_streams(recommendation: Recommendation) -> list[str]:
                 "That pays only if few negatives come near the threshold, as you expect; with less evidence set "
                 f"false_alerts to {_number(best.monitor.cutoff / 10)}, a tenth of the cutoff."
             )
+    if best.forecast.ends > 0.5:
+        sentences.append(
+            f"The run is likely to end within its {workload.queries:,} queries; what comes later is missed until a new "
+            "run begins, which costs its epsilon again."
+        )
     if workload.drift is not None:
         sentences.append(
             "Counted are the first query of each series and its retries. Without a queue, every further query of a "
@@ -333,6 +342,16 @@ def _time(queries: float, workload: Workload) -> str:
     return f" ({_number(seconds)} seconds)"
 
 
+def _short(value: float) -> str:
+    """Return a number with about three digits for a table: 1,230,000 is 1.23M."""
+    if value < 0.1:
+        return "0" if value < 0.005 else f"{value:.2f}"
+    for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= 0.9995 * size:
+            return f"{value / size:.3g}{unit}" if math.isfinite(value) else "no end"
+    return f"{value:.2g}" if value < 10 else f"{value:.0f}"
+
+
 def _number(value: float) -> str:
     """Return a number with about three digits."""
     if not math.isfinite(value):
@@ -340,4 +359,6 @@ def _number(value: float) -> str:
     if value >= 100:
         rounded = round(value, 2 - math.floor(math.log10(value)))
         return f"{rounded:,.0f}"
-    return "0" if value < 0.005 else f"{value:.2g}" if value < 10 else f"{value:.0f}"
+    if value < 0.1:
+        return "0" if value < 0.005 else f"{value:.2f}"
+    return f"{value:.2g}" if value < 10 else f"{value:.0f}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 import yaml
@@ -28,7 +29,9 @@ def test_a_plan_is_a_table_with_lines_to_paste_ranges_and_warnings(stream_svt):
     assert pasted["expected_queries"] == 20_000
     assert pasted["append"] in ("off", False)
     assert [line for line in lines if line.startswith(">")]
-    assert " to " in next(line for line in lines if line.startswith(">"))
+    best = next(line for line in lines if line.startswith(">"))
+    assert re.search(r"0\.\d\d \(0\.\d\d-[01]\.\d\d\)", best)
+    assert max(map(len, lines)) <= 130
 
 
 def test_a_plan_as_json_has_the_same_settings(stream_svt):

@@ -151,6 +151,12 @@ def test_a_plan_of_a_stream_says_when_its_budget_is_used():
     assert "false_alerts to 2" in text or found.best.tolerated <= 2
 
 
+def test_a_run_that_will_not_last_is_announced():
+    many = Belief(positives=0.05, above=np.array([1000.0]), below=np.array([1000.0]), factor=1)
+    assert "likely to end" in text_of(recommended(belief=many))
+    assert "likely to end" not in text_of(recommended())
+
+
 def test_a_stream_without_alerts_lasts_for_ever():
     none = Belief(positives=1e-9, above=np.array([1e6]), below=np.array([1e6]), factor=1)
     found = recommended(belief=none)
