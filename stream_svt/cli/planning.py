@@ -185,6 +185,7 @@ def plan(
     threshold they lie. Looks at no data and spends nothing. Expectations must be prior knowledge: public
     figures, experience, or results that were paid for; never the monitored data.
     """
+    from stream_svt.monitor.options import Sweep
     from stream_svt.planning import Belief, Drift, recommend
     from stream_svt.planning.advice import as_json as to_json
 
@@ -199,6 +200,7 @@ def plan(
         "form": mechanism,
     }
     monitor, datasets = _monitor(path, name, {key: value for key, value in own.items() if value is not None})
+    finite = finite or isinstance(monitor.append, Sweep)
     queries = queries or monitor.expected_queries
     if queries is None:
         raise click.UsageError("--queries is missing: how many queries must one run last for?")

@@ -73,6 +73,14 @@ def test_a_monitor_of_a_configuration_is_planned_with_its_own_figures_and_budget
     assert alone.out == ended.out
 
 
+def test_a_monitor_that_sweeps_sets_is_planned_for_one(stream_svt, config):
+    text = config.read_text().replace("expected_queries: 1000000", "correction: annealed\n    append: sweep")
+    config.write_text(text)
+    ended = stream_svt("plan", "-c", config, "--queries", 5000, *MARGINS)
+    assert "Plan for 5,000 items of a set" in ended.out
+    assert [line for line in ended.out.splitlines() if line.startswith("now")]
+
+
 def test_a_plot_is_written_in_the_format_of_its_name(stream_svt, tmp_path):
     for suffix, start in ((".svg", b"<?xml"), (".png", b"\x89PNG")):
         path = tmp_path / f"plan{suffix}"
