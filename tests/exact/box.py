@@ -63,11 +63,16 @@ def enumerate_box(
     size: int,
     told: Callable[[Told], object] = lambda told: told.released,
     thresholds: int = 1,
+    tests: int | None = None,
 ) -> Box:
-    """Play a form on all tapes whose noises sum to at most `size` in magnitude, each weighed by its rate."""
+    """Play a form on all tapes whose noises sum to at most `size` in magnitude, each weighed by its rate.
+
+    A test has one value unless `tests` says how many there are.
+    """
+    tests = len(values) if tests is None else tests
     threshold, branches = form.laws
     laws = [threshold] * thresholds if threshold else []
-    laws += [law for law in branches for _ in values]
+    laws += [law for law in branches for _ in range(tests)]
     weights = [_weights(law, size) for law in laws]
     free = thresholds if threshold else 0
     found: dict[object, Fraction] = {}
@@ -75,7 +80,7 @@ def enumerate_box(
     total = Fraction(0)
     for drawn, weight in _tapes(weights, size):
         rows = tuple(
-            tuple(drawn[free + number * len(values) : free + (number + 1) * len(values)])
+            tuple(drawn[free + number * tests : free + (number + 1) * tests])
             for number in range(len(branches))
         )
         played = form.play(tuple(values), Tape(drawn[:free] or (0,), rows))

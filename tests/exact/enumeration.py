@@ -159,13 +159,27 @@ class Hidden(NamedTuple):
         return expectation(factors, self.noise, self.rate)
 
 
+class Number(NamedTuple):
+    """What a released number tells of its own noise: nothing else depends on that."""
+
+    kind: Kind
+    noise: Noise
+    rate: int
+    answer: int
+    test: int
+
+    def at(self, values: Sequence[int]) -> Fraction:
+        """Probability on the dataset with these answers."""
+        return _law(self.kind, self.noise, self.rate, self.answer - values[self.test])
+
+
 @dataclass(frozen=True)
 class Output:
     """One output, what it is charged in units of u, and its probability: signed products of hidden sums."""
 
     outcome: tuple[object, ...]
     charge: int
-    terms: tuple[tuple[int, tuple[Hidden, ...]], ...]
+    terms: tuple[tuple[int, tuple[Hidden | Number, ...]], ...]
 
     def probability(self, values: Sequence[int]) -> Fraction:
         """Probability on the dataset with these answers."""
@@ -277,6 +291,21 @@ def log_ratio(p: Fraction, q: Fraction) -> float:
     if not p:
         return -math.inf
     return (math.log(p) - math.log(q)) / -math.log(X) if q else math.inf
+
+
+def numbered(model: Model, rate: int, charge: int, answers: Sequence[int]) -> Iterator[Output]:
+    """Outputs of a model whose tops also give a number with Laplace noise; beyond the listed ones it is one output."""
+    listed = [(Kind.BELOW, answers[0]), *((Kind.EQUAL, a) for a in answers), (Kind.AT_LEAST, answers[-1] + 1)]
+    for output in transcripts(model):
+        tests = [test for test, record in enumerate(output.outcome) if record[2] >= 0]
+        ((_, hidden),) = output.terms
+        for told in product(listed, repeat=len(tests)):
+            numbers = tuple(
+                Number(kind, Noise.LAPLACE, rate, answer, test)
+                for (kind, answer), test in zip(told, tests, strict=True)
+            )
+            outcome = (output.outcome, tuple((int(kind), answer) for kind, answer in told))
+            yield Output(outcome, output.charge + charge * len(tests), ((1, (*hidden, *numbers)),))
 
 
 def _size(p: Fraction) -> int:

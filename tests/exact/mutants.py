@@ -16,10 +16,11 @@ import numpy as np
 
 from stream_svt.mechanisms import Branch, Noise, SparseVector
 from stream_svt.mechanisms.contract import Law, Neighbours, Shifts
+from stream_svt.mechanisms.exponential_mechanism import ExponentialMechanism, choice_probability
 from stream_svt.mechanisms.run import Integers, Run
 from stream_svt.mechanisms.selection import LastGap, TopK
 from tests.exact.box import GAUSSIAN, UNIT
-from tests.exact.contract import Form, SelectionForm, StreamForm
+from tests.exact.contract import Form, LawForm, SelectionForm, StreamForm
 
 EXP, LAP = Noise.EXPONENTIAL, Noise.LAPLACE
 RATE = 3
@@ -31,6 +32,7 @@ OUTPUT, COST, DOWN, INJECTIVE = (
     "one_sided_noise_only_moves_up",
     "the_alignment_is_one_to_one",
 )
+LAW, DRAWS = "the_law_loses_at_most_the_charge", "the_draws_follow_the_law"
 STORAGE, BATCHES, EPSILON = (
     "state_survives_storage_at_every_step",
     "batches_tell_what_single_tests_tell",
@@ -290,6 +292,17 @@ class ReplaceOne(StreamForm):
         return tuple(moved)
 
 
+def algorithm_8_as_printed(utilities: Sequence[int], row: int, gap: int, ratio: Fraction) -> Fraction:
+    """Ding et al. 2023, Algorithm 8: the location of the gap's logistic lacks the factor epsilon, here 1/10."""
+    wide = ratio**10
+
+    def tail(m: int) -> Fraction:
+        own = wide ** -utilities[row] * ratio**m
+        return own / (own + sum(wide**-u for i, u in enumerate(utilities) if i != row))
+
+    return choice_probability(utilities, row, ratio) * (tail(gap) - tail(gap + 1)) / tail(0)
+
+
 class FullRateForEveryTop(SparseVector):
     """Query noise that does not know the cutoff: each of c tops has the noise that pays for one."""
 
@@ -460,6 +473,18 @@ def mutants() -> Iterator[Mutant]:
         top_k(BareGap, last_gap=LastGap.PLAIN),
         frozenset({COST}),
         ((-1, 0, 0), (0, 0, 0)),
+    )
+    yield Mutant(
+        "Ding et al. 2023, Algorithm 8 as printed",
+        LawForm(
+            name="algorithm_8",
+            mechanism=ExponentialMechanism(epsilon=10**9, monotonic=True),
+            built_by=ExponentialMechanism,
+            tests=3,
+            neighbours=(Neighbours.UP, Neighbours.DOWN),
+            probability=algorithm_8_as_printed,
+        ),
+        frozenset({LAW, DRAWS}),
     )
     yield Mutant(
         "alignment of Ding et al. 2023, eq. (5)",

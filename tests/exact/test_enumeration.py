@@ -5,6 +5,7 @@ Each test notes the largest log-ratio it met, which the run prints beside the ch
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from fractions import Fraction
 from itertools import product
@@ -12,10 +13,14 @@ from itertools import product
 import pytest
 
 from stream_svt.mechanisms import Branch, Noise, SparseVector
+from stream_svt.mechanisms.above_threshold import NumericSparse, Sparse, above_threshold
 from stream_svt.mechanisms.contract import Neighbours
+from stream_svt.mechanisms.exponential_mechanism import gap_probability, tail_probability
+from stream_svt.mechanisms.noise import head, pmf, tail
+from stream_svt.mechanisms.quantile import Adjacency, UnboundedQuantile
 from stream_svt.mechanisms.selection import HybridEstimates, HybridIdentity, LastGap, TopK
 from tests.exact.box import UNIT, enumerate_box
-from tests.exact.contract import SelectionForm, StreamForm
+from tests.exact.contract import QuantileForm, RenewedForm, SelectionForm, StreamForm
 from tests.exact.enumeration import (
     Hidden,
     Kind,
@@ -25,6 +30,7 @@ from tests.exact.enumeration import (
     Told,
     exceeds,
     neighbours,
+    numbered,
     shared,
     transcripts,
     worst,
@@ -214,6 +220,93 @@ def test_exponential_mechanism_with_lattice_gap(measure, monotonic):
     measure(listed, neighbours(4, 1, monotonic, values=(0, 5)), least=0.9)
 
 
+@pytest.mark.parametrize("monotonic", [True, False], ids=["monotonic", "general"])
+@pytest.mark.parametrize("noises", PAIRS, ids="-".join)
+def test_above_threshold(measure, noises, monotonic):
+    model = shared(noises, monotonic, cutoff=1, queries=3)
+    measure(transcripts(model), neighbours(3, 1, monotonic, values=(0, 1)), attained=noises[1] is EXP)
+
+
+@pytest.mark.parametrize("monotonic", [True, False], ids=["monotonic", "general"])
+@pytest.mark.parametrize("noises", [(EXP, EXP), (LAP, LAP)], ids="-".join)
+def test_numeric_sparse(measure, noises, monotonic):
+    """Two tops, each with its own threshold, gap and number."""
+    listed = list(numbered(shared(noises, monotonic, resample=True), rate=1, charge=1, answers=(0, 1)))
+    assert sum(output.probability((1, 0)) for output in listed) == 1
+    measure(listed, neighbours(2, 1, monotonic), least=0.9)
+
+
+def profiles(tests, records):
+    """Numbers of records below each of some rising candidates."""
+    return [counts for counts in product(range(records + 1), repeat=tests) if list(counts) == sorted(counts)]
+
+
+@pytest.mark.parametrize("level", [Fraction(1, 3), Fraction(1, 2), Fraction(4, 5)], ids=str)
+@pytest.mark.parametrize("noises", PAIRS, ids="-".join)
+def test_quantile_with_a_record_added_or_removed(measure, noises, level):
+    """Durfee's Lemma B.1: max((A/B) e1 + e2, (1 - A/B) e1), with rates e1/B and e2/B of one unit."""
+    A, B, tests = level.numerator, level.denominator, 3
+    threshold = max(A, B - A)
+    model = Model(
+        queries=tests,
+        rungs=(Rung(charge=max(A + B, B - A) - threshold, rate=1),),
+        tops_charge=max(A + B, B - A) - threshold,
+        threshold_charge=threshold,
+        threshold_rate=1,
+        threshold_noise=noises[0],
+        query_noise=noises[1],
+    )
+    pairs = []
+    for records, x in product((1, 2), range(tests + 1)):
+        for counts in profiles(tests, records):
+            without = tuple(B * c - A * records for c in counts)
+            more = tuple(B * (c + (i >= x)) - A * (records + 1) for i, c in enumerate(counts))
+            pairs += [(without, more), (more, without)]
+    measure(transcripts(model), pairs, least=0.4)
+
+
+@pytest.mark.parametrize("noises", PAIRS, ids="-".join)
+def test_quantile_with_a_record_replaced(measure, noises):
+    model, tests = shared(noises, True, cutoff=1, queries=3), 3
+    pairs = []
+    for low, high in product(range(tests + 1), repeat=2):
+        for counts in profiles(tests, 1):
+            first = tuple(c - 1 for c in counts)
+            second = tuple(c + (low <= i < high) for i, c in enumerate(first))
+            pairs += [(first, second), (second, first)]
+    measure(transcripts(model), pairs, attained=noises[1] is EXP)
+
+
+@pytest.mark.parametrize("monotonic", [True, False], ids=["monotonic", "general"])
+def test_above_threshold_with_gumbel_noise(report, monotonic):
+    """Its law is not rational: in floats, with e0 = 1 and e1 = 1/2, which Durfee's proof did not cover."""
+    e0, e1 = 1.0, 0.5
+    rate = e1 if monotonic else e1 / 2
+    law = {rho: pmf(Noise.GUMBEL, e0, rho) for rho in range(-6, 45)}
+
+    def probability(values, gap):
+        """Bottoms on all answers but the last, which is a top with this gap (any gap where it is None)."""
+        total = 0.0
+        for rho, weight in law.items():
+            bottoms = math.prod(head(Noise.GUMBEL, rate, rho - value - 1) for value in values[:-1])
+            needed = rho - values[-1] + (gap or 0)
+            top = (tail if gap is None else pmf)(Noise.GUMBEL, rate, needed)
+            total += weight * bottoms * top
+        return total
+
+    gaps = (0, 1, 2, 5, 10, None)
+    pairs = list(neighbours(3, 1, monotonic, values=(-2, 0, 2)))
+    losses = [math.log(probability(a, gap) / probability(b, gap)) for a, b in pairs for gap in gaps]
+    report.loss(
+        f"above_threshold_with_gumbel_noise[{'monotonic' if monotonic else 'general'}] (floats)",
+        outputs=len(gaps),
+        ratios=len(losses),
+        charge=f"{e0 + e1}",
+        largest=max(losses) / (e0 + e1),
+    )
+    assert 0.6 * (e0 + e1) < max(losses) <= e0 + e1 + 1e-9
+
+
 def agree(box, exact):
     """Each probability lies between what the package was found to do and that plus the missing noise."""
     assert set(box.found) <= set(exact)
@@ -273,6 +366,58 @@ def test_the_package_decides_as_the_enumerated_sparse_vector_does(noises):
     listed = list(transcripts(model))
     # The schedule of the form sets the second query's threshold one higher: its answer makes up for it.
     box = enumerate_box(form, (1, 1), 12 if noises == (LAP, LAP) else 14, told)
+    agree(box, {output.outcome: output.probability((1, 0)) for output in listed})
+    charged_alike(box, listed)
+
+
+@pytest.mark.parametrize("numbers", [False, True], ids=["sparse", "numeric_sparse"])
+@pytest.mark.parametrize("noise", [EXP, LAP])
+def test_the_package_renews_as_the_enumerated_sparse_does(noise, numbers):
+    rate = 3
+    per_top = above_threshold(
+        epsilon=2 * rate * UNIT, monotonic=True, threshold_noise=noise, query_noise=noise
+    )
+    assert per_top.threshold_rate == per_top.branches[0].rate == Fraction(rate * UNIT, 10**9)
+    mechanism = (
+        NumericSparse(per_top=per_top, cutoff=2, charge=rate * UNIT)
+        if numbers
+        else Sparse(per_top=per_top, cutoff=2)
+    )
+    form = RenewedForm(
+        name="",
+        mechanism=mechanism,
+        built_by=type(mechanism),
+        tests=2,
+        neighbours=(Neighbours.UP,),
+        queries=2,
+        attempts=1,
+    )
+    model = Model(
+        queries=2,
+        rungs=(Rung(charge=rate, rate=rate),),
+        tops_charge=2 * rate,
+        threshold_charge=rate,
+        threshold_rate=rate,
+        threshold_noise=noise,
+        query_noise=noise,
+        resample=True,
+    )
+    answers = (0, 1)
+    listed = list(numbered(model, rate, rate, answers) if numbers else transcripts(model))
+
+    def told(played):
+        records, given = [], []
+        for _, query, attempt, bar, *top in played.released:
+            records.append((query, attempt, top[0], capped(top[1])) if top else (query, attempt, -1, 0))
+            if top and numbers:
+                number = top[4] - bar  # the model's answers are less their thresholds
+                kind = Kind.BELOW if number < answers[0] else Kind.EQUAL
+                kind = Kind.AT_LEAST if number > answers[-1] else kind
+                given.append((int(kind), min(max(number, answers[0]), answers[-1] + 1)))
+        return (tuple(records), tuple(given)) if numbers else tuple(records)
+
+    size = (4 if noise is LAP else 5) * rate
+    box = enumerate_box(form, (1, 1), size, told, thresholds=2)
     agree(box, {output.outcome: output.probability((1, 0)) for output in listed})
     charged_alike(box, listed)
 
@@ -372,6 +517,59 @@ def test_the_package_lists_as_the_enumerated_estimates_do(noises, count):
     box = selection_box(mechanism, values, 9, told)
     agree(box, {output.outcome: output.probability(values) for output in listed})
     charged_alike(box, listed)
+
+
+@pytest.mark.parametrize("level", [Fraction(1, 3), Fraction(4, 5)], ids=str)
+@pytest.mark.parametrize("adjacency", Adjacency)
+@pytest.mark.parametrize("noise", [EXP, LAP])
+def test_the_package_finds_quantiles_as_the_enumerated_model_does(noise, adjacency, level):
+    A, B = level.numerator, level.denominator
+    swap = adjacency is Adjacency.SWAP
+    rate = 2
+    units = (1 if swap else B) * rate * UNIT
+    mechanism = UnboundedQuantile(
+        level=level,
+        adjacency=adjacency,
+        threshold_units=units,
+        query_units=units,
+        base=Fraction(2),
+        threshold_noise=noise,
+        query_noise=noise,
+    )
+    form = QuantileForm(
+        name="", mechanism=mechanism, built_by=UnboundedQuantile, tests=2, neighbours=(Neighbours.UP,)
+    )
+    records = (0, 1, 5)  # one below the second candidate 1, none below the first, 0
+    values = (-math.ceil(level * 3), 1 - math.ceil(level * 3)) if swap else (-3 * A, B - 3 * A)
+    threshold = rate if swap else rate * max(A, B - A)
+    charge = 2 * rate if swap else rate * max(A + B, B - A)
+    model = Model(
+        queries=2,
+        rungs=(Rung(charge=charge - threshold, rate=rate),),
+        tops_charge=charge - threshold,
+        threshold_charge=threshold,
+        threshold_rate=rate,
+        threshold_noise=noise,
+        query_noise=noise,
+    )
+
+    def told(played):
+        done, *top = played.released
+        bottoms = [(test, 0, -1, 0) for test in range(top[0][0] if top else done)]
+        return (*bottoms, *((row, 0, 0, capped(gap)) for row, gap, *_ in top))
+
+    box = enumerate_box(form, records, 12 if noise is EXP else 10, told, tests=2)
+    listed = list(transcripts(model))
+    agree(box, {output.outcome: output.probability(values) for output in listed})
+    charged_alike(box, listed)
+
+
+def test_the_law_of_the_exponential_mechanism_is_the_enumerated_one():
+    values = (1, -1, 0, 3)
+    for output in exponential_mechanism(queries=4, charge=1, largest_gap=3):
+        row, gap = output.outcome
+        tail_or_mass = gap_probability if gap <= 3 else tail_probability
+        assert tail_or_mass(values, row, gap, Fraction(1, 2)) == output.probability(values)
 
 
 def test_an_output_above_its_charge_would_be_seen():
