@@ -186,7 +186,9 @@ def test_a_monitors_grid_retries_and_sweeps_are_those_of_its_specification():
     assert forecast(retry, drifting) == forecast(
         retry.mechanism(), drifting, Retries(attempts=4, every=600, lifetime=1000)
     )
-    timed = monitor(f"{stream}, append: {{retry: {{attempts: 4, lifetime: 100s, capacity: 9000, every: 600}}}}")
+    timed = monitor(
+        f"{stream}, append: {{retry: {{attempts: 4, lifetime: 100s, capacity: 9000, every: 600}}}}"
+    )
     assert forecast(timed, replace(drifting, rate=10.0)).recall == forecast(retry, drifting).recall
     sweep = "correction: annealed, append: {sweep: {tops_per_set: 5}}"
     capped = forecast(monitor(sweep), workload(4000, 500, positives=0.01, queries=1000, finite=True))
