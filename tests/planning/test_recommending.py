@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from fractions import Fraction
+from functools import cache
 
 import numpy as np
 import pytest
@@ -27,12 +28,27 @@ def recommended(*, monotonic=True, form=MechanismForm.SVT, belief=BELIEF, cutoff
     )
 
 
+@cache
+def static():
+    return recommended()
+
+
+@cache
+def drifting():
+    return recommended(drift=Drift(queries=500, start=300))
+
+
+@cache
+def closed_set():
+    return recommended(finite=True, queries=5000)
+
+
 def test_values_that_stay_get_no_retry_queue():
-    assert recommended().best.monitor.append is None
+    assert static().best.monitor.append is None
 
 
 def test_series_that_rise_get_a_queue_that_outlives_the_rise():
-    best = recommended(drift=Drift(queries=500, start=300)).best
+    best = drifting().best
     assert isinstance(best.monitor.append, Retry)
     assert best.lifetime >= 500
     assert best.monitor.append.capacity == best.lifetime
@@ -40,7 +56,7 @@ def test_series_that_rise_get_a_queue_that_outlives_the_rise():
 
 
 def test_a_finite_set_gets_a_sweep_that_looks_for_the_whole_cutoff():
-    best = recommended(finite=True, queries=5000).best
+    best = closed_set().best
     assert isinstance(best.monitor.append, Sweep)
     assert best.monitor.append.tops_per_set == 20
     assert best.monitor.append.max_set_size >= 5000
@@ -52,14 +68,14 @@ def test_a_set_with_few_positives_gets_a_fall_that_ends_early():
 
 
 def test_the_best_candidate_comes_first_or_is_as_good_and_simpler():
-    found = recommended(drift=Drift(queries=500, start=300))
+    found = drifting()
     assert found.best.score >= max(candidate.score for candidate in found.candidates) - EVEN
     assert found.tried > len(found.candidates) > 1
     assert found.best not in found.candidates[1:]
 
 
 def test_settings_can_be_pasted_and_then_mean_what_was_forecast():
-    found = recommended(drift=Drift(queries=500, start=300))
+    found = drifting()
     lines = "\n".join(f"    {line}" for line in settings(found.best))
     pasted = load_spec(
         f"""
@@ -110,7 +126,7 @@ def test_the_present_settings_are_shown_where_they_can_be_planned():
 
 
 def test_ranges_hold_the_forecast():
-    best = recommended().best
+    best = static().best
     for figure in (lambda plan: plan.precision, lambda plan: plan.recall):
         span = best.range(figure)
         assert span.low <= span.middle <= span.high
@@ -128,12 +144,12 @@ def text_of(found, budget=None):
 
 
 def test_every_plan_says_that_margins_must_be_prior_knowledge():
-    for options in ({}, {"finite": True}, {"drift": Drift(queries=500, start=300)}):
-        assert "prior knowledge" in text_of(recommended(**options))
+    for found in (static(), closed_set(), drifting()):
+        assert "prior knowledge" in text_of(found)
 
 
 def test_a_plan_of_retries_says_what_they_cost_and_cannot_do():
-    text = text_of(recommended(drift=Drift(queries=500, start=300)))
+    text = text_of(drifting())
     for words in (
         "paid for in the bar",
         "cannot favour near misses",
@@ -154,7 +170,7 @@ def test_a_plan_of_a_stream_says_when_its_budget_is_used():
 def test_a_run_that_will_not_last_is_announced():
     many = Belief(positives=0.05, above=np.array([1000.0]), below=np.array([1000.0]), factor=1)
     assert "likely to end" in text_of(recommended(belief=many))
-    assert "likely to end" not in text_of(recommended())
+    assert "likely to end" not in text_of(static())
 
 
 def test_a_stream_without_alerts_lasts_for_ever():
@@ -184,20 +200,21 @@ def test_json_has_no_infinities_and_all_that_is_said():
 
 
 @pytest.mark.parametrize(
-    "options", [{"present": True}, {"finite": True}, {"drift": Drift(queries=500, start=9)}]
+    ("plan", "label"), [(static, "queries"), (drifting, "queries"), (closed_set, "passes over the set")]
 )
-def test_a_picture_shows_margins_alerts_and_choices(options, tmp_path):
-    figure = draw(recommended(**options))
-    assert [axes.get_xlabel() for axes in figure.axes] == [
-        "distance from the threshold",
-        "passes over the set" if options.get("finite") else "queries",
-        "recall",
-    ]
+def test_a_picture_shows_margins_alerts_and_choices(plan, label, tmp_path):
+    figure = draw(plan())
+    assert [axes.get_xlabel() for axes in figure.axes] == ["distance from the threshold", label, "recall"]
     figure.savefig(tmp_path / "plan.png", dpi=40)
     assert (tmp_path / "plan.png").stat().st_size > 5000
+
+
+def test_a_picture_shows_the_present_settings():
+    labels = draw(recommended(present=True)).axes[2].get_legend_handles_labels()[1]
+    assert {"as it is now", "other settings"} < set(labels)
 
 
 def test_without_matplotlib_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(MisuseError, match=r"stream-svt\[plot\]"):
-        draw(recommended())
+        draw(static())
