@@ -334,7 +334,9 @@ def _reached(mechanism: SparseVector, number: int, margins: Integers, passes: in
     result = np.empty((passes, len(margins)))
     for attempt in range(passes):
         with np.errstate(divide="ignore"):
-            stays += np.log1p(-tails(mechanism.query_noise, branch.rate, branch.correction(attempt) - margins))
+            stays += np.log1p(
+                -tails(mechanism.query_noise, branch.rate, branch.correction(attempt) - margins)
+            )
         result[attempt] = -np.expm1(stays)
     return result
 

@@ -21,9 +21,7 @@ from stream_svt.mechanisms.lattice import CORRECTION_LIMIT
 from stream_svt.mechanisms.noise import Noise, mean
 
 UPPER_BRANCH_SCALES = 9
-"""Correction of the cheap branches under annealing, in their own scales: 12 trades a third of the extra
-alerts
-for a precision that holds even where most items lie near the threshold."""
+"""Correction of the cheap branches under annealing, in their own scales, unless `Annealed.upper` says otherwise."""
 
 _SPLIT_DENOMINATOR = 10**6
 
@@ -124,16 +122,30 @@ class Annealed(Correction):
     Approaches the accuracy of ranking all noisy answers without knowing the workload. Not for open streams,
     where fresh queries would keep reaching the last and lowest bar. `end` = -3 suits exponential threshold
     noise; stop higher (3 to 6) where precision matters more than filling the cutoff.
+
+    Attributes
+    ----------
+    start, end, step
+        Of the last and most accurate branch, in its query-noise scales.
+    upper
+        Correction of the cheap branches, in their own scales, at every attempt. The larger of 9 and ln(items) keeps
+        false alerts rare; 12 trades a third of the extra alerts for a precision that holds even where most items lie
+        near the threshold.
     """
 
     start: Fraction = Fraction(12)
     end: Fraction = Fraction(-3)
     step: Fraction = Fraction(1)
+    upper: Fraction = Fraction(UPPER_BRANCH_SCALES)
 
     def __post_init__(self) -> None:
         """Refuse schedules that do not fall, and those longer than attempts can be numbered."""
         if self.step <= 0 or self.end > self.start:
             raise MisuseError("an annealed correction falls: start >= end and step > 0")
+        if self.upper < 0:
+            raise MisuseError(
+                "the cheap branches of an annealed correction are corrected upwards: upper >= 0"
+            )
         if self.passes > 256:
             raise MisuseError("an annealed correction has at most 256 passes; widen its step")
 
@@ -143,13 +155,13 @@ class Annealed(Correction):
         return int((self.start - self.end) // self.step) + 1
 
     def _table(self, comparison: _Comparison) -> tuple[int, ...]:
-        """One correction a pass; cheap branches stay at nine of their own, wider scales throughout.
+        """One correction a pass; cheap branches stay at `upper` of their own, wider scales throughout.
 
         Annealing them down as well would spend the budget on noise: nine scales of a branch that costs an
         eighth are 72 scales of the base branch.
         """
         if not comparison.base:
-            return (_steps(comparison.scale, UPPER_BRANCH_SCALES),)
+            return (_steps(comparison.scale, self.upper),)
         return tuple(_steps(comparison.scale, self.start - j * self.step) for j in range(self.passes))
 
     def default_split(self, cutoff: int, monotonic: bool) -> Fraction:

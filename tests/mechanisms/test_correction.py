@@ -43,6 +43,7 @@ def test_annealing_stops_at_its_end_even_if_the_step_does_not_meet_it():
 
 def test_annealing_keeps_cheap_branches_at_nine_of_their_own_scales():
     assert Annealed().table(Fraction(80), branches=4, base=False) == (720,)
+    assert Annealed(upper=Fraction(21, 2)).table(Fraction(80), branches=4, base=False) == (840,)
 
 
 @pytest.mark.parametrize("noise", Noise)
@@ -168,6 +169,7 @@ def test_the_default_split_at_cutoff_eight(correction, monotonic, general):
         lambda: Exposure(expected_queries=1, false_alerts=Fraction(1), attempts=0),
         lambda: Annealed(start=Fraction(1), end=Fraction(2)),
         lambda: Annealed(step=Fraction(0)),
+        lambda: Annealed(upper=Fraction(-1)),
         lambda: Annealed(step=Fraction(1, 100)),
         lambda: Optimal(queries=0, cutoff=1),
         lambda: Explicit(()),
