@@ -13,6 +13,8 @@ from stream_svt.service.embedded import EmbeddedKafka
 from tests.exact.report import REPORT, Report
 from tests.support.topics import Topics
 
+pytest.register_assert_rewrite("tests.exact.contract")
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Open the report of the proofs."""

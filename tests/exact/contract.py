@@ -101,6 +101,8 @@ class Form:
         Pairs of each kind of neighbours that meet the box.
     batched
         Whether tests may be cut into batches anywhere.
+    distance
+        Most that an answer differs between neighbours, where the mechanism does not say.
     """
 
     name: str
@@ -113,6 +115,7 @@ class Form:
     least_tests: int = 1
     boxed_pairs: int = 1
     batched: bool = False
+    distance: int | None = None
 
     def play(self, values: tuple[int, ...], tape: Tape, *, cut: int = 10**6, store: bool = False) -> Told:
         """Test the values on the tape, `cut` at a time; with `store` the run goes through bytes between."""
@@ -135,7 +138,7 @@ class Form:
         self, values: tuple[int, ...], neighbours: Neighbours, chance: random.Random
     ) -> tuple[int, ...]:
         """Return the answers on a neighbouring dataset; half the time all sit on the extremes."""
-        reach = self.mechanism.sensitivity
+        reach = self.distance or self.mechanism.sensitivity
         low = 0 if neighbours is Neighbours.UP else -reach
         high = 0 if neighbours is Neighbours.DOWN else reach
         if chance.random() < 0.5:
@@ -472,6 +475,72 @@ class QuantileForm(Form):
 
 
 @dataclass(frozen=True, kw_only=True)
+class BitsForm(Form):
+    """A baseline that tells bits only and has no alignment: its (epsilon, delta) is checked by its law."""
+
+    batched: bool = True
+
+    def tape(self, chance: random.Random) -> Tape:
+        """Whole numbers, as a Gaussian might give."""
+        return Tape(
+            (round(chance.gauss(0, 3)),), (tuple(round(chance.gauss(0, 3)) for _ in range(self.tests)),)
+        )
+
+    def play(self, values: tuple[int, ...], tape: Tape, *, cut: int = 10**6, store: bool = False) -> Told:
+        """Test answer after answer."""
+        run, done = self.mechanism.open(tape.thresholds[0], (0, 0)), 0
+        released: list[object] = []
+        while done < len(values) and not self.mechanism.is_over(run):
+            if store:
+                run = self.restored(run)
+            columns = range(done, min(done + cut, len(values)))
+            answers = np.array([values[column] for column in columns])
+            run, reports = self.mechanism.step(run, answers, 0, tape.at(columns)(0))
+            released += [done + row for row in reports.rows]
+            done += reports.consumed
+        return Told((done, *released), len(released), ())
+
+    def probabilities(self, values: tuple[int, ...]) -> dict[tuple[int, ...], float]:
+        """Probability of every set of reported tests, in floats, from the discrete Gaussian's masses."""
+        mechanism = self.mechanism
+        threshold, query = (
+            _gaussian(float(variance))
+            for variance in (mechanism.threshold_variance, mechanism.query_variance)
+        )
+        cumulative = np.concatenate(([0.0], np.cumsum(query)))
+        middle, found = len(query) // 2, dict[tuple[int, ...], float]()
+        for rho, weight in enumerate(threshold, -(len(threshold) // 2)):
+            below = [
+                cumulative[min(max(rho + mechanism.correction - value + middle, 0), len(query))]
+                for value in values
+            ]
+            for tops in product((False, True), repeat=len(values)):
+                told = tuple(row for row, top in enumerate(tops) if top)
+                if len(told) <= mechanism.cutoff:
+                    made = len(values) if len(told) < mechanism.cutoff else told[-1] + 1
+                    law = math.prod(1 - b if top else b for top, b in zip(tops[:made], below, strict=False))
+                    found[told] = found.get(told, 0.0) + weight * law
+        return found
+
+    @property
+    def checks(self) -> tuple[Check, ...]:
+        """The delta in place of an alignment; what it is charged is no number of units."""
+        return (
+            check_what_exceeds_epsilon_is_within_delta,
+            check_state_survives_storage_at_every_step,
+            check_batches_tell_what_single_tests_tell,
+            check_refused_options_say_why,
+        )
+
+
+def _gaussian(variance: float) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Masses of the discrete Gaussian around 0."""
+    reach = math.ceil(12 * math.sqrt(variance))
+    masses = np.exp(-(np.arange(-reach, reach + 1) ** 2) / (2 * variance))
+    return masses / masses.sum()
+
+
+@dataclass(frozen=True, kw_only=True)
 class LawForm(Form):
     """A mechanism that draws from a law in closed form: what is proved is the law's, not an alignment's.
 
@@ -612,6 +681,26 @@ def check_refused_options_say_why(form: Form) -> None:
     for refusal in form.refusals:
         with pytest.raises(MisuseError, match=refusal.reason):
             refusal.attempt()
+
+
+def check_what_exceeds_epsilon_is_within_delta(form: Form) -> None:
+    """The sum over all outputs of what exceeds e^epsilon times the neighbour's is at most the proved delta."""
+    assert isinstance(form, BitsForm)
+    chance, proved, largest = random.Random(10), form.mechanism.proved_delta(form.tests), 0.0
+    for kind in form.neighbours * 8:
+        first = form.values(chance, form.tests)
+        second = form.neighbour(first, kind, chance)
+        before, after = form.probabilities(first), form.probabilities(second)
+        assert math.isclose(sum(before.values()), 1)
+        excess = sum(
+            max(0.0, p - math.exp(form.mechanism.epsilon) * after[told]) for told, p in before.items()
+        )
+        assert excess <= proved
+        narrower = form.mechanism.epsilon / 20
+        largest = max(
+            largest, sum(max(0.0, p - math.exp(narrower) * after[told]) for told, p in before.items())
+        )
+    assert largest > 0  # below epsilon there is an excess: the sum would show one
 
 
 def check_the_law_loses_at_most_the_charge(form: Form) -> None:

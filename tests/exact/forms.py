@@ -23,9 +23,19 @@ from stream_svt.mechanisms.above_threshold import above_threshold, numeric_spars
 from stream_svt.mechanisms.composition import Composition
 from stream_svt.mechanisms.contract import Neighbours
 from stream_svt.mechanisms.exponential_mechanism import ExponentialMechanism, NoisyMaxGumbel, gap_probability
+from stream_svt.mechanisms.gaussian import gaussian
 from stream_svt.mechanisms.quantile import Adjacency, unbounded_quantile
 from stream_svt.mechanisms.selection import HybridEstimates, HybridIdentity, LastGap, TopK, hybrid_estimates
-from tests.exact.contract import Form, LawForm, QuantileForm, Refusal, RenewedForm, SelectionForm, StreamForm
+from tests.exact.contract import (
+    BitsForm,
+    Form,
+    LawForm,
+    QuantileForm,
+    Refusal,
+    RenewedForm,
+    SelectionForm,
+    StreamForm,
+)
 
 EPSILON = 1_234_567_891
 
@@ -310,7 +320,36 @@ def quantiles() -> Iterator[Form]:
         )
 
 
+def baselines() -> Iterator[Form]:
+    """SVT-Gau: no gap, no alignment, an (epsilon, delta)."""
+    for monotonic, cutoff in product((True, False), (1, 2)):
+        make = partial(
+            gaussian, epsilon=2.0, delta=0.02, cutoff=cutoff, monotonic=monotonic, sensitivity=2, tests=4
+        )
+        yield BitsForm(
+            name=f"gaussian-{'monotonic' if monotonic else 'general'}-{cutoff}",
+            mechanism=make(),
+            built_by=gaussian,
+            tests=4,
+            neighbours=promised(monotonic),
+            distance=2,
+            refusals=(
+                Refusal("no top at all", partial(make, cutoff=0), "cutoff"),
+                Refusal("a sensitivity of nothing", partial(make, sensitivity=0), "sensitivity"),
+                Refusal("an epsilon of nothing", partial(make, epsilon=0.0), "epsilon"),
+                Refusal("pure privacy", partial(make, delta=0.0), "delta"),
+            ),
+        )
+
+
 def forms() -> dict[str, Form]:
     """All forms by name."""
-    found = [*sparse_vectors(), *lecture_forms(), *selections(), *exponential_mechanisms(), *quantiles()]
+    found = [
+        *sparse_vectors(),
+        *lecture_forms(),
+        *selections(),
+        *exponential_mechanisms(),
+        *quantiles(),
+        *baselines(),
+    ]
     return {form.name: form for form in found}
