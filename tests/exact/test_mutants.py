@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from stream_svt.errors import MisuseError
 from tests.exact.box import UNIT, enumerate_box
-from tests.exact.contract import StreamForm, check_refused_options_say_why
+from tests.exact.contract import Refusal, StreamForm, check_refused_options_say_why
 from tests.exact.enumeration import X, log_ratio
 from tests.exact.mutants import mutants, published
 
@@ -65,3 +66,16 @@ def test_of_the_published_variants_the_contract_passes_two_and_catches_four(repo
     report.catch(f"Lyu, Su & Li, Algorithm {number}", [check.replace("_", " ") for check in sorted(checks)])
     assert caught_by <= checks
     assert caught_by or not checks
+
+
+def test_an_option_that_is_accepted_or_refused_without_its_reason_is_noticed():
+    def refuse():
+        raise MisuseError("no")
+
+    sound = published()[1][0]
+    accepted = replace(sound, refusals=(Refusal("anything", lambda: None, "reason"),))
+    with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
+        check_refused_options_say_why(accepted)
+    unexplained = replace(sound, refusals=(Refusal("anything", refuse, "reason"),))
+    with pytest.raises(AssertionError, match="pattern did not match"):
+        check_refused_options_say_why(unexplained)
