@@ -83,7 +83,7 @@ def discrete_gaussian_delta(variance: Fraction | float, shift: int, epsilon: flo
     first = math.floor(epsilon * float(variance) / shift - shift / 2)
     if first > 38 * sigma:  # where e^-722 is the least float
         return 0.0
-    here = np.arange(first, max(first, 0) + reach + 1, dtype=np.float64)
+    here = np.arange(max(first, -reach), max(first, 0) + reach + 1, dtype=np.float64)
     total = np.exp(-(np.arange(-reach, reach + 1, dtype=np.float64) ** 2) / (2 * float(variance))).sum()
     there = here + shift
     excess = np.exp(-(here**2) / (2 * float(variance))) - np.exp(epsilon - there**2 / (2 * float(variance)))

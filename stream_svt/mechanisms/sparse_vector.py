@@ -357,6 +357,7 @@ def sparse_vector(
     split
         Epsilon of all queries / epsilon of the threshold; None for the correction's own choice.
     """
+    _require_counts(cutoff, sensitivity)
     split = correction.default_split(cutoff, monotonic) if split is None else split
     return _build(
         epsilon=epsilon,
@@ -402,6 +403,7 @@ def adaptive(
 
     See `sparse_vector` for the others.
     """
+    _require_counts(cutoff, sensitivity)
     if theta is None:
         theta = (
             _theta_of_split(correction.default_split(cutoff, monotonic))
@@ -459,6 +461,7 @@ def ladder(
     """
     if not shares or shares[-1] != 1 or any(a <= b for a, b in pairwise(shares)):
         raise MisuseError("the shares of a ladder fall strictly and end with 1, such as (8, 4, 2, 1)")
+    _require_counts(cutoff, sensitivity)
     split = correction.default_split(cutoff, monotonic) if split is None else split
     return _build(
         epsilon=epsilon,
@@ -490,10 +493,6 @@ def _build(
     margin: int | None,
 ) -> SparseVector:
     """Split epsilon into whole units, then derive the rates from the rounded charges."""
-    if cutoff < 1:
-        raise MisuseError("cutoff must be at least 1")
-    if sensitivity < 1:
-        raise MisuseError("sensitivity must be at least one grid step")
     if not 0 < theta < 1:
         raise MisuseError("the threshold's share of epsilon lies strictly between 0 and 1")
     # Every branch's charge is a multiple of the cheapest one, so that the tops can use the last unit.
@@ -531,6 +530,14 @@ def _build(
         threshold_rate=threshold_rate,
         branches=tuple(branches),
     )
+
+
+def _require_counts(cutoff: int, sensitivity: int) -> None:
+    """Refuse what no split of epsilon can be computed from."""
+    if cutoff < 1:
+        raise MisuseError("cutoff must be at least 1")
+    if sensitivity < 1:
+        raise MisuseError("sensitivity must be at least one grid step")
 
 
 def _branch_names(shares: tuple[int, ...]) -> tuple[str, ...]:

@@ -126,3 +126,8 @@ def test_settings_without_a_meaning_are_refused():
         least_variance(epsilon=1e-7, delta=1e-8, shift=1)
     with pytest.raises(MisuseError):
         draw_discrete_gaussian(Fraction(0), bytes)
+
+
+def test_a_shift_that_no_noise_here_covers_is_refused_and_not_added_up():
+    with pytest.raises(MisuseError, match="wide"):
+        gaussian(epsilon=1.0, delta=1e-6, cutoff=2, monotonic=True, sensitivity=10**9)

@@ -378,3 +378,13 @@ def test_damaged_bytes_are_never_taken_for_a_run(damage):
 def test_a_run_does_not_show_its_secrets():
     shown = repr(Run(threshold_noise=123456, salt=(777777, 888888), left=5))
     assert shown == "Run(left=5, tops=0)"
+
+
+@pytest.mark.parametrize("build", [sparse_vector, adaptive, ladder])
+@pytest.mark.parametrize(
+    ("change", "named"), [({"cutoff": 0}, "cutoff"), ({"sensitivity": 0}, "sensitivity")]
+)
+def test_a_count_that_makes_no_sense_is_named_before_anything_is_computed_from_it(build, change, named):
+    options = {"epsilon": 10**9, "cutoff": 2, "monotonic": True, "correction": Uncorrected()} | change
+    with pytest.raises(MisuseError, match=f"^{named} must be at least"):
+        build(**options)
