@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import pytest
 
@@ -28,24 +29,35 @@ class Report:
         """Note which checks caught a mutant (or a published variant); none for those that are private."""
         self.caught.setdefault(mutant, []).extend(checks)
 
+    def rows(self) -> dict[str, Any]:
+        """Everything noted, as plain values that another process can take."""
+        return asdict(self)
+
+    def take(self, rows: dict[str, Any]) -> None:
+        """Add what another process noted."""
+        self.losses += [tuple(row) for row in rows["losses"]]
+        self.audits += [tuple(row) for row in rows["audits"]]
+        for mutant, checks in rows["caught"].items():
+            self.catch(mutant, checks)
+
     def tables(self) -> Iterator[str]:
         """Lines of all tables that have rows."""
         yield from _table(
             "Exact enumeration: the largest log-ratio over all outputs, in parts of the output's charge",
             ("instance", "outputs", "ratios", "charge of a whole run", "largest / charge"),
-            self.losses,
+            sorted(self.losses),
         )
         yield from _table(
             "Audit of the real samplers: lower bound of epsilon (99.9 % confidence) beside the charge",
             ("instance", "draws", "charge", "measured", "verdict"),
-            self.audits,
+            sorted(self.audits),
         )
         yield from _table(
             "Controls: which check caught which",
             ("rule broken", "caught by"),
             [
                 (mutant, "; ".join(checks) or "nothing: it is private")
-                for mutant, checks in self.caught.items()
+                for mutant, checks in sorted(self.caught.items())
             ],
         )
 
