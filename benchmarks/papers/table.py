@@ -75,6 +75,15 @@ def measured(name: str, samples: ArrayLike) -> Row:
     return {name: mean, name + ERROR: error}
 
 
+def middle(name: str, samples: ArrayLike) -> Row:
+    """Return the median of independent samples and its standard error, from the order statistics around it."""
+    ordered = np.sort(np.asarray(samples, dtype=float))
+    size = len(ordered)
+    reach = np.sqrt(size) / 2  # one standard deviation of the rank
+    low, high = max(0, int(size / 2 - reach)), min(size - 1, int(size / 2 + reach))
+    return {name: float(np.median(ordered)), name + ERROR: float(ordered[high] - ordered[low]) / 2}
+
+
 def paired_ratio(name: str, numerator: ArrayLike, denominator: ArrayLike) -> Row:
     """Return mean over mean of samples that belong together, and its standard error by linearisation.
 

@@ -19,7 +19,7 @@ import numpy as np
 from benchmarks.papers.data import counts_of
 from benchmarks.papers.effort import Effort, progress
 from benchmarks.papers.lattice_noise import Integers, draws
-from benchmarks.papers.table import Row, Table, measured
+from benchmarks.papers.table import Row, Table, measured, middle
 from stream_svt.demo.data import load
 from stream_svt.mechanisms import UNITS_PER_EPSILON, Noise
 from stream_svt.mechanisms.quantile import Adjacency, ClippedSum, UnboundedQuantile, unbounded_quantile
@@ -211,7 +211,8 @@ def measure_quantiles(effort: Effort) -> Table:
                     ranks[trial] = _rank_error(data, answer, level)
                 rows.append(
                     {"data": name, "level": float(level), "method": method, "trials": trials}
-                    | measured("error", errors)
+                    | middle("error", errors)
+                    | measured("mean_error", errors)
                     | measured("rank_error", ranks)
                 )
     return Table("durfee-quantiles", tuple(rows))
@@ -253,7 +254,8 @@ def measure_sums(effort: Effort) -> Table:
                     errors[trial] = abs(noisy - data.sum()) / data.sum()
                 rows.append(
                     {"data": name, "level": float(text), "method": method, "trials": trials}
-                    | measured("error", errors)
+                    | middle("error", errors)
+                    | measured("mean_error", errors)
                 )
     return Table("durfee-sums", tuple(rows))
 

@@ -15,7 +15,7 @@ from benchmarks.papers import exponential_noise, unbounded_quantile
 from benchmarks.papers.claims import Claim, Verdict, listed, surprises
 from benchmarks.papers.effort import Effort
 from benchmarks.papers.page import filled
-from benchmarks.papers.table import Table, measured, paired_ratio, read
+from benchmarks.papers.table import Table, measured, middle, paired_ratio, read
 
 PAGE = reproduction.DOCS / "reproduction.md"
 FILES = reproduction.DOCS / "reproduction"
@@ -26,7 +26,7 @@ def made_from(directory: Path) -> dict[str, bytes]:
 
 
 def test_the_command_measures_draws_and_fills_the_page(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(exponential_noise, "EPSILONS", ("0.5", "1"))
+    monkeypatch.setattr(exponential_noise, "EPSILONS", ("1",))
     shutil.copy(PAGE, tmp_path)
     reproduction.main(["--trials", "0.0001", "--docs", str(tmp_path)])
     printed = dict(line.split(" ") for line in capsys.readouterr().out.splitlines())
@@ -83,6 +83,10 @@ def test_a_table_survives_its_file(tmp_path):
 
 def test_a_measurement_comes_with_its_standard_error_and_leaves_out_what_is_unknown():
     assert measured("x", [1.0, 3.0, float("nan")]) == {"x": 2.0, "x_se": 1.0}
+
+
+def test_a_median_comes_with_half_the_distance_of_the_order_statistics_around_it():
+    assert middle("x", range(101)) == {"x": 50.0, "x_se": 5.0}
 
 
 def test_the_ratio_of_paired_samples_has_no_error_where_one_is_a_multiple_of_the_other():
