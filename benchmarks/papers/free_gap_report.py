@@ -319,8 +319,8 @@ CLAIMS = (
         "It is as precise as SVT.",
         Verdict.IN_PART,
         _precision,
-        "Not where counts crowd around the threshold: a margin of two standard deviations lets through one "
-        "in twenty of very many.",
+        "Not where counts crowd around the threshold: a margin of two standard deviations lets through three "
+        "in a hundred of very many.",
     ),
     Claim(
         "Exponential noise saves more than Laplace noise.",
