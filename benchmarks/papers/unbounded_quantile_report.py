@@ -196,8 +196,8 @@ CLAIMS = (
         "The highest quantiles are estimated far better than by the exponential mechanism.",
         Verdict.IN_PART,
         _highest,
-        "Several to hundreds of times better on heavy tails, even when the peer knows a tight bound; not where the bound "
-        "is close to the largest record.",
+        "Several to hundreds of times better on heavy tails, even when the peer knows a tight bound; not where the "
+        "bound is close to the largest record.",
     ),
     Claim(
         "Inner quantiles are often better too, on data that are not synthetic.",
