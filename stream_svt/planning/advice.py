@@ -59,8 +59,8 @@ def expectations(recommendation: Recommendation, budget: Budget | None) -> list[
     recall, precision = best.range(recall_of), best.range(precision_of)
     sentences = [
         (
-            f"Of {_number(positives)} positives a run reports {_number(plan.true_alerts)} (between "
-            f"{_number(recall.low * positives)} and {_number(recall.high * positives)}, if margins are otherwise than "
+            f"Of {_number(positives)} positives a run reports {_number(plan.true_alerts)} "
+            f"({_number(recall.low * positives)} to {_number(recall.high * positives)}, if margins are otherwise than "
             f"believed); of its {_number(plan.alerts)} alerts {_number(plan.false_alerts)} are false (precision "
             f"{precision.low:.2f} to {precision.high:.2f})."
         ),
@@ -246,8 +246,8 @@ def _about_streams(recommendation: Recommendation) -> list[str]:
     if best.tolerated is not None:
         tolerated = float(best.tolerated)
         sentences.append(
-            f"At most {_number(tolerated)} alerts of a run are wasted on values at or below the threshold on average, "
-            f"even if every query lay on it, provided a run meets no more than {workload.queries:,} queries."
+            f"At most {_number(tolerated)} of a run's alerts go to waste on values at or below the threshold, on "
+            f"average and even if every query lay on it, provided a run meets no more than {workload.queries:,} queries."
         )
         if tolerated > best.monitor.cutoff / 10:
             sentences.append(
