@@ -247,7 +247,8 @@ def _about_streams(recommendation: Recommendation) -> list[str]:
         tolerated = float(best.tolerated)
         sentences.append(
             f"At most {_number(tolerated)} of a run's alerts go to waste on values at or below the threshold, on "
-            f"average and even if every query lay on it, provided a run meets no more than {workload.queries:,} queries."
+            "average and even if every query lay on it, provided a run meets no more than "
+            f"{workload.queries:,} queries."
         )
         if tolerated > best.monitor.cutoff / 10:
             sentences.append(
