@@ -6,11 +6,54 @@ import os
 import shutil
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from stream_svt.service.embedded import EmbeddedKafka
+from tests.exact.report import REPORT, Report
 from tests.support.topics import Topics
+
+pytest.register_assert_rewrite("tests.exact.contract")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Open the report of the proofs."""
+    config.stash[REPORT] = Report()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep all tests of a broker in one process: they share the session's, and mostly wait."""
+    for item in items:
+        if item.get_closest_marker("kafka"):
+            item.add_marker(pytest.mark.xdist_group("kafka"))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Hand what the proofs found in this process to the one that prints it."""
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["report"] = session.config.stash[REPORT].rows()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """Take in what the proofs of another process found."""
+    del error
+    if rows := getattr(node, "workeroutput", {}).get("report"):
+        node.config.stash[REPORT].take(rows)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Print what the proofs found."""
+    for line in config.stash[REPORT].tables():
+        terminalreporter.write_line(line)
+
+
+@pytest.fixture
+def report(request: pytest.FixtureRequest) -> Report:
+    """Where a proof notes what it found, to be printed at the end."""
+    return request.config.stash[REPORT]
 
 
 @pytest.fixture(autouse=True)

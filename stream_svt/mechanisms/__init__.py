@@ -1,7 +1,21 @@
-"""Mechanisms on the integer lattice: pure algorithms, given their noise. No clock, no I/O, no randomness."""
+"""Mechanisms on the integer lattice: pure algorithms, given their noise. No clock, no I/O, no randomness.
+
+One run, one form of outcome and the same verbs for all (`run.py`); each brings the randomness alignment that proves
+it (`contract.py`). `docs/mechanisms.md` lists what each costs and where it comes from.
+"""
 
 from __future__ import annotations
 
+from stream_svt.mechanisms.above_threshold import (
+    NumericSparse,
+    NumericTop,
+    Sparse,
+    above_threshold,
+    numeric_sparse,
+    sparse,
+)
+from stream_svt.mechanisms.composition import Composition
+from stream_svt.mechanisms.contract import Law, Neighbours, Shifts
 from stream_svt.mechanisms.correction import (
     Annealed,
     Correction,
@@ -11,39 +25,90 @@ from stream_svt.mechanisms.correction import (
     Optimal,
     Uncorrected,
 )
+from stream_svt.mechanisms.exponential_mechanism import ExponentialMechanism, NoisyMaxGumbel
+from stream_svt.mechanisms.gaussian import GaussianSparseVector, draw_discrete_gaussian, gaussian
 from stream_svt.mechanisms.noise import Noise
-from stream_svt.mechanisms.run import UNITS_PER_EPSILON, Outcomes, Run, Top
-from stream_svt.mechanisms.sampler import SAMPLER_VERSION, KeyedSampler, draw_threshold, exact_geometric
-from stream_svt.mechanisms.sparse_vector import (
-    BOTTOM,
-    Branch,
-    SparseVector,
-    adaptive,
-    ladder,
-    sparse_vector,
+from stream_svt.mechanisms.quantile import (
+    Adjacency,
+    ClippedSum,
+    FullyUnboundedQuantile,
+    UnboundedQuantile,
+    fully_unbounded_quantile,
+    multiple_quantiles,
+    unbounded_quantile,
 )
+from stream_svt.mechanisms.run import UNITS_PER_EPSILON, Outcomes, Run, Top
+from stream_svt.mechanisms.sampler import (
+    SAMPLER_VERSION,
+    KeyedSampler,
+    draw_threshold,
+    exact_geometric,
+    exact_gumbel,
+)
+from stream_svt.mechanisms.selection import (
+    Chosen,
+    Drawn,
+    HybridEstimates,
+    HybridIdentity,
+    LastGap,
+    Selection,
+    TopK,
+    hybrid_estimates,
+)
+from stream_svt.mechanisms.sparse_vector import BOTTOM, Branch, SparseVector, adaptive, ladder, sparse_vector
 
 __all__ = [
     "BOTTOM",
     "SAMPLER_VERSION",
     "UNITS_PER_EPSILON",
+    "Adjacency",
     "Annealed",
     "Branch",
+    "Chosen",
+    "ClippedSum",
+    "Composition",
     "Correction",
+    "Drawn",
     "Explicit",
+    "ExponentialMechanism",
     "Exposure",
+    "FullyUnboundedQuantile",
+    "GaussianSparseVector",
+    "HybridEstimates",
+    "HybridIdentity",
     "KeyedSampler",
+    "LastGap",
+    "Law",
     "Mean",
+    "Neighbours",
     "Noise",
+    "NoisyMaxGumbel",
+    "NumericSparse",
+    "NumericTop",
     "Optimal",
     "Outcomes",
     "Run",
+    "Selection",
+    "Shifts",
+    "Sparse",
     "SparseVector",
     "Top",
+    "TopK",
+    "UnboundedQuantile",
     "Uncorrected",
+    "above_threshold",
     "adaptive",
+    "draw_discrete_gaussian",
     "draw_threshold",
     "exact_geometric",
+    "exact_gumbel",
+    "fully_unbounded_quantile",
+    "gaussian",
+    "hybrid_estimates",
     "ladder",
+    "multiple_quantiles",
+    "numeric_sparse",
+    "sparse",
     "sparse_vector",
+    "unbounded_quantile",
 ]

@@ -1,9 +1,9 @@
 """The proof obligation of every mechanism: a randomness alignment that costs at most the charge.
 
 For any output on one dataset, a mechanism says how far each of its noises moves so that the neighbouring dataset
-gives the same output. If the move is one-to-one, no one-sided noise moves down, and the moves cost (rate times
-distance) at most what the output is charged, the output's likelihood ratio is at most e^charge. That is the whole
-proof; `shifts` is its program, and the tests execute it.
+gives the same output. If the move is one-to-one, no noise moves down whose family prices moves up only, and the
+moves cost (rate times distance) at most what the output is charged, the output's likelihood ratio is at most
+e^charge. That is the whole proof; `shifts` is its program, and the tests execute it.
 """
 
 from __future__ import annotations
@@ -57,11 +57,15 @@ class Shifts:
             total += law.rate * sum(abs(int(steps)) for steps in moved)
         return total
 
-    def leaves_support(self, threshold: Law | None, branches: tuple[Law, ...]) -> bool:
-        """Whether a noise of a one-sided family moves down, where it may leave its support."""
-        if threshold and threshold.noise is Noise.EXPONENTIAL and self.threshold < 0:
+    def moves_down(self, threshold: Law | None, branches: tuple[Law, ...]) -> bool:
+        """Whether a noise moves down whose family prices moves up only.
+
+        Exponential noise may leave its support that way. Gumbel noise stays in it, but its probability may fall
+        by more than e^(rate * distance), so that `cost` would be no bound.
+        """
+        if threshold and not threshold.noise.may_fall and self.threshold < 0:
             return True
         return any(
-            law.noise is Noise.EXPONENTIAL and bool((moved < 0).any())
+            not law.noise.may_fall and bool((moved < 0).any())
             for law, moved in zip(branches, self.queries, strict=True)
         )

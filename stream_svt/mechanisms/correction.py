@@ -15,15 +15,18 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from stream_svt.errors import MisuseError
+from stream_svt.mechanisms.contract import Law
+from stream_svt.mechanisms.difference import survival_of_difference
 from stream_svt.mechanisms.lattice import CORRECTION_LIMIT
 from stream_svt.mechanisms.noise import Noise, mean
 
 UPPER_BRANCH_SCALES = 9
-"""Correction of the cheap branches under annealing, in their own scales: 12 trades a third of the extra
-alerts
-for a precision that holds even where most items lie near the threshold."""
+"""Correction of the cheap branches under annealing, in their own scales, unless `Annealed.upper` says otherwise."""
 
 _SPLIT_DENOMINATOR = 10**6
+
+_RELATIVE_VARIANCE = {Noise.EXPONENTIAL: 1.0, Noise.LAPLACE: 2.0, Noise.GUMBEL: math.pi**2 / 6}
+"""Variance in squared scales."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,16 +122,30 @@ class Annealed(Correction):
     Approaches the accuracy of ranking all noisy answers without knowing the workload. Not for open streams,
     where fresh queries would keep reaching the last and lowest bar. `end` = -3 suits exponential threshold
     noise; stop higher (3 to 6) where precision matters more than filling the cutoff.
+
+    Attributes
+    ----------
+    start, end, step
+        Of the last and most accurate branch, in its query-noise scales.
+    upper
+        Correction of the cheap branches, in their own scales, at every attempt. The larger of 9 and ln(items) keeps
+        false alerts rare; 12 trades a third of the extra alerts for a precision that holds even where most items lie
+        near the threshold.
     """
 
     start: Fraction = Fraction(12)
     end: Fraction = Fraction(-3)
     step: Fraction = Fraction(1)
+    upper: Fraction = Fraction(UPPER_BRANCH_SCALES)
 
     def __post_init__(self) -> None:
         """Refuse schedules that do not fall, and those longer than attempts can be numbered."""
         if self.step <= 0 or self.end > self.start:
             raise MisuseError("an annealed correction falls: start >= end and step > 0")
+        if self.upper < 0:
+            raise MisuseError(
+                "the cheap branches of an annealed correction are corrected upwards: upper >= 0"
+            )
         if self.passes > 256:
             raise MisuseError("an annealed correction has at most 256 passes; widen its step")
 
@@ -138,13 +155,13 @@ class Annealed(Correction):
         return int((self.start - self.end) // self.step) + 1
 
     def _table(self, comparison: _Comparison) -> tuple[int, ...]:
-        """One correction a pass; cheap branches stay at nine of their own, wider scales throughout.
+        """One correction a pass; cheap branches stay at `upper` of their own, wider scales throughout.
 
         Annealing them down as well would spend the budget on noise: nine scales of a branch that costs an
         eighth are 72 scales of the base branch.
         """
         if not comparison.base:
-            return (_steps(comparison.scale, UPPER_BRANCH_SCALES),)
+            return (_steps(comparison.scale, self.upper),)
         return tuple(_steps(comparison.scale, self.start - j * self.step) for j in range(self.passes))
 
     def default_split(self, cutoff: int, monotonic: bool) -> Fraction:
@@ -156,9 +173,16 @@ class Annealed(Correction):
 class Optimal(Correction):
     """The correction of Liu et al. (2024): r = argmax G(r)^k (1 - G(r)).
 
-    Here k = queries/cutoff and G is the distribution function of the query noise. The maximum is at
-    1 - G(r) = 1/(k + 1), for exponential noise at r = s ln(k + 1). Kept while retrying, it multiplies the
-    exposure by the number of attempts; `Exposure` accounts for them.
+    Here k = queries/cutoff and G is the distribution function of the query noise of scale s. The maximum is at
+    1 - G(r) = 1/(k + 1):
+
+        exponential   r = s ln(k + 1)
+        laplace       r = s ln((k + 1)/2)
+        gumbel        r = -s ln ln(1 + 1/k)
+
+    rounded up to the grid and never below 0. `optimal_steps` finds the maximum on the lattice itself, and with the
+    threshold noise taken into G. Kept while retrying, the correction multiplies the exposure by the number of
+    attempts; `Exposure` accounts for them.
     """
 
     queries: int
@@ -171,10 +195,14 @@ class Optimal(Correction):
 
     def _table(self, comparison: _Comparison) -> tuple[int, ...]:
         """One correction for all attempts; the Laplace tail is half the exponential one."""
-        odds = Fraction(self.queries, self.cutoff) + 1
-        if comparison.noise is Noise.LAPLACE:
-            odds /= 2
-        return (_steps(comparison.scale, max(0.0, math.log(odds))),)
+        ratio = Fraction(self.queries, self.cutoff)
+        if comparison.noise is Noise.GUMBEL:
+            scales = -math.log(math.log1p(1 / ratio))
+        elif comparison.noise is Noise.LAPLACE:
+            scales = math.log((ratio + 1) / 2)
+        else:
+            scales = math.log(ratio + 1)
+        return (_steps(comparison.scale, max(0.0, scales)),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,6 +241,92 @@ class Explicit(Correction):
     def _table(self, _comparison: _Comparison) -> tuple[int, ...]:
         """Return the numbers as given."""
         return self.corrections
+
+
+def optimal_steps(ratio: Fraction | float, query: Law, threshold: Law | None = None) -> int:
+    """Optimal threshold correction of Liu et al. (2024) on the lattice, for any pair of noises.
+
+    The integer r that maximises G(r)^k (1 - G(r)), with k = `ratio` = queries/cutoff: the probability that an
+    answer on the bar is reported while k others are not. G(r) is the probability that the noise is less than r.
+    The product rises while 1 - G(r) > 1/(k + 1) and falls afterwards, so that it is found by bisection.
+
+    Parameters
+    ----------
+    ratio
+        Queries for every answer wanted, greater than 0.
+    query
+        Law of the query noise.
+    threshold
+        Law of the threshold noise, if G is to be the distribution function of query noise - threshold noise. None
+        for that of the query noise alone, which is the form of the paper and treats the noisy threshold as given.
+
+    Returns
+    -------
+    int
+        Grid steps; negative where the noise rarely reaches 0. Use it with `Explicit`.
+
+    Raises
+    ------
+    MisuseError
+        When `ratio` is not greater than 0, or the correction does not fit the lattice.
+    """
+    if ratio <= 0:
+        raise MisuseError("queries for every answer wanted: the ratio must be greater than 0")
+    balance = 1 / (float(ratio) + 1)
+
+    def low(steps: int) -> bool:
+        """Whether the tail is at 1/(k + 1) or below already."""
+        return survival_of_difference(query, threshold, steps) <= balance
+
+    above = max(1, round(1 / query.rate))
+    while not low(above):
+        above = _bounded(2 * above)
+    below = -1
+    while low(below):
+        below = _bounded(2 * below)
+    while above - below > 1:
+        middle = (above + below) // 2
+        below, above = (below, middle) if low(middle) else (middle, above)
+
+    def logarithm(steps: int) -> float:
+        """Logarithm of the product."""
+        tail = survival_of_difference(query, threshold, steps)
+        return float(ratio) * math.log1p(-tail) + math.log(tail) if 0 < tail < 1 else -math.inf
+
+    return max((below, above), key=logarithm)
+
+
+def least_variance_split(
+    cutoff: int,
+    *,
+    monotonic: bool,
+    query_noise: Noise = Noise.EXPONENTIAL,
+    threshold_noise: Noise = Noise.LAPLACE,
+) -> Fraction:
+    """Epsilon of all queries / epsilon of the threshold that the papers use (Liu et al. 2024, Table 4).
+
+    It minimises the variance of an answer's comparison, Var(threshold noise) + Var(query noise). With V the variance
+    at scale 1 (exponential 1, Laplace 2, Gumbel pi^2/6), u = 1 for monotonic queries and 2 for others, and epsilon
+    divided as 1 : w, the scales are (1 + w)/epsilon and u c (1 + w)/(w epsilon); the sum V_t (1 + w)^2 + V_q (u c)^2
+    (1 + w)^2/w^2 has its minimum at
+
+        w = (V_q/V_t)^(1/3) (u c)^(2/3)
+
+    With Laplace threshold noise and monotonic queries: c^(2/3) for Laplace, (c/sqrt 2)^(2/3) for exponential and
+    (pi c/sqrt 12)^(2/3) for Gumbel query noise. The default splits of `Exposure` and `Annealed` are larger and
+    better: a corrected comparison suffers less from the threshold's noise, which all answers share.
+
+    Raises
+    ------
+    MisuseError
+        When `cutoff` is less than 1.
+    """
+    if cutoff < 1:
+        raise MisuseError("cutoff must be at least 1")
+    families = _RELATIVE_VARIANCE[query_noise] / _RELATIVE_VARIANCE[threshold_noise]
+    width = cutoff if monotonic else 2 * cutoff
+    split = families ** (1 / 3) * width ** (2 / 3)
+    return Fraction(round(split * _SPLIT_DENOMINATOR), _SPLIT_DENOMINATOR)
 
 
 def _steps(scale: Fraction, scales: Fraction | float) -> int:

@@ -67,6 +67,7 @@ def lower_bound(
     threshold: int,
     correction: int,
     gap: int,
+    query_noise: Noise,
     query_rate: Fraction,
     threshold_noise: Noise,
     beta: Fraction | float,
@@ -75,9 +76,16 @@ def lower_bound(
 
     Holds given the report and anything that happened before it: retries, annealing, other tops of the run. It
     rests on threshold noise >= 0, so only exponential threshold noise is certified (with Laplace the coverage
-    measured was 85 % instead of 95 %). The query noise may be of either family. The level is per alert; for
-    all c alerts of a run ask for beta / c.
+    measured was 85 % instead of 95 %). The query noise may be exponential or Laplace: given that Gumbel noise
+    reached a bar below its middle, its excess exceeds g with probability up to 1.6 e^(-rate g). The level is per
+    alert; for all c alerts of a run ask for beta / c.
+
+    Raises
+    ------
+    MisuseError
+        For Gumbel query noise.
     """
+    _refuse_gumbel(query_noise)
     if threshold_noise is not Noise.EXPONENTIAL:
         return None
     least = certain_gap(query_rate, beta)
@@ -87,7 +95,13 @@ def lower_bound(
 def survival(
     query_noise: Noise, query_rate: Fraction, threshold_noise: Noise, threshold_rate: Fraction, t: int
 ) -> float:
-    """P(query noise - threshold noise >= t)."""
+    """P(query noise - threshold noise >= t).
+
+    Raises
+    ------
+    MisuseError
+        For Gumbel noise, whose difference from another noise has no closed form; so do the bounds built on it.
+    """
     with decimal.localcontext(prec=_DIGITS):
         return float(_survival_of_rates(query_noise, query_rate, threshold_noise, threshold_rate, t))
 
@@ -95,8 +109,9 @@ def survival(
 def exact_survival(query_noise: Noise, b: Real, threshold_noise: Noise, a: Real, t: int) -> Real:
     """P(query noise - threshold noise >= t), exact in Fractions.
 
-    `a` = e^-threshold rate and `b` = e^-query rate.
+    `a` = e^-threshold rate and `b` = e^-query rate. Gumbel noise is refused.
     """
+    _refuse_gumbel(query_noise, threshold_noise)
     match threshold_noise, query_noise:
         case Noise.EXPONENTIAL, Noise.EXPONENTIAL:
             if t >= 0:
@@ -185,6 +200,15 @@ def _survival_of_rates(
     """Survival in sixty digits, where the closed forms do not lose theirs to cancellation."""
     a, b = (-_as_decimal(threshold_rate)).exp(), (-_as_decimal(query_rate)).exp()
     return exact_survival(query_noise, b, threshold_noise, a, t)
+
+
+def _refuse_gumbel(*noises: Noise) -> None:
+    """Refuse the family that no bound is proved for."""
+    if Noise.GUMBEL in noises:
+        raise MisuseError(
+            "no bound is certified for gaps with gumbel noise: its tail is no power of e^-rate below its middle, and "
+            "differences of it have no closed form. Use exponential or laplace noise, or `estimate`"
+        )
 
 
 def _overlap(a: Real, b: Real, t: int) -> Real:

@@ -13,7 +13,7 @@ With rates threshold_charge/D and charge/U (D the sensitivity in grid steps, U =
 most exp(threshold_charge + e_1 + e_2 + ..). The gap, the branch, the attempt and what is left are covered;
 bottoms, retries with fresh noise, corrections, order and number of tests cost nothing as long as the schedule
 reads past outputs only. Proof: move the threshold noise up by D and the noise of every branch that fired by
-at most U; both families satisfy P(k) <= e^(rate s) P(k + s) for s >= 0 and the map is one-to-one.
+at most U; every family satisfies P(k) <= e^(rate s) P(k + s) for s >= 0 and the map is one-to-one.
 
 Charges are integers in units of 10^-9 epsilon and the rates are computed from the rounded charges, so noise
 and charge agree exactly.
@@ -295,23 +295,23 @@ class SparseVector:
         if self.is_over(run):
             raise RunExhausted("this run has used all its tops; a new one pays for a new threshold")
         gaps = self.branch_gaps(values, thresholds, run.threshold_noise, attempts, noise)
-        left, row, tops = run.left, 0, list[Top]()
-        while row < len(values) and left >= self.smallest_charge:
-            available = [branch.charge <= left for branch in self.branches]
-            branches = self.fired(gaps[:, row:], left)
-            start, row = row, len(values)
-            for hit in np.flatnonzero(branches != BOTTOM).tolist():
-                number = int(branches[hit])
-                charge = self.branches[number].charge
-                left -= charge
-                gap = int(gaps[number, start + hit])
-                tops.append(Top(row=start + hit, branch=number, gap=gap, charge=charge, left=left))
-                if available != [branch.charge <= left for branch in self.branches]:
-                    row = start + hit + 1  # which branches can be paid has changed: look at the rest again
+        reached = np.flatnonzero((gaps >= 0).any(axis=0))
+        left, smallest = run.left, self.smallest_charge
+        consumed, tops = len(values), list[Top]()
+        for row, column in zip(reached.tolist(), gaps[:, reached].T.tolist(), strict=True):
+            for number, branch in enumerate(self.branches):
+                if column[number] >= 0 and branch.charge <= left:
+                    left -= branch.charge
+                    tops.append(
+                        Top(row=row, branch=number, gap=column[number], charge=branch.charge, left=left)
+                    )
                     break
+            if left < smallest:
+                consumed = row + 1
+                break
         return (
             replace(run, left=left, tops=run.tops + len(tops)),
-            Outcomes(consumed=row, tops=tuple(tops)),
+            Outcomes(consumed=consumed, tops=tuple(tops)),
         )
 
     def shifts(self, outcomes: Outcomes, first: Integers, second: Integers, neighbours: Neighbours) -> Shifts:
@@ -357,6 +357,7 @@ def sparse_vector(
     split
         Epsilon of all queries / epsilon of the threshold; None for the correction's own choice.
     """
+    _require_counts(cutoff, sensitivity)
     split = correction.default_split(cutoff, monotonic) if split is None else split
     return _build(
         epsilon=epsilon,
@@ -402,6 +403,7 @@ def adaptive(
 
     See `sparse_vector` for the others.
     """
+    _require_counts(cutoff, sensitivity)
     if theta is None:
         theta = (
             _theta_of_split(correction.default_split(cutoff, monotonic))
@@ -459,6 +461,7 @@ def ladder(
     """
     if not shares or shares[-1] != 1 or any(a <= b for a, b in pairwise(shares)):
         raise MisuseError("the shares of a ladder fall strictly and end with 1, such as (8, 4, 2, 1)")
+    _require_counts(cutoff, sensitivity)
     split = correction.default_split(cutoff, monotonic) if split is None else split
     return _build(
         epsilon=epsilon,
@@ -490,10 +493,6 @@ def _build(
     margin: int | None,
 ) -> SparseVector:
     """Split epsilon into whole units, then derive the rates from the rounded charges."""
-    if cutoff < 1:
-        raise MisuseError("cutoff must be at least 1")
-    if sensitivity < 1:
-        raise MisuseError("sensitivity must be at least one grid step")
     if not 0 < theta < 1:
         raise MisuseError("the threshold's share of epsilon lies strictly between 0 and 1")
     # Every branch's charge is a multiple of the cheapest one, so that the tops can use the last unit.
@@ -531,6 +530,14 @@ def _build(
         threshold_rate=threshold_rate,
         branches=tuple(branches),
     )
+
+
+def _require_counts(cutoff: int, sensitivity: int) -> None:
+    """Refuse what no split of epsilon can be computed from."""
+    if cutoff < 1:
+        raise MisuseError("cutoff must be at least 1")
+    if sensitivity < 1:
+        raise MisuseError("sensitivity must be at least one grid step")
 
 
 def _branch_names(shares: tuple[int, ...]) -> tuple[str, ...]:
@@ -573,7 +580,7 @@ def _least_variance_theta(
     beyond, the lattice shows and the minimum is searched for (the closed form would be off by factors).
     """
     width = 1 if monotonic else 2
-    relative = {Noise.EXPONENTIAL: 1.0, Noise.LAPLACE: 2.0}
+    relative = {Noise.EXPONENTIAL: 1.0, Noise.LAPLACE: 2.0, Noise.GUMBEL: math.pi**2 / 6}
     families = relative[query_noise] / relative[threshold_noise]
     theta = 1 / (1 + (families * width**2 * cutoff**2) ** (1 / 3))
     total = epsilon / UNITS_PER_EPSILON / sensitivity

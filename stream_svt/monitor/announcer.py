@@ -52,6 +52,7 @@ class Announcer:
             threshold=hit.threshold,
             correction=correction,
             gap=hit.gap,
+            query_noise=mechanism.query_noise,
             query_rate=branch.rate,
             threshold_noise=mechanism.threshold_noise,
             beta=spec.beta,

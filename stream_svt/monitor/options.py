@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, PlainSerializer, PlainValidator, WithJsonSchema
 
 from stream_svt.errors import MisuseError
-from stream_svt.mechanisms.noise import Noise
+from stream_svt.mechanisms.noise import MONITORED, Noise
 from stream_svt.monitor.quantities import (
     DURATION_SCHEMA,
     NUMBER_SCHEMA,
@@ -302,7 +302,7 @@ def _noise(value: object) -> Noise:
     try:
         return Noise.parse(str(value))
     except MisuseError as error:
-        raise ValueError(f"{error}{did_you_mean(value, [noise.value for noise in Noise])}") from None
+        raise ValueError(f"{error}{did_you_mean(value, [noise.value for noise in MONITORED])}") from None
 
 
 def _mute(value: object) -> Mute | int:
@@ -330,7 +330,7 @@ NoiseField = Annotated[
     Noise,
     PlainValidator(_noise),
     PlainSerializer(str, return_type=str),
-    WithJsonSchema({"enum": [noise.value for noise in Noise]}),
+    WithJsonSchema({"enum": [noise.value for noise in MONITORED]}),
 ]
 
 MuteField = Annotated[

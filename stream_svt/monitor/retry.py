@@ -80,22 +80,27 @@ class RetryRunner(Runner):
             for k, row in enumerate(rows)
         }
         columns: dict[int, tuple[list[int], list[int]]] = {}
+        every, testable = (
+            self.rules.every,
+            int(Status.TESTABLE),
+        )  # looked up once: this loop is what a query costs
         for row, dataset in enumerate(datasets.tolist(), start=at):
             if not self.covers[dataset] or (view.eligible is not None and not view.eligible[row]):
                 continue
-            if self.status[dataset] == Status.WAITING:
-                self.host.open_run(self, dataset, int(view.clock[row]))
-            if self.status[dataset] == Status.PENDING:
-                return row
-            slot = self.host.slot(self, dataset)
-            if self.status[dataset] != Status.TESTABLE:
-                self.skip(slot.state.value, 1)
+            if self.status[dataset] != testable:
+                if self.status[dataset] == Status.WAITING:
+                    self.host.open_run(self, dataset, int(view.clock[row]))
+                if self.status[dataset] == Status.PENDING:
+                    return row
+                self.skip(self.host.slot(self, dataset).state.value, 1)
                 continue
-            queue = self.queues.setdefault(dataset, RetryQueue())
+            queue = self.queues.get(dataset)
+            if queue is None:
+                queue = self.queues[dataset] = RetryQueue()
             queue.count += 1
             queue.changed = True
-            now = int(view.clock[row])
-            if self.is_muted(dataset, batch.series[row] if batch.series else None, now):
+            now, series = int(view.clock[row]), batch.series[row] if batch.series else None
+            if self.is_muted(dataset, series, now):
                 self.skip("muted", 1)
             else:
                 version = int(self.version[dataset])
@@ -110,11 +115,11 @@ class RetryRunner(Runner):
                     attempt=1,
                     entered=int(batch.offset[row]),
                     entered_ms=now,
-                    series=batch.series[row] if batch.series else None,
+                    series=series,
                     query_id=batch.query_id[row],
                 )
                 self._arrive(dataset, queue, arrival, reached.get(row), now)
-            if queue.count % self.rules.every == 0 and self.status[dataset] == Status.TESTABLE:
+            if queue.count % every == 0 and self.status[dataset] == testable:
                 self._sweep(dataset, queue, int(batch.offset[row]), now)
         return stop
 
@@ -190,8 +195,6 @@ class RetryRunner(Runner):
         chosen, gaps = self._reached(self.plan_of(dataset), tests)
         fired = {index: gaps[:, k] for k, index in enumerate(chosen.tolist())}
         for index, (name, place) in enumerate(waiting):
-            if self.status[dataset] != Status.TESTABLE:
-                return
             branch = self._branch(dataset, fired[index]) if index in fired else None
             attempt = place.attempt
             place.attempt += 1
@@ -199,3 +202,5 @@ class RetryRunner(Runner):
                 del queue.places[name]
             if branch is not None:
                 self._report(dataset, place, branch, int(fired[index][branch]), attempt=attempt, now=now)
+                if self.status[dataset] != Status.TESTABLE:
+                    return

@@ -3,6 +3,25 @@
 from __future__ import annotations
 
 from stream_svt.planning.budget import Purchase, purchase
+from stream_svt.planning.model import Forecast, Retries, Span, forecast
+from stream_svt.planning.recommending import Candidate, Recommendation, monitor_for, recommend
 from stream_svt.planning.wording import explain
+from stream_svt.planning.workload import Belief, Drift, Workload, from_percentiles
 
-__all__ = ["Purchase", "explain", "purchase"]
+__all__ = [
+    "Belief",
+    "Candidate",
+    "Drift",
+    "Forecast",
+    "Purchase",
+    "Recommendation",
+    "Retries",
+    "Span",
+    "Workload",
+    "explain",
+    "forecast",
+    "from_percentiles",
+    "monitor_for",
+    "purchase",
+    "recommend",
+]

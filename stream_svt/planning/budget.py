@@ -88,8 +88,8 @@ def purchase(monitor: MonitorSpec, dataset: DatasetSpec) -> Purchase:
         alerts_per_run=mechanism.cutoff,
         most_alerts_per_run=(mechanism.epsilon - mechanism.threshold_charge) // mechanism.smallest_charge,
         last_run_alerts=short.cutoff if short is not None else 0,
-        even_margin=_margin(mechanism, monitor, 0.5),
-        sure_margin=_margin(mechanism, monitor, SURE),
+        even_margin=reported_margin(monitor, 0.5),
+        sure_margin=reported_margin(monitor, SURE),
         threshold_scale=float(monitor.granularity / mechanism.threshold_rate),
         query_scale=float(monitor.granularity / last.rate),
         false_alerts=_false_alerts(mechanism, monitor),
@@ -97,8 +97,12 @@ def purchase(monitor: MonitorSpec, dataset: DatasetSpec) -> Purchase:
     )
 
 
-def _margin(mechanism: SparseVector, monitor: MonitorSpec, chance: float) -> Fraction:
-    """Least distance above the threshold at which some branch reports with at least this probability."""
+def reported_margin(monitor: MonitorSpec, chance: float) -> Fraction:
+    """Least distance above the threshold at which one test reports with at least this probability.
+
+    In real units; of the branch that reports it soonest, and of the last attempt, where the bar is lowest.
+    """
+    mechanism = monitor.mechanism()
     margins = [_branch_margin(mechanism, monitor, branch, chance) for branch in mechanism.branches]
     return min(margins) * monitor.granularity
 

@@ -78,8 +78,17 @@ def test_every_benchmark_is_listed_by_the_command_that_runs_them():
         ["bash", "benchmarks/run"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
     assert [line.split()[0] for line in listed.splitlines()[1:]] == [
+        "accuracy",
         "engine",
+        "ladder",
         "latency",
+        "mechanisms",
+        "planner",
+        "reproduction",
         "sampler",
+        "selective",
         "service",
+        "stream",
+        "takeover",
+        "timing",
     ]

@@ -1,12 +1,13 @@
-"""Exact probabilities of sparse-vector transcripts, summed over the threshold noise in closed form.
+"""Exact probabilities of all outputs of small instances, summed over the hidden noise in closed form.
 
-Rates are whole multiples of a unit u with x = e^-u rational, so every probability is a rational number and a
-claim "ratio at most e^(charge u)" is compared without rounding. This model shares no code with the package: a
-test in this folder checks that the package's own decisions, enumerated over a box of noise, agree with it.
+Rates are whole multiples of u = ln 2, x = e^-u = 1/2, so every probability is a rational number and a
+claim "ratio at most e^(charge u)" is compared without rounding. These models share no code with the package: a
+test in this folder checks that the package's own decisions, enumerated over a box of noise, agree with them.
 
-A transcript is a product of factors, each a function of the threshold noise rho: a bottom contributes
-P(nu < k + rho), a top P(nu = k + gap + rho), k = T + r - q. Far from all kinks a factor is a polynomial in
-x^|rho|, so that the infinite sums over rho are geometric series.
+An output is a sum over one hidden integer rho (the threshold noise, or the noisy value of the last place of a
+ranking) of a product of factors: in sparse vector a bottom contributes P(nu < k + rho), a top
+P(nu = k + gap + rho), k = T + r - q. Far from all kinks a factor is a polynomial in x^|rho|, so that the infinite
+sums over rho are geometric series.
 """
 
 from __future__ import annotations
@@ -14,56 +15,63 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import Enum
+from enum import IntEnum
 from fractions import Fraction
 from functools import cache
 from itertools import product
+from typing import NamedTuple
 
 from stream_svt.mechanisms import Noise
+
+X = Fraction(1, 2)
+"""e^-u"""
 
 Polynomial = dict[int, Fraction]
 """Coefficients by exponent of x^|rho|."""
 
 
-class Kind(Enum):
+class Kind(IntEnum):
     """What is asked of a noise at m = k + rho."""
 
-    AT_LEAST = "P(nu >= m)"
-    BELOW = "P(nu < m)"
-    EQUAL = "P(nu = m)"
-    RELEASED = "1 if m <= 0, whatever the noise"
+    AT_LEAST = 0
+    """P(nu >= m)"""
+    BELOW = 1
+    """P(nu < m)"""
+    EQUAL = 2
+    """P(nu = m)"""
+    RELEASED = 3
+    """1 if m <= 0, whatever the noise"""
 
 
-@dataclass(frozen=True)
-class Factor:
-    """One factor of a transcript's probability; `rate` in units of u."""
+class Factor(NamedTuple):
+    """One factor of an output's probability; `rate` in units of u."""
 
     kind: Kind
     noise: Noise
     rate: int
     k: int
 
-    def at(self, rho: int, x: Fraction) -> Fraction:
+    def at(self, rho: int) -> Fraction:
         """Value at one threshold noise."""
-        return _law(self.kind, self.noise, x**self.rate, self.k + rho)
+        return _law(self.kind, self.noise, self.rate, self.k + rho)
 
-    def far(self, sign: int, x: Fraction) -> Polynomial:
+    def far(self, sign: int) -> Polynomial:
         """Polynomial in x^|rho| that the factor equals beyond its kink, for rho of that sign."""
-        b, n = x**self.rate, self.rate
+        b, n = X**self.rate, self.rate
         if self.kind is Kind.RELEASED:
             return {} if sign > 0 else {0: Fraction(1)}
-        mass = _law(Kind.EQUAL, self.noise, b, 0)
+        mass = _law(Kind.EQUAL, self.noise, self.rate, 0)
         if sign > 0:  # m >= 1: tail = weight * b^m
             weight = Fraction(1) if self.noise is Noise.EXPONENTIAL else 1 / (1 + b)
-            reach = weight * x ** (n * self.k)
+            reach = weight * X ** (n * self.k)
             return {
                 Kind.AT_LEAST: {n: reach},
                 Kind.BELOW: {0: Fraction(1), n: -reach},
-                Kind.EQUAL: {n: mass * x ** (n * self.k)},
+                Kind.EQUAL: {n: mass * X ** (n * self.k)},
             }[self.kind]
         if self.noise is Noise.EXPONENTIAL:  # m < 0, below the support
             return {0: Fraction(1)} if self.kind is Kind.AT_LEAST else {}
-        reach = x ** (-n * self.k)  # b^-m = x^(-n k) (x^|rho|)^n
+        reach = X ** (-n * self.k)  # b^-m = x^(-n k) (x^|rho|)^n
         return {
             Kind.AT_LEAST: {0: Fraction(1), n: -b / (1 + b) * reach},
             Kind.BELOW: {n: b / (1 + b) * reach},
@@ -72,8 +80,9 @@ class Factor:
 
 
 @cache
-def _law(kind: Kind, noise: Noise, b: Fraction, m: int) -> Fraction:
-    """Probability of a noise with ratio b."""
+def _law(kind: Kind, noise: Noise, rate: int, m: int) -> Fraction:
+    """Probability of a noise."""
+    b = X**rate
     if kind is Kind.RELEASED:
         return Fraction(m <= 0)
     if noise is Noise.LAPLACE:
@@ -85,39 +94,104 @@ def _law(kind: Kind, noise: Noise, b: Fraction, m: int) -> Fraction:
     return {Kind.AT_LEAST: tail, Kind.BELOW: 1 - tail, Kind.EQUAL: equal}[kind]
 
 
-def expectation(factors: Sequence[Factor], noise: Noise, rate: int, x: Fraction) -> Fraction:
-    """Sum over all rho of P(rho) times the product of the factors."""
+def expectation(factors: Iterable[Factor], noise: Noise | None, rate: int) -> Fraction:
+    """Sum over all integers rho of P(rho) times the product of the factors; without a noise P is 1."""
+    return _expectation(tuple(sorted(factors)), noise, rate)
+
+
+@cache
+def _expectation(factors: tuple[Factor, ...], noise: Noise | None, rate: int) -> Fraction:
+    """Finite part between the kinks, and a geometric series on either side."""
     kinks = [-factor.k for factor in factors] or [0]
     high = max(0, *kinks) + 2
-    low = min(0, *kinks) - 2 if noise is Noise.LAPLACE else 0
+    low = 0 if noise is Noise.EXPONENTIAL else min(0, *kinks) - 2
     total = Fraction(0)
     for rho in range(low, high):
-        term = _law(Kind.EQUAL, noise, x**rate, rho)
+        term = Fraction(1) if noise is None else _law(Kind.EQUAL, noise, rate, rho)
         for factor in factors:
-            term *= factor.at(rho, x)
+            term *= factor.at(rho)
             if not term:
                 break
         total += term
-    total += _series(factors, noise, rate, x, sign=1, start=high)
-    if noise is Noise.LAPLACE:
-        total += _series(factors, noise, rate, x, sign=-1, start=1 - low)
+    total += _series(factors, noise, rate, sign=1, start=high)
+    if noise is not Noise.EXPONENTIAL:
+        total += _series(factors, noise, rate, sign=-1, start=1 - low)
     return total
 
 
-def _series(
-    factors: Sequence[Factor], noise: Noise, rate: int, x: Fraction, *, sign: int, start: int
-) -> Fraction:
+def _series(factors: Sequence[Factor], noise: Noise | None, rate: int, *, sign: int, start: int) -> Fraction:
     """Sum over |rho| >= start on one side, where every factor is a polynomial in z = x^|rho|."""
-    product: Polynomial = {rate: _law(Kind.EQUAL, noise, x**rate, 0)}
+    product: Polynomial = {0: Fraction(1)} if noise is None else {rate: _law(Kind.EQUAL, noise, rate, 0)}
     for factor in factors:
         following: Polynomial = {}
         for exponent, coefficient in product.items():
-            for step, weight in factor.far(sign, x).items():
+            for step, weight in factor.far(sign).items():
                 following[exponent + step] = (
                     following.get(exponent + step, Fraction(0)) + coefficient * weight
                 )
         product = following
-    return sum((c * x ** (n * start) / (1 - x**n) for n, c in product.items()), Fraction(0))
+    return sum((c * X ** (n * start) / (1 - X**n) for n, c in product.items()), Fraction(0))
+
+
+class Told(NamedTuple):
+    """What one noise is known to do: a factor at k = shift - value; without a test the value is 0."""
+
+    kind: Kind
+    noise: Noise
+    rate: int
+    shift: int
+    test: int | None
+
+
+class Hidden(NamedTuple):
+    """A sum over one hidden integer of the product of what is told; its law, or None where all weigh 1."""
+
+    told: tuple[Told, ...]
+    noise: Noise | None
+    rate: int
+
+    def at(self, values: Sequence[int]) -> Fraction:
+        """Value on the dataset with these answers."""
+        factors = [
+            Factor(kind, noise, rate, shift - (0 if test is None else values[test]))
+            for kind, noise, rate, shift, test in self.told
+        ]
+        return expectation(factors, self.noise, self.rate)
+
+
+class Number(NamedTuple):
+    """What a released number tells of its own noise: nothing else depends on that."""
+
+    kind: Kind
+    noise: Noise
+    rate: int
+    answer: int
+    test: int
+
+    def at(self, values: Sequence[int]) -> Fraction:
+        """Probability on the dataset with these answers."""
+        return _law(self.kind, self.noise, self.rate, self.answer - values[self.test])
+
+
+@dataclass(frozen=True)
+class Output:
+    """One output, what it is charged in units of u, and its probability: signed products of hidden sums."""
+
+    outcome: tuple[object, ...]
+    charge: int
+    terms: tuple[tuple[int, tuple[Hidden | Number, ...]], ...]
+
+    def probability(self, values: Sequence[int]) -> Fraction:
+        """Probability on the dataset with these answers."""
+        total = Fraction(0)
+        for sign, hidden in self.terms:
+            term = Fraction(sign)
+            for one in hidden:
+                term *= one.at(values)
+                if not term:
+                    break
+            total += term
+        return total
 
 
 @dataclass(frozen=True)
@@ -148,7 +222,7 @@ class Model:
     resample
         Whether each top is followed by a new threshold noise (as long as tops are left).
     largest_gap
-        Gaps above it are one outcome.
+        Gaps above it are one output.
     """
 
     queries: int
@@ -161,32 +235,9 @@ class Model:
     resample: bool = False
     retries: int = 0
     largest_gap: int = 1
-    x: Fraction = Fraction(1, 2)
 
 
-@dataclass(frozen=True)
-class Transcript:
-    """One output: its factors by threshold noise, as functions of the values, and what it is charged."""
-
-    outcome: tuple[tuple[int, int, int, int], ...]
-    segments: tuple[tuple[tuple[Kind, int, int, int], ...], ...]
-    charge: int
-
-    def probability(self, model: Model, values: Sequence[int]) -> Fraction:
-        """Probability on the dataset with these query values; one value per query and attempt."""
-        result = Fraction(1)
-        for segment in self.segments:
-            factors = [
-                Factor(kind, model.query_noise, rate, shift - values[test])
-                for kind, rate, shift, test in segment
-            ]
-            result *= expectation(factors, model.threshold_noise, model.threshold_rate, model.x)
-            if not result:
-                break
-        return result
-
-
-def transcripts(model: Model) -> Iterator[Transcript]:
+def transcripts(model: Model) -> Iterator[Output]:
     """All outputs of a model; gaps above the largest listed one are one output.
 
     Tests are numbered by time: test i reads values[i], so that a value may change between attempts. The
@@ -201,43 +252,65 @@ def _extend(
     test: int,
     left: int,
     outcome: tuple[tuple[int, int, int, int], ...] = (),
-    segments: tuple[tuple[tuple[Kind, int, int, int], ...], ...] = ((),),
-) -> Iterator[Transcript]:
+    segments: tuple[tuple[Told, ...], ...] = ((),),
+) -> Iterator[Output]:
     """Outputs that begin like this."""
-    charge = model.threshold_charge * sum(1 for segment in segments if segment)
+    used = [segment for segment in segments if segment]
     available = [number for number, rung in enumerate(model.rungs) if rung.charge <= left]
     if not queue or not available:
-        yield Transcript(outcome, tuple(s for s in segments if s), charge + model.tops_charge - left)
+        hidden = tuple(Hidden(told, model.threshold_noise, model.threshold_rate) for told in used)
+        charge = model.threshold_charge * len(used) + model.tops_charge - left
+        yield Output(outcome, charge, ((1, hidden),))
         return
     (query, attempt), rest = queue[0], queue[1:]
-    failed: tuple[tuple[Kind, int, int, int], ...] = ()
+    failed: tuple[Told, ...] = ()
     for number in available:
         rung = model.rungs[number]
         shift = rung.correction(attempt)
         for gap in range(model.largest_gap + 2):
             kind = Kind.EQUAL if gap <= model.largest_gap else Kind.AT_LEAST
-            told = (*failed, (kind, rung.rate, shift + gap, test))
+            told = (*failed, Told(kind, model.query_noise, rung.rate, shift + gap, test))
             grown = (*segments[:-1], segments[-1] + told)
             if model.resample:
                 grown = (*grown, ())
             record = (query, attempt, number, gap)
             yield from _extend(model, rest, test + 1, left - rung.charge, (*outcome, record), grown)
-        failed = (*failed, (Kind.BELOW, rung.rate, shift, test))
+        failed = (*failed, Told(Kind.BELOW, model.query_noise, rung.rate, shift, test))
     again = [*rest, (query, attempt + 1)] if attempt < model.retries else rest
     grown = (*segments[:-1], segments[-1] + failed)
     yield from _extend(model, again, test + 1, left, (*outcome, (query, attempt, -1, 0)), grown)
 
 
-def exceeds(p: Fraction, q: Fraction, charge: int, x: Fraction) -> bool:
+def exceeds(p: Fraction, q: Fraction, charge: int) -> bool:
     """Whether p > e^(charge u) q."""
-    return p * x**charge > q
+    return p * X**charge > q
 
 
-def log_ratio(p: Fraction, q: Fraction, x: Fraction) -> float:
+def log_ratio(p: Fraction, q: Fraction) -> float:
     """ln(p/q) in units of u."""
     if not p:
         return -math.inf
-    return (math.log(p) - math.log(q)) / -math.log(x) if q else math.inf
+    return (math.log(p) - math.log(q)) / -math.log(X) if q else math.inf
+
+
+def numbered(model: Model, rate: int, charge: int, answers: Sequence[int]) -> Iterator[Output]:
+    """Outputs of a model whose tops also give a number with Laplace noise; beyond the listed ones it is one output."""
+    listed = [(Kind.BELOW, answers[0]), *((Kind.EQUAL, a) for a in answers), (Kind.AT_LEAST, answers[-1] + 1)]
+    for output in transcripts(model):
+        tests = [test for test, record in enumerate(output.outcome) if record[2] >= 0]
+        ((_, hidden),) = output.terms
+        for told in product(listed, repeat=len(tests)):
+            numbers = tuple(
+                Number(kind, Noise.LAPLACE, rate, answer, test)
+                for (kind, answer), test in zip(told, tests, strict=True)
+            )
+            outcome = (output.outcome, tuple((int(kind), answer) for kind, answer in told))
+            yield Output(outcome, output.charge + charge * len(tests), ((1, (*hidden, *numbers)),))
+
+
+def _size(p: Fraction) -> int:
+    """Binary logarithm within 1."""
+    return p.numerator.bit_length() - p.denominator.bit_length()
 
 
 @dataclass(frozen=True)
@@ -246,6 +319,8 @@ class Worst:
 
     Attributes
     ----------
+    outputs, ratios
+        How many were compared.
     largest
         Largest log-ratio / charge, in floats.
     attained
@@ -254,30 +329,35 @@ class Worst:
         Ratios above e^charge, exactly.
     """
 
+    outputs: int
+    ratios: int
     largest: float
     attained: bool
     violations: int
 
 
-def worst(model: Model, pairs: Iterable[tuple[tuple[int, ...], tuple[int, ...]]]) -> Worst:
+def worst(listed: Sequence[Output], pairs: Iterable[tuple[tuple[int, ...], tuple[int, ...]]]) -> Worst:
     """Compare the probability of every output on every pair of value vectors with its charge."""
-    listed = list(transcripts(model))
-    known: dict[tuple[int, tuple[int, ...]], Fraction] = {}
+    known: dict[tuple[int, ...], list[Fraction]] = {}
 
-    def probability(number: int, values: tuple[int, ...]) -> Fraction:
-        if (number, values) not in known:
-            known[number, values] = listed[number].probability(model, values)
-        return known[number, values]
+    def probabilities(values: tuple[int, ...]) -> list[Fraction]:
+        if values not in known:
+            known[values] = [output.probability(values) for output in listed]
+        return known[values]
 
-    largest, attained, violations = 0.0, False, 0
+    ratios, largest, attained, violations = 0, 0.0, False, 0
     for first, second in pairs:
-        for number, transcript in enumerate(listed):
-            p, q = probability(number, first), probability(number, second)
-            violations += exceeds(p, q, transcript.charge, model.x)
-            attained = attained or (q > 0 and p * model.x**transcript.charge == q)
-            if transcript.charge:
-                largest = max(largest, log_ratio(p, q, model.x) / transcript.charge)
-    return Worst(largest, attained, violations)
+        for output, p, q in zip(listed, probabilities(first), probabilities(second), strict=True):
+            ratios += 1
+            if not p:
+                continue
+            claimed = p * X**output.charge
+            violations += claimed > q
+            attained = attained or claimed == q
+            # Logarithms cost more than sizes: only what may be the largest so far is measured.
+            if output.charge and (not q or _size(p) - _size(q) + 2 > largest * output.charge):
+                largest = max(largest, log_ratio(p, q) / output.charge)
+    return Worst(len(listed), ratios, largest, attained, violations)
 
 
 def neighbours(

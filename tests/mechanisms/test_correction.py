@@ -9,7 +9,9 @@ import pytest
 
 from stream_svt.errors import MisuseError
 from stream_svt.mechanisms import Annealed, Explicit, Exposure, Mean, Noise, Optimal, Uncorrected
-from stream_svt.mechanisms.noise import mean
+from stream_svt.mechanisms.contract import Law
+from stream_svt.mechanisms.correction import least_variance_split, optimal_steps
+from stream_svt.mechanisms.noise import mean, pmf, tail, variance
 
 SCALE = Fraction(25, 2)
 
@@ -41,6 +43,7 @@ def test_annealing_stops_at_its_end_even_if_the_step_does_not_meet_it():
 
 def test_annealing_keeps_cheap_branches_at_nine_of_their_own_scales():
     assert Annealed().table(Fraction(80), branches=4, base=False) == (720,)
+    assert Annealed(upper=Fraction(21, 2)).table(Fraction(80), branches=4, base=False) == (840,)
 
 
 @pytest.mark.parametrize("noise", Noise)
@@ -50,11 +53,84 @@ def test_the_optimal_correction_is_where_one_miss_and_one_false_alert_balance(no
     (r,) = Optimal(queries=k * 25, cutoff=25).table(Fraction(10**4), noise=noise)
 
     def logarithm(x):
-        tail = math.exp(-x) / (1 if noise is Noise.EXPONENTIAL else 2)
+        tail = {
+            Noise.EXPONENTIAL: math.exp(-x),
+            Noise.LAPLACE: math.exp(-x) / 2,
+            Noise.GUMBEL: -math.expm1(-math.exp(-x)),
+        }[noise]
         return k * math.log1p(-tail) + math.log(tail)
 
     best = max((i / 1000 for i in range(1, 20_000)), key=logarithm)
     assert r / 10**4 == pytest.approx(best, abs=1e-3)
+
+
+@pytest.mark.parametrize("noise", Noise)
+@pytest.mark.parametrize("k", [1.5, 20, 10**6])
+def test_the_optimum_on_the_lattice_is_the_closed_form_where_noise_is_wide(noise, k):
+    scale = Fraction(10**5)
+    (closed,) = Optimal(queries=round(k * 10), cutoff=10).table(scale, noise=noise)
+    searched = optimal_steps(k, Law(noise, 1 / scale))
+    assert searched == pytest.approx(closed, abs=2)
+
+
+@pytest.mark.parametrize("threshold_noise", [None, *Noise])
+@pytest.mark.parametrize("noise", Noise)
+@pytest.mark.parametrize(("rate", "k"), [(Fraction(2, 3), 7.0), (Fraction(2), 0.4), (Fraction(1, 5), 300.0)])
+def test_the_optimum_on_the_lattice_is_the_best_of_all_steps(noise, threshold_noise, rate, k):
+    """Against plain sums over both noises at every step."""
+    span = range(-160, 161)
+    other = Fraction(1, 4)
+    mass = {0: 1.0} if threshold_noise is None else {rho: pmf(threshold_noise, other, rho) for rho in span}
+
+    def product(r):
+        reported = math.fsum(chance * tail(noise, rate, r + rho) for rho, chance in mass.items())
+        return k * math.log1p(-reported) + math.log(reported) if 0 < reported < 1 else -math.inf
+
+    threshold = None if threshold_noise is None else Law(threshold_noise, other)
+    chosen = optimal_steps(k, Law(noise, rate), threshold)
+    assert product(chosen) == pytest.approx(max(product(r) for r in range(-60, 61)), rel=1e-9)
+
+
+def test_taking_in_the_threshold_noise_raises_the_optimum_for_symmetric_noise():
+    law = Law(Noise.LAPLACE, Fraction(1, 100))
+    assert optimal_steps(50, law, law) > optimal_steps(50, law) + 30
+
+
+def test_an_optimum_without_queries_or_beyond_the_lattice_is_refused():
+    with pytest.raises(MisuseError, match="greater than 0"):
+        optimal_steps(0, Law(Noise.LAPLACE, Fraction(1)))
+    with pytest.raises(MisuseError, match="2\\^48"):
+        optimal_steps(1e60, Law(Noise.LAPLACE, Fraction(1, 2**45)))
+
+
+def test_the_split_of_the_papers_for_each_query_noise_under_laplace_threshold_noise():
+    expected = {
+        Noise.LAPLACE: 50 ** (2 / 3),
+        Noise.EXPONENTIAL: (50 / math.sqrt(2)) ** (2 / 3),
+        Noise.GUMBEL: (math.pi * 50 / math.sqrt(12)) ** (2 / 3),
+    }
+    for noise, split in expected.items():
+        assert float(least_variance_split(50, monotonic=True, query_noise=noise)) == pytest.approx(split)
+
+
+@pytest.mark.parametrize("threshold_noise", Noise)
+@pytest.mark.parametrize("query_noise", Noise)
+@pytest.mark.parametrize("monotonic", [True, False])
+def test_the_split_of_the_papers_has_the_least_variance(query_noise, threshold_noise, monotonic):
+    families = {"query_noise": query_noise, "threshold_noise": threshold_noise}
+    best = float(least_variance_split(8, monotonic=monotonic, **families))
+    epsilon, queries = 1e-3, 8 if monotonic else 16
+
+    def spread(split):
+        threshold, query = epsilon / (1 + split), epsilon * split / (1 + split) / queries
+        return variance(threshold_noise, threshold) + variance(query_noise, query)
+
+    assert spread(best) < min(spread(best * 1.03), spread(best / 1.03))
+
+
+def test_a_split_without_tops_is_refused():
+    with pytest.raises(MisuseError, match="cutoff"):
+        least_variance_split(0, monotonic=True)
 
 
 def test_the_mean_correction_takes_both_means_away():
@@ -93,6 +169,7 @@ def test_the_default_split_at_cutoff_eight(correction, monotonic, general):
         lambda: Exposure(expected_queries=1, false_alerts=Fraction(1), attempts=0),
         lambda: Annealed(start=Fraction(1), end=Fraction(2)),
         lambda: Annealed(step=Fraction(0)),
+        lambda: Annealed(upper=Fraction(-1)),
         lambda: Annealed(step=Fraction(1, 100)),
         lambda: Optimal(queries=0, cutoff=1),
         lambda: Explicit(()),

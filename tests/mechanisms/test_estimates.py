@@ -21,9 +21,9 @@ from stream_svt.mechanisms.estimates import (
     standard_deviation,
     survival,
 )
-from stream_svt.mechanisms.noise import exact_pmf, exact_tail, pmf, tail
+from stream_svt.mechanisms.noise import MONITORED, exact_pmf, exact_tail, pmf, tail
 
-PAIRS = list(product(Noise, Noise))
+PAIRS = list(product(MONITORED, MONITORED))
 BETA = 0.05
 REACH = 400
 
@@ -90,7 +90,7 @@ def test_the_certain_gap_is_rounded_up():
     assert certain_gap(Fraction(5), BETA) == 1
 
 
-@pytest.mark.parametrize("query_noise", Noise)
+@pytest.mark.parametrize("query_noise", MONITORED)
 @pytest.mark.parametrize("bottoms", [0, 1, 50])
 def test_the_bound_covers_reported_answers_whatever_happened_before(query_noise, bottoms):
     """Bottoms of an answer at the threshold tilt the threshold noise up; the bound holds for every answer."""
@@ -114,6 +114,7 @@ def bound_at(gap, law, threshold_noise):
         threshold=0,
         correction=0,
         gap=gap,
+        query_noise=law["query_noise"],
         query_rate=law["query_rate"],
         threshold_noise=threshold_noise,
         beta=BETA,
@@ -127,6 +128,24 @@ def test_the_same_bound_under_laplace_threshold_noise_would_not_hold():
     wrong = certain_gap(law["query_rate"], BETA)  # the least gap whose bound would pass the answer 0
     missed = reach_probability(Noise.EXPONENTIAL, law["query_rate"], points + wrong)
     assert (weights * missed).sum() > 1.2 * BETA * (weights * reported).sum()
+
+
+def test_gumbel_query_noise_would_break_the_bound_and_no_function_states_one_for_it():
+    law = families(Noise.EXPONENTIAL, Noise.GUMBEL)
+    points, weights = threshold_law(Noise.EXPONENTIAL, law["threshold_rate"])
+    reported = reach_probability(Noise.GUMBEL, law["query_rate"], points)
+    wrong = certain_gap(law["query_rate"], BETA)
+    missed = reach_probability(Noise.GUMBEL, law["query_rate"], points + wrong)
+    assert (weights * missed).sum() > 1.2 * BETA * (weights * reported).sum()
+    for stated in (
+        lambda: bound_at(wrong, law, threshold_noise=Noise.EXPONENTIAL),
+        lambda: survival(t=3, **law),
+        lambda: selective_bounds(threshold=0, correction=0, gap=9, beta=BETA, **law),
+        lambda: marginal_lower_bound(threshold=0, correction=0, gap=9, beta=BETA, **law),
+        lambda: survival(Noise.EXPONENTIAL, law["query_rate"], Noise.GUMBEL, law["threshold_rate"], 3),
+    ):
+        with pytest.raises(MisuseError, match="no bound is certified for gaps with gumbel noise"):
+            stated()
 
 
 def test_no_bound_is_stated_under_laplace_threshold_noise_or_for_a_small_gap():

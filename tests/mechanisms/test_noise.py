@@ -10,7 +10,7 @@ import pytest
 from stream_svt.errors import MisuseError
 from stream_svt.mechanisms import Noise
 from stream_svt.mechanisms.lattice import grid_floor, grid_sensitivity
-from stream_svt.mechanisms.noise import exact_pmf, exact_tail, mean, pmf, tail, variance
+from stream_svt.mechanisms.noise import MONITORED, exact_pmf, exact_tail, head, mean, pmf, tail, variance
 
 RATES = [Fraction(1, 20), Fraction(1, 3), Fraction(2)]
 REACH = range(-1500, 1500)
@@ -26,9 +26,10 @@ def test_moments_and_tails_are_those_of_the_law(noise, rate):
     assert sum((k - average) ** 2 * p for k, p in law.items()) == pytest.approx(variance(noise, rate))
     for k in (-30, -1, 0, 1, 30):
         assert sum(p for j, p in law.items() if j >= k) == pytest.approx(tail(noise, rate, k))
+        assert sum(p for j, p in law.items() if j <= k) == pytest.approx(head(noise, rate, k))
 
 
-@pytest.mark.parametrize("noise", Noise)
+@pytest.mark.parametrize("noise", MONITORED)
 def test_exact_laws_agree_with_the_floats_and_add_up(noise):
     ratio = Fraction(3, 5)
     for k in range(-20, 20):
@@ -37,8 +38,8 @@ def test_exact_laws_agree_with_the_floats_and_add_up(noise):
         assert float(exact_tail(noise, ratio, k)) == pytest.approx(tail(noise, -math.log(3 / 5), k))
 
 
-@pytest.mark.parametrize("noise", Noise)
-def test_both_families_are_one_sided_lipschitz(noise):
+@pytest.mark.parametrize("noise", MONITORED)
+def test_both_monitored_families_are_one_sided_lipschitz(noise):
     """P(k) <= e^(rate s) P(k + s) for s >= 0: what the sparse-vector proof rests on."""
     ratio = Fraction(3, 5)
     for k in range(-20, 20):
@@ -46,10 +47,40 @@ def test_both_families_are_one_sided_lipschitz(noise):
             assert exact_pmf(noise, ratio, k) * ratio**s <= exact_pmf(noise, ratio, k + s)
 
 
+@pytest.mark.parametrize("rate", RATES, ids=str)
+def test_gumbel_noise_is_one_sided_lipschitz_upwards_and_not_downwards(rate):
+    for k in range(-40, 80):
+        for s in range(10):
+            assert pmf(Noise.GUMBEL, rate, k) <= math.exp(rate * s) * pmf(Noise.GUMBEL, rate, k + s) * (
+                1 + 1e-12
+            )
+    far = -math.ceil(3 / rate)  # where the tail has begun to fall doubly exponentially
+    assert pmf(Noise.GUMBEL, rate, far) > math.exp(3 * rate) * pmf(Noise.GUMBEL, rate, far - 1)
+    assert not Noise.GUMBEL.may_fall
+
+
+def test_gumbel_moments_agree_where_the_sum_gives_way_to_the_closed_form(monkeypatch):
+    rate = Fraction(1, 7)
+    closed = mean(Noise.GUMBEL, rate), variance(Noise.GUMBEL, rate)
+    monkeypatch.setattr("stream_svt.mechanisms.noise._WIDE_RATE", 0.0)
+    assert (mean(Noise.GUMBEL, rate), variance(Noise.GUMBEL, rate)) == pytest.approx(closed, rel=1e-12)
+
+
+def test_gumbel_noise_has_no_exact_law_and_says_why():
+    for function in (exact_pmf, exact_tail):
+        with pytest.raises(MisuseError, match="not rational in e\\^-rate"):
+            function(Noise.GUMBEL, Fraction(1, 2), 0)
+
+
 def test_moments_do_not_overflow_or_lose_digits_at_the_ends():
     assert mean(Noise.EXPONENTIAL, Fraction(5000)) == 0
     assert mean(Noise.EXPONENTIAL, Fraction(1, 2**40)) == pytest.approx(2**40)
     assert variance(Noise.LAPLACE, Fraction(1, 2**40)) == pytest.approx(2 * 2**80)
+    assert (mean(Noise.GUMBEL, Fraction(5000)), variance(Noise.GUMBEL, Fraction(5000))) == pytest.approx(
+        (-math.exp(-1), math.exp(-1) * (1 - math.exp(-1)))
+    )
+    assert pmf(Noise.GUMBEL, Fraction(5000), -3) == 0
+    assert tail(Noise.GUMBEL, Fraction(5000), -3) == 1
 
 
 def test_values_go_down_to_the_grid_and_sensitivities_up():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import decimal
+import math
 from decimal import Decimal
 from fractions import Fraction
 
@@ -13,6 +14,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from stream_svt.errors import MisuseError, PackingError
 from stream_svt.mechanisms import KeyedSampler, Noise, draw_threshold, exact_geometric, sampler
 from stream_svt.mechanisms.lattice import NOISE_LIMIT, THRESHOLD_NOISE_LIMIT
+from stream_svt.mechanisms.sampler import exact_gumbel
 
 KEY = bytes(range(32))
 SALT = (0x0123456789ABCDEF, 0xFEDCBA9876543210)
@@ -66,6 +68,36 @@ def slow_geometric(words, rate):
     return low
 
 
+def slow_gumbel(words, rate):
+    """Largest k with U >= exp(-e^(-rate k)), by exponentials in place of the sampler's logarithms."""
+    bits, number = 64 * len(words), 0
+    for word in words:
+        number = number << 64 | word
+    context = decimal.Context(prec=200)
+
+    def reaches(k):
+        exponent = context.divide(Decimal(-k * rate.numerator), Decimal(rate.denominator))
+        if exponent > 10:
+            return True  # U would have to be below e^-22026
+        bound = Fraction(context.exp(-context.exp(exponent)))
+        if Fraction(number, 2**bits) >= bound + Fraction(1, 10**190):
+            return True
+        assert Fraction(number + 1, 2**bits) <= bound - Fraction(1, 10**190), (
+            "these bits do not settle the draw"
+        )
+        return False
+
+    low, high = -1, 1
+    while reaches(high):
+        high *= 2
+    while not reaches(low):
+        low *= 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if reaches(middle) else (low, middle)
+    return low
+
+
 def slow_draw(noise, rate, *, salt=SALT, offset, row=0, attempt=0, branch=0, value=0):
     """One draw, from the specification: pack, encrypt, and settle with five words in exact arithmetic."""
     packed = (offset << 80) | (row << 60) | (attempt << 52) | (branch << 48) | (value % 2**48)
@@ -80,6 +112,8 @@ def slow_draw(noise, rate, *, salt=SALT, offset, row=0, attempt=0, branch=0, val
         block = encrypt(KEY[16:], block)
         outputs.append(block)
     up, down = ([int.from_bytes(o[8 * h : 8 * h + 8], "little") for o in outputs] for h in (0, 1))
+    if noise is Noise.GUMBEL:
+        return slow_gumbel(up, rate)
     result = slow_geometric(up, rate)
     return result - slow_geometric(down, rate) if noise is Noise.LAPLACE else result
 
@@ -196,6 +230,26 @@ def test_scripted_words_of_every_size_equal_the_reference(rate):
     assert drawn.tolist() == [slow_geometric([word] + [0x9E3779B97F4A7C15] * 4, rate) for word in words]
 
 
+@pytest.mark.parametrize("rate", [Fraction(1, 3), Fraction(7, 3), Fraction(1, 1000)], ids=str)
+def test_scripted_words_of_every_size_give_the_gumbel_reference(rate):
+    edge = sampler._GREATEST_FAST_GUMBEL_WORD
+    words = [0, 1, 2**20, 2**44 - 1, 2**44, 2**60, 2**63, edge, edge + 1, 2**64 - 2**20, 2**64 - 2, 2**64 - 1]
+    for k in (-3, -1, 0, 1, 4):  # words whose interval holds exp(-e^(-rate k)), where the draw changes
+        boundary = int(math.exp(-math.exp(-rate * k)) * 2**64)
+        words += [max(0, boundary + step) for step in (-(2**14), -1, 0, 1, 2**14)]
+    keyed = KeyedSampler(KEY)
+    keyed._noise_cipher = ScriptedCipher(*words)
+    keyed._refinement_cipher = ScriptedCipher(0x9E3779B97F4A7C15)
+    zeros = np.zeros(len(words), dtype=np.int64)
+    drawn = keyed.draw(Noise.GUMBEL, rate, salt=SALT, offset=zeros, row=0, attempt=0, branch=0, value=zeros)
+    expected = [slow_gumbel([word] + [0x9E3779B97F4A7C15] * 4, rate) for word in words]
+    assert drawn.tolist() == expected
+    feed = (iter([word] + [0x9E3779B97F4A7C15] * 4) for word in words)
+    assert [
+        draw_threshold(Noise.GUMBEL, rate, lambda _, f=f: next(f).to_bytes(8, "big")) for f in feed
+    ] == expected
+
+
 def test_numpy_takes_logarithms_within_the_margin_that_the_proof_allows():
     chance = np.random.default_rng(3)
     words = np.concatenate(
@@ -252,6 +306,7 @@ def test_known_draws_stay_as_they_are():
     hundredth = Fraction(1, 100)
     assert draw(Noise.EXPONENTIAL, hundredth, 8).tolist() == [373, 146, 3, 57, 117, 60, 76, 23]
     assert draw(Noise.LAPLACE, hundredth, 8).tolist() == [324, 129, -13, -58, 105, 48, 6, -13]
+    assert draw(Noise.GUMBEL, hundredth, 8).tolist() == [-132, -39, 349, 55, -17, 50, 26, 143]
 
 
 @pytest.mark.parametrize(
@@ -307,6 +362,8 @@ def test_an_empty_batch_draws_nothing():
 def test_draws_saturate_at_the_limit():
     assert draw(Noise.EXPONENTIAL, Fraction(1, 2**80), 20).tolist() == [NOISE_LIMIT] * 20
     assert exact_geometric(iter([0] * 9).__next__, Fraction(1, 2**58)) == NOISE_LIMIT
+    assert exact_gumbel(iter([0] * 9).__next__, Fraction(1, 2**62)) == -NOISE_LIMIT
+    assert exact_gumbel(iter([2**64 - 1] * 9).__next__, Fraction(1, 2**62)) == NOISE_LIMIT
 
 
 def test_rates_beyond_any_float_still_give_the_right_draw():
@@ -318,8 +375,9 @@ def test_rates_beyond_any_float_still_give_the_right_draw():
 def test_a_rate_that_is_not_positive_is_refused(rate):
     with pytest.raises(MisuseError):
         draw(Noise.EXPONENTIAL, rate)
-    with pytest.raises(MisuseError):
-        exact_geometric(lambda: 1, rate)
+    for exact in (exact_geometric, exact_gumbel):
+        with pytest.raises(MisuseError):
+            exact(lambda: 1, rate)
 
 
 def test_a_key_of_another_length_is_refused_and_never_shown():

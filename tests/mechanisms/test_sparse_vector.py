@@ -198,10 +198,10 @@ def test_corrections_beyond_the_lattice_cannot_be_built(corrections):
         replace(plain(), branches=(branch,))
 
 
-def test_gaussian_noise_is_refused_with_the_reason():
+def test_monitors_refuse_gaussian_and_gumbel_noise_with_the_reason():
     with pytest.raises(MisuseError, match=r"2\.3 times the charge"):
         Noise.parse("gaussian")
-    with pytest.raises(MisuseError, match="no exact integer sampler"):
+    with pytest.raises(MisuseError, match="a baseline, in the library only"):
         Noise.parse("gumbel")
     with pytest.raises(MisuseError, match="no such family"):
         Noise.parse("cauchy")
@@ -378,3 +378,13 @@ def test_damaged_bytes_are_never_taken_for_a_run(damage):
 def test_a_run_does_not_show_its_secrets():
     shown = repr(Run(threshold_noise=123456, salt=(777777, 888888), left=5))
     assert shown == "Run(left=5, tops=0)"
+
+
+@pytest.mark.parametrize("build", [sparse_vector, adaptive, ladder])
+@pytest.mark.parametrize(
+    ("change", "named"), [({"cutoff": 0}, "cutoff"), ({"sensitivity": 0}, "sensitivity")]
+)
+def test_a_count_that_makes_no_sense_is_named_before_anything_is_computed_from_it(build, change, named):
+    options = {"epsilon": 10**9, "cutoff": 2, "monotonic": True, "correction": Uncorrected()} | change
+    with pytest.raises(MisuseError, match=f"^{named} must be at least"):
+        build(**options)

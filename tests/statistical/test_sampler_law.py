@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from stream_svt.mechanisms import KeyedSampler, Noise, draw_threshold
-from stream_svt.mechanisms.noise import mean, pmf, tail, variance
+from stream_svt.mechanisms.noise import mean, tail, variance
 
 RATES = [Fraction(5, 2), Fraction(1, 2), Fraction(1, 10), Fraction(1, 300)]
 COUNT = 200_000
@@ -33,11 +33,14 @@ def draw(noise, rate, number=COUNT):
     )
 
 
-def misfit(draws, noise, rate):
-    """Chi-square statistic against the law at a rate, in standard deviations from its mean."""
-    width = max(1, round(0.2 / rate))
+def misfit(draws, noise, rate, width=None):
+    """Chi-square statistic against the law at a rate, in standard deviations from its mean.
+
+    Cells are a fifth of a scale wide, or as told: a cell for every point of the lattice with 1.
+    """
+    width = width or max(1, round(0.2 / rate))
     reach = round(6 / rate)
-    edges = list(range(-reach if noise is Noise.LAPLACE else 0, reach + width, width))
+    edges = list(range(0 if noise is Noise.EXPONENTIAL else -reach, reach + width, width))
     # Cells [edge, next edge), with the tails at both ends.
     tails = [1.0, *(tail(noise, rate, edge) for edge in edges[1:-1]), 0.0]
     expected = -np.diff(tails) * len(draws)
@@ -89,10 +92,19 @@ def test_threshold_noise_follows_the_same_law(noise):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("noise", Noise)
-def test_millions_of_draws_still_fit_the_law(noise):
-    rate = Fraction(1, 7)
-    draws = draw(noise, rate, 8_000_000)
-    assert misfit(draws, noise, rate) < 5
-    assert misfit(draws, noise, rate * Fraction(101, 100)) > 8
-    zero = (draws == 0).mean()
-    assert zero == pytest.approx(pmf(noise, rate, 0), abs=5 * math.sqrt(pmf(noise, rate, 0) / len(draws)))
+def test_ten_million_draws_fit_the_law_on_every_point_of_the_lattice_and_far_out(noise):
+    rate, number = Fraction(1, 7), 10**7
+    draws = draw(noise, rate, number)
+    assert misfit(draws, noise, rate, width=1) < 5
+    assert misfit(draws, noise, rate * Fraction(101, 100), width=1) > 8
+    counted = np.bincount(draws - draws.min())
+    above = counted[::-1].cumsum()[::-1]
+    for share in (1e-2, 1e-3, 1e-4, 1e-5, 1e-6):
+        t = next(k for k in count() if tail(noise, rate, k) < share)
+        expected = number * tail(noise, rate, t)
+        assert abs(above[t - draws.min()] - expected) < 5 * math.sqrt(expected)
+        if noise is not Noise.EXPONENTIAL:
+            t = -next(k for k in count() if 1 - tail(noise, rate, 1 - k) < share)
+            expected = number * (1 - tail(noise, rate, 1 + t))
+            below = number - above[max(0, 1 + t - draws.min())]
+            assert abs(below - expected) < 5 * math.sqrt(expected) + 1

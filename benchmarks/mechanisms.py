@@ -1,0 +1,169 @@
+"""Testing arrays with exact keyed noise: against numpy's inexact draws and OpenDP's exact ones alone.
+
+`SparseVector.step` draws noise keyed by every test's identity, compares and reports; the peers only draw. The
+same count on both sides of a ratio, repetitions in turns so that both see the same machine. OpenDP is called as
+its users call it, with a Python list; the same call with scale 0 takes less than a fifth of the time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_svt.mechanisms import (
+    Annealed,
+    Correction,
+    Exposure,
+    KeyedSampler,
+    SparseVector,
+    adaptive,
+    ladder,
+    sparse_vector,
+)
+
+EPSILON, CUTOFF = 10**9, 1000
+FAR_BELOW, THRESHOLD, FAR_ABOVE = 1000, 10**7, 10**8
+STREAM = Exposure(expected_queries=10**7, false_alerts=Fraction(1))
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much is measured: ``tests`` in each of the ``repetitions`` against numpy, ``draws`` against OpenDP."""
+
+    tests: int = 400_000
+    draws: int = 100_000
+    repetitions: int = 15
+
+
+class Side:
+    """A mechanism that tests the same answers again and again, a share of them tops."""
+
+    def __init__(self, mechanism: SparseVector, count: int, *, tops: float = 0.0, attempt: int = 0) -> None:
+        generator = np.random.default_rng(1)
+        self.mechanism = mechanism
+        self.sampler = KeyedSampler(bytes(range(32)))
+        self.run = mechanism.open(threshold_noise=5, salt=(1, 2))
+        self.offsets = np.arange(count, dtype=np.int64)
+        self.values = generator.integers(0, FAR_BELOW, count)
+        self.values[generator.random(count) < tops] = FAR_ABOVE
+        self.attempts = np.full(count, attempt, dtype=np.int64) if attempt else 0
+        self.tops = 0
+
+    def step(self) -> None:
+        """Test all answers in a fresh run."""
+        _, outcomes = self.mechanism.step(self.run, self.values, THRESHOLD, self.attempts, self._noise)
+        assert outcomes.consumed == len(self.values), "the run lasts for all answers"
+        self.tops = len(outcomes.tops)
+
+    def _noise(self, branch: int) -> NDArray[np.int64]:
+        law = self.mechanism.branch_laws[branch]
+        return self.sampler.draw(
+            law.noise,
+            law.rate,
+            salt=self.run.salt,
+            offset=self.offsets,
+            row=0,
+            attempt=self.attempts,
+            branch=branch,
+            value=self.values,
+        )
+
+    @property
+    def scale(self) -> float:
+        """Query-noise scale of the last branch, in grid steps: the peers draw at this one."""
+        return float(1 / self.mechanism.branches[-1].rate)
+
+
+def numpy_exponential(scale: float, count: int) -> Callable[[], object]:
+    """Return numpy's float sampler: neither exact nor keyed."""
+    generator = np.random.default_rng(2)
+    return lambda: generator.exponential(scale, count)
+
+
+def opendp_laplace(scale: float, count: int) -> Callable[[], object]:
+    """Return OpenDP's exact discrete Laplace noise on a vector of integers."""
+    import opendp.prelude as dp
+
+    dp.enable_features("contrib")
+    domain, metric = dp.vector_domain(dp.atom_domain(T="i64")), dp.l1_distance(T="i64")
+    add_noise = dp.m.make_laplace(domain, metric, scale=scale)
+    answers = [0] * count
+    return lambda: add_noise(answers)
+
+
+def figures(size: Size) -> dict[str, float]:
+    """Return the ratios of speeds, the two goals first; the spread goes to standard error."""
+
+    def build(
+        form: Callable[..., SparseVector], correction: Correction = STREAM, cutoff: int = CUTOFF
+    ) -> SparseVector:
+        return form(epsilon=EPSILON, cutoff=cutoff, monotonic=True, correction=correction)
+
+    plain = build(sparse_vector)
+    measured = {}
+    for name, side, peer in (
+        ("step_vs_numpy_exponential", Side(plain, size.tests), numpy_exponential),
+        ("step_vs_opendp_laplace", Side(plain, size.draws), opendp_laplace),
+        ("with_tops_vs_numpy_exponential", Side(plain, size.tests, tops=1e-3), numpy_exponential),
+        (
+            "with_many_tops_vs_numpy_exponential",
+            Side(build(sparse_vector, cutoff=size.tests), size.tests, tops=0.1),
+            numpy_exponential,
+        ),
+        (
+            "retried_vs_numpy_exponential",
+            Side(build(sparse_vector, Annealed(end=Fraction(3))), size.tests, attempt=5),
+            numpy_exponential,
+        ),
+        ("adaptive_vs_numpy_exponential", Side(build(adaptive), size.tests), numpy_exponential),
+        ("ladder_vs_numpy_exponential", Side(build(ladder), size.tests), numpy_exponential),
+    ):
+        measured[name] = _ratio(name, side, peer, size.repetitions)
+    return measured
+
+
+def _ratio(
+    name: str, side: Side, peer: Callable[[float, int], Callable[[], object]], repetitions: int
+) -> float:
+    """Return how fast ``side`` steps where the peer draws as many numbers at speed 1: median of the turns."""
+    count = len(side.values)
+    other = peer(side.scale, count)
+    turns = [(_seconds(other), _seconds(side.step)) for _ in range(-1, repetitions)][1:]  # one to warm up
+    ratios = [theirs / ours for theirs, ours in turns]
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    theirs, ours = (1e9 * statistics.median(column) / count for column in zip(*turns, strict=True))
+    print(
+        f"{name}: {ours:.1f} ns a test ({len(side.mechanism.branches)} branches, {side.tops} tops of {count}), "
+        f"{theirs:.1f} ns a draw; half of the ratios lie in {low:.3f} to {high:.3f}",
+        file=sys.stderr,
+    )
+    return middle
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(
+        prog="benchmarks/run mechanisms", description=(__doc__ or "").splitlines()[0]
+    )
+    for name in Size.__slots__:
+        parser.add_argument(f"--{name}", type=int, default=getattr(Size(), name))
+    for name, figure in figures(Size(**vars(parser.parse_args(arguments)))).items():
+        print(f"mechanisms.{name} {figure:.3f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,343 @@
+"""The command that plans a monitor: plan."""
+
+from __future__ import annotations
+
+import json
+import re
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from pydantic import ValidationError
+
+from stream_svt.cli.connection import CONFIG, load
+from stream_svt.errors import MisuseError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from stream_svt.monitor.datasets import DatasetSpec
+    from stream_svt.monitor.monitor_spec import MonitorSpec
+    from stream_svt.planning.advice import Budget
+    from stream_svt.planning.recommending import Recommendation
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_SUFFIXES = (".png", ".svg", ".pdf")
+
+
+class _Share(click.ParamType):
+    """A share such as 0.001 or 0.1%."""
+
+    name = "share"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:  # noqa: ANN401
+        text = str(value).strip()
+        try:
+            share = float(Fraction(text.removesuffix("%")) / (100 if text.endswith("%") else 1))
+        except (ValueError, ZeroDivisionError):
+            share = 0.0
+        if not 0 < share < 1:
+            self.fail(f"{value!r} is no share strictly between 0 and 1, such as 0.001 or 0.1%.", param, ctx)
+        return share
+
+
+class _Margins(click.ParamType):
+    """A median, or percentiles with their margins."""
+
+    name = "margins"
+
+    def convert(
+        self,
+        value: Any,  # noqa: ANN401
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> float | NDArray[Any]:
+        from stream_svt.planning import from_percentiles
+
+        try:
+            if ":" not in str(value):
+                median = float(value)
+                if not 0 < median < float("inf"):
+                    raise ValueError
+                return median
+            points = [part.split(":") for part in str(value).split(",")]
+            return from_percentiles([(float(level), float(margin)) for level, margin in points])
+        except MisuseError as error:
+            self.fail(f"{error}.", param, ctx)
+        except ValueError:
+            self.fail(
+                f"{value!r} is neither a median above 0, such as 40, nor percentiles such as 10:20,50:40,90:90.",
+                param,
+                ctx,
+            )
+
+
+class _Rate(click.ParamType):
+    """Queries in a unit of time."""
+
+    name = "rate"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:  # noqa: ANN401
+        match = re.fullmatch(r"\s*([0-9.]+)\s*/\s*([smhd])\w*\s*", str(value))
+        try:
+            rate = float(match[1]) / _SECONDS[match[2]] if match else 0.0
+        except ValueError:
+            rate = 0.0
+        if rate <= 0:
+            self.fail(f"{value!r} is no rate such as 20/s, 500/min, 3000/h or 10000/d.", param, ctx)
+        return rate
+
+
+@click.command(
+    short_help="Plan a monitor: what it would find, and for how long.",
+    epilog="""\b
+Examples:
+  stream-svt plan --epsilon 1 --cutoff 20 --monotonic --queries 1000000 \\
+      --positives 0.002% --above 800 --below 600 --rate 20/s
+  stream-svt plan -c monitors.yaml --monitor hot --positives 0.1% --above 10:5,50:40,90:200 --below 60
+  stream-svt plan --epsilon 1 --cutoff 50 --queries 16000 --set --positives 0.3% --above 200 --below 300
+""",
+)
+@click.option(
+    "-c", "--config", "path", type=CONFIG, help="Configuration to take a monitor from. Needs --monitor."
+)
+@click.option("--monitor", "name", metavar="NAME", help="Monitor of the configuration.")
+@click.option("--epsilon", metavar="EPSILON", help="Privacy loss of one run.")
+@click.option("--cutoff", type=click.IntRange(1, 1_000_000), help="Alerts of one run.")
+@click.option(
+    "--monotonic/--general",
+    default=None,
+    help="Whether one privacy unit moves all answers the same way, as it does counts. Default general.",
+)
+@click.option("--sensitivity", metavar="NUMBER", help="Most that one answer changes. Default 1.")
+@click.option("--granularity", metavar="NUMBER", help="Step of the grid. Default 1.")
+@click.option("--mechanism", type=click.Choice(["svt", "adaptive", "ladder"]), help="Branches. Default svt.")
+@click.option(
+    "--queries",
+    type=click.IntRange(1, 10**15),
+    help="Queries that one run must last for; of a set, its items.",
+)
+@click.option(
+    "--positives", type=_Share(), required=True, help="Share of them above the threshold: 0.001 or 0.1%."
+)
+@click.option(
+    "--above",
+    type=_Margins(),
+    required=True,
+    help="How far positives lie above the threshold: the median, or percentiles such as 10:20,50:40,90:90.",
+)
+@click.option("--below", type=_Margins(), required=True, help="How far the others lie below it, likewise.")
+@click.option(
+    "--uncertainty",
+    type=click.FloatRange(1, 100),
+    default=2.0,
+    show_default=True,
+    help="Factor by which margins may be smaller or larger.",
+)
+@click.option("--set", "finite", is_flag=True, help="The queries are one closed set, not a stream.")
+@click.option(
+    "--drift",
+    type=click.FloatRange(0, min_open=True),
+    metavar="QUERIES",
+    help="A positive rises for so long.",
+)
+@click.option(
+    "--drift-from",
+    type=float,
+    metavar="DISTANCE",
+    help="It starts so far below the threshold. Default: the median of --below.",
+)
+@click.option("--rate", type=_Rate(), help="Arrival rate, to tell times: 20/s, 500/min, 3000/h, 10000/d.")
+@click.option("--limit", metavar="EPSILON", help="Budget of the dataset, to tell how long it lasts.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@click.option(
+    "--plot",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Draw it: .svg, .png or .pdf.",
+)
+def plan(
+    path: Path | None,
+    name: str | None,
+    epsilon: str | None,
+    cutoff: int | None,
+    monotonic: bool | None,
+    sensitivity: str | None,
+    granularity: str | None,
+    mechanism: str | None,
+    queries: int | None,
+    positives: float,
+    above: float | NDArray[Any],
+    below: float | NDArray[Any],
+    uncertainty: float,
+    finite: bool,
+    drift: float | None,
+    drift_from: float | None,
+    rate: float | None,
+    limit: str | None,
+    as_json: bool,
+    plot: Path | None,
+) -> None:
+    """Predict what a monitor would find, and recommend its split, correction and retries.
+
+    From epsilon, the cutoff, and what you expect of the queries: how many are positive, and how far from the
+    threshold they lie. Looks at no data and spends nothing. Expectations must be prior knowledge: public
+    figures, experience, or results that were paid for; never the monitored data.
+    """
+    from stream_svt.monitor.options import Sweep
+    from stream_svt.planning import Belief, Drift, recommend
+    from stream_svt.planning.advice import as_json as to_json
+
+    if plot is not None and plot.suffix not in _SUFFIXES:
+        raise click.UsageError(f"--plot FILE ends with {', '.join(_SUFFIXES)}, found {plot.name!r}.")
+    own = {
+        "epsilon": epsilon,
+        "cutoff": cutoff,
+        "monotonic": monotonic,
+        "sensitivity": sensitivity,
+        "granularity": granularity,
+        "form": mechanism,
+    }
+    monitor, datasets = _monitor(path, name, {key: value for key, value in own.items() if value is not None})
+    finite = finite or isinstance(monitor.append, Sweep)
+    queries = queries or monitor.expected_queries
+    if queries is None:
+        raise click.UsageError("--queries is missing: how many queries must one run last for?")
+    try:
+        belief = Belief(positives=positives, above=above, below=below, factor=uncertainty)
+        rising = None
+        if drift is not None:
+            start = _median(below) if drift_from is None else drift_from
+            rising = Drift(queries=drift, start=start)
+        load = belief.central(queries, finite=finite, drift=rising, rate=rate)
+        others = belief.spread(queries, finite=finite, drift=rising, rate=rate)
+        found = recommend(monitor, load, others, present=path is not None)
+    except MisuseError as error:
+        raise click.UsageError(f"{error}.") from None
+    budget = _budget(found, datasets, limit)
+    if plot is not None:
+        _save(found, plot)
+    if as_json:
+        click.echo(json.dumps(to_json(found, budget), indent=2))
+        return
+    for line in _report(found, budget, uncertainty):
+        click.echo(line)
+
+
+def _monitor(
+    path: Path | None, name: str | None, own: dict[str, Any]
+) -> tuple[MonitorSpec, list[DatasetSpec]]:
+    """Return the monitor to plan, and the datasets it runs on where a configuration says them."""
+    if path is not None:
+        if own:
+            flags = ", ".join("--mechanism" if key == "form" else f"--{key}" for key in own)
+            raise click.UsageError(f"{flags}: the configuration says that; leave it out, or leave out -c.")
+        spec = load(path).spec
+        names = [monitor.name for monitor in spec.monitors]
+        if name is None and len(names) == 1:
+            name = names[0]
+        if name not in names:
+            raise click.UsageError(f"--monitor NAME is one of {', '.join(names)}.")
+        monitor = spec.monitor(name)
+        return monitor, [dataset for dataset in spec.datasets if monitor.covers(dataset.name)]
+    if name is not None:
+        raise click.UsageError("--monitor names a monitor of a configuration: give -c FILE too.")
+    missing = [f"--{key}" for key in ("epsilon", "cutoff") if key not in own]
+    if missing:
+        raise click.UsageError(f"{' and '.join(missing)} missing; or give -c FILE --monitor NAME.")
+    from stream_svt.monitor.options import MechanismForm
+    from stream_svt.planning import monitor_for
+
+    if "form" in own:
+        own["form"] = MechanismForm(own["form"])
+    try:
+        return monitor_for(**own), []
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = f"--{first['loc'][0]}: " if first["loc"] else ""
+        raise click.UsageError(f"{field}{first['msg'].removeprefix('Value error, ')}.") from None
+    except (ValueError, ZeroDivisionError) as error:
+        raise click.UsageError(f"--granularity: {error}.") from None
+
+
+def _budget(found: Recommendation, datasets: list[DatasetSpec], limit: str | None) -> Budget | None:
+    """Return what the limit pays for: that of the option, or of the first dataset of the configuration."""
+    from stream_svt.planning import purchase
+    from stream_svt.planning.advice import Budget
+    from stream_svt.privacy.loss import Kind, to_units
+
+    if limit is not None:
+        try:
+            units = to_units(Fraction(limit), Kind.PURE)
+        except (ValueError, ZeroDivisionError):
+            raise click.UsageError(f"--limit: {limit!r} is no number such as 4 or 0.5.") from None
+        mechanism = found.best.monitor.mechanism()
+        short = mechanism.shortened(units % mechanism.epsilon)
+        return Budget(runs=units // mechanism.epsilon, last_run_alerts=short.cutoff if short else 0)
+    if not datasets:
+        return None
+    bought = purchase(found.best.monitor, datasets[0])
+    return Budget(runs=bought.runs, last_run_alerts=bought.last_run_alerts)
+
+
+def _median(margins: float | NDArray[Any]) -> float:
+    return float(margins) if isinstance(margins, int | float) else float(margins[len(margins) // 2])
+
+
+def _save(found: Recommendation, path: Path) -> None:
+    """Write the picture.
+
+    Raises
+    ------
+    click.UsageError
+        The file cannot be written.
+    """
+    from stream_svt.planning.plot import draw
+
+    figure = draw(found)
+    try:
+        figure.savefig(path, dpi=150)
+    except OSError as error:
+        raise click.UsageError(f"--plot {path}: {error.strerror}.") from None
+
+
+def _report(found: Recommendation, budget: Budget | None, factor: float) -> list[str]:
+    """Return the plan as lines."""
+    from stream_svt.planning import advice
+
+    load = found.workload
+    kind = "items of a set" if load.finite else "queries"
+    return [
+        (
+            f"Plan for {load.queries:,} {kind}, {100 * load.positives:.3g} % of them positive. No data was looked "
+            "at, and nothing was spent."
+        ),
+        "",
+        *advice.table(found),
+        "",
+        f"First figure: margins as believed. In brackets: if they are up to {factor:g} times smaller or larger, or",
+        (
+            "otherwise distributed. F: alerts a run may waste if every query lay on the threshold. "
+            f"{found.tried} settings tried."
+        ),
+        "",
+        "Recommended; paste into the monitor:",
+        *(f"    {line}" for line in advice.settings(found.best)),
+        "",
+        "Expect",
+        *_bullets(advice.expectations(found, budget)),
+        "",
+        "Mind",
+        *_bullets(advice.warnings(found)),
+    ]
+
+
+def _bullets(sentences: list[str]) -> list[str]:
+    return [
+        line
+        for sentence in sentences
+        for line in click.wrap_text(
+            sentence, width=100, initial_indent="  - ", subsequent_indent="    "
+        ).splitlines()
+    ]

@@ -1,0 +1,461 @@
+"""Quantiles without bounds on the data, and sums clipped at them (Durfee 2023).
+
+For data on the integer grid, with a public base b > 1 and a public start l, the candidates t_i = l + b^i - 1, i = 0, 1,
+.. grow without end. A sparse-vector run with one top asks of each in turn whether enough of the data lie below; the
+first noisy yes, at k, tells t_k. (Algorithm 2 of the paper says b^k + l - 1; the code of its appendix C returns
+b^i - l + 1, with the sign of l - 1 turned.)
+
+Guarantee
+---------
+Level A/B in lowest terms, e1 the charge of the threshold and e2 that of the query in the paper's notation:
+
+* **Swap** neighbours (n is public): the answers are count(x < t_i) and all move the same way by at most 1, the
+  threshold is ceil(A n/B). Rates e1 and e2, charge e1 + e2; under zCDP (e1 + 2 e2)^2/8. The same charge covers a
+  record more or less, whose threshold moves by 0 or 1 for all tests alike: the answers less it still move one way
+  by at most 1. The next form is charged less for it.
+* **Add or remove** one: the answers are B count(x < t_i) - A n, the threshold is 0, the rates e1/B and e2/B. One unit
+  more changes the answers by -A until the candidates have passed it and by B - A from there on. Taking it away
+  raises them by at most A: the threshold noise moves by A and the top's by at most B. Adding it raises them by B -
+  A from some test on: if the top is among those, the threshold noise moves by B - A and the top's not at all, else
+  by 0 and A. So the charge is max((A/B) e1 + e2, (1 - A/B) e1) (Durfee's Lemma B.1), gap included, and a run
+  stopped without a top costs max(A/B, 1 - A/B) e1. The log-ratio lies between minus max((1 - A/B) e1, (A/B) e2)
+  and (A/B) e1 + e2; an eighth of the square of that width is the loss under zCDP.
+
+The alignment moves noise up only, so that every family will do. Runs for several levels, or for both ends of the
+data, are composed sequentially: their charges add up.
+
+References
+----------
+Durfee, Unbounded Differentially Private Quantile and Maximum Estimation, NeurIPS 2023: Algorithms 2 to 4, Lemma B.1.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from fractions import Fraction
+
+import numpy as np
+
+from stream_svt.errors import MisuseError, RunExhausted
+from stream_svt.mechanisms.contract import Law, Neighbours, Shifts
+from stream_svt.mechanisms.lattice import LEAST_RATE, VALUE_LIMIT
+from stream_svt.mechanisms.noise import Noise
+from stream_svt.mechanisms.run import (
+    UNITS_PER_EPSILON,
+    BranchNoise,
+    Integers,
+    Outcomes,
+    Run,
+)
+from stream_svt.mechanisms.sparse_vector import Branch, SparseVector
+
+DEFAULT_BASE = Fraction(1001, 1000)
+"""Ratio of neighbouring candidates that the paper recommends."""
+
+_FARTHEST = 2**62
+
+
+class Adjacency(StrEnum):
+    """What neighbouring data sets are."""
+
+    SWAP = "swap"
+    """One record replaced; the number of records is public."""
+
+    ADD_REMOVE = "add_remove"
+    """One record added or removed; the number of records is private."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnboundedQuantile:
+    """One quantile of data with a known least value; build it with `unbounded_quantile`.
+
+    Attributes
+    ----------
+    level
+        A/B, strictly between 0 and 1.
+    adjacency
+        The neighbours that the charge is for.
+    threshold_units, query_units
+        e1 and e2, in units of 10^-9 epsilon; what is charged is `epsilon`.
+    base, start
+        Public: candidates are start + base^i - 1, in grid steps.
+    threshold_noise, query_noise
+        Families.
+
+    Raises
+    ------
+    MisuseError
+        For a level outside (0, 1), a base of at most 1 or noise wider than the lattice.
+    """
+
+    level: Fraction
+    adjacency: Adjacency
+    threshold_units: int
+    query_units: int
+    base: Fraction = DEFAULT_BASE
+    start: int = 0
+    threshold_noise: Noise = Noise.EXPONENTIAL
+    query_noise: Noise = Noise.EXPONENTIAL
+
+    def __post_init__(self) -> None:
+        """Refuse what has no meaning."""
+        if not 0 < self.level < 1:
+            raise MisuseError("the level of a quantile lies strictly between 0 and 1")
+        if self.base <= 1:
+            raise MisuseError("the base of the candidates is greater than 1, or they would not grow")
+        if min(self.threshold_law.rate, self.branch_laws[0].rate) < LEAST_RATE:
+            raise MisuseError("noise would be wider than the lattice: raise epsilon or use a simpler level")
+
+    @property
+    def sensitivity(self) -> int:
+        """Grid steps that rates are divided by: 1 for swaps, B for add or remove."""
+        return 1 if self.adjacency is Adjacency.SWAP else self.level.denominator
+
+    @property
+    def query_sensitivity(self) -> int:
+        """U: the farthest a top's noise moves, equal to `sensitivity`."""
+        return self.sensitivity
+
+    @property
+    def monotonic(self) -> bool:
+        """Whether neighbours move all answers the same way: swaps do, adding or removing does not."""
+        return self.adjacency is Adjacency.SWAP
+
+    @property
+    def threshold_law(self) -> Law:
+        """Law of the threshold noise."""
+        return Law(self.threshold_noise, Fraction(self.threshold_units, UNITS_PER_EPSILON * self.sensitivity))
+
+    @property
+    def branch_laws(self) -> tuple[Law, ...]:
+        """Law of the query noise."""
+        return (Law(self.query_noise, Fraction(self.query_units, UNITS_PER_EPSILON * self.sensitivity)),)
+
+    @property
+    def epsilon(self) -> int:
+        """Units of a run that reports: see the module."""
+        if self.adjacency is Adjacency.SWAP:
+            return self.threshold_units + self.query_units
+        removed = self.level * self.threshold_units + self.query_units
+        return math.ceil(max(removed, (1 - self.level) * self.threshold_units))
+
+    @property
+    def threshold_charge(self) -> int:
+        """Units spent when a run opens, and all that a run without a top costs."""
+        if self.adjacency is Adjacency.SWAP:
+            return self.threshold_units
+        return math.ceil(max(self.level, 1 - self.level) * self.threshold_units)
+
+    @property
+    def rho(self) -> Fraction:
+        """Zero-concentrated loss of a run, gap included: width of the log-ratio's interval, squared, by 8."""
+        e1, e2 = (Fraction(units, UNITS_PER_EPSILON) for units in (self.threshold_units, self.query_units))
+        if self.adjacency is Adjacency.SWAP:
+            return (e1 + 2 * e2) ** 2 / 8
+        width = self.level * e1 + e2 + max((1 - self.level) * e1, self.level * e2)
+        return width**2 / 8
+
+    def candidate(self, index: int) -> Fraction:
+        """Return t_index, exactly, in grid steps: what a top at this test tells."""
+        return self.start + self.base**index - 1
+
+    def answers(self, data: Integers, first: int, tests: int) -> Integers:
+        """Answers less their threshold, for the candidates `first`, `first` + 1, ..; at least 0 is a yes.
+
+        Parameters
+        ----------
+        data
+            Grid steps, sorted, shape (n,).
+        first, tests
+            Number of the first candidate and how many.
+
+        Raises
+        ------
+        MisuseError
+            When the answers of so many records would not fit the lattice.
+        """
+        size = len(data)
+        A, B = self.level.numerator, self.level.denominator
+        if (size + 1) * B >= VALUE_LIMIT:
+            raise MisuseError("so many records at this level reach beyond the lattice: use a simpler level")
+        power, bounds = self.base**first, np.empty(tests, dtype=np.int64)
+        for i in range(tests):
+            bounds[i] = min(_FARTHEST, math.ceil(self.start + power - 1))  # x < t iff x < ceil(t), x whole
+            power *= self.base
+        below = np.searchsorted(data, bounds, side="left").astype(np.int64)
+        return below + A * size // -B if self.adjacency is Adjacency.SWAP else B * below - A * size
+
+    def open(self, threshold_noise: int, salt: tuple[int, int]) -> Run:
+        """Begin a run; the charge of its threshold is spent before the first test."""
+        opened = self._engine.open(threshold_noise, salt)
+        return replace(opened, left=self.epsilon - self.threshold_charge)
+
+    def is_over(self, run: Run) -> bool:
+        """Whether the run has reported."""
+        return run.tops > 0
+
+    def step(self, run: Run, values: Integers, noise: BranchNoise) -> tuple[Run, Outcomes]:
+        """Test the next candidates in order until one is reported.
+
+        Parameters
+        ----------
+        values
+            From `answers`, for candidates that follow those tested before.
+        noise
+            Fresh query noise of each.
+
+        Raises
+        ------
+        RunExhausted
+            When the run has reported already; nothing was drawn.
+        """
+        if self.is_over(run):
+            raise RunExhausted("this run has told its quantile; a new one pays for a new threshold")
+        part = replace(run, left=self.query_units)
+        _, outcomes = self._engine.step(part, values, 0, 0, noise)
+        tops = tuple(replace(top, charge=run.left, left=0) for top in outcomes.tops)
+        left = 0 if tops else run.left
+        return replace(run, left=left, tops=len(tops)), Outcomes(consumed=outcomes.consumed, tops=tops)
+
+    def shifts(
+        self, outcomes: Outcomes, first: Integers, second: Integers, _neighbours: Neighbours
+    ) -> Shifts:
+        """Randomness alignment, given all tests of a run.
+
+        The threshold noise moves by the most that an answer tested rises, the top's noise by as much plus what its
+        own answer falls; neither ever down.
+        """
+        tested = (second - first)[: outcomes.consumed]
+        lift = max(0, int(tested.max())) if len(tested) else 0
+        queries = np.zeros((1, len(first)), dtype=np.int64)
+        for top in outcomes.tops:
+            queries[0, top.row] = lift - int(tested[top.row])
+        return Shifts(lift, queries)
+
+    @property
+    def _engine(self) -> SparseVector:
+        """The comparisons; what they are charged is this class's own."""
+        law = self.branch_laws[0]
+        return SparseVector(
+            epsilon=self.threshold_units + self.query_units,
+            sensitivity=self.sensitivity,
+            monotonic=True,
+            threshold_noise=self.threshold_noise,
+            query_noise=self.query_noise,
+            threshold_charge=self.threshold_units,
+            threshold_rate=self.threshold_law.rate,
+            branches=(Branch(name="top", charge=self.query_units, rate=law.rate, corrections=(0,)),),
+        )
+
+
+def unbounded_quantile(
+    *,
+    epsilon: int,
+    level: Fraction,
+    adjacency: Adjacency,
+    base: Fraction = DEFAULT_BASE,
+    start: int = 0,
+    split: Fraction = Fraction(1),
+    threshold_noise: Noise = Noise.EXPONENTIAL,
+    query_noise: Noise = Noise.EXPONENTIAL,
+) -> UnboundedQuantile:
+    """Quantile of data that are at least `start` (Durfee 2023, Algorithm 2), for at most `epsilon` units.
+
+    Parameters
+    ----------
+    epsilon
+        Units of 10^-9 that a run may cost.
+    split
+        e2/e1: query over threshold.
+
+    See `UnboundedQuantile` for the others.
+
+    Raises
+    ------
+    MisuseError
+        When epsilon is too small, or a number has no meaning.
+    """
+    if split <= 0:
+        raise MisuseError("a split is epsilon of the query / epsilon of the threshold and greater than 0")
+    if not 0 < level < 1:
+        raise MisuseError("the level of a quantile lies strictly between 0 and 1")
+    a_unit = 1 + split if adjacency is Adjacency.SWAP else max(level + split, 1 - level)
+    threshold = math.floor(epsilon / a_unit)
+    query = math.floor(threshold * split)
+    if min(threshold, query) < 1:
+        raise MisuseError("epsilon is too small to be divided among the threshold and the query")
+    return UnboundedQuantile(
+        level=level,
+        adjacency=adjacency,
+        threshold_units=threshold,
+        query_units=query,
+        base=base,
+        start=start,
+        threshold_noise=threshold_noise,
+        query_noise=query_noise,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FullyUnboundedQuantile:
+    """Quantile of data with no known least value: a run on the data and one on their negatives (Algorithm 4).
+
+    Charge: the sum of both; the second need not be opened when the first has told a candidate above 0.
+
+    Attributes
+    ----------
+    upper
+        Quantile of x from 0 on.
+    lower
+        Quantile of -x from 0 on, at the complementary level.
+    """
+
+    upper: UnboundedQuantile
+    lower: UnboundedQuantile
+
+    def __post_init__(self) -> None:
+        """Refuse two runs that do not belong together."""
+        if self.upper.level + self.lower.level != 1 or self.upper.start or self.lower.start:
+            raise MisuseError("the two runs start at 0 and their levels add up to 1")
+
+    @property
+    def epsilon(self) -> int:
+        """Units of both runs."""
+        return self.upper.epsilon + self.lower.epsilon
+
+    def quantile(self, upper: int, lower: int) -> Fraction:
+        """Grid steps told by the numbers of the tests that were reported: of the first run, and of the second.
+
+        The first run's candidate where it is above 0, else the negative of the second's.
+        """
+        return self.upper.candidate(upper) if upper > 0 else -self.lower.candidate(lower)
+
+
+def fully_unbounded_quantile(
+    *,
+    epsilon: int,
+    level: Fraction,
+    adjacency: Adjacency,
+    base: Fraction = DEFAULT_BASE,
+    noise: Noise = Noise.EXPONENTIAL,
+) -> FullyUnboundedQuantile:
+    """Quantile of any integers, each of the two runs with half of `epsilon` units; see `unbounded_quantile`."""
+    upper, lower = (
+        unbounded_quantile(
+            epsilon=epsilon // 2,
+            level=share,
+            adjacency=adjacency,
+            base=base,
+            threshold_noise=noise,
+            query_noise=noise,
+        )
+        for share in (level, 1 - level)
+    )
+    return FullyUnboundedQuantile(upper=upper, lower=lower)
+
+
+def multiple_quantiles(
+    *,
+    epsilon: int,
+    levels: tuple[Fraction, ...],
+    adjacency: Adjacency,
+    base: Fraction = DEFAULT_BASE,
+    start: int = 0,
+    noise: Noise = Noise.EXPONENTIAL,
+) -> tuple[UnboundedQuantile, ...]:
+    """Quantiles of several levels, an equal share of `epsilon` units each.
+
+    Composed sequentially: the charges of the runs add up to at most epsilon, their rho under zCDP too. Levels rise;
+    noise may still turn two results around, and sorting them is free.
+
+    Raises
+    ------
+    MisuseError
+        When the levels do not rise strictly.
+    """
+    if not levels or list(levels) != sorted(set(levels)):
+        raise MisuseError("levels of quantiles are one or more and rise strictly")
+    return tuple(
+        unbounded_quantile(
+            epsilon=epsilon // len(levels),
+            level=level,
+            adjacency=adjacency,
+            base=base,
+            start=start,
+            threshold_noise=noise,
+            query_noise=noise,
+        )
+        for level in levels
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClippedSum:
+    """Sum of records that are at least 0, each clipped at a quantile of them, with discrete Laplace noise.
+
+    Charge: that of the quantile, and `charge` for the sum. Clipped records lie in [0, bound], so that adding,
+    removing or replacing one changes the sum by at most the bound, which is public once the quantile is told. The
+    alignment moves the sum's noise by the change, up or down: Laplace only.
+
+    Attributes
+    ----------
+    quantile
+        How the bound is found; its start is 0.
+    charge
+        Units of 10^-9 for the sum.
+    """
+
+    quantile: UnboundedQuantile
+    charge: int
+
+    def __post_init__(self) -> None:
+        """Refuse a quantile of data that may be negative and a sum that costs nothing."""
+        if self.quantile.start != 0:
+            raise MisuseError("a clipped sum is of records that are at least 0: the quantile starts at 0")
+        if self.charge < 1:
+            raise MisuseError("the charge of the sum is at least one unit")
+
+    @property
+    def epsilon(self) -> int:
+        """Units of the quantile and the sum."""
+        return self.quantile.epsilon + self.charge
+
+    def bound(self, index: int) -> int:
+        """Grid steps at which records are clipped when the quantile reports this test; at least 1."""
+        return max(1, math.floor(self.quantile.candidate(index)))
+
+    def law(self, bound: int) -> Law:
+        """Law of the sum's noise: discrete Laplace at charge / bound.
+
+        Raises
+        ------
+        MisuseError
+            When the noise would be wider than the lattice.
+        """
+        rate = Fraction(self.charge, UNITS_PER_EPSILON * bound)
+        if rate < LEAST_RATE:
+            raise MisuseError(
+                "noise of the sum would be wider than the lattice: raise its charge or the granularity"
+            )
+        return Law(Noise.LAPLACE, rate)
+
+    def release(self, data: Integers, bound: int, noise: int) -> int:
+        """Clipped sum plus a draw of `law(bound)`, in grid steps; exact, whatever its size.
+
+        Parameters
+        ----------
+        data
+            Grid steps, shape (n,).
+        """
+        return self.clipped(data, bound) + noise
+
+    def shift(self, first: Integers, second: Integers, bound: int) -> int:
+        """Randomness alignment of the sum: how far its noise moves so that `second` gives the same."""
+        return self.clipped(first, bound) - self.clipped(second, bound)
+
+    @staticmethod
+    def clipped(data: Integers, bound: int) -> int:
+        """Sum of the records clipped to [0, bound], secret."""
+        return sum(np.clip(data, 0, bound).tolist())

@@ -1,0 +1,365 @@
+"""A recommendation in plain words: a table, the lines to paste, what to expect, and what to look out for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from stream_svt.mechanisms.noise import Noise
+from stream_svt.monitor.options import Annealed, Sweep
+from stream_svt.planning.budget import SURE, reported_margin
+from stream_svt.planning.model import Forecast, Span
+from stream_svt.planning.recommending import Candidate, Recommendation
+from stream_svt.planning.workload import Workload
+
+_DAY = 86_400
+_FOR_EVER = 1e4
+"""A run that lasts so many times the workload ends for other reasons."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """Runs that a dataset's limit pays for, and alerts of the shorter one that is left."""
+
+    runs: int
+    last_run_alerts: int
+
+
+def table(recommendation: Recommendation) -> list[str]:
+    """Return the candidates as lines of a table, the recommended one first and the present one last."""
+    head = ["", "split", "correction", "tests", "waits", "precision", "recall", "false alerts", "delay"]
+    if recommendation.workload.finite:
+        head[-1] = "sets a run"
+    else:
+        head.append("run lasts (queries)")
+    rows = [head]
+    for candidate in recommendation.candidates:
+        mark = ">" if candidate is recommendation.best else ""
+        rows.append([mark, *_row(candidate, recommendation.workload)])
+    if recommendation.present is not None:
+        rows.append(["now", *_row(recommendation.present, recommendation.workload)])
+    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
+
+
+def settings(candidate: Candidate) -> list[str]:
+    """Return the settings as lines of the configuration file, to stand in the monitor."""
+    return [f"{name}: {_yaml(value)}" for name, value in candidate.settings.items()]
+
+
+def expectations(recommendation: Recommendation, budget: Budget | None) -> list[str]:
+    """Return what the recommended settings would do, as sentences."""
+    best, workload = recommendation.best, recommendation.workload
+    plan = best.forecast
+    positives = workload.queries * workload.positives
+    recall, precision = best.range(recall_of), best.range(precision_of)
+    sentences = [
+        (
+            f"Of {_number(positives)} positives a run reports {_number(plan.true_alerts)} "
+            f"({_number(recall.low * positives)} to {_number(recall.high * positives)}, if margins are otherwise than "
+            f"believed); of its {_number(plan.alerts)} alerts {_number(plan.false_alerts)} are false (precision "
+            f"{precision.low:.2f} to {precision.high:.2f})."
+        ),
+    ]
+    if plan.recall_span.high - plan.recall_span.low > 0.02:
+        sentences.append(
+            f"Chance alone, through the threshold noise: one run in ten finds fewer than "
+            f"{plan.recall_span.low:.0%} of the positives, one in ten more than {plan.recall_span.high:.0%}."
+        )
+    sentences.append(_detectable(best))
+    sentences.append(_lasts(recommendation, budget))
+    return sentences
+
+
+def warnings(recommendation: Recommendation) -> list[str]:
+    """Return what an operator has to know before the settings are used, as sentences."""
+    best, workload = recommendation.best, recommendation.workload
+    sentences = [
+        (
+            "Margins must be prior knowledge, or bought with budget: planned on the monitored data themselves, these "
+            "settings would tell about them, and nothing here would have charged for it."
+        ),
+        (
+            "Look at the ranges: the model is exact about the noise, what is not known is how many values lie near "
+            "the threshold."
+        ),
+        "Sensitivity"
+        + (" and monotonicity" if best.monitor.monotonic else "")
+        + f" must hold for everything one privacy unit changes in a whole run{_of_series(workload)}.",
+    ]
+    if workload.finite:
+        sentences += _about_sets(recommendation)
+    else:
+        sentences += _about_streams(recommendation)
+    if best.monitor.threshold_noise is Noise.LAPLACE:
+        sentences.append("With laplace threshold noise no bound is certified for reported alerts.")
+    return sentences
+
+
+def as_json(recommendation: Recommendation, budget: Budget | None) -> dict[str, Any]:
+    """Return the same as data; what has no end is null."""
+    workload = recommendation.workload
+    return {
+        "workload": {
+            "queries": workload.queries,
+            "positives": workload.positives,
+            "median_above": float(workload.above[len(workload.above) // 2]),
+            "median_below": float(workload.below[len(workload.below) // 2]),
+            "finite": workload.finite,
+            "drift_queries": workload.drift.queries if workload.drift else None,
+            "drift_start": workload.drift.start if workload.drift else None,
+            "queries_per_second": workload.rate,
+        },
+        "tried": recommendation.tried,
+        "recommended": recommendation.best.settings,
+        "candidates": [_candidate_json(candidate) for candidate in recommendation.candidates],
+        "present": None if recommendation.present is None else _candidate_json(recommendation.present),
+        "budget": None
+        if budget is None
+        else {"runs": budget.runs, "last_run_alerts": budget.last_run_alerts},
+        "expectations": expectations(recommendation, budget),
+        "warnings": warnings(recommendation),
+    }
+
+
+def correction_in_words(candidate: Candidate) -> str:
+    """Return the correction with the number that matters."""
+    rule = candidate.monitor.correction
+    if isinstance(rule, Annealed):
+        return f"annealed {float(rule.start):g} to {float(rule.end):g}"
+    if candidate.tolerated is not None:
+        return f"exposure, F = {float(candidate.tolerated):.4g}"
+    return rule.kind
+
+
+def precision_of(plan: Forecast) -> float:
+    """Precision of a forecast, for `Candidate.range`."""
+    return plan.precision
+
+
+def recall_of(plan: Forecast) -> float:
+    """Recall of a forecast, for `Candidate.range`."""
+    return plan.recall
+
+
+# --- parts
+
+
+def _row(candidate: Candidate, workload: Workload) -> list[str]:
+    plan = candidate.forecast
+    split = candidate.monitor.split
+    row = [
+        "own" if split is None else f"{float(split):g}",
+        correction_in_words(candidate),
+        str(candidate.attempts),
+        "-" if candidate.lifetime is None else _short(candidate.lifetime),
+        _in_range(candidate.range(precision_of), lambda value: f"{value:.2f}"),
+        _in_range(candidate.range(recall_of), lambda value: f"{value:.2f}"),
+        _in_range(candidate.range(lambda plan: plan.false_alerts), _short),
+    ]
+    if workload.finite:
+        return [*row, _short(plan.life.middle)]
+    lives = candidate.range(lambda plan: plan.life.middle)
+    return [
+        *row,
+        _short(plan.delay),
+        _in_range(lives, lambda value: "no end" if _endless(value, workload) else _short(value)),
+    ]
+
+
+def _in_range(span: Span, shown: Callable[[float], str]) -> str:
+    middle, low, high = shown(span.middle), shown(span.low), shown(span.high)
+    return middle if low == high else f"{middle} ({low}-{high})"
+
+
+def _detectable(best: Candidate) -> str:
+    monitor = best.monitor
+    sure, even = reported_margin(monitor, SURE), reported_margin(monitor, 0.5)
+    when = "by the last pass alone" if isinstance(monitor.append, Sweep) else "at once, by its first test"
+    return (
+        f"A value {_number(float(sure))} above the threshold is reported {when} 19 times in 20, one "
+        f"{_number(float(even))} above it every other time."
+    )
+
+
+def _lasts(recommendation: Recommendation, budget: Budget | None) -> str:
+    best, workload = recommendation.best, recommendation.workload
+    plan = best.forecast
+    if workload.finite:
+        life = f"A run of {best.monitor.cutoff} alerts lasts for about {_number(plan.life.middle)} such sets"
+        total = "" if budget is None else f"; the limit pays for {_runs(budget)}"
+        return f"{life}{total}."
+    lives = best.range(lambda plan: plan.life.middle)
+    if _endless(plan.life.middle, workload):
+        text = "A run hardly ever uses its alerts on such a stream"
+    else:
+        text = (
+            f"A run uses its {best.monitor.cutoff} alerts within about {_life(plan.life.middle, workload)} queries"
+            f"{_time(plan.life.middle, workload)}; between {_life(lives.low, workload)} and "
+            f"{_life(lives.high, workload)}, if margins are otherwise"
+        )
+    text += f". Within {workload.queries:,} queries it ends with probability {plan.ends:.2f}"
+    if budget is None:
+        return text + "."
+    whole = budget.runs * plan.life.middle
+    text += f". The limit pays for {_runs(budget)}"
+    if budget.runs and not _endless(plan.life.middle, workload):
+        text += f", about {_life(whole, workload)} queries{_time(whole, workload)}"
+    return text + "."
+
+
+def _runs(budget: Budget) -> str:
+    runs = f"{budget.runs} such run{'s' if budget.runs != 1 else ''}"
+    return f"{runs} and {budget.last_run_alerts} alerts more" if budget.last_run_alerts else runs
+
+
+def _of_series(workload: Workload) -> str:
+    return ", in all tests of a drifting series together" if workload.drift is not None else ""
+
+
+def _about_sets(recommendation: Recommendation) -> list[str]:
+    best, workload = recommendation.best, recommendation.workload
+    positives = workload.queries * workload.positives
+    rule = best.monitor.correction
+    sentences = [
+        (
+            "If all items of a set are known at one time and one answer is all you need, a noisy top-k is more "
+            "accurate still: it needs no threshold."
+        )
+    ]
+    if isinstance(rule, Annealed) and positives < best.monitor.cutoff and rule.end < 3:
+        sentences.append(
+            f"A falling bar fills the cutoff: with {_number(positives)} positives expected and a cutoff of "
+            f"{best.monitor.cutoff}, the rest is filled with the best negatives. Lower the cutoff, or end the fall at "
+            "3 to 6."
+        )
+    return sentences
+
+
+def _about_streams(recommendation: Recommendation) -> list[str]:
+    best, workload = recommendation.best, recommendation.workload
+    sentences = []
+    if best.tolerated is not None:
+        tolerated = float(best.tolerated)
+        sentences.append(
+            f"At most {_number(tolerated)} of a run's alerts go to waste on values at or below the threshold, on "
+            "average and even if every query lay on it, provided a run meets no more than "
+            f"{workload.queries:,} queries."
+        )
+        if tolerated > best.monitor.cutoff / 10:
+            sentences.append(
+                "That pays only if few negatives come near the threshold, as you expect; with less evidence set "
+                f"false_alerts to {_number(best.monitor.cutoff / 10)}, a tenth of the cutoff."
+            )
+    if best.forecast.ends > 0.5:
+        sentences.append(
+            f"The run is likely to end within its {workload.queries:,} queries; what comes later is missed until a new "
+            "run begins, which costs its epsilon again."
+        )
+    if workload.drift is not None:
+        sentences.append(
+            "Counted are the first query of each series and its retries. Without a queue, every further query of a "
+            "series is a test of its own: plan that with all of them in --queries and without --drift."
+        )
+    if best.lifetime is None:
+        if workload.drift is None:
+            sentences.append(
+                "Without drift, retries never help at the same number of false alerts: every one is paid for with "
+                "a higher bar."
+            )
+        return sentences
+    scale = float(best.monitor.granularity / best.monitor.mechanism().branches[-1].rate)
+    raised = scale * math.log(best.attempts)
+    sentences.append(
+        f"Every retry is paid for in the bar: {best.attempts} tests raise it by {_number(raised)}."
+    )
+    sentences.append(
+        "What waits is chosen by arrival alone: bottoms tell nothing, so the queue cannot favour near misses, and a "
+        "full one gives up its oldest series."
+    )
+    if workload.drift is not None and best.lifetime < workload.drift.queries:
+        sentences.append(
+            f"A series waits {best.lifetime:,} queries and rises over {_number(workload.drift.queries)}: later "
+            "rises are missed."
+        )
+    sentences.append(
+        "The lifetime counts records of the topic's partition: multiply it where other datasets share the partition."
+    )
+    return sentences
+
+
+def _candidate_json(candidate: Candidate) -> dict[str, Any]:
+    plan = candidate.forecast
+    figures: dict[str, Callable[[Forecast], float]] = {
+        "precision": precision_of,
+        "recall": recall_of,
+        "alerts": lambda plan: plan.alerts,
+        "false_alerts": lambda plan: plan.false_alerts,
+        "delay": lambda plan: plan.delay,
+        "life": lambda plan: plan.life.middle,
+        "ends": lambda plan: plan.ends,
+    }
+    return {
+        "settings": candidate.settings,
+        "score": candidate.score,
+        **{name: _span_json(candidate.range(figure)) for name, figure in figures.items()},
+        "recall_by_chance": _span_json(plan.recall_span),
+        "life_by_chance": _span_json(plan.life),
+    }
+
+
+def _span_json(span: Span) -> dict[str, float | None]:
+    return {
+        name: value if math.isfinite(value) else None
+        for name, value in (("low", span.low), ("middle", span.middle), ("high", span.high))
+    }
+
+
+def _yaml(value: object) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name}: {_yaml(part)}" for name, part in value.items()) + "}"
+    return str(value)
+
+
+def _endless(queries: float, workload: Workload) -> bool:
+    return not queries < _FOR_EVER * workload.queries
+
+
+def _life(queries: float, workload: Workload) -> str:
+    return "no end" if _endless(queries, workload) else _number(queries)
+
+
+def _time(queries: float, workload: Workload) -> str:
+    if workload.rate is None or _endless(queries, workload):
+        return ""
+    seconds = queries / workload.rate
+    for size, unit in ((365 * _DAY, "years"), (_DAY, "days"), (3600, "hours"), (60, "minutes")):
+        if seconds >= 2 * size:
+            return f" ({_number(seconds / size)} {unit})"
+    return f" ({_number(seconds)} seconds)"
+
+
+def _short(value: float) -> str:
+    """Return a number with about three digits for a table: 1,230,000 is 1.23M."""
+    if value < 0.1:
+        return "0" if value < 0.005 else f"{value:.2f}"
+    for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= 0.9995 * size:
+            return f"{value / size:.3g}{unit}" if math.isfinite(value) else "no end"
+    return f"{value:.2g}" if value < 10 else f"{value:.0f}"
+
+
+def _number(value: float) -> str:
+    """Return a number with about three digits."""
+    if not math.isfinite(value):
+        return "no end"
+    if value >= 100:
+        rounded = round(value, 2 - math.floor(math.log10(value)))
+        return f"{rounded:,.0f}"
+    if value < 0.1:
+        return "0" if value < 0.005 else f"{value:.2f}"
+    return f"{value:.2g}" if value < 10 else f"{value:.0f}"

@@ -1,0 +1,463 @@
+"""What a mechanism would do on a workload: precision, recall, delay, and how long its budget lasts.
+
+Nothing is simulated and no data is looked at. The model conditions on the threshold noise (at quantiles of its
+law), takes the exact probability that a value of each margin is reported at each attempt (the tails of the lattice
+noise, the mechanism's own rates and corrections in grid steps), and adds up. A run ends when its units are used: at
+each point of time the units asked for are taken as normally distributed, and what exceeds the budget is cut off.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_svt.errors import MisuseError
+from stream_svt.mechanisms import noise
+from stream_svt.mechanisms.contract import Law
+from stream_svt.mechanisms.noise import Noise
+from stream_svt.mechanisms.sparse_vector import SparseVector
+from stream_svt.monitor.monitor_spec import MonitorSpec
+from stream_svt.monitor.options import Retry, Sweep
+from stream_svt.planning.workload import Drift, Floats, Workload, thinned
+
+THRESHOLDS = 41
+"""Quantiles that stand for the threshold noise."""
+
+_PHASES = 8
+_SLICES = 40
+_FAR = 2**62
+_LARGEST_EXPONENT = 700.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retries:
+    """The retry queue of a stream; see `stream_svt.monitor.retry`.
+
+    Attributes
+    ----------
+    attempts
+        Tests of a series in all.
+    every
+        Queries between two rounds of retries.
+    lifetime
+        Queries a series waits at most: the lesser of the queue's lifetime and its capacity, since nearly every
+        query of a stream is a bottom that takes a place.
+    """
+
+    attempts: int
+    every: int
+    lifetime: int
+
+    def __post_init__(self) -> None:
+        """Refuse settings without a meaning."""
+        if min(self.attempts, self.every, self.lifetime) < 1:
+            raise MisuseError("retries need attempts, every and lifetime of at least 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """A quantity that depends on the run's threshold noise: what one run in ten stays below, half, and nine in ten."""
+
+    low: float
+    middle: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """What one run is expected to do on its workload.
+
+    Attributes
+    ----------
+    precision
+        Expected true alerts / expected alerts; 1 where no alert is expected.
+    recall
+        Expected true alerts / expected positives.
+    recall_span
+        Recall over the threshold noise.
+    alerts, true_alerts, false_alerts
+        Expected numbers.
+    delay
+        Queries from the first query of a series to its true alert, on average; 0 for finite sets, whose alerts all
+        come when the set closes.
+    ends
+        Probability that the run has used its budget before the workload ends.
+    life
+        Of a stream: queries after which the run has used its budget, beyond the workload at the pace of its end;
+        infinite where alerts stop coming. Of sets: number of such sets.
+    rate
+        Queries a second, from the workload.
+    """
+
+    precision: float
+    recall: float
+    recall_span: Span
+    alerts: float
+    true_alerts: float
+    false_alerts: float
+    delay: float
+    ends: float
+    life: Span
+    rate: float | None = None
+
+    @property
+    def f1(self) -> float:
+        """Harmonic mean of precision and recall."""
+        both = self.precision + self.recall
+        return 2 * self.precision * self.recall / both if both else 0.0
+
+    def seconds(self, queries: float) -> float | None:
+        """Return how long so many queries take; None where the rate is not known."""
+        return None if self.rate is None else queries / self.rate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """What is expected up to each point of time, by threshold noise; the material of a forecast and of its plot.
+
+    Attributes
+    ----------
+    time
+        Queries of a stream, or passes over a set, shape (times,); starts at 0.
+    true_alerts, false_alerts
+        Up to then, shape (thresholds, times).
+    asked
+        Units that alerts would have cost by then if the budget had no end, shape (thresholds, times).
+    over
+        Probability that the run has ended by then, shape (thresholds, times).
+    waited
+        Sum of the delays of the true alerts, shape (thresholds,).
+    """
+
+    time: Floats
+    true_alerts: Floats
+    false_alerts: Floats
+    asked: Floats
+    over: Floats
+    waited: Floats
+
+
+def forecast(
+    plan: SparseVector | MonitorSpec, workload: Workload, retries: Retries | None = None
+) -> Forecast:
+    """Return what one run is expected to do.
+
+    Parameters
+    ----------
+    plan
+        The mechanism that would run, from its constructor; or a monitor's specification, whose mechanism, grid,
+        retry queue and sweep are then used.
+    workload
+        What is believed about the queries. For a mechanism, margins count grid steps.
+    retries
+        The retry queue of a mechanism on a stream; None for none, or for a specification, which says it.
+
+    Raises
+    ------
+    MisuseError
+        A finite set has a retry queue or a stream is swept; a specification comes with retries of its own; a
+        lifetime is a duration and the workload has no rate.
+
+    Examples
+    --------
+    >>> from fractions import Fraction
+    >>> from stream_svt.mechanisms import Exposure, sparse_vector
+    >>> mechanism = sparse_vector(
+    ...     epsilon=1_000_000_000, cutoff=10, monotonic=True,
+    ...     correction=Exposure(expected_queries=10_000, false_alerts=Fraction(1)),
+    ... )
+    >>> workload = Workload(queries=10_000, positives=0.001, above=np.array([200.0]), below=np.array([300.0]))
+    >>> plan = forecast(mechanism, workload)
+    >>> round(plan.precision, 2), round(plan.recall, 2), round(plan.alerts, 1)
+    (1.0, 0.87, 8.7)
+    """
+    setting = _Setting.of(plan, workload, retries)
+    run = _course(setting)
+    true_alerts, false_alerts = run.true_alerts[:, -1], run.false_alerts[:, -1]
+    found, wasted = float(true_alerts.mean()), float(false_alerts.mean())
+    positives = workload.queries * workload.positives
+    return Forecast(
+        precision=found / (found + wasted) if found + wasted > 0 else 1.0,
+        recall=min(1.0, found / positives),
+        recall_span=_span(np.minimum(1.0, true_alerts / positives)),
+        alerts=found + wasted,
+        true_alerts=found,
+        false_alerts=wasted,
+        delay=0.0 if workload.finite or not found else float(run.waited.mean()) / found,
+        ends=float(run.over[:, -1].mean()),
+        life=_span(_lives(setting, run)),
+        rate=workload.rate,
+    )
+
+
+def course(plan: SparseVector | MonitorSpec, workload: Workload, retries: Retries | None = None) -> Course:
+    """Return what one run is expected to have done by each point of time; arguments are those of `forecast`."""
+    return _course(_Setting.of(plan, workload, retries))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Setting:
+    """A mechanism on a workload whose margins count its grid steps."""
+
+    mechanism: SparseVector
+    workload: Workload
+    retries: Retries | None
+    most_alerts: int | None
+
+    @classmethod
+    def of(cls, plan: SparseVector | MonitorSpec, workload: Workload, retries: Retries | None) -> _Setting:
+        most_alerts = None
+        if isinstance(plan, MonitorSpec):
+            if retries is not None:
+                raise MisuseError("a monitor's specification says how it retries: leave the retries out")
+            if workload.finite != isinstance(plan.append, Sweep):
+                raise MisuseError(
+                    "a finite set is planned for a monitor with append: sweep, a stream for one without"
+                )
+            if isinstance(plan.append, Sweep):
+                most_alerts = plan.append.tops_per_set
+            retries = _retries(plan, workload)
+            mechanism, workload = plan.mechanism(), _on_grid(workload, plan)
+        else:
+            mechanism = plan
+        if workload.finite and retries is not None:
+            raise MisuseError("a finite set is swept when it closes; a retry queue belongs to a stream")
+        return cls(mechanism=mechanism, workload=workload, retries=retries, most_alerts=most_alerts)
+
+
+def _retries(monitor: MonitorSpec, workload: Workload) -> Retries | None:
+    """Return the retry queue of a monitor; a lifetime in time becomes one in queries."""
+    rules = monitor.append
+    if not isinstance(rules, Retry):
+        return None
+    lifetime = rules.lifetime.offsets
+    if rules.lifetime.ms is not None:
+        if workload.rate is None:
+            raise MisuseError(
+                f"monitor {monitor.name!r} keeps a series for a time: planning it needs the rate of its queries"
+            )
+        lifetime = max(1, round(workload.rate * rules.lifetime.ms / 1000))
+    return Retries(attempts=rules.attempts, every=rules.every, lifetime=min(lifetime or 1, rules.capacity))
+
+
+def _on_grid(workload: Workload, monitor: MonitorSpec) -> Workload:
+    """Return the workload with distances in grid steps."""
+    steps = float(1 / monitor.granularity)
+    drift = workload.drift
+    if drift is not None:
+        drift = replace(drift, start=drift.start * steps)
+    return replace(workload, above=workload.above * steps, below=workload.below * steps, drift=drift)
+
+
+def _course(setting: _Setting) -> Course:
+    mechanism, workload, retries = setting.mechanism, setting.workload, setting.retries
+    rho = threshold_quantiles(mechanism.threshold_law)
+    ages, due = _attempts(mechanism, workload, retries)
+    above, below = np.floor(thinned(workload.above)), np.floor(-thinned(workload.below))
+    true_hits = _hits(mechanism, rho, _drifting(above, workload.drift, ages), due)
+    false_hits = _hits(mechanism, rho, np.broadcast_to(below, (*ages.shape, len(below))), due)
+    if workload.finite:
+        time = np.arange(ages.shape[1] + 1, dtype=np.float64)
+        reach = np.where(ages[None] < time[:, None, None], float(workload.queries), 0.0)
+    else:
+        time = np.linspace(0, workload.queries, _SLICES + 1)
+        reach = _reach(time, ages, retries)
+    # (branches, thresholds, times): reports so far if the budget had no end
+    true_asked = workload.positives * np.einsum("brqa,kqa->brk", true_hits, reach)
+    false_asked = (1 - workload.positives) * np.einsum("brqa,kqa->brk", false_hits, reach)
+    charges = np.array([branch.charge for branch in mechanism.branches], dtype=np.float64)[:, None, None]
+
+    def kept(prices: Floats, limit: float) -> tuple[Floats, Floats, Floats]:
+        """Price of the reports, share of each slice's that the limit admits, and whether it is reached."""
+        asked = (prices * (true_asked + false_asked)).sum(axis=0)
+        if workload.finite:  # a set has just so many of either kind
+            spread = _variance(prices, true_asked, workload.queries * workload.positives)
+            spread = spread + _variance(prices, false_asked, workload.queries * (1 - workload.positives))
+        else:
+            spread = _variance(prices, true_asked + false_asked, np.maximum(time, 1.0))
+        paid, over = _cut(asked, spread, limit)
+        return asked, _admitted(asked, paid), over
+
+    asked, share, over = kept(charges, mechanism.epsilon - mechanism.threshold_charge)
+    if setting.most_alerts is not None:
+        share = np.minimum(share, kept(np.ones_like(charges), setting.most_alerts)[1])
+    steps = np.einsum("brqa,kqa,qa->rk", true_hits, np.diff(reach, axis=0), ages)
+    return Course(
+        time=time,
+        true_alerts=_accumulated(true_asked.sum(axis=0), share),
+        false_alerts=_accumulated(false_asked.sum(axis=0), share),
+        asked=asked,
+        over=over,
+        waited=workload.positives * (steps * share).sum(axis=1),
+    )
+
+
+def report_chances(monitor: MonitorSpec, distances: Floats) -> Floats:
+    """Return how likely a value at each distance from the threshold is ever reported while units last.
+
+    By all its tests, its value staying as it is; shape (thresholds, distances), distances in real units.
+    """
+    mechanism = monitor.mechanism()
+    rho = threshold_quantiles(mechanism.threshold_law)[:, None]
+    margins = np.floor(distances * float(1 / monitor.granularity))
+    missed = np.ones((len(rho), len(distances)))
+    for attempt in range(monitor.attempts):
+        for branch in mechanism.branches:
+            bar = rho + branch.correction(attempt) - margins
+            missed *= 1 - tails(mechanism.query_noise, float(branch.rate), bar)
+    return 1 - missed
+
+
+def threshold_quantiles(law: Law) -> Floats:
+    """Return the threshold noise at the middles of `THRESHOLDS` equal shares of its law, in grid steps."""
+    levels = (np.arange(THRESHOLDS) + 0.5) / THRESHOLDS
+    return np.array([_quantile(law, float(level)) for level in levels], dtype=np.float64)
+
+
+def tails(family: Noise, rate: float, k: Floats) -> Floats:
+    """Return P(noise >= k) as `noise.tail` does, for arrays of whole numbers."""
+    if family is Noise.LAPLACE:
+        both = 1 + math.exp(-rate)
+        near = np.exp(-rate * np.where(k >= 0, k, 1 - k)) / both
+        return np.where(k >= 0, near, 1 - near)
+    if family is Noise.GUMBEL:
+        return np.asarray(-np.expm1(-np.exp(np.minimum(-rate * k, _LARGEST_EXPONENT))))
+    return np.asarray(np.exp(-rate * np.maximum(k, 0)))
+
+
+def _quantile(law: Law, level: float) -> int:
+    """Return the least k with P(noise <= k) >= level."""
+
+    def reached(k: int) -> bool:
+        return noise.tail(law.noise, law.rate, k + 1) <= 1 - level
+
+    low, high = -1, 0
+    while reached(low) and low > -_FAR:
+        low, high = 2 * low, low
+    while not reached(high) and high < _FAR:
+        low, high = high, max(1, 2 * high)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if reached(middle) else (middle, high)
+    return high
+
+
+def _attempts(
+    mechanism: SparseVector, workload: Workload, retries: Retries | None
+) -> tuple[Floats, NDArray[np.bool_]]:
+    """Return the age of a query at each attempt and whether the attempt is made, shape (phases, attempts).
+
+    An age counts queries since the first one of the series, or passes. Retries come in rounds, so the age depends
+    on how far off the next round was at the first query: the phase.
+    """
+    if workload.finite:
+        passes = max(len(branch.corrections) for branch in mechanism.branches)
+        ages = np.arange(passes, dtype=np.float64)[None]
+        return ages, np.ones(ages.shape, dtype=np.bool_)
+    if retries is None or retries.attempts == 1:
+        return np.zeros((1, 1)), np.ones((1, 1), dtype=np.bool_)
+    phase = (np.arange(_PHASES) + 0.5) / _PHASES
+    rounds = np.arange(retries.attempts - 1) + phase[:, None]
+    ages = np.concatenate([np.zeros((_PHASES, 1)), retries.every * rounds], axis=1)
+    return ages, ages <= retries.lifetime
+
+
+def _reach(time: Floats, ages: Floats, retries: Retries | None) -> Floats:
+    """Return how many queries have had each attempt by each time, shape (times, phases, attempts).
+
+    The first comes with the query; the others in rounds, of which a run has had a whole number.
+    """
+    reach = np.repeat(time[:, None], ages.shape[1], axis=1)
+    if retries is not None:
+        rounds = np.floor(time / retries.every)[:, None] - np.arange(ages.shape[1] - 1)
+        reach[:, 1:] = retries.every * np.maximum(0.0, rounds)
+    return np.repeat(reach[:, None], len(ages), axis=1) / len(ages)
+
+
+def _drifting(margins: Floats, drift: Drift | None, ages: Floats) -> Floats:
+    """Return margins at each attempt, shape (phases, attempts, margins)."""
+    if drift is None:
+        return np.broadcast_to(margins, (*ages.shape, len(margins)))
+    risen = np.minimum(1.0, ages / drift.queries)[:, :, None]
+    return np.asarray(np.floor(-drift.start + (margins + drift.start) * risen))
+
+
+def _hits(mechanism: SparseVector, rho: Floats, margins: Floats, due: NDArray[np.bool_]) -> Floats:
+    """Return the probability of a report by each branch, (branches, thresholds, phases, attempts).
+
+    Averaged over the margins, shape (phases, attempts, margins); a report ends the series.
+    """
+    phases, attempts, count = margins.shape
+    result = np.zeros((len(mechanism.branches), len(rho), phases, attempts))
+    waiting = np.ones((len(rho), phases, count))
+    for attempt in range(attempts):
+        made = due[None, :, attempt, None]
+        bar = rho[:, None, None] - margins[None, :, attempt]
+        for number, branch in enumerate(mechanism.branches):
+            chance = tails(mechanism.query_noise, float(branch.rate), bar + branch.correction(attempt)) * made
+            reported = waiting * chance
+            result[number, :, :, attempt] = reported.mean(axis=2)
+            waiting -= reported
+    return result
+
+
+def _variance(charges: Floats, hits: Floats, population: Floats | float) -> Floats:
+    """Variance of the units asked for where each of a population is reported independently, shape (.., times)."""
+    mean = (charges * hits).sum(axis=0)
+    return np.asarray((charges**2 * hits).sum(axis=0) - mean**2 / population)
+
+
+def _cut(asked: Floats, variance: Floats, budget: float) -> tuple[Floats, Floats]:
+    """Expected units paid, E min(asked, budget), and the probability that the budget is used."""
+    deviation = np.sqrt(np.maximum(variance, 1e-12 * np.maximum(asked, 1.0) ** 2))
+    z = (budget - asked) / deviation
+    below = _normal(z)
+    excess = (asked - budget) * (1 - below) + deviation * np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
+    paid = asked - np.maximum(excess, 0.0)
+    return np.maximum.accumulate(np.clip(paid, 0.0, budget), axis=1), 1 - below
+
+
+def _admitted(asked: Floats, paid: Floats) -> Floats:
+    """Share of the reports of each slice of time that the budget still pays for, shape (thresholds, slices)."""
+    more = np.diff(asked, axis=1)
+    share = np.divide(np.diff(paid, axis=1), more, out=np.ones_like(more), where=more > 0)
+    return np.clip(share, 0.0, 1.0)
+
+
+def _accumulated(hits: Floats, kept: Floats) -> Floats:
+    """Return reports that are paid for up to each time."""
+    result = np.zeros_like(hits)
+    np.cumsum(np.diff(hits, axis=1) * kept, axis=1, out=result[:, 1:])
+    return result
+
+
+def _lives(setting: _Setting, run: Course) -> Floats:
+    """When the units of a run are used, by threshold noise: queries of a stream, or sets."""
+    budget = setting.mechanism.epsilon - setting.mechanism.threshold_charge
+    lives = np.empty(len(run.asked))
+    for number, asked in enumerate(run.asked):
+        if setting.workload.finite:
+            paid = run.true_alerts[number, -1] + run.false_alerts[number, -1]
+            lives[number] = max(1.0, setting.mechanism.cutoff / paid) if paid > 0 else math.inf
+        elif asked[-1] >= budget:
+            lives[number] = np.interp(budget, asked, run.time)
+        else:
+            pace = (asked[-1] - asked[-2]) / (run.time[-1] - run.time[-2])
+            lives[number] = run.time[-1] + (budget - asked[-1]) / pace if pace > 0 else math.inf
+    return lives
+
+
+def _span(values: Floats) -> Span:
+    """Return what a tenth, half and nine tenths of the runs stay below."""
+    ordered = np.sort(values)
+    low, middle, high = (float(ordered[round(share * (len(ordered) - 1))]) for share in (0.1, 0.5, 0.9))
+    return Span(low=low, middle=middle, high=high)
+
+
+def _normal(z: Floats) -> Floats:
+    """Distribution function of the standard normal law."""
+    scaled = (z / math.sqrt(2)).ravel()
+    return np.array([0.5 * math.erfc(-value) for value in scaled]).reshape(z.shape)

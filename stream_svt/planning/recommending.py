@@ -1,0 +1,287 @@
+"""Which settings of a monitor to choose for a workload: candidates, their forecasts, and the best of them.
+
+Candidates are complete specifications, checked like any other; their forecasts are those of the mechanism that would
+run. Each is also tried on what the workload may be as well, and the one with the best F1 on average is recommended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+from stream_svt.errors import MisuseError
+from stream_svt.monitor.monitor_spec import MonitorSpec
+from stream_svt.monitor.options import MAX_ATTEMPTS, MechanismForm, Retry, Sweep
+from stream_svt.planning.model import Forecast, Span, forecast
+from stream_svt.planning.workload import Workload, thinned
+
+EVEN = 0.005
+"""Differences of F1 below this are no reason to prefer a candidate: the simpler one is taken."""
+
+_COARSE = 50
+_SHORTLIST = 8
+_SPLITS = (Fraction(1, 4), Fraction(1, 2), Fraction(1))
+_TOLERATED = (Fraction(1, 10), Fraction(1, 3), Fraction(1), Fraction(3), Fraction(10))
+_ATTEMPTS = (3, 5, 8)
+_LIFETIMES = (1, 2, 4)
+_ENDS = (-3, 0, 3, 6)
+_MOST_WAITING = 1_000_000
+_LARGEST_SET = 10_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """Settings and what they would do.
+
+    Attributes
+    ----------
+    monitor
+        The whole specification.
+    settings
+        What the planner chose, as it stands in the file.
+    forecast
+        On the workload as believed.
+    others
+        On what it may be as well.
+    """
+
+    monitor: MonitorSpec
+    settings: dict[str, Any]
+    forecast: Forecast
+    others: tuple[Forecast, ...] = ()
+
+    @property
+    def score(self) -> float:
+        """F1, averaged over what the workload may be."""
+        plans = (self.forecast, *self.others)
+        return sum(plan.f1 for plan in plans) / len(plans)
+
+    @property
+    def attempts(self) -> int:
+        """Tests a query may get."""
+        return self.monitor.attempts
+
+    @property
+    def lifetime(self) -> int | None:
+        """Queries a series waits for its retries; None without a retry queue."""
+        append = self.monitor.append
+        return append.lifetime.offsets if isinstance(append, Retry) else None
+
+    @property
+    def tolerated(self) -> Fraction | None:
+        """False alerts that the correction tolerates; None where it knows no such number."""
+        return getattr(self.monitor.correction_rule(), "false_alerts", None)
+
+    def range(self, figure: Callable[[Forecast], float]) -> Span:
+        """Return a figure of the forecast as the least, the believed and the largest value."""
+        values = [figure(plan) for plan in (self.forecast, *self.others)]
+        return Span(low=min(values), middle=values[0], high=max(values))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recommendation:
+    """Candidates, best first, and the settings a monitor has now.
+
+    Attributes
+    ----------
+    workload
+        As believed.
+    candidates
+        The best of those tried, the recommended one first.
+    present
+        The monitor as it is; None where it is not wanted or cannot be planned on this workload.
+    tried
+        Number of candidates that were tried.
+    """
+
+    workload: Workload
+    candidates: tuple[Candidate, ...]
+    present: Candidate | None
+    tried: int
+
+    @property
+    def best(self) -> Candidate:
+        """The recommended candidate."""
+        return self.candidates[0]
+
+
+def monitor_for(
+    *,
+    epsilon: Fraction | int | str,
+    cutoff: int,
+    sensitivity: Fraction | int | str = 1,
+    monotonic: bool = False,
+    granularity: Fraction | int | str = 1,
+    form: MechanismForm = MechanismForm.SVT,
+) -> MonitorSpec:
+    """Return a monitor with these figures, to be planned; its topic, threshold and bounds stand for any.
+
+    Raises
+    ------
+    pydantic.ValidationError
+        A figure is out of its range.
+    """
+    step = Fraction(granularity)
+    return MonitorSpec.model_validate(
+        {
+            "name": "planned",
+            "topic": "queries",
+            "mechanism": form.value,
+            "epsilon": str(epsilon),
+            "cutoff": cutoff,
+            "sensitivity": str(sensitivity),
+            "monotonic": monotonic,
+            "granularity": str(granularity),
+            "bounds": [str(-(2**40) * step), str(2**40 * step)],
+            "threshold": 0,
+            "correction": "none",
+        }
+    )
+
+
+def recommend(
+    monitor: MonitorSpec, workload: Workload, others: Sequence[Workload] = (), *, present: bool = False
+) -> Recommendation:
+    """Return settings for a monitor on a workload, best first.
+
+    Chosen are the split, the correction with the false alerts it tolerates, and further tests: attempts and lifetime
+    of a retry queue for streams, the end of the fall for finite sets. Epsilon, cutoff, noise and what is declared
+    about the queries stay as they are.
+
+    Parameters
+    ----------
+    monitor
+        From a specification, or from `monitor_for`.
+    workload
+        As believed; see `Belief.central`.
+    others
+        What it may be as well; see `Belief.spread`.
+    present
+        Whether to forecast the monitor's own settings too.
+
+    Raises
+    ------
+    MisuseError
+        No settings pay for a threshold and one top.
+    """
+    found = list[Candidate]()
+    tried = 0
+    coarse = replace(workload, above=thinned(workload.above, _COARSE), below=thinned(workload.below, _COARSE))
+    for settings in _candidates(monitor, workload):
+        tried += 1
+        changed = _changed(monitor, settings)
+        if changed is not None:
+            found.append(Candidate(monitor=changed, settings=settings, forecast=forecast(changed, coarse)))
+    if not found:
+        raise MisuseError(
+            "no settings pay for a threshold and one top: raise epsilon, lower the cutoff, or use a coarser granularity"
+        )
+    best = [_tried_on(candidate, workload, others) for candidate in _shortlist(found)]
+    best.sort(key=lambda candidate: -candidate.score)
+    even = [candidate for candidate in best if candidate.score >= best[0].score - EVEN]
+    first = min(even, key=_simplicity)
+    best.remove(first)
+    own = None
+    if present and workload.finite == isinstance(monitor.append, Sweep):
+        now = Candidate(monitor=monitor, settings={}, forecast=forecast(monitor, coarse))
+        own = _tried_on(now, workload, others)
+    return Recommendation(workload=workload, candidates=(first, *best), present=own, tried=tried)
+
+
+def _shortlist(found: list[Candidate]) -> list[Candidate]:
+    """Return the best candidate of each correction, with and without a retry queue: choices worth a look."""
+    kinds = dict[tuple[str, bool], Candidate]()
+    for candidate in sorted(found, key=lambda candidate: -candidate.score):
+        kinds.setdefault((str(candidate.settings["correction"]), candidate.lifetime is None), candidate)
+    return list(kinds.values())[:_SHORTLIST]
+
+
+def _simplicity(candidate: Candidate) -> tuple[Any, ...]:
+    """Order of preference among candidates that are as good: no queue, few tests, soon, few false alerts."""
+    return (
+        candidate.lifetime is not None,
+        candidate.attempts,
+        candidate.forecast.delay,
+        candidate.tolerated or 0,
+        -candidate.score,
+    )
+
+
+def _tried_on(candidate: Candidate, workload: Workload, others: Sequence[Workload]) -> Candidate:
+    """Return a candidate with its forecasts at full resolution, on other workloads too."""
+    return replace(
+        candidate,
+        forecast=forecast(candidate.monitor, workload),
+        others=tuple(forecast(candidate.monitor, other) for other in others),
+    )
+
+
+def _candidates(monitor: MonitorSpec, workload: Workload) -> Iterator[dict[str, Any]]:
+    """Yield settings as they stand in a file."""
+    for split in _splits(monitor):
+        if workload.finite:
+            sweep = {
+                "tops_per_set": monitor.cutoff,
+                "max_set_size": min(max(workload.queries, 50_000), _LARGEST_SET),
+            }
+            for end in _ENDS:
+                yield {**split, "correction": {"annealed": {"end": end}}, "append": {"sweep": sweep}}
+            continue
+        for share in _TOLERATED:
+            tolerated = share * monitor.cutoff
+            stream = {
+                **split,
+                "expected_queries": workload.queries,
+                "correction": {"exposure": {"false_alerts": _plain(tolerated)}},
+            }
+            yield {**stream, "append": "off"}
+            for attempts, lifetime in _queues(workload):
+                queue = {
+                    "attempts": attempts,
+                    "lifetime": lifetime,
+                    "capacity": min(lifetime, _MOST_WAITING),
+                    "every": max(1, lifetime // (attempts - 1)),
+                }
+                yield {**stream, "append": {"retry": queue}}
+
+
+def _queues(workload: Workload) -> Iterator[tuple[int, int]]:
+    """Yield attempts and lifetimes of retry queues: around the drift, or one to show that it does not pay."""
+    if workload.drift is None:
+        yield _ATTEMPTS[0], max(2, workload.queries // 20)
+        return
+    for attempts in _ATTEMPTS:
+        for times in _LIFETIMES:
+            lifetime = round(times * workload.drift.queries)
+            if attempts <= min(lifetime, MAX_ATTEMPTS):
+                yield attempts, lifetime
+
+
+def _splits(monitor: MonitorSpec) -> Iterator[dict[str, Any]]:
+    """Yield splits: query epsilon / threshold epsilon around the cutoff; for adaptive the closed form alone."""
+    if monitor.form is MechanismForm.ADAPTIVE:
+        yield {}
+        return
+    width = 1 if monitor.monotonic else 2
+    for share in _SPLITS:
+        yield {"split": _plain(share * monitor.cutoff * width)}
+
+
+def _changed(monitor: MonitorSpec, settings: dict[str, Any]) -> MonitorSpec | None:
+    """Return the monitor with other settings, or None where they do not pay for one top."""
+    fields = monitor.model_dump(mode="json", by_alias=True)
+    for name in ("split", "expected_queries", "correction", "append"):
+        fields.pop(name, None)
+    try:
+        return MonitorSpec.model_validate({**fields, **settings})
+    except ValueError:
+        return None
+
+
+def _plain(number: Fraction) -> int | str:
+    """Return a number as it reads best in a file."""
+    if number.denominator == 1:
+        return int(number)
+    return f"{float(number):.4g}" if number < 1000 else f"{float(number):.1f}"

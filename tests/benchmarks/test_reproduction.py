@@ -1,0 +1,139 @@
+"""The reproduction of the papers: it runs, repeats itself, and the committed page says what the files say."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("matplotlib", reason="the figures need matplotlib, of the extra `benchmarks`")
+
+from benchmarks import reproduction
+from benchmarks.papers import exponential_noise, unbounded_quantile
+from benchmarks.papers.claims import Claim, Verdict, listed, surprises
+from benchmarks.papers.effort import Effort
+from benchmarks.papers.page import filled
+from benchmarks.papers.table import Table, measured, middle, paired_ratio, read
+
+PAGE = reproduction.DOCS / "reproduction.md"
+FILES = reproduction.DOCS / "reproduction"
+
+
+def made_from(directory: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in sorted(directory.iterdir())}
+
+
+def test_the_command_measures_draws_and_fills_the_page(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(exponential_noise, "EPSILONS", ("1",))
+    shutil.copy(PAGE, tmp_path)
+    reproduction.main(["--trials", "0.0001", "--docs", str(tmp_path)])
+    printed = dict(line.split(" ") for line in capsys.readouterr().out.splitlines())
+    claims = sum(len(report.claims) for report in reproduction.REPORTS.values())
+    assert int(printed["reproduction.claims"]) == claims
+    page = (tmp_path / "reproduction.md").read_text(encoding="utf-8")
+    assert sum(page.count(f"| **{verdict}**") for verdict in Verdict) == claims
+    tables = {file.stem for file in (tmp_path / "reproduction").glob("*.csv")}
+    assert tables == set(reproduction.MEASUREMENTS)
+    assert {file.name for file in FILES.iterdir()} == {
+        file.name for file in (tmp_path / "reproduction").iterdir()
+    }
+
+
+def test_the_committed_page_says_what_the_committed_files_say():
+    tables = {name: read(FILES, name) for name in reproduction.MEASUREMENTS}
+    text = PAGE.read_text(encoding="utf-8")
+    assert reproduction.page(text, tables) == text
+    for report in reproduction.REPORTS.values():
+        assert surprises(report.claims, tables) == []
+
+
+def test_every_figure_is_shown_on_the_page_and_small():
+    figures = list(FILES.glob("*.svg"))
+    assert figures
+    text = PAGE.read_text(encoding="utf-8")
+    for figure in figures:
+        assert f"(reproduction/{figure.name})" in text
+        assert figure.stat().st_size < 150_000
+
+
+def test_the_same_seed_gives_the_same_bytes_and_another_one_other_measurements(tmp_path):
+    names = ("ding-adaptive", "ding-merges")
+    made = []
+    for name in ("first", "again"):
+        directory = tmp_path / name
+        directory.mkdir()
+        tables = {key: reproduction.MEASUREMENTS[key](Effort(scale=0.0001)) for key in names}
+        for table in tables.values():
+            table.write(directory)
+        reproduction.REPORTS["ding"].draw(tables, directory)
+        made.append(made_from(directory))
+    assert made[0] == made[1]
+    assert len(made[0]) == 4
+    reproduction.MEASUREMENTS["ding-merges"](Effort(scale=0.0001, seed=2)).write(tmp_path)
+    assert (tmp_path / "ding-merges.csv").read_bytes() != made[0]["ding-merges.csv"]
+
+
+def test_a_table_survives_its_file(tmp_path):
+    table = Table("t", ({"data": "a", "k": 2, "x": 0.25}, {"data": "b", "k": 3, "x": float("inf")}))
+    table.write(tmp_path)
+    assert read(tmp_path, "t") == table
+
+
+def test_a_measurement_comes_with_its_standard_error_and_leaves_out_what_is_unknown():
+    assert measured("x", [1.0, 3.0, float("nan")]) == {"x": 2.0, "x_se": 1.0}
+
+
+def test_a_median_comes_with_half_the_distance_of_the_order_statistics_around_it():
+    assert middle("x", range(101)) == {"x": 50.0, "x_se": 5.0}
+
+
+def test_the_ratio_of_paired_samples_has_no_error_where_one_is_a_multiple_of_the_other():
+    found = paired_ratio("x", [2.0, 4.0, 9.0], [1.0, 2.0, 4.5])
+    assert found["x"] == 2.0
+    assert found["x_se"] == pytest.approx(0.0, abs=1e-12)
+
+
+def test_a_page_without_a_place_for_a_part_is_refused():
+    page = "<!-- begin a -->\nold\n<!-- end a -->\n"
+    assert filled(page, {"a": "new"}) == "<!-- begin a -->\n\nnew\n\n<!-- end a -->\n"
+    with pytest.raises(LookupError, match="'b'"):
+        filled(page, {"a": "new", "b": "more"})
+
+
+def test_a_verdict_that_the_words_were_not_written_for_is_marked():
+    claim = Claim("S.", Verdict.CONFIRMED, lambda _tables: (Verdict.REFUTED, "F."), "W.")
+    assert "**not confirmed** (was confirmed)" in listed([claim], {})
+    assert surprises([claim], {}) == ["S."]
+
+
+def test_the_bounded_quantile_prefers_numbers_as_its_law_says():
+    rng = np.random.default_rng(5)
+    data = np.array([2, 2, 7])
+    level, epsilon, bound, draws = 0.5, 2, 9, 10_000
+    answers = [unbounded_quantile.bounded(data, level, epsilon, bound, rng) for _ in range(draws)]
+    # Records below and up to each number 0..9, and the distance of rank 1.5 from them.
+    below = np.array([0, 0, 0, 2, 2, 2, 2, 2, 3, 3])
+    up_to = np.array([0, 0, 2, 2, 2, 2, 2, 3, 3, 3])
+    weight = np.exp(epsilon / 2 * -np.maximum(np.maximum(below - 1.5, 1.5 - up_to), 0.0))
+    expected = draws * weight / weight.sum()
+    counts = np.bincount(np.array(answers, dtype=int), minlength=10)
+    assert ((counts - expected) ** 2 / expected).sum() < 34  # the chance of more is 10^-4 with 9 degrees
+
+
+def test_the_unbounded_quantile_is_exact_when_epsilon_is_large():
+    data = np.arange(1000)
+    rng = np.random.default_rng(5)
+    for noise in unbounded_quantile.FAMILIES.values():
+        answer = unbounded_quantile.unbounded(data, unbounded_quantile.Fraction("0.9"), 1000, noise, rng)
+        assert answer == pytest.approx(900, rel=0.002)
+
+
+def test_the_candidates_in_floats_ask_what_the_mechanism_asks():
+    data = np.sort(np.random.default_rng(5).integers(0, 3, 50))
+    for level in (unbounded_quantile.Fraction("0.1"), unbounded_quantile.Fraction("0.75")):
+        mechanism = unbounded_quantile.quantile_mechanism(level, 1, unbounded_quantile.Noise.LAPLACE)
+        assert np.array_equal(
+            unbounded_quantile.answers(data, level, 600, 200), mechanism.answers(data, 600, 200)
+        )

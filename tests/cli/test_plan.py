@@ -1,0 +1,138 @@
+"""The command `plan`: what it prints, what can be pasted, and how wrong use is answered."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+import yaml
+
+BASE = ["plan", "--epsilon", 1, "--cutoff", 20, "--monotonic", "--queries", 20_000]
+MARGINS = ["--positives", "0.1%", "--above", 1000, "--below", 800]
+
+
+def words(text):
+    return " ".join(text.split())
+
+
+def test_a_plan_is_a_table_with_lines_to_paste_ranges_and_warnings(stream_svt):
+    ended = stream_svt(*BASE, *MARGINS, "--rate", "10/m", "--limit", 2.5)
+    assert ended.code == 0
+    assert ended.err == ""
+    assert "No data was looked at" in ended.out
+    assert "prior knowledge" in ended.out
+    assert "2 such runs and" in words(ended.out)
+    lines = ended.out.splitlines()
+    start = lines.index("Recommended; paste into the monitor:") + 1
+    pasted = yaml.safe_load("\n".join(lines[start : lines.index("", start)]))
+    assert pasted["expected_queries"] == 20_000
+    assert pasted["append"] in ("off", False)
+    assert [line for line in lines if line.startswith(">")]
+    best = next(line for line in lines if line.startswith(">"))
+    assert re.search(r"0\.\d\d \(0\.\d\d-[01]\.\d\d\)", best)
+    assert max(map(len, lines)) <= 130
+
+
+def test_a_plan_as_json_has_the_same_settings(stream_svt):
+    data = json.loads(stream_svt(*BASE, *MARGINS, "--json").out)
+    assert data["recommended"] == data["candidates"][0]["settings"]
+    assert data["workload"]["positives"] == pytest.approx(0.001)
+    assert 0 < data["candidates"][0]["recall"]["low"] < data["candidates"][0]["recall"]["high"] <= 1
+    assert data["budget"] is None
+
+
+def test_percentiles_instead_of_medians_leave_scale_as_the_only_doubt(stream_svt):
+    percentiles = ["--positives", 0.001, "--above", "10:100,50:1000,90:3000", "--below", "5:300,50:800"]
+    wide = json.loads(stream_svt(*BASE, *MARGINS, "--json").out)["candidates"][0]["recall"]
+    told = json.loads(stream_svt(*BASE, *percentiles, "--uncertainty", 1, "--json").out)
+    narrow = told["candidates"][0]["recall"]
+    assert narrow["low"] == narrow["high"]
+    assert wide["low"] < wide["high"]
+
+
+def test_a_drift_starts_where_negatives_are_unless_said_otherwise(stream_svt):
+    data = json.loads(stream_svt(*BASE, *MARGINS, "--drift", 500, "--json").out)
+    assert data["workload"]["drift_start"] == 800
+    assert "retry" in data["recommended"]["append"]
+
+
+def test_a_set_is_swept(stream_svt):
+    data = json.loads(stream_svt(*BASE, *MARGINS, "--set", "--json").out)
+    assert "annealed" in data["recommended"]["correction"]
+    assert "sweep" in data["recommended"]["append"]
+
+
+def test_a_monitor_of_a_configuration_is_planned_with_its_own_figures_and_budget(stream_svt, config):
+    ended = stream_svt("plan", "-c", config, "--monitor", "hot", *MARGINS)
+    assert ended.code == 0
+    assert "Plan for 1,000,000 queries" in ended.out
+    assert "4 such runs" in words(ended.out)
+    assert [line for line in ended.out.splitlines() if line.startswith("now")]
+    alone = stream_svt("plan", "-c", config, *MARGINS)
+    assert alone.out == ended.out
+
+
+def test_a_monitor_that_sweeps_sets_is_planned_for_one(stream_svt, config):
+    text = config.read_text().replace("expected_queries: 1000000", "correction: annealed\n    append: sweep")
+    config.write_text(text)
+    ended = stream_svt("plan", "-c", config, "--queries", 5000, *MARGINS)
+    assert "Plan for 5,000 items of a set" in ended.out
+    assert [line for line in ended.out.splitlines() if line.startswith("now")]
+
+
+def test_a_plot_is_written_in_the_format_of_its_name(stream_svt, tmp_path):
+    for suffix, start in ((".svg", b"<?xml"), (".png", b"\x89PNG")):
+        path = tmp_path / f"plan{suffix}"
+        assert stream_svt(*BASE, *MARGINS, "--plot", path).code == 0
+        assert path.read_bytes().startswith(start)
+
+
+def test_a_plot_that_cannot_be_written_says_so(stream_svt, tmp_path):
+    ended = stream_svt(*BASE, *MARGINS, "--plot", tmp_path / "none" / "plan.svg")
+    assert ended.code == 2
+    assert "No such file" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--positives", "2"], "share"),
+        (["--positives", "x%"], "share"),
+        (["--above", "-3"], "median above 0"),
+        (["--above", "50:3,20:1"], "rise"),
+        (["--above", "50:x"], "percentiles such as"),
+        (["--rate", "5"], "no rate such as"),
+        (["--rate", "0/s"], "no rate such as"),
+        (["--limit", "much"], "--limit"),
+        (["--epsilon", "0"], "--epsilon"),
+        (["--granularity", "0"], "granularity"),
+        (["--epsilon", "1e-8", "--cutoff", "5000"], "epsilon"),
+        (["--set", "--drift", "5"], "do not drift"),
+        (["--plot", "plan.gif"], ".svg"),
+        (["--monitor", "hot"], "-c FILE"),
+        (["--uncertainty", "0.5"], "uncertainty"),
+    ],
+)
+def test_wrong_figures_are_named(stream_svt, arguments, reason):
+    ended = stream_svt(*BASE, *MARGINS, *arguments)
+    assert ended.code == 2
+    assert reason in ended.err
+
+
+@pytest.mark.parametrize("left_out", ["--epsilon", "--cutoff", "--queries"])
+def test_a_missing_figure_is_named(stream_svt, left_out):
+    arguments = [part for part in BASE if part != "--monotonic"]
+    place = arguments.index(left_out)
+    ended = stream_svt(*arguments[:place], *arguments[place + 2 :], *MARGINS)
+    assert ended.code == 2
+    assert left_out in ended.err
+
+
+def test_a_configuration_is_not_contradicted_by_options(stream_svt, config):
+    ended = stream_svt("plan", "-c", config, "--epsilon", 2, *MARGINS)
+    assert ended.code == 2
+    assert "--epsilon" in ended.err
+    ended = stream_svt("plan", "-c", config, "--monitor", "cold", *MARGINS)
+    assert ended.code == 2
+    assert "hot" in ended.err

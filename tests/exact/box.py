@@ -1,0 +1,111 @@
+"""The package's own decisions on all noise of a box, weighted exactly: what it does, without a model of it.
+
+Rates of the played form are whole multiples of a unit, and a unit is taken for u = ln 2: what a mechanism decides
+does not depend on its rates, only the weights do. Noise outside the box is left out, so that each probability
+is known to lie between what was found and that plus what is missing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+from typing import Any
+
+from stream_svt.mechanisms import UNITS_PER_EPSILON, Noise
+from stream_svt.mechanisms.contract import Law
+from tests.exact.contract import Form, Tape, Told
+from tests.exact.enumeration import X
+
+UNIT = 10**6
+"""Units of 10^-9 epsilon that are taken for u."""
+
+
+GAUSSIAN: Any = "gaussian"
+"""No family of the package: the discretised Gaussian with the variance of Laplace noise, for a control."""
+
+
+def mass(noise: Noise, rate: Fraction, k: int) -> Fraction:
+    """P(noise = k) for a rate in units of u."""
+    if noise is GAUSSIAN:
+        return _gaussian(int(rate), k)
+    if rate.denominator != 1:
+        raise ValueError("rates are whole multiples of the unit")
+    b = X**rate.numerator
+    if noise is Noise.LAPLACE:
+        return (1 - b) / (1 + b) * b ** abs(k)
+    return (1 - b) * b**k if k >= 0 else Fraction(0)
+
+
+@cache
+def _gaussian(rate: int, k: int) -> Fraction:
+    """Mass in floats, which is as good as exact for a control."""
+    b = 0.5**rate
+    twice_variance = 4 * b / (1 - b) ** 2
+    total = sum(math.exp(-(j**2) / twice_variance) for j in range(-60, 61))
+    return Fraction(math.exp(-(k**2) / twice_variance) / total)
+
+
+@dataclass(frozen=True)
+class Box:
+    """Probabilities of what was told, and of the noise that was left out."""
+
+    found: dict[object, Fraction]
+    charges: dict[object, int]
+    missing: Fraction
+
+
+def enumerate_box(
+    form: Form,
+    values: Sequence[int],
+    size: int,
+    told: Callable[[Told], object] = lambda told: told.released,
+    thresholds: int = 1,
+    tests: int | None = None,
+) -> Box:
+    """Play a form on all tapes whose noises sum to at most `size` in magnitude, each weighed by its rate.
+
+    A test has one value unless `tests` says how many there are.
+    """
+    tests = len(values) if tests is None else tests
+    threshold, branches = form.laws
+    laws = [threshold] * thresholds if threshold else []
+    laws += [law for law in branches for _ in range(tests)]
+    weights = [_weights(law, size) for law in laws]
+    free = thresholds if threshold else 0
+    found: dict[object, Fraction] = {}
+    charges: dict[object, int] = {}
+    total = Fraction(0)
+    for drawn, weight in _tapes(weights, size):
+        rows = tuple(
+            tuple(drawn[free + number * tests : free + (number + 1) * tests])
+            for number in range(len(branches))
+        )
+        played = form.play(tuple(values), Tape(drawn[:free] or (0,), rows))
+        key = told(played)
+        found[key] = found.get(key, Fraction(0)) + weight
+        charges[key] = max(charges.get(key, 0), played.charge)
+        total += weight
+    return Box(found, charges, 1 - total)
+
+
+def _weights(law: Law, size: int) -> dict[int, tuple[int, Fraction]]:
+    """Noises within reach with what they use of the size, and their weights."""
+    rate = law.rate * UNITS_PER_EPSILON / UNIT
+    steps = range(size + 1) if law.noise is Noise.EXPONENTIAL else range(-size, size + 1)
+    return {k: (abs(k) * int(rate), mass(law.noise, rate, k)) for k in steps if abs(k) * rate <= size}
+
+
+def _tapes(
+    weights: Sequence[dict[int, tuple[int, Fraction]]], size: int
+) -> Iterator[tuple[tuple[int, ...], Fraction]]:
+    """All noises within the size, with their weights."""
+    if not weights:
+        yield (), Fraction(1)
+        return
+    for k, (used, weight) in weights[0].items():
+        if used <= size:
+            for rest, product in _tapes(weights[1:], size - used):
+                yield (k, *rest), weight * product

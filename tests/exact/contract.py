@@ -1,0 +1,758 @@
+"""The contract of every mechanism, as checks that run on any registered form of one.
+
+A form says how its mechanism is played on values and on a tape of noise. The checks know nothing else about
+it: they play a random case, ask the mechanism's own `shifts` how the noise has to move for a neighbour, play
+the neighbour on the moved tape, and compare. What they establish together is the privacy proof: same output,
+a cost of at most the charge, one-sided noise moved up only, and a move that is one-to-one.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import astuple, dataclass, replace
+from fractions import Fraction
+from functools import cache
+from itertools import chain, cycle, product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stream_svt.errors import MisuseError, RunExhausted
+from stream_svt.mechanisms import UNITS_PER_EPSILON, Noise
+from stream_svt.mechanisms.contract import Law, Neighbours, Shifts
+from stream_svt.mechanisms.quantile import Adjacency
+from stream_svt.mechanisms.run import Integers, Run
+from stream_svt.mechanisms.selection import Drawn
+
+Check = Callable[["Form"], None]
+
+CASES = 200
+BOX = 250
+UPWARD_ONLY = frozenset({Noise.EXPONENTIAL, Noise.GUMBEL})
+"""Families whose alignment may only move up: P(k) <= e^(rate s) P(k + s) fails for s < 0."""
+
+
+@dataclass(frozen=True)
+class Tape:
+    """All noise of a case: one threshold noise a run, and query noise of shape (branches, tests)."""
+
+    thresholds: tuple[int, ...]
+    queries: tuple[tuple[int, ...], ...]
+
+    def at(self, columns: Sequence[int]) -> Callable[[int], Integers]:
+        """Query noise of some tests, as `step` wants it."""
+        return lambda branch: np.array([self.queries[branch][column] for column in columns], dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Outcomes of consecutive tests under one threshold noise, and the columns of the tape that they read."""
+
+    run: int
+    start: int
+    stop: int
+    outcomes: Any
+    columns: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Told:
+    """A played case: all that is released, in order, its charge, the batches behind it, and the runs opened."""
+
+    released: tuple[object, ...]
+    charge: int
+    batches: tuple[Batch, ...]
+    opened: int = 1
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """An option that is refused, and a word of the reason that the message must give."""
+
+    option: str
+    attempt: Callable[[], object]
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Form:
+    """A mechanism and how it is played; subclasses say how.
+
+    Attributes
+    ----------
+    mechanism
+        With the verbs that all share: open, step, is_over, shifts, threshold_law, branch_laws.
+    built_by
+        The public class or constructor that the form stands for.
+    tests
+        Tests that a case may make.
+    neighbours
+        Kinds of neighbours for which the charge is promised.
+    refusals
+        What its constructor refuses.
+    side
+        Length of the noise box on which the move must be one-to-one.
+    least_tests
+        Tests that the box needs at least, however large that makes it.
+    boxed_pairs
+        Pairs of each kind of neighbours that meet the box.
+    batched
+        Whether tests may be cut into batches anywhere.
+    distance
+        Most that an answer differs between neighbours, where the mechanism does not say.
+    """
+
+    name: str
+    mechanism: Any
+    built_by: object
+    tests: int
+    neighbours: tuple[Neighbours, ...]
+    refusals: tuple[Refusal, ...] = ()
+    side: int = 3
+    least_tests: int = 1
+    boxed_pairs: int = 1
+    batched: bool = False
+    distance: int | None = None
+
+    def play(self, values: tuple[int, ...], tape: Tape, *, cut: int = 10**6, store: bool = False) -> Told:
+        """Test the values on the tape, `cut` at a time; with `store` the run goes through bytes between."""
+        raise NotImplementedError
+
+    @property
+    def checks(self) -> tuple[Check, ...]:
+        """What is asked of it."""
+        return (*PROOF, *FORMALITIES)
+
+    def restored(self, run: Run) -> Run:
+        """Store the run and read it back."""
+        return Run.from_bytes(run.to_bytes())
+
+    def values(self, chance: random.Random, tests: int) -> tuple[int, ...]:
+        """Answers near the thresholds, so that tops and bottoms mix."""
+        return tuple(chance.randint(-4, 8) for _ in range(tests))
+
+    def neighbour(
+        self, values: tuple[int, ...], neighbours: Neighbours, chance: random.Random
+    ) -> tuple[int, ...]:
+        """Return the answers on a neighbouring dataset; half the time all sit on the extremes."""
+        reach = self.distance or self.mechanism.sensitivity
+        low = 0 if neighbours is Neighbours.UP else -reach
+        high = 0 if neighbours is Neighbours.DOWN else reach
+        if chance.random() < 0.5:
+            return tuple(v + chance.choice((low, high)) for v in values)
+        return tuple(v + chance.randint(low, high) for v in values)
+
+    def shifts(
+        self,
+        batch: Batch,
+        first: tuple[int, ...],
+        second: tuple[int, ...],
+        neighbours: Neighbours,
+        tape: Tape,
+    ) -> Shifts:
+        """Ask the mechanism how the noise of a batch moves."""
+        del tape
+        rows = slice(batch.start, batch.stop)
+        return self.mechanism.shifts(
+            batch.outcomes, np.array(first[rows]), np.array(second[rows]), neighbours
+        )
+
+    def align(
+        self, told: Told, tape: Tape, first: tuple[int, ...], second: tuple[int, ...], neighbours: Neighbours
+    ) -> Tape:
+        """Tape on which the neighbour should tell the same."""
+        thresholds: dict[int, int] = {}
+        queries = np.array(tape.queries, dtype=np.int64).reshape(len(tape.queries), -1)
+        for batch in told.batches:
+            moved = self.shifts(batch, first, second, neighbours, tape)
+            assert thresholds.setdefault(batch.run, moved.threshold) == moved.threshold, (
+                "a run has one threshold noise: it cannot move by two distances"
+            )
+            queries[:, list(batch.columns)] += moved.queries
+        return Tape(
+            tuple(rho + thresholds.get(number, 0) for number, rho in enumerate(tape.thresholds)),
+            tuple(tuple(row) for row in queries.tolist()),
+        )
+
+    @property
+    def laws(self) -> tuple[Law | None, tuple[Law, ...]]:
+        """Laws of the threshold noise and of the query noise by branch."""
+        return self.mechanism.threshold_law, self.mechanism.branch_laws
+
+    def cost(self, before: Tape, after: Tape) -> Fraction:
+        """Units that a move costs, by the rates: recomputed here, not taken from the package."""
+        threshold, branches = self.laws
+        total = Fraction(0)
+        for a, b in zip(before.thresholds, after.thresholds, strict=True):
+            if a != b:
+                total += threshold.rate * abs(b - a)
+        for law, old, new in zip(branches, before.queries, after.queries, strict=True):
+            total += law.rate * sum(abs(b - a) for a, b in zip(old, new, strict=True))
+        return total * UNITS_PER_EPSILON
+
+    def moves_down(self, before: Tape, after: Tape) -> bool:
+        """Whether noise that may only move up moves down."""
+        threshold, branches = self.laws
+        moves = [
+            (law, a, b)
+            for law, old, new in zip(branches, before.queries, after.queries, strict=True)
+            for a, b in zip(old, new, strict=True)
+        ]
+        if threshold:
+            moves += [(threshold, a, b) for a, b in zip(before.thresholds, after.thresholds, strict=True)]
+        return any(b < a and law.noise in UPWARD_ONLY for law, a, b in moves)
+
+    def tape(self, chance: random.Random) -> Tape:
+        """Noise of a case, now and then far out."""
+
+        def draw(law: Law) -> int:
+            size = min(int(chance.expovariate(0.5)), 30)
+            return -size if law.noise is not Noise.EXPONENTIAL and chance.random() < 0.5 else size
+
+        threshold, branches = self.laws
+        return Tape(
+            tuple(draw(threshold) if threshold else 0 for _ in range(self.tests)),
+            tuple(tuple(draw(law) for _ in range(self.tests)) for law in branches),
+        )
+
+    def boxes(self) -> Iterator[Tape]:
+        """All tapes of a box, for as few tests as leave it small."""
+        threshold, branches = self.laws
+        free = 1 if threshold else 0
+        fits = (n for n in range(1, self.tests + 1) if self.side ** (n * len(branches) + free) <= BOX)
+        tests = max(max(fits, default=1), self.least_tests)
+
+        def reach(law: Law) -> range:
+            low = 0 if law.noise is Noise.EXPONENTIAL else -(self.side // 2)
+            return range(low, low + self.side)
+
+        axes = [reach(law) for law in branches for _ in range(tests)]
+        for rho in reach(threshold) if threshold else range(1):
+            for drawn in product(*axes):
+                rows = tuple(drawn[number * tests : (number + 1) * tests] for number in range(len(branches)))
+                yield Tape((rho,) + (1,) * (tests - 1), rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamForm(Form):
+    """A mechanism that tests a stream, under a schedule that reads past outputs, and nothing else.
+
+    Rounds of tests: bottoms are tested again in the next round (APPEND), in an order and against thresholds
+    that depend on what was told before. With `resample` a run that is over is followed by another.
+    """
+
+    batched: bool = True
+    queries: int = 5
+    attempts: int = 3
+    resample: bool = False
+
+    def play(self, values: tuple[int, ...], tape: Tape, *, cut: int = 10**6, store: bool = False) -> Told:
+        """Play rounds until the tests, the queries or the runs end."""
+        mechanism = self.mechanism
+        released: list[object] = []
+        batches: list[Batch] = []
+        number, test, charge = 0, 0, mechanism.threshold_charge
+        run = mechanism.open(tape.thresholds[0], (0, 0))
+        queue = self.order(values)
+        for attempt in range(self.attempts):
+            again: list[int] = []
+            shift, done = run.tops + number, 0
+            if attempt:
+                run, number = self.next_round(run, number, tape)
+            while done < len(queue) and test < len(values):
+                if self.needs_threshold(run):
+                    number, charge = number + 1, charge + self.resample_charge
+                    run = self.renewed(run, tape.thresholds[number])
+                elif mechanism.is_over(run):
+                    return Told(tuple(released), charge, tuple(batches), self.opened(number))
+                if store:
+                    run = self.restored(run)
+                told = queue[done : done + min(cut, len(values) - test)]
+                bars = np.array([(query + shift) % 3 for query in told])
+                answers = np.array(values[test : test + len(told)])
+                columns = self.columns(test, told)
+                noise = tape.at(columns)
+                before = run
+                run, outcomes = mechanism.step(run, answers, bars, attempt, noise)
+                stop = test + outcomes.consumed
+                batches.append(Batch(number, test, stop, outcomes, tuple(columns[: outcomes.consumed])))
+                charge += outcomes.charge
+                tops = {top.row: top for top in outcomes.tops}
+                gaps = self.also_told(before, answers, bars, attempt, noise)
+                for row, query in enumerate(told[: outcomes.consumed]):
+                    top = tops.get(row)
+                    if top is None:
+                        again.append(query)
+                    told_of_top = astuple(top)[1:] if top else ()
+                    released.append(
+                        (number, query, attempt, int(bars[row]), *told_of_top, *gaps.get(row, ()))
+                    )
+                done, test = done + outcomes.consumed, stop
+            queue = again[::-1] if shift % 2 else again
+        return Told(tuple(released), charge, tuple(batches), self.opened(number))
+
+    def order(self, values: tuple[int, ...]) -> list[int]:
+        """Queries of the first round; a public order."""
+        del values
+        return list(range(self.queries))
+
+    def needs_threshold(self, run: Run) -> bool:
+        """Whether the next test needs a new threshold noise, and there will be one."""
+        return self.resample and self.mechanism.is_over(run)
+
+    @property
+    def resample_charge(self) -> int:
+        """Units of a further threshold noise."""
+        return self.mechanism.threshold_charge
+
+    def renewed(self, run: Run, threshold_noise: int) -> Run:
+        """Run under a new threshold noise: here another run."""
+        del run
+        return self.mechanism.open(threshold_noise, (0, 0))
+
+    def opened(self, number: int) -> int:
+        """Runs that were opened when so many thresholds were renewed."""
+        return number + 1
+
+    def next_round(self, run: Run, number: int, tape: Tape) -> tuple[Run, int]:
+        """What becomes of a run between rounds: nothing."""
+        del tape
+        return run, number
+
+    def columns(self, test: int, queries: Sequence[int]) -> list[int]:
+        """Columns of the tape that hold the noise of some tests: fresh noise for each."""
+        return list(range(test, test + len(queries)))
+
+    def also_told(
+        self, run: Run, values: Integers, thresholds: Integers, attempt: int, noise: Callable[[int], Integers]
+    ) -> dict[int, tuple[int, ...]]:
+        """What else is told of a test, by row: nothing."""
+        del run, values, thresholds, attempt, noise
+        return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelectionForm(Form):
+    """A mechanism whose step takes all answers at once, and which tells the largest of them.
+
+    Where a run can pay for more than one step, the next one takes the next `answers`, with fresh noise.
+    """
+
+    answers: int = 4
+    side: int = 4
+    boxed_pairs: int = 4
+
+    def values(self, chance: random.Random, tests: int) -> tuple[int, ...]:
+        """Answers close to each other, so that ties are frequent."""
+        return tuple(chance.randint(-1, 2) for _ in range(tests))
+
+    def play(self, values: tuple[int, ...], tape: Tape, *, cut: int = 10**6, store: bool = False) -> Told:
+        """Make the steps that the run pays for; answers cannot be cut."""
+        del cut
+        mechanism, answers = self.mechanism, min(self.answers, len(values))
+        released: list[object] = []
+        batches: list[Batch] = []
+        charge = mechanism.threshold_charge
+        run = mechanism.open(tape.thresholds[0], (0, 0))
+        for start in range(0, len(values), answers):
+            if mechanism.is_over(run):
+                break
+            if store:
+                run = self.restored(run)
+            stop = start + answers
+            columns = tuple(range(start, stop))
+            run, outcomes = mechanism.step(run, np.array(values[start:stop]), tape.at(columns))
+            batches.append(Batch(0, start, stop, outcomes, columns))
+            charge += outcomes.charge
+            released.append(self.told(outcomes))
+        return Told(tuple(released), charge, tuple(batches))
+
+    def told(self, outcomes: Any) -> object:
+        """All that is released of a step."""
+        return outcomes.tops, outcomes.threshold_gap, outcomes.charge
+
+    def shifts(
+        self,
+        batch: Batch,
+        first: tuple[int, ...],
+        second: tuple[int, ...],
+        neighbours: Neighbours,
+        tape: Tape,
+    ) -> Shifts:
+        """Ask the mechanism, which may have to know the noise: it tells the hidden runner-up."""
+        rows = slice(batch.start, batch.stop)
+        drawn = Drawn(
+            threshold=tape.thresholds[0],
+            queries=np.array([row[rows] for row in tape.queries], dtype=np.int64),
+        )
+        return self.mechanism.shifts(
+            batch.outcomes, np.array(first[rows]), np.array(second[rows]), neighbours, drawn
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RenewedForm(StreamForm):
+    """A mechanism whose one run goes on with a fresh threshold after every top."""
+
+    def needs_threshold(self, run: Run) -> bool:
+        """Ask the mechanism."""
+        return self.mechanism.needs_threshold(run)
+
+    def renewed(self, run: Run, threshold_noise: int) -> Run:
+        """Go on with the same run."""
+        return self.mechanism.resample(run, threshold_noise, (0, 0))
+
+    def opened(self, number: int) -> int:
+        """One run, however many thresholds it used."""
+        del number
+        return 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantileForm(Form):
+    """A quantile, played on data: its values are records, its tests candidates, as many as the tape is long."""
+
+    batched: bool = True
+    records: int = 6
+
+    def values(self, chance: random.Random, tests: int) -> tuple[int, ...]:
+        """Records among the candidates."""
+        return tuple(chance.randint(0, 2**tests) for _ in range(self.records))
+
+    def neighbour(
+        self, values: tuple[int, ...], neighbours: Neighbours, chance: random.Random
+    ) -> tuple[int, ...]:
+        """Return the records with one replaced, or one removed (answers rise and fall) or added."""
+        among = list(values)
+        if self.mechanism.adjacency is Adjacency.SWAP:
+            place = chance.randrange(len(among))
+            moved = among[place] + chance.choice((1, 4, 100)) * (-1 if neighbours is Neighbours.UP else 1)
+            among[place] = max(0, moved)
+        elif neighbours is Neighbours.UP:
+            among.pop(chance.randrange(len(among)))
+        else:
+            among.append(chance.choice((0, chance.randint(0, 40), 2**20)))
+        return tuple(among)
+
+    def answers(self, values: tuple[int, ...], first: int, tests: int) -> Integers:
+        """Ask the mechanism."""
+        return self.mechanism.answers(np.sort(np.array(values)), first, tests)
+
+    def play(self, values: tuple[int, ...], tape: Tape, *, cut: int = 10**6, store: bool = False) -> Told:
+        """Test candidate after candidate."""
+        mechanism, tests = self.mechanism, len(tape.queries[0])
+        run = mechanism.open(tape.thresholds[0], (0, 0))
+        released: list[object] = []
+        batches: list[Batch] = []
+        charge, done = mechanism.threshold_charge, 0
+        while done < tests and not mechanism.is_over(run):
+            if store:
+                run = self.restored(run)
+            columns = tuple(range(done, min(done + cut, tests)))
+            answers = self.answers(values, done, len(columns))
+            run, outcomes = mechanism.step(run, answers, tape.at(columns))
+            batches.append(Batch(0, done, done + outcomes.consumed, outcomes, columns))
+            charge += outcomes.charge
+            released += [(done + top.row, top.gap, top.charge, top.left) for top in outcomes.tops]
+            done += outcomes.consumed
+        return Told((done, *released), charge, tuple(batches))
+
+    def shifts(
+        self,
+        batch: Batch,
+        first: tuple[int, ...],
+        second: tuple[int, ...],
+        neighbours: Neighbours,
+        tape: Tape,
+    ) -> Shifts:
+        """Ask for all tests of the run at once, as the alignment wants it."""
+        tests = len(tape.queries[0])
+        before, after = (self.answers(values, 0, tests) for values in (first, second))
+        return self.mechanism.shifts(batch.outcomes, before, after, neighbours)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BitsForm(Form):
+    """A baseline that tells bits only and has no alignment: its (epsilon, delta) is checked by its law."""
+
+    batched: bool = True
+
+    def tape(self, chance: random.Random) -> Tape:
+        """Whole numbers, as a Gaussian might give."""
+        return Tape(
+            (round(chance.gauss(0, 3)),), (tuple(round(chance.gauss(0, 3)) for _ in range(self.tests)),)
+        )
+
+    def play(self, values: tuple[int, ...], tape: Tape, *, cut: int = 10**6, store: bool = False) -> Told:
+        """Test answer after answer."""
+        run, done = self.mechanism.open(tape.thresholds[0], (0, 0)), 0
+        released: list[object] = []
+        while done < len(values) and not self.mechanism.is_over(run):
+            if store:
+                run = self.restored(run)
+            columns = range(done, min(done + cut, len(values)))
+            answers = np.array([values[column] for column in columns])
+            run, reports = self.mechanism.step(run, answers, 0, tape.at(columns)(0))
+            released += [done + row for row in reports.rows]
+            done += reports.consumed
+        return Told((done, *released), len(released), ())
+
+    def probabilities(self, values: tuple[int, ...]) -> dict[tuple[int, ...], float]:
+        """Probability of every set of reported tests, in floats, from the discrete Gaussian's masses."""
+        mechanism = self.mechanism
+        threshold, query = (
+            _gaussian(float(variance))
+            for variance in (mechanism.threshold_variance, mechanism.query_variance)
+        )
+        cumulative = np.concatenate(([0.0], np.cumsum(query)))
+        middle, found = len(query) // 2, dict[tuple[int, ...], float]()
+        for rho, weight in enumerate(threshold, -(len(threshold) // 2)):
+            below = [
+                cumulative[min(max(rho + mechanism.correction - value + middle, 0), len(query))]
+                for value in values
+            ]
+            for tops in product((False, True), repeat=len(values)):
+                told = tuple(row for row, top in enumerate(tops) if top)
+                if len(told) <= mechanism.cutoff:
+                    made = len(values) if len(told) < mechanism.cutoff else told[-1] + 1
+                    law = math.prod(1 - b if top else b for top, b in zip(tops[:made], below, strict=False))
+                    found[told] = found.get(told, 0.0) + weight * law
+        return found
+
+    @property
+    def checks(self) -> tuple[Check, ...]:
+        """The delta in place of an alignment; what it is charged is no number of units."""
+        return (
+            check_what_exceeds_epsilon_is_within_delta,
+            check_state_survives_storage_at_every_step,
+            check_batches_tell_what_single_tests_tell,
+            check_refused_options_say_why,
+        )
+
+
+def _gaussian(variance: float) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Masses of the discrete Gaussian around 0."""
+    reach = math.ceil(12 * math.sqrt(variance))
+    masses = np.exp(-(np.arange(-reach, reach + 1) ** 2) / (2 * variance))
+    return masses / masses.sum()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LawForm(Form):
+    """A mechanism that draws from a law in closed form: what is proved is the law's, not an alignment's.
+
+    Its tape is a list of 64-bit words, the first ones random, then zeros and ones in turn.
+    """
+
+    probability: Callable[[Sequence[int], int, int, Fraction], Fraction]
+    answers: int = 3
+
+    def play(self, values: tuple[int, ...], tape: Tape, *, cut: int = 10**6, store: bool = False) -> Told:
+        """Make the one step on the words of the tape."""
+        del cut
+        run = self.mechanism.open(0, (0, 0))
+        if store:
+            run = self.restored(run)
+        words = chain(tape.thresholds, cycle((2**63, 2**62)))
+        run, outcomes = self.mechanism.step(run, np.array(values), lambda: next(words))
+        assert self.mechanism.is_over(run)
+        return Told(
+            (outcomes.tops, outcomes.charge), outcomes.charge, (Batch(0, 0, len(values), outcomes, ()),)
+        )
+
+    def tape(self, chance: random.Random) -> Tape:
+        """Random words."""
+        return Tape(tuple(chance.getrandbits(64) for _ in range(4)), ())
+
+    @property
+    def checks(self) -> tuple[Check, ...]:
+        """The law in place of an alignment."""
+        return (check_the_law_loses_at_most_the_charge, check_the_draws_follow_the_law, *FORMALITIES)
+
+
+@dataclass
+class Findings:
+    """What a number of cases showed; `largest` is the cost of the move in parts of the charge."""
+
+    cases: int = 0
+    outputs_differ: int = 0
+    noise_moved_down: int = 0
+    over_charge: int = 0
+    largest: Fraction = Fraction(0)
+
+
+@cache
+def aligned_cases(form: Form, cases: int = CASES, seed: int = 1) -> Findings:
+    """Execute the proof on random cases of every kind of neighbours."""
+    chance, found = random.Random(seed), Findings()
+    for number in range(cases):
+        kind = form.neighbours[number % len(form.neighbours)]
+        first = form.values(chance, form.tests)
+        second = form.neighbour(first, kind, chance)
+        tape = form.tape(chance)
+        told = form.play(first, tape)
+        moved = form.align(told, tape, first, second, kind)
+        found.cases += 1
+        found.outputs_differ += told.released != form.play(second, moved).released
+        found.noise_moved_down += form.moves_down(tape, moved)
+        cost = form.cost(tape, moved)
+        ratio = cost / told.charge if told.charge else 10**6 * cost  # what costs must be charged
+        found.over_charge += ratio > 1
+        found.largest = max(found.largest, ratio)
+    return found
+
+
+def check_aligned_noise_gives_the_same_output(form: Form) -> None:
+    """The neighbour, on the moved noise, tells what the first dataset told."""
+    assert aligned_cases(form).outputs_differ == 0
+
+
+def check_the_alignment_costs_at_most_the_charge(form: Form) -> None:
+    """Rate times distance, summed, stays within the charge of that output."""
+    found = aligned_cases(form)
+    assert found.over_charge == 0, f"cost up to {float(found.largest):.3f} of the charge"
+    assert found.largest > Fraction(9, 20), (
+        "the cases come nowhere near the charge: they would miss a mistake"
+    )
+
+
+def check_one_sided_noise_only_moves_up(form: Form) -> None:
+    """Exponential noise ends at 0, and Gumbel noise falls off too fast below."""
+    assert aligned_cases(form).noise_moved_down == 0
+
+
+def check_the_alignment_is_one_to_one(form: Form) -> None:
+    """On all noise of a small box, no two tapes with one output share an image."""
+    chance = random.Random(3)
+    tapes = list(form.boxes())
+    for kind in form.neighbours * form.boxed_pairs:
+        first = form.values(chance, len(tapes[0].queries[0]))
+        second = form.neighbour(first, kind, chance)
+        images: dict[tuple[object, ...], Tape] = {}
+        for tape in tapes:
+            told = form.play(first, tape)
+            moved = form.align(told, tape, first, second, kind)
+            assert images.setdefault((told.released, moved), tape) == tape, "two noises move to one"
+
+
+def check_state_survives_storage_at_every_step(form: Form) -> None:
+    """A run that goes through its bytes before every test tells the same."""
+    chance = random.Random(4)
+    for _ in range(12):
+        values, tape = form.values(chance, form.tests), form.tape(chance)
+        assert form.play(values, tape, cut=1, store=True).released == form.play(values, tape).released
+
+
+def check_batches_tell_what_single_tests_tell(form: Form) -> None:
+    """From the same noise, the outputs and the charge do not depend on where a batch is cut.
+
+    A selection looks at all answers at once: it has no batches, and a run that is over refuses another step.
+    """
+    chance = random.Random(5)
+    if not form.batched:
+        spent = replace(form.mechanism.open(0, (0, 0)), left=0)
+        with pytest.raises(RunExhausted):
+            form.mechanism.step(
+                spent, np.array(form.values(chance, form.tests)), lambda *_: pytest.fail("noise was drawn")
+            )
+        return
+    for _ in range(16):
+        values, tape = form.values(chance, form.tests), form.tape(chance)
+        whole = form.play(values, tape)
+        for cut in (1, 2, 3):
+            part = form.play(values, tape, cut=cut)
+            assert (part.released, part.charge) == (whole.released, whole.charge)
+
+
+def check_no_run_is_charged_more_than_its_epsilon(form: Form) -> None:
+    """What the runs told costs at most what they were opened for."""
+    chance = random.Random(6)
+    for _ in range(40):
+        told = form.play(form.values(chance, form.tests), form.tape(chance))
+        assert told.charge <= told.opened * form.mechanism.epsilon
+
+
+def check_refused_options_say_why(form: Form) -> None:
+    """Every option that has no proof is refused, and the message gives the reason."""
+    assert form.refusals
+    for refusal in form.refusals:
+        with pytest.raises(MisuseError, match=refusal.reason):
+            refusal.attempt()
+
+
+def check_what_exceeds_epsilon_is_within_delta(form: Form) -> None:
+    """The sum over all outputs of what exceeds e^epsilon times the neighbour's is at most the proved delta."""
+    assert isinstance(form, BitsForm)
+    chance, proved, largest = random.Random(10), form.mechanism.proved_delta(form.tests), 0.0
+    for kind in form.neighbours * 8:
+        first = form.values(chance, form.tests)
+        second = form.neighbour(first, kind, chance)
+        before, after = form.probabilities(first), form.probabilities(second)
+        assert math.isclose(sum(before.values()), 1)
+        excess = sum(
+            max(0.0, p - math.exp(form.mechanism.epsilon) * after[told]) for told, p in before.items()
+        )
+        assert excess <= proved
+        narrower = form.mechanism.epsilon / 20
+        largest = max(
+            largest, sum(max(0.0, p - math.exp(narrower) * after[told]) for told, p in before.items())
+        )
+    assert largest > 0  # below epsilon there is an excess: the sum would show one
+
+
+def check_the_law_loses_at_most_the_charge(form: Form) -> None:
+    """For neighbours, every probability is at most e^charge times the other; in rationals, with e^-rate = 1/2."""
+    assert isinstance(form, LawForm)
+    chance, ratio, attained = random.Random(7), Fraction(1, 2), 0.0
+    charge = Fraction(form.mechanism.epsilon, UNITS_PER_EPSILON) / form.mechanism.rate
+    assert charge.denominator == 1
+    for kind in form.neighbours * 12:
+        first = form.values(chance, form.answers)
+        second = form.neighbour(first, kind, chance)
+        for row, gap in product(range(form.answers), range(8)):
+            p, q = (form.probability(values, row, gap, ratio) for values in (first, second))
+            assert p * ratio**charge.numerator <= q
+            attained = max(attained, (math.log(p / q) / math.log(2)) / charge)
+    assert attained > 0.45
+
+
+def check_the_draws_follow_the_law(form: Form) -> None:
+    """Of evenly spaced words, as many lead to each answer as its probability says, give or take two."""
+    assert isinstance(form, LawForm)
+    chance, count, ratio = random.Random(8), 1024, math.exp(-float(form.mechanism.rate))
+    words = [(2 * i + 1) << 53 for i in range(count)]
+    for _ in range(2):
+        values = form.values(chance, form.answers)
+        told = [form.play(values, Tape((word, 2**63), ())).batches[0].outcomes.tops[0].row for word in words]
+        chosen = {row: words[told.index(row)] for row in set(told)}
+        for row in range(form.answers):
+            share = sum(form.probability(values, row, gap, ratio) for gap in range(2000))
+            assert abs(told.count(row) - share * count) <= 2
+        for row, word in chosen.items():
+            drawn = [
+                form.play(values, Tape((word, other), ())).batches[0].outcomes.tops[0].gap for other in words
+            ]
+            share = sum(form.probability(values, row, gap, ratio) for gap in range(2000))
+            for gap in range(5):
+                expected = form.probability(values, row, gap, ratio) / share
+                assert abs(drawn.count(gap) - expected * count) <= 2
+
+
+PROOF: tuple[Check, ...] = (
+    check_aligned_noise_gives_the_same_output,
+    check_the_alignment_costs_at_most_the_charge,
+    check_one_sided_noise_only_moves_up,
+    check_the_alignment_is_one_to_one,
+)
+"""The privacy proof proper."""
+
+FORMALITIES: tuple[Check, ...] = (
+    check_state_survives_storage_at_every_step,
+    check_batches_tell_what_single_tests_tell,
+    check_no_run_is_charged_more_than_its_epsilon,
+    check_refused_options_say_why,
+)
+"""What every mechanism owes besides."""

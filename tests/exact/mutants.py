@@ -1,0 +1,497 @@
+"""Mutants of the package's own code: one rule broken each, played and aligned as the sound forms are.
+
+Each is a form whose mechanism, or whose way of being played, breaks one rule. The contract's checks run on it; so
+does the exact enumeration of what the broken code does over a box of noise (see `box`), on a pair of neighbours
+that shows the loss best.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from stream_svt.mechanisms import Branch, Noise, SparseVector
+from stream_svt.mechanisms.contract import Law, Neighbours, Shifts
+from stream_svt.mechanisms.exponential_mechanism import ExponentialMechanism, choice_probability
+from stream_svt.mechanisms.run import Integers, Run
+from stream_svt.mechanisms.selection import LastGap, TopK
+from tests.exact.box import GAUSSIAN, UNIT
+from tests.exact.contract import Form, LawForm, SelectionForm, StreamForm
+
+EXP, LAP = Noise.EXPONENTIAL, Noise.LAPLACE
+RATE = 3
+"""Units of u per grid step: narrow noise, so that little of it lies outside a box."""
+
+OUTPUT, COST, DOWN, INJECTIVE = (
+    "aligned_noise_gives_the_same_output",
+    "the_alignment_costs_at_most_the_charge",
+    "one_sided_noise_only_moves_up",
+    "the_alignment_is_one_to_one",
+)
+LAW, DRAWS = "the_law_loses_at_most_the_charge", "the_draws_follow_the_law"
+STORAGE, BATCHES, EPSILON = (
+    "state_survives_storage_at_every_step",
+    "batches_tell_what_single_tests_tell",
+    "no_run_is_charged_more_than_its_epsilon",
+)
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A broken form, the checks that must catch it, and neighbours on which the loss is enumerated.
+
+    Attributes
+    ----------
+    rule
+        The rule that is broken.
+    form
+        The broken form.
+    caught_by
+        Names of the contract's checks.
+    pair
+        Values on two neighbours; None where nothing is released that could be told from a sound mechanism.
+    size
+        Of the box, in units of u.
+    attempts
+        Rounds that are enumerated; `thresholds` are the threshold noises that they use.
+    """
+
+    rule: str
+    form: Form
+    caught_by: frozenset[str]
+    pair: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    size: int = 7 * RATE
+    attempts: int = 1
+    thresholds: int = 1
+
+
+def base(
+    *,
+    monotonic: bool = True,
+    cutoff: int = 2,
+    noises: tuple[Noise, Noise] = (EXP, EXP),
+    of: type = SparseVector,
+) -> Any:
+    """Plain sparse vector whose rates are whole multiples of the unit."""
+    reach = 1 if monotonic else 2
+    charge = RATE * reach * UNIT
+    rate = Fraction(RATE * UNIT, 10**9)
+    return of(
+        epsilon=RATE * UNIT + cutoff * charge,
+        sensitivity=1,
+        monotonic=monotonic,
+        threshold_noise=noises[0],
+        query_noise=noises[1],
+        threshold_charge=RATE * UNIT,
+        threshold_rate=rate,
+        branches=(Branch(name="top", charge=charge, rate=rate, corrections=(0,)),),
+    )
+
+
+def stream(
+    mechanism: Any,
+    *,
+    of: type[StreamForm] = StreamForm,
+    neighbours: Sequence[Neighbours] = (Neighbours.UP, Neighbours.DOWN),
+    **options: Any,
+) -> StreamForm:
+    """Form of a sparse vector."""
+    return of(
+        name=of.__name__,
+        mechanism=mechanism,
+        built_by=SparseVector,
+        tests=13,
+        neighbours=tuple(neighbours),
+        **options,
+    )
+
+
+class HalfTheNoise(SparseVector):
+    """Scales of half the width that the charge pays for."""
+
+    @property
+    def branch_laws(self) -> tuple[Law, ...]:
+        return tuple(Law(law.noise, 2 * law.rate) for law in super().branch_laws)
+
+
+class GaussianNoise(SparseVector):
+    """Gaussian query noise of the variance that Laplace noise would have."""
+
+    @property
+    def branch_laws(self) -> tuple[Law, ...]:
+        return tuple(Law(GAUSSIAN, law.rate) for law in super().branch_laws)
+
+
+class HalfTheThresholdNoise(SparseVector):
+    """The same, of the threshold."""
+
+    @property
+    def threshold_law(self) -> Law:
+        return Law(self.threshold_noise, 2 * self.threshold_rate)
+
+
+class FreeThreshold(StreamForm):
+    """Charges the tops only."""
+
+    def play(self, *arguments: Any, **options: Any) -> Any:
+        told = super().play(*arguments, **options)
+        runs = len({batch.run for batch in told.batches})
+        return replace(told, charge=told.charge - runs * self.mechanism.threshold_charge)
+
+
+class OneThresholdCharged(StreamForm):
+    """RESAMPLE that charges the first threshold only."""
+
+    @property
+    def resample_charge(self) -> int:
+        return 0
+
+
+class RedrawnThreshold(StreamForm):
+    """A new threshold noise at every restart, without a charge."""
+
+    def next_round(self, run: Run, number: int, tape: Any) -> tuple[Run, int]:
+        return replace(run, threshold_noise=tape.thresholds[number + 1]), number + 1
+
+
+class CachedNoise(StreamForm):
+    """A retry meets the noise of the first attempt."""
+
+    def columns(self, test: int, queries: Sequence[int]) -> list[int]:
+        return list(queries)
+
+
+class ReadsTheValue(SparseVector):
+    """A correction that falls with the answer: r = -2 q."""
+
+    def branch_gaps(
+        self, values: Integers, thresholds: Any, rho: Any, attempt: Any, draw: Callable[[int], Integers]
+    ) -> Integers:
+        return super().branch_gaps(values, thresholds - 2 * values, rho, attempt, draw)
+
+
+class GapsOfBottoms(StreamForm):
+    """Bottoms tell by how much they missed the threshold."""
+
+    def also_told(self, run, values, thresholds, attempt, noise):
+        gaps = self.mechanism.branch_gaps(values, thresholds, run.threshold_noise, attempt, noise)
+        return {row: (int(gap),) for row, gap in enumerate(gaps[-1])}
+
+
+class NoisyValue(StreamForm):
+    """Tops tell the noisy answer, not only its gap to the noisy threshold."""
+
+    def also_told(self, run, values, thresholds, attempt, noise):
+        gaps = self.mechanism.branch_gaps(values, thresholds, run.threshold_noise, attempt, noise)
+        noisy = values + noise(0)
+        return {row: (int(noisy[row]),) for row in np.flatnonzero(gaps[-1] >= 0).tolist()}
+
+
+class OrderByValue(StreamForm):
+    """The largest answer is tested first, and its name is told."""
+
+    def order(self, values: tuple[int, ...]) -> list[int]:
+        return sorted(range(min(self.queries, len(values))), key=lambda query: -values[query])
+
+
+class LostCharge(SparseVector):
+    """The first top is shown before its charge is durable, and the charge is lost."""
+
+    def step(self, run, values, thresholds, attempts, noise):
+        after, outcomes = super().step(run, values[:1], thresholds[:1], attempts, lambda b: noise(b)[:1])
+        if run.tops or not outcomes.tops:
+            return after, outcomes
+        free = replace(outcomes.tops[0], charge=0, left=run.left)
+        return replace(after, left=run.left), replace(outcomes, tops=(free,))
+
+
+class CheapMiddle(SparseVector):
+    """A top of the middle branch is charged like one of the top branch."""
+
+    def step(self, run, values, thresholds, attempts, noise):
+        after, outcomes = super().step(run, values[:1], thresholds[:1], attempts, lambda b: noise(b)[:1])
+        cheapest = self.smallest_charge
+        tops = tuple(replace(top, charge=cheapest, left=run.left - cheapest) for top in outcomes.tops)
+        return replace(after, left=run.left - cheapest * len(tops)), replace(outcomes, tops=tops)
+
+
+class NoCutoffInABatch(SparseVector):
+    """Whether the run is over is looked at between batches only."""
+
+    def step(self, run, values, thresholds, attempts, noise):
+        endless = replace(run, left=run.left + 100 * self.smallest_charge)
+        after, outcomes = super().step(endless, values, thresholds, attempts, noise)
+        return replace(after, left=max(0, run.left - outcomes.charge)), outcomes
+
+
+class ForgetfulStorage(StreamForm):
+    """A restored run has another threshold noise."""
+
+    def restored(self, run: Run) -> Run:
+        return replace(run, threshold_noise=run.threshold_noise + 1)
+
+
+class Downward(SparseVector):
+    """Answers that fall are aligned by lowering the threshold, below the support of its noise."""
+
+    def shifts(self, outcomes, first, second, neighbours):
+        moved = super().shifts(outcomes, first, second, neighbours)
+        lowered = moved.queries.copy()
+        for top in outcomes.tops:
+            lowered[top.branch, top.row] -= self.sensitivity
+        return Shifts(moved.threshold - self.sensitivity, lowered)
+
+
+class BareGap(TopK):
+    """Top-k with the plain last gap, at the noise of the lexicographic one."""
+
+    @property
+    def rate(self) -> Fraction:
+        return super().rate * (self.count + 1) / self.count
+
+
+class RaisesTheOtherLoser(TopK):
+    """Ding et al. 2023, eq. (5): raises the best loser of the second dataset instead of the first one's."""
+
+    def shifts(self, outcomes, first, second, neighbours, noise_on_first):
+        noise = noise_on_first.queries[0]
+        rows = np.array([top.row for top in outcomes.tops])
+        losers = np.array([row for row in range(len(first)) if row not in rows])
+        ahead = (losers < rows[-1]).astype(int)
+        need = (first[losers] + noise[losers] + ahead).max()
+        after = second[losers] + noise[losers] + ahead
+        fall = first - second
+        lift = max(0, -(int(fall[rows].min()) + int(after.max() - need)))
+        moved = np.zeros(len(first), dtype=np.int64)
+        moved[rows] = fall[rows] + after.max() - need + lift
+        if lift:
+            moved[losers[after.argmax()]] = lift
+        return Shifts(0, moved[np.newaxis])
+
+
+class FarApart(StreamForm):
+    """Neighbours twice as far apart as was declared."""
+
+    def neighbour(self, values, neighbours, chance):
+        once = super().neighbour(values, neighbours, chance)
+        return super().neighbour(once, neighbours, chance)
+
+
+class ReplaceOne(StreamForm):
+    """Replacing a record lowers one count and raises another."""
+
+    def neighbour(self, values, neighbours, chance):
+        moved = list(values)
+        down, up = chance.sample(range(len(values)), 2)
+        moved[down] -= 1
+        moved[up] += 1
+        return tuple(moved)
+
+
+def algorithm_8_as_printed(utilities: Sequence[int], row: int, gap: int, ratio: Fraction) -> Fraction:
+    """Ding et al. 2023, Algorithm 8: the location of the gap's logistic lacks the factor epsilon, here 1/10."""
+    wide = ratio**10
+
+    def tail(m: int) -> Fraction:
+        own = wide ** -utilities[row] * ratio**m
+        return own / (own + sum(wide**-u for i, u in enumerate(utilities) if i != row))
+
+    return choice_probability(utilities, row, ratio) * (tail(gap) - tail(gap + 1)) / tail(0)
+
+
+class FullRateForEveryTop(SparseVector):
+    """Query noise that does not know the cutoff: each of c tops has the noise that pays for one."""
+
+    @property
+    def branch_laws(self) -> tuple[Law, ...]:
+        return tuple(Law(law.noise, self.cutoff * law.rate) for law in super().branch_laws)
+
+
+class NoQueryNoise(SparseVector):
+    """Answers are compared as they are."""
+
+    def branch_gaps(
+        self, values: Integers, thresholds: Any, rho: Any, attempt: Any, draw: Callable[[int], Integers]
+    ) -> Integers:
+        del draw
+        return super().branch_gaps(values, thresholds, rho, attempt, lambda _: np.zeros_like(values))
+
+
+class NoCutoff(SparseVector):
+    """Tops are told without end; the first one is charged."""
+
+    def step(self, run, values, thresholds, attempts, noise):
+        endless = replace(run, left=run.left + 100 * self.smallest_charge)
+        after, outcomes = super().step(endless, values, thresholds, attempts, noise)
+        free = run.tops > 0
+        tops = tuple(
+            replace(top, left=run.left, charge=0 if free or number else top.charge)
+            for number, top in enumerate(outcomes.tops)
+        )
+        return replace(after, left=run.left), replace(outcomes, tops=tops)
+
+
+def two_branches(of: type) -> Any:
+    """Adaptive form of `base`: a top branch at half the price."""
+    plain = base(monotonic=True, cutoff=4)
+    branch = plain.branches[0]
+    dear = replace(branch, name="middle", charge=2 * branch.charge, rate=2 * branch.rate)
+    whole = {field.name: getattr(plain, field.name) for field in fields(plain)}
+    return of(**(whole | {"branches": (replace(branch, corrections=(2,)), dear)}))
+
+
+def top_k(of: type, noise: Noise = EXP, **options: Any) -> SelectionForm:
+    """Form of a top-1 of three."""
+    mechanism = of(epsilon=RATE * UNIT, count=1, monotonic=True, noise=noise, **options)
+    return SelectionForm(
+        name=of.__name__,
+        mechanism=mechanism,
+        built_by=TopK,
+        tests=3,
+        answers=3,
+        neighbours=(Neighbours.UP, Neighbours.DOWN),
+        least_tests=3,
+    )
+
+
+def published() -> dict[int, tuple[StreamForm, frozenset[str]]]:
+    """Lyu, Su & Li's Algorithms 1 to 6 by number, each with the checks that must catch it."""
+    mixed = (Neighbours.MIXED,)
+    laplace = {"monotonic": False, "noises": (LAP, LAP)}
+    return {
+        1: (stream(base(**laplace), neighbours=mixed), frozenset()),
+        2: (stream(base(**laplace, cutoff=1), neighbours=mixed, resample=True), frozenset()),
+        3: (stream(base(**laplace), of=NoisyValue, neighbours=mixed), frozenset({OUTPUT})),
+        4: (stream(base(**laplace, of=FullRateForEveryTop), neighbours=mixed), frozenset({COST})),
+        5: (stream(base(**laplace, of=NoQueryNoise), neighbours=mixed), frozenset({OUTPUT})),
+        6: (stream(base(**laplace, cutoff=1, of=NoCutoff), neighbours=mixed), frozenset({COST})),
+    }
+
+
+def mutants() -> Iterator[Mutant]:
+    """All mutants."""
+    mixed = (Neighbours.MIXED,)
+
+    yield Mutant(
+        "monotonic rate on general queries",
+        stream(base(), neighbours=mixed),
+        frozenset({COST}),
+        ((-1, 1, 2), (0, 0, 1)),
+    )
+    yield Mutant(
+        "replace-one declared monotonic",
+        stream(base(), of=ReplaceOne, neighbours=mixed),
+        frozenset({COST}),
+        ((-1, 1, 2), (0, 0, 2)),
+    )
+    yield Mutant(
+        "cached noise at a retry",
+        stream(base(cutoff=1, monotonic=False), of=CachedNoise, neighbours=mixed),
+        frozenset({OUTPUT}),
+        ((0, 2), (0, 1)),
+        attempts=2,
+    )
+    yield Mutant(
+        "a correction that reads the value",
+        stream(base(cutoff=1, of=ReadsTheValue)),
+        frozenset({OUTPUT}),
+        ((0, 1), (1, 1)),
+    )
+    yield Mutant(
+        "RESAMPLE charged once",
+        stream(base(cutoff=1), of=OneThresholdCharged, resample=True),
+        frozenset({COST}),
+        ((-1, 1, 1, 0), (0, 1, 2, 0)),
+        size=6 * RATE,
+        thresholds=4,
+    )
+    yield Mutant(
+        "threshold redrawn at every restart",
+        stream(base(cutoff=1), of=RedrawnThreshold),
+        frozenset({COST}),
+        ((-1, -1, -1), (0, 0, 0)),
+        attempts=3,
+        thresholds=3,
+    )
+    yield Mutant(
+        "threshold not charged", stream(base(), of=FreeThreshold), frozenset({COST}), ((-1, 1), (0, 2))
+    )
+    yield Mutant(
+        "gaps of bottoms told", stream(base(), of=GapsOfBottoms), frozenset({OUTPUT}), ((-2, -1), (-3, -2))
+    )
+    yield Mutant("downward shift of one-sided noise", stream(base(of=Downward)), frozenset({DOWN}))
+    yield Mutant("noisy value told", stream(base(), of=NoisyValue), frozenset({OUTPUT}), ((0, 1), (1, 2)))
+    yield Mutant("order by value", stream(base(), of=OrderByValue), frozenset({OUTPUT}), ((1, 0), (1, 2)))
+    yield Mutant(
+        "lost charge of a visible top",
+        stream(base(of=LostCharge, monotonic=False), neighbours=mixed),
+        frozenset({COST}),
+        ((-1, 1, 2), (0, 0, 1)),
+    )
+    yield Mutant(
+        "query noise half as wide",
+        stream(base(of=HalfTheNoise)),
+        frozenset({COST}),
+        ((0, 1), (-1, 0)),
+    )
+    yield Mutant(
+        "gap with Gaussian noise",
+        stream(base(cutoff=1, of=GaussianNoise)),
+        frozenset(),
+        ((0,), (-1,)),
+        size=9 * RATE,
+    )
+    yield Mutant(
+        "threshold noise half as wide",
+        stream(base(of=HalfTheThresholdNoise)),
+        frozenset({COST}),
+        ((-1, 1), (0, 2)),
+    )
+    yield Mutant(
+        "sensitivity declared too small", stream(base(), of=FarApart), frozenset({OUTPUT}), ((-2, 1), (0, 3))
+    )
+    yield Mutant(
+        "middle branch charged like the top one",
+        stream(two_branches(CheapMiddle)),
+        frozenset({COST}),
+        ((0, 1), (-1, 0)),
+    )
+    yield Mutant(
+        "cutoff looked at between batches only",
+        stream(base(cutoff=1, of=NoCutoffInABatch)),
+        frozenset({BATCHES, EPSILON}),
+    )
+    yield Mutant(
+        "threshold noise changed by storage", stream(base(), of=ForgetfulStorage), frozenset({STORAGE})
+    )
+    yield Mutant(
+        "plain last gap of top-k at the price of the lexicographic one",
+        top_k(BareGap, last_gap=LastGap.PLAIN),
+        frozenset({COST}),
+        ((-1, 0, 0), (0, 0, 0)),
+    )
+    yield Mutant(
+        "Ding et al. 2023, Algorithm 8 as printed",
+        LawForm(
+            name="algorithm_8",
+            mechanism=ExponentialMechanism(epsilon=10**9, monotonic=True),
+            built_by=ExponentialMechanism,
+            tests=3,
+            neighbours=(Neighbours.UP, Neighbours.DOWN),
+            probability=algorithm_8_as_printed,
+        ),
+        frozenset({LAW, DRAWS}),
+    )
+    yield Mutant(
+        "alignment of Ding et al. 2023, eq. (5)",
+        replace(top_k(RaisesTheOtherLoser), mechanism=_wide(RaisesTheOtherLoser)),
+        frozenset({INJECTIVE}),
+    )
+
+
+def _wide(of: type) -> Any:
+    return of(epsilon=6 * RATE * UNIT, count=1, monotonic=True, sensitivity=6)

@@ -1,0 +1,83 @@
+"""The contract suite: every check on every form of every public mechanism."""
+
+from __future__ import annotations
+
+import inspect
+import pkgutil
+import random
+from fractions import Fraction
+from importlib import import_module
+
+import numpy as np
+import pytest
+
+import stream_svt.mechanisms
+from stream_svt.mechanisms import Noise
+from stream_svt.mechanisms.contract import Neighbours
+from stream_svt.mechanisms.quantile import Adjacency, ClippedSum, unbounded_quantile
+from tests.exact.contract import QuantileForm
+from tests.exact.forms import forms
+
+FORMS = forms()
+
+
+@pytest.mark.parametrize(
+    ("check", "name"),
+    [
+        pytest.param(check, name, id=f"{name}-{check.__name__.removeprefix('check_')}")
+        for name, form in FORMS.items()
+        for check in form.checks
+    ],
+)
+def test_the_contract_holds(check, name):
+    check(FORMS[name])
+
+
+def public_mechanisms():
+    """Classes that make steps, and the functions that build one, wherever they live in the package."""
+    classes, builders = {}, {}
+    for module in pkgutil.iter_modules(stream_svt.mechanisms.__path__, "stream_svt.mechanisms."):
+        for name, thing in vars(import_module(module.name)).items():
+            if name.startswith("_") or getattr(thing, "__module__", None) != module.name:
+                continue
+            if inspect.isclass(thing) and hasattr(thing, "step") and hasattr(thing, "open"):
+                classes[name] = thing
+            elif inspect.isfunction(thing):
+                builders[name] = thing
+    returned = {
+        name: inspect.signature(function, eval_str=True).return_annotation
+        for name, function in builders.items()
+    }
+    return classes, {name: builders[name] for name in builders if returned[name] in classes.values()}
+
+
+def test_every_public_mechanism_and_constructor_has_a_form():
+    classes, builders = public_mechanisms()
+    played = {type(form.mechanism) for form in FORMS.values()}
+    assert classes
+    assert set(classes.values()) <= played
+    assert set(builders.values()) <= {form.built_by for form in FORMS.values()}
+    assert set(classes) | set(builders) <= set(stream_svt.mechanisms.__all__)
+
+
+@pytest.mark.parametrize("adjacency", Adjacency)
+def test_a_clipped_sum_moves_its_noise_by_the_change_of_the_sum(adjacency):
+    """What it costs besides its quantile, whose form is above."""
+    quantile = unbounded_quantile(epsilon=10**9, level=Fraction(1, 2), adjacency=adjacency, base=Fraction(2))
+    clipped, chance = ClippedSum(quantile=quantile, charge=10**8), random.Random(9)
+    form = QuantileForm(
+        name="", mechanism=quantile, built_by=ClippedSum, tests=6, neighbours=(Neighbours.UP, Neighbours.DOWN)
+    )
+    largest = Fraction(0)
+    for kind in form.neighbours * 100:
+        first = form.values(chance, 6)
+        second = form.neighbour(first, kind, chance)
+        bound, noise = clipped.bound(chance.randrange(7)), chance.randint(-9, 9)
+        before, after = np.array(first), np.array(second)
+        move = clipped.shift(before, after, bound)
+        assert clipped.release(before, bound, noise) == clipped.release(after, bound, noise + move)
+        cost = abs(move) * clipped.law(bound).rate * 10**9
+        assert cost <= clipped.charge
+        largest = max(largest, cost)
+    assert clipped.law(4).noise is Noise.LAPLACE  # the only family whose noise may move either way
+    assert largest == clipped.charge

@@ -1,0 +1,81 @@
+"""Negative controls: every mutant of our own code is caught, and the run prints by what."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from stream_svt.errors import MisuseError
+from tests.exact.box import UNIT, enumerate_box
+from tests.exact.contract import Refusal, StreamForm, check_refused_options_say_why
+from tests.exact.enumeration import X, log_ratio
+from tests.exact.mutants import mutants, published
+
+MUTANTS = {mutant.rule: mutant for mutant in mutants()}
+
+
+def failed_checks(form):
+    """Names of the contract's checks that a form does not pass."""
+    found = set()
+    for check in form.checks:
+        if check is check_refused_options_say_why:
+            continue
+        try:
+            check(form)
+        except AssertionError:
+            found.add(check.__name__.removeprefix("check_"))
+    return found
+
+
+def enumerated_loss(mutant):
+    """Largest log-ratio / charge over a box of noise: a lower bound, for noise outside it counts against it."""
+    form = mutant.form
+    if isinstance(form, StreamForm):
+        tests = len(mutant.pair[0])
+        form = replace(form, queries=max(1, tests // mutant.attempts), attempts=mutant.attempts, tests=tests)
+    first, second = (
+        enumerate_box(form, values, mutant.size, thresholds=mutant.thresholds) for values in mutant.pair
+    )
+    largest = 0.0
+    for told, p in first.found.items():
+        charge = first.charges[told] // UNIT
+        q = second.found.get(told, 0) + second.missing
+        if p * X**charge > q:
+            largest = max(largest, log_ratio(p, q) / charge if charge else math.inf)
+    return largest
+
+
+@pytest.mark.parametrize("rule", MUTANTS)
+def test_a_mutant_is_caught(report, rule):
+    mutant = MUTANTS[rule]
+    checks = failed_checks(mutant.form)
+    loss = enumerated_loss(mutant) if mutant.pair else 0.0
+    told = [f"enumeration: {loss:.2f} of the charge, or more"] if loss > 1 else []
+    report.catch(rule, [*(check.replace("_", " ") for check in sorted(checks)), *told])
+    assert mutant.caught_by <= checks
+    assert loss > 1 or mutant.pair is None
+
+
+@pytest.mark.parametrize("number", published())
+def test_of_the_published_variants_the_contract_passes_two_and_catches_four(report, number):
+    """Lyu, Su & Li 2017, Figure 1, played by the package's own step."""
+    form, caught_by = published()[number]
+    checks = failed_checks(form)
+    report.catch(f"Lyu, Su & Li, Algorithm {number}", [check.replace("_", " ") for check in sorted(checks)])
+    assert caught_by <= checks
+    assert caught_by or not checks
+
+
+def test_an_option_that_is_accepted_or_refused_without_its_reason_is_noticed():
+    def refuse():
+        raise MisuseError("no")
+
+    sound = published()[1][0]
+    accepted = replace(sound, refusals=(Refusal("anything", lambda: None, "reason"),))
+    with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
+        check_refused_options_say_why(accepted)
+    unexplained = replace(sound, refusals=(Refusal("anything", refuse, "reason"),))
+    with pytest.raises(AssertionError, match="pattern did not match"):
+        check_refused_options_say_why(unexplained)

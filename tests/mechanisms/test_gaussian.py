@@ -1,0 +1,133 @@
+"""The Gaussian baseline: its sampler, its delta, and why it tells no gap."""
+
+from __future__ import annotations
+
+import math
+import random
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from stream_svt.errors import MisuseError, RunExhausted
+from stream_svt.mechanisms import Run
+from stream_svt.mechanisms.gaussian import (
+    discrete_gaussian_delta,
+    draw_discrete_gaussian,
+    gaussian,
+    least_variance,
+)
+
+
+def law(variance, reach=400):
+    points = np.arange(-reach, reach + 1)
+    weights = np.exp(-(points**2) / (2 * float(variance)))
+    return points, weights / weights.sum()
+
+
+@pytest.mark.parametrize("variance", [Fraction(1, 3), Fraction(4), Fraction(250, 7)], ids=str)
+def test_draws_have_the_law_and_not_that_of_another_variance(variance):
+    entropy = random.Random(7).randbytes
+    draws = np.array([draw_discrete_gaussian(variance, entropy) for _ in range(6000)])
+
+    def misfit(assumed):
+        points, chances = law(assumed)
+        kept = chances * len(draws) > 5
+        seen = np.array([(draws == k).sum() for k in points[kept]])
+        expected = chances[kept] * len(draws)
+        return (((seen - expected) ** 2 / expected).sum() - kept.sum()) / math.sqrt(2 * kept.sum())
+
+    assert misfit(variance) < 4
+    assert misfit(variance * Fraction(5, 4)) > 6
+
+
+def test_delta_is_what_the_likelihoods_of_two_neighbours_leave_over():
+    for variance, shift, epsilon in ((3.0, 1, 0.4), (50.0, 2, 0.1), (0.4, 3, 2.0)):
+        _, here = law(variance)
+        there = np.roll(here, -shift)
+        assert discrete_gaussian_delta(variance, shift, epsilon) == pytest.approx(
+            np.maximum(here - math.exp(epsilon) * there, 0).sum(), rel=1e-9
+        )
+
+
+def test_wide_noise_has_the_delta_of_the_continuous_one():
+    """Balle & Wang 2018, Theorem 8."""
+    sigma, epsilon = 300.0, 0.01
+
+    def phi(x):
+        return math.erfc(-x / math.sqrt(2)) / 2
+
+    continuous = phi(0.5 / sigma - epsilon * sigma) - math.exp(epsilon) * phi(-0.5 / sigma - epsilon * sigma)
+    assert discrete_gaussian_delta(sigma**2, 1, epsilon) == pytest.approx(continuous, rel=1e-3)
+
+
+def test_the_variance_is_the_least_that_will_do():
+    variance = least_variance(epsilon=0.3, delta=1e-5, shift=2)
+    assert (
+        discrete_gaussian_delta(variance, 2, 0.3) <= 1e-5 < discrete_gaussian_delta(variance * 0.99, 2, 0.3)
+    )
+    assert discrete_gaussian_delta(variance, 1, 0.3) < 1e-5
+
+
+def run_loss(mechanism, first, second, *, reach=60):
+    """Delta left at the mechanism's epsilon between two streams, over all outputs of a run with one top."""
+    points, threshold = law(mechanism.threshold_variance, reach)
+    _, query = law(mechanism.query_variance, reach)
+    tail = np.concatenate([np.cumsum(query[::-1])[::-1], [0.0]])
+
+    def chances(values):
+        reached = [tail[np.clip(points - value + reach, 0, 2 * reach + 1)] for value in values]
+        quiet, found = np.ones(len(points)), []
+        for chance in reached:
+            found.append((threshold * quiet * chance).sum())
+            quiet = quiet * (1 - chance)
+        return np.array([*found, (threshold * quiet).sum()])
+
+    return np.maximum(chances(first) - math.exp(mechanism.epsilon) * chances(second), 0).sum()
+
+
+def test_runs_of_one_top_keep_the_proved_delta():
+    mechanism = gaussian(epsilon=2.0, delta=0.01, cutoff=1, monotonic=False, tests=4)
+    assert mechanism.proved_delta(4) == pytest.approx(0.01)
+    chance, worst = np.random.default_rng(5), 0.0
+    for _ in range(300):
+        first = chance.integers(-6, 4, 4)
+        worst = max(worst, run_loss(mechanism, first, first + chance.integers(-1, 2, 4)))
+    assert worst <= 0.01
+    first = np.array([-6, -6, -6, 0])
+    assert run_loss(mechanism, first, first - 9) > 0.01  # answers that move farther than was declared
+
+
+def test_with_gaps_no_rate_prices_the_noise():
+    """The log-ratio of neighbouring points grows without end, so that a gap far out tells almost everything."""
+    points, chances = law(Fraction(9), reach=40)
+    losses = np.log(chances[points >= 0][:-1] / chances[points >= 1])
+    assert (np.diff(losses) > 0.1).all()
+
+
+def test_a_run_tells_rows_only_and_ends_at_its_cutoff():
+    mechanism = gaussian(epsilon=1.0, delta=1e-3, cutoff=2, monotonic=True, correction=5)
+    run = mechanism.open(3, (1, 2))
+    run, reports = mechanism.step(run, np.array([10, 20, 18, 40]), 10, np.array([0, 0, 0, -30]))
+    assert (reports.rows, reports.consumed, run.left) == ((1, 2), 3, 0)
+    assert mechanism.is_over(Run.from_bytes(run.to_bytes()))
+    with pytest.raises(RunExhausted):
+        mechanism.step(run, np.array([1]), 0, np.array([0]))
+    assert not hasattr(mechanism, "shifts")
+    assert mechanism.epsilon == pytest.approx(1)
+    assert mechanism.claimed_delta == pytest.approx(1e-3)
+
+
+def test_settings_without_a_meaning_are_refused():
+    for options in ({"cutoff": 0}, {"epsilon": -1.0}, {"delta": 0.0}):
+        with pytest.raises(MisuseError):
+            gaussian(**({"epsilon": 1.0, "delta": 1e-3, "cutoff": 1, "monotonic": True} | options))
+    with pytest.raises(MisuseError, match="coarser granularity"):
+        least_variance(epsilon=1e-7, delta=1e-8, shift=1)
+    with pytest.raises(MisuseError):
+        draw_discrete_gaussian(Fraction(0), bytes)
+
+
+def test_a_shift_that_no_noise_here_covers_is_refused_and_not_added_up():
+    with pytest.raises(MisuseError, match="wide"):
+        gaussian(epsilon=1.0, delta=1e-6, cutoff=2, monotonic=True, sensitivity=10**9)

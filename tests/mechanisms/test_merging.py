@@ -1,0 +1,196 @@
+"""Merging gaps with measurements: against least squares done by matrices, and against the exact mechanisms' noise."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from stream_svt.errors import MisuseError
+from stream_svt.mechanisms.estimates import certain_gap, estimate
+from stream_svt.mechanisms.merging import (
+    blue_error_ratio,
+    blue_top_k,
+    expected_reduction,
+    inverse_variance,
+    joint,
+    reduction,
+)
+from stream_svt.mechanisms.noise import Noise, mean, variance
+
+
+@pytest.fixture
+def chance():
+    return np.random.default_rng(17)
+
+
+def least_squares(design, covariance, observed):
+    """Generalised least squares: estimates and their covariance."""
+    precision = np.linalg.inv(covariance)
+    spread = np.linalg.inv(design.T @ precision @ design)
+    return spread @ design.T @ precision @ observed, spread
+
+
+def geometric(chance, rate, size):
+    """Exponential noise on the lattice."""
+    return chance.geometric(-math.expm1(-float(rate)), size) - 1
+
+
+def laplace(chance, rate, size):
+    return geometric(chance, rate, size) - geometric(chance, rate, size)
+
+
+def test_two_estimates_are_weighted_by_their_precision():
+    x, y = np.array([3.0, 8.0]), np.array([5.0, 1.0])
+    merged = inverse_variance(x, [1.0, 2.0], y, 4.0)
+    for i, (a, b) in enumerate([(1.0, 4.0), (2.0, 4.0)]):
+        value, spread = least_squares(np.ones((2, 1)), np.diag([a, b]), np.array([x[i], y[i]]))
+        assert merged.values[i] == pytest.approx(value[0])
+        assert merged.variances[i] == pytest.approx(spread[0, 0])
+
+
+@pytest.mark.parametrize("k", [1, 2, 7])
+def test_joint_estimates_are_least_squares_with_a_shared_threshold_noise(chance, k):
+    gaps, measured = chance.normal(100, 20, k), chance.normal(100, 20, k)
+    query, measurement, threshold = chance.uniform(1, 9, k), chance.uniform(1, 9, k), 13.0
+    design = np.vstack((np.eye(k), np.eye(k)))
+    covariance = np.zeros((2 * k, 2 * k))
+    covariance[:k, :k] = np.diag(query) + threshold
+    covariance[k:, k:] = np.diag(measurement)
+    values, spread = least_squares(design, covariance, np.concatenate((gaps, measured)))
+    found = joint(gaps, query, threshold, measured, measurement)
+    np.testing.assert_allclose(found.values, values, rtol=1e-10)
+    np.testing.assert_allclose(found.variances, np.diag(spread), rtol=1e-10)
+
+
+def test_one_alert_alone_is_merged_by_inverse_variance():
+    together = joint([31.0], 4.0, 5.0, [27.0], 6.0)
+    alone = inverse_variance(31.0, 9.0, 27.0, 6.0)
+    np.testing.assert_allclose(together.values, alone.values)
+    np.testing.assert_allclose(together.variances, alone.variances)
+
+
+@pytest.mark.parametrize("ratio", [0.25, 1.0, 3.0])
+@pytest.mark.parametrize("k", [2, 3, 10])
+def test_blue_is_least_squares_over_measurements_and_gaps(chance, k, ratio):
+    """Theorem 3 of Ding et al. 2019, and its matrices; Corollary 1 for its error."""
+    measured, gaps = chance.normal(50, 10, k), chance.normal(5, 2, k - 1)
+    differences = np.eye(k)[:-1] - np.eye(k)[1:]
+    covariance = np.zeros((2 * k - 1, 2 * k - 1))
+    covariance[:k, :k] = np.eye(k)
+    covariance[k:, k:] = ratio * differences @ differences.T
+    values, spread = least_squares(
+        np.vstack((np.eye(k), differences)), covariance, np.concatenate((measured, gaps))
+    )
+    np.testing.assert_allclose(blue_top_k(measured, gaps, ratio), values, rtol=1e-10)
+    assert blue_error_ratio(k, ratio) == pytest.approx(np.trace(spread) / k)
+    x = np.ones((k, k)) + ratio * k * np.eye(k)
+    y = np.array([[k * (i <= j) - (j + 1) for j in range(k - 1)] for i in range(k)])
+    np.testing.assert_allclose((x @ measured + y @ gaps) / ((1 + ratio) * k), values, rtol=1e-10)
+
+
+def test_a_single_answer_has_no_gap_to_gain_from():
+    assert blue_top_k([4.0], [], 1.0).tolist() == [4.0]
+    assert blue_error_ratio(1, 1.0) == 1
+
+
+@pytest.mark.parametrize(
+    ("k", "laplace_saves", "exponential_saves"),
+    [(2, 0.188, 0.316), (10, 0.358, 0.527), (25, 0.418, 0.589), (50, 0.447, 0.618), (100, 0.466, 0.636)],
+)
+def test_the_expected_reductions_are_those_of_the_closed_forms(k, laplace_saves, exponential_saves):
+    cube = (1 + k ** (-2 / 3)) ** 3
+    assert expected_reduction(k, noise=Noise.LAPLACE) == pytest.approx(1 / (1 + cube))
+    assert expected_reduction(k, noise=Noise.EXPONENTIAL) == pytest.approx(2 / (2 + cube))
+    assert round(expected_reduction(k, noise=Noise.LAPLACE), 3) == laplace_saves
+    assert round(expected_reduction(k, noise=Noise.EXPONENTIAL), 3) == exponential_saves
+
+
+@pytest.mark.parametrize("monotonic", [True, False])
+@pytest.mark.parametrize("noise", [Noise.LAPLACE, Noise.EXPONENTIAL])
+def test_the_expected_reduction_is_that_of_the_lattice_noises_at_small_rates(noise, monotonic):
+    k, half, width = 12, 1e-4, 1 if monotonic else 2
+    share = 1 / (1 + (k * width) ** (2 / 3))
+    gap = variance(noise, half * share) + variance(noise, half * (1 - share) / k / width)
+    assert reduction(gap, variance(Noise.LAPLACE, half / k)) == pytest.approx(
+        expected_reduction(k, noise=noise, monotonic=monotonic), rel=1e-6
+    )
+
+
+@pytest.mark.parametrize(("noise", "draw"), [(Noise.LAPLACE, laplace), (Noise.EXPONENTIAL, geometric)])
+def test_merging_clear_alerts_saves_what_is_expected_and_joint_estimates_a_little_more(chance, noise, draw):
+    """Answers far above the threshold: every one is reported, so that the report selects nothing."""
+    k, trials, half = 10, 6000, Fraction(35, 100)
+    share = 1 / (1 + k ** (2 / 3))
+    l0, l1, measured_rate = float(half) * share, float(half) * (1 - share) / k, float(half) / k
+    truth = np.arange(10_000, 10_000 + 37 * k, 37)
+    rho, nu = draw(chance, l0, (trials, 1)), draw(chance, l1, (trials, k))
+    gaps = truth + nu - rho - mean(noise, l1) + mean(noise, l0)
+    measured = truth + laplace(chance, measured_rate, (trials, k))
+    v0, v1, vm = variance(noise, l0), variance(noise, l1), variance(Noise.LAPLACE, measured_rate)
+
+    def error(values):
+        return float(np.mean((values - truth) ** 2))
+
+    merged = inverse_variance(gaps, v0 + v1, measured, vm).values
+    saved = 1 - error(merged) / error(measured)
+    assert saved == pytest.approx(expected_reduction(k, noise=noise), abs=0.02)
+    together = np.array([joint(x, v1, v0, y, vm).values for x, y in zip(gaps, measured, strict=True)])
+    assert error(together) < error(merged)
+    predicted = float(joint(gaps[0], v1, v0, measured[0], vm).variances.mean())
+    assert error(together) == pytest.approx(predicted, rel=0.05)
+
+
+def test_merging_reports_of_answers_below_the_threshold_is_worse_than_measuring_unless_they_are_certified(
+    chance,
+):
+    """Selection bias: such reports have high noise. A certified report is one whose bound is not None."""
+    l0, l1, trials, threshold = Fraction(1, 10), Fraction(1, 20), 200_000, 0
+    truth = np.where(chance.random(trials) < 0.5, -120, 150)
+    gaps = truth + geometric(chance, l1, trials) - geometric(chance, l0, trials)
+    reported = gaps >= 0
+    measured_rate = 1 / 60
+    measured = truth + laplace(chance, measured_rate, trials)
+    vx = variance(Noise.EXPONENTIAL, l0) + variance(Noise.EXPONENTIAL, l1)
+    laws = {
+        "query_noise": Noise.EXPONENTIAL,
+        "query_rate": l1,
+        "threshold_noise": Noise.EXPONENTIAL,
+        "threshold_rate": l0,
+    }
+    offset = estimate(threshold=threshold, correction=0, gap=0, **laws)
+    merged = inverse_variance(gaps + offset, vx, measured, variance(Noise.LAPLACE, measured_rate)).values
+    certified = gaps >= certain_gap(l1, Fraction(1, 1000))  # where `lower_bound` is not None
+
+    def saved(chosen):
+        errors = [np.mean((values[chosen] - truth[chosen]) ** 2) for values in (merged, measured)]
+        return 1 - errors[0] / errors[1]
+
+    false = reported & (truth < threshold)
+    assert false.sum() > 30
+    assert saved(false) < 0
+    assert certified.sum() > 1000
+    assert not (certified & false).sum() > 0.002 * certified.sum()
+    assert saved(certified) > 0.5
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: inverse_variance(1.0, 0.0, 1.0, 1.0),
+        lambda: inverse_variance(1.0, 1.0, 1.0, math.inf),
+        lambda: joint([1.0, 2.0], 1.0, 1.0, [1.0], 1.0),
+        lambda: joint([], 1.0, 1.0, [], 1.0),
+        lambda: joint([1.0], 1.0, -1.0, [1.0], 1.0),
+        lambda: blue_top_k([1.0, 2.0], [1.0, 2.0], 1.0),
+        lambda: blue_top_k([1.0, 2.0], [1.0], 0.0),
+        lambda: blue_error_ratio(0, 1.0),
+        lambda: expected_reduction(0, noise=Noise.LAPLACE),
+        lambda: reduction(1.0, math.nan),
+    ],
+)
+def test_what_cannot_be_estimated_is_refused(call):
+    with pytest.raises(MisuseError):
+        call()

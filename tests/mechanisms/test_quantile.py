@@ -1,0 +1,215 @@
+"""Quantiles without bounds: their candidates, charges, alignment and accuracy, and sums clipped at them."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from stream_svt.errors import MisuseError, RunExhausted
+from stream_svt.mechanisms import Noise, Run
+from stream_svt.mechanisms.contract import Neighbours
+from stream_svt.mechanisms.quantile import (
+    Adjacency,
+    ClippedSum,
+    FullyUnboundedQuantile,
+    fully_unbounded_quantile,
+    multiple_quantiles,
+    unbounded_quantile,
+)
+
+ONE = 10**9
+SALT = (1, 2)
+DOUBLING = Fraction(2)
+
+
+def quantile(adjacency=Adjacency.SWAP, level=Fraction(3, 4), **options):
+    return unbounded_quantile(
+        **{"epsilon": ONE, "level": level, "adjacency": adjacency, "base": DOUBLING} | options
+    )
+
+
+def told(mechanism, data, *, tests=40, noise=0):
+    """Candidate number that a run with constant query noise reports."""
+    values = mechanism.answers(np.sort(data), 0, tests)
+    _, outcomes = mechanism.step(mechanism.open(0, SALT), values, lambda _: np.full(tests, noise))
+    return outcomes.tops[0].row
+
+
+@pytest.mark.parametrize("adjacency", Adjacency)
+@pytest.mark.parametrize("start", [0, 1000, -50])
+def test_without_noise_the_candidate_is_the_first_with_enough_of_the_data_below(adjacency, start):
+    data = start + np.random.default_rng(2).integers(0, 500, 41)
+    mechanism = quantile(adjacency, start=start)
+    candidate = mechanism.candidate(told(mechanism, data))
+    assert (data < candidate).sum() * 4 >= 3 * 41
+    assert (data < start + (candidate - start + 1) / 2 - 1).sum() * 4 < 3 * 41
+    assert mechanism.candidate(3) == start + 7  # b^k + l - 1, not b^k - l + 1
+
+
+def test_charges_are_those_of_the_two_kinds_of_neighbours():
+    swap = quantile()
+    assert (swap.threshold_law.rate, swap.branch_laws[0].rate, swap.epsilon) == (
+        Fraction(1, 2),
+        Fraction(1, 2),
+        ONE,
+    )
+    assert swap.rho == Fraction(9, 32)
+    changed = quantile(Adjacency.ADD_REMOVE, Fraction(1, 4), split=Fraction(1, 4), epsilon=3 * ONE)
+    assert (changed.threshold_units, changed.query_units) == (4 * ONE, ONE)  # max(4/4 + 1, 3/4 * 4) = 3
+    assert (changed.threshold_law.rate, changed.branch_laws[0].rate) == (1, Fraction(1, 4))
+    assert (changed.epsilon, changed.threshold_charge) == (3 * ONE, 3 * ONE)
+    assert changed.rho == Fraction((2 + 3) ** 2, 8)
+    other = quantile(Adjacency.ADD_REMOVE, split=Fraction(1), epsilon=7 * ONE)
+    assert (other.threshold_units, other.query_units, other.threshold_charge) == (4 * ONE, 4 * ONE, 3 * ONE)
+
+
+@pytest.mark.parametrize("adjacency", Adjacency)
+def test_a_run_ends_with_its_top_and_costs_its_threshold_without_one(adjacency):
+    mechanism = quantile(adjacency)
+    data = np.arange(100)
+    run = mechanism.open(0, SALT)
+    assert run.left == mechanism.epsilon - mechanism.threshold_charge
+    run, outcomes = mechanism.step(run, mechanism.answers(data, 0, 3), lambda _: np.zeros(3, dtype=np.int64))
+    assert (outcomes.consumed, outcomes.charge, mechanism.is_over(run)) == (3, 0, False)
+    run = Run.from_bytes(run.to_bytes())
+    run, outcomes = mechanism.step(run, mechanism.answers(data, 3, 6), lambda _: np.zeros(6, dtype=np.int64))
+    assert mechanism.threshold_charge + outcomes.charge == mechanism.epsilon
+    assert (outcomes.tops[0].row, run.left, mechanism.is_over(run)) == (4, 0, True)
+    with pytest.raises(RunExhausted):
+        mechanism.step(run, mechanism.answers(data, 9, 1), lambda _: np.zeros(1, dtype=np.int64))
+
+
+def neighbour(chance, data, adjacency):
+    """Sorted data and a neighbour."""
+    index = int(chance.integers(len(data)))
+    other = np.delete(data, index)
+    if adjacency is Adjacency.SWAP:
+        return np.sort(data), np.sort(np.append(other, chance.integers(0, 60)))
+    pair = [np.sort(data), np.sort(other)]
+    return pair if chance.random() < 0.5 else pair[::-1]
+
+
+def alignment_costs(mechanism, *, changed=None, records=1, cases=500, tests=7):
+    """Cost of the alignment less the charge, in units, for each random case; outputs must be equal."""
+    chance = np.random.default_rng(6)
+    for _ in range(cases):
+        data = chance.integers(0, 60, chance.integers(2, 9))
+        datasets = neighbour(chance, data, changed or mechanism.adjacency)
+        for _ in range(records - 1):
+            datasets = datasets[0], neighbour(chance, datasets[1], mechanism.adjacency)[1]
+        first, second = (mechanism.answers(part, 0, tests) for part in datasets)
+        rho, nu = int(chance.integers(0, 9)), chance.integers(0, 9, (1, tests))
+        _, outcomes = mechanism.step(mechanism.open(rho, SALT), first, lambda b, nu=nu: nu[b])
+        shifts = mechanism.shifts(outcomes, first, second, Neighbours.MIXED)
+        moved = nu + shifts.queries
+        _, again = mechanism.step(
+            mechanism.open(rho + shifts.threshold, SALT), second, lambda b, m=moved: m[b]
+        )
+        assert again == outcomes
+        assert not shifts.moves_down(mechanism.threshold_law, mechanism.branch_laws)
+        cost = shifts.cost(mechanism.threshold_law, mechanism.branch_laws) * ONE
+        yield cost - mechanism.threshold_charge - outcomes.charge
+
+
+@pytest.mark.parametrize("level", [Fraction(1, 5), Fraction(1, 2), Fraction(3, 4)], ids=str)
+@pytest.mark.parametrize("split", [Fraction(1, 8), Fraction(1)], ids=str)
+@pytest.mark.parametrize("adjacency", Adjacency)
+def test_the_alignment_costs_at_most_the_charge_and_attains_it(adjacency, level, split):
+    mechanism = quantile(adjacency, level, split=split, epsilon=840 * ONE)
+    assert -1 <= max(alignment_costs(mechanism)) <= 0
+
+
+def test_the_charge_of_swaps_covers_a_record_more_or_less_too_but_not_two_of_them():
+    """The rounded threshold moves by 0 or 1 for all tests, so the answers less it still move one way by at most 1."""
+    mechanism = quantile(level=Fraction(2, 5), epsilon=840 * ONE)
+    assert max(alignment_costs(mechanism, changed=Adjacency.ADD_REMOVE)) <= 0
+    assert max(alignment_costs(mechanism, records=2)) > 0
+
+
+def test_noise_within_its_scale_moves_the_result_to_a_neighbouring_rank():
+    data = np.random.default_rng(1).integers(0, 10**6, 5000)
+    for adjacency in Adjacency:
+        mechanism = quantile(adjacency, base=Fraction(101, 100), epsilon=2 * ONE)
+        chance, ranks = np.random.default_rng(3), []
+        values = mechanism.answers(np.sort(data), 0, 1500)
+        rates = [float(law.rate) for law in (mechanism.threshold_law, *mechanism.branch_laws)]
+        for _ in range(40):
+            rho = int(chance.exponential(1 / rates[0]))
+            nu = chance.exponential(1 / rates[1], 1500).astype(np.int64)
+            _, outcomes = mechanism.step(mechanism.open(rho, SALT), values, lambda _, nu=nu: nu)
+            ranks.append((data < mechanism.candidate(outcomes.tops[0].row)).mean())
+        assert 0.73 < min(ranks) <= max(ranks) < 0.77
+
+
+@pytest.mark.parametrize("adjacency", Adjacency)
+@pytest.mark.parametrize("centre", [300, -300, 0])
+def test_two_runs_find_a_quantile_on_either_side_of_zero(adjacency, centre):
+    data = centre + np.random.default_rng(4).integers(-40, 40, 999)
+    both = fully_unbounded_quantile(
+        epsilon=ONE, level=Fraction(1, 4), adjacency=adjacency, base=Fraction(21, 20)
+    )
+    upper, lower = told(both.upper, data, tests=200), told(both.lower, -data, tests=200)
+    assert abs(both.quantile(upper, lower) - np.quantile(data, 0.25)) < 20
+    assert ONE - 8 <= both.epsilon <= ONE
+    with pytest.raises(MisuseError, match="levels add up to 1"):
+        FullyUnboundedQuantile(upper=both.upper, lower=both.upper)
+
+
+def test_several_levels_share_epsilon():
+    levels = tuple(Fraction(i, 10) for i in (1, 5, 9))
+    runs = multiple_quantiles(epsilon=ONE, levels=levels, adjacency=Adjacency.ADD_REMOVE, base=DOUBLING)
+    assert ONE - 12 <= sum(run.epsilon for run in runs) <= ONE
+    data = np.arange(1000)
+    assert [int(run.candidate(told(run, data))) for run in runs] == [127, 511, 1023]
+    with pytest.raises(MisuseError, match="rise strictly"):
+        multiple_quantiles(epsilon=ONE, levels=levels[::-1], adjacency=Adjacency.SWAP)
+
+
+def test_a_clipped_sum_moves_by_at_most_its_bound():
+    mechanism = ClippedSum(quantile=quantile(Adjacency.ADD_REMOVE), charge=ONE // 2)
+    assert mechanism.epsilon == mechanism.quantile.epsilon + ONE // 2
+    data = np.array([3, 500, 90, 2**61])
+    assert (mechanism.bound(0), mechanism.bound(7)) == (1, 127)
+    bound = mechanism.bound(7)
+    assert mechanism.release(data, bound, -4) == 3 + 127 + 90 + 127 - 4
+    chance = np.random.default_rng(0)
+    law = mechanism.law(bound)
+    assert law.noise is Noise.LAPLACE
+    for adjacency in Adjacency:
+        costs = []
+        for _ in range(200):
+            first, second = neighbour(chance, chance.integers(0, 400, 5), adjacency)
+            moved = mechanism.shift(first, second, bound)
+            assert mechanism.release(first, bound, 9) == mechanism.release(second, bound, 9 + moved)
+            costs.append(abs(moved) * law.rate * ONE)
+        assert 0.9 * mechanism.charge < max(costs) <= mechanism.charge
+    far = ClippedSum(quantile=quantile(), charge=1)
+    with pytest.raises(MisuseError, match="wider than the lattice"):
+        far.law(2**40)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"level": Fraction(1)}, "strictly between 0 and 1"),
+        ({"base": Fraction(1)}, "greater than 1"),
+        ({"split": Fraction(0)}, "greater than 0"),
+        ({"epsilon": 1}, "too small"),
+        (
+            {"epsilon": 100, "level": Fraction(1, 10**6), "adjacency": Adjacency.ADD_REMOVE},
+            "wider than the lattice",
+        ),
+    ],
+)
+def test_settings_without_a_meaning_are_refused(options, message):
+    with pytest.raises(MisuseError, match=message):
+        quantile(**options)
+
+
+def test_more_records_than_the_lattice_holds_are_refused_and_negative_records_are_not_clipped_sums():
+    with pytest.raises(MisuseError, match="beyond the lattice"):
+        quantile(Adjacency.ADD_REMOVE, Fraction(1, 2**46), epsilon=2**20 * ONE).answers(np.arange(2), 0, 1)
+    with pytest.raises(MisuseError, match="at least 0"):
+        ClippedSum(quantile=quantile(start=-3), charge=5)

@@ -1,0 +1,232 @@
+"""The planner's model, against exact sums, simple laws and the real mechanism."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from benchmarks.planner import Noises
+from stream_svt.errors import MisuseError
+from stream_svt.mechanisms import (
+    Annealed,
+    Exposure,
+    Noise,
+    Uncorrected,
+    adaptive,
+    estimates,
+    noise,
+    sparse_vector,
+)
+from stream_svt.mechanisms.contract import Law
+from stream_svt.monitor.spec import load_spec
+from stream_svt.planning import Drift, Retries, Workload, forecast
+from stream_svt.planning.model import THRESHOLDS, course, report_chances, tails, threshold_quantiles
+
+EPSILON = 10**9
+
+
+def stream_mechanism(*, cutoff=20, queries=10_000, tolerated=1, attempts=1, **options):
+    correction = Exposure(expected_queries=queries, false_alerts=Fraction(tolerated), attempts=attempts)
+    return sparse_vector(epsilon=EPSILON, cutoff=cutoff, monotonic=True, correction=correction, **options)
+
+
+def workload(above, below, *, queries=10_000, positives=0.001, **options):
+    return Workload(
+        queries=queries,
+        positives=positives,
+        above=np.atleast_1d(np.array(above, float)),
+        below=np.atleast_1d(np.array(below, float)),
+        **options,
+    )
+
+
+def monitor(extra, granularity="1"):
+    return load_spec(
+        f"""
+application: shop
+datasets: [{{name: today, limit: 10, unit: one basket}}]
+monitors:
+  - {{name: hot, topic: counts, epsilon: 1, cutoff: 20, sensitivity: 1, monotonic: true, bounds: [-100000, 100000],
+      threshold: 0, granularity: {granularity}, {extra}}}
+"""
+    ).monitors[0]
+
+
+@pytest.mark.parametrize("family", list(Noise))
+@pytest.mark.parametrize("rate", [0.003, 0.4, 3.0])
+def test_tails_are_those_of_the_noise(family, rate):
+    steps = np.arange(-40, 41)
+    assert tails(family, rate, steps.astype(float)) == pytest.approx(
+        [noise.tail(family, rate, int(k)) for k in steps], abs=1e-14
+    )
+
+
+@pytest.mark.parametrize("family", list(Noise))
+def test_threshold_noise_is_cut_into_equal_shares(family):
+    law = Law(family, Fraction(1, 1000))
+    middles = threshold_quantiles(law)
+    below = [1 - noise.tail(family, law.rate, int(k) + 1) for k in middles]
+    assert below == pytest.approx((np.arange(THRESHOLDS) + 0.5) / THRESHOLDS, abs=0.001)
+
+
+@pytest.mark.parametrize("family", [Noise.EXPONENTIAL, Noise.LAPLACE])
+def test_the_recall_of_one_margin_is_the_chance_that_one_test_reports_it(family):
+    # The cutoff is out of reach, so that nothing but the noise decides.
+    mechanism = stream_mechanism(cutoff=1000, tolerated=100, query_noise=family, threshold_noise=family)
+    branch = mechanism.branches[0]
+    for margin in (1000, 5000, 8000):
+        exact = estimates.survival(
+            family, branch.rate, family, mechanism.threshold_rate, branch.corrections[0] - margin
+        )
+        plan = forecast(mechanism, workload(margin, 10**7))
+        assert plan.recall == pytest.approx(exact, abs=0.01)
+        assert plan.false_alerts < 1e-6
+
+
+def test_margins_that_are_certain_use_the_budget_up_and_tell_when():
+    mechanism = stream_mechanism(cutoff=20)
+    plan = forecast(mechanism, workload(10**6, 10**6, positives=0.01))
+    assert plan.alerts == pytest.approx(20, abs=0.01)
+    assert plan.recall == pytest.approx(0.2, abs=0.001)
+    assert plan.precision == pytest.approx(1)
+    assert plan.ends == pytest.approx(1)
+    assert plan.life.middle == pytest.approx(2000, rel=1e-6)
+    assert plan.seconds(2000) is None
+    assert forecast(mechanism, workload(10**6, 10**6, rate=4.0)).seconds(2000) == 500
+
+
+@pytest.mark.parametrize("expected", [6, 10, 14])
+def test_the_end_of_the_budget_is_close_to_that_of_a_poisson_law(expected):
+    mechanism = stream_mechanism(cutoff=10, queries=100_000)
+    plan = forecast(mechanism, workload(10**6, 10**6, queries=100_000, positives=expected / 100_000))
+    law = [math.exp(-expected) * expected**k / math.factorial(k) for k in range(60)]
+    assert plan.alerts == pytest.approx(sum(min(10, k) * p for k, p in enumerate(law)), abs=0.1)
+
+
+def test_the_model_agrees_with_the_real_mechanism_where_many_values_are_near_the_threshold():
+    rng = np.random.default_rng(3)
+    below, above = rng.gamma(2, 60, 300), rng.gamma(1.5, 150, 300)
+    mechanism = adaptive(
+        epsilon=EPSILON * 3, cutoff=30, monotonic=True,
+        correction=Exposure(expected_queries=3000, false_alerts=Fraction(60)),
+    )  # fmt: skip
+    noises, true, alerts, positives = Noises(mechanism, rng), 0, 0, 0
+    for rho in noises.thresholds(150):
+        positive = rng.random(3000) < 0.02
+        values = np.where(positive, rng.choice(above, 3000), -rng.choice(below, 3000))
+        run = mechanism.open(int(rho), (0, 0))
+        _, outcomes = mechanism.step(run, np.floor(values).astype(np.int64), 0, 0, noises.of(3000))
+        tops = [top.row for top in outcomes.tops]
+        true, alerts, positives = true + positive[tops].sum(), alerts + len(tops), positives + positive.sum()
+    plan = forecast(mechanism, workload(above, below, queries=3000, positives=0.02))
+    assert plan.precision == pytest.approx(true / alerts, abs=0.03)
+    assert plan.recall == pytest.approx(true / positives, abs=0.03)
+    assert plan.alerts == pytest.approx(alerts / 150, rel=0.05)
+
+
+def test_drifting_series_are_found_only_by_retries_that_live_long_enough():
+    load = workload(1500, 4000, drift=Drift(queries=1000, start=1000))
+    once = forecast(stream_mechanism(tolerated=10), load)
+    mechanism = stream_mechanism(tolerated=10, attempts=4)
+    short = forecast(mechanism, load, Retries(attempts=4, every=100, lifetime=300))
+    long = forecast(mechanism, load, Retries(attempts=4, every=600, lifetime=1800))
+    assert once.recall < 0.01
+    assert short.recall < 0.01
+    assert long.recall > 0.8
+    assert 600 < long.delay < 1800
+
+
+def test_a_lifetime_ends_retries_that_attempts_would_allow():
+    load = workload(1500, 4000, drift=Drift(queries=1000, start=1000))
+    mechanism = stream_mechanism(tolerated=10, attempts=4)
+    ended = forecast(mechanism, load, Retries(attempts=4, every=600, lifetime=250))
+    assert ended.recall < 0.01
+
+
+def test_queries_of_the_last_round_are_not_retried():
+    # One round after 900 of 1000 queries, in which every positive that came before is found.
+    load = workload(5000, 4000, queries=1000, drift=Drift(queries=1, start=1000))
+    mechanism = stream_mechanism(queries=1000, tolerated=10, attempts=2)
+    assert forecast(mechanism, load, Retries(attempts=2, every=900, lifetime=900)).recall == pytest.approx(
+        0.9, abs=0.01
+    )
+
+
+def test_a_falling_bar_fills_the_cutoff_and_a_higher_end_does_not():
+    # 10 positives for 20 alerts.
+    load = workload(1000, 80, queries=1000, positives=0.01, finite=True)
+
+    def plan(end):
+        correction = Annealed(end=Fraction(end))
+        return forecast(
+            sparse_vector(epsilon=EPSILON, cutoff=20, monotonic=True, correction=correction), load
+        )
+
+    assert plan(-3).alerts == pytest.approx(20, abs=0.5)
+    assert plan(-3).precision == pytest.approx(0.5, abs=0.02)
+    assert plan(6).precision > 0.98
+    assert plan(6).recall > 0.98
+    assert plan(6).delay == 0
+    assert plan(6).life.middle == pytest.approx(2, abs=0.05)
+
+
+def test_a_monitors_grid_retries_and_sweeps_are_those_of_its_specification():
+    stream = "expected_queries: 10000, correction: {exposure: {false_alerts: 10}}"
+    load = workload(400, 500)
+    coarse, fine = forecast(monitor(stream), load), forecast(monitor(stream, "1/4"), load)
+    assert fine.recall == pytest.approx(coarse.recall, abs=0.01)
+    retry = monitor(
+        f"{stream}, append: {{retry: {{attempts: 4, lifetime: 3000, capacity: 1000, every: 600}}}}"
+    )
+    drifting = replace(load, drift=Drift(queries=1000, start=100))
+    assert forecast(retry, drifting) == forecast(
+        retry.mechanism(), drifting, Retries(attempts=4, every=600, lifetime=1000)
+    )
+    timed = monitor(
+        f"{stream}, append: {{retry: {{attempts: 4, lifetime: 100s, capacity: 9000, every: 600}}}}"
+    )
+    assert forecast(timed, replace(drifting, rate=10.0)).recall == forecast(retry, drifting).recall
+    sweep = "correction: annealed, append: {sweep: {tops_per_set: 5}}"
+    capped = forecast(monitor(sweep), workload(4000, 500, positives=0.01, queries=1000, finite=True))
+    assert capped.alerts == pytest.approx(5, abs=0.05)
+    assert capped.life.middle == pytest.approx(4, abs=0.1)
+
+
+def test_the_course_ends_at_the_forecast_and_never_goes_back():
+    mechanism, load = stream_mechanism(tolerated=100), workload(700, 600, positives=0.004)
+    plan, run = forecast(mechanism, load), course(mechanism, load)
+    assert run.true_alerts[:, -1].mean() == plan.true_alerts
+    assert (np.diff(run.true_alerts, axis=1) >= 0).all()
+    assert (np.diff(run.over, axis=1) >= -1e-12).all()
+    assert run.over[:, 0].max() == 0
+
+
+def test_report_chances_rise_with_the_distance_and_with_attempts():
+    distances = np.array([-100.0, 0.0, 300.0, 900.0])
+    stream = "expected_queries: 10000, correction: {exposure: {false_alerts: 10}}"
+    once = report_chances(monitor(stream), distances)
+    assert (np.diff(once, axis=1) >= 0).all()
+    assert once.shape == (THRESHOLDS, 4)
+    swept = report_chances(monitor("correction: annealed, append: sweep"), distances)
+    assert swept[:, 1].mean() > 0.9 > once[:, 1].mean()
+
+
+def test_contradictions_are_refused():
+    load = workload(100, 100)
+    stream = monitor("expected_queries: 10, append: {retry: {lifetime: 1h}}")
+    queue = Retries(attempts=2, every=5, lifetime=10)
+    mechanism = sparse_vector(epsilon=EPSILON, cutoff=2, monotonic=True, correction=Uncorrected())
+    with pytest.raises(MisuseError, match="rate"):
+        forecast(stream, load)
+    with pytest.raises(MisuseError, match="leave the retries out"):
+        forecast(stream, load, queue)
+    with pytest.raises(MisuseError, match="append: sweep"):
+        forecast(stream, replace(load, finite=True))
+    with pytest.raises(MisuseError, match="swept when it closes"):
+        forecast(mechanism, replace(load, finite=True), queue)
+    with pytest.raises(MisuseError, match="at least 1"):
+        Retries(attempts=0, every=1, lifetime=1)

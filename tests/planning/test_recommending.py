@@ -1,0 +1,220 @@
+"""Recommendations: what is chosen, that it can be used as it stands, and how it is put into words and pictures."""
+
+from __future__ import annotations
+
+import json
+import sys
+from fractions import Fraction
+from functools import cache
+
+import numpy as np
+import pytest
+
+from stream_svt.errors import MisuseError
+from stream_svt.monitor.spec import MechanismForm, OnHalt, Retry, Sweep, load_spec
+from stream_svt.planning import Belief, Drift, forecast, monitor_for, recommend
+from stream_svt.planning.advice import Budget, as_json, expectations, settings, table, warnings
+from stream_svt.planning.plot import draw
+from stream_svt.planning.recommending import EVEN
+
+BELIEF = Belief(positives=0.001, above=1000, below=800)
+
+
+def recommended(*, monotonic=True, form=MechanismForm.SVT, belief=BELIEF, cutoff=20, present=False, **load):
+    monitor = monitor_for(epsilon=1, cutoff=cutoff, monotonic=monotonic, form=form)
+    queries = load.pop("queries", 20_000)
+    return recommend(
+        monitor, belief.central(queries, **load), belief.spread(queries, **load)[:3], present=present
+    )
+
+
+@cache
+def static():
+    return recommended()
+
+
+@cache
+def drifting():
+    return recommended(drift=Drift(queries=500, start=300))
+
+
+@cache
+def closed_set():
+    return recommended(finite=True, queries=5000)
+
+
+def test_values_that_stay_get_no_retry_queue():
+    assert static().best.monitor.append is None
+
+
+def test_series_that_rise_get_a_queue_that_outlives_the_rise():
+    best = drifting().best
+    assert isinstance(best.monitor.append, Retry)
+    assert best.lifetime >= 500
+    assert best.monitor.append.capacity == best.lifetime
+    assert best.forecast.recall > 0.5
+
+
+def test_a_finite_set_gets_a_sweep_that_looks_for_the_whole_cutoff():
+    best = closed_set().best
+    assert isinstance(best.monitor.append, Sweep)
+    assert best.monitor.append.tops_per_set == 20
+    assert best.monitor.append.max_set_size >= 5000
+
+
+def test_a_set_with_few_positives_gets_a_fall_that_ends_early():
+    best = recommended(finite=True, queries=5000, cutoff=60).best
+    assert best.monitor.correction.end >= 3
+
+
+def test_the_best_candidate_comes_first_or_is_as_good_and_simpler():
+    found = drifting()
+    assert found.best.score >= max(candidate.score for candidate in found.candidates) - EVEN
+    assert found.tried > len(found.candidates) > 1
+    assert found.best not in found.candidates[1:]
+
+
+def test_settings_can_be_pasted_and_then_mean_what_was_forecast():
+    found = drifting()
+    lines = "\n".join(f"    {line}" for line in settings(found.best))
+    pasted = load_spec(
+        f"""
+application: shop
+datasets: [{{name: today, limit: 10, unit: one basket}}]
+monitors:
+  - name: hot
+    topic: counts
+    epsilon: 1
+    cutoff: 20
+    sensitivity: 1
+    monotonic: true
+    bounds: [-100000, 100000]
+    threshold: 0
+{lines}
+"""
+    ).monitors[0]
+    assert pasted.mechanism() == found.best.monitor.mechanism()
+    assert forecast(pasted, found.workload) == found.best.forecast
+
+
+@pytest.mark.parametrize(
+    ("form", "monotonic", "splits"),
+    [
+        (MechanismForm.SVT, True, {5, 10, 20}),
+        (MechanismForm.LADDER, False, {10, 20, 40}),
+        (MechanismForm.ADAPTIVE, True, {None}),
+    ],
+)
+def test_splits_suit_the_form(form, monotonic, splits):
+    found = recommended(form=form, monotonic=monotonic)
+    assert {candidate.monitor.split for candidate in found.candidates} <= splits
+    assert all(candidate.monitor.form is form for candidate in found.candidates)
+
+
+def test_what_a_monitor_was_told_stays():
+    monitor = monitor_for(epsilon=1, cutoff=20, monotonic=True, sensitivity=2, granularity="1/2")
+    monitor = monitor.model_copy(update={"on_halt": OnHalt.STOP})
+    best = recommend(monitor, BELIEF.central(20_000)).best.monitor
+    kept = ("epsilon", "cutoff", "sensitivity", "monotonic", "granularity", "on_halt", "threshold", "name")
+    assert [getattr(best, name) for name in kept] == [getattr(monitor, name) for name in kept]
+
+
+def test_the_present_settings_are_shown_where_they_can_be_planned():
+    assert recommended(present=True).present is not None
+    assert recommended(present=True, finite=True).present is None
+    assert "now" in table(recommended(present=True))[-1]
+
+
+def test_ranges_hold_the_forecast():
+    best = static().best
+    for figure in (lambda plan: plan.precision, lambda plan: plan.recall):
+        span = best.range(figure)
+        assert span.low <= span.middle <= span.high
+        assert span.middle == figure(best.forecast)
+
+
+def test_an_epsilon_that_pays_for_nothing_is_refused():
+    monitor = monitor_for(epsilon="1e-7", cutoff=2, monotonic=True).model_copy(update={"cutoff": 10_000})
+    with pytest.raises(MisuseError, match="raise epsilon"):
+        recommend(monitor, BELIEF.central(100))
+
+
+def text_of(found, budget=None):
+    return " ".join([*expectations(found, budget), *warnings(found)])
+
+
+def test_every_plan_says_that_margins_must_be_prior_knowledge():
+    for found in (static(), closed_set(), drifting()):
+        assert "prior knowledge" in text_of(found)
+
+
+def test_a_plan_of_retries_says_what_they_cost_and_cannot_do():
+    text = text_of(drifting())
+    for words in (
+        "paid for in the bar",
+        "cannot favour near misses",
+        "partition",
+        "drifting series together",
+    ):
+        assert words in text
+
+
+def test_a_plan_of_a_stream_says_when_its_budget_is_used():
+    found = recommended(rate=0.01)
+    text = text_of(found, Budget(runs=3, last_run_alerts=4))
+    assert "3 such runs and 4 alerts more" in text
+    assert "days" in text
+    assert "false_alerts to 2" in text or found.best.tolerated <= 2
+
+
+def test_a_run_that_will_not_last_is_announced():
+    many = Belief(positives=0.05, above=np.array([1000.0]), below=np.array([1000.0]), factor=1)
+    assert "likely to end" in text_of(recommended(belief=many))
+    assert "likely to end" not in text_of(static())
+
+
+def test_a_stream_without_alerts_lasts_for_ever():
+    none = Belief(positives=1e-9, above=np.array([1e6]), below=np.array([1e6]), factor=1)
+    found = recommended(belief=none)
+    assert "hardly ever" in text_of(found, Budget(runs=1, last_run_alerts=0))
+    assert "no end" in " ".join(table(found))
+
+
+def test_a_plan_of_a_set_says_what_a_fall_below_the_threshold_does():
+    few = Belief(positives=0.001, above=np.array([10.0]), below=np.array([10.0]), factor=1)
+    found = recommended(belief=few, finite=True, queries=5000)
+    best = found.best
+    text = text_of(found)
+    assert "top-k" in text
+    assert ("fills the cutoff" in text) == (best.monitor.correction.end < Fraction(3))
+
+
+def test_json_has_no_infinities_and_all_that_is_said():
+    none = Belief(positives=1e-9, above=np.array([1e6]), below=np.array([1e6]), factor=1)
+    found = recommended(belief=none, present=True)
+    data = json.loads(json.dumps(as_json(found, Budget(runs=1, last_run_alerts=0)), allow_nan=False))
+    assert data["recommended"] == found.best.settings
+    assert data["candidates"][0]["life_by_chance"]["high"] is None or found.best.forecast.life.high < np.inf
+    assert data["warnings"] == warnings(found)
+    assert data["present"]["settings"] == {}
+
+
+@pytest.mark.parametrize(
+    ("plan", "label"), [(static, "queries"), (drifting, "queries"), (closed_set, "passes over the set")]
+)
+def test_a_picture_shows_margins_alerts_and_choices(plan, label, tmp_path):
+    figure = draw(plan())
+    assert [axes.get_xlabel() for axes in figure.axes] == ["distance from the threshold", label, "recall"]
+    figure.savefig(tmp_path / "plan.png", dpi=40)
+    assert (tmp_path / "plan.png").stat().st_size > 5000
+
+
+def test_a_picture_shows_the_present_settings():
+    labels = draw(recommended(present=True)).axes[2].get_legend_handles_labels()[1]
+    assert {"as it is now", "other settings"} < set(labels)
+
+
+def test_without_matplotlib_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(MisuseError, match=r"stream-svt\[plot\]"):
+        draw(static())

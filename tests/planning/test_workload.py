@@ -1,0 +1,93 @@
+"""Beliefs about queries: percentiles, ranges, and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from stream_svt.errors import MisuseError
+from stream_svt.planning import Belief, Drift, Workload, from_percentiles
+from stream_svt.planning.workload import thinned, weibull
+
+
+def test_percentiles_are_met_and_joined_by_straight_lines():
+    margins = from_percentiles([(20, 10), (50, 40), (100, 90)])
+    for level, margin in ((10, 5), (20, 10), (35, 25), (50, 40), (75, 65)):
+        assert np.mean(margins <= margin) == pytest.approx(level / 100, abs=0.005)
+
+
+def test_beyond_the_last_percentile_margins_go_on_like_an_exponential_law():
+    margins = from_percentiles([(50, 10)])
+    assert np.mean(margins > 20) == pytest.approx(1 / 4, abs=0.005)
+    assert np.mean(margins > 40) == pytest.approx(1 / 16, abs=0.005)
+
+
+@pytest.mark.parametrize(
+    "points", [[], [(50, 10), (40, 20)], [(50, 10), (60, 5)], [(0, 10)], [(101, 10)], [(-5, 1)]]
+)
+def test_percentiles_that_do_not_rise_are_refused(points):
+    with pytest.raises(MisuseError, match="rise"):
+        from_percentiles(points)
+
+
+@pytest.mark.parametrize("shape", [0.5, 1, 4])
+def test_a_weibull_law_keeps_its_median_whatever_its_shape(shape):
+    assert np.median(weibull(30, shape)) == pytest.approx(30, rel=0.01)
+
+
+def test_a_belief_in_medians_spreads_over_scales_and_shapes():
+    loads = Belief(positives=0.1, above=10, below=20, factor=3).spread(100)
+    assert len(loads) == 8
+    medians = sorted(float(np.median(load.above)) for load in loads)
+    assert medians[0] == pytest.approx(10 / 3, rel=0.01)
+    assert medians[-1] == pytest.approx(30, rel=0.01)
+    near = [np.mean(load.below < 2) for load in loads]
+    assert max(near) > 0.2
+    assert min(near) == 0
+
+
+def test_a_belief_in_quantiles_spreads_over_scales_alone():
+    known = np.array([5.0, 10.0, 15.0])
+    loads = Belief(positives=0.1, above=known, below=known).spread(100)
+    assert [load.above.tolist() for load in loads] == [[2.5, 5, 7.5], [10, 20, 30]]
+
+
+def test_a_belief_without_doubt_in_quantiles_has_no_range():
+    known = np.array([5.0, 10.0])
+    assert Belief(positives=0.1, above=known, below=known, factor=1).spread(100) == ()
+
+
+def test_thinning_keeps_the_distribution():
+    margins = np.random.default_rng(1).lognormal(0, 1, 10_000)
+    few = thinned(margins, 50)
+    assert len(few) == 50
+    assert np.mean(few) == pytest.approx(np.mean(margins), rel=0.05)
+    assert np.median(few) == pytest.approx(np.median(margins), rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"queries": 0}, "at least one query"),
+        ({"positives": 0}, "strictly between"),
+        ({"positives": 1}, "strictly between"),
+        ({"rate": 0}, "rate"),
+        ({"above": np.array([])}, "margins above"),
+        ({"below": np.array([-1.0])}, "margins below"),
+        ({"below": np.array([np.nan])}, "margins below"),
+        ({"finite": True, "drift": Drift(queries=10, start=1)}, "do not drift"),
+    ],
+)
+def test_a_workload_without_a_meaning_is_refused(change, reason):
+    good = {"queries": 10, "positives": 0.5, "above": np.array([1.0]), "below": np.array([1.0])}
+    with pytest.raises(MisuseError, match=reason):
+        Workload(**{**good, **change})
+
+
+def test_a_drift_and_a_belief_without_a_meaning_are_refused():
+    with pytest.raises(MisuseError, match="drift"):
+        Drift(queries=0, start=1)
+    with pytest.raises(MisuseError, match="median"):
+        Belief(positives=0.1, above=0, below=1)
+    with pytest.raises(MisuseError, match="factor"):
+        Belief(positives=0.1, above=1, below=1, factor=0.5)
