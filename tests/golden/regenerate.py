@@ -14,6 +14,7 @@ from typing import Any
 from stream_svt.monitor.life_cycle import TRANSITIONS, Signal, State
 from stream_svt.monitor.snapshot import VERSION
 from stream_svt.monitor.spec import ApplicationSpec
+from tests.golden.journal import written
 from tests.support.engine_play import Play, Query
 from tests.support.monitor_forms import FORMS, TOPIC, spec_of, stream, transcript
 
@@ -115,6 +116,8 @@ def main() -> None:
     content = snapshot(play)
     (folder / "state.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     (folder / "rest.txt").write_text("\n".join(rest_of(restored(content))) + "\n", encoding="utf-8")
+    sealed = {key.hex(): record.hex() for key, record in sorted(written(play).items())}
+    (folder / "journal.json").write_text(json.dumps(sealed, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,111 @@
+"""Upgrade and downgrade: what an older release wrote loads and plays on, what a newer one wrote is refused by name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from stream_svt.errors import UnreadableState
+from stream_svt.protocol.journal import META, Meta
+from stream_svt.protocol.sealing import Sealing
+from tests.golden.journal import KEY, PLACE, finish, holding, journal
+from tests.golden.regenerate import HERE, rest_of, restored
+
+VERSIONS = sorted(folder.name for folder in HERE.glob("v*"))
+
+
+def _sealed(version: str) -> dict[bytes, bytes]:
+    content = json.loads((HERE / version / "journal.json").read_text(encoding="utf-8"))
+    return {bytes.fromhex(key): bytes.fromhex(record) for key, record in content.items()}
+
+
+def _look(records: dict[bytes, bytes]) -> Any:
+    books = journal(holding(records))
+    return books, finish(books.look())
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_sealed_state_of_an_older_release_opens_and_plays_on_to_its_pinned_transcript(
+    version: str,
+) -> None:
+    books, found = _look(_sealed(version))
+    content = json.loads((HERE / version / "state.json").read_text(encoding="utf-8"))
+    assert {key.decode(): data.hex() for key, data in found.records.items()} == content["records"]
+    assert found.progress.hex() == content["progress"]
+    assert (found.control_next, found.control_ahead) == (7, [9])
+    numbers = [number for number, _, _ in books.waiting]
+    assert numbers == list(range(found.last_event - len(numbers) + 1, found.last_event + 1))
+    assert numbers
+    again = restored(
+        {
+            "records": {key.decode(): data.hex() for key, data in found.records.items()},
+            "progress": found.progress.hex(),
+        }
+    )
+    assert rest_of(again) == (HERE / version / "rest.txt").read_text(encoding="utf-8").splitlines()
+
+
+def _changed(change: Callable[[dict[str, Any]], object]) -> dict[bytes, bytes]:
+    """Return the newest golden state with another meta, sealed as its owner would."""
+    records = _sealed(VERSIONS[-1])
+    sealing = Sealing(PLACE, (KEY,), bytes)
+    opened = sealing.open(META, records[META])
+    meta = msgspec.msgpack.decode(opened.content)
+    change(meta)
+    records[META] = sealing.seal(META, opened.sequence, msgspec.msgpack.encode(meta))
+    return records
+
+
+def test_what_is_changed_here_would_be_accepted_unchanged() -> None:
+    _, found = _look(_changed(lambda meta: None))
+    assert found.records
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda meta: meta.update(format=2), "record 'meta' has format 2, this version reads 1"),
+        (lambda meta: meta.update(mood="cautious"), "record 'meta' is not of this format"),
+        (
+            lambda meta: meta.update(partitions=-4),
+            "a migration to 4 partitions was begun and is not finished",
+        ),
+        (lambda meta: meta.update(partitions=4), "has 4 partitions and its topics now have 1"),
+    ],
+)
+def test_a_state_that_a_newer_release_or_a_migration_has_taken_further_is_refused_by_name(
+    change: Callable[[dict[str, Any]], object], said: str
+) -> None:
+    with pytest.raises(UnreadableState, match=said):
+        _look(_changed(change))
+
+
+def test_a_frame_of_a_newer_release_is_refused_by_name() -> None:
+    records = _sealed(VERSIONS[-1])
+    records[META] = b"\x02" + records[META][1:]
+    with pytest.raises(UnreadableState, match=r"has format 2\.1, this version reads 1\.0 and 1\.1"):
+        _look(records)
+
+
+def test_every_field_of_meta_is_pinned() -> None:
+    """A field more or less is a new format: an older release must be able to tell."""
+    assert sorted(Meta.__struct_fields__) == [
+        "alert_offset",
+        "chunks",
+        "control_ahead",
+        "control_next",
+        "digest",
+        "digest_key",
+        "format",
+        "last_event",
+        "noise_key",
+        "partitions",
+        "progress",
+        "published",
+        "sealed_only",
+        "sequence",
+    ]
