@@ -1,0 +1,172 @@
+"""The operator's audit holds ledgers to events; moves and given-up budgets balance, and what was doctored is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from stream_svt.monitor.books import read_dataset
+from stream_svt.monitor.released import Account, EventType, encode
+from stream_svt.monitor.snapshot import DatasetRecord
+from stream_svt.service.audit import Audit, Auditor, ShardState, compare
+from tests.support.alerts import account, alert, encoded, lifecycle
+from tests.support.engine_play import Play
+from tests.support.monitor_forms import FORMS, TOPIC, spec_of, stream
+
+
+def _played() -> tuple[Auditor, ShardState]:
+    """Return a shard's state, its last events still waiting, and an auditor that has seen the others."""
+    play = Play(
+        spec_of(FORMS["never muted"], FORMS["retry"], datasets="{names: [a, b, c], limit: 90, unit: u}")
+    )
+    play.play(TOPIC, stream(5, 120)[:120])
+    auditor = Auditor()
+    events = [encode(event, application="app", shard=0, time="2026-01-05T00:00:00Z") for event in play.events]
+    for number, event in enumerate(events[:-3], 1):
+        auditor.add(0, number, event)
+    datasets = {
+        key[2:].decode(): read_dataset(data, key.decode())
+        for key, data in play.records.items()
+        if key.startswith(b"d/")
+    }
+    waiting = [(event.sequence, b"", text) for event, text in zip(play.events[-3:], events[-3:], strict=True)]
+    return auditor, ShardState(0, play.events[-1].sequence, datasets, waiting)
+
+
+def _home(name: str) -> int:
+    del name
+    return 0
+
+
+def _found(audit: Audit) -> list[str]:
+    return [str(finding) for finding in audit.findings]
+
+
+def test_ledgers_balance_with_what_waits_to_be_published() -> None:
+    auditor, state = _played()
+    audit = compare(auditor, [state], _home)
+    assert _found(audit) == []
+    assert audit.ledgers == 3
+    assert sum(books.alerts for books in audit.datasets.values()) > 5
+
+
+def _ledger(record: DatasetRecord, place: int, change: int) -> None:
+    content = msgspec.msgpack.decode(record.ledger)
+    content[place] += change
+    record.ledger = msgspec.msgpack.encode(content)
+
+
+def _slot(record: DatasetRecord, **fields: object) -> None:
+    for name, value in fields.items():
+        setattr(record.slots["m0"], name, value)
+
+
+@pytest.mark.parametrize(
+    ("doctor", "said"),
+    [
+        (lambda record: _ledger(record, 3, -1), "is spent, the events say"),
+        (lambda record: _ledger(record, 2, 10**9), "is the limit, the events say"),
+        (lambda record: _ledger(record, 4, -1), "is reserved, and not by the open runs"),
+        (lambda record: setattr(record, "events", record.events - 1), "events are counted"),
+        (lambda record: _slot(record, run=99), "monitor m0 is at run 99"),
+        (lambda record: _slot(record, tops=record.slots["m0"].tops + 1), "tops, "),
+        (lambda record: _slot(record, state="halted"), "is closed and has something left"),
+    ],
+)
+def test_a_doctored_ledger_is_found(doctor: Callable[[DatasetRecord], None], said: str) -> None:
+    auditor, state = _played()
+    name = next(name for name, record in state.datasets.items() if record.slots["m0"].state == "running")
+    doctor(state.datasets[name])
+    found = _found(compare(auditor, [state], _home))
+    assert any(said in text and text.startswith(f"state of shard 0: dataset {name}") for text in found), found
+
+
+def test_a_ledger_that_is_missing_or_elsewhere_is_found() -> None:
+    auditor, state = _played()
+    moved = min(state.datasets)
+    assert (
+        f"dataset {moved} is at home at shard 1"
+        in _found(compare(auditor, [state], lambda name: int(name == moved)))[0]
+    )
+    auditor, state = _played()
+    del state.datasets[moved]
+    assert f"dataset {moved} has events and no ledger" in _found(compare(auditor, [state], _home))[0]
+
+
+def test_a_state_older_than_its_events_is_found() -> None:
+    auditor, state = _played()
+    older = replace(state, last_event=state.last_event - 3, waiting=[])
+    for number, _, event in state.waiting:
+        auditor.add(0, number, event)
+    found = _found(compare(auditor, [older], _home))
+    assert "it knows events up to number" in found[0]
+
+
+def _books(charge: float, spent: float, reserved: float = 0.0, limit: float = 1.0) -> Account:
+    return account(charge=charge, spent=spent, reserved=reserved, limit=limit)
+
+
+FIRST_STAY = (
+    (lifecycle("first-start", run=0, monitor="", books=_books(0, 0)), EventType.DECLARED),
+    (lifecycle("first", books=_books(0.1, 0.1, 0.4)), EventType.RUN_STARTED),
+    (alert(top=1, books=_books(0.2, 0.3, 0.2)), None),
+    (lifecycle("moved", books=_books(0, 0.3)), EventType.RUN_CLOSED),
+    (lifecycle("migrated", run=0, monitor="", books=_books(0, 0.3)), EventType.MOVED),
+)
+SECOND_STAY = (
+    (lifecycle("resampled", run=2, books=_books(0.1, 0.4, 0.4)), EventType.RUN_STARTED),
+    (alert(top=1, run=2, books=_books(0.2, 0.6, 0.2)), None),
+)
+
+
+def _stays(*stays: tuple, first: int = 0) -> Audit:
+    """Add stays to partitions 1, 0, 2, .. : the later one may be read first."""
+    auditor = Auditor()
+    number = first
+    places = []
+    for place, stay in enumerate(stays):
+        for sequence, (data, kind) in enumerate(stay, 1):
+            number += 1
+            places.append((1 - place if place < 2 else place, sequence, data, kind, number))
+    for partition, sequence, data, kind, event in sorted(places, key=lambda item: item[:2]):
+        text = encoded(
+            sequence, data, kind=kind, shard=partition, event_id=f"retail-watch/shop/hot/1/{event}"
+        )
+        auditor.add(partition, sequence, text)
+    return auditor.audit
+
+
+def test_a_dataset_that_moved_is_followed_whichever_partition_is_read_first() -> None:
+    audit = _stays(FIRST_STAY, SECOND_STAY)
+    assert _found(audit) == []
+    shop = audit.datasets["shop"]
+    assert (shop.spent, shop.charged, shop.alerts, shop.events) == (6 * 10**8, 6 * 10**8, 2, 7)
+
+
+def test_a_dataset_that_goes_on_elsewhere_without_leaving_is_found() -> None:
+    assert "has events on partition 1 too" in _found(_stays(FIRST_STAY[:-1], SECOND_STAY))[0]
+
+
+def test_books_that_change_on_the_way_are_found() -> None:
+    cheaper = ((lifecycle("resampled", run=2, books=_books(0.1, 0.2, 0.4)), EventType.RUN_STARTED),)
+    assert "with epsilon 0.3 spent and goes on with epsilon 0.1" in _found(_stays(FIRST_STAY, cheaper))[0]
+    again = ((lifecycle("resampled", run=1, books=_books(0.1, 0.4, 0.4)), EventType.RUN_STARTED),)
+    assert "run 1 started, expected run 2" in _found(_stays(FIRST_STAY, again))[0]
+
+
+def test_a_move_with_an_open_run_is_found() -> None:
+    still_open = (*FIRST_STAY[:3], FIRST_STAY[4])
+    assert "moved while run 1 of monitor hot was open" in _found(_stays(still_open))[0]
+
+
+def test_a_budget_given_up_after_a_rollback_balances_and_one_that_is_not_does_not() -> None:
+    rolled_back = (lifecycle("first-start", run=0, monitor="", books=_books(0, 0)), EventType.DECLARED)
+    given_up = (lifecycle("command", run=0, monitor="", books=_books(1, 1)), EventType.MARKED_EXHAUSTED)
+    raised = (lifecycle("command", run=0, monitor="", books=_books(0, 1, limit=2)), EventType.BUDGET_RAISED)
+    anew = (lifecycle("first", run=1, books=_books(0.1, 1.1, 0.4, limit=2)), EventType.RUN_STARTED)
+    assert _found(_stays((*FIRST_STAY[:3], rolled_back, given_up, raised, anew))) == []
+    found = _found(_stays((*FIRST_STAY[:3], rolled_back)))
+    assert "charges add up to epsilon 0.3, the event says epsilon 0" in found[0]
