@@ -140,6 +140,21 @@ async def test_a_state_topic_made_anew_is_a_rollback_and_costs_the_budgets(scene
     assert {books.spent for books in found.datasets.values()} == {6 * 10**9}
 
 
+async def test_an_alert_topic_made_anew_takes_no_budget_back(scene: Scene) -> None:
+    worker = await scene.start()
+    await scene.send("a", HIGH)
+    await _read(scene, worker, 1)
+    await scene.stop(worker)
+    await _make_anew(scene, f"{scene.application}.alerts", {})
+    worker = await scene.start()
+    await scene.send("a", HIGH)
+    await _read(scene, worker, 2)
+    (alert,) = await scene.alerts()
+    assert (alert.run, alert.top) == (1, 2)
+    found = await _audited(scene)
+    assert found.truncated == {0}
+
+
 async def test_a_new_sealing_key_is_taken_up_by_restart_while_another_worker_runs(
     scene: Scene, tmp_path: Path
 ) -> None:
