@@ -321,6 +321,11 @@ class Engine:
         """Tell whether consumption of a topic is stopped by a command."""
         return any(runner.paused for runner in self.runners.values() if runner.spec.topic == topic)
 
+    def discard(self) -> None:
+        """Break the circle of engine and runners: both go at once, not when a collector comes across them."""
+        self.runners.clear()
+        self._opened, self._taken = [], []
+
     def _progress(self) -> bytes:
         positions = {
             name: (runner.offset, runner.row, runner.clock_ms)

@@ -196,6 +196,11 @@ class Tenure:
             self._journal.key_id,
         )
 
+    def end(self) -> None:
+        """Let go of what the tenure held in memory, however it ended; nothing is written."""
+        if hasattr(self, "_engine"):
+            self._engine.discard()
+
     def _control_position(
         self, restored: Restored, given_up: tuple[int, Command] | None, end: int
     ) -> Controls:

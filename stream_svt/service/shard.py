@@ -189,6 +189,7 @@ class Shard:
         finally:
             if time.monotonic() - began > STEADY:
                 self._failures = 0
+            tenure.end()
             await journal.close()
             self._pause()
         return None
