@@ -306,6 +306,7 @@ class Cluster:
             enable_auto_commit=False,
             auto_offset_reset="earliest",
             fetch_max_wait_ms=100,
+            max_partition_fetch_bytes=4 << 20,
         )
 
     def producer(self, transactional_id: str) -> AIOKafkaProducer:

@@ -27,9 +27,11 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
-from stream_svt.service.audit import audit_topic
+from stream_svt.service.audit import audit_state
+from stream_svt.service.config import load_config
 from stream_svt.service.embedded import EmbeddedKafka
-from stream_svt.service.kafka import Cluster, tune
+from stream_svt.service.kafka import tune
+from stream_svt.service.worker import cluster_of
 from tests.soak.stage import BROKER, DATASETS, HIGH, LOW, PARTITIONS, Outcome, Stage
 from tests.support.process import Service, free_port
 
@@ -185,9 +187,12 @@ class Hour(Stage):
         ):
             for place in sorted(places)[:5]:
                 self.violation(f"the query at {place} {name}")
-        audit = await audit_topic(Cluster({"bootstrap_servers": self._servers}), f"{self.application}.alerts")
+        config = load_config(next(self._directory.glob("worker-*.yaml")), {})
+        audit = await audit_state(config, cluster_of(config))
         self.outcome.violations += [f"audit: {finding}" for finding in audit.findings]
-        self.outcome.notes.append(f"{count} queries, {alerts} alerts in {audit.events} events")
+        self.outcome.notes.append(
+            f"{count} queries, {alerts} alerts in {audit.events} events, {audit.ledgers} ledgers"
+        )
 
     async def _records(self, topic: str) -> AsyncIterator[Any]:
         async with AIOKafkaConsumer(
@@ -248,11 +253,12 @@ async def hour(kafka: EmbeddedKafka, application: str, directory: Path, minutes:
         if steady not in stage.workers:
             stage.violation("the worker that was to stay did not")
     stage.outcome.count = round(minutes)
-    _compare(stage, samples, span)
+    compare(stage, samples, span)
     return stage.outcome
 
 
-def _compare(stage: Hour, samples: list[Sample], span: float) -> None:
+def compare(stage: Hour, samples: list[Sample], span: float) -> None:
+    """Note what grew, as a violation where it grew beyond its bound."""
     for name, of, bound in (
         ("bytes of memory", lambda sample: sample.memory, MEMORY_BOUND),
         ("open files", lambda sample: sample.files, FILES_BOUND),
