@@ -118,6 +118,9 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
     async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
         """Hand all shards over before anybody else gets them."""
         del revoked
+        self.joined = (
+            False  # until assigned again, if only nothing: brokers that are gone assign nothing at all
+        )
         try:
             await self._stop_shards(left=False)
         except Exception as error:  # noqa: BLE001

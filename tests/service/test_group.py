@@ -58,6 +58,16 @@ async def test_every_partition_is_paused_and_gets_a_shard() -> None:
     assert fatal == []
 
 
+async def test_whoever_waits_for_an_assignment_has_not_joined() -> None:
+    """A worker whose brokers are gone owns nothing and must not pass for a standby, which is ready."""
+    ours = group([])
+    assert not ours.joined
+    await ours.on_partitions_assigned(set())
+    assert ours.joined
+    await ours.on_partitions_revoked(set())
+    assert not ours.joined
+
+
 async def test_topics_that_are_not_assigned_together_are_fatal() -> None:
     fatal: list[BaseException] = []
     ours = group(fatal)

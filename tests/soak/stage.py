@@ -15,6 +15,7 @@ from pathlib import Path
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError
 
+from stream_svt.errors import BrokerError
 from stream_svt.service.audit import audit_topic
 from stream_svt.service.kafka import Cluster
 from tests.support.process import Service, free_port
@@ -134,7 +135,10 @@ class Stage:
                 await self._settle()
             except (AssertionError, TimeoutError, KafkaError, subprocess.TimeoutExpired) as error:
                 self.violation(f"it got stuck: {type(error).__name__}: {error}")
-            await self._judge()
+            try:
+                await self._judge()
+            except (TimeoutError, BrokerError) as error:
+                self.violation(f"it could not be judged: {type(error).__name__}: {error}")
         finally:
             await self._end_feed()
             for worker in self.workers:
@@ -174,8 +178,10 @@ class Stage:
     async def _end_feed(self) -> None:
         if self._feed is not None:
             self._feed.cancel()
-            with contextlib.suppress(asyncio.CancelledError, KafkaError):
-                await self._feed
+            # Its producer waits for a broker that is away.
+            await asyncio.wait([self._feed], timeout=10)
+            if self._feed.done() and not self._feed.cancelled():
+                self._feed.exception()
             self._feed = None
 
     # Workers
