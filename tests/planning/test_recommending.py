@@ -61,7 +61,7 @@ def test_a_bound_on_waste_is_promised_for_exponential_threshold_noise_only():
     """Laplace threshold noise may put the noisy threshold below the threshold."""
     assert any(text.startswith("At most") for text in warnings(static()))
     monitor = static().best.monitor.model_copy(update={"threshold_noise": Noise.LAPLACE})
-    laplace = replace(static(), best=replace(static().best, monitor=monitor))
+    laplace = replace(static(), candidates=(replace(static().best, monitor=monitor),))
     assert not any(text.startswith("At most") for text in warnings(laplace))
     assert any("Laplace noise may put that below" in text for text in warnings(laplace))
 
