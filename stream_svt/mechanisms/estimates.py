@@ -80,6 +80,10 @@ def lower_bound(
     reached a bar below its middle, its excess exceeds g with probability up to 1.6 e^(-rate g). The level is per
     alert; for all c alerts of a run ask for beta / c.
 
+    The promise is that at most a share beta of the **reports** gets a wrong bound. Few may get any, and where most
+    reports are false most of the bounds given are wrong: read a bound beside the precision that the plan
+    predicts. A bound may also lie below the threshold, where a correction is negative.
+
     Raises
     ------
     MisuseError

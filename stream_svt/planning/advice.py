@@ -245,11 +245,18 @@ def _about_streams(recommendation: Recommendation) -> list[str]:
     sentences = []
     if best.tolerated is not None:
         tolerated = float(best.tolerated)
-        sentences.append(
-            f"At most {_number(tolerated)} of a run's alerts go to waste on values at or below the threshold, on "
-            "average and even if every query lay on it, provided a run meets no more than "
-            f"{workload.queries:,} queries."
-        )
+        if best.monitor.threshold_noise is Noise.EXPONENTIAL:
+            sentences.append(
+                f"At most {_number(tolerated)} of a run's alerts go to waste on values at or below the threshold, on "
+                "average and even if every query lay on it, provided a run meets no more than "
+                f"{workload.queries:,} queries."
+            )
+        else:
+            sentences.append(
+                f"About {_number(tolerated)} of a run's alerts would go to waste if every query lay on the noisy "
+                "threshold; Laplace noise may put that below the threshold, and then more do. With exponential "
+                "threshold noise the figure is a bound."
+            )
         if tolerated > best.monitor.cutoff / 10:
             sentences.append(
                 "That pays only if few negatives come near the threshold, as you expect; with less evidence set "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from fractions import Fraction
 from functools import cache
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from stream_svt.errors import MisuseError
+from stream_svt.mechanisms.noise import Noise
 from stream_svt.monitor.spec import MechanismForm, OnHalt, Retry, Sweep, load_spec
 from stream_svt.planning import Belief, Drift, forecast, monitor_for, recommend
 from stream_svt.planning.advice import Budget, as_json, expectations, settings, table, warnings
@@ -53,6 +55,15 @@ def test_series_that_rise_get_a_queue_that_outlives_the_rise():
     assert best.lifetime >= 500
     assert best.monitor.append.capacity == best.lifetime
     assert best.forecast.recall > 0.5
+
+
+def test_a_bound_on_waste_is_promised_for_exponential_threshold_noise_only():
+    """Laplace threshold noise may put the noisy threshold below the threshold."""
+    assert any(text.startswith("At most") for text in warnings(static()))
+    monitor = static().best.monitor.model_copy(update={"threshold_noise": Noise.LAPLACE})
+    laplace = replace(static(), candidates=(replace(static().best, monitor=monitor),))
+    assert not any(text.startswith("At most") for text in warnings(laplace))
+    assert any("Laplace noise may put that below" in text for text in warnings(laplace))
 
 
 def test_a_finite_set_gets_a_sweep_that_looks_for_the_whole_cutoff():
