@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -22,6 +21,7 @@ from stream_svt.service.wire import home
 from tests.support.alerts import account, alert, encoded, lifecycle
 from tests.support.command_line import CommandLine
 from tests.support.permissions import allow
+from tests.support.process import free_port
 from tests.support.topics import Topics, create_topics
 
 pytestmark = pytest.mark.kafka
@@ -64,19 +64,13 @@ def written(tmp_path, broker):
             application=application or Topics("").name("shop"),
             kafka=kafka or f'{{bootstrap_servers: "{broker.bootstrap_servers}"}}',
             partitions=partitions,
-            port=_free_port(),
+            port=free_port(),
             more=more,
         )
         path.write_text(text)
         return path
 
     return write
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def application_of(config: Path) -> str:

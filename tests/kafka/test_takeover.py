@@ -24,6 +24,7 @@ from stream_svt.service.embedded import EmbeddedKafka
 from stream_svt.service.web import PAGES
 from stream_svt.service.worker import Worker
 from tests.support.permissions import allow
+from tests.support.process import free_port
 from tests.support.worker import HIGH, LOW, Scene, until
 
 pytestmark = pytest.mark.kafka
@@ -118,7 +119,7 @@ async def test_a_worker_killed_at_any_moment_loses_and_doubles_nothing(scene: Sc
     feed = Feed(scene)
     feed.begin()
     path = tmp_path / "shop.yaml"
-    path.write_text(scene.text() + "web: {port: 6399}\n")
+    path.write_text(scene.text() + f"web: {{port: {free_port()}}}\n")
     for round_ in range(4):
         process = _launch(path)
         assert process.stderr is not None
@@ -177,7 +178,7 @@ async def test_a_worker_that_was_frozen_steps_back_for_the_new_owner(scene: Scen
     """Its producers are fenced, and it proves membership before it opens anything again."""
     feed = Feed(scene)
     path = tmp_path / "shop.yaml"
-    path.write_text(scene.text() + "web: {port: 6396}\n")
+    path.write_text(scene.text() + f"web: {{port: {free_port()}}}\n")
     with _launch(path) as process:
         await asyncio.to_thread(_await_line, process.stderr, "shard_replayed")
         feed.begin()
@@ -200,13 +201,14 @@ async def test_a_worker_that_was_frozen_steps_back_for_the_new_owner(scene: Scen
 
 async def test_a_stopped_worker_leaves_nothing_to_repeat_and_exits_with_zero(scene: Scene, tmp_path) -> None:
     path = tmp_path / "shop.yaml"
-    path.write_text(scene.text() + "web: {port: 6398}\n")
+    port = free_port()
+    path.write_text(scene.text() + f"web: {{port: {port}}}\n")
     process = _launch(path)
     assert process.stderr is not None
     await asyncio.to_thread(_await_line, process.stderr, "shard_replayed")
     await scene.send("a", HIGH)
     await asyncio.sleep(0.5)
-    await asyncio.to_thread(_check_pages, "http://127.0.0.1:6398")
+    await asyncio.to_thread(_check_pages, f"http://127.0.0.1:{port}")
     path.write_text(path.read_text().replace("threshold: 5000", "threshold: 700"))
     process.send_signal(signal.SIGHUP)
     await asyncio.to_thread(_await_line, process.stderr, "event=reloaded")
@@ -221,7 +223,9 @@ async def test_a_worker_that_cannot_go_on_says_why_and_exits_with_the_errors_cod
     scene: Scene, tmp_path
 ) -> None:
     path = tmp_path / "shop.yaml"
-    path.write_text(scene.text().replace("partitions: 4", "partitions: 5") + "web: {port: 6397}\n")
+    path.write_text(
+        scene.text().replace("partitions: 4", "partitions: 5") + f"web: {{port: {free_port()}}}\n"
+    )
     process = _launch(path)
     _, said = await asyncio.to_thread(process.communicate, timeout=30)
     assert process.returncode == ConfigError.exit_code

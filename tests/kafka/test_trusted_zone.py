@@ -8,7 +8,6 @@ import http.client
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -24,6 +23,7 @@ from stream_svt.protocol.sealing import Place, Sealing
 from stream_svt.service.topology import look
 from stream_svt.service.web import PAGES
 from stream_svt.service.worker import cluster_of
+from tests.support.process import free_port
 from tests.support.worker import HIGH, LOW, Scene
 
 pytestmark = pytest.mark.kafka
@@ -91,18 +91,13 @@ class Process:
         return json.loads(self.request("/api/v1/status")[1])
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
-
-
 @pytest.fixture
 async def process(broker, topics, tmp_path) -> AsyncIterator[Process]:
     """A worker with every kind of secret, at its most talkative, that has released an alert."""
     for name, content in (("sealing.key", MASTER.hex()), ("shared.key", SHARED.hex())):
         (tmp_path / name).write_text(content)
         (tmp_path / name).chmod(0o600)
-    port = _free_port()
+    port = free_port()
     async with Scene(
         broker.bootstrap_servers, topics.name("shop"), partitions=1, datasets="a"
     ).on_stage() as scene:

@@ -502,46 +502,17 @@ def test_damaged_columnar_records_are_refused_or_accepted_but_never_fail(data):
     assert {reason for _, reason in batch.rejects} <= {reason.value for reason in Reason}
 
 
-def microbenchmark(rows: int = 20_000, repetitions: int = 5) -> float:
-    """Return microseconds per JSON query with a series, the best of some repetitions."""
-    from aiokafka.structs import ConsumerRecord
-
-    best = float("inf")
-    for _ in range(repetitions):
-        records = [
-            ConsumerRecord(
-                topic="queries",
-                partition=0,
-                offset=i,
-                timestamp=1_700_000_000_000 + i,
-                timestamp_type=1,
-                key=AT_HOME,
-                value=b'{"id":"q%d","value":%d,"series":"item-%d"}' % (i, i, i % 500),
-                checksum=None,
-                serialized_key_size=6,
-                serialized_value_size=40,
-                headers=(),
-            )
-            for i in range(rows)
-        ]
-        start = time.perf_counter()
-        batch = decoder().decode(records)
-        best = min(best, time.perf_counter() - start)
-        assert len(batch) == rows
-    return best / rows * 1e6
-
-
-def test_a_query_costs_less_than_a_few_microseconds():
-    assert microbenchmark() < 5  # about 0.5 on a quiet machine; wide, for others may be at work on it
-
-
-def test_a_value_that_is_no_json_does_not_slow_a_whole_batch_to_a_crawl():
+def test_a_value_that_is_no_json_slows_the_few_beside_it_only(monkeypatch):
+    looked_at = []
+    one = QueryDecoder._one
+    monkeypatch.setattr(
+        QueryDecoder, "_one", lambda self, value: (looked_at.append(value), one(self, value))[1]
+    )
     values = [
         b'{"id":"q%d","value":%b,"series":"s"}' % (i, b"NaN" if i == 9000 else b"7") for i in range(20_000)
     ]
-    start = time.perf_counter()
     batch = decode(*values)
-    assert time.perf_counter() - start < 5
+    assert len(looked_at) <= 256
     assert batch.other == {9000: None}
 
 
