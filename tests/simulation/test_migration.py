@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from stream_svt.errors import MigrationRefused, UnreadableState
+from stream_svt.errors import MigrationRefused, MisuseError, UnreadableState
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.spec import ApplicationSpec, load_spec
 from stream_svt.protocol.journal import Journal, Topics
@@ -220,9 +220,12 @@ class Model:
         before, after = Workload(self.spec, BEFORE), Workload(self.spec, AFTER)
         return Move(before, after, BEFORE, AFTER, homes, CONTROL, **changes)
 
-    def migrate(self, *, crash: int | None = None, after: bool = False) -> Report | None:
+    def migrate(
+        self, *, crash: int | None = None, after: bool = False, ground: type[Ground] = Ground
+    ) -> Report | None:
         """Migrate; crash at an effect, before or after it. None where it crashed."""
-        return finish(migrate(Ground(self), self.move()), crash=crash, after=after)
+        report: Report | None = finish(migrate(ground(self), self.move()), crash=crash, after=after)
+        return report
 
     def events(self) -> dict[int, list[dict[str, Any]]]:
         return {
@@ -332,30 +335,48 @@ def test_a_dataset_that_stays_keeps_its_open_run() -> None:
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_migration_crashed_at_any_effect_is_finished_by_the_next(after: bool) -> None:
-    crashed = finished = 0
+    crashed, finished = _crashed_everywhere(after=after)
+    assert crashed > 40
+    assert finished
+
+
+def _crashed_everywhere(*, after: bool, ground: type[Ground] = Ground) -> tuple[int, int]:
+    """Crash at each effect in turn and migrate again; return how often, and how often nothing was left to do."""
     played = _played()
     before = played.books()
-    for at in range(1, 10_000):
+    crashed = finished = 0
+    while True:
         model = copy.deepcopy(played)
-        if model.migrate(crash=at, after=after) is not None:
-            break
+        if model.migrate(crash=crashed + 1, after=after, ground=ground) is not None:
+            return crashed, finished
         crashed += 1
         model.broker.mark("app-migrate")
         for shard in range(AFTER):
             model.broker.mark(f"app-{shard}")
         if model.partitions == AFTER:
             _assert_nobody_opens_what_is_moving(model)
-        report = model.migrate()
+        report = model.migrate(ground=ground)
         assert report is not None
         finished += report.finished_before
-        assert {name: report.books[name] for name in before} == before, at
+        assert {name: report.books[name] for name in before} == before, crashed
         model.partitions = AFTER
-        if at % 8 == 0:
+        if crashed % 8 == 0:
             model.send(60, 3)
             model.serve()
             _assert_in_order(model)
-    assert crashed > 40
-    assert finished
+
+
+class _ShardByShard(Ground):
+    """Moves each shard in a transaction of its own."""
+
+    async def write(self, records: Mapping[int, Mapping[bytes, bytes | None]]) -> None:
+        for shard, changes in records.items():
+            await super().write({shard: changes})
+
+
+def test_a_move_in_several_transactions_would_be_caught() -> None:
+    with pytest.raises((AssertionError, MisuseError, UnreadableState)):
+        _crashed_everywhere(after=True, ground=_ShardByShard)
 
 
 def _assert_nobody_opens_what_is_moving(model: Model) -> None:
