@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
 from itertools import product
@@ -24,7 +24,13 @@ from stream_svt.mechanisms.composition import Composition
 from stream_svt.mechanisms.contract import Neighbours
 from stream_svt.mechanisms.exponential_mechanism import ExponentialMechanism, NoisyMaxGumbel, gap_probability
 from stream_svt.mechanisms.gaussian import gaussian
-from stream_svt.mechanisms.quantile import Adjacency, unbounded_quantile
+from stream_svt.mechanisms.quantile import (
+    Adjacency,
+    UnboundedQuantile,
+    fully_unbounded_quantile,
+    multiple_quantiles,
+    unbounded_quantile,
+)
 from stream_svt.mechanisms.selection import HybridEstimates, HybridIdentity, LastGap, TopK, hybrid_estimates
 from tests.exact.contract import (
     BitsForm,
@@ -34,6 +40,7 @@ from tests.exact.contract import (
     Refusal,
     RenewedForm,
     SelectionForm,
+    SeveralQuantilesForm,
     StreamForm,
 )
 
@@ -320,6 +327,53 @@ def quantiles() -> Iterator[Form]:
         )
 
 
+@dataclass(frozen=True)
+class Asked:
+    """Runs that a constructor returns side by side, and the epsilon that they were asked to share."""
+
+    runs: tuple[UnboundedQuantile, ...]
+    epsilon: int
+
+
+def several_quantiles() -> Iterator[Form]:
+    """Both runs of a quantile without any bound, and the runs of several levels."""
+    neighbours = (Neighbours.UP, Neighbours.DOWN)
+    for noise, adjacency in product(Noise, Adjacency):
+        common = {"epsilon": EPSILON, "adjacency": adjacency, "base": Fraction(2), "noise": noise}
+        both = partial(fully_unbounded_quantile, **common, level=Fraction(1, 3))
+        several = partial(multiple_quantiles, **common, levels=(Fraction(1, 4), Fraction(2, 3)))
+        unbounded = both()
+        for name, make, mechanism, runs, signs, level in (
+            (
+                "fully_unbounded_quantile",
+                both,
+                unbounded,
+                (unbounded.upper, unbounded.lower),
+                (1, -1),
+                "level",
+            ),
+            ("multiple_quantiles", several, Asked(several(), EPSILON), several(), (1, 1), "levels"),
+        ):
+            nothing = Fraction(0) if level == "level" else ()
+            yield SeveralQuantilesForm(
+                name=f"{name}-{noise}-{adjacency}",
+                mechanism=mechanism,
+                built_by=make.func,
+                tests=6,
+                neighbours=neighbours,
+                parts=tuple(
+                    QuantileForm(name="", mechanism=run, built_by=make.func, tests=6, neighbours=neighbours)
+                    for run in runs
+                ),
+                signs=signs,
+                refusals=(
+                    Refusal("an epsilon that pays nothing", partial(make, epsilon=1), "epsilon"),
+                    Refusal("no level", partial(make, **{level: nothing}), "level"),
+                    Refusal("candidates that stay", partial(make, base=Fraction(1)), "base"),
+                ),
+            )
+
+
 def baselines() -> Iterator[Form]:
     """SVT-Gau: no gap, no alignment, an (epsilon, delta)."""
     for monotonic, cutoff in product((True, False), (1, 2)):
@@ -338,6 +392,7 @@ def baselines() -> Iterator[Form]:
                 Refusal("a sensitivity of nothing", partial(make, sensitivity=0), "sensitivity"),
                 Refusal("an epsilon of nothing", partial(make, epsilon=0.0), "epsilon"),
                 Refusal("pure privacy", partial(make, delta=0.0), "delta"),
+                Refusal("tests without a number", partial(make, tests=None), "number of tests"),
             ),
         )
 
@@ -350,6 +405,7 @@ def forms() -> dict[str, Form]:
         *selections(),
         *exponential_mechanisms(),
         *quantiles(),
+        *several_quantiles(),
         *baselines(),
     ]
     return {form.name: form for form in found}
