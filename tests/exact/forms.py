@@ -99,6 +99,8 @@ def _sparse_vector_refusals(
         Refusal("an epsilon that pays nothing", partial(make, epsilon=1), "epsilon"),
         Refusal("noise wider than the lattice", partial(make, sensitivity=2**47), r"wider|2\^48"),
         Refusal("Gaussian noise", partial(Noise.parse, "gaussian"), "2.3 times"),
+        Refusal("Gaussian noise by its name", partial(make, query_noise="gaussian"), "2.3 times"),
+        Refusal("a word for whether", partial(make, monotonic="no"), "True or False"),
         Refusal(
             "a threshold that costs more than its noise",
             partial(replace, mechanism, threshold_rate=mechanism.threshold_rate + 1),
@@ -150,6 +152,7 @@ def _selection(name: str, make: Callable[..., Any], *, steps: int = 1) -> Select
     few = np.array([], dtype=np.int64)
     refusals = [
         Refusal("no answer to report", partial(make, count=0), "count"),
+        Refusal("a word for whether", partial(make, monotonic="no"), "True or False"),
         Refusal("a sensitivity of nothing", partial(make, sensitivity=0), "sensitivity"),
         Refusal("an epsilon of nothing", partial(make, epsilon=0), "epsilon"),
         Refusal("noise wider than the lattice", partial(make, sensitivity=2**60), "wider"),
@@ -321,6 +324,8 @@ def quantiles() -> Iterator[Form]:
                 Refusal("an epsilon that pays nothing", partial(make, epsilon=1), "epsilon"),
                 Refusal("no level", partial(make, level=Fraction(0)), "level"),
                 Refusal("more than all", partial(make, level=Fraction(1)), "level"),
+                Refusal("a level that is rounded", partial(make, level=0.5), "Fraction"),
+                Refusal("neighbours of no kind", partial(make, adjacency="replace"), "'swap' or"),
                 Refusal("candidates that stay", partial(make, base=Fraction(1)), "base"),
                 Refusal("a split of nothing", partial(make, split=Fraction(0)), "split"),
             ),
