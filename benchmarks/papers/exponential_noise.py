@@ -161,7 +161,15 @@ def judged(reports: Reports, counts: Integers) -> Found:
 
 def with_gaussian_noise(epsilon: float, delta: float, correction: float) -> GaussianSparseVector:
     """Return SVT-Gau as in the paper: delta for the threshold and c tops; the correction in standard deviations."""
-    mechanism = gaussian(epsilon=epsilon, delta=delta, cutoff=CUTOFF, monotonic=True, split=CUTOFF ** (2 / 3))
+    mechanism = gaussian(
+        epsilon=epsilon,
+        delta=delta,
+        cutoff=CUTOFF,
+        monotonic=True,
+        split=CUTOFF ** (2 / 3),
+        tests=None,
+        as_published=True,
+    )
     steps = math.ceil(correction * math.sqrt(mechanism.query_variance))
     return replace(mechanism, correction=steps)
 

@@ -48,6 +48,7 @@ from typing import TypeVar
 import numpy as np
 
 from stream_svt.errors import MisuseError, RunExhausted
+from stream_svt.mechanisms.arguments import noise_of_each, one_of, require_own
 from stream_svt.mechanisms.composition import (
     Composition,
     advanced_epsilon,
@@ -57,7 +58,7 @@ from stream_svt.mechanisms.composition import (
 from stream_svt.mechanisms.contract import Law, Neighbours, Shifts
 from stream_svt.mechanisms.correction import Correction, Uncorrected
 from stream_svt.mechanisms.lattice import LEAST_RATE
-from stream_svt.mechanisms.noise import Noise, head, tail
+from stream_svt.mechanisms.noise import Noise, head, set_families, tail
 from stream_svt.mechanisms.run import (
     UNITS_PER_EPSILON,
     BranchNoise,
@@ -174,9 +175,9 @@ class Sparse:
         Raises
         ------
         MisuseError
-            For a delta outside (0, 1), where the composition needs one.
+            For a delta outside (0, 1), where the composition needs one, and for what is no composition.
         """
-        match composition:
+        match one_of(Composition, composition, "composition"):
             case Composition.PURE:
                 return self.epsilon / UNITS_PER_EPSILON
             case Composition.ADVANCED:
@@ -199,8 +200,10 @@ class Sparse:
         Raises
         ------
         MisuseError
-            When the threshold in force has not reported its top: a second draw would cost it again.
+            When the threshold in force has not reported its top: a second draw would cost it again. For a run of
+            another mechanism.
         """
+        require_own(run, self.epsilon - self.threshold_charge)
         if not self.needs_threshold(run):
             raise MisuseError("a fresh threshold is drawn after a top of a run that has more to spend")
         opened = self.per_top.open(threshold_noise, salt)
@@ -226,7 +229,10 @@ class Sparse:
         ------
         RunExhausted
             When the run is over, or its threshold is used up; nothing was drawn.
+        MisuseError
+            As `SparseVector.step`.
         """
+        require_own(run, self.epsilon - self.threshold_charge)
         if self.is_over(run) or self.needs_threshold(run):
             raise RunExhausted(
                 "the threshold of this run has reported its top; draw a fresh one with `resample`, or open a new run"
@@ -269,6 +275,7 @@ class NumericSparse(Sparse):
     def __post_init__(self) -> None:
         """Refuse noise that may not move down, and noise wider than the lattice."""
         Sparse.__post_init__(self)
+        set_families(self, "noise")
         if not self.noise.may_fall:
             raise MisuseError(
                 f"the answers of NumericSparse cannot have {self.noise.value} noise: a neighbour's answer may be "
@@ -301,7 +308,7 @@ class NumericSparse(Sparse):
             gap=top.gap,
             charge=charge,
             left=run.left - charge,
-            answer=int(values[top.row]) + int(noise(1)[top.row]),
+            answer=int(values[top.row]) + int(noise_of_each(noise, len(values))(1)[top.row]),
         )
 
     def shifts(self, outcomes: Outcomes, first: Integers, second: Integers, neighbours: Neighbours) -> Shifts:
@@ -565,6 +572,7 @@ def _fitted(
     """Return the repetition with the largest charge per round whose whole loss is within epsilon and delta."""
     if cutoff < 1:
         raise MisuseError("cutoff must be at least 1")
+    composition = one_of(Composition, composition, "composition")
     if composition is Composition.PURE:
         if delta:
             raise MisuseError(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
 
-from stream_svt.mechanisms.noise import Noise
+from stream_svt.mechanisms.noise import Noise, set_families
 from stream_svt.mechanisms.run import Integers
 
 
@@ -33,6 +33,10 @@ class Law:
 
     noise: Noise
     rate: Fraction
+
+    def __post_init__(self) -> None:
+        """Refuse what is no family."""
+        set_families(self, "noise")
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from stream_svt.errors import MisuseError
+from stream_svt.mechanisms.arguments import require_bool
 from stream_svt.mechanisms.contract import Law
 from stream_svt.mechanisms.difference import survival_of_difference
 from stream_svt.mechanisms.lattice import CORRECTION_LIMIT
@@ -70,7 +71,13 @@ class Correction(ABC):
             Mean of the threshold noise in grid steps.
         """
         return self._table(
-            _Comparison(scale=scale, branches=branches, noise=noise, base=base, threshold_mean=threshold_mean)
+            _Comparison(
+                scale=scale,
+                branches=branches,
+                noise=Noise.of(noise),
+                base=base,
+                threshold_mean=threshold_mean,
+            )
         )
 
     @abstractmethod
@@ -319,11 +326,15 @@ def least_variance_split(
     Raises
     ------
     MisuseError
-        When `cutoff` is less than 1.
+        When `cutoff` is less than 1, or a family is none.
     """
     if cutoff < 1:
         raise MisuseError("cutoff must be at least 1")
-    families = _RELATIVE_VARIANCE[query_noise] / _RELATIVE_VARIANCE[threshold_noise]
+    require_bool(monotonic, "monotonic")
+    families = (
+        _RELATIVE_VARIANCE[Noise.of(query_noise, "query_noise")]
+        / _RELATIVE_VARIANCE[Noise.of(threshold_noise, "threshold_noise")]
+    )
     width = cutoff if monotonic else 2 * cutoff
     split = families ** (1 / 3) * width ** (2 / 3)
     return Fraction(round(split * _SPLIT_DENOMINATOR), _SPLIT_DENOMINATOR)

@@ -29,7 +29,7 @@ _FAR = 45.0
 
 def tails(noise: Noise, rate: Fraction | float, steps: Integers | Floats) -> Floats:
     """P(noise >= steps), elementwise; `steps` need not be whole, the formulas are read between them as well."""
-    rate = float(rate)
+    noise, rate = Noise.of(noise), float(rate)
     steps = steps.astype(np.float64)
     if noise is Noise.LAPLACE:
         outer = np.exp(-rate * np.where(steps >= 0, steps, 1 - steps)) / (1 + math.exp(-rate))

@@ -89,6 +89,7 @@ def lower_bound(
     MisuseError
         For Gumbel query noise.
     """
+    query_noise, threshold_noise = Noise.of(query_noise), Noise.of(threshold_noise)
     _refuse_gumbel(query_noise)
     if threshold_noise is not Noise.EXPONENTIAL:
         return None
@@ -180,6 +181,7 @@ def selective_bounds(
     A bound is None where there is none: the lower one when the gap is too small to say anything, the upper
     one when a report with a gap as small is unlikely wherever the answer lies.
     """
+    query_noise, threshold_noise = Noise.of(query_noise), Noise.of(threshold_noise)
     limit = _decimal(beta)
     slowest = query_rate if threshold_noise is Noise.EXPONENTIAL else min(threshold_rate, query_rate)
 

@@ -42,6 +42,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_svt.errors import MisuseError, RunExhausted
+from stream_svt.mechanisms.arguments import lattice_values, next_word, require_bool, require_own
 from stream_svt.mechanisms.contract import Law, Neighbours, Shifts
 from stream_svt.mechanisms.lattice import GAP_LIMIT, LEAST_RATE, VALUE_LIMIT
 from stream_svt.mechanisms.noise import Noise
@@ -50,7 +51,11 @@ from stream_svt.mechanisms.selection import Chosen, Drawn, Selection, TopK
 
 Real = TypeVar("Real", float, Fraction)
 Word = Callable[[], int]
-"""Returns 64 fresh uniform bits."""
+"""Returns 64 fresh uniform bits, as a whole number from 0 to 2^64 - 1.
+
+All 64 must be uniform, which no check can tell: words of a 32-bit generator are in range, and all of them lie where the
+first answer is chosen.
+"""
 
 _WORD = 64
 _GUARD = 20
@@ -96,6 +101,8 @@ class ExponentialMechanism:
 
     def __post_init__(self) -> None:
         """Check the parameters."""
+        require_bool(self.monotonic, "monotonic")
+        require_bool(self.release_gap, "release_gap")
         if self.epsilon < 1:
             raise MisuseError("epsilon must be at least one unit, 1e-9")
         if self.sensitivity < 1:
@@ -138,18 +145,21 @@ class ExponentialMechanism:
         values
             Integer utilities, shape (answers,), below 2^47 in magnitude; their number is public.
         word
-            Source of noise: fresh uniform 64-bit numbers. Two are read, more where they leave a draw open (about
-            once in 10^5 steps for 10^5 answers).
+            Source of noise: fresh numbers of 64 uniform bits each, no fewer. Two are read, more where they leave a
+            draw open (about once in 10^5 steps for 10^5 answers).
 
         Raises
         ------
         RunExhausted
             When the run has made its step; nothing was drawn.
         MisuseError
-            When there are fewer than two utilities.
+            When there are fewer than two utilities, for a run or utilities that `SparseVector.step` refuses, and
+            for a word outside [0, 2^64).
         """
+        require_own(run, self.epsilon)
         if self.is_over(run):
             raise RunExhausted("this run has made its one step; a new one pays again")
+        values = lattice_values(values)
         if len(values) < 2:
             raise MisuseError("an exponential mechanism chooses among at least two answers")
         row = draw_index(values, self.rate, word)
@@ -266,6 +276,7 @@ class NoisyMaxGumbel:
 
     def _refined(self, values: Integers) -> Integers:
         """Utilities on the finer grid."""
+        values = lattice_values(values)
         most = (VALUE_LIMIT - 1) // self.refinement
         if len(values) and (int(values.max()) > most or int(values.min()) < -most):
             raise MisuseError(f"a utility does not fit a grid {self.refinement} times finer: refine less")
@@ -300,7 +311,7 @@ def draw_index(utilities: Integers, rate: Fraction, word: Word) -> int:
     A weight e^-x, x < 700, computed in floats from a rate and a product that are rounded each, errs by a relative
     700 * 2^-51 + 2^-51 < 2^-41; n of them are summed with n 2^-53. Weights below e^-700 count less than that.
     """
-    first = word()
+    first, utilities = next_word(word), lattice_values(utilities)
     distances = int(utilities.max()) - utilities
     cumulative = np.cumsum(_weights(distances, rate))
     total = float(cumulative[-1])
@@ -327,7 +338,7 @@ def draw_gap(utilities: Integers, row: int, rate: Fraction, word: Word) -> int:
     same law as lowering u_row step by step: draw an index with u_row lowered by m + 1; if it is `row`, or with
     probability e^-rate otherwise, go on to m + 1; else stop.
     """
-    first = word()
+    first, utilities = next_word(word), lattice_values(utilities)
     distances = int(utilities[row]) - np.delete(utilities, row)
     nearest = int(distances.min())
     # ln R = ln(sum of the weights against the best other) - rate * nearest: R itself may be beyond all floats.
@@ -395,7 +406,7 @@ def _refinements(first: int, word: Word, count: int) -> Iterator[tuple[Fraction,
     while True:
         digits = bits * 30103 // 100000 + 2 * len(str(count)) + 2 * _GUARD
         yield Fraction(prefix, 1 << bits), Fraction(prefix + 1, 1 << bits), digits
-        prefix, bits = prefix << _WORD | word(), bits + _WORD
+        prefix, bits = prefix << _WORD | next_word(word), bits + _WORD
 
 
 def _exact_sums(distances: Integers, rate: Fraction, digits: int) -> tuple[list[Fraction], Fraction]:

@@ -13,7 +13,8 @@ noise up by D, which is good but for mass d0. Given it, a bottom is no less like
 at most e^e1 times as likely but for d1; call that excess bad. Outputs without anything bad have ratio at most e^(e0 +
 c e1), and something bad happens with probability at most d0 + k d1. Liu et al. compose sequentially over the c + 1
 releases, d0 + c d1; tests that report nothing then go unpaid, and no proof of it is known to us:
-`claimed_delta` is that figure, for comparisons with theirs.
+`claimed_delta` is that figure, for comparisons with theirs; `gaussian` divides a delta that way only when it is asked
+for the mechanism `as_published`.
 
 References
 ----------
@@ -200,7 +201,8 @@ def gaussian(
     sensitivity: int = 1,
     split: float = 1.0,
     correction: int = 0,
-    tests: int | None = None,
+    tests: int | None,
+    as_published: bool = False,
 ) -> GaussianSparseVector:
     """SVT-Gau for a total epsilon and delta.
 
@@ -209,11 +211,26 @@ def gaussian(
     split
         Epsilon of all queries / epsilon of the threshold.
     tests
-        Number of tests that delta must cover, which is proved. None: delta covers the c + 1 releases only, as
-        in Liu et al.
+        Tests that a run makes at most, for which delta is proved; None together with `as_published` only.
+    as_published
+        Divide delta among the threshold and the c tops, as Liu et al. do, for comparisons with theirs. What such a
+        run loses is not proved: its bottoms go unpaid.
 
     See `stream_svt.mechanisms.sparse_vector.sparse_vector` for the others.
+
+    Raises
+    ------
+    MisuseError
+        When a number has no meaning, when the tests are left open without `as_published` or given with it, or when
+        the noise would be wider than `WIDEST`.
     """
+    if as_published == (tests is not None):
+        raise MisuseError(
+            "delta is proved for a number of tests: give tests. To divide it among the cutoff's tops instead, which is "
+            "published without a proof, say as_published=True and tests=None"
+        )
+    if tests is not None and tests < 1:
+        raise MisuseError("a run makes at least one test")
     if cutoff < 1 or sensitivity < 1 or split <= 0:
         raise MisuseError("cutoff and sensitivity are at least 1, and a split is greater than 0")
     threshold = epsilon / (1 + split)

@@ -20,8 +20,8 @@ upwards given the report (up to three scales of the query noise, measured where 
 then makes the estimate **worse** than the measurement alone (mean squared error up to twice as large on real counts).
 Merge only where a plan predicts a precision near 1, so that nearly all reports lie far above the bar. A certified bound
 of the single alert does not do instead: where most reports are false, so are most certified ones, and merging
-exactly those raised the error up to elevenfold on real counts. The figures of `expected_reduction` are for answers far above the threshold; 50 % (Laplace) and 66 % (exponential) are
-limits: at k = 10 they are 35.8 % and 52.7 %.
+exactly those raised the error up to elevenfold on real counts. The figures of `expected_reduction` are for answers far
+above the threshold; 50 % (Laplace) and 66 % (exponential) are limits: at k = 10 they are 35.8 % and 52.7 %.
 
 References
 ----------

@@ -28,6 +28,7 @@ from fractions import Fraction
 from typing import TypeVar
 
 from stream_svt.errors import MisuseError
+from stream_svt.mechanisms.arguments import one_of
 
 Real = TypeVar("Real", float, Fraction)
 
@@ -57,6 +58,17 @@ class Noise(StrEnum):
         return self is Noise.LAPLACE
 
     @classmethod
+    def of(cls, given: Noise | str, name: str = "noise") -> Noise:
+        """Family that is given, as itself or by its name, for the library: any of them.
+
+        Raises
+        ------
+        MisuseError
+            For anything else; Gaussian noise is refused with the reason.
+        """
+        return one_of(cls, given, name, {"gaussian": _REFUSED["gaussian"]})
+
+    @classmethod
     def parse(cls, name: str) -> Noise:
         """Noise of that name for a monitor: one of `MONITORED`; others are refused with the reason.
 
@@ -78,6 +90,12 @@ MONITORED = (Noise.EXPONENTIAL, Noise.LAPLACE)
 """Families a monitor may use: those whose gaps have bounds in closed form, rational in e^-rate."""
 
 
+def set_families(mechanism: object, *fields: str) -> None:
+    """Put the family in place of its name in these fields of a frozen dataclass, see `Noise.of`."""
+    for field in fields:
+        object.__setattr__(mechanism, field, Noise.of(getattr(mechanism, field), field))
+
+
 def exact_pmf(noise: Noise, ratio: Real, k: int) -> Real:
     """P(noise = k) for b = `ratio` = e^-rate; exact when `ratio` is a Fraction.
 
@@ -86,7 +104,7 @@ def exact_pmf(noise: Noise, ratio: Real, k: int) -> Real:
     MisuseError
         For Gumbel noise, whose probabilities are not rational in e^-rate.
     """
-    _require_rational(noise)
+    noise = _require_rational(noise)
     if noise is Noise.LAPLACE:
         return (1 - ratio) / (1 + ratio) * ratio ** abs(k)
     return (1 - ratio) * ratio**k if k >= 0 else 0 * ratio
@@ -100,7 +118,7 @@ def exact_tail(noise: Noise, ratio: Real, k: int) -> Real:
     MisuseError
         For Gumbel noise, whose probabilities are not rational in e^-rate.
     """
-    _require_rational(noise)
+    noise = _require_rational(noise)
     if noise is Noise.LAPLACE:
         return ratio**k / (1 + ratio) if k >= 0 else 1 - ratio ** (1 - k) / (1 + ratio)
     return ratio**k if k >= 0 else 1 + 0 * ratio
@@ -108,6 +126,7 @@ def exact_tail(noise: Noise, ratio: Real, k: int) -> Real:
 
 def pmf(noise: Noise, rate: Fraction | float, k: int) -> float:
     """P(noise = k), in floats that stay accurate for rates near 0."""
+    noise = Noise.of(noise)
     rate = float(rate)
     if noise is Noise.LAPLACE:
         return -math.expm1(-rate) / (1 + math.exp(-rate)) * math.exp(-rate * abs(k))
@@ -121,6 +140,7 @@ def pmf(noise: Noise, rate: Fraction | float, k: int) -> float:
 
 def tail(noise: Noise, rate: Fraction | float, k: int) -> float:
     """P(noise >= k), in floats."""
+    noise = Noise.of(noise)
     rate = float(rate)
     if noise is Noise.LAPLACE:
         if k < 0:
@@ -133,6 +153,7 @@ def tail(noise: Noise, rate: Fraction | float, k: int) -> float:
 
 def head(noise: Noise, rate: Fraction | float, k: int) -> float:
     """P(noise <= k), in floats that keep their digits where it is small."""
+    noise = Noise.of(noise)
     rate = float(rate)
     if noise is Noise.LAPLACE:
         return tail(noise, rate, -k)
@@ -147,6 +168,7 @@ def mean(noise: Noise, rate: Fraction | float) -> float:
 
     For Gumbel about 0.5772/rate - 1/2, of which the half is the floor's.
     """
+    noise = Noise.of(noise)
     if noise is Noise.LAPLACE:
         return 0.0
     if noise is Noise.GUMBEL:
@@ -156,6 +178,7 @@ def mean(noise: Noise, rate: Fraction | float) -> float:
 
 def variance(noise: Noise, rate: Fraction | float) -> float:
     """Variance in squared grid steps: b/(1-b)^2, twice that for Laplace, about (pi/rate)^2/6 for Gumbel."""
+    noise = Noise.of(noise)
     rate = float(rate)
     if noise is Noise.GUMBEL:
         return _gumbel_moments(rate)[1]
@@ -178,13 +201,15 @@ def _gumbel_moments(rate: float) -> tuple[float, float]:
     return average, math.fsum((k - average) ** 2 * p for k, p in zip(points, law, strict=True))
 
 
-def _require_rational(noise: Noise) -> None:
+def _require_rational(noise: Noise) -> Noise:
     """Refuse the family whose probabilities are no rational function of e^-rate."""
+    noise = Noise.of(noise)
     if noise is Noise.GUMBEL:
         raise MisuseError(
             "gumbel noise has no exact probabilities in rational arithmetic: exp(-e^(-rate k)) is not rational in "
             "e^-rate. Use pmf and tail, in floats, or exponential or laplace noise"
         )
+    return noise
 
 
 def _over_expm1(rate: float) -> float:

@@ -39,9 +39,10 @@ from fractions import Fraction
 import numpy as np
 
 from stream_svt.errors import MisuseError, RunExhausted
+from stream_svt.mechanisms.arguments import is_whole, one_of, require_own, whole_numbers
 from stream_svt.mechanisms.contract import Law, Neighbours, Shifts
 from stream_svt.mechanisms.lattice import LEAST_RATE, VALUE_LIMIT
-from stream_svt.mechanisms.noise import Noise
+from stream_svt.mechanisms.noise import Noise, set_families
 from stream_svt.mechanisms.run import (
     UNITS_PER_EPSILON,
     BranchNoise,
@@ -101,8 +102,9 @@ class UnboundedQuantile:
 
     def __post_init__(self) -> None:
         """Refuse what has no meaning."""
-        if not 0 < self.level < 1:
-            raise MisuseError("the level of a quantile lies strictly between 0 and 1")
+        set_families(self, "threshold_noise", "query_noise")
+        object.__setattr__(self, "adjacency", one_of(Adjacency, self.adjacency, "adjacency"))
+        _require_level(self.level)
         if self.base <= 1:
             raise MisuseError("the base of the candidates is greater than 1, or they would not grow")
         if min(self.threshold_law.rate, self.branch_laws[0].rate) < LEAST_RATE:
@@ -174,8 +176,15 @@ class UnboundedQuantile:
         Raises
         ------
         MisuseError
-            When the answers of so many records would not fit the lattice.
+            When the records are no sorted array of whole numbers, or the answers of so many of them would not fit
+            the lattice.
         """
+        data = whole_numbers(data, "records")
+        if (data[1:] < data[:-1]).any():
+            raise MisuseError(
+                "the records are not sorted: those below a candidate are counted by bisection, and in another order "
+                "one record could change the count by any number. Sort them first"
+            )
         size = len(data)
         A, B = self.level.numerator, self.level.denominator
         if (size + 1) * B >= VALUE_LIMIT:
@@ -210,7 +219,10 @@ class UnboundedQuantile:
         ------
         RunExhausted
             When the run has reported already; nothing was drawn.
+        MisuseError
+            As `SparseVector.step`.
         """
+        require_own(run, self.epsilon - self.threshold_charge)
         if self.is_over(run):
             raise RunExhausted("this run has told its quantile; a new one pays for a new threshold")
         part = replace(run, left=self.query_units)
@@ -279,8 +291,8 @@ def unbounded_quantile(
     """
     if split <= 0:
         raise MisuseError("a split is epsilon of the query / epsilon of the threshold and greater than 0")
-    if not 0 < level < 1:
-        raise MisuseError("the level of a quantile lies strictly between 0 and 1")
+    _require_level(level)
+    adjacency = one_of(Adjacency, adjacency, "adjacency")
     a_unit = 1 + split if adjacency is Adjacency.SWAP else max(level + split, 1 - level)
     threshold = math.floor(epsilon / a_unit)
     query = math.floor(threshold * split)
@@ -448,8 +460,15 @@ class ClippedSum:
         ----------
         data
             Grid steps, shape (n,).
+
+        Raises
+        ------
+        MisuseError
+            As `clipped`, and for noise that is no whole number.
         """
-        return self.clipped(data, bound) + noise
+        if not is_whole(noise):
+            raise MisuseError("the noise of a sum is a whole number of grid steps")
+        return self.clipped(data, bound) + int(noise)
 
     def shift(self, first: Integers, second: Integers, bound: int) -> int:
         """Randomness alignment of the sum: how far its noise moves so that `second` gives the same."""
@@ -457,5 +476,24 @@ class ClippedSum:
 
     @staticmethod
     def clipped(data: Integers, bound: int) -> int:
-        """Sum of the records clipped to [0, bound], secret."""
-        return sum(np.clip(data, 0, bound).tolist())
+        """Sum of the records clipped to [0, bound], secret.
+
+        Raises
+        ------
+        MisuseError
+            When the records are no array of whole numbers, or the bound is not a whole number from 1 to 2^62.
+        """
+        if not is_whole(bound) or not 1 <= bound <= _FARTHEST:
+            raise MisuseError("records are clipped at a whole number of grid steps, from 1 to 2^62")
+        return sum(np.clip(whole_numbers(data, "records"), 0, int(bound)).tolist())
+
+
+def _require_level(level: Fraction) -> None:
+    """Refuse a level that is no exact fraction in (0, 1)."""
+    if not isinstance(level, Fraction):
+        raise MisuseError(
+            "the level of a quantile is a Fraction, such as Fraction(1, 2): its denominator scales the noise, and "
+            "that of a float is not what was meant"
+        )
+    if not 0 < level < 1:
+        raise MisuseError("the level of a quantile lies strictly between 0 and 1")

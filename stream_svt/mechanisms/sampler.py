@@ -43,6 +43,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
 from stream_svt.errors import MisuseError, PackingError
+from stream_svt.mechanisms.arguments import is_whole, next_word
 from stream_svt.mechanisms.lattice import NOISE_LIMIT, THRESHOLD_NOISE_LIMIT, VALUE_LIMIT
 from stream_svt.mechanisms.noise import Noise
 
@@ -91,7 +92,7 @@ def exact_geometric(word: Callable[[], int], rate: Fraction, limit: int = NOISE_
     guard = len(str(rate.denominator // rate.numerator)) + 12
     prefix, bits = 0, 0
     while True:
-        prefix, bits = prefix << _WORD | word(), bits + _WORD
+        prefix, bits = prefix << _WORD | next_word(word), bits + _WORD
         digits = bits * 30103 // 100000 + guard
         context = decimal.Context(
             prec=digits, rounding=decimal.ROUND_HALF_EVEN, Emin=decimal.MIN_EMIN, Emax=decimal.MAX_EMAX
@@ -132,7 +133,7 @@ def exact_gumbel(word: Callable[[], int], rate: Fraction, limit: int = NOISE_LIM
     guard = len(str(rate.denominator // rate.numerator)) + 12
     prefix, bits = 0, 0
     while True:
-        prefix, bits = prefix << _WORD | word(), bits + _WORD
+        prefix, bits = prefix << _WORD | next_word(word), bits + _WORD
         digits = bits * 30103 // 100000 + guard
         context = decimal.Context(
             prec=digits, rounding=decimal.ROUND_HALF_EVEN, Emin=decimal.MIN_EMIN, Emax=decimal.MAX_EMAX
@@ -162,10 +163,19 @@ def draw_threshold(noise: Noise, rate: Fraction, entropy: Callable[[int], bytes]
 
     The caller stores it durably before the first comparison: each further draw would cost the threshold
     again.
+
+    Raises
+    ------
+    MisuseError
+        When `noise` is no family, or `entropy` returns another number of bytes.
     """
+    noise = Noise.of(noise)
 
     def word() -> int:
-        return int.from_bytes(entropy(8), "big")
+        drawn = entropy(8)
+        if len(drawn) != 8:
+            raise MisuseError("a source of entropy returned another number of bytes than it was asked for")
+        return int.from_bytes(drawn, "big")
 
     if noise is Noise.GUMBEL:
         return exact_gumbel(word, rate, THRESHOLD_NOISE_LIMIT)
@@ -247,15 +257,20 @@ class KeyedSampler:
         ------
         PackingError
             When a part of an identity does not fit its field; nothing is drawn.
+        MisuseError
+            When `noise` is no family, or an array has not one whole number for each test: two tests would share
+            their noise.
         """
+        noise = Noise.of(noise)
         if rate <= 0:
             raise MisuseError("a noise rate must be greater than 0")
-        count = len(offset)
-        _require("offset", offset, 0, OFFSET_LIMIT)
-        _require("row", row, 0, ROW_LIMIT)
-        _require("attempt", attempt, 0, ATTEMPT_LIMIT)
-        _require("branch", branch, 0, BRANCH_LIMIT)
-        _require("value", value, 1 - VALUE_LIMIT, VALUE_LIMIT)
+        count = np.size(offset)
+        _require_array("offset", offset, count, 0, OFFSET_LIMIT)
+        row = _one_or_each("row", row, count, 0, ROW_LIMIT)
+        attempt = _one_or_each("attempt", attempt, count, 0, ATTEMPT_LIMIT)
+        branch = _one("branch", branch, 0, BRANCH_LIMIT)
+        _require_array("value", value, count, 1 - VALUE_LIMIT, VALUE_LIMIT)
+        _require_salt(salt, count)
         result = np.empty(count, dtype=np.int64)
         with np.errstate(divide="ignore", invalid="ignore"):
             for start in range(0, count, _CHUNK):
@@ -361,14 +376,46 @@ def _words(numbers: Integers) -> Words:
     return numbers.astype(np.int64, copy=False).view(np.uint64)
 
 
-def _require(field: str, numbers: Integers | int, least: int, limit: int) -> None:
-    """Refuse numbers outside [least, limit); the message never holds the number, which may be private."""
+def _one_or_each(field: str, numbers: Integers | int, count: int, least: int, limit: int) -> Integers | int:
+    """One number for all tests, as Python's, or an array with one for each; others are refused."""
     if not isinstance(numbers, np.ndarray):
-        inside = least <= numbers < limit
-    else:
-        inside = len(numbers) == 0 or bool(numbers.min() >= least and numbers.max() < limit)
+        return _one(field, numbers, least, limit)
+    _require_array(field, numbers, count, least, limit)
+    return numbers
+
+
+def _one(field: str, number: int, least: int, limit: int) -> int:
+    """Return a number in [least, limit) as Python's."""
+    if not is_whole(number):
+        raise MisuseError(f"the {field} of a test is a whole number")
+    _require(field, least <= number < limit, least, limit)
+    return int(number)
+
+
+def _require_array(field: str, numbers: object, count: int, least: int, limit: int) -> None:
+    """Refuse what is not an array of one whole number in [least, limit) for each test."""
+    if not isinstance(numbers, np.ndarray) or numbers.shape != (count,) or numbers.dtype.kind not in "iu":
+        raise MisuseError(f"the {field} of {count} tests is an array of as many whole numbers")
+    _require(field, not count or bool(numbers.min() >= least and numbers.max() < limit), least, limit)
+
+
+def _require(field: str, inside: bool, least: int, limit: int) -> None:
+    """Refuse numbers outside [least, limit); the message never holds the number, which may be private."""
     if not inside:
         raise PackingError(
             f"the {field} of a test lies outside [{least}, {limit - 1}], the range that keys its noise; "
             "the batch was refused and no noise was drawn"
         )
+
+
+def _require_salt(salt: Salt, count: int) -> None:
+    """Refuse what is neither two numbers of 64 bits nor two arrays of one for each test."""
+    for half in salt:
+        if isinstance(half, np.ndarray):
+            fits = half.dtype == np.uint64 and half.shape == (count,)
+        else:
+            fits = type(half) is int and 0 <= half < 2**64
+        if not fits:
+            raise MisuseError(
+                "a salt is two whole numbers of 64 bits, or two uint64 arrays with one for each test"
+            )

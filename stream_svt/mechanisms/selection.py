@@ -55,9 +55,16 @@ from fractions import Fraction
 import numpy as np
 
 from stream_svt.errors import MisuseError, RunExhausted
+from stream_svt.mechanisms.arguments import (
+    lattice_values,
+    noise_of_each,
+    one_of,
+    require_bool,
+    require_own,
+)
 from stream_svt.mechanisms.contract import Law, Neighbours, Shifts
 from stream_svt.mechanisms.lattice import GAP_LIMIT, LEAST_RATE, THRESHOLD_NOISE_LIMIT, VALUE_LIMIT
-from stream_svt.mechanisms.noise import Noise, variance
+from stream_svt.mechanisms.noise import Noise, set_families, variance
 from stream_svt.mechanisms.run import UNITS_PER_EPSILON, BranchNoise, Integers, Run
 
 _UNPROVED = {
@@ -82,7 +89,7 @@ class LastGap(StrEnum):
     """Nothing; free."""
 
     @classmethod
-    def parse(cls, name: str) -> LastGap:
+    def parse(cls, name: LastGap | str) -> LastGap:
         """Option of that name; what has no proof is refused with the reason.
 
         Raises
@@ -90,13 +97,7 @@ class LastGap(StrEnum):
         MisuseError
             For an unknown or unproved option.
         """
-        try:
-            return cls(name.lower())
-        except ValueError:
-            reason = _UNPROVED.get(name.lower(), "no such option is known")
-            raise MisuseError(
-                f"last gap {name!r} cannot be released: {reason}. Use 'lexicographic', 'plain' or 'none'."
-            ) from None
+        return one_of(cls, name, "last gap", _UNPROVED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +200,9 @@ class TopK:
 
     def __post_init__(self) -> None:
         """Check the parameters."""
+        set_families(self, "noise")
+        object.__setattr__(self, "last_gap", LastGap.parse(self.last_gap))
+        require_bool(self.monotonic, "monotonic")
         _check(self.epsilon, self.count, self.sensitivity, self.rate)
 
     @property
@@ -260,17 +264,20 @@ class TopK:
         RunExhausted
             When the run has made its step; nothing was drawn.
         MisuseError
-            When there are not more than `count` answers (as many are enough without a last gap).
+            When there are not more than `count` answers (as many are enough without a last gap), and for a run,
+            answers or noise that `SparseVector.step` refuses.
         """
+        require_own(run, self.epsilon)
         if self.is_over(run):
             raise _used()
+        values = lattice_values(values)
         bare = self.last_gap is LastGap.NONE
         if len(values) < self.count + (not bare):
             raise MisuseError(
                 f"the top {self.count} of {len(values)} answers{'' if bare else ' and the gap to the next'} "
                 "cannot be told: lower the count"
             )
-        noisy = values + noise(0)
+        noisy = values + noise_of_each(noise, len(values))(0)
         order = _largest(noisy, self.count if bare else self.count + 1)
         gaps: list[int | None] = _plain_gaps(noisy, order)
         if bare:
@@ -298,7 +305,7 @@ class TopK:
         else:
             if self.last_gap is LastGap.PLAIN:
                 rows = _largest(first + noise_on_first.queries[0], self.count + 1)
-            lift = 0 if neighbours is Neighbours.DOWN else self.sensitivity
+            lift = 0 if one_of(Neighbours, neighbours, "neighbours") is Neighbours.DOWN else self.sensitivity
             moved = np.zeros(len(first), dtype=np.int64)
             moved[rows] = lift + first[rows] - second[rows]
         return Shifts(0, moved[np.newaxis])
@@ -354,6 +361,9 @@ class HybridIdentity:
 
     def __post_init__(self) -> None:
         """Check the parameters."""
+        set_families(self, "noise")
+        require_bool(self.monotonic, "monotonic")
+        require_bool(self.threshold_gap, "threshold_gap")
         _check(self.epsilon, self.count, self.sensitivity, self.rate)
         _check_threshold(self.threshold)
 
@@ -430,13 +440,17 @@ class HybridIdentity:
         RunExhausted
             When the run has made its step; nothing was drawn.
         MisuseError
-            When there is no answer.
+            When there is no answer, and for a run, answers or noise that `SparseVector.step` refuses.
         """
+        require_own(run, self.epsilon)
         if self.is_over(run):
             raise _used()
+        values = lattice_values(values)
         if not len(values):
             raise MisuseError("a selection needs at least one answer")
-        noisy = np.concatenate(([self.threshold + run.threshold_noise], values + noise(0)))
+        noisy = np.concatenate(
+            ([self.threshold + run.threshold_noise], values + noise_of_each(noise, len(values))(0))
+        )
         order = _largest(noisy, min(self.count + 1, len(noisy)))
         place = np.flatnonzero(order == 0)
         answers = min(int(place[0]), self.count) if len(place) else self.count
@@ -476,7 +490,7 @@ class HybridIdentity:
             noise = np.concatenate(([noise_on_first.threshold], noise_on_first.queries[0]))
             moved = _lexicographic_shifts(before, after, noise, rows, self.noise)
         else:
-            lift = 0 if neighbours is Neighbours.DOWN else self.sensitivity
+            lift = 0 if one_of(Neighbours, neighbours, "neighbours") is Neighbours.DOWN else self.sensitivity
             moved = np.zeros(len(before), dtype=np.int64)
             moved[0] = lift
             moved[rows] = lift + before[rows] - after[rows]
@@ -526,6 +540,8 @@ class HybridEstimates:
 
     def __post_init__(self) -> None:
         """Check the parameters."""
+        set_families(self, "threshold_noise", "query_noise")
+        require_bool(self.monotonic, "monotonic")
         rates = [law.rate for law in (self.threshold_law, *self.branch_laws)]
         _check(self.epsilon, self.count, self.sensitivity, min(rates))
         _check_threshold(self.threshold)
@@ -578,10 +594,14 @@ class HybridEstimates:
         ------
         RunExhausted
             When the run cannot pay another answer; nothing was drawn.
+        MisuseError
+            For a run, answers or noise that `SparseVector.step` refuses.
         """
+        require_own(run, self.epsilon - self.threshold_charge)
         if self.is_over(run):
             raise RunExhausted("this run has listed all its answers; a new one pays for a new threshold")
-        gaps = values + noise(0)
+        values = lattice_values(values)
+        gaps = values + noise_of_each(noise, len(values))(0)
         gaps -= self.threshold + run.threshold_noise
         above = np.flatnonzero(gaps >= 0)
         order = above[_largest(gaps[above], min(run.left // self.query_charge, len(above)))]
@@ -602,7 +622,7 @@ class HybridEstimates:
     ) -> Shifts:
         """Randomness alignment of sparse vector; the noise is not needed. See the class."""
         rows = _rows(outcomes)
-        lift = 0 if neighbours is Neighbours.DOWN else self.sensitivity
+        lift = 0 if one_of(Neighbours, neighbours, "neighbours") is Neighbours.DOWN else self.sensitivity
         moved = np.zeros(len(first), dtype=np.int64)
         moved[rows] = lift + first[rows] - second[rows]
         return Shifts(lift, moved[np.newaxis])
@@ -645,6 +665,7 @@ def hybrid_estimates(
     """
     if count < 1:
         raise MisuseError("count must be at least 1")
+    require_bool(monotonic, "monotonic")
     if split is None:
         families = variance(query_noise, _SMALL_RATE) / variance(threshold_noise, _SMALL_RATE)
         width = 1 if monotonic else 2

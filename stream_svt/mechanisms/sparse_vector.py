@@ -36,10 +36,19 @@ from itertools import pairwise
 import numpy as np
 
 from stream_svt.errors import MisuseError, RunExhausted
+from stream_svt.mechanisms.arguments import (
+    attempt_numbers,
+    lattice_thresholds,
+    lattice_values,
+    noise_of_each,
+    one_of,
+    require_bool,
+    require_own,
+)
 from stream_svt.mechanisms.contract import Law, Neighbours, Shifts
 from stream_svt.mechanisms.correction import Annealed, Correction, Exposure
 from stream_svt.mechanisms.lattice import CORRECTION_LIMIT, GAP_LIMIT, LEAST_RATE, THRESHOLD_NOISE_LIMIT
-from stream_svt.mechanisms.noise import Noise, mean, variance
+from stream_svt.mechanisms.noise import Noise, mean, set_families, variance
 from stream_svt.mechanisms.run import (
     UNITS_PER_EPSILON,
     BranchNoise,
@@ -104,7 +113,7 @@ class SparseVector:
     Raises
     ------
     MisuseError
-        When rates and charges disagree, or the charges of a run do not fit its epsilon.
+        When rates and charges disagree, the charges of a run do not fit its epsilon, or a family is none.
 
     Examples
     --------
@@ -130,6 +139,8 @@ class SparseVector:
 
     def __post_init__(self) -> None:
         """Check that noise and charges agree, exactly."""
+        set_families(self, "threshold_noise", "query_noise")
+        require_bool(self.monotonic, "monotonic")
         if self.sensitivity < 1:
             raise MisuseError("sensitivity must be at least one grid step")
         if not 1 <= len(self.branches) <= _MAX_BRANCHES:
@@ -238,7 +249,7 @@ class SparseVector:
         Parameters
         ----------
         values, thresholds
-            Lattice values and thresholds, below 2^47 in magnitude.
+            Lattice values and thresholds, int64, below 2^47 in magnitude. Nothing is checked here, unlike in `step`.
         rho
             Threshold noise of each test's run.
         attempt
@@ -291,10 +302,21 @@ class SparseVector:
         ------
         RunExhausted
             When the run is over already; nothing was drawn.
+        MisuseError
+            For a run of another mechanism, for answers that are no whole numbers of the lattice, and for noise that
+            is not one int64 for each of them.
         """
+        require_own(run, self.epsilon - self.threshold_charge)
         if self.is_over(run):
             raise RunExhausted("this run has used all its tops; a new one pays for a new threshold")
-        gaps = self.branch_gaps(values, thresholds, run.threshold_noise, attempts, noise)
+        values = lattice_values(values)
+        gaps = self.branch_gaps(
+            values,
+            lattice_thresholds(thresholds, len(values)),
+            run.threshold_noise,
+            attempt_numbers(attempts, len(values)),
+            noise_of_each(noise, len(values)),
+        )
         reached = np.flatnonzero((gaps >= 0).any(axis=0))
         left, smallest = run.left, self.smallest_charge
         consumed, tops = len(values), list[Top]()
@@ -322,6 +344,7 @@ class SparseVector:
         their answer rises by at most what the threshold does. A run of several batches moves its threshold
         noise once.
         """
+        neighbours = one_of(Neighbours, neighbours, "neighbours")
         lift = 0 if neighbours is Neighbours.DOWN else self.sensitivity
         queries = np.zeros((len(self.branches), len(first)), dtype=np.int64)
         for top in outcomes.tops:
@@ -358,6 +381,7 @@ def sparse_vector(
         Epsilon of all queries / epsilon of the threshold; None for the correction's own choice.
     """
     _require_counts(cutoff, sensitivity)
+    require_bool(monotonic, "monotonic")
     split = correction.default_split(cutoff, monotonic) if split is None else split
     return _build(
         epsilon=epsilon,
@@ -404,6 +428,7 @@ def adaptive(
     See `sparse_vector` for the others.
     """
     _require_counts(cutoff, sensitivity)
+    require_bool(monotonic, "monotonic")
     if theta is None:
         theta = (
             _theta_of_split(correction.default_split(cutoff, monotonic))
@@ -462,6 +487,7 @@ def ladder(
     if not shares or shares[-1] != 1 or any(a <= b for a, b in pairwise(shares)):
         raise MisuseError("the shares of a ladder fall strictly and end with 1, such as (8, 4, 2, 1)")
     _require_counts(cutoff, sensitivity)
+    require_bool(monotonic, "monotonic")
     split = correction.default_split(cutoff, monotonic) if split is None else split
     return _build(
         epsilon=epsilon,
@@ -493,6 +519,10 @@ def _build(
     margin: int | None,
 ) -> SparseVector:
     """Split epsilon into whole units, then derive the rates from the rounded charges."""
+    query_noise, threshold_noise = (
+        Noise.of(query_noise, "query_noise"),
+        Noise.of(threshold_noise, "threshold_noise"),
+    )
     if not 0 < theta < 1:
         raise MisuseError("the threshold's share of epsilon lies strictly between 0 and 1")
     # Every branch's charge is a multiple of the cheapest one, so that the tops can use the last unit.
@@ -581,6 +611,8 @@ def _least_variance_theta(
     """
     width = 1 if monotonic else 2
     relative = {Noise.EXPONENTIAL: 1.0, Noise.LAPLACE: 2.0, Noise.GUMBEL: math.pi**2 / 6}
+    query_noise = Noise.of(query_noise, "query_noise")
+    threshold_noise = Noise.of(threshold_noise, "threshold_noise")
     families = relative[query_noise] / relative[threshold_noise]
     theta = 1 / (1 + (families * width**2 * cutoff**2) ** (1 / 3))
     total = epsilon / UNITS_PER_EPSILON / sensitivity

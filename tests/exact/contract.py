@@ -28,6 +28,7 @@ from stream_svt.mechanisms.run import Integers, Run
 from stream_svt.mechanisms.selection import Drawn
 
 Check = Callable[["Form"], None]
+Masses = np.ndarray[Any, np.dtype[np.float64]]
 
 CASES = 200
 BOX = 250
@@ -475,6 +476,98 @@ class QuantileForm(Form):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SeveralQuantilesForm(Form):
+    """Quantiles of one set of data, each with a run of its own, one after the other.
+
+    A case has a threshold noise and a row of query noise for each run. `epsilon` of the mechanism is what the
+    whole was asked to cost at most.
+
+    Attributes
+    ----------
+    parts
+        Each run as it is played alone.
+    signs
+        Of the records that it is played on.
+    """
+
+    parts: tuple[QuantileForm, ...]
+    signs: tuple[int, ...]
+    batched: bool = True
+
+    def values(self, chance: random.Random, tests: int) -> tuple[int, ...]:
+        """Records among the candidates of every run."""
+        values = self.parts[0].values(chance, tests)
+        return tuple(value * chance.choice(self.signs) for value in values)
+
+    def neighbour(
+        self, values: tuple[int, ...], neighbours: Neighbours, chance: random.Random
+    ) -> tuple[int, ...]:
+        """Return the records with one replaced, removed or added; from a value of either sign to one of either."""
+        return self.parts[0].neighbour(values, neighbours, chance)
+
+    def tape(self, chance: random.Random) -> Tape:
+        """Noise of all runs."""
+        drawn = [part.tape(chance) for part in self.parts]
+        return Tape(tuple(one.thresholds[0] for one in drawn), tuple(one.queries[0] for one in drawn))
+
+    def alone(self, tape: Tape) -> Iterator[Tape]:
+        """Tapes of the runs."""
+        for rho, row in zip(tape.thresholds, tape.queries, strict=True):
+            yield Tape((rho,), (row,))
+
+    def seen(self, values: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+        """Records as each run is given them."""
+        for sign in self.signs:
+            yield tuple(sign * value for value in values)
+
+    def boxes(self) -> Iterator[Tape]:
+        """All tapes of one test a run."""
+        reach = range(self.side) if self.parts[0].laws[1][0].noise is Noise.EXPONENTIAL else range(-1, 2)
+        runs = len(self.parts)
+        for drawn in product(reach, repeat=2 * runs):
+            yield Tape(drawn[:runs], tuple((nu,) for nu in drawn[runs:]))
+
+    def play(self, values: tuple[int, ...], tape: Tape, *, cut: int = 10**6, store: bool = False) -> Told:
+        """Play run after run."""
+        told = [
+            part.play(records, one, cut=cut, store=store)
+            for part, records, one in zip(self.parts, self.seen(values), self.alone(tape), strict=True)
+        ]
+        batches = tuple(
+            replace(batch, run=number) for number, one in enumerate(told) for batch in one.batches
+        )
+        return Told(tuple(one.released for one in told), sum(one.charge for one in told), batches)
+
+    def align(
+        self, told: Told, tape: Tape, first: tuple[int, ...], second: tuple[int, ...], neighbours: Neighbours
+    ) -> Tape:
+        """Align each run by itself."""
+        moved = [
+            part.align(
+                Told((), 0, tuple(replace(batch, run=0) for batch in told.batches if batch.run == number)),
+                one,
+                before,
+                after,
+                neighbours,
+            )
+            for number, (part, one, before, after) in enumerate(
+                zip(self.parts, self.alone(tape), self.seen(first), self.seen(second), strict=True)
+            )
+        ]
+        return Tape(tuple(one.thresholds[0] for one in moved), tuple(one.queries[0] for one in moved))
+
+    def cost(self, before: Tape, after: Tape) -> Fraction:
+        """Sum of what the runs' moves cost."""
+        pairs = zip(self.parts, self.alone(before), self.alone(after), strict=True)
+        return sum((part.cost(a, b) for part, a, b in pairs), Fraction(0))
+
+    def moves_down(self, before: Tape, after: Tape) -> bool:
+        """Whether a run's noise does."""
+        pairs = zip(self.parts, self.alone(before), self.alone(after), strict=True)
+        return any(part.moves_down(a, b) for part, a, b in pairs)
+
+
+@dataclass(frozen=True, kw_only=True)
 class BitsForm(Form):
     """A baseline that tells bits only and has no alignment: its (epsilon, delta) is checked by its law."""
 
@@ -522,18 +615,49 @@ class BitsForm(Form):
                     found[told] = found.get(told, 0.0) + weight * law
         return found
 
+    def bottoms_by_answer(self, masses: Masses, change: int) -> Masses:
+        """Probability of a bottom over all threshold noise, for each answer of its range plus a change.
+
+        There is no query noise.
+        """
+        answers = np.arange(len(masses)) - len(masses) // 2
+        endless = replace(self.mechanism, cutoff=len(answers) + 1)
+        found = np.zeros(len(answers))
+        for rho, mass in zip(answers.tolist(), masses, strict=True):
+            run = endless.open(rho, (0, 0))
+            _, reports = endless.step(run, answers + change, 0, np.zeros_like(answers))
+            bottoms = np.ones(len(answers), dtype=bool)
+            bottoms[list(reports.rows)] = False
+            found[bottoms] += mass
+        return found
+
+    def tops_by_answer(self, masses: Masses, change: int, rho: int) -> Masses:
+        """Probability of a top over all query noise, for each answer of its range plus a change.
+
+        The threshold noise is known to be `rho`.
+        """
+        answers = np.arange(len(masses)) - len(masses) // 2
+        endless = replace(self.mechanism, cutoff=len(answers) + 1)
+        found = np.zeros(len(answers))
+        for nu, mass in zip(answers.tolist(), masses, strict=True):
+            run = endless.open(rho, (0, 0))
+            _, reports = endless.step(run, answers + change, 0, np.full(len(answers), nu))
+            found[list(reports.rows)] += mass
+        return found
+
     @property
     def checks(self) -> tuple[Check, ...]:
         """The delta in place of an alignment; what it is charged is no number of units."""
         return (
             check_what_exceeds_epsilon_is_within_delta,
+            check_each_release_uses_up_its_delta,
             check_state_survives_storage_at_every_step,
             check_batches_tell_what_single_tests_tell,
             check_refused_options_say_why,
         )
 
 
-def _gaussian(variance: float) -> np.ndarray[Any, np.dtype[np.float64]]:
+def _gaussian(variance: float) -> Masses:
     """Masses of the discrete Gaussian around 0."""
     reach = math.ceil(12 * math.sqrt(variance))
     masses = np.exp(-(np.arange(-reach, reach + 1) ** 2) / (2 * variance))
@@ -701,6 +825,30 @@ def check_what_exceeds_epsilon_is_within_delta(form: Form) -> None:
             largest, sum(max(0.0, p - math.exp(narrower) * after[told]) for told, p in before.items())
         )
     assert largest > 0  # below epsilon there is an excess: the sum would show one
+
+
+def check_each_release_uses_up_its_delta(form: Form) -> None:
+    """One threshold, and one top, exceed their epsilon by their delta: no more, and no less than 98 % of it.
+
+    Each is tested on all of its noise while the other's is known, as in the proof. What is told then is on which side
+    of a bar the noise lies; of all events those have the largest excess. Bottoms pay for a threshold, when their
+    answer rises by D; tops for a query, when theirs falls by D while the threshold may have been lifted by D.
+    """
+    assert isinstance(form, BitsForm)
+    assert form.distance is not None
+    mechanism, reach = form.mechanism, form.distance
+    lift = reach if Neighbours.MIXED in form.neighbours else 0
+
+    masses = _gaussian(float(mechanism.threshold_variance))
+    first, second = (form.bottoms_by_answer(masses, change) for change in (0, reach))
+    threshold = (first - math.exp(mechanism.threshold_epsilon) * second).max()
+
+    masses = _gaussian(float(mechanism.query_variance))
+    first, second = (form.tops_by_answer(masses, *moved) for moved in ((0, 0), (-reach, lift)))
+    query = (first - math.exp(mechanism.query_epsilon) * second).max()
+
+    for excess in (threshold, query):
+        assert 0.98 * mechanism.delta < excess <= mechanism.delta * (1 + 1e-9)
 
 
 def check_the_law_loses_at_most_the_charge(form: Form) -> None:

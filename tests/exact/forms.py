@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
 from itertools import product
@@ -24,7 +24,13 @@ from stream_svt.mechanisms.composition import Composition
 from stream_svt.mechanisms.contract import Neighbours
 from stream_svt.mechanisms.exponential_mechanism import ExponentialMechanism, NoisyMaxGumbel, gap_probability
 from stream_svt.mechanisms.gaussian import gaussian
-from stream_svt.mechanisms.quantile import Adjacency, unbounded_quantile
+from stream_svt.mechanisms.quantile import (
+    Adjacency,
+    UnboundedQuantile,
+    fully_unbounded_quantile,
+    multiple_quantiles,
+    unbounded_quantile,
+)
 from stream_svt.mechanisms.selection import HybridEstimates, HybridIdentity, LastGap, TopK, hybrid_estimates
 from tests.exact.contract import (
     BitsForm,
@@ -34,6 +40,7 @@ from tests.exact.contract import (
     Refusal,
     RenewedForm,
     SelectionForm,
+    SeveralQuantilesForm,
     StreamForm,
 )
 
@@ -92,6 +99,8 @@ def _sparse_vector_refusals(
         Refusal("an epsilon that pays nothing", partial(make, epsilon=1), "epsilon"),
         Refusal("noise wider than the lattice", partial(make, sensitivity=2**47), r"wider|2\^48"),
         Refusal("Gaussian noise", partial(Noise.parse, "gaussian"), "2.3 times"),
+        Refusal("Gaussian noise by its name", partial(make, query_noise="gaussian"), "2.3 times"),
+        Refusal("a word for whether", partial(make, monotonic="no"), "True or False"),
         Refusal(
             "a threshold that costs more than its noise",
             partial(replace, mechanism, threshold_rate=mechanism.threshold_rate + 1),
@@ -143,6 +152,7 @@ def _selection(name: str, make: Callable[..., Any], *, steps: int = 1) -> Select
     few = np.array([], dtype=np.int64)
     refusals = [
         Refusal("no answer to report", partial(make, count=0), "count"),
+        Refusal("a word for whether", partial(make, monotonic="no"), "True or False"),
         Refusal("a sensitivity of nothing", partial(make, sensitivity=0), "sensitivity"),
         Refusal("an epsilon of nothing", partial(make, epsilon=0), "epsilon"),
         Refusal("noise wider than the lattice", partial(make, sensitivity=2**60), "wider"),
@@ -314,10 +324,59 @@ def quantiles() -> Iterator[Form]:
                 Refusal("an epsilon that pays nothing", partial(make, epsilon=1), "epsilon"),
                 Refusal("no level", partial(make, level=Fraction(0)), "level"),
                 Refusal("more than all", partial(make, level=Fraction(1)), "level"),
+                Refusal("a level that is rounded", partial(make, level=0.5), "Fraction"),
+                Refusal("neighbours of no kind", partial(make, adjacency="replace"), "'swap' or"),
                 Refusal("candidates that stay", partial(make, base=Fraction(1)), "base"),
                 Refusal("a split of nothing", partial(make, split=Fraction(0)), "split"),
             ),
         )
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Runs that a constructor returns side by side, and the epsilon that they were asked to share."""
+
+    runs: tuple[UnboundedQuantile, ...]
+    epsilon: int
+
+
+def several_quantiles() -> Iterator[Form]:
+    """Both runs of a quantile without any bound, and the runs of several levels."""
+    neighbours = (Neighbours.UP, Neighbours.DOWN)
+    for noise, adjacency in product(Noise, Adjacency):
+        common = {"epsilon": EPSILON, "adjacency": adjacency, "base": Fraction(2), "noise": noise}
+        both = partial(fully_unbounded_quantile, **common, level=Fraction(1, 3))
+        several = partial(multiple_quantiles, **common, levels=(Fraction(1, 4), Fraction(2, 3)))
+        unbounded = both()
+        for name, make, mechanism, runs, signs, level in (
+            (
+                "fully_unbounded_quantile",
+                both,
+                unbounded,
+                (unbounded.upper, unbounded.lower),
+                (1, -1),
+                "level",
+            ),
+            ("multiple_quantiles", several, Asked(several(), EPSILON), several(), (1, 1), "levels"),
+        ):
+            nothing = Fraction(0) if level == "level" else ()
+            yield SeveralQuantilesForm(
+                name=f"{name}-{noise}-{adjacency}",
+                mechanism=mechanism,
+                built_by=make.func,
+                tests=6,
+                neighbours=neighbours,
+                parts=tuple(
+                    QuantileForm(name="", mechanism=run, built_by=make.func, tests=6, neighbours=neighbours)
+                    for run in runs
+                ),
+                signs=signs,
+                refusals=(
+                    Refusal("an epsilon that pays nothing", partial(make, epsilon=1), "epsilon"),
+                    Refusal("no level", partial(make, **{level: nothing}), "level"),
+                    Refusal("candidates that stay", partial(make, base=Fraction(1)), "base"),
+                ),
+            )
 
 
 def baselines() -> Iterator[Form]:
@@ -338,6 +397,7 @@ def baselines() -> Iterator[Form]:
                 Refusal("a sensitivity of nothing", partial(make, sensitivity=0), "sensitivity"),
                 Refusal("an epsilon of nothing", partial(make, epsilon=0.0), "epsilon"),
                 Refusal("pure privacy", partial(make, delta=0.0), "delta"),
+                Refusal("tests without a number", partial(make, tests=None), "number of tests"),
             ),
         )
 
@@ -350,6 +410,7 @@ def forms() -> dict[str, Form]:
         *selections(),
         *exponential_mechanisms(),
         *quantiles(),
+        *several_quantiles(),
         *baselines(),
     ]
     return {form.name: form for form in found}

@@ -7,20 +7,22 @@ that shows the loss best.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from stream_svt.mechanisms import Branch, Noise, SparseVector
 from stream_svt.mechanisms.contract import Law, Neighbours, Shifts
-from stream_svt.mechanisms.exponential_mechanism import ExponentialMechanism, choice_probability
+from stream_svt.mechanisms.exponential_mechanism import ExponentialMechanism, draw_gap, gap_probability
+from stream_svt.mechanisms.gaussian import gaussian
 from stream_svt.mechanisms.run import Integers, Run
 from stream_svt.mechanisms.selection import LastGap, TopK
 from tests.exact.box import GAUSSIAN, UNIT
-from tests.exact.contract import Form, LawForm, SelectionForm, StreamForm
+from tests.exact.contract import BitsForm, Form, LawForm, SelectionForm, StreamForm
 
 EXP, LAP = Noise.EXPONENTIAL, Noise.LAPLACE
 RATE = 3
@@ -33,6 +35,7 @@ OUTPUT, COST, DOWN, INJECTIVE = (
     "the_alignment_is_one_to_one",
 )
 LAW, DRAWS = "the_law_loses_at_most_the_charge", "the_draws_follow_the_law"
+DELTA = "each_release_uses_up_its_delta"
 STORAGE, BATCHES, EPSILON = (
     "state_survives_storage_at_every_step",
     "batches_tell_what_single_tests_tell",
@@ -58,6 +61,8 @@ class Mutant:
         Of the box, in units of u.
     attempts
         Rounds that are enumerated; `thresholds` are the threshold noises that they use.
+    patches
+        Functions of the exponential mechanism's module that are replaced while it is checked, by name.
     """
 
     rule: str
@@ -67,6 +72,7 @@ class Mutant:
     size: int = 7 * RATE
     attempts: int = 1
     thresholds: int = 1
+    patches: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
 
 
 def base(
@@ -118,12 +124,20 @@ class HalfTheNoise(SparseVector):
         return tuple(Law(law.noise, 2 * law.rate) for law in super().branch_laws)
 
 
+@dataclass(frozen=True)
+class GaussianLaw:
+    """What the package's own laws refuse to be."""
+
+    rate: Fraction
+    noise: Any = GAUSSIAN
+
+
 class GaussianNoise(SparseVector):
     """Gaussian query noise of the variance that Laplace noise would have."""
 
     @property
     def branch_laws(self) -> tuple[Law, ...]:
-        return tuple(Law(GAUSSIAN, law.rate) for law in super().branch_laws)
+        return tuple(GaussianLaw(law.rate) for law in super().branch_laws)
 
 
 class HalfTheThresholdNoise(SparseVector):
@@ -223,8 +237,9 @@ class NoCutoffInABatch(SparseVector):
     """Whether the run is over is looked at between batches only."""
 
     def step(self, run, values, thresholds, attempts, noise):
-        endless = replace(run, left=run.left + 100 * self.smallest_charge)
-        after, outcomes = super().step(endless, values, thresholds, attempts, noise)
+        more = 100 * self.smallest_charge
+        endless, longer = replace(self, epsilon=self.epsilon + more), replace(run, left=run.left + more)
+        after, outcomes = SparseVector.step(endless, longer, values, thresholds, attempts, noise)
         return replace(after, left=max(0, run.left - outcomes.charge)), outcomes
 
 
@@ -292,15 +307,19 @@ class ReplaceOne(StreamForm):
         return tuple(moved)
 
 
-def algorithm_8_as_printed(utilities: Sequence[int], row: int, gap: int, ratio: Fraction) -> Fraction:
+def tail_as_printed(utilities: Sequence[int], row: int, gap: int, ratio: Any) -> Any:
     """Ding et al. 2023, Algorithm 8: the location of the gap's logistic lacks the factor epsilon, here 1/10."""
-    wide = ratio**10
 
-    def tail(m: int) -> Fraction:
-        own = wide ** -utilities[row] * ratio**m
-        return own / (own + sum(wide**-u for i, u in enumerate(utilities) if i != row))
+    def tail(wide: Any, m: int) -> Any:
+        own = ratio**m
+        return own / (own + sum(wide ** (utilities[row] - u) for i, u in enumerate(utilities) if i != row))
 
-    return choice_probability(utilities, row, ratio) * (tail(gap) - tail(gap + 1)) / tail(0)
+    return tail(ratio, 0) * tail(ratio**10, gap) / tail(ratio**10, 0)
+
+
+def gap_drawn_as_printed(utilities: Integers, row: int, rate: Fraction, word: Callable[[], int]) -> int:
+    """Draw the gap of the same, by the package's own sampler."""
+    return draw_gap(10 * utilities, row, rate, word)
 
 
 class FullRateForEveryTop(SparseVector):
@@ -325,8 +344,9 @@ class NoCutoff(SparseVector):
     """Tops are told without end; the first one is charged."""
 
     def step(self, run, values, thresholds, attempts, noise):
-        endless = replace(run, left=run.left + 100 * self.smallest_charge)
-        after, outcomes = super().step(endless, values, thresholds, attempts, noise)
+        more = 100 * self.smallest_charge
+        endless, longer = replace(self, epsilon=self.epsilon + more), replace(run, left=run.left + more)
+        after, outcomes = SparseVector.step(endless, longer, values, thresholds, attempts, noise)
         free = run.tops > 0
         tops = tuple(
             replace(top, left=run.left, charge=0 if free or number else top.charge)
@@ -340,7 +360,7 @@ def two_branches(of: type) -> Any:
     plain = base(monotonic=True, cutoff=4)
     branch = plain.branches[0]
     dear = replace(branch, name="middle", charge=2 * branch.charge, rate=2 * branch.rate)
-    whole = {field.name: getattr(plain, field.name) for field in fields(plain)}
+    whole = {part.name: getattr(plain, part.name) for part in fields(plain)}
     return of(**(whole | {"branches": (replace(branch, corrections=(2,)), dear)}))
 
 
@@ -474,22 +494,51 @@ def mutants() -> Iterator[Mutant]:
         frozenset({COST}),
         ((-1, 0, 0), (0, 0, 0)),
     )
-    yield Mutant(
-        "Ding et al. 2023, Algorithm 8 as printed",
-        LawForm(
-            name="algorithm_8",
-            mechanism=ExponentialMechanism(epsilon=10**9, monotonic=True),
-            built_by=ExponentialMechanism,
-            tests=3,
-            neighbours=(Neighbours.UP, Neighbours.DOWN),
-            probability=algorithm_8_as_printed,
-        ),
-        frozenset({LAW, DRAWS}),
+    exponential = LawForm(
+        name="algorithm_8",
+        mechanism=ExponentialMechanism(epsilon=10**8, monotonic=True),
+        built_by=ExponentialMechanism,
+        tests=3,
+        neighbours=(Neighbours.UP, Neighbours.DOWN),
+        probability=gap_probability,
     )
+    yield Mutant(
+        "Ding et al. 2023, Algorithm 8 as printed: its law",
+        exponential,
+        frozenset({LAW}),
+        patches={"tail_probability": tail_as_printed},
+    )
+    yield Mutant(
+        "Ding et al. 2023, Algorithm 8 as printed: its draws",
+        exponential,
+        frozenset({DRAWS}),
+        patches={"draw_gap": gap_drawn_as_printed},
+    )
+    for rule, monotonic, narrower in (
+        ("Gaussian query noise a quarter as wide", True, {"query_variance": 16}),
+        ("Gaussian threshold noise an eighth as wide", True, {"threshold_variance": 64}),
+        ("Gaussian query noise for half the shift", False, {}),
+    ):
+        yield Mutant(rule, _narrow_gaussian(monotonic, narrower), frozenset({DELTA}))
     yield Mutant(
         "alignment of Ding et al. 2023, eq. (5)",
         replace(top_k(RaisesTheOtherLoser), mechanism=_wide(RaisesTheOtherLoser)),
         frozenset({INJECTIVE}),
+    )
+
+
+def _narrow_gaussian(monotonic: bool, divisors: dict[str, int]) -> BitsForm:
+    """SVT-Gau with variances divided, or, without divisors, with the query noise of monotonic answers."""
+    make = partial(gaussian, epsilon=2.0, delta=0.02, cutoff=2, sensitivity=2, tests=4)
+    sound = make(monotonic=True)
+    narrow = {name: getattr(sound, name) / divisor for name, divisor in divisors.items()}
+    return BitsForm(
+        name="gaussian",
+        mechanism=replace(sound, **narrow),
+        built_by=gaussian,
+        tests=4,
+        neighbours=(Neighbours.UP, Neighbours.DOWN) if monotonic else (Neighbours.MIXED,),
+        distance=2,
     )
 
 

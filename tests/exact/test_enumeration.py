@@ -29,6 +29,7 @@ from tests.exact.enumeration import (
     Rung,
     Told,
     exceeds,
+    log_ratio,
     neighbours,
     numbered,
     shared,
@@ -562,6 +563,39 @@ def test_the_package_finds_quantiles_as_the_enumerated_model_does(noise, adjacen
     listed = list(transcripts(model))
     agree(box, {output.outcome: output.probability(values) for output in listed})
     charged_alike(box, listed)
+
+
+@pytest.mark.parametrize("query_rate", [1, 3])
+@pytest.mark.parametrize("level", [Fraction(1, 3), Fraction(4, 5)], ids=str)
+def test_the_zcdp_price_of_a_quantile_is_that_of_the_range_of_its_log_ratio(level, query_rate):
+    """Over all outputs and any place of the record, and the whole range is reached: a smaller price would be wrong."""
+    A, B = level.numerator, level.denominator
+    model = Model(
+        queries=2,
+        rungs=(Rung(charge=B * query_rate, rate=query_rate),),
+        tops_charge=B * query_rate,
+        threshold_charge=B,
+        threshold_rate=1,
+        threshold_noise=EXP,
+        query_noise=EXP,
+        largest_gap=B,
+    )
+    ratios = [
+        log_ratio(output.probability((a + B * (place <= 0) - A, b + B * (place <= 1) - A)), p)
+        for output, (a, b), place in product(
+            transcripts(model), product(range(-2 * A, 2 * B), repeat=2), range(3)
+        )
+        if a <= b and (p := output.probability((a, b)))
+    ]
+    mechanism = UnboundedQuantile(
+        level=level,
+        adjacency=Adjacency.ADD_REMOVE,
+        threshold_units=B * UNIT,
+        query_units=B * query_rate * UNIT,
+        base=Fraction(2),
+    )
+    width = (max(ratios) - min(ratios)) * UNIT / 10**9
+    assert float(mechanism.rho) == pytest.approx(width**2 / 8)
 
 
 def test_the_law_of_the_exponential_mechanism_is_the_enumerated_one():

@@ -122,6 +122,21 @@ def test_monotonic_answers_pay_less_under_zcdp():
         above_threshold_rho(adaptive(epsilon=ONE, cutoff=2, monotonic=True, correction=Explicit((0,))))
 
 
+def test_the_numbers_of_numeric_sparse_are_paid_under_zcdp_too():
+    """Of 9 a round 1 is the number's: (4 + 2 * 4)^2 / 8 + 1^2 / 2, or (4 + 4)^2 / 2 + 1^2 / 2, three times."""
+    for monotonic, comparison in ((True, 18), (False, 32)):
+        mechanism = numeric_sparse(epsilon=27 * ONE, cutoff=3, monotonic=monotonic)
+        assert mechanism.rho == pytest.approx(3 * (comparison + 1 / 2))
+        assert mechanism.loss(Composition.ZCDP, 1e-6) == pytest.approx(zcdp_epsilon(mechanism.rho, 1e-6))
+
+
+def test_numbers_whose_noise_is_wider_than_the_lattice_are_refused():
+    make = partial(numeric_sparse, epsilon=9 * ONE, cutoff=1, monotonic=True, sensitivity=2**10)
+    assert make(answer_share=Fraction(1, 9 * 2**29)).answer_law.rate >= Fraction(1, 2**40)
+    with pytest.raises(MisuseError, match="noise of the answers would be wider"):
+        make(answer_share=Fraction(1, 9 * 2**29), sensitivity=2**11)
+
+
 def test_composition_is_that_of_its_theorems():
     assert advanced_epsilon(0.1, 30, 1e-5) == pytest.approx(
         math.sqrt(60 * math.log(1e5)) * 0.1 + 3 * (math.exp(0.1) - 1)

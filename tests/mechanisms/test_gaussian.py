@@ -18,6 +18,8 @@ from stream_svt.mechanisms.gaussian import (
     least_variance,
 )
 
+USUAL = {"epsilon": 1.0, "delta": 1e-3, "cutoff": 1, "monotonic": True, "tests": 3}
+
 
 def law(variance, reach=400):
     points = np.arange(-reach, reach + 1)
@@ -106,7 +108,9 @@ def test_with_gaps_no_rate_prices_the_noise():
 
 
 def test_a_run_tells_rows_only_and_ends_at_its_cutoff():
-    mechanism = gaussian(epsilon=1.0, delta=1e-3, cutoff=2, monotonic=True, correction=5)
+    mechanism = gaussian(
+        epsilon=1.0, delta=1e-3, cutoff=2, monotonic=True, correction=5, tests=None, as_published=True
+    )
     run = mechanism.open(3, (1, 2))
     run, reports = mechanism.step(run, np.array([10, 20, 18, 40]), 10, np.array([0, 0, 0, -30]))
     assert (reports.rows, reports.consumed, run.left) == ((1, 2), 3, 0)
@@ -116,12 +120,56 @@ def test_a_run_tells_rows_only_and_ends_at_its_cutoff():
     assert not hasattr(mechanism, "shifts")
     assert mechanism.epsilon == pytest.approx(1)
     assert mechanism.claimed_delta == pytest.approx(1e-3)
+    assert mechanism.proved_delta(4) > 1e-3
+
+
+def test_a_delta_that_covers_no_number_of_tests_has_to_be_asked_for_by_name():
+    with pytest.raises(MisuseError, match="proved for a number of tests"):
+        gaussian(**(USUAL | {"tests": None}))
+    with pytest.raises(MisuseError, match="tests=None"):
+        gaussian(**USUAL, as_published=True)
+    with pytest.raises(TypeError, match="tests"):
+        gaussian(epsilon=1.0, delta=1e-3, cutoff=1, monotonic=True)
+
+
+@pytest.mark.parametrize(("monotonic", "reach"), [(True, 3), (False, 6)])
+@pytest.mark.parametrize(("tests", "releases"), [(9, 10), (None, 5)])
+def test_threshold_and_queries_get_their_share_of_epsilon_and_delta_for_their_own_shift(
+    monkeypatch, monotonic, reach, tests, releases
+):
+    asked = []
+
+    def least(**arguments):
+        asked.append(arguments)
+        return Fraction(len(asked))
+
+    monkeypatch.setitem(gaussian.__globals__, "least_variance", least)
+    mechanism = gaussian(
+        epsilon=3.0,
+        delta=1e-3,
+        cutoff=4,
+        monotonic=monotonic,
+        sensitivity=3,
+        split=2.0,
+        tests=tests,
+        as_published=tests is None,
+    )
+    assert asked == [
+        {"epsilon": 1.0, "delta": 1e-3 / releases, "shift": 3},
+        {"epsilon": 0.5, "delta": 1e-3 / releases, "shift": reach},
+    ]
+    assert (mechanism.threshold_variance, mechanism.query_variance) == (1, 2)
+    assert (mechanism.threshold_epsilon, mechanism.query_epsilon, mechanism.delta) == (
+        1.0,
+        0.5,
+        1e-3 / releases,
+    )
 
 
 def test_settings_without_a_meaning_are_refused():
-    for options in ({"cutoff": 0}, {"epsilon": -1.0}, {"delta": 0.0}):
+    for options in ({"cutoff": 0}, {"epsilon": -1.0}, {"delta": 0.0}, {"tests": 0}):
         with pytest.raises(MisuseError):
-            gaussian(**({"epsilon": 1.0, "delta": 1e-3, "cutoff": 1, "monotonic": True} | options))
+            gaussian(**(USUAL | options))
     with pytest.raises(MisuseError, match="coarser granularity"):
         least_variance(epsilon=1e-7, delta=1e-8, shift=1)
     with pytest.raises(MisuseError):
@@ -130,4 +178,4 @@ def test_settings_without_a_meaning_are_refused():
 
 def test_a_shift_that_no_noise_here_covers_is_refused_and_not_added_up():
     with pytest.raises(MisuseError, match="wide"):
-        gaussian(epsilon=1.0, delta=1e-6, cutoff=2, monotonic=True, sensitivity=10**9)
+        gaussian(epsilon=1.0, delta=1e-6, cutoff=2, monotonic=True, sensitivity=10**9, tests=3)

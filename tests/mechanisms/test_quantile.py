@@ -14,6 +14,7 @@ from stream_svt.mechanisms.quantile import (
     Adjacency,
     ClippedSum,
     FullyUnboundedQuantile,
+    UnboundedQuantile,
     fully_unbounded_quantile,
     multiple_quantiles,
     unbounded_quantile,
@@ -63,6 +64,29 @@ def test_charges_are_those_of_the_two_kinds_of_neighbours():
     assert changed.rho == Fraction((2 + 3) ** 2, 8)
     other = quantile(Adjacency.ADD_REMOVE, split=Fraction(1), epsilon=7 * ONE)
     assert (other.threshold_units, other.query_units, other.threshold_charge) == (4 * ONE, 4 * ONE, 3 * ONE)
+
+
+@pytest.mark.parametrize(
+    ("level", "split", "charge", "lowest"),
+    [
+        (Fraction(4, 5), Fraction(2), Fraction(14, 5), Fraction(8, 5)),  # max(1/5, 4/5 * 2)
+        (Fraction(4, 5), Fraction(1, 8), Fraction(37, 40), Fraction(1, 5)),  # max(1/5, 4/5 * 1/8)
+        (Fraction(1, 5), Fraction(2), Fraction(11, 5), Fraction(4, 5)),  # max(4/5, 1/5 * 2)
+        (Fraction(1, 5), Fraction(8), Fraction(41, 5), Fraction(8, 5)),  # max(4/5, 1/5 * 8)
+    ],
+    ids=str,
+)
+def test_a_record_more_or_less_costs_an_eighth_of_the_log_ratios_range_squared(level, split, charge, lowest):
+    """With e1 = 1 the log-ratio lies between -max((1 - A/B) e1, (A/B) e2) and (A/B) e1 + e2."""
+    mechanism = UnboundedQuantile(
+        level=level,
+        adjacency=Adjacency.ADD_REMOVE,
+        threshold_units=ONE,
+        query_units=int(split * ONE),
+        base=DOUBLING,
+    )
+    assert mechanism.epsilon == max(charge, 1 - level) * ONE
+    assert mechanism.rho == (charge + lowest) ** 2 / 8
 
 
 @pytest.mark.parametrize("adjacency", Adjacency)

@@ -414,7 +414,7 @@ def test_a_run_survives_encoding_before_and_after_its_step(name):
         (
             lambda: released(
                 HybridIdentity(epsilon=EPSILON, count=1, threshold=0, monotonic=True),
-                [],
+                integers(),
                 Drawn(queries=np.zeros((1, 0), dtype=np.int64)),
             ),
             "at least one answer",

@@ -1,0 +1,49 @@
+"""Soak: the alignment of every form on as many random cases as there is time for.
+
+``python -m tests.exact.soak [--count N] [--seed S]`` plays N cases a form and ends with one line of totals; its exit
+code is 1 when a case broke the proof.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from tests.exact.contract import aligned_cases, check_aligned_noise_gives_the_same_output
+from tests.exact.forms import forms
+
+COUNT = 2_000
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Play the cases, name every form that broke the proof, and tell how many cases there were."""
+    parser = argparse.ArgumentParser(prog="python -m tests.exact.soak", description=__doc__)
+    parser.add_argument(
+        "--count", type=int, default=COUNT, help="cases a form (%(default)s; a full soak: 20000)"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=2, help="of the cases (%(default)s; the suite's own are 1)"
+    )
+    options = parser.parse_args(arguments)
+    if options.count < 1:
+        parser.error("a soak plays at least one case a form")
+    total = violations = 0
+    for name, form in forms().items():
+        if check_aligned_noise_gives_the_same_output not in form.checks:
+            continue  # a law or an (epsilon, delta), which is computed and not played
+        found = aligned_cases(form, options.count, options.seed)
+        broken = found.outputs_differ + found.noise_moved_down + found.over_charge
+        if broken:
+            print(
+                f"{name}: of {found.cases} cases {found.outputs_differ} told something else, {found.noise_moved_down} "
+                f"moved noise down, {found.over_charge} cost more than the charge"
+            )
+        total += found.cases
+        violations += broken
+    print(f"soak.alignment count {total} violations {violations}")
+    return 1 if violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,471 @@
+"""What callers hand in: words for options, answers, noise, runs, words of noise; taken as meant, or refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from functools import partial
+
+import numpy as np
+import pytest
+
+from stream_svt.errors import MisuseError
+from stream_svt.mechanisms import (
+    Adjacency,
+    ClippedSum,
+    Composition,
+    ExponentialMechanism,
+    HybridIdentity,
+    KeyedSampler,
+    LastGap,
+    Law,
+    Neighbours,
+    Noise,
+    NoisyMaxGumbel,
+    Outcomes,
+    Run,
+    TopK,
+    UnboundedQuantile,
+    Uncorrected,
+    above_threshold,
+    adaptive,
+    draw_threshold,
+    exact_geometric,
+    exact_gumbel,
+    fully_unbounded_quantile,
+    hybrid_estimates,
+    ladder,
+    multiple_quantiles,
+    numeric_sparse,
+    sparse,
+    sparse_vector,
+    unbounded_quantile,
+)
+from stream_svt.mechanisms.correction import least_variance_split
+from stream_svt.mechanisms.difference import tails
+from stream_svt.mechanisms.exponential_mechanism import draw_gap, draw_index
+from stream_svt.mechanisms.noise import exact_pmf, exact_tail, head, mean, pmf, tail, variance
+
+ONE = 10**9
+SALT = (1, 2)
+HALF = Fraction(1, 2)
+
+STREAMS = {
+    build.__name__: partial(build, epsilon=ONE, cutoff=2, monotonic=True, correction=Uncorrected())
+    for build in (sparse_vector, adaptive, ladder)
+}
+STREAMS |= {
+    "above_threshold": partial(above_threshold, epsilon=ONE, monotonic=True),
+    "sparse": partial(sparse, epsilon=ONE, cutoff=2, monotonic=True),
+    "numeric_sparse": partial(numeric_sparse, epsilon=ONE, cutoff=2, monotonic=True),
+}
+SELECTIONS = {
+    "top_k": partial(TopK, epsilon=ONE, count=1, monotonic=True),
+    "hybrid_identity": partial(HybridIdentity, epsilon=ONE, count=1, threshold=0, monotonic=True),
+    "hybrid_estimates": partial(hybrid_estimates, epsilon=ONE, count=1, threshold=0, monotonic=True),
+    "noisy_max": partial(NoisyMaxGumbel, epsilon=ONE, monotonic=True),
+}
+QUANTILE = partial(
+    unbounded_quantile, epsilon=ONE, level=HALF, adjacency=Adjacency.ADD_REMOVE, base=Fraction(2)
+)
+NOISY = STREAMS | SELECTIONS | {"quantile": QUANTILE}
+"""All mechanisms that add noise to answers."""
+
+ALL = NOISY | {"exponential": partial(ExponentialMechanism, epsilon=ONE, monotonic=True)}
+
+
+def stepped(mechanism, values, noise=None, *, run=None, **options):
+    """One step on values with noise 0, or as given, by branch."""
+    noise = noise or (lambda _: np.zeros(len(values), dtype=np.int64))
+    run = run or mechanism.open(0, SALT)
+    if isinstance(mechanism, ExponentialMechanism):
+        return mechanism.step(run, values, options.get("word", lambda: 2**63))
+    if hasattr(mechanism, "per_top") or hasattr(mechanism, "branches"):
+        return mechanism.step(run, values, options.get("thresholds", 0), options.get("attempts", 0), noise)
+    return mechanism.step(run, values, noise)
+
+
+@pytest.mark.parametrize(
+    ("make", "field", "choices"),
+    [
+        *((make, field, Noise) for make in STREAMS.values() for field in ("query_noise", "threshold_noise")),
+        (SELECTIONS["top_k"], "noise", Noise),
+        (SELECTIONS["top_k"], "last_gap", LastGap),
+        (SELECTIONS["hybrid_identity"], "noise", Noise),
+        (SELECTIONS["hybrid_estimates"], "query_noise", Noise),
+        (SELECTIONS["hybrid_estimates"], "threshold_noise", Noise),
+        (QUANTILE, "adjacency", Adjacency),
+        (QUANTILE, "query_noise", Noise),
+        (QUANTILE, "threshold_noise", Noise),
+        (partial(fully_unbounded_quantile, epsilon=ONE, level=HALF), "adjacency", Adjacency),
+        (partial(multiple_quantiles, epsilon=ONE, levels=(HALF,)), "adjacency", Adjacency),
+        (partial(numeric_sparse, epsilon=ONE, cutoff=2, monotonic=True), "answer_noise", (Noise.LAPLACE,)),
+        (partial(Law, rate=HALF), "noise", Noise),
+        (partial(least_variance_split, 3, monotonic=True), "query_noise", Noise),
+        (partial(least_variance_split, 3, monotonic=True), "threshold_noise", Noise),
+        (partial(Uncorrected().table, Fraction(3)), "noise", Noise),
+        (partial(STREAMS["sparse"]().loss, delta=1e-6), "composition", Composition),
+        (
+            partial(sparse, epsilon=50 * ONE, cutoff=2, monotonic=True, delta=1e-6),
+            "composition",
+            (Composition.ZCDP, Composition.ADVANCED),
+        ),
+    ],
+)
+def test_the_name_of_an_option_means_the_option_and_other_words_are_refused(make, field, choices):
+    built = {choice: make(**{field: choice}) for choice in choices}
+    for choice, expected in built.items():
+        assert make(**{field: choice.value}) == make(**{field: choice.value.upper()}) == expected
+    for wrong in ("cauchy", "", None, 1, ["laplace"]):
+        with pytest.raises(MisuseError, match=f"Use .*'{next(iter(choices)).value}'"):
+            make(**{field: wrong})
+
+
+def test_gaussian_noise_is_refused_with_the_reason_wherever_a_family_is_named():
+    for call in (
+        partial(STREAMS["sparse_vector"], query_noise="gaussian"),
+        partial(SELECTIONS["top_k"], noise="Gaussian"),
+        partial(QUANTILE, threshold_noise="gaussian"),
+        partial(Law, "gaussian", HALF),
+        partial(draw_threshold, "gaussian", HALF, bytes),
+        partial(drawn, "gaussian"),
+    ):
+        with pytest.raises(MisuseError, match=r"2\.3 times the charge"):
+            call()
+
+
+@pytest.mark.parametrize("law", [exact_pmf, exact_tail, pmf, tail, head])
+def test_laws_know_families_by_name(law):
+    assert law("laplace", HALF, 3) == law(Noise.LAPLACE, HALF, 3) != law(Noise.EXPONENTIAL, HALF, 3)
+    with pytest.raises(MisuseError, match="no such option"):
+        law("cauchy", HALF, 3)
+
+
+def test_moments_and_tails_know_families_by_name():
+    for noise in Noise:
+        assert mean(noise.value, HALF) == mean(noise, HALF)
+        assert variance(noise.value, HALF) == variance(noise, HALF)
+        assert tails(noise.value, HALF, np.arange(5)).tolist() == tails(noise, HALF, np.arange(5)).tolist()
+    for moment in (mean, variance):
+        with pytest.raises(MisuseError, match="no such option"):
+            moment("cauchy", HALF)
+
+
+def test_the_last_gap_of_a_word_is_never_the_plain_gap_at_the_price_of_the_free_one():
+    named = TopK(epsilon=ONE, count=1, monotonic=True, last_gap="lexicographic")
+    values = np.array([5, 5, 4])
+    for row, gap in ((0, 0), (1, 0)):
+        noise = np.zeros(3, dtype=np.int64)
+        noise[row] += row
+        _, selection = named.step(named.open(0, SALT), values, lambda _, noise=noise: noise)
+        assert [(top.row, top.gap) for top in selection.tops] == [(row, gap)]
+
+
+def test_a_replaced_option_is_checked_like_a_first_one():
+    mechanism = STREAMS["sparse_vector"]()
+    assert replace(mechanism, query_noise="laplace").branch_laws[0].noise is Noise.LAPLACE
+    with pytest.raises(MisuseError, match="True or False"):
+        replace(mechanism, monotonic=1)
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if name != "quantile"])
+@pytest.mark.parametrize("wrong", ["no", "False", 0, 1, None, np.True_])
+def test_monotonic_is_true_or_false_and_no_word_for_it(name, wrong):
+    with pytest.raises(MisuseError, match="monotonic is True or False"):
+        ALL[name](monotonic=wrong)
+
+
+def test_what_is_released_is_true_or_false_too():
+    with pytest.raises(MisuseError, match="threshold_gap is True or False"):
+        SELECTIONS["hybrid_identity"](threshold_gap="no")
+    with pytest.raises(MisuseError, match="release_gap is True or False"):
+        ALL["exponential"](release_gap="no")
+    with pytest.raises(MisuseError, match="monotonic is True or False"):
+        least_variance_split(3, monotonic="no")
+
+
+def test_neighbours_are_known_by_name():
+    for mechanism in (STREAMS["sparse_vector"](), SELECTIONS["hybrid_estimates"]()):
+        values, nothing = np.array([1, 2]), Outcomes(consumed=2, tops=())
+        down = mechanism.shifts(nothing, values, values, "down")
+        assert down.threshold == mechanism.shifts(nothing, values, values, Neighbours.DOWN).threshold == 0
+        with pytest.raises(MisuseError, match="'up', 'down' or 'mixed'"):
+            mechanism.shifts(nothing, values, values, "sideways")
+
+
+@pytest.mark.parametrize("make", ALL.values(), ids=ALL)
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.array([1.0, 2.0, 3.0]),
+        np.array([1, 2, np.nan]),
+        np.array([True, False, True]),
+        np.array([1, 2, 3], dtype=object),
+        np.array([[1, 2, 3]]),
+        np.array(3),
+        [1, 2, 3],
+        np.array([1, 2, 2**63], dtype=np.uint64),
+        np.array([0, 1, 2**63 - 1]),
+        np.array([0, 1, -(2**63)]),
+        np.array([0, 1, 2**47]),
+        np.array([0, 1, -(2**47)]),
+    ],
+    ids=lambda values: (
+        f"{getattr(values, 'dtype', 'list')}-{getattr(values, 'shape', '')}-{np.ravel(values)[-1]}"
+    ),
+)
+def test_answers_that_are_no_whole_numbers_of_the_lattice_are_refused_and_never_shown(make, values):
+    def noise(_branch):
+        pytest.fail("noise was drawn")
+
+    with pytest.raises(MisuseError, match="answers") as refusal:
+        stepped(make(), values, noise, word=lambda: pytest.fail("noise was drawn"))
+    assert refusal.value.__cause__ is None
+    assert str(np.ravel(values)[-1]) not in str(refusal.value).replace("2^47", "").replace("int64", "")
+
+
+@pytest.mark.parametrize("make", ALL.values(), ids=ALL)
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.uint16, np.int32, np.uint64, ">i8"])
+def test_answers_of_any_integer_dtype_are_those_of_int64(make, dtype):
+    mechanism, values = make(), np.array([3, 120, 7, 119])
+    assert stepped(mechanism, values.astype(dtype)) == stepped(mechanism, values)
+
+
+def test_narrow_answers_do_not_wrap_around():
+    mechanism = STREAMS["sparse_vector"]()
+    low = np.array([0, 1], dtype=np.uint64)
+    assert stepped(mechanism, low, thresholds=10)[1].tops == ()
+    (top,) = stepped(mechanism, np.array([127], dtype=np.int8), thresholds=np.array([-128], dtype=np.int8))[
+        1
+    ].tops
+    assert top.gap == 255
+    naive = NoisyMaxGumbel(epsilon=ONE, monotonic=True)
+    assert stepped(naive, np.array([1, 127], dtype=np.int8))[1].tops[0].gap == 125
+
+
+@pytest.mark.parametrize("make", NOISY.values(), ids=NOISY)
+@pytest.mark.parametrize(
+    ("noise", "message"),
+    [
+        (np.array([4]), "one draw for each"),
+        (np.array(4), "one draw for each"),
+        (np.zeros(2, dtype=np.int64), "one draw for each"),
+        (np.zeros(4, dtype=np.int64), "one draw for each"),
+        (np.zeros((3, 3), dtype=np.int64), "one draw for each"),
+        (np.zeros((3, 1), dtype=np.int64), "one draw for each"),
+        (np.zeros(3), "int64"),
+        (np.zeros(3, dtype=np.int32), "int64"),
+        (np.zeros(3, dtype=np.uint64), "int64"),
+        ([0, 0, 0], "int64"),
+        (4, "int64"),
+        (None, "int64"),
+        (np.array([0, 0, 2**63 - 1]), "saturates"),
+        (np.array([0, 0, -(2**63)]), "saturates"),
+    ],
+    ids=str,
+)
+def test_noise_that_is_not_one_draw_for_each_answer_is_refused_and_never_shown(make, noise, message):
+    with pytest.raises(MisuseError, match=message) as refusal:
+        stepped(make(), np.array([11, 22, 33]), lambda _: noise)
+    assert "922337" not in str(refusal.value)
+
+
+def test_the_numbers_of_tops_have_noise_of_their_own_too():
+    def noise(branch):
+        return np.zeros(3, dtype=np.int64) if branch == 0 else np.array([4])
+
+    with pytest.raises(MisuseError, match="one draw for each"):
+        stepped(STREAMS["numeric_sparse"](), np.array([1, 2, 3]), noise)
+
+
+@pytest.mark.parametrize("name", ["sparse_vector", "adaptive", "ladder", "sparse"])
+@pytest.mark.parametrize(
+    ("field", "given"),
+    [
+        ("thresholds", 1.5),
+        ("thresholds", np.array([1.0, 2.0, 3.0])),
+        ("thresholds", np.array([1])),
+        ("thresholds", np.array([[1], [2], [3]])),
+        ("thresholds", [1, 2, 3]),
+        ("thresholds", 2**47),
+        ("thresholds", np.array([0, 0, -(2**63)])),
+        ("attempts", -1),
+        ("attempts", np.array([0, 0, -1])),
+        ("attempts", np.array([0])),
+        ("attempts", 0.0),
+    ],
+    ids=str,
+)
+def test_thresholds_and_attempts_are_one_for_all_tests_or_one_for_each(name, field, given):
+    with pytest.raises(MisuseError, match=field):
+        stepped(STREAMS[name](), np.array([1, 2, 3]), **{field: given})
+
+
+@pytest.mark.parametrize("make", ALL.values(), ids=ALL)
+def test_a_run_with_more_left_than_its_mechanism_ever_has_belongs_to_another_one(make):
+    mechanism, values = make(), np.array([1, 2, 3])
+    own = mechanism.open(0, SALT)
+    stepped(mechanism, values, run=own)
+    foreign = Run.from_bytes(replace(own, left=own.left + 1).to_bytes())
+    with pytest.raises(MisuseError, match="another one"):
+        stepped(mechanism, values, run=foreign)
+
+
+def test_a_run_of_a_richer_mechanism_is_refused_before_its_threshold_is_renewed():
+    poor, rich = STREAMS["sparse"](), STREAMS["sparse"](epsilon=3 * ONE)
+    with pytest.raises(MisuseError, match="another one"):
+        poor.resample(rich.open(0, SALT), 0, SALT)
+
+
+@pytest.mark.parametrize("rho", [2**60 + 1, -(2**63), 0.5])
+def test_a_threshold_noise_of_no_sampler_is_refused_and_never_shown(rho):
+    for make in (STREAMS["sparse_vector"], SELECTIONS["hybrid_identity"], SELECTIONS["hybrid_estimates"]):
+        mechanism = make()
+        run = replace(mechanism.open(0, SALT), threshold_noise=rho)
+        with pytest.raises(MisuseError, match="threshold noise") as refusal:
+            stepped(mechanism, np.array([1, 2]), run=run)
+        assert str(rho) not in str(refusal.value)
+
+
+@pytest.mark.parametrize("adjacency", Adjacency)
+def test_records_that_are_not_sorted_are_refused_with_the_reason(adjacency):
+    """By bisection one record in 9 changes the count below 4 from 6 to 0."""
+    mechanism = QUANTILE(adjacency=adjacency)
+    with pytest.raises(MisuseError, match="not sorted") as refusal:
+        mechanism.answers(np.array([1, 2, 3, 4, 98765, 0, 1, 2, 3]), 0, 5)
+    assert "98765" not in str(refusal.value)
+    assert len(mechanism.answers(np.array([2, 2, 3], dtype=np.uint8), 0, 5)) == 5
+    assert len(mechanism.answers(np.array([], dtype=np.int64), 0, 5)) == 5
+    assert len(mechanism.answers(np.array([7]), 0, 5)) == 5
+
+
+@pytest.mark.parametrize(
+    "data", [[1, 2], np.array([0.5, 1.5]), np.array([[1, 2]]), np.array([1, 2**63], dtype=np.uint64)]
+)
+def test_records_are_whole_numbers(data):
+    sums = ClippedSum(quantile=QUANTILE(), charge=ONE)
+    for call in (
+        partial(QUANTILE().answers, data, 0, 3),
+        partial(sums.clipped, data, 9),
+        partial(sums.release, data, 9, 0),
+    ):
+        with pytest.raises(MisuseError, match="records"):
+            call()
+
+
+def test_clipped_sums_are_exact_for_narrow_records_and_refuse_bounds_and_noise_without_a_meaning():
+    sums = ClippedSum(quantile=QUANTILE(), charge=ONE)
+    assert sums.release(np.array([127, 127, -128], dtype=np.int8), 200, 1) == 255
+    assert sums.release(np.array([255], dtype=np.uint8), 1000, np.int64(-5)) == 250
+    data = np.array([1, 2])
+    for bound in (0, -3, 2.5, 2**63):
+        with pytest.raises(MisuseError, match="clipped at a whole number"):
+            sums.clipped(data, bound)
+    with pytest.raises(MisuseError, match="noise of a sum"):
+        sums.release(data, 5, 0.25)
+
+
+@pytest.mark.parametrize("level", [0.5, "1/2", 0.1])
+def test_a_level_that_is_no_fraction_is_refused_with_the_reason(level):
+    for call in (
+        partial(QUANTILE, level=level),
+        partial(multiple_quantiles, epsilon=ONE, levels=(level,), adjacency=Adjacency.SWAP),
+        partial(
+            UnboundedQuantile, level=level, adjacency=Adjacency.SWAP, threshold_units=ONE, query_units=ONE
+        ),
+    ):
+        with pytest.raises(MisuseError, match=r"Fraction\(1, 2\)"):
+            call()
+
+
+@pytest.mark.parametrize("bits", [-1, 2**64, 0.5, None, "1"])
+def test_a_word_that_has_not_64_bits_is_refused(bits):
+    values = np.array([1, 5])
+    for call in (
+        partial(stepped, ALL["exponential"](), values, word=lambda: bits),
+        partial(draw_index, values, HALF, lambda: bits),
+        partial(draw_gap, values, 1, HALF, lambda: bits),
+        partial(exact_geometric, lambda: bits, HALF),
+        partial(exact_gumbel, lambda: bits, HALF),
+    ):
+        with pytest.raises(MisuseError, match="64 uniform bits"):
+            call()
+
+
+def test_a_word_of_numpy_is_one_of_python():
+    values = np.array([4, 4])
+    for further, row in ((2**64 - 1, 1), (5, 0)):
+        first = 2**63 if row else 2**63 - 1
+        words = iter(np.array([first, further], dtype=np.uint64))
+        assert draw_index(values, HALF, lambda words=words: next(words)) == row
+
+
+def drawn(noise=Noise.LAPLACE, **identity):
+    """Draws of four tests."""
+    four = np.arange(4)
+    identity = {
+        "salt": SALT,
+        "offset": four,
+        "row": 0,
+        "attempt": 0,
+        "branch": 0,
+        "value": four,
+    } | identity
+    return KeyedSampler(bytes(32)).draw(noise, Fraction(1, 10**6), **identity).tolist()
+
+
+def test_a_sampler_draws_the_family_of_a_name():
+    families = {noise: drawn(noise) for noise in Noise}
+    assert {noise: drawn(noise.value) for noise in Noise} == families
+    assert min(families[Noise.LAPLACE]) < 0 <= min(families[Noise.EXPONENTIAL])
+    entropy = bytes(range(1, 9)) + bytes(range(101, 109))
+    read = [iter([entropy[:8], entropy[8:]]) for _ in range(2)]
+    by_name = draw_threshold("laplace", Fraction(1, 10**6), lambda _: next(read[0]))
+    assert by_name == draw_threshold(Noise.LAPLACE, Fraction(1, 10**6), lambda _: next(read[1]))
+    assert list(read[0]) == []
+
+
+@pytest.mark.parametrize("count", [0, 7, 9])
+def test_entropy_of_another_length_draws_no_threshold(count):
+    with pytest.raises(MisuseError, match="number of bytes"):
+        draw_threshold(Noise.EXPONENTIAL, HALF, lambda _: bytes(count))
+
+
+@pytest.mark.parametrize(
+    ("field", "given"),
+    [
+        *(
+            (field, wrong)
+            for field in ("row", "attempt", "value")
+            for wrong in (np.arange(3), np.arange(5), np.array([0]), np.zeros((4, 1), dtype=np.int64))
+        ),
+        *((field, np.zeros(4)) for field in ("offset", "row", "attempt", "value")),
+        *((field, [0, 1, 2, 3]) for field in ("offset", "row", "attempt", "value")),
+        ("offset", np.arange(3)),
+        ("offset", np.zeros((2, 2), dtype=np.int64)),
+        ("offset", 4),
+        ("value", 0),
+        ("row", 1.0),
+        ("attempt", None),
+        ("branch", 0.0),
+        ("branch", np.zeros(4, dtype=np.int64)),
+        ("salt", (1, 2**64)),
+        ("salt", (-1, 2)),
+        ("salt", (np.zeros(3, dtype=np.uint64),) * 2),
+        ("salt", (np.zeros(4, dtype=np.int64),) * 2),
+        ("salt", (1.0, 2.0)),
+    ],
+)
+def test_an_identity_that_is_not_one_for_each_test_draws_nothing(field, given):
+    with pytest.raises(
+        MisuseError, match=field if len(np.shape(given)) != 1 or field == "salt" else "tests|a test"
+    ):
+        drawn(**{field: given})
+
+
+def test_identities_of_any_integer_type_draw_the_same_noise():
+    plain = drawn(row=9, attempt=3, branch=8)
+    assert drawn(row=np.int64(9), attempt=np.int32(3), branch=np.int8(8)) == plain
+    narrow = {field: np.full(4, number, dtype=np.uint8) for field, number in (("row", 9), ("attempt", 3))}
+    small = np.arange(4, dtype=np.int8)
+    assert drawn(**narrow, branch=8, offset=small, value=small) == plain
