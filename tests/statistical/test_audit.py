@@ -1,46 +1,126 @@
-"""Audit on the real samplers: epsilon as measured on ten million draws never passes the charge, either way.
+"""Audit on the real samplers: epsilon as measured on millions of draws never passes the charge, either way.
 
 Many runs at once: keyed query noise with a salt per run, threshold noise from `draw_threshold`, decisions by the
-mechanism's own `branch_gaps` and `fired`. An event is fixed beforehand for each direction; its probability on two
-neighbours is bounded by Clopper & Pearson's intervals, and the ratio of a lower to an upper bound is a lower bound
-of e^epsilon. Broken variants have to be found out by the same means. Keys are fixed, so the outcome is always the same.
+mechanism's own `branch_gaps` and `fired`. Top-k, whose step is of one run, is sorted here, and compared with its step.
+An event is fixed beforehand; its probability on two neighbours is bounded by Clopper & Pearson's intervals, and the
+ratio of a lower to an upper bound is a lower bound of e^epsilon. Each mechanism is audited in both directions: from
+the first dataset to the second, and with the datasets exchanged. Broken variants have to be found out by the same
+means. Keys are fixed, so the outcome is always the same.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
 
 from stream_svt.mechanisms import (
+    BOTTOM,
     Explicit,
     KeyedSampler,
+    LastGap,
     Noise,
+    SparseVector,
+    TopK,
+    adaptive,
     draw_threshold,
+    sparse,
     sparse_vector,
 )
-from stream_svt.mechanisms.run import UNITS_PER_EPSILON
+from stream_svt.mechanisms.run import UNITS_PER_EPSILON, Integers
 
 EXP, LAP, GUM = Noise.EXPONENTIAL, Noise.LAPLACE, Noise.GUMBEL
 CONFIDENCE = 0.999
 TESTS = 19
-RUNS = 250_000
-"""Runs on each dataset: 2 * 250,000 * (19 tests + 1 threshold) draws in all."""
+RUNS = 125_000
+"""Runs on each dataset and in each order: 4 * 125,000 * (19 tests + 1 threshold) draws in all."""
 
-FIRST = (-1,) * (TESTS - 1) + (5,)
-SECOND = (0,) * (TESTS - 1) + (4,)
-"""Bottoms on answers that rise and a top on one that falls: what costs the whole charge."""
+SOME_RUNS = 40_000
+"""The same for mechanisms whose event is likely enough to be measured with less."""
 
-FEW_BOTTOMS = tuple((-(10**4),) * (TESTS - 3) + values[-3:] for values in (FIRST, SECOND))
-"""The same where most answers are far below: narrow threshold noise seldom lets many near ones be bottoms."""
+BROKEN_RUNS = 30_000
+"""The same for broken variants, which are above their charge by far."""
+
+UNMADE = -2
+"""Branch of a test that a run did not reach."""
+
+ONE = UNITS_PER_EPSILON
+HIGH = 30
+"""Bar of the top branch of Adaptive SVT, which answers near 0 do not reach."""
 
 
-def mechanism(noises, *, monotonic=False, split=Fraction(3)):
+@dataclass(frozen=True)
+class Played:
+    """What many runs told.
+
+    Attributes
+    ----------
+    told
+        Branch that reported each test, `BOTTOM` or `UNMADE`, shape (tests, runs); of a top-k the answers by rank.
+    gaps
+        Their gaps, 0 where nothing was reported.
+    """
+
+    told: Integers
+    gaps: Integers
+
+    def shows(self, *told: int) -> Integers:
+        """Whether the runs told just this, from the last test backwards, and bottoms before."""
+        lead = len(self.told) - len(told)
+        return (self.told == np.array([BOTTOM] * lead + list(told))[:, np.newaxis]).all(axis=0)
+
+
+@dataclass(frozen=True)
+class Witness:
+    """An event and two neighbouring streams of answers; it is likelier on the first by the `limit` or nearly.
+
+    Attributes
+    ----------
+    first, second
+        Answers on the two datasets.
+    event
+        Of what was told.
+    limit
+        Log-ratio that the theory allows, in epsilon.
+    """
+
+    first: tuple[int, ...]
+    second: tuple[int, ...]
+    event: Callable[[Played], Integers]
+    limit: float
+
+
+def bottoms_then_top(near, top, least_gap):
+    """Bottoms on answers that rise and a top on one that falls: what costs the whole charge.
+
+    Parameters
+    ----------
+    near
+        Bottoms near the threshold, which tell that its noise is high; the others are far below.
+    top
+        Answer of the last test. High answers are reported often; low ones, and large gaps, whatever the threshold
+        noise, tell more of it.
+    least_gap
+        Of the top.
+    """
+    far = (-(10**4),) * (TESTS - near - 1)
+    return Witness(
+        (*far, *(-1,) * near, top),
+        (*far, *(0,) * near, top - 1),
+        lambda played: played.shows(0) & (played.gaps[-1] >= least_gap),
+        1.0,
+    )
+
+
+def plain(noises, *, monotonic=False, split=Fraction(3)):
     return sparse_vector(
-        epsilon=UNITS_PER_EPSILON,
+        epsilon=ONE,
         cutoff=1,
         monotonic=monotonic,
         correction=Explicit((0,)),
@@ -48,6 +128,23 @@ def mechanism(noises, *, monotonic=False, split=Fraction(3)):
         query_noise=noises[1],
         split=split,
     )
+
+
+def two_branches():
+    """Threshold 1/4, tops of the top branch 3/8 each, of the middle one 3/4."""
+    return adaptive(
+        epsilon=ONE,
+        cutoff=1,
+        monotonic=True,
+        correction=Explicit((0,)),
+        theta=Fraction(1, 4),
+        margin=HIGH,
+    )
+
+
+def repeated(split):
+    """RESAMPLE: two tops, each with a threshold of its own."""
+    return sparse(epsilon=ONE, cutoff=2, monotonic=True, split=split)
 
 
 def entropy_of(label):
@@ -65,24 +162,45 @@ def entropy_of(label):
     return entropy
 
 
-def thresholds(svt, runs, keyed, salts, label, scale):
+def thresholds(svt, runs, keyed, salts, entropy, scale):
     """Threshold noise of every run, as production draws it; Gumbel, of the library only, by key."""
-    rate = svt.threshold_rate * scale
+    rate = svt.threshold_law.rate * scale
     if svt.threshold_noise is GUM:
         zeros = np.zeros(runs, dtype=np.int64)
         return keyed.draw(GUM, rate, salt=salts, offset=zeros, row=0, attempt=0, branch=15, value=zeros)
-    entropy = entropy_of(label)
     return np.fromiter(
         (draw_threshold(svt.threshold_noise, rate, entropy) for _ in range(runs)), np.int64, runs
     )
 
 
-def play(svt, values, runs, label, *, query_scale=1, threshold_scale=1):
-    """Number of the test that each run reports, `TESTS` where it reports none, and its gap."""
-    key = hashlib.sha256(label + repr(svt).encode()).digest()
-    keyed, salts = KeyedSampler(key), tuple(_salts(key, runs))
-    rho = thresholds(svt, runs, keyed, salts, label + key, threshold_scale)
-    places, gaps = np.full(runs, TESTS), np.zeros(runs, dtype=np.int64)
+def secrets(mechanism, runs, label):
+    """Sampler, a salt for every run, and entropy for the thresholds."""
+    key = hashlib.sha256(label + repr(mechanism).encode()).digest()
+    chance = np.random.Generator(np.random.Philox(key=int.from_bytes(key[:16])))
+    salts = tuple(chance.integers(0, 2**64, (2, runs), dtype=np.uint64))
+    return KeyedSampler(key), salts, entropy_of(label + key)
+
+
+def play(
+    svt: SparseVector,
+    values,
+    runs,
+    label,
+    *,
+    rounds=1,
+    query_scale=1,
+    threshold_scale=1,
+    middle_is_cheap=False,
+):
+    """Play a sparse vector on a stream, in every run; with more `rounds` a spent one goes on with a fresh threshold."""
+    keyed, salts, entropy = secrets(svt, runs, label)
+    charges = np.array([branch.charge for branch in svt.branches])
+    paid = np.full_like(charges, charges.min()) if middle_is_cheap else charges
+    whole = svt.epsilon - svt.threshold_charge
+    rho = thresholds(svt, runs, keyed, salts, entropy, threshold_scale)
+    left, used = np.full(runs, whole), np.ones(runs, dtype=np.int64)
+    told = np.full((len(values), runs), UNMADE, dtype=np.int64)
+    gaps = np.zeros((len(values), runs), dtype=np.int64)
     for test, value in enumerate(values):
         answers = np.full(runs, value)
 
@@ -100,15 +218,44 @@ def play(svt, values, runs, label, *, query_scale=1, threshold_scale=1):
             )
 
         found = svt.branch_gaps(answers, 0, rho, 0, noise)
-        now = (svt.fired(found, svt.smallest_charge) >= 0) & (places == TESTS)
-        places[now] = test
-        gaps[now] = found[0, now]
-    return places, gaps
+        playing = left >= svt.smallest_charge
+        told[test, playing] = svt.fired(found, np.full(runs, whole) if middle_is_cheap else left)[playing]
+        tops = np.flatnonzero(told[test] >= 0)
+        gaps[test, tops] = found[told[test, tops], tops]
+        left[tops] -= paid[told[test, tops]]
+        spent = np.flatnonzero((left < svt.smallest_charge) & (used < rounds))
+        if len(spent):
+            rho[spent] = thresholds(svt, len(spent), keyed, salts, entropy, threshold_scale)
+            left[spent] = whole
+            used[spent] += 1
+    return Played(told, gaps)
 
 
-def _salts(key, runs):
-    chance = np.random.Generator(np.random.Philox(key=int.from_bytes(key[:16])))
-    return chance.integers(0, 2**64, (2, runs), dtype=np.uint64)
+def play_top_k(top_k: TopK, values, runs, label, *, query_scale=1):
+    """Rank answers in every run: the first k by noisy value, equal ones by index."""
+    keyed, salts, _ = secrets(top_k, runs, label)
+    (law,) = top_k.branch_laws
+    noisy = np.array(
+        [
+            value
+            + keyed.draw(
+                law.noise,
+                law.rate * query_scale,
+                salt=salts,
+                offset=np.full(runs, row),
+                row=0,
+                attempt=0,
+                branch=0,
+                value=np.full(runs, value),
+            )
+            for row, value in enumerate(values)
+        ]
+    )
+    order = np.argsort(-noisy, axis=0, kind="stable")[: top_k.count + 1]
+    gaps = -np.diff(np.take_along_axis(noisy, order, axis=0), axis=0)
+    if top_k.last_gap is LastGap.LEXICOGRAPHIC:
+        gaps[-1] -= order[-1] < order[-2]
+    return Played(order[:-1], gaps)
 
 
 def beta_tail(p, a, b):
@@ -156,97 +303,253 @@ def measured(hits_first, hits_second, runs):
     return math.log(low / high) if low else -math.inf
 
 
-def audit(svt, runs, pair=(FIRST, SECOND), **scales):
-    """Lower bound of epsilon in both directions.
+def audit(mechanism: Any, witness: Witness, runs, *, exchanged=False, **options):
+    """Lower bound of epsilon, from the dataset on which the event is likelier to the other one.
 
-    One direction counts a top of the last test, the gap included (any event of gaps has the same ratio under
-    exponential noise); the other a top of the first.
+    Exchanged, that is the second dataset, so that the other one's noise, salts and keys meet the likelier answers.
     """
-    (place, gap), (other_place, other_gap) = (
-        play(svt, values, runs, label, **scales)
-        for values, label in zip(pair, (b"first", b"second"), strict=True)
+    game = play_top_k if isinstance(mechanism, TopK) else play
+    streams = (
+        {"one": witness.second, "other": witness.first}
+        if exchanged
+        else {
+            "one": witness.first,
+            "other": witness.second,
+        }
     )
-    last, first = TESTS - 1, 0
-    return {
-        "forth": measured(
-            ((place == last) & (gap >= 0)).sum(), ((other_place == last) & (other_gap >= 0)).sum(), runs
-        ),
-        "forth, gap of 2 or more": measured(
-            ((place == last) & (gap >= 2)).sum(), ((other_place == last) & (other_gap >= 2)).sum(), runs
-        ),
-        "back": measured((other_place == first).sum(), (place == first).sum(), runs),
+    hits = {
+        name: witness.event(game(mechanism, values, runs, name.encode(), **options)).sum()
+        for name, values in streams.items()
     }
+    likelier, rarer = ("other", "one") if exchanged else ("one", "other")
+    return measured(hits[likelier], hits[rarer], runs)
+
+
+def noises_of(mechanism, witness):
+    """Draws that a run makes at most, not counting further thresholds."""
+    return len(witness.first) * len(mechanism.branch_laws) + (mechanism.threshold_law is not None)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("noises", [(EXP, EXP), (LAP, LAP), (GUM, GUM)], ids="-".join)
-def test_ten_million_draws_show_no_loss_above_the_charge(report, noises):
-    svt = mechanism(noises)
-    found = audit(svt, RUNS)
-    draws = 2 * RUNS * (TESTS + 1)
-    charge = svt.epsilon / UNITS_PER_EPSILON
-    report.audit(
-        f"sparse vector {'-'.join(noises)}",
-        draws=draws,
-        charge=charge,
-        measured=max(found.values()),
-        verdict="within",
-    )
+@pytest.mark.parametrize(
+    ("noises", "witness", "least"),
+    [
+        ((EXP, EXP), bottoms_then_top(2, 0, 0), 0.9),
+        ((LAP, LAP), bottoms_then_top(4, 2, 3), 0.75),
+        ((GUM, GUM), bottoms_then_top(4, 2, 3), 0.6),
+    ],
+    ids=["exponential", "laplace", "gumbel"],
+)
+def test_ten_million_draws_show_no_loss_above_the_charge_in_either_direction(report, noises, witness, least):
+    svt = plain(noises)
+    draws = 4 * RUNS * (TESTS + 1)
     assert draws == 10**7
-    assert max(found.values()) <= charge
-    assert found["forth"] > (0.8 if noises == (EXP, EXP) else 0.6) * charge  # the events do cost something
-    assert found["back"] > 0.1 * charge
+    for exchanged in (False, True):
+        found = audit(svt, witness, RUNS, exchanged=exchanged)
+        report.audit(
+            f"sparse vector {'-'.join(noises)}, {'back' if exchanged else 'forth'}",
+            draws=draws // 2,
+            charge=1.0,
+            measured=found,
+            verdict="within",
+        )
+        assert least < found <= 1
+
+
+def rising(tops, event, limit):
+    """Two bottoms on answers that rise, and tops on answers that stay: monotonic answers, one way."""
+    return Witness((-1, -1, *tops), (0, 0, *tops), event, limit)
+
+
+def falling(tops, event, limit):
+    """Tops on answers that fall, and bottoms on answers that stay: the other way, where the threshold is free."""
+    return Witness((-1, -1, *tops), (-1, -1, *(top - 1 for top in tops)), event, limit)
+
+
+def resampled(first, second, limit):
+    """A bottom and a top under each of two thresholds."""
+    return Witness(first, second, lambda played: played.shows(BOTTOM, 0, BOTTOM, 0), limit)
+
+
+def first_two(first, second):
+    """The first two answers are told, in order, whatever the gaps."""
+    return Witness(first, second, lambda played: (played.told == [[0], [1]]).all(axis=0), 1.0)
+
+
+def second_by_nothing(played):
+    """The second of three answers is told, with a plain gap of 0: the hidden one has the larger index."""
+    return (played.told[0] == 1) & (played.gaps[0] == 0)
+
+
+TIE = Witness((-1, 0, 0), (0, 0, 0), second_by_nothing, 1.0)
+
+AUDITED = {
+    "adaptive, middle branch": (
+        two_branches(),
+        {},
+        rising((0,), lambda played: played.shows(1), 1.0),
+        falling((0,), lambda played: played.shows(1), 0.75),
+    ),
+    "adaptive, top branch twice": (
+        two_branches(),
+        {},
+        rising((HIGH, HIGH), lambda played: played.shows(0, 0), 1.0),
+        falling((HIGH, HIGH), lambda played: played.shows(0, 0), 0.75),
+    ),
+    "RESAMPLE": (
+        repeated(Fraction(1)).per_top,
+        {"rounds": 2},
+        resampled((-1, 0, -1, 0), (0, 0, 0, 0), 1.0),
+        resampled((-9, 0, -9, 0), (-9, -1, -9, -1), 0.5),
+    ),
+    "top-k": (
+        TopK(epsilon=ONE, count=2, monotonic=True),
+        {},
+        first_two((0, 0, 0, 0), (0, 0, 1, 1)),
+        first_two((0, 0, 0, 0), (-1, -1, 0, 0)),
+    ),
+    "top-k, plain last gap": (
+        TopK(epsilon=ONE, count=1, monotonic=True, last_gap=LastGap.PLAIN),
+        {},
+        TIE,
+        Witness((0, 1, 1), (0, 0, 0), second_by_nothing, 1.0),
+    ),
+}
+"""By name: the mechanism, how it is played, what shows its loss best when answers rise and when they fall."""
+
+
+@pytest.mark.parametrize("name", AUDITED)
+def test_other_mechanisms_lose_nearly_what_the_theory_allows_and_no_more_in_either_direction(report, name):
+    mechanism, options, *witnesses = AUDITED[name]
+    for witness, direction in zip(witnesses, ("answers rise", "answers fall"), strict=True):
+        found = [
+            audit(mechanism, witness, SOME_RUNS, exchanged=exchanged, **options)
+            for exchanged in (False, True)
+        ]
+        report.audit(
+            f"{name}, {direction}",
+            draws=4 * SOME_RUNS * noises_of(mechanism, witness),
+            charge=witness.limit,
+            measured=max(found),
+            verdict="within",
+        )
+        assert 0.75 * witness.limit < min(found)
+        assert max(found) <= witness.limit
+
+
+BROKEN = {
+    "query noise half as wide": (plain((EXP, EXP)), {"query_scale": 2}, bottoms_then_top(TESTS - 1, 5, 2)),
+    "threshold noise half as wide": (
+        plain((EXP, EXP), split=Fraction(1, 2)),
+        {"threshold_scale": 2},
+        bottoms_then_top(2, 0, 0),
+    ),
+    "monotonic rate on general queries": (
+        plain((EXP, EXP), monotonic=True),
+        {},
+        bottoms_then_top(TESTS - 1, 5, 2),
+    ),
+    "middle branch charged like the top one": (
+        two_branches(),
+        {"middle_is_cheap": True},
+        rising((0, 0), lambda played: played.shows(1, 1), 1.0),
+    ),
+    "RESAMPLE charged once": (
+        repeated(Fraction(1, 3)).per_top,
+        {"rounds": 2},
+        resampled((-1, 0, -1, 0), (0, 0, 0, 0), 3 / 8 + 2 / 8),
+    ),
+    "plain last gap of top-k at the price of the lexicographic one": (
+        TopK(epsilon=ONE, count=1, monotonic=True, last_gap=LastGap.PLAIN),
+        {"query_scale": 2},
+        TIE,
+    ),
+}
+"""By rule: a mechanism, how it is broken, and a witness whose limit is what the broken variant claims."""
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_the_audit_finds_a_broken_variant_out_in_either_direction(report, broken):
+    mechanism, options, witness = BROKEN[broken]
+    found = [
+        audit(mechanism, witness, BROKEN_RUNS, exchanged=exchanged, **options) for exchanged in (False, True)
+    ]
+    report.audit(
+        broken,
+        draws=4 * BROKEN_RUNS * noises_of(mechanism, witness),
+        charge=witness.limit,
+        measured=min(found),
+        verdict="found out",
+    )
+    report.catch(broken, ["audit of the samplers"])
+    assert min(found) > 1.1 * witness.limit
 
 
 @pytest.mark.parametrize(
-    ("broken", "options", "scales"),
+    ("svt", "rounds", "values"),
     [
-        ("query noise half as wide", {}, {"query_scale": 2}),
-        (
-            "threshold noise half as wide",
-            {"split": Fraction(1, 2)},
-            {"threshold_scale": 2, "pair": FEW_BOTTOMS},
-        ),
-        ("monotonic rate on general queries", {"monotonic": True}, {}),
+        (plain((EXP, EXP)), 1, (-1, 0, 2, 5)),
+        (two_branches(), 1, (0, HIGH, 0, HIGH, HIGH)),
+        (repeated(Fraction(1)).per_top, 2, (-1, 0, 0, 0, 0)),
     ],
+    ids=["plain", "adaptive", "RESAMPLE"],
 )
-def test_the_audit_finds_a_broken_variant_out(report, broken, options, scales):
-    svt = mechanism((EXP, EXP), **options)
-    runs = 50_000
-    found = audit(svt, runs, **scales)
-    report.audit(
-        broken, draws=2 * runs * (TESTS + 1), charge=1.0, measured=max(found.values()), verdict="found out"
-    )
-    report.catch(broken, ["audit of the samplers"])
-    assert max(found.values()) > 1.1
-
-
-def test_the_audited_decisions_are_those_of_step():
-    svt = mechanism((EXP, EXP))
+def test_the_audited_decisions_are_those_of_step(svt, rounds, values):
     runs = 300
-    places, gaps = play(svt, FIRST, runs, b"first")
-    key = hashlib.sha256(b"first" + repr(svt).encode()).digest()
-    keyed, salts = KeyedSampler(key), _salts(key, runs)
-    entropy = entropy_of(b"first" + key)
+    played = play(svt, values, runs, b"steps", rounds=rounds)
+    keyed, salts, entropy = secrets(svt, runs, b"steps")
+    opening = [draw_threshold(EXP, svt.threshold_rate, entropy) for _ in range(runs)]
+    states = [svt.open(rho, tuple(int(half[number]) for half in salts)) for number, rho in enumerate(opening)]
+    used = [1] * runs
+    for test, value in enumerate(values):
+        for number, run in enumerate(states):
+            if svt.is_over(run):
+                assert played.told[test, number] == UNMADE
+                continue
+
+            def noise(branch, salt=run.salt, test=test, value=value):
+                return keyed.draw(
+                    EXP,
+                    svt.branches[branch].rate,
+                    salt=salt,
+                    offset=np.array([test]),
+                    row=0,
+                    attempt=0,
+                    branch=branch,
+                    value=np.array([value]),
+                )
+
+            states[number], outcomes = svt.step(run, np.array([value]), 0, 0, noise)
+            told = [(top.branch, top.gap) for top in outcomes.tops] or [(BOTTOM, 0)]
+            assert told == [(played.told[test, number], played.gaps[test, number])]
+        for number, run in enumerate(states):
+            if svt.is_over(run) and used[number] < rounds:
+                states[number] = svt.open(draw_threshold(EXP, svt.threshold_rate, entropy), run.salt)
+                used[number] += 1
+    assert len({tuple(column) for column in played.told.T.tolist()}) > 3
+
+
+@pytest.mark.parametrize("last_gap", [LastGap.LEXICOGRAPHIC, LastGap.PLAIN])
+def test_the_audited_rankings_are_those_of_step(last_gap):
+    top_k, values, runs = TopK(epsilon=3 * ONE, count=2, monotonic=True, last_gap=last_gap), (0, 1, 0, 1), 300
+    played = play_top_k(top_k, values, runs, b"steps")
+    keyed, salts, _ = secrets(top_k, runs, b"steps")
     for number in range(runs):
-        salt = tuple(int(half) for half in salts[:, number])
-        run = svt.open(draw_threshold(EXP, svt.threshold_rate, entropy), salt)
-
-        def noise(branch, salt=salt):
-            return keyed.draw(
-                EXP,
-                svt.branches[branch].rate,
-                salt=salt,
-                offset=np.arange(TESTS),
-                row=0,
-                attempt=0,
-                branch=branch,
-                value=np.array(FIRST),
-            )
-
-        _, outcomes = svt.step(run, np.array(FIRST), 0, 0, noise)
-        told = [(top.row, top.gap) for top in outcomes.tops] or [(TESTS, 0)]
-        assert told == [(places[number], gaps[number])]
+        salt = tuple(int(half[number]) for half in salts)
+        noise = keyed.draw(
+            EXP,
+            top_k.rate,
+            salt=salt,
+            offset=np.arange(len(values)),
+            row=0,
+            attempt=0,
+            branch=0,
+            value=np.array(values),
+        )
+        _, selection = top_k.step(top_k.open(0, salt), np.array(values), lambda _, noise=noise: noise)
+        assert [top.row for top in selection.tops] == played.told[:, number].tolist()
+        assert [top.gap for top in selection.tops] == played.gaps[:, number].tolist()
+    assert len({tuple(column) for column in played.told.T.tolist()}) > 3
 
 
 @pytest.mark.parametrize(
