@@ -1,6 +1,6 @@
 """Soak: the alignment of every form on as many random cases as there is time for.
 
-``python -m tests.exact.soak [--count N] [--seed S]`` plays N cases a form and ends with one line of totals; its exit
+``tests/run soak alignment [--count N] [--seed S]`` plays N cases a form and ends with one line of totals; its exit
 code is 1 when a case broke the proof.
 """
 
@@ -18,7 +18,7 @@ COUNT = 2_000
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Play the cases, name every form that broke the proof, and tell how many cases there were."""
-    parser = argparse.ArgumentParser(prog="python -m tests.exact.soak", description=__doc__)
+    parser = argparse.ArgumentParser(prog="tests/run soak alignment", description=__doc__)
     parser.add_argument(
         "--count", type=int, default=COUNT, help="cases a form (%(default)s; a full soak: 20000)"
     )
