@@ -36,6 +36,7 @@ def play() -> Play:
         played.commit()
     played.engine.reload(spec_of(FORMS["plain"] + ", beta: 0.2", FORMS["sweep"], datasets=limit))
     played.engine.accept_loss(TOPIC, 900)
+    played.engine.move({"a": 0, "b": 1, "c": 0}, 2)
     played.engine.apply(Command(id="x", action=Action.MARK_EXHAUSTED))
     played.commit()
     return played

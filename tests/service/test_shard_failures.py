@@ -71,6 +71,9 @@ class Play:
                 self.status.state = State.RUNNING
                 await self.stop.wait()
 
+            def end(self) -> None:
+                """Nothing is held."""
+
             async def await_command(self, action: Action, controls: object) -> tuple[int, Command]:
                 if not play.answer.is_set():
                     done = {asyncio.ensure_future(event.wait()) for event in (play.answer, self.stop)}
