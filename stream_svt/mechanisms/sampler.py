@@ -68,6 +68,15 @@ Integers = NDArray[np.int64]
 Salt = tuple[int, int] | tuple[Words, Words]
 
 
+def _precision(bits: int, rate: Fraction) -> tuple[decimal.Context, Fraction, Fraction]:
+    """Return digits enough for so many bits at a rate, the slack of two logarithms in them, and ln 2^bits."""
+    digits = bits * 30103 // 100000 + len(str(rate.denominator // rate.numerator)) + 12
+    context = decimal.Context(
+        prec=digits, rounding=decimal.ROUND_HALF_EVEN, Emin=decimal.MIN_EMIN, Emax=decimal.MAX_EMAX
+    )
+    return context, Fraction(bits, 10 ** (digits - 1)), Fraction(context.ln(decimal.Decimal(1 << bits)))
+
+
 def exact_geometric(word: Callable[[], int], rate: Fraction, limit: int = NOISE_LIMIT) -> int:
     """Geometric draw with P(k) proportional to e^(-rate k), exact for any positive rational rate.
 
@@ -89,16 +98,10 @@ def exact_geometric(word: Callable[[], int], rate: Fraction, limit: int = NOISE_
     """
     if rate <= 0:
         raise MisuseError("a noise rate must be greater than 0")
-    guard = len(str(rate.denominator // rate.numerator)) + 12
     prefix, bits = 0, 0
     while True:
         prefix, bits = prefix << _WORD | next_word(word), bits + _WORD
-        digits = bits * 30103 // 100000 + guard
-        context = decimal.Context(
-            prec=digits, rounding=decimal.ROUND_HALF_EVEN, Emin=decimal.MIN_EMIN, Emax=decimal.MAX_EMAX
-        )
-        slack = Fraction(bits, 10 ** (digits - 1))
-        whole = Fraction(context.ln(decimal.Decimal(1 << bits)))
+        context, slack, whole = _precision(bits, rate)
         least = whole - Fraction(context.ln(decimal.Decimal(prefix + 1))) - slack
         low = min(max(0, least // rate), limit)
         high = limit
@@ -130,16 +133,10 @@ def exact_gumbel(word: Callable[[], int], rate: Fraction, limit: int = NOISE_LIM
     """
     if rate <= 0:
         raise MisuseError("a noise rate must be greater than 0")
-    guard = len(str(rate.denominator // rate.numerator)) + 12
     prefix, bits = 0, 0
     while True:
         prefix, bits = prefix << _WORD | next_word(word), bits + _WORD
-        digits = bits * 30103 // 100000 + guard
-        context = decimal.Context(
-            prec=digits, rounding=decimal.ROUND_HALF_EVEN, Emin=decimal.MIN_EMIN, Emax=decimal.MAX_EMAX
-        )
-        slack = Fraction(bits, 10 ** (digits - 1))
-        whole = Fraction(context.ln(decimal.Decimal(1 << bits)))
+        context, slack, whole = _precision(bits, rate)
         low, high = -limit, limit
         if prefix:
             most = whole - Fraction(context.ln(decimal.Decimal(prefix))) + slack

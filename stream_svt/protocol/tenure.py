@@ -4,8 +4,7 @@ The loop reads, steps the engine and commits; it decides nothing about privacy. 
 order:
 
 - a batch is stepped again only after the commit the engine asked for (`durable_first`);
-- commands and a changed specification take effect between two commits, and after a takeover only once
-everything
+- commands and a changed specification take effect between two commits, and after a takeover only once everything
   the previous owner could have read has been replayed;
 - after an error nothing in memory is trusted: the tenure ends and the next one reads the books.
 """
