@@ -40,8 +40,9 @@ from stream_svt.service.signatures import KEY_BYTES, VerifyingKey, public_key, s
 KEY_COMMAND_SECONDS = 10
 """How long a command that prints a key may take."""
 
-_ENVIRONMENT = "STREAM_SVT_"
-_NOT_FROM_ENVIRONMENT = (f"{_ENVIRONMENT}CONTROL_", f"{_ENVIRONMENT}SEALING_ADOPT_PLAIN")
+ENVIRONMENT = "STREAM_SVT_"
+"""What the variables that replace a key of the file begin with."""
+_NOT_FROM_ENVIRONMENT = (f"{ENVIRONMENT}CONTROL_", f"{ENVIRONMENT}SEALING_ADOPT_PLAIN")
 
 Section = TypeVar("Section", bound=Strict)
 
@@ -358,13 +359,14 @@ class ConfigDocument(ApplicationDocument):
     commit: CommitConfig = Field(default_factory=CommitConfig, description="When batches are committed.")
 
 
-_SECTIONS: Mapping[str, type[Strict]] = {
+SECTIONS: Mapping[str, type[Strict]] = {
     "kafka": KafkaConfig,
     "topics": TopicsConfig,
     "sealing": SealingConfig,
     "web": WebConfig,
     "commit": CommitConfig,
 }
+"""Sections whose keys the environment may replace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -503,8 +505,8 @@ def _apply_environment(document: Document, environ: Mapping[str, str]) -> None:
         if variable.startswith(_NOT_FROM_ENVIRONMENT):
             message = "who may give commands is said in the file only: remove the variable"
             document.problems.append(Problem(0, variable, message))
-        for section, model in _SECTIONS.items():
-            prefix = f"{_ENVIRONMENT}{section.upper()}_"
+        for section, model in SECTIONS.items():
+            prefix = f"{ENVIRONMENT}{section.upper()}_"
             if not variable.startswith(prefix):
                 continue
             key = variable.removeprefix(prefix).lower()
