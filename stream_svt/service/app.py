@@ -7,7 +7,6 @@ changelog or leader topic is made.
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import signal
 import socket
@@ -21,6 +20,7 @@ from faust.app.base import BootStrategy
 from stream_svt.errors import ConfigError, Problem, StreamSvtError
 from stream_svt.service import web
 from stream_svt.service.config import Config
+from stream_svt.service.garbage import collect_rarely
 from stream_svt.service.shard import describe
 from stream_svt.service.worker import Worker
 
@@ -30,10 +30,6 @@ HOST_LOG = logging.getLogger("faust.host")
 """Where the host reports its own starting and stopping, apart from the worker's events."""
 
 STOP_DEADLINE = 20.0
-
-COLLECT_AFTER = (100_000, 20, 20)
-"""When Python looks for garbage in cycles. A fetch brings 20,000 records, none in a cycle, and each would be
-walked many times over by Python's default (700, 10, 10): that costs more than testing the queries."""
 
 OK, FAILED = 0, 1
 
@@ -148,8 +144,7 @@ def run(config: Config, *, reread: Callable[[], Config] | None = None) -> int:
     except ConfigError as error:
         print(f"stream-svt: {error}", file=sys.stderr)  # noqa: T201  as below
         return error.exit_code
-    gc.freeze()  # what is imported stays for good
-    gc.set_threshold(*COLLECT_AFTER)
+    collect_rarely()
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     worker = Worker(config)

@@ -32,6 +32,7 @@ from stream_svt.protocol.controls import Controls, Verify, trust_the_topic
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Clock, Stopped
 from stream_svt.protocol.tenure import Pace, State, Status, Tenure
+from stream_svt.service.garbage import collect_soon
 from stream_svt.service.kafka import (
     CALL_DEADLINE,
     BrokerUnavailable,
@@ -192,6 +193,7 @@ class Shard:
             tenure.end()
             await journal.close()
             self._pause()
+            collect_soon()
         return None
 
     def _tenure(self, journal: Journal) -> Tenure:
