@@ -408,17 +408,22 @@ class Config:
 
     def kafka_arguments(self) -> dict[str, Any]:
         """Return what every aiokafka client takes as keywords: servers, protocol and credentials."""
-        arguments: dict[str, Any] = {
-            "bootstrap_servers": list(self.kafka.bootstrap_servers),
-            "security_protocol": self.kafka.security_protocol.value,
-        }
-        if self.kafka.security_protocol.authenticates and self.kafka.sasl_mechanism is not None:
-            arguments["sasl_mechanism"] = self.kafka.sasl_mechanism.value
-            arguments["sasl_plain_username"] = self.kafka.username
-            arguments["sasl_plain_password"] = self.password
-        if self.kafka.security_protocol.encrypts:
-            arguments["ssl_context"] = ssl.create_default_context(cafile=self.ca_file)
-        return arguments
+        return client_arguments(self.kafka, self.password, self.ca_file)
+
+
+def client_arguments(kafka: KafkaConfig, password: str | None, ca_file: Path | None) -> dict[str, Any]:
+    """Return what every aiokafka client takes as keywords, the secrets having been read from their files."""
+    arguments: dict[str, Any] = {
+        "bootstrap_servers": list(kafka.bootstrap_servers),
+        "security_protocol": kafka.security_protocol.value,
+    }
+    if kafka.security_protocol.authenticates and kafka.sasl_mechanism is not None:
+        arguments["sasl_mechanism"] = kafka.sasl_mechanism.value
+        arguments["sasl_plain_username"] = kafka.username
+        arguments["sasl_plain_password"] = password
+    if kafka.security_protocol.encrypts:
+        arguments["ssl_context"] = ssl.create_default_context(cafile=ca_file)
+    return arguments
 
 
 def json_schema() -> dict[str, Any]:
@@ -463,15 +468,15 @@ def parse_config(
         As `load_config`.
     """
     document = read(text, source)
-    _apply_environment(document, environ or {})
-    files = _Files(document, directory)
+    apply_environment(document, environ or {}, SECTIONS)
+    files = Files(document, directory)
     spec = parse_application(document, files.names)
-    kafka = _section(document, "kafka", KafkaConfig)
-    topics = _section(document, "topics", TopicsConfig)
-    sealing = _section(document, "sealing", SealingConfig)
-    control = _section(document, "control", ControlConfig)
-    web = _section(document, "web", WebConfig)
-    commit = _section(document, "commit", CommitConfig)
+    kafka = section(document, "kafka", KafkaConfig)
+    topics = section(document, "topics", TopicsConfig)
+    sealing = section(document, "sealing", SealingConfig)
+    control = section(document, "control", ControlConfig)
+    web = section(document, "web", WebConfig)
+    commit = section(document, "commit", CommitConfig)
     password = files.password(kafka) if kafka else None
     ca_file = files.authorities(kafka) if kafka else None
     keys = files.keys(sealing) if sealing else []
@@ -500,25 +505,29 @@ def parse_config(
     )
 
 
-def _apply_environment(document: Document, environ: Mapping[str, str]) -> None:
+def apply_environment(
+    document: Document, environ: Mapping[str, str], sections: Mapping[str, type[Strict]]
+) -> None:
+    """Let environment variables replace keys of some sections; report those that name no key."""
     for variable, text in sorted(environ.items()):
         if variable.startswith(_NOT_FROM_ENVIRONMENT):
             message = "who may give commands is said in the file only: remove the variable"
             document.problems.append(Problem(0, variable, message))
-        for section, model in SECTIONS.items():
-            prefix = f"{ENVIRONMENT}{section.upper()}_"
+        for name, model in sections.items():
+            prefix = f"{ENVIRONMENT}{name.upper()}_"
             if not variable.startswith(prefix):
                 continue
             key = variable.removeprefix(prefix).lower()
             if key in model.model_fields:
-                document.put((section, key), text, f"environment variable {variable}")
+                document.put((name, key), text, f"environment variable {variable}")
             else:
                 near = did_you_mean(key, list(model.model_fields))
-                message = f"environment variable names no key of {section}{near}"
+                message = f"environment variable names no key of {name}{near}"
                 document.problems.append(Problem(0, variable, message))
 
 
-def _section(document: Document, name: str, model: type[Section]) -> Section | None:
+def section(document: Document, name: str, model: type[Section]) -> Section | None:
+    """Return a section of the document, with its defaults where it is left out; None where it is wrong."""
     if document.data.get(name, {}) is None:
         document.data[name] = {}
     return document.check(model, (name,), default={})
@@ -561,8 +570,14 @@ def _open_door(document: Document, sealing: SealingConfig) -> list[Problem]:
     return [Problem(document.line(("sealing", "adopt_plain")), "sealing.adopt_plain", message)]
 
 
-class _Files:
-    """Reads the files that a configuration names, and reports those that cannot be used."""
+class Files:
+    """Reads the files that a configuration names, and reports those that cannot be used.
+
+    Attributes
+    ----------
+    notes
+        Files of secrets that others on the machine can read.
+    """
 
     def __init__(self, document: Document, directory: Path) -> None:
         self._document = document
@@ -570,61 +585,78 @@ class _Files:
         self.notes: list[Problem] = []
 
     def names(self, path: str) -> Sequence[str]:
+        """Return the lines of a file of dataset names."""
         return (self._directory / path).read_text(encoding="utf-8").splitlines()
 
     def password(self, kafka: KafkaConfig) -> str | None:
+        """Return the password of the brokers' user."""
         if kafka.password_file is None:
             return None
-        place = ("kafka", "password_file")
-        text = self._secret(kafka.password_file, place)
+        return self.first_line(kafka.password_file, ("kafka", "password_file"), "password")
+
+    def first_line(self, name: str, place: Place, what: str) -> str | None:
+        """Return the first line of a file of one secret, None where it is reported."""
+        text = self.secret(name, place)
         if text is None:
             return None
         lines = text.splitlines()
         if not lines or not lines[0]:
-            self._document.report(
-                place, f"file {found(kafka.password_file)} holds no password in its first line"
-            )
+            self._document.report(place, f"file {found(name)} holds no {what} in its first line")
             return None
         return lines[0]
 
     def authorities(self, kafka: KafkaConfig) -> Path | None:
-        if kafka.ca_file is None:
-            return None
-        path = self._directory / kafka.ca_file
-        place = ("kafka", "ca_file")
+        """Return the file of the authorities that may sign the brokers' certificates."""
+        return None if kafka.ca_file is None else self.certificates(kafka.ca_file, ("kafka", "ca_file"))
+
+    def certificates(self, name: str, place: Place) -> Path:
+        """Return the path of a PEM file; report where it cannot be loaded."""
+        path = self._directory / name
         try:
             ssl.create_default_context(cafile=path)
         except ssl.SSLError:
-            self._document.report(place, f"file {found(kafka.ca_file)} holds no PEM certificate")
+            self._document.report(place, f"file {found(name)} holds no PEM certificate")
         except OSError as error:
-            self._document.report(place, f"cannot read {found(kafka.ca_file)}: {error.strerror}")
+            self._document.report(place, f"cannot read {found(name)}: {error.strerror}")
         return path
 
     def keys(self, sealing: SealingConfig) -> list[bytes]:
+        """Return the master keys, the one that seals first."""
         keys: list[bytes] = []
         for source, place in _key_sources(sealing):
             if isinstance(source, str):
-                text, origin = self._secret(source, place), f"file {found(source)}"
+                text, origin = self.secret(source, place), f"file {found(source)}"
             else:
                 text, origin = self._printed(source, place), f"what {found(source[0])} prints"
-            key = secret_bytes(text) if text is not None else None
-            if text is not None and key is None:
-                self._document.report(
-                    place,
-                    f"{origin} must hold {KEY_BYTES} bytes as {2 * KEY_BYTES} hex digits or as base64",
-                )
-            elif key is not None and key in keys:
-                self._document.report(place, f"{origin} holds the same key as another")
-            elif key is not None:
-                keys.append(key)
+            self._collect(keys, text, origin, place)
         return keys
 
+    def shared_keys(self, names: Sequence[str], place: Place) -> list[bytes]:
+        """Return the keys of 32 bytes in files, in their order."""
+        keys: list[bytes] = []
+        for index, name in enumerate(names):
+            here = (*place, index)
+            self._collect(keys, self.secret(name, here), f"file {found(name)}", here)
+        return keys
+
+    def _collect(self, keys: list[bytes], text: str | None, origin: str, place: Place) -> None:
+        key = secret_bytes(text) if text is not None else None
+        if text is not None and key is None:
+            self._document.report(
+                place, f"{origin} must hold {KEY_BYTES} bytes as {2 * KEY_BYTES} hex digits or as base64"
+            )
+        elif key is not None and key in keys:
+            self._document.report(place, f"{origin} holds the same key as another")
+        elif key is not None:
+            keys.append(key)
+
     def command_keys(self, control: ControlConfig, sealing: Sequence[bytes]) -> tuple[VerifyingKey, ...]:
+        """Return the keys whose owners may give commands."""
         keys: dict[str, VerifyingKey] = {}
         for kind in ("public_key_files", "hmac_key_files"):
             for index, name in enumerate(getattr(control, kind)):
                 place = ("control", kind, index)
-                text = self._secret(name, place, secret=kind == "hmac_key_files")
+                text = self.secret(name, place, secret=kind == "hmac_key_files")
                 if text is None:
                     continue
                 try:
@@ -660,7 +692,8 @@ class _Files:
         self._document.report(place, f"program {found(command[0])} {why}")
         return None
 
-    def _secret(self, name: str, place: Place, *, secret: bool = True) -> str | None:
+    def secret(self, name: str, place: Place, *, secret: bool = True) -> str | None:
+        """Return the text of a file, None where it is reported; ``secret``: nobody else should read it."""
         path = self._directory / name
         try:
             mode = path.stat().st_mode
