@@ -3,36 +3,38 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 
-from stream_svt.monitor.released import Account, Alert, Envelope, EventType, Lifecycle
+from stream_svt.monitor.board import Board as Books
+from stream_svt.monitor.board import Budget, Seat
+from stream_svt.monitor.life_cycle import State
+from stream_svt.monitor.released import Alert, Envelope, EventType, Lifecycle
 
 RECENT = 200
 
 
-@dataclass(slots=True)
-class Budget:
-    """A dataset's books after its latest event, in epsilon."""
-
-    limit: float
-    spent: float = 0.0
-    reserved: float = 0.0
-
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Tally:
-    """One monitor over all datasets.
+    """One monitor over all datasets, of which ``seats`` knows each."""
 
-    Attributes
-    ----------
-    states
-        Latest state by dataset: running, halted or exhausted.
-    """
+    alerts: list[Alert]
+    seats: Mapping[str, Seat]
 
-    alerts: list[Alert] = field(default_factory=list)
-    halts: int = 0
-    resamples: int = 0
-    states: dict[str, str] = field(default_factory=dict)
+    @property
+    def halts(self) -> int:
+        """Runs that have used all their alerts."""
+        return sum(seat.halts for seat in self.seats.values())
+
+    @property
+    def resamples(self) -> int:
+        """Runs after the first of a dataset."""
+        return sum(max(seat.run - 1, 0) for seat in self.seats.values())
+
+    @property
+    def states(self) -> dict[str, str]:
+        """Latest state by dataset, where it is no longer idle."""
+        return {name: seat.shown for name, seat in self.seats.items() if seat.state is not State.IDLE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,40 +48,26 @@ class Entry:
     text: str
 
 
-class Board:
-    """Folds released events in the order read into what the screen and the summary show."""
+class Board(Books):
+    """Adds to the books what the screen and the summary show: every alert, and a line for what happened."""
 
     def __init__(self, limits: dict[str, float], monitors: tuple[str, ...]) -> None:
-        self.budgets = {dataset: Budget(limit) for dataset, limit in limits.items()}
-        self.tallies = {monitor: Tally() for monitor in monitors}
+        super().__init__(
+            {dataset: Budget(limit) for dataset, limit in limits.items()}, dict.fromkeys(monitors, limits)
+        )
+        self.tallies = {monitor: Tally([], seats) for monitor, seats in self.seats.items()}
         self.recent: deque[Entry] = deque(maxlen=RECENT)
-        self.alerts = 0
 
-    def take(self, envelope: Envelope, data: Alert | Lifecycle) -> Entry | None:
+    def tell(self, envelope: Envelope, data: Alert | Lifecycle) -> Entry | None:
         """Fold one event; return its line, or None for what needs no line."""
-        if data.account is not None:
-            self._book(data.dataset, data.account)
-        entry = self._alert(data) if isinstance(data, Alert) else self._lifecycle(envelope.type, data)
+        self.take(envelope, data)
+        entry = self._alert(data) if isinstance(data, Alert) else _lifecycle(envelope.type, data)
         if entry is not None:
             self.recent.append(entry)
         return entry
 
-    def exhausted(self) -> list[str]:
-        """Return the datasets whose every monitor has nothing left to spend."""
-        return [
-            dataset
-            for dataset in self.budgets
-            if all(tally.states.get(dataset) == "exhausted" for tally in self.tallies.values())
-        ]
-
-    def _book(self, dataset: str, account: Account) -> None:
-        budget = self.budgets.setdefault(dataset, Budget(account.limit))
-        # Monitors of a dataset share its books: every event carries their whole.
-        budget.limit, budget.spent, budget.reserved = account.limit, account.spent, account.reserved
-
     def _alert(self, alert: Alert) -> Entry:
-        self.alerts += 1
-        self.tallies.setdefault(alert.monitor, Tally()).alerts.append(alert)
+        self.tallies[alert.monitor].alerts.append(alert)
         # On the demo's grid of whole counts all released figures but the estimate are whole numbers.
         estimate = "not certified" if alert.estimate is None else f"{alert.estimate:.1f}"
         bound = "not certified" if alert.bound is None else f">= {alert.bound:g} ({1 - alert.beta:.0%})"
@@ -89,25 +77,19 @@ class Board:
         )
         return Entry(alert.dataset, alert.monitor, "ALERT", alert, f"{alert.series}: {text}")
 
-    def _lifecycle(self, kind: str, event: Lifecycle) -> Entry | None:
-        tally = self.tallies.setdefault(event.monitor, Tally()) if event.monitor else Tally()
-        match kind:
-            case EventType.RUN_STARTED:
-                tally.states[event.dataset] = "running"
-                if event.run == 1:
-                    return self._line(event, "started", "first run, threshold noise drawn and charged")
-                tally.resamples += 1
-                text = f"run {event.run}, fresh threshold noise drawn and charged"
-                return self._line(event, "resampled", text)
-            case EventType.RUN_HALTED:
-                tally.halts += 1
-                tally.states[event.dataset] = "halted"
-                return self._line(event, "halted", f"run {event.run} has used all its alerts")
-            case EventType.EXHAUSTED:
-                tally.states[event.dataset] = "exhausted"
-                return self._line(event, "exhausted", "the budget cannot pay another run")
-        return None
 
-    @staticmethod
-    def _line(event: Lifecycle, kind: str, text: str) -> Entry:
-        return Entry(event.dataset, event.monitor, kind, None, text)
+def _lifecycle(kind: str, event: Lifecycle) -> Entry | None:
+    match kind:
+        case EventType.RUN_STARTED if event.run == 1:
+            return _line(event, "started", "first run, threshold noise drawn and charged")
+        case EventType.RUN_STARTED:
+            return _line(event, "resampled", f"run {event.run}, fresh threshold noise drawn and charged")
+        case EventType.RUN_HALTED:
+            return _line(event, "halted", f"run {event.run} has used all its alerts")
+        case EventType.EXHAUSTED:
+            return _line(event, "exhausted", "the budget cannot pay another run")
+    return None
+
+
+def _line(event: Lifecycle, kind: str, text: str) -> Entry:
+    return Entry(event.dataset, event.monitor, kind, None, text)

@@ -238,7 +238,7 @@ class Session:
 
     async def _take(self, events: EventReader, board: Board, *, to_end: bool = False) -> None:
         for envelope, data in await (events.rest() if to_end else events.new()):
-            entry = board.take(envelope, data)
+            entry = board.tell(envelope, data)
             if entry is not None:
                 self._view.entry(entry)
 

@@ -18,8 +18,9 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from stream_svt.demo.board import Board, Budget, Entry
+from stream_svt.demo.board import Board, Entry
 from stream_svt.demo.summary import Score
+from stream_svt.monitor.board import Budget
 
 BAR = 24
 FIXED_LINES = 16  # borders, headings, head and foot
@@ -203,7 +204,7 @@ def _budgets(board: Board) -> Panel:
             if name in tally.states
         )
         style = "bold red" if name in out else "default"
-        amount = f"{max(budget.limit - budget.spent, 0.0):.2f} of {budget.limit:g} left"
+        amount = f"{budget.left:.2f} of {budget.limit:g} left"
         table.add_row(Text(name, style), _bar(budget), amount, Text(states, "dim"))
     return Panel(
         table,

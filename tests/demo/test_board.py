@@ -18,7 +18,7 @@ def test_a_run_after_the_first_is_a_resample_and_a_halt_is_counted():
     shown = board()
     kinds = [EventType.RUN_STARTED, EventType.RUN_HALTED, EventType.RUN_STARTED]
     entries = [
-        shown.take(*lifecycle(kind, dataset=WEEK, monitor=APPEND, run=run, spent=0.1))
+        shown.tell(*lifecycle(kind, dataset=WEEK, monitor=APPEND, run=run, spent=0.1))
         for kind, run in zip(kinds, [1, 1, 2], strict=True)
     ]
     assert [entry.kind for entry in entries if entry] == ["started", "halted", "resampled"]
@@ -28,34 +28,34 @@ def test_a_run_after_the_first_is_a_resample_and_a_halt_is_counted():
 
 def test_books_are_those_of_the_latest_event_of_the_dataset():
     shown = board()
-    shown.take(*alert("line-00300/39", dataset=WEEK, monitor=APPEND, spent=0.3))
-    shown.take(*alert("line-00300/48", dataset=WEEK, monitor=ADAPTIVE, spent=0.4))
+    shown.tell(*alert("line-00300/39", dataset=WEEK, monitor=APPEND, spent=0.3))
+    shown.tell(*alert("line-00300/48", dataset=WEEK, monitor=ADAPTIVE, spent=0.4))
     assert shown.budgets[WEEK].spent == 0.4
     assert shown.budgets["retail-week-1"].spent == 0.0
 
 
 def test_a_dataset_is_exhausted_when_each_of_its_monitors_is():
     shown = board()
-    shown.take(*lifecycle(EventType.EXHAUSTED, dataset=WEEK, monitor=APPEND, run=1))
+    shown.tell(*lifecycle(EventType.EXHAUSTED, dataset=WEEK, monitor=APPEND, run=1))
     assert shown.exhausted() == []
-    shown.take(*lifecycle(EventType.EXHAUSTED, dataset=WEEK, monitor=ADAPTIVE, run=1))
+    shown.tell(*lifecycle(EventType.EXHAUSTED, dataset=WEEK, monitor=ADAPTIVE, run=1))
     assert shown.exhausted() == [WEEK]
 
 
 def test_an_alert_is_told_with_gap_estimate_and_bound():
-    entry = board().take(*alert("line-00300/39", dataset=WEEK, monitor=APPEND, attempt=3))
+    entry = board().tell(*alert("line-00300/39", dataset=WEEK, monitor=APPEND, attempt=3))
     assert entry is not None
     assert "gap 31, estimate 458.0, bound >= 432 (95%)" in entry.text
     assert "attempt 3" in entry.text
 
 
 def test_an_alert_without_a_bound_says_so():
-    entry = board().take(*alert("line-00300/39", dataset=WEEK, monitor=APPEND, certified=False))
+    entry = board().tell(*alert("line-00300/39", dataset=WEEK, monitor=APPEND, certified=False))
     assert entry is not None
     assert "bound not certified" in entry.text
 
 
 def test_events_without_a_line_still_keep_the_books():
     shown = board()
-    assert shown.take(*lifecycle(EventType.MUTED, dataset=WEEK, monitor=APPEND, run=1, spent=0.7)) is None
+    assert shown.tell(*lifecycle(EventType.MUTED, dataset=WEEK, monitor=APPEND, run=1, spent=0.7)) is None
     assert shown.budgets[WEEK].spent == 0.7

@@ -61,7 +61,7 @@ def test_every_promise_is_kept_with_room_to_spare(baskets, clock, queries, spec,
         if event.type.endswith("alert.v1"):
             # A play calls the query at an offset "q" and the offset.
             data = structs.replace(data, query_id=ids[int(data.query_id[1:])])
-        board.take(envelope, data)
+        board.tell(envelope, data)
     truth = Truth.of(baskets, clock, THRESHOLD)
     sets = tuple(point.set_id for point in clock.checkpoints())
     summary = Figures(board, truth, queries=len(asked), seconds=1.0, asked=sets).document()

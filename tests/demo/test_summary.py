@@ -33,7 +33,7 @@ def truth() -> Truth:
 def figures(truth: Truth, events, asked=SETS) -> Figures:
     board = Board(dict.fromkeys(WEEKS, 4.0), MONITORS)
     for event in events:
-        board.take(*event)
+        board.tell(*event)
     return Figures(board, truth, queries=4000, seconds=2.0, asked=asked)
 
 

@@ -25,11 +25,11 @@ URLS = {
 @pytest.fixture
 def scene() -> Scene:
     board = Board({WEEK: 4.0, "retail-week-2": 1.6}, MONITORS)
-    board.take(*lifecycle(EventType.RUN_STARTED, dataset=WEEK, monitor=APPEND, run=1, spent=0.1))
+    board.tell(*lifecycle(EventType.RUN_STARTED, dataset=WEEK, monitor=APPEND, run=1, spent=0.1))
     for item in range(30):
-        board.take(*alert(f"line-00300/{item + 1}", dataset=WEEK, monitor=ADAPTIVE, spent=1.0))
-    board.take(*lifecycle(EventType.RUN_HALTED, dataset=WEEK, monitor=APPEND, run=1, spent=1.0))
-    board.take(*lifecycle(EventType.RUN_STARTED, dataset=WEEK, monitor=APPEND, run=2, spent=1.2))
+        board.tell(*alert(f"line-00300/{item + 1}", dataset=WEEK, monitor=ADAPTIVE, spent=1.0))
+    board.tell(*lifecycle(EventType.RUN_HALTED, dataset=WEEK, monitor=APPEND, run=1, spent=1.0))
+    board.tell(*lifecycle(EventType.RUN_STARTED, dataset=WEEK, monitor=APPEND, run=2, spent=1.2))
     return Scene(board, 88_162, "127.0.0.1:9092", URLS, line=490, seen=16_470)
 
 

@@ -1,0 +1,101 @@
+"""When a budget will be spent, if charges go on coming as they did, and how sure that is.
+
+Charges are few, so the pace is known roughly, and the answer is an interval. Payments (charges of the same
+moment count as one) are taken as a Poisson process of unknown rate. Where `n` of them came in a time `T`, the
+next `k` take a time whose ratio to `T k / n` has an F distribution with `2 k` and `2 n` degrees of freedom:
+both the past and the future are random, and the interval covers both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import groupby
+from math import ceil, sqrt
+from operator import itemgetter
+
+LEAST_PAYMENTS = 3
+"""Payments after the first without which nothing is said."""
+
+_NINETY_PERCENT = 1.6448536269514722
+"""5 % of a normal distribution lie beyond so many standard deviations, on each side."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exhaustion:
+    """When what is left will be spent, in seconds of Unix time.
+
+    Attributes
+    ----------
+    early, expected, late
+        With 90 % between the first and the last.
+    payments, since
+        What that is drawn from: so many payments after the moment ``since``.
+    """
+
+    early: float
+    expected: float
+    late: float
+    payments: int
+    since: float
+
+
+def exhaustion(charges: Iterable[tuple[float, float]], left: float, now: float) -> Exhaustion | None:
+    """Project the end of a budget.
+
+    Parameters
+    ----------
+    charges
+        The latest ones as (Unix time, amount), oldest first. The first sets the clock and is not counted.
+    left
+        What can still be spent, in the charges' measure.
+    now
+        Unix time.
+
+    Returns
+    -------
+    Exhaustion or None
+        None where nothing is left, or where the charges are too few to say anything.
+
+    >>> week = 7 * 86400
+    >>> found = exhaustion([(day * 86400.0, 0.1) for day in range(8)], left=1.0, now=week)
+    >>> round((found.expected - week) / 86400), found.payments
+    (10, 7)
+    >>> round((found.early - week) / 86400), round((found.late - week) / 86400)
+    (4, 24)
+    """
+    payments = [
+        (time, sum(amount for _, amount in group)) for time, group in groupby(charges, key=itemgetter(0))
+    ]
+    count = len(payments) - 1
+    if left <= 0 or count < LEAST_PAYMENTS:
+        return None
+    since = payments[0][0]
+    seconds = max(now, payments[-1][0]) - since
+    mean = sum(amount for _, amount in payments) / len(payments)
+    if seconds <= 0 or mean <= 0:
+        return None
+    to_come = max(ceil(left / mean - 1e-9), 1)
+    pace = seconds / count
+    late = now + pace * to_come * _f_quantile(2 * to_come, 2 * count, _NINETY_PERCENT)
+    # The time ends now and not at a payment: counting one more makes the early end early enough.
+    early = seconds / (count + 1) * to_come * _f_quantile(2 * to_come, 2 * count + 2, -_NINETY_PERCENT)
+    return Exhaustion(
+        early=now + early,
+        expected=now + pace * to_come,
+        late=late,
+        payments=count,
+        since=since,
+    )
+
+
+def _f_quantile(upper: int, lower: int, z: float) -> float:
+    """Return a quantile of the F distribution: Paulson's approximation, by cube roots that are nearly normal.
+
+    ``z`` is the normal quantile of the same probability. For the 5th and the 95th percentile and ``lower`` of
+    6 or more the error is below 3 %, but for the 5th of `2` degrees of freedom: 0.040 where it is 0.052.
+    """
+    a, b = 2 / (9 * upper), 2 / (9 * lower)
+    below = (1 - b) ** 2 - z * z * b
+    root = ((1 - a) * (1 - b) + z * sqrt((1 - b) ** 2 * a + (1 - a) ** 2 * b - z * z * a * b)) / below
+    return float(max(root, 0.0) ** 3)
