@@ -7,7 +7,7 @@ would itself be an output nobody charged for.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date, timedelta
 from typing import Annotated
 
@@ -16,6 +16,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 from stream_svt.monitor.quantities import (
     DatasetName,
     Day,
+    Duration,
     DurationOrZero,
     LimitField,
     Text,
@@ -49,6 +50,9 @@ class DatasetSpec:
     from_ms, until_ms, lateness_ms
         For a period: queries count from the first moment, before the second, and for records that come late,
         until so long after it. UTC milliseconds on the broker's clock. None for a dataset without a period.
+    horizon_ms
+        How long the budget is meant to last: what burn rates are measured against. It bears on no outcome, so two
+        specifications that differ in it alone are equal, and it may change by a reload.
     """
 
     name: str
@@ -58,6 +62,12 @@ class DatasetSpec:
     from_ms: int | None = None
     until_ms: int | None = None
     lateness_ms: int | None = None
+    horizon_ms: int | None = field(default=None, compare=False)
+
+    @property
+    def ends_ms(self) -> int | None:
+        """The moment from which no query counts any more, None for a dataset without a period."""
+        return None if self.until_ms is None else self.until_ms + (self.lateness_ms or 0)
 
     @property
     def is_period(self) -> bool:
@@ -115,6 +125,11 @@ class DatasetDeclaration(Strict):
         description="How long after its period's end a query still counts for it, on the broker's clock. "
         "Default 0.",
     )
+    horizon: Duration | None = Field(
+        default=None,
+        description="How long the budget is meant to last, such as 90d: metrics and alerts measure its use "
+        "against this. A generated dataset's is its period. Bears on no outcome. Default: not said.",
+    )
     limit: LimitField = Field(
         description="Most that may ever be lost: epsilon as a number, or {epsilon: 4}, or {rho: 0.1} for "
         "zCDP; "
@@ -140,6 +155,8 @@ class DatasetDeclaration(Strict):
                 if value is not None
             ]
         else:
+            if self.horizon is not None:
+                problems.append(("horizon", "a generated dataset's horizon is its period: remove it"))
             problems += self._period_problems()
         if problems:
             raise several(problems)
@@ -185,7 +202,13 @@ class DatasetDeclaration(Strict):
             self.names or (self.name or "",) if self.file is None else _names_in(self.file, read_names)
         )
         for name in names:
-            yield DatasetSpec(name=name, kind=self.limit.kind, limit=self.limit.units, unit=self.unit)
+            yield DatasetSpec(
+                name=name,
+                kind=self.limit.kind,
+                limit=self.limit.units,
+                unit=self.unit,
+                horizon_ms=self.horizon,
+            )
 
     def _periods(self, pattern: str, day: date, until: date) -> Iterator[DatasetSpec]:
         length = self._length
@@ -200,6 +223,7 @@ class DatasetDeclaration(Strict):
                 from_ms=midnight_ms(day),
                 until_ms=midnight_ms(day + length),
                 lateness_ms=self.lateness,
+                horizon_ms=length // timedelta(milliseconds=1),
             )
             day += length
 

@@ -162,7 +162,7 @@ class Runner:
         self.periods: tuple[Integers, Integers] | None = None
         if any(dataset.from_ms is not None for dataset in datasets):
             begins = [0 if d.from_ms is None else d.from_ms for d in datasets]
-            ends = [_NEVER if d.until_ms is None else d.until_ms + (d.lateness_ms or 0) for d in datasets]
+            ends = [_NEVER if d.ends_ms is None else d.ends_ms for d in datasets]
             self.periods = np.array(begins, dtype=np.int64), np.array(ends, dtype=np.int64)
 
     @property

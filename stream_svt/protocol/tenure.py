@@ -72,7 +72,10 @@ class Pace:
 
 @dataclass(slots=True)
 class Status:
-    """What may be said about a shard, all of it committed or public."""
+    """What may be said about a shard, all of it committed or public.
+
+    ``outbox`` is the number of events that are charged and not yet published.
+    """
 
     shard: int
     state: State = State.OPENING
@@ -80,6 +83,7 @@ class Status:
     key_id: str = ""
     sequence: int = 0
     state_records: int = 0
+    outbox: int = 0
     offsets: dict[str, int] = field(default_factory=dict)
     lag: dict[str, int] = field(default_factory=dict)
     views: dict[str, DatasetView] = field(default_factory=dict)
@@ -418,6 +422,7 @@ class Tenure:
         self._published(self._now())
 
     def _published(self, now: float) -> None:
+        self._status.outbox = self._journal.pending
         self._observer.published(len(self._journal.published))
         if self._journal.published and self._charged_at is not None:
             self._observer.alert_latency(now - self._charged_at)

@@ -3,14 +3,17 @@
 Whatever depends on the outcome of a test is set from a commit that is durable, or read from views that were
 committed: a scrape never runs ahead of the charge. Counters count what this worker committed, gauges of
 budgets show the books of the shards it owns now.
+
+There are no metrics of the process: its memory and its processor time may depend on values.
 """
 
 from __future__ import annotations
 
 import platform
 import re
+import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
@@ -20,18 +23,34 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from stream_svt.monitor.engine import Commit
-from stream_svt.monitor.released import DatasetView
+from stream_svt.monitor.plan import Plan
+from stream_svt.monitor.released import Alert, DatasetView
 from stream_svt.monitor.spec import ApplicationSpec
+from stream_svt.privacy.loss import Kind
 from stream_svt.service.wire import Reason
+
+_Values = defaultdict[str, dict[tuple[str, ...], float]]
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 DATASET_LIMIT = 1_000
 OTHERS = "(others)"
 """Label under which datasets beyond the limit are summed up; no dataset may have this name."""
 
+COMMON_LABELS = ("application",)
+"""Labels of every metric. A target's label would do, but one forgotten there would mix the budgets of two
+applications whose datasets have the same names."""
+
 _CREATED = re.compile(rb"^(?:# (?:HELP|TYPE) )?stream_svt_\w+_created[ {].*\n", re.MULTILINE)
 STATES = ("idle", "running", "halted", "exhausted", "paused")
-SKIP_REASONS = ("muted", "exhausted", "halted", "idle", "outside-period")
+SKIP_REASONS = (
+    "muted",
+    "exhausted",
+    "halted",
+    "idle",
+    "outside-period",
+    "retry-overflow",
+    "set-overflow",
+)
 FAILURES = ("fenced", "unavailable", "records_lost", "rolled_back", "stuck", "error")
 SHARD_STATES = (
     "opening",
@@ -46,25 +65,27 @@ SHARD_STATES = (
 )
 
 
+_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+_SCALES = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 64.0)
+
+
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One line of the table from which the documentation is generated."""
+    """One line of the table from which the documentation is generated.
+
+    ``labels`` come after `COMMON_LABELS`; ``buckets`` are a histogram's.
+    """
 
     name: str
     kind: str
     labels: tuple[str, ...]
     help: str
+    buckets: tuple[float, ...] = _SECONDS
 
-
-_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 METRICS: tuple[Metric, ...] = (
-    Metric(
-        "stream_svt_build_info",
-        "gauge",
-        ("version", "python", "application", "spec_hash"),
-        "1, with what runs.",
-    ),
+    Metric("stream_svt_build_info", "gauge", ("version", "python", "spec_hash"), "1, with what runs."),
+    Metric("stream_svt_start_timestamp_seconds", "gauge", (), "When the worker started."),
     Metric("stream_svt_budget_limit_epsilon", "gauge", ("dataset",), "Limit of a dataset's ledger."),
     Metric(
         "stream_svt_budget_spent_epsilon", "gauge", ("dataset",), "Privacy loss spent, from committed state."
@@ -75,6 +96,24 @@ METRICS: tuple[Metric, ...] = (
     Metric("stream_svt_budget_limit_rho", "gauge", ("dataset",), "Limit of a dataset's ledger in zCDP."),
     Metric("stream_svt_budget_spent_rho", "gauge", ("dataset",), "zCDP loss spent, from committed state."),
     Metric("stream_svt_budget_reserved_rho", "gauge", ("dataset",), "zCDP loss reserved by open runs."),
+    Metric(
+        "stream_svt_budget_charges",
+        "gauge",
+        ("dataset",),
+        "Charges in a dataset's ledger: thresholds and tops in epsilon, whole runs in rho.",
+    ),
+    Metric(
+        "stream_svt_budget_horizon_seconds",
+        "gauge",
+        ("dataset",),
+        "How long the budget is meant to last: the declared horizon, or the period's length.",
+    ),
+    Metric(
+        "stream_svt_budget_end_timestamp_seconds",
+        "gauge",
+        ("dataset",),
+        "When a period's last query can count, lateness included; absent for a dataset without a period.",
+    ),
     Metric(
         "stream_svt_monitor_spent_epsilon",
         "gauge",
@@ -92,7 +131,13 @@ METRICS: tuple[Metric, ...] = (
         "stream_svt_monitor_run_left_rho",
         "gauge",
         ("dataset", "monitor"),
-        "zCDP loss the open run can still spend.",
+        "Loss of tops the open run can still report, in the run's own epsilon; the ledger has charged it in rho.",
+    ),
+    Metric(
+        "stream_svt_monitor_state",
+        "gauge",
+        ("dataset", "monitor", "state"),
+        "1 for the state a monitor is in on a dataset; other states are absent.",
     ),
     Metric(
         "stream_svt_monitor_datasets",
@@ -100,9 +145,40 @@ METRICS: tuple[Metric, ...] = (
         ("monitor", "state"),
         "Datasets on which a monitor is in a state.",
     ),
+    Metric("stream_svt_monitor_threshold", "gauge", ("monitor",), "Configured threshold, in real units."),
+    Metric("stream_svt_monitor_cutoff", "gauge", ("monitor",), "Tops that one run pays for at full price."),
+    Metric(
+        "stream_svt_monitor_query_noise_scale",
+        "gauge",
+        ("monitor",),
+        "Scale of the configured query noise, in real units; of several branches, the narrowest.",
+    ),
     Metric("stream_svt_monitor_muted_series", "gauge", ("monitor",), "Series muted after a top."),
     Metric("stream_svt_monitor_queued_series", "gauge", ("monitor",), "Queries that wait for another test."),
     Metric("stream_svt_tops_total", "counter", ("monitor",), "Tops charged; each is one alert."),
+    Metric(
+        "stream_svt_top_gap_scales",
+        "histogram",
+        ("monitor",),
+        "Gaps of tops, in multiples of their branch's query noise scale.",
+        _SCALES,
+    ),
+    Metric("stream_svt_last_top_gap", "gauge", ("monitor",), "Gap of the newest top, in real units."),
+    Metric(
+        "stream_svt_last_top_estimate",
+        "gauge",
+        ("monitor",),
+        "Estimate of the newest top's true value; absent where none is certified.",
+    ),
+    Metric(
+        "stream_svt_last_top_bound",
+        "gauge",
+        ("monitor",),
+        "Lower bound of the newest top's true value; absent where none is certified.",
+    ),
+    Metric(
+        "stream_svt_last_top_timestamp_seconds", "gauge", ("monitor",), "When the newest top was committed."
+    ),
     Metric("stream_svt_runs_total", "counter", ("monitor",), "Runs opened, each with a new threshold noise."),
     Metric("stream_svt_halts_total", "counter", ("monitor",), "Runs that used all their tops."),
     Metric("stream_svt_records_total", "counter", ("topic",), "Records read, replays included."),
@@ -117,6 +193,9 @@ METRICS: tuple[Metric, ...] = (
         "Records refused, by structural reason.",
     ),
     Metric("stream_svt_events_published_total", "counter", (), "Events published on the alert topic."),
+    Metric(
+        "stream_svt_outbox_events", "gauge", ("shard",), "Events charged and durable, and not yet published."
+    ),
     Metric(
         "stream_svt_step_seconds",
         "histogram",
@@ -134,6 +213,9 @@ METRICS: tuple[Metric, ...] = (
     Metric("stream_svt_failures_total", "counter", ("reason",), "Tenures that ended in an error, by reason."),
     Metric("stream_svt_lag_records", "gauge", ("topic", "shard"), "Records after the committed position."),
     Metric("stream_svt_last_commit_timestamp_seconds", "gauge", ("shard",), "When a shard last committed."),
+    Metric(
+        "stream_svt_shards_configured", "gauge", (), "Partitions of the application's topics: shards in all."
+    ),
     Metric("stream_svt_shards_owned", "gauge", (), "Shards this worker owns."),
     Metric("stream_svt_shards", "gauge", ("state",), "Shards this worker owns, by state."),
     Metric("stream_svt_state_records", "gauge", ("shard",), "Live records on the state topic."),
@@ -167,8 +249,12 @@ class Metrics:
         What runs; decides which labels exist.
     statuses
         Returns the status of each shard owned, for the gauges.
+    shards
+        Partitions of the application's topics.
     dataset_limit
         Datasets with labels of their own, the first ones declared; the others are summed up.
+    epoch
+        Seconds since 1970.
     """
 
     def __init__(
@@ -176,24 +262,43 @@ class Metrics:
         spec: ApplicationSpec,
         spec_hash: str,
         statuses: Callable[[], Sequence[Any]] = tuple,
+        *,
+        shards: int = 1,
         dataset_limit: int = DATASET_LIMIT,
+        epoch: Callable[[], float] = time.time,
     ) -> None:
         self.registry = CollectorRegistry()
+        self._epoch = epoch
+        self._started = epoch()
+        self._shards = shards
         self._statuses = statuses
         self._limit = dataset_limit
         self._counted: dict[tuple[int, str], dict[str, tuple[int, int, int]]] = {}
         self._counters = {
-            metric.name: Counter(metric.name, metric.help, metric.labels, registry=self.registry)
+            metric.name: Counter(
+                metric.name, metric.help, (*COMMON_LABELS, *metric.labels), registry=self.registry
+            )
             for metric in METRICS
             if metric.kind == "counter"
         }
         self._histograms = {
-            metric.name: Histogram(metric.name, metric.help, registry=self.registry, buckets=_SECONDS)
+            metric.name: Histogram(
+                metric.name,
+                metric.help,
+                (*COMMON_LABELS, *metric.labels),
+                registry=self.registry,
+                buckets=metric.buckets,
+            )
             for metric in METRICS
             if metric.kind == "histogram"
         }
+        self._last_tops: dict[str, tuple[Alert, float]] = {}
         self.reload(spec, spec_hash)
-        self._counter("stream_svt_events_published_total")
+        for metric in METRICS:
+            if metric.kind == "counter" and not metric.labels:
+                self._counter(metric.name)
+            elif metric.kind == "histogram" and not metric.labels:
+                self._histogram(metric.name)
         for reason in FAILURES:
             self._counter("stream_svt_failures_total", reason)
         self.registry.register(_Families(self._families))
@@ -204,11 +309,11 @@ class Metrics:
         self._info = (
             metadata.version("stream-svt") if _is_installed() else "source",
             platform.python_version(),
-            spec.application,
             spec_hash,
         )
-        self._labelled = {dataset.name for dataset in spec.datasets[: self._limit]}
+        self._labelled = {dataset.name: dataset for dataset in spec.datasets[: self._limit]}
         for monitor in spec.monitors:
+            self._histogram("stream_svt_top_gap_scales", monitor.name)
             for name in ("tops", "runs", "halts", "queries"):
                 self._counter(f"stream_svt_{name}_total", monitor.name)
             for reason in SKIP_REASONS:
@@ -249,6 +354,13 @@ class Metrics:
             self._counter("stream_svt_records_rejected_total", topic, reason).inc()
         for view in commit.views:
             self._count(shard, view, add=True)
+        now = self._epoch()
+        for event in commit.events:
+            top = event.data
+            if isinstance(top, Alert):
+                scales = top.gap / top.query_noise.scale
+                self._histogram("stream_svt_top_gap_scales", top.monitor).observe(scales)
+                self._last_tops[top.monitor] = (top, now)
 
     def flushed(self, seconds: float) -> None:
         """Count a transaction that only published."""
@@ -283,11 +395,10 @@ class Metrics:
     # How they are kept
 
     def _counter(self, name: str, *labels: str) -> Counter:
-        counter = self._counters[name]
-        return counter.labels(*labels) if labels else counter
+        return self._counters[name].labels(self._spec.application, *labels)
 
-    def _histogram(self, name: str) -> Histogram:
-        return self._histograms[name]
+    def _histogram(self, name: str, *labels: str) -> Histogram:
+        return self._histograms[name].labels(self._spec.application, *labels)
 
     def _count(self, shard: int, view: DatasetView, *, add: bool) -> None:
         counted = self._counted.setdefault((shard, view.dataset), {})
@@ -300,39 +411,75 @@ class Metrics:
             counted[monitor.monitor] = now
 
     def _families(self) -> Iterator[GaugeMetricFamily]:
-        statuses = self._statuses()
-        values: Mapping[str, dict[tuple[str, ...], float]] = defaultdict(dict)
+        values: _Values = defaultdict(dict)
         values["stream_svt_build_info"][self._info] = 1
+        values["stream_svt_start_timestamp_seconds"][()] = self._started
+        values["stream_svt_shards_configured"][()] = self._shards
+        self._add_monitors(values)
+        self._add_shards(values)
+        application = (self._spec.application,)
+        for metric in METRICS:
+            if metric.kind == "gauge":
+                family = GaugeMetricFamily(metric.name, metric.help, labels=(*COMMON_LABELS, *metric.labels))
+                for labels, value in values.get(metric.name, {}).items():
+                    family.add_metric((*application, *labels), value)
+                yield family
+
+    def _add_monitors(self, values: _Values) -> None:
+        """Add what is configured, and each monitor's newest top."""
+        for monitor in self._spec.monitors:
+            name = (monitor.name,)
+            values["stream_svt_monitor_datasets"].update({(monitor.name, state): 0 for state in STATES})
+            values["stream_svt_monitor_muted_series"][name] = 0
+            values["stream_svt_monitor_queued_series"][name] = 0
+            values["stream_svt_monitor_threshold"][name] = float(monitor.threshold)
+            values["stream_svt_monitor_cutoff"][name] = monitor.cutoff
+            rate = max(branch.rate for branch in Plan.of(monitor).mechanism.branches)
+            values["stream_svt_monitor_query_noise_scale"][name] = float(monitor.granularity / rate)
+        for monitor_name, (top, committed_at) in self._last_tops.items():
+            name = (monitor_name,)
+            values["stream_svt_last_top_gap"][name] = top.gap
+            values["stream_svt_last_top_timestamp_seconds"][name] = committed_at
+            if top.estimate is not None:
+                values["stream_svt_last_top_estimate"][name] = top.estimate
+            if top.bound is not None:
+                values["stream_svt_last_top_bound"][name] = top.bound
+
+    def _add_shards(self, values: _Values) -> None:
+        """Add what the shards owned now say of themselves and of their datasets."""
+        statuses = self._statuses()
         values["stream_svt_shards_owned"][()] = len(statuses)
         values["stream_svt_shards"].update({(state,): 0 for state in SHARD_STATES})
-        for monitor in self._spec.monitors:
-            values["stream_svt_monitor_datasets"].update({(monitor.name, state): 0 for state in STATES})
-            values["stream_svt_monitor_muted_series"][(monitor.name,)] = 0
-            values["stream_svt_monitor_queued_series"][(monitor.name,)] = 0
         for status in statuses:
             shard = str(status.shard)
             _add(values["stream_svt_shards"], (str(status.state),), 1)
             values["stream_svt_state_records"][(shard,)] = status.state_records
+            values["stream_svt_outbox_events"][(shard,)] = status.outbox
             values["stream_svt_last_commit_timestamp_seconds"][(shard,)] = status.committed_at
             for topic, lag in status.lag.items():
                 values["stream_svt_lag_records"][(topic, shard)] = lag
             for view in status.views.values():
                 self._add_view(values, view)
-        for metric in METRICS:
-            if metric.kind == "gauge":
-                family = GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
-                for labels, value in values.get(metric.name, {}).items():
-                    family.add_metric(labels, value)
-                yield family
 
-    def _add_view(self, values: Mapping[str, dict[tuple[str, ...], float]], view: DatasetView) -> None:
-        dataset = view.dataset if view.dataset in self._labelled else OTHERS
+    def _add_view(self, values: _Values, view: DatasetView) -> None:
+        spec = self._labelled.get(view.dataset)
+        dataset = OTHERS if spec is None else view.dataset
         for name, amount in (("limit", view.limit), ("spent", view.spent), ("reserved", view.reserved)):
             _add(values[f"stream_svt_budget_{name}_{view.measure}"], (dataset,), amount)
+        # Under zCDP a run is charged as a whole when it begins, and its tops cost nothing more.
+        tops_cost = view.measure == Kind.PURE.measure
+        charges = sum(monitor.runs + (monitor.tops if tops_cost else 0) for monitor in view.monitors)
+        _add(values["stream_svt_budget_charges"], (dataset,), charges)
+        if spec is not None and spec.horizon_ms is not None:
+            values["stream_svt_budget_horizon_seconds"][(dataset,)] = spec.horizon_ms / 1000
+        if spec is not None and spec.ends_ms is not None:
+            values["stream_svt_budget_end_timestamp_seconds"][(dataset,)] = spec.ends_ms / 1000
         for monitor in view.monitors:
             labels = (dataset, monitor.monitor)
             _add(values[f"stream_svt_monitor_spent_{view.measure}"], labels, monitor.spent)
             _add(values[f"stream_svt_monitor_run_left_{view.measure}"], labels, monitor.run_left)
+            if spec is not None:
+                values["stream_svt_monitor_state"][(*labels, monitor.state)] = 1
             _add(values["stream_svt_monitor_datasets"], (monitor.monitor, monitor.state), 1)
             _add(values["stream_svt_monitor_muted_series"], (monitor.monitor,), monitor.muted)
             _add(values["stream_svt_monitor_queued_series"], (monitor.monitor,), monitor.queued)

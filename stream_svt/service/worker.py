@@ -72,7 +72,9 @@ class Worker:
         self.identity = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:6]}".replace(" ", "-")
         self._make_workload = make_workload
         self.workload = make_workload(config)
-        self.metrics = Metrics(config.spec, self.workload.hash, self.statuses)
+        self.metrics = Metrics(
+            config.spec, self.workload.hash, self.statuses, shards=config.topics.partitions
+        )
         self.failed: asyncio.Future[None] | None = None
         self._cluster = cluster_of(config)
         self._topology: Topology

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -146,7 +147,7 @@ def _check_pages(address: str) -> None:
     """Faust serves the worker's pages, and they can only be read."""
     code, kind, body = _request(address + "/metrics")
     assert (code, kind) == (200, "text/plain; version=0.0.4; charset=utf-8")
-    assert 'stream_svt_tops_total{monitor="hot"} 1.0' in body
+    assert re.search(r'^stream_svt_tops_total\{application="[^"]+",monitor="hot"\} 1\.0$', body, re.MULTILINE)
     code, kind, body = _request(address + "/api/v1/status")
     assert (code, kind) == (200, "application/json")
     assert json.loads(body)["ready"] is True

@@ -328,6 +328,32 @@ def test_a_generator_declares_one_dataset_a_day():
     assert {(day.kind, day.limit, day.lateness_ms) for day in days} == {(Kind.ZCDP, 10**12, 0)}
 
 
+def test_a_horizon_is_declared_or_the_length_of_a_period():
+    (plain,) = datasets("  - {name: a, limit: 1, unit: x}")
+    (declared,) = datasets("  - {name: a, horizon: 90d, limit: 1, unit: x}")
+    assert (plain.horizon_ms, declared.horizon_ms) == (None, 90 * 86_400_000)
+    assert plain.ends_ms is None
+    week, day = (
+        datasets(
+            f"  - {{generate: 'd-{slot}', from: 2026-01-05, until: 2026-01-12, lateness: 1h, limit: 1, unit: x}}"
+        )[0]
+        for slot in ("{iso_week}", "{date}")
+    )
+    assert (week.horizon_ms, day.horizon_ms) == (7 * 86_400_000, 86_400_000)
+    assert week.ends_ms == week.until_ms + 3_600_000
+
+
+def test_a_horizon_makes_no_other_specification():
+    """Workers and stored states agree whatever it says, for it bears on no outcome."""
+    plain, short, long = (
+        load_spec(SHORT + f"  - {{name: a, {said}limit: 1, unit: x}}")
+        for said in ("", "horizon: 1d, ", "horizon: 90d, ")
+    )
+    assert plain == short == long
+    assert plain.hash() == short.hash() == long.hash()
+    assert plain.datasets[0].declaration == long.datasets[0].declaration
+
+
 def test_names_can_stand_in_a_file():
     lines = ["# regions", "north", "", "  south  "]
     read = {"regions.txt": lines}.__getitem__

@@ -250,6 +250,14 @@ def test_the_good_file_has_no_problems_and_no_notes():
             "datasets[0].lateness",
             "generated datasets only",
         ),
+        (
+            "name: week-1",
+            "generate: 'w-{date}'\n    horizon: 1d\n    from: 2026-01-05\n    until: 2026-01-06",
+            4,
+            "datasets[0].horizon",
+            "horizon is its period",
+        ),
+        ("name: week-1", "name: week-1\n    horizon: 90", 4, "datasets[0].horizon", "the unit is missing"),
         ("name: week-1", "generate: week", 3, "datasets[0].generate", "with one of {iso_week} or {date}"),
         ("name: week-1", "{generate: 'w-{date}'", 4, "", "not valid YAML"),
         (

@@ -33,7 +33,7 @@ web: {host: 127.0.0.1, port: 6066}
 commit: {interval: 2s, max_records: 20000}
 datasets:
   - {name: retail-2026-w01, limit: {epsilon: 4}, unit: one basket}
-  - {names: [a, b], limit: "1/3", unit: one basket}
+  - {names: [a, b], horizon: 90d, limit: "1/3", unit: one basket}
   - {generate: "week-{iso_week}", from: "2026-01-05", until: "2026-01-19", lateness: 1h,
      limit: {rho: 0.1}, unit: one event}
 monitors:

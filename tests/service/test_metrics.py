@@ -3,19 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from stream_svt.monitor.engine import Commit
-from stream_svt.monitor.released import DatasetView, MonitorView
+from stream_svt.monitor.released import (
+    Account,
+    Alert,
+    DatasetView,
+    EventType,
+    MonitorView,
+    NoiseLaw,
+    Position,
+    ReleasedEvent,
+)
 from stream_svt.monitor.spec import ApplicationSpec, load_spec
 from stream_svt.protocol.tenure import State, Status
-from stream_svt.service.metrics import METRICS, OTHERS, Metrics
+from stream_svt.service.metrics import COMMON_LABELS, METRICS, OTHERS, Metrics
 
 SPEC = """
 application: shop
 datasets: [{names: [a, b, c], limit: {epsilon: 4}, unit: one basket}]
+monitors:
+  - {name: hot, topic: counts, epsilon: 1, cutoff: 3, sensitivity: 1, bounds: [0, 9], threshold: 5,
+  correction: none}
+"""
+
+
+PERIODS = """
+application: shop
+datasets:
+  - {generate: "week-{iso_week}", from: 2026-01-05, until: 2026-01-19, lateness: 1h, limit: 4, unit: one event}
 monitors:
   - {name: hot, topic: counts, epsilon: 1, cutoff: 3, sensitivity: 1, bounds: [0, 9], threshold: 5,
   correction: none}
@@ -28,7 +48,13 @@ def spec() -> ApplicationSpec:
 
 
 def view(
-    dataset: str, *, tops: int = 0, runs: int = 1, spent: float = 0.5, state: str = "running"
+    dataset: str,
+    *,
+    tops: int = 0,
+    runs: int = 1,
+    spent: float = 0.5,
+    state: str = "running",
+    measure: str = "epsilon",
 ) -> DatasetView:
     monitor = MonitorView(
         monitor="hot",
@@ -48,7 +74,7 @@ def view(
         dataset=dataset,
         shard=0,
         unit="u",
-        measure="epsilon",
+        measure=measure,
         limit=4.0,
         spent=spent,
         reserved=0.5,
@@ -63,12 +89,41 @@ def owned(*views: DatasetView) -> Status:
 
 
 def scrape(metrics: Metrics) -> dict[tuple[str, ...], float]:
-    """Return samples by name and label values, the latter in the order of the labels' names."""
+    """Return samples by name and the values of their own labels, the latter in the order of the labels' names."""
     return {
-        (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
+        (
+            sample.name,
+            *(value for name, value in sorted(sample.labels.items()) if name not in COMMON_LABELS),
+        ): sample.value
         for family in text_string_to_metric_families(metrics.text().decode())
         for sample in family.samples
     }
+
+
+def top(gap: float, *, monitor: str = "hot", bound: float | None = 4.0) -> ReleasedEvent:
+    """Return the event of an alert with query noise of scale 2."""
+    alert = Alert(
+        dataset="a",
+        monitor=monitor,
+        series=None,
+        query_id="q",
+        position=Position(topic="counts", partition=0, offset=1, row=0),
+        threshold=5.0,
+        correction=0.0,
+        gap=gap,
+        branch="top",
+        attempt=1,
+        threshold_noise=NoiseLaw(family="exponential", scale=1.0),
+        query_noise=NoiseLaw(family="exponential", scale=2.0),
+        estimate=None if bound is None else 4.5,
+        bound=bound,
+        beta=0.05,
+        run=1,
+        top=1,
+        account=Account(measure="epsilon", charge=0.1, spent=0.6, reserved=0.4, limit=4.0),
+        spec_hash="hash",
+    )
+    return ReleasedEvent(type=EventType.ALERT, id="1", sequence=1, subject="a", data=alert)
 
 
 def test_every_name_of_the_table_is_exposed_and_nothing_else(spec: ApplicationSpec) -> None:
@@ -76,6 +131,21 @@ def test_every_name_of_the_table_is_exposed_and_nothing_else(spec: ApplicationSp
     metrics.committed(0, Commit(rejects=[("counts", 1, "empty")]), 0.1, [0.1])
     families = {family.name for family in text_string_to_metric_families(metrics.text().decode())}
     assert families == {metric.name.removesuffix("_total") for metric in METRICS}
+
+
+def test_every_sample_has_the_labels_of_the_table_and_says_its_application() -> None:
+    """What no code fills would show here, too: this state fills every line of the table."""
+    views = [view("week-2026-w02"), view("week-2026-w03", measure="rho")]
+    metrics = Metrics(load_spec(PERIODS), "hash", lambda: [owned(*views)])
+    metrics.committed(0, Commit(rejects=[("counts", 1, "empty")], events=[top(1.0)]), 0.1, [0.1])
+    found: dict[str, set[frozenset[str]]] = {}
+    for family in text_string_to_metric_families(metrics.text().decode()):
+        for sample in family.samples:
+            assert sample.labels["application"] == "shop"
+            found.setdefault(family.name, set()).add(frozenset(sample.labels.keys() - {"le"}))
+    assert found == {
+        metric.name.removesuffix("_total"): {frozenset(COMMON_LABELS + metric.labels)} for metric in METRICS
+    }
 
 
 def test_names_follow_the_conventions() -> None:
@@ -111,6 +181,96 @@ def test_a_takeover_of_a_rewound_state_never_counts_backwards(spec: ApplicationS
     metrics.baseline(0, [view("a", tops=7)])
     metrics.committed(0, Commit(views=[view("a", tops=7)]), 0.1, [])
     assert scrape(metrics)["stream_svt_tops_total", "hot"] == 7
+
+
+def test_gaps_of_tops_are_counted_in_noise_scales(spec: ApplicationSpec) -> None:
+    metrics = Metrics(spec, "hash")
+    assert scrape(metrics)["stream_svt_top_gap_scales_bucket", "+Inf", "hot"] == 0
+    metrics.committed(0, Commit(events=[top(1.0), top(9.0)]), 0.1, [])
+    found = scrape(metrics)
+    assert found["stream_svt_top_gap_scales_bucket", "0.5", "hot"] == 1
+    assert found["stream_svt_top_gap_scales_bucket", "4.0", "hot"] == 1
+    assert found["stream_svt_top_gap_scales_bucket", "6.0", "hot"] == 2
+    assert found["stream_svt_top_gap_scales_sum", "hot"] == 5.0
+
+
+def test_the_newest_committed_top_is_shown_with_what_is_certified(spec: ApplicationSpec) -> None:
+    clock = [1000.0]
+    metrics = Metrics(spec, "hash", epoch=lambda: clock[0])
+    assert ("stream_svt_last_top_gap", "hot") not in scrape(metrics)
+    clock[0] = 1500.0
+    metrics.committed(0, Commit(events=[top(1.0), top(9.0)]), 0.1, [])
+    found = scrape(metrics)
+    assert found["stream_svt_last_top_gap", "hot"] == 9.0
+    assert found["stream_svt_last_top_estimate", "hot"] == 4.5
+    assert found["stream_svt_last_top_bound", "hot"] == 4.0
+    assert found["stream_svt_last_top_timestamp_seconds", "hot"] == 1500.0
+    assert found["stream_svt_start_timestamp_seconds",] == 1000.0
+    metrics.committed(0, Commit(events=[top(2.0, bound=None)]), 0.1, [])
+    found = scrape(metrics)
+    assert found["stream_svt_last_top_gap", "hot"] == 2.0
+    assert ("stream_svt_last_top_estimate", "hot") not in found
+    assert ("stream_svt_last_top_bound", "hot") not in found
+
+
+def test_the_configuration_of_a_monitor_is_shown_in_real_units() -> None:
+    text = SPEC.replace("threshold: 5,", "threshold: 5, split: 3,")
+    found = scrape(Metrics(load_spec(text), "hash", shards=6))
+    assert found["stream_svt_monitor_threshold", "hot"] == 5.0
+    assert found["stream_svt_monitor_cutoff", "hot"] == 3.0
+    assert found["stream_svt_shards_configured",] == 6.0
+    # Of epsilon 1 each of the three tops gets a quarter, and its noise is for twice the sensitivity of 1.
+    assert found["stream_svt_monitor_query_noise_scale", "hot"] == 8.0
+    fine = load_spec(text.replace("threshold: 5,", "threshold: 5, granularity: 1/2,"))
+    assert scrape(Metrics(fine, "hash"))["stream_svt_monitor_query_noise_scale", "hot"] == 8.0
+
+
+def test_of_several_branches_the_narrowest_noise_is_shown() -> None:
+    adaptive = load_spec(SPEC.replace("cutoff: 3,", "cutoff: 3, mechanism: adaptive,"))
+    scale = scrape(Metrics(adaptive, "hash"))["stream_svt_monitor_query_noise_scale", "hot"]
+    top_branch, middle = (float(1 / branch.rate) for branch in adaptive.monitors[0].mechanism().branches)
+    assert scale == middle < top_branch
+
+
+def test_a_horizon_is_shown_where_there_is_one() -> None:
+    plain = load_spec(SPEC)
+    assert ("stream_svt_budget_horizon_seconds", "a") not in scrape(
+        Metrics(plain, "hash", lambda: [owned(view("a"))])
+    )
+    declared = load_spec(SPEC.replace("unit:", "horizon: 90d, unit:"))
+    found = scrape(Metrics(declared, "hash", lambda: [owned(view("a"))]))
+    assert found["stream_svt_budget_horizon_seconds", "a"] == 90 * 86_400
+    assert ("stream_svt_budget_end_timestamp_seconds", "a") not in found
+    periods = load_spec(PERIODS)
+    found = scrape(Metrics(periods, "hash", lambda: [owned(view("week-2026-w02"))]))
+    assert found["stream_svt_budget_horizon_seconds", "week-2026-w02"] == 7 * 86_400
+    # The Monday after, and the hour for what comes late.
+    assert found["stream_svt_budget_end_timestamp_seconds", "week-2026-w02"] == 1_768_176_000 + 3600
+
+
+def test_a_changed_horizon_shows_after_a_reload() -> None:
+    metrics = Metrics(load_spec(SPEC), "hash", lambda: [owned(view("a"))])
+    metrics.reload(load_spec(SPEC.replace("unit:", "horizon: 1d, unit:")), "hash")
+    assert scrape(metrics)["stream_svt_budget_horizon_seconds", "a"] == 86_400
+
+
+def test_charges_are_thresholds_and_tops_in_epsilon_and_whole_runs_in_rho(spec: ApplicationSpec) -> None:
+    views = [view("a", tops=7, runs=3), view("b", tops=7, runs=3, measure="rho")]
+    found = scrape(Metrics(spec, "hash", lambda: [owned(*views)]))
+    assert found["stream_svt_budget_charges", "a"] == 10
+    assert found["stream_svt_budget_charges", "b"] == 3
+
+
+def test_the_state_of_each_monitor_on_each_dataset_is_shown(spec: ApplicationSpec) -> None:
+    found = scrape(Metrics(spec, "hash", lambda: [owned(view("a"), view("b", state="exhausted"))]))
+    assert found["stream_svt_monitor_state", "a", "hot", "running"] == 1
+    assert found["stream_svt_monitor_state", "b", "hot", "exhausted"] == 1
+    assert ("stream_svt_monitor_state", "b", "hot", "running") not in found
+
+
+def test_what_waits_to_be_published_is_shown_by_shard(spec: ApplicationSpec) -> None:
+    found = scrape(Metrics(spec, "hash", lambda: [replace(owned(view("a")), outbox=3)]))
+    assert found["stream_svt_outbox_events", "0"] == 3
 
 
 def test_gauges_come_from_the_shards_owned_now(spec: ApplicationSpec) -> None:
