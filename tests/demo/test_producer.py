@@ -81,7 +81,7 @@ async def test_every_record_has_its_weeks_key_and_goes_to_the_keys_home(monkeypa
     await produce(
         baskets,
         Clock(len(baskets)),
-        bootstrap="nowhere:1",
+        kafka={"bootstrap_servers": "nowhere:1"},
         topic="counts",
         partitions=4,
         may_send=twice,
