@@ -1,0 +1,39 @@
+# One image for every command of stream-svt: a worker by default, or check, watch, status, audit, demo, ...
+#
+#   docker build -t stream-svt .
+#   docker build -t stream-svt --build-arg EXTRAS=arrow .      # with columnar query batches
+#
+# The version of Python that the tests run on. For a build that can be repeated, pin it by digest.
+ARG PYTHON=3.11-slim-bookworm
+
+FROM python:${PYTHON} AS build
+ARG EXTRAS=""
+WORKDIR /source
+# Without pip, which the image needs as little as this stage's compilers and caches.
+RUN python -m venv --without-pip /opt/stream-svt
+COPY pyproject.toml README.md LICENSE ./
+COPY stream_svt stream_svt
+RUN python -m pip --python /opt/stream-svt/bin/python install --no-cache-dir --disable-pip-version-check \
+      ".${EXTRAS:+[$EXTRAS]}" \
+    && /opt/stream-svt/bin/python -m compileall -q /opt/stream-svt/lib
+
+FROM python:${PYTHON}
+LABEL org.opencontainers.image.title="stream-svt" \
+      org.opencontainers.image.description="Differentially private alerts on Kafka streams" \
+      org.opencontainers.image.licenses="Apache-2.0"
+RUN groupadd --gid 10001 stream-svt \
+    && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin stream-svt
+COPY --from=build /opt/stream-svt /opt/stream-svt
+ENV PATH=/opt/stream-svt/bin:$PATH \
+    PYTHONUNBUFFERED=1 \
+    PYTHONDONTWRITEBYTECODE=1 \
+    STREAM_SVT_CONFIG=/etc/stream-svt/monitors.yaml
+# By number: Kubernetes checks that it is not root without looking into the image.
+USER 10001:10001
+WORKDIR /etc/stream-svt
+EXPOSE 6066
+# A worker that cannot go on says 503 before it ends. One that listens on another port says so in the environment.
+HEALTHCHECK --interval=15s --timeout=5s --start-period=30s --retries=3 \
+    CMD ["python", "-c", "import os, urllib.request as u; u.urlopen(f\"http://127.0.0.1:{os.environ.get('STREAM_SVT_WEB_PORT', 6066)}/health/live\", timeout=4)"]
+ENTRYPOINT ["stream-svt"]
+CMD ["run"]
