@@ -26,14 +26,14 @@ def free_port() -> int:
 
 
 class Service:
-    """`stream-svt run -c FILE`; only the process that this object started is ever signalled."""
+    """`stream-svt run -c FILE OPTION..`; only the process that this object started is ever signalled."""
 
-    def __init__(self, config: Path, port: int, log: Path) -> None:
+    def __init__(self, config: Path, port: int, log: Path, *options: str) -> None:
         self.url = f"http://127.0.0.1:{port}"
         self._log = log
         with log.open("ab") as output:
             self.process = subprocess.Popen(
-                [*COMMAND, "run", "-c", str(config)], stdout=output, stderr=output
+                [*COMMAND, "run", "-c", str(config), *options], stdout=output, stderr=output
             )
 
     def fetch(self, path: str) -> str | None:
