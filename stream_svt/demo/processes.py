@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import sys
 from asyncio.subprocess import PIPE, STDOUT, Process
@@ -107,9 +108,15 @@ async def start(name: str, command: Sequence[str], log: Path, *, talks: bool = F
             stdin=PIPE,
             stdout=PIPE if talks else sink,
             stderr=sink if talks else STDOUT,
+            env=_own_environment(),
             start_new_session=True,
         )
     return Child(name, process, log)
+
+
+def _own_environment() -> dict[str, str]:
+    """Return the environment without what moves a service: the demo's must not reach the user's brokers."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("STREAM_SVT_")}
 
 
 def stream_svt(*arguments: str) -> list[str]:

@@ -50,6 +50,14 @@ async def test_a_child_is_told_lines_and_tells_lines(tmp_path):
     assert await child.stop() == 0
 
 
+async def test_a_child_is_not_led_to_the_brokers_of_the_users_own_service(tmp_path, monkeypatch):
+    monkeypatch.setenv("STREAM_SVT_KAFKA_BOOTSTRAP_SERVERS", "production:9092")
+    script = "import os; print([name for name in os.environ if name.startswith('STREAM_SVT')])"
+    child = await start("the child", [sys.executable, "-c", script], tmp_path / "log", talks=True)
+    assert [line.strip() async for line in child.lines()] == ["[]"]
+    assert await child.stop() == 0
+
+
 async def test_a_child_that_ends_too_early_fails_the_demo(tmp_path):
     child = await start("the service", [sys.executable, "-c", "pass"], tmp_path / "log")
     async with asyncio.timeout(10):
