@@ -13,6 +13,7 @@ from stream_svt.cli.auditing import audit
 from stream_svt.cli.checking import check, schema
 from stream_svt.cli.completing import completion
 from stream_svt.cli.controlling import control
+from stream_svt.cli.forwarding import forward
 from stream_svt.cli.migrating import migrate
 from stream_svt.cli.planning import plan
 from stream_svt.cli.running import demo, run
@@ -56,7 +57,7 @@ def app() -> None:
     """Differentially private alerts on Kafka streams with the Sparse Vector Technique."""
 
 
-for _command in (demo, run, check, plan, schema, watch, status, control, audit, migrate, completion):
+for _command in (demo, run, check, plan, schema, watch, forward, status, control, audit, migrate, completion):
     app.add_command(_command)
 
 

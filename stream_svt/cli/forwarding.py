@@ -1,0 +1,86 @@
+"""The command that carries alerts onward: forward."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from pathlib import Path
+
+import click
+
+from stream_svt.cli.connection import CONFIG, wait_for
+
+
+@click.command(
+    short_help="Post alerts to Alertmanager and webhooks.",
+    epilog="""\b
+Examples:
+  stream-svt forward -c forward.yaml --check
+  stream-svt forward -c forward.yaml --test
+  stream-svt forward -c forward.yaml
+""",
+)
+@click.option(
+    "-c",
+    "--config",
+    "path",
+    type=CONFIG,
+    envvar="STREAM_SVT_FORWARD_CONFIG",
+    help="The forwarder's configuration (YAML); $STREAM_SVT_FORWARD_CONFIG names it too.",
+)
+@click.option("--check", "only_check", is_flag=True, help="Check the configuration and the topics, and end.")
+@click.option("--test", "only_test", is_flag=True, help="Post a test event to every destination, and end.")
+@click.option("--schema", is_flag=True, help="Print the JSON Schema of the configuration, and end.")
+@click.option(
+    "--accept-loss",
+    is_flag=True,
+    help="Go on where retention took events before they were delivered.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    help="How much to log on standard error.",
+)
+def forward(
+    path: Path | None, only_check: bool, only_test: bool, schema: bool, accept_loss: bool, log_level: str
+) -> int:
+    """Post the events of an alert topic to Alertmanager and webhooks, until stopped.
+
+    An event counts as delivered once its receiver has taken it, and comes again otherwise: at least once, in
+    order for each dataset, with an id that is the same each time. More forwarders share the partitions.
+    """
+    from stream_svt.forward.config import json_schema, load_forward_config
+
+    if schema:
+        click.echo(json.dumps(json_schema(), indent=2))
+        return 0
+    if path is None:
+        raise click.UsageError("Missing option '-c' / '--config'.")
+    if only_check and only_test:
+        raise click.UsageError("--check and --test are two things: give one of them.")
+    config = load_forward_config(path, os.environ)
+    for note in config.notes:
+        click.echo(f"{click.style('note', fg='yellow')} {note}", err=True)
+    from stream_svt.forward.app import check_topics
+    from stream_svt.forward.app import forward as forward_events
+    from stream_svt.forward.trial import send_test
+
+    if only_check:
+        wait_for(check_topics(config))
+        click.echo(
+            f"Ready to forward {config.topic} to {', '.join(one.name for one in config.destinations)}."
+        )
+        return 0
+    if only_test:
+        answers = wait_for(send_test(config))
+        for name, answer in answers:
+            click.echo(f"{name}: {answer.result} ({answer.reason})")
+        return 0 if all(answer.result == "accepted" for _, answer in answers) else 1
+    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.getLogger("aiokafka").setLevel(
+        logging.WARNING
+    )  # its errors name a wrong password; its progress nothing
+    return wait_for(forward_events(config, accept_loss=accept_loss))

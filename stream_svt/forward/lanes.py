@@ -1,0 +1,114 @@
+"""Order and progress: events of one dataset one after the other, and what may be committed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+from stream_svt.forward.event import Record
+
+
+class Progress:
+    """Which offset of a partition may be committed: the first that is not delivered.
+
+    Parameters
+    ----------
+    start
+        First offset that is read.
+    """
+
+    def __init__(self, start: int) -> None:
+        self.committed = start
+        self._reached = start
+        self._waiting: dict[int, None] = {}
+
+    def begin(self, offset: int) -> None:
+        """Note an event that has to be delivered; offsets come in ascending order."""
+        self._waiting[offset] = None
+        self.reached(offset + 1)
+
+    def done(self, offset: int) -> None:
+        """Note that it has been."""
+        del self._waiting[offset]
+
+    def reached(self, offset: int) -> None:
+        """Note that everything before an offset was looked at."""
+        self._reached = max(self._reached, offset)
+
+    @property
+    def next(self) -> int:
+        """The offset to commit."""
+        return next(iter(self._waiting), self._reached)
+
+    @property
+    def span(self) -> int:
+        """How many offsets were read beyond it."""
+        return self._reached - self.next
+
+    @property
+    def waiting(self) -> int:
+        """How many events are not delivered."""
+        return len(self._waiting)
+
+
+class Lanes:
+    """Hands events on: one at a time for each dataset of a partition, all datasets at once.
+
+    Parameters
+    ----------
+    deliver
+        Returns once an event is delivered; what it raises ends everything.
+    delivered
+        Called after that, in the same step.
+    failed
+        Told what ``deliver`` raised.
+    """
+
+    def __init__(
+        self,
+        deliver: Callable[[Record], Awaitable[None]],
+        delivered: Callable[[Record], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._deliver = deliver
+        self._delivered = delivered
+        self._failed = failed
+        self._queues: dict[tuple[int, str], deque[Record]] = {}
+        self._tasks: dict[tuple[int, str], asyncio.Task[None]] = {}
+
+    def put(self, event: Record) -> None:
+        """Deliver an event after the earlier ones of its dataset."""
+        lane = (event.partition, event.lane)
+        self._queues.setdefault(lane, deque()).append(event)
+        if lane not in self._tasks:
+            self._tasks[lane] = asyncio.create_task(self._run(lane), name=f"lane-{lane[0]}")
+
+    @property
+    def oldest(self) -> Record | None:
+        """The event that has been waiting for the longest since it was charged."""
+        first = (queue[0] for queue in self._queues.values() if queue)
+        return min(first, key=lambda event: event.when, default=None)
+
+    async def drain(self, seconds: float) -> None:
+        """Wait until nothing waits, but no longer than so many seconds; then let go of what does."""
+        tasks = list(self._tasks.values())
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=seconds)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+        self._queues.clear()
+        self._tasks.clear()
+
+    async def _run(self, lane: tuple[int, str]) -> None:
+        queue = self._queues[lane]
+        try:
+            while queue:
+                await self._deliver(queue[0])
+                # No step in between: nobody may see it delivered and still waiting.
+                self._delivered(queue.popleft())
+        except Exception as error:  # noqa: BLE001  handed on
+            self._failed(error)
+            return
+        del self._queues[lane], self._tasks[lane]
