@@ -1,0 +1,214 @@
+"""The image is built from what it needs and nothing else, and runs as nobody in particular."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from stream_svt.cli import app
+from stream_svt.cli.connection import config_option
+
+ROOT = Path(__file__).parents[2]
+DOCKERFILE = ROOT / "Dockerfile"
+HADOLINT = Path(sys.executable).parent / "hadolint"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def instructions(text: str) -> list[tuple[str, str]]:
+    """Return the instructions of a Dockerfile as (name, arguments), lines joined and comments left out."""
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+    joined = re.sub(r"\\\n\s*", " ", "\n".join(lines))
+    found = (line.partition(" ") for line in joined.splitlines() if line.strip())
+    return [(name.upper(), rest.strip()) for name, _, rest in found]
+
+
+INSTRUCTIONS = instructions(DOCKERFILE.read_text())
+LAST_STAGE = INSTRUCTIONS[max(place for place, (name, _) in enumerate(INSTRUCTIONS) if name == "FROM") :]
+
+
+def of(name: str) -> str:
+    """Return the arguments of the one instruction of a name in the last stage."""
+    [found] = [rest for instruction, rest in LAST_STAGE if instruction == name]
+    return found
+
+
+def ignored(path: str, patterns: list[str]) -> bool:
+    """Tell whether a .dockerignore keeps a path out: the last pattern that fits it or a parent decides."""
+    parts = path.split("/")
+    places = ["/".join(parts[:count]) for count in range(1, len(parts) + 1)]
+    out = False
+    for pattern in patterns:
+        wanted = pattern.removeprefix("!")
+        expression = re.escape(wanted).replace(r"\*\*/", "(.*/)?").replace(r"\*", "[^/]*")
+        if any(re.fullmatch(expression, place) for place in places):
+            out = not pattern.startswith("!")
+    return out
+
+
+def patterns() -> list[str]:
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+    return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+
+
+# What a linter says
+
+
+def lint(file: Path) -> list[str]:
+    command = [str(HADOLINT), "--no-fail", "--format", "json", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return [found["code"] for found in json.loads(done.stdout)]
+
+
+def test_hadolint_finds_nothing():
+    assert lint(DOCKERFILE) == []
+
+
+def test_hadolint_finds_what_is_wrong(tmp_path):
+    broken = tmp_path / "Dockerfile"
+    broken.write_text("FROM debian:latest\nRUN apt-get install curl\nUSER root\nCMD stream-svt run\n")
+    assert {"DL3007", "DL3015", "DL3002", "DL3025"} <= set(lint(broken))
+
+
+# What comes along
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "sealing.key",
+        ".git/config",
+        ".venv/bin/python",
+        "deploy/compose/secrets/sealing.key",
+        "stream_svt/__pycache__/app.pyc",
+        "stream_svt/service/__pycache__/app.cpython-311.pyc",
+        "tests/conftest.py",
+    ],
+)
+def test_no_key_no_history_and_no_rubbish_reaches_the_builder(path):
+    assert ignored(path, patterns())
+
+
+@pytest.mark.parametrize("path", ["pyproject.toml", "README.md", "stream_svt/service/app.py"])
+def test_what_the_image_is_built_from_reaches_the_builder(path):
+    assert not ignored(path, patterns())
+
+
+def test_what_is_copied_makes_the_same_wheel_as_the_whole_repository(tmp_path):
+    source = tmp_path / "source"
+    copied = [rest.split() for name, rest in INSTRUCTIONS if name == "COPY" and not rest.startswith("--from")]
+    for *names, target in copied:
+        for name in names:
+            for file in [ROOT / name] if (ROOT / name).is_file() else sorted((ROOT / name).rglob("*")):
+                path = file.relative_to(ROOT).as_posix()
+                if file.is_file() and not ignored(path, patterns()):
+                    # A directory's content goes into the target, a file into the target directory.
+                    below = path if file == ROOT / name else f"{target}/{path.removeprefix(name + '/')}"
+                    place = source / below
+                    place.parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copy(file, place)
+    assert _wheel(source, tmp_path / "a") == _wheel(ROOT, tmp_path / "b")
+
+
+def _wheel(source: Path, target: Path) -> dict[str, int]:
+    command = [
+        sys.executable,
+        "-m",
+        "build",
+        "--wheel",
+        "--no-isolation",
+        "--outdir",
+        str(target),
+        str(source),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    [built] = target.glob("*.whl")
+    return {one.filename: one.CRC for one in zipfile.ZipFile(built).infolist()}
+
+
+# How it runs
+
+
+def test_the_image_runs_as_a_user_without_a_name_in_other_systems():
+    user, _, group = of("USER").partition(":")
+    assert (int(user) > 0, int(group) > 0) == (True, True)
+    worker: Any = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]["worker"]
+    pod = yaml.safe_load((ROOT / "deploy/kubernetes/service/deployment.yaml").read_text())["spec"]["template"]
+    context = pod["spec"]["securityContext"]
+    assert worker["user"] == of("USER") == f"{context['runAsUser']}:{context['runAsGroup']}"
+
+
+def test_the_image_starts_the_command_line_and_by_default_a_worker():
+    assert json.loads(of("ENTRYPOINT")) == list(PROJECT["scripts"])
+    [command] = json.loads(of("CMD"))
+    assert command in app.commands
+    variables = dict(part.split("=", 1) for part in of("ENV").split())
+    assert variables["STREAM_SVT_CONFIG"].startswith(of("WORKDIR"))
+
+    @config_option()
+    def nothing() -> None:
+        pass
+
+    [option] = nothing.__click_params__
+    assert option.envvar in variables
+
+
+def test_the_python_of_the_image_is_one_that_the_project_supports():
+    [version] = re.findall(r"^ARG PYTHON=(\d+\.\d+)-slim-\w+$", DOCKERFILE.read_text(), re.MULTILINE)
+    assert f"Programming Language :: Python :: {version}" in PROJECT["classifiers"]
+
+
+@pytest.fixture
+def page() -> Iterator[http.server.ThreadingHTTPServer]:
+    """Serve the page that the health check asks for, with the status code it is given."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(server.code if self.path == "/health/live" else 404)
+            self.end_headers()
+
+        def log_message(self, *arguments):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.code = 200
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.loopback
+@pytest.mark.parametrize(("code", "healthy"), [(200, True), (503, False)])
+def test_the_health_check_says_what_the_worker_says(page, code, healthy):
+    page.code = code
+    assert (_check_health(page.server_address[1]) == 0) is healthy
+
+
+@pytest.mark.loopback
+def test_a_worker_that_does_not_answer_is_not_healthy():
+    assert _check_health(1) != 0
+
+
+def _check_health(port: int) -> int:
+    _, _, command = of("HEALTHCHECK").partition("CMD ")
+    arguments = json.loads(command)
+    arguments[0] = sys.executable
+    environment = os.environ | {"STREAM_SVT_WEB_PORT": str(port)}
+    return subprocess.run(arguments, env=environment, capture_output=True, check=False).returncode
