@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from enum import StrEnum
 
 import msgspec
 
@@ -23,6 +24,15 @@ takeover, which forgets what was read, cannot change an answer.
 """
 
 
+class Malformed(StrEnum):
+    """Why a record is no command; the words stand in the reject topic and in a metric's label."""
+
+    EMPTY = "command-empty"
+    TOO_LARGE = "command-too-large"
+    NOT_JSON = "command-not-json"
+    BAD_FIELD = "command-bad-field"
+
+
 def trust_the_topic(record: Record) -> None:
     """Hear every command: who may give one is the control topic's access control list."""
     del record
@@ -31,15 +41,15 @@ def trust_the_topic(record: Record) -> None:
 def parse(value: bytes | None) -> Command | str:
     """Return the command, or the reason why the record is not one; the reason never repeats its content."""
     if value is None:
-        return "command-empty"
+        return Malformed.EMPTY
     if len(value) > COMMAND_LIMIT:
-        return "command-too-large"
+        return Malformed.TOO_LARGE
     try:
         return _DECODER.decode(value)
     except (msgspec.ValidationError, UnicodeDecodeError):
-        return "command-bad-field"
+        return Malformed.BAD_FIELD
     except msgspec.DecodeError:
-        return "command-not-json"
+        return Malformed.NOT_JSON
 
 
 class Controls:

@@ -27,6 +27,8 @@ from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.released import Alert, DatasetView
 from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.privacy.loss import Kind
+from stream_svt.protocol.controls import Malformed
+from stream_svt.service.signatures import Refusal
 from stream_svt.service.wire import Reason
 
 _Values = defaultdict[str, dict[tuple[str, ...], float]]
@@ -51,6 +53,8 @@ SKIP_REASONS = (
     "retry-overflow",
     "set-overflow",
 )
+REJECT_REASONS = (*(reason.value for reason in Reason), "outside-period")
+COMMAND_REASONS = tuple(reason.value for reasons in (Malformed, Refusal) for reason in reasons)
 FAILURES = ("fenced", "unavailable", "records_lost", "rolled_back", "stuck", "error")
 SHARD_STATES = (
     "opening",
@@ -251,6 +255,8 @@ class Metrics:
         Returns the status of each shard owned, for the gauges.
     shards
         Partitions of the application's topics.
+    control
+        Name of the control topic.
     dataset_limit
         Datasets with labels of their own, the first ones declared; the others are summed up.
     epoch
@@ -264,6 +270,7 @@ class Metrics:
         statuses: Callable[[], Sequence[Any]] = tuple,
         *,
         shards: int = 1,
+        control: str = "control",
         dataset_limit: int = DATASET_LIMIT,
         epoch: Callable[[], float] = time.time,
     ) -> None:
@@ -301,6 +308,8 @@ class Metrics:
                 self._histogram(metric.name)
         for reason in FAILURES:
             self._counter("stream_svt_failures_total", reason)
+        for rejection in COMMAND_REASONS:
+            self._counter("stream_svt_records_rejected_total", control, rejection)
         self.registry.register(_Families(self._families))
 
     def reload(self, spec: ApplicationSpec, spec_hash: str) -> None:
@@ -320,8 +329,8 @@ class Metrics:
                 self._counter("stream_svt_queries_skipped_total", monitor.name, reason)
         for topic in spec.topics():
             self._counter("stream_svt_records_total", topic)
-            for rejection in Reason:
-                self._counter("stream_svt_records_rejected_total", topic, rejection.value)
+            for rejection in REJECT_REASONS:
+                self._counter("stream_svt_records_rejected_total", topic, rejection)
 
     def text(self) -> bytes:
         """Return everything in Prometheus' text format."""

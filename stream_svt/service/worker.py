@@ -73,7 +73,11 @@ class Worker:
         self._make_workload = make_workload
         self.workload = make_workload(config)
         self.metrics = Metrics(
-            config.spec, self.workload.hash, self.statuses, shards=config.topics.partitions
+            config.spec,
+            self.workload.hash,
+            self.statuses,
+            shards=config.topics.partitions,
+            control=config.topics.control,
         )
         self.failed: asyncio.Future[None] | None = None
         self._cluster = cluster_of(config)

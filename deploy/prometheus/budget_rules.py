@@ -1,0 +1,323 @@
+# ruff: noqa: INP001  a program beside what it writes, in no package
+"""Writes `rules/budget.yml`: how fast budgets burn, and when they will be spent.
+
+    python -m deploy.prometheus.budget_rules
+
+A budget does not refill, so its pace is measured against its horizon: a burn rate of 1 spends exactly the limit in
+exactly the horizon. The windows are shares of the horizon, but a range in PromQL is a literal. So horizons are
+sorted into five classes with windows of their own; the burn rate is exact for every horizon, only the share that
+a window is of it varies within a class. A query over all windows for all datasets would read a month of samples of
+each dataset, hence one series a class, which the ranges select.
+
+Charges are few, so what a window shows is taken with the doubt that it deserves: charges count as a Poisson
+process, an alarm needs the lower limit of the pace, and the end of a budget is an interval (that of the status
+page, `stream_svt.planning.pace`).
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+RULES: Final = Path(__file__).parent / "rules" / "budget.yml"
+
+MINUTE: Final = 60
+HOUR: Final = 60 * MINUTE
+DAY: Final = 24 * HOUR
+
+NINETY_PERCENT: Final = 1.645
+"""5 % of a normal distribution lie beyond so many standard deviations, on each side."""
+
+LEAST_CHARGES: Final = 3
+"""Charges within the slow window without which nothing is said about the end of a budget."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """One of the four windows of a class.
+
+    Attributes
+    ----------
+    name, shorts
+        How many times the shortest one it is.
+    alarm
+        Lower limit of the burn rate from which a budget counts as burning, None for the shortest.
+    """
+
+    name: str
+    shorts: int
+    alarm: float | None
+
+
+SHORT: Final = Window("short", 1, None)
+FAST: Final = Window("fast", 3, 8)
+MEDIUM: Final = Window("medium", 12, 4)
+SLOW: Final = Window("slow", 36, 2)
+WINDOWS: Final = (SHORT, FAST, MEDIUM, SLOW)
+
+
+@dataclass(frozen=True)
+class Horizons:
+    """A class of horizons, from ``least`` seconds to below ``most``; ``short`` is its shortest window in seconds.
+
+    A horizon of 432 times the shortest window has the others at 1/144, 1/36 and 1/12.
+    """
+
+    name: str
+    least: int | None
+    most: int | None
+    short: int
+
+    def seconds(self, window: Window) -> int:
+        """Return the length of a window."""
+        return self.short * window.shorts
+
+    def matches(self) -> str:
+        """Return the expression of the datasets with such a horizon."""
+        bounds = [f">= {self.least}" if self.least else "", f"< {self.most}" if self.most else ""]
+        return " ".join(["stream_svt:budget_horizon:seconds", *filter(None, bounds)])
+
+
+CLASSES: Final = (
+    Horizons("hours", None, 12 * HOUR, MINUTE),
+    Horizons("day", 12 * HOUR, 60 * HOUR, 3 * MINUTE),
+    Horizons("week", 60 * HOUR, 14 * DAY, 20 * MINUTE),
+    Horizons("month", 14 * DAY, 52 * DAY, 100 * MINUTE),
+    Horizons("quarter", 52 * DAY, 180 * DAY, 5 * HOUR),
+    Horizons("year", 180 * DAY, None, 20 * HOUR),
+)
+WITHOUT_HORIZON: Final = DAY
+"""Seconds of the one window of a dataset without a horizon, from which the end of its budget is projected."""
+
+_EACH: Final = "by (application, dataset)"
+_ON: Final = "on (application, dataset)"
+_Rule = dict[str, Any]
+
+
+def duration(seconds: int) -> str:
+    """Return a PromQL duration.
+
+    >>> duration(100 * 60), duration(3 * 86_400)
+    ('100m', '3d')
+    """
+    size, unit = next(
+        (size, unit)
+        for size, unit in ((DAY, "d"), (HOUR, "h"), (MINUTE, "m"), (1, "s"))
+        if seconds % size == 0
+    )
+    return f"{seconds // size}{unit}"
+
+
+def _rule(record: str, expr: str, **labels: str) -> _Rule:
+    return {"record": f"stream_svt:{record}", "expr": expr, **({"labels": labels} if labels else {})}
+
+
+def _greatest(metric: str) -> str:
+    """Return a gauge of each dataset's books, whichever workers show it.
+
+    During a hand-over, or while a worker is cut off, two of them do. What is spent only grows, so the greater
+    figure is the newer one; their sum would be wrong. What lies beyond the labelled datasets is left out.
+    """
+    return f'max {_EACH} ({metric}{{dataset!="(others)"}})'
+
+
+def _share_of_limit(name: str) -> str:
+    return "\nor\n".join(
+        f"{_greatest(f'stream_svt_budget_{name}_{measure}')}\n  / {_greatest(f'stream_svt_budget_limit_{measure}')}"
+        for measure in ("epsilon", "rho")
+    )
+
+
+def _books() -> list[_Rule]:
+    return [
+        _rule("budget_spent:ratio", _share_of_limit("spent")),
+        _rule("budget_reserved:ratio", _share_of_limit("reserved")),
+        # What open runs reserved is not spent: it still buys tops.
+        _rule("budget_left:ratio", "1 - stream_svt:budget_spent:ratio"),
+        _rule("budget_charges:max", _greatest("stream_svt_budget_charges")),
+        _rule("budget_horizon:seconds", _greatest("stream_svt_budget_horizon_seconds")),
+    ]
+
+
+def _by_horizon() -> list[_Rule]:
+    """Return a copy of each dataset's books under the class of its horizon, for the ranges to select."""
+    rules = []
+    chosen = [(one.name, f"and {_ON} ({one.matches()})") for one in CLASSES]
+    for name, condition in [*chosen, ("none", f"unless {_ON} stream_svt:budget_horizon:seconds")]:
+        spent = f"stream_svt:budget_spent:ratio\n{condition}"
+        rules += [
+            _rule("budget_spent_by_horizon:ratio", spent, horizon=name),
+            _rule(
+                "budget_charges_by_horizon:max", f"stream_svt:budget_charges:max\n{condition}", horizon=name
+            ),
+            _rule("budget_seen_by_horizon:timestamp_seconds", f"0 * ({spent}) + time()", horizon=name),
+        ]
+    return rules
+
+
+def _since(record: str, horizon: str, window: str) -> str:
+    """Return by how much a series that never falls grew within a window.
+
+    Not `increase` or `delta`, which extrapolate: of a window that began before the dataset did they would invent
+    charges. A raised limit lowers the share spent; the window then begins there.
+    """
+    series = f'stream_svt:{record}{{horizon="{horizon}"}}'
+    return f"{series} - min_over_time({series}[{window}])"
+
+
+def _windows() -> list[_Rule]:
+    rules = []
+    for one in CLASSES:
+        for window in WINDOWS:
+            length = duration(one.seconds(window))
+            spent = _since("budget_spent_by_horizon:ratio", one.name, length)
+            horizon = f"* {_ON} group_left () stream_svt:budget_horizon:seconds / {one.seconds(window)}"
+            rules += [
+                _rule("budget_burn:ratio", f"({spent})\n{horizon}", horizon=one.name, window=window.name),
+                _rule(
+                    "budget_charges:increase",
+                    _since("budget_charges_by_horizon:max", one.name, length),
+                    horizon=one.name,
+                    window=window.name,
+                ),
+            ]
+    rules.append(
+        _rule(
+            "budget_charges:increase",
+            _since("budget_charges_by_horizon:max", "none", duration(WITHOUT_HORIZON)),
+            horizon="none",
+            window=SLOW.name,
+        )
+    )
+    slow = {one.name: one.seconds(SLOW) for one in CLASSES} | {"none": WITHOUT_HORIZON}
+    for name, seconds in slow.items():
+        series = f'stream_svt:budget_seen_by_horizon:timestamp_seconds{{horizon="{name}"}}'
+        rules.append(
+            _rule(
+                "budget_seen:seconds", f"time() - min_over_time({series}[{duration(seconds)}])", horizon=name
+            )
+        )
+    return rules
+
+
+def _is_going_on(window: Window, shorter: Window) -> str:
+    """Return the datasets charged lately, and not lately alone.
+
+    Without charges in the shorter window the pace of the longer one is past. With nearly all of them in it, one
+    incident that many series reported would look like a pace.
+    """
+    longer, recent = (f'stream_svt:budget_burn:ratio{{window="{one.name}"}}' for one in (window, shorter))
+    # Of a steady pace both windows show the same; of one moment's charges the shorter shows so many times as much.
+    most = (window.shorts // shorter.shorts + 1) / 2
+    return f"({recent} > 0) < {_ON} {most:g} * {longer}"
+
+
+def _burning() -> list[_Rule]:
+    count = 'stream_svt:budget_charges:increase{window!="short"}'
+    # The lower 95 % limit of a Poisson mean, by Wilson and Hilferty, as a share of the count.
+    share = f"clamp_min(1 - 1 / (9 * {count}) - {NINETY_PERCENT} / (3 * sqrt({count})), 0) ^ 3"
+    alarms = "\n  or\n".join(
+        f'  (stream_svt:budget_burn_sure:ratio{{window="{window.name}"}} >= {window.alarm:g}\n'
+        f"    and {_ON} ({_is_going_on(window, shorter)}))"
+        for shorter, window in pairwise(WINDOWS)
+        if window.alarm is not None
+    )
+    lasts = "stream_svt:budget_left:ratio * stream_svt:budget_horizon:seconds"
+    ends = f"{_greatest('stream_svt_budget_end_timestamp_seconds')} - time()"
+    pace = f"max {_EACH} (\n{alarms}\n)"
+    return [
+        _rule(
+            "budget_burn_sure:ratio",
+            f'stream_svt:budget_burn:ratio{{window!="short"}}\n* on (application, dataset, horizon, window) {share}',
+        ),
+        _rule("budget_alarm:ratio", pace),
+        _rule("budget_burning_lasts:seconds", f"{lasts} / stream_svt:budget_alarm:ratio"),
+        # A period that ends before its budget does leaves nothing to save.
+        _rule(
+            "budget_burning:ratio",
+            f"stream_svt:budget_alarm:ratio\nunless {_ON}\n  ({ends} < stream_svt:budget_burning_lasts:seconds)",
+        ),
+    ]
+
+
+def _exhaustion() -> list[_Rule]:
+    """Return the end of a budget, with 90 % between its bounds.
+
+    Both are random, the charges seen and those to come: hence a ratio with an F distribution, whose quantiles
+    Paulson's approximation gives. Its two parameters are recorded as the variances of the cube roots.
+    """
+    to_come, seen = "stream_svt:budget_charges_to_come:estimate", "stream_svt:budget_charges_seen:increase"
+    time = f"max {_EACH} (stream_svt:budget_seen:seconds)"
+    rules = [
+        _rule(
+            "budget_charges_seen:increase",
+            f'max {_EACH} (stream_svt:budget_charges:increase{{window="slow"}} >= {LEAST_CHARGES})',
+        ),
+        # At least one, and whole: the last charge may be larger than what is left.
+        _rule(
+            "budget_charges_to_come:estimate",
+            "clamp_min(ceil(\n  (stream_svt:budget_left:ratio > 0)\n"
+            "  / ((stream_svt:budget_spent:ratio > 0) / stream_svt:budget_charges:max)\n), 1)",
+        ),
+        _rule("budget_charges_to_come:variance", f"1 / (9 * {to_come})"),
+        _rule("budget_exhaustion:seconds", f"{time} * {to_come} / {seen}", bound="expected"),
+    ]
+    # The time ends now and not at a charge: counting one more makes the early end early enough.
+    for bound, counted, sign in (("early", f"({seen} + 1)", "-"), ("late", seen, "+")):
+        a, b = (
+            "stream_svt:budget_charges_to_come:variance",
+            f"stream_svt:budget_charges_seen_{bound}:variance",
+        )
+        z, square = NINETY_PERCENT, f"{NINETY_PERCENT**2:.6g}"
+        root = f"sqrt((1 - {b}) ^ 2 * {a} + (1 - {a}) ^ 2 * {b} - {square} * {a} * {b})"
+        rules += [
+            _rule(f"budget_charges_seen_{bound}:variance", f"1 / (9 * {counted})"),
+            _rule(
+                "budget_exhaustion:seconds",
+                f"{time} * {to_come} / {counted}\n* clamp_min(\n"
+                f"  ((1 - {a}) * (1 - {b})\n    {sign} {z} * {root})\n"
+                f"  / ((1 - {b}) ^ 2 - {square} * {b}), 0) ^ 3",
+                bound=bound,
+            ),
+        ]
+    return rules
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes expressions of several lines as such, and lists indented."""
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        """Indent a list like anything else."""
+        del indentless
+        super().increase_indent(flow, False)
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def document() -> str:
+    """Return the file's content."""
+    # One group: its rules are evaluated in order, each on what those before it just recorded.
+    rules = [*_books(), *_by_horizon(), *_windows(), *_burning(), *_exhaustion()]
+    groups = {"groups": [{"name": "stream-svt-budget", "rules": rules}]}
+    body = yaml.dump(groups, Dumper=_Dumper, sort_keys=False, width=1000)
+    return f"# Made by `python -m deploy.prometheus.budget_rules`, which says what all this means.\n{body}"
+
+
+def main() -> int:
+    """Write the file."""
+    RULES.write_text(document(), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
