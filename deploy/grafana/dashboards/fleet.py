@@ -1,0 +1,282 @@
+"""All datasets of an application at a glance: whose budget ends first, what has halted, what lags behind."""
+
+from __future__ import annotations
+
+from grafana_foundation_sdk.cog.builder import Builder
+from grafana_foundation_sdk.models.dashboard import Panel
+
+from deploy.grafana.dashboards import pages
+from deploy.grafana.dashboards.parts import (
+    BAD,
+    CAREFUL,
+    GOOD,
+    Column,
+    Page,
+    Query,
+    address,
+    color,
+    datasource,
+    drawn,
+    leads_to,
+    lines,
+    number,
+    rows,
+)
+from deploy.grafana.dashboards.queries import (
+    BURN,
+    LEFT,
+    STATES,
+    added,
+    application,
+    burn,
+    by_dataset,
+    counted,
+    ends_in,
+    firing,
+    firing_marks,
+    left,
+    of,
+    rate,
+)
+
+_DATASET = address(pages.DATASET, dataset="${__value.text}")
+_MONITOR = address(pages.MONITOR, monitor="${__value.text}")
+_SERIES = leads_to("Open dataset", address(pages.DATASET, dataset="${__field.labels.dataset}"))
+_SERVICE = leads_to("Open service", address(pages.SERVICE))
+
+
+def page() -> Page:
+    """Return the dashboard."""
+    page = Page(
+        pages.FLEET,
+        "stream-svt / Fleet",
+        "All datasets of one application: what is left of their budgets, how fast it goes, what has halted and what "
+        "lags behind. Privacy loss does not come back: a budget that is spent stays spent.",
+        since="now-24h",
+        variables=[datasource(), application()],
+        annotations=[firing_marks()],
+    )
+    page.row("Now", *_now())
+    page.row("Budgets", *_budgets())
+    page.row("Monitors", *_monitors())
+    page.row("Alerts of Prometheus", _firing())
+    page.row("Service", *_service())
+    return page
+
+
+def _now() -> tuple[Builder[Panel], ...]:
+    def in_state(state: str) -> Query:
+        return Query(f"sum({of('stream_svt_monitor_datasets', state=state)})")
+
+    return (
+        number(
+            "Datasets",
+            "Datasets whose books a worker holds now.",
+            Query(f"count({left()})"),
+            unit="none",
+            width=3,
+        ),
+        number(
+            "Lowest budget left",
+            "What the dataset that is nearest its limit has left.",
+            Query(f"min({left()})"),
+            unit="percentunit",
+            decimals=1,
+            colors=LEFT,
+        ),
+        number(
+            "Exhausted",
+            "Pairs of dataset and monitor whose budget pays for no further run: nothing is tested there.",
+            in_state("exhausted"),
+            unit="none",
+            colors=((None, GOOD), (1, BAD)),
+        ),
+        number(
+            "Halted",
+            "Pairs of dataset and monitor that have halted and open no further run by themselves.",
+            in_state("halted"),
+            unit="none",
+            colors=((None, GOOD), (1, CAREFUL)),
+        ),
+        number(
+            "Alerts",
+            "Tops charged within the time shown; each is one released alert.",
+            Query(counted("stream_svt_tops_total")),
+            unit="none",
+            width=3,
+        ),
+        number(
+            "Alerts of Prometheus",
+            "Alerts of the rules that fire now; the table below names them.",
+            Query(f"count({firing()}) or vector(0)"),
+            unit="none",
+            width=3,
+            colors=((None, GOOD), (1, BAD)),
+        ),
+        number(
+            "Lag",
+            "Records after the committed positions, over all topics and shards.",
+            Query(f"sum({of('stream_svt_lag_records')})"),
+            unit="short",
+            width=3,
+            link=_SERVICE,
+        ),
+    )
+
+
+def _budgets() -> tuple[Builder[Panel], ...]:
+    return (
+        rows(
+            "Datasets by budget left",
+            "Every dataset, the one nearest its limit first. Epsilon and rho are different measures and cannot be "
+            "compared in absolute figures; shares can.",
+            (
+                Column("Dataset", label="dataset", link=_DATASET),
+                Column("Left", left(), unit="percentunit", decimals=1, steps=LEFT, bar=True),
+                Column("Spent", by_dataset("spent"), decimals=3),
+                Column("Reserved", by_dataset("reserved"), decimals=3),
+                Column("Limit", by_dataset("limit"), decimals=3),
+                Column(
+                    "Burn rate",
+                    burn("slow"),
+                    decimals=2,
+                    steps=BURN,
+                    description="1 spends exactly the limit in exactly the horizon; empty without a horizon.",
+                ),
+                Column("Spent in, at the earliest", ends_in("early"), unit="s", decimals=1),
+                Column(
+                    "Spent in, expected",
+                    ends_in("expected"),
+                    unit="s",
+                    decimals=1,
+                    description="If charges go on coming as they did; empty where there were too few to tell.",
+                ),
+                Column("Spent in, at the latest", ends_in("late"), unit="s", decimals=1),
+            ),
+            sort="Left",
+            height=10,
+        ),
+        lines(
+            "Budget left: the ten lowest",
+            "Share of the limit that is not spent. It rises only where an operator raises a limit.",
+            Query(f"bottomk(10, {left()})", "{{dataset}}"),
+            unit="percentunit",
+            ceiling=1,
+            steps_only=True,
+            link=_SERIES,
+        ),
+        lines(
+            "Burn rate: the ten fastest",
+            "How fast budgets go, over a twelfth of their horizon: 1 spends exactly the limit in exactly the horizon.",
+            Query(f"topk(10, {burn('slow')})", "{{dataset}}"),
+            unit="none",
+            colors=BURN,
+            link=_SERIES,
+        ),
+    )
+
+
+def _monitors() -> tuple[Builder[Panel], ...]:
+    states = lines(
+        "Monitors by state",
+        "Pairs of dataset and monitor by state.",
+        Query(f"sum by (state) ({of('stream_svt_monitor_datasets')})", "{{state}}"),
+        unit="none",
+        width=8,
+        stacked=True,
+        steps_only=True,
+    )
+    for state, name in STATES.values():
+        drawn(states, state, color=color(name))
+
+    def by_monitor(expr: str) -> str:
+        return f"sum by (monitor) ({expr})"
+
+    return (
+        rows(
+            "Monitors",
+            "Every monitor over all its datasets; counts are of the time shown.",
+            (
+                Column("Monitor", label="monitor", link=_MONITOR),
+                Column("Tops", f"round({by_monitor(added('stream_svt_tops_total'))})"),
+                Column("Runs", f"round({by_monitor(added('stream_svt_runs_total'))})"),
+                Column(
+                    "Halted on",
+                    by_monitor(of("stream_svt_monitor_datasets", state="halted")),
+                    steps=((None, "text"), (1, CAREFUL)),
+                    description="Datasets on which it has halted.",
+                ),
+                Column(
+                    "Exhausted on",
+                    by_monitor(of("stream_svt_monitor_datasets", state="exhausted")),
+                    steps=((None, "text"), (1, BAD)),
+                    description="Datasets whose budget pays for no further run of it.",
+                ),
+                Column("Waiting", by_monitor(of("stream_svt_monitor_queued_series")), unit="short"),
+                Column("Muted", by_monitor(of("stream_svt_monitor_muted_series")), unit="short"),
+                Column("Queries", by_monitor(added("stream_svt_queries_total")), unit="short"),
+            ),
+            width=16,
+            height=8,
+            sort="Monitor",
+        ),
+        states,
+    )
+
+
+def _firing() -> Builder[Panel]:
+    labels = ("alertname", "severity", "dataset", "monitor", "topic", "state", "reason", "instance")
+    since = f"{of('ALERTS_FOR_STATE')} and ignoring (alertstate) {firing()}"
+    return rows(
+        "Firing now",
+        "What the rules say somebody should know; the runbook has a section on each. The monitors' own alerts are "
+        "on the alert topic, and are not these.",
+        (
+            Column("Alert", label="alertname"),
+            Column("Severity", label="severity"),
+            Column("Dataset", label="dataset", link=_DATASET),
+            Column("Monitor", label="monitor", link=_MONITOR),
+            *(Column(label.capitalize(), label=label) for label in labels[4:]),
+            Column(
+                "For",
+                f"time() - max by ({', '.join(labels)}) ({since})",
+                unit="s",
+                decimals=0,
+            ),
+        ),
+        height=8,
+        sort="Severity",
+    )
+
+
+def _service() -> tuple[Builder[Panel], ...]:
+    return (
+        lines(
+            "Lag by shard",
+            "Records after the committed positions, by shard.",
+            Query(
+                f"sum by (shard) (max by (shard, topic) ({of('stream_svt_lag_records')}))", "shard {{shard}}"
+            ),
+            unit="short",
+            width=8,
+            link=_SERVICE,
+        ),
+        lines(
+            "Shards that are open",
+            "Shards that some worker holds open, against those there are.",
+            Query(f"sum({of('stream_svt_shards', state='~running|replaying')})", "open"),
+            Query(f"max({of('stream_svt_shards_configured')})", "configured"),
+            unit="none",
+            width=8,
+            steps_only=True,
+            link=_SERVICE,
+        ),
+        lines(
+            "Queries tested",
+            "Queries tested a second, by monitor.",
+            Query(f"sum by (monitor) ({rate('stream_svt_queries_total')})", "{{monitor}}"),
+            unit="rps",
+            width=8,
+            link=leads_to("Open monitor", address(pages.MONITOR, monitor="${__field.labels.monitor}")),
+        ),
+    )

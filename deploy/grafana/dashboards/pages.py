@@ -1,0 +1,6 @@
+"""The dashboards' names in links; a bookmark holds one, so none ever changes."""
+
+FLEET = "stream-svt-fleet"
+DATASET = "stream-svt-dataset"
+MONITOR = "stream-svt-monitor"
+SERVICE = "stream-svt-service"

@@ -1,0 +1,310 @@
+"""The service: how much it does, how fast, and which worker holds which shard in what state."""
+
+from __future__ import annotations
+
+from grafana_foundation_sdk.cog.builder import Builder
+from grafana_foundation_sdk.models.dashboard import Panel
+
+from deploy.grafana.dashboards import pages
+from deploy.grafana.dashboards.parts import (
+    BAD,
+    CALM,
+    CAREFUL,
+    GOOD,
+    Column,
+    Marks,
+    Page,
+    Query,
+    color,
+    datasource,
+    drawn,
+    heat,
+    lines,
+    number,
+    rows,
+)
+from deploy.grafana.dashboards.queries import application, buckets, counted, mean, of, quantile, rate
+
+
+def page() -> Page:
+    """Return the dashboard."""
+    page = Page(
+        pages.SERVICE,
+        "stream-svt / Service",
+        "What the workers of one application do, how fast, and how the shards are spread over them. Times and "
+        "counts of records are public; nothing here depends on a value but through an outcome already released.",
+        since="now-3h",
+        variables=[datasource(), application()],
+        annotations=[_starts()],
+    )
+    page.row("Now", *_now())
+    page.row("Throughput", *_throughput())
+    page.row("Latency", *_latency())
+    page.row("Shards", *_shards())
+    page.row("Workers", *_workers())
+    return page
+
+
+def _starts() -> Marks:
+    return Marks(
+        "Starts of workers",
+        "purple",
+        f"1000 * {of('stream_svt_start_timestamp_seconds')}",
+        title="Worker started",
+        text="{{instance}}",
+        moments=True,
+    )
+
+
+def _now() -> tuple[Builder[Panel], ...]:
+    return (
+        number(
+            "Workers up",
+            "Workers that answer the scrape and belong to the application.",
+            Query(f"count({of('stream_svt_build_info')})"),
+            unit="none",
+        ),
+        number(
+            "Shards without an owner",
+            "Partitions of the application's topics that no worker holds open. Queries on them wait; nothing is "
+            "lost while retention keeps them.",
+            Query(f"clamp_min(max({of('stream_svt:shards_unowned:count')}), 0)"),
+            unit="none",
+            colors=((None, GOOD), (1, BAD)),
+        ),
+        number(
+            "Lag",
+            "Records after the committed positions, over all topics and shards.",
+            Query(f"sum({of('stream_svt:lag:records')})"),
+            unit="short",
+        ),
+        number(
+            "Oldest commit",
+            "Time since the shard that committed longest ago did so. A shard without anything to read commits "
+            "nothing: look at the lag beside it.",
+            Query(f"time() - min({of('stream_svt_last_commit_timestamp_seconds')})"),
+            unit="s",
+        ),
+        number(
+            "Waiting to be published",
+            "Events charged and not yet readable on the alert topic: the next transaction publishes them.",
+            Query(f"sum({of('stream_svt_outbox_events')})"),
+            unit="none",
+        ),
+        number(
+            "Failures",
+            "Tenures of shards that ended in an error within the time shown. The service repairs most of them by "
+            "itself: it reads its books again and repeats what was not committed.",
+            Query(counted("stream_svt_failures_total")),
+            unit="none",
+            colors=((None, GOOD), (1, CAREFUL)),
+        ),
+    )
+
+
+def _throughput() -> tuple[Builder[Panel], ...]:
+    return (
+        lines(
+            "Records read",
+            "Records read from each query topic, replays after a takeover included.",
+            Query(f"sum by (topic) ({rate('stream_svt_records_total')})", "{{topic}}"),
+            unit="rps",
+            width=8,
+        ),
+        lines(
+            "Queries tested and skipped",
+            "Queries that a monitor tested, and those it did not test, by the public reason.",
+            Query(f"sum({rate('stream_svt_queries_total')})", "tested"),
+            Query(f"sum by (reason) ({rate('stream_svt_queries_skipped_total')}) > 0", "skipped: {{reason}}"),
+            unit="rps",
+            width=8,
+        ),
+        lines(
+            "Records refused",
+            "Records refused by structural reason. A value is never a reason; places and reasons are on the "
+            "reject topic.",
+            Query(f"sum by (reason) ({rate('stream_svt_records_rejected_total')}) > 0", "{{reason}}"),
+            unit="rps",
+            width=8,
+            stacked=True,
+        ),
+        lines(
+            "Transactions",
+            "Transactions committed. One without an outcome is due every few seconds; one with a top at once.",
+            Query(f"sum({rate('stream_svt_commits_total')})", "committed"),
+            unit="ops",
+            width=8,
+        ),
+        lines(
+            "Events published",
+            "Events that became readable on the alert topic: alerts and what happened to runs and budgets.",
+            Query(f"sum({rate('stream_svt_events_published_total')})", "published"),
+            unit="ops",
+            width=8,
+        ),
+        lines(
+            "Failures an hour",
+            "Tenures that ended in an error, at the rate of the moment. `fenced` follows a rebalance; `records_lost` "
+            "and `rolled_back` wait for an operator.",
+            Query(f"3600 * sum by (reason) ({rate('stream_svt_failures_total')})", "{{reason}}"),
+            unit="none",
+            width=8,
+        ),
+    )
+
+
+def _latency() -> tuple[Builder[Panel], ...]:
+    def quantiles(histogram: str) -> tuple[Query, ...]:
+        return tuple(
+            Query(quantile(share, f"stream_svt_{histogram}_seconds"), name)
+            for share, name in ((0.5, "median"), (0.95, "95 %"), (0.99, "99 %"))
+        )
+
+    return (
+        heat(
+            "Transactions by duration",
+            "How long transactions took: each column is one step of time, each row a duration.",
+            Query(buckets("stream_svt_commit_seconds"), "{{le}}"),
+            unit="s",
+        ),
+        lines(
+            "Alerts: read to readable",
+            "From reading a query to its alert being readable. Shown after publication, so it tells of nothing "
+            "unreleased; with `commit.cadence` it tells nothing of how long the work took either.",
+            *quantiles("alert_latency"),
+            unit="s",
+        ),
+        lines("Transaction", "Time of a transaction.", *quantiles("commit"), unit="s", width=8),
+        lines(
+            "Testing a batch",
+            "Time the engine took for a batch; counted when the batch is committed.",
+            *quantiles("step"),
+            unit="s",
+            width=8,
+        ),
+        lines(
+            "Takeover",
+            "Mean time, within the time shown, from the start of a takeover to the first fetch, and of that the "
+            "reading and verifying of the books.",
+            Query(mean("stream_svt_takeover_seconds"), "takeover"),
+            Query(mean("stream_svt_restore_seconds"), "of that, restoring"),
+            unit="s",
+            width=8,
+        ),
+    )
+
+
+def _shards() -> tuple[Builder[Panel], ...]:
+    states = lines(
+        "Shards by state",
+        "What the shards do. `records-lost` and `rolled-back` wait for an operator; `parked` belongs to another "
+        "worker; `retrying` opens its books again.",
+        Query(f"sum by (state) ({of('stream_svt_shards')}) > 0", "{{state}}"),
+        unit="none",
+        stacked=True,
+        steps_only=True,
+    )
+    for state, name in (("running", GOOD), ("replaying", CALM), ("records-lost", BAD), ("rolled-back", BAD)):
+        drawn(states, state, color=color(name))
+    return (
+        states,
+        lines(
+            "Shards by worker",
+            "Shards that each worker was assigned: even, give or take one, and it changes hands at a rebalance.",
+            Query(of("stream_svt_shards_owned"), "{{instance}}"),
+            unit="none",
+            stacked=True,
+            steps_only=True,
+        ),
+        lines(
+            "Lag by topic and shard",
+            "Records after the committed position. A shard that falls behind while others do not has the busiest "
+            "datasets.",
+            Query(f"max by (topic, shard) ({of('stream_svt_lag_records')})", "{{topic}} / {{shard}}"),
+            unit="short",
+            width=8,
+            logarithmic=True,
+        ),
+        lines(
+            "Time to catch up",
+            "How long reading what waits takes at the pace of the last five minutes. Endless, and not drawn, where "
+            "nothing is read.",
+            Query(f"max by (topic) ({of('stream_svt:lag:seconds')}) < Inf", "{{topic}}"),
+            unit="s",
+            width=8,
+        ),
+        lines(
+            "Charged and not yet published",
+            "Events in the outbox, by shard. It empties with the next transaction; if it does not, the brokers refuse "
+            "transactions.",
+            Query(f"max by (shard) ({of('stream_svt_outbox_events')})", "shard {{shard}}"),
+            unit="none",
+            width=8,
+            steps_only=True,
+        ),
+        rows(
+            "Shards",
+            "Every shard that is owned now.",
+            (
+                Column("Shard", label="shard"),
+                Column("Worker", label="instance"),
+                Column(
+                    "Since last commit",
+                    f"time() - max by (shard, instance) ({of('stream_svt_last_commit_timestamp_seconds')})",
+                    unit="s",
+                    decimals=0,
+                ),
+                Column("Lag", f"sum by (shard, instance) ({of('stream_svt_lag_records')})", unit="short"),
+                Column("Outbox", f"max by (shard, instance) ({of('stream_svt_outbox_events')})"),
+                Column(
+                    "State records",
+                    f"max by (shard, instance) ({of('stream_svt_state_records')})",
+                    unit="short",
+                    description="Live records of the shard on the state topic: what a takeover reads.",
+                ),
+            ),
+            width=12,
+            sort="Shard",
+        ),
+        lines(
+            "Records of state",
+            "Live records on the state topic, by shard: they grow with datasets, monitors and what waits.",
+            Query(f"max by (shard) ({of('stream_svt_state_records')})", "shard {{shard}}"),
+            unit="short",
+            height=9,
+        ),
+    )
+
+
+def _workers() -> tuple[Builder[Panel], ...]:
+    return (
+        rows(
+            "Workers",
+            "What runs where. All workers of an application show one specification, but while one is rolled out.",
+            (
+                Column("Worker", label="instance"),
+                Column("Version", label="version"),
+                Column("Python", label="python"),
+                Column("Specification", label="spec_hash"),
+                Column(
+                    "Up for",
+                    f"time() - {of('stream_svt_start_timestamp_seconds')} "
+                    f"+ on (job, instance) group_left (version, python, spec_hash) 0 * {of('stream_svt_build_info')}",
+                    unit="s",
+                    decimals=0,
+                ),
+            ),
+            width=16,
+            height=7,
+            sort="Worker",
+        ),
+        lines(
+            "Rebalances an hour",
+            "Assignments that workers received from the consumer group, at the rate of the moment: some when a worker "
+            "comes or goes. Many of them without that mean that heartbeats are missed.",
+            Query(f"3600 * sum by (instance) ({rate('stream_svt_rebalances_total')})", "{{instance}}"),
+            unit="none",
+            width=8,
+            height=7,
+        ),
+    )

@@ -1,0 +1,307 @@
+"""The dashboards are what the code says, ask for what exists, and keep to what makes a dashboard readable."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from grafana_foundation_sdk.models import units
+
+from deploy.grafana.dashboards import pages
+from deploy.grafana.dashboards.__main__ import GENERATED, main, texts
+from stream_svt.service.metrics import METRICS
+from tests.support.grafana import (
+    Lookup,
+    annotation_expressions,
+    chosen,
+    load,
+    panel_expressions,
+    panels,
+    substituted,
+    variables,
+)
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+DASHBOARDS = load()
+UIDS = sorted(DASHBOARDS)
+UNITS = {value for name, value in vars(units).items() if not name.startswith("_") and isinstance(value, str)}
+KINDS = {metric.name: metric.kind for metric in METRICS}
+BUILT_IN = {"__rate_interval", "__range", "__interval", "__url_time_range", "__field", "__value", "__data"}
+BY_GRAFANA = {"ALERTS", "time", "up"}
+
+
+def rules() -> set[str]:
+    """Return the names of the recording rules."""
+    found = set()
+    for path in (DEPLOY / "prometheus" / "rules").glob("*.y*ml"):
+        for group in yaml.safe_load(path.read_text())["groups"]:
+            found |= {rule["record"] for rule in group["rules"] if "record" in rule}
+    return found
+
+
+def expressions(dashboard: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Return every expression, with where it stands."""
+    for asked in (*panel_expressions(dashboard), *annotation_expressions(dashboard)):
+        yield asked.where, asked.expr
+    for variable in variables(dashboard):
+        lookup = Lookup.of(variable["query"]["query"])
+        yield f"variable {variable['name']!r}", lookup.expr or lookup.selector
+
+
+# What can be wrong with a dashboard. Each returns a line for everything it finds.
+
+
+def layout_problems(dashboard: Mapping[str, Any]) -> list[str]:
+    found, taken = [], {}
+    for panel in dashboard["panels"]:
+        name, place = panel["title"], panel["gridPos"]
+        if place["x"] + place["w"] > 24:
+            found.append(f"{name!r} reaches beyond the right edge")
+        for x in range(place["x"], place["x"] + place["w"]):
+            for y in range(place["y"], place["y"] + place["h"]):
+                if (x, y) in taken:
+                    found.append(f"{name!r} lies over {taken[x, y]!r}")
+                taken[x, y] = name
+    bottom = max(y for _, y in taken) + 1
+    holes = [(x, y) for y in range(bottom) for x in range(24) if (x, y) not in taken]
+    if holes:
+        found.append(f"there are holes, the first at {holes[0]}")
+    numbers = [panel["id"] for panel in dashboard["panels"]]
+    if len(set(numbers)) < len(numbers):
+        found.append("two panels have one number")
+    return list(dict.fromkeys(found))
+
+
+def panel_problems(dashboard: Mapping[str, Any]) -> list[str]:
+    found, titles = [], set()
+    for panel in panels(dashboard):
+        name = panel.get("title", "")
+        if not name or name in titles:
+            found.append(f"no title, or one used twice: {name!r}")
+        titles.add(name)
+        if not panel.get("description", "").endswith("."):
+            found.append(f"{name!r} has no description")
+        asked = panel.get("targets") or [{}]
+        if any(target.get("datasource", {}).get("uid") != "${datasource}" for target in asked):
+            found.append(f"{name!r} does not ask the data source chosen")
+        shown = [panel["fieldConfig"]["defaults"].get("unit", "")]
+        for override in panel["fieldConfig"]["overrides"]:
+            shown += [one["value"] for one in override["properties"] if one["id"] == "unit"]
+        found += [
+            f"{name!r} has a unit that Grafana does not know: {unit!r}" for unit in shown if unit not in UNITS
+        ]
+    return found
+
+
+def expression_problems(dashboard: Mapping[str, Any]) -> list[str]:
+    found = []
+    known = KINDS.keys() | rules()
+    names = {variable["name"] for variable in dashboard["templating"]["list"]}
+    for where, expr in expressions(dashboard):
+        for match in re.finditer(r"\bstream_svt[\w:]*", expr):
+            metric = re.sub(r"_(bucket|sum|count)$", "", match[0])
+            base = metric if KINDS.get(metric) == "histogram" else match[0]
+            if base not in known:
+                found.append(f"{where}: there is no {match[0]}")
+            elif KINDS.get(base) in {"counter", "histogram"} and not re.search(
+                r"\b(rate|increase)\($", expr[: match.start()]
+            ):
+                found.append(f"{where}: {match[0]} only ever grows, and is shown as it is")
+        spans = set(re.findall(r"\b(?:rate|increase)\([^[]*\[([^\]]+)\]", expr))
+        found += [
+            f"{where}: a rate over {span}, which does not fit every time shown"
+            for span in spans - {"$__rate_interval", "$__range"}
+        ]
+        unknown = set(re.findall(r"\$\{?(\w+)", expr)) - names - BUILT_IN
+        found += [f"{where}: there is no variable {name}" for name in unknown]
+        if expr.count("(") != expr.count(")"):
+            found.append(f"{where}: parentheses do not match")
+    return found
+
+
+def links(dashboard: Mapping[str, Any]) -> Iterator[str]:
+    """Return the addresses of all links, of panels, columns and the dashboard itself."""
+    yield from (one["url"] for one in dashboard["links"] if one.get("url"))
+    for panel in panels(dashboard):
+        config = panel["fieldConfig"]
+        yield from (one["url"] for one in config["defaults"].get("links", ()))
+        for override in config["overrides"]:
+            for one in override["properties"]:
+                if one["id"] == "links":
+                    yield from (link["url"] for link in one["value"])
+
+
+def link_problems(dashboard: Mapping[str, Any]) -> list[str]:
+    found = []
+    for url in links(dashboard):
+        match = re.match(r"/d/([\w-]+)\?", url)
+        if match is None or match[1] not in DASHBOARDS:
+            found.append(f"there is no such dashboard: {url}")
+            continue
+        target = {variable["name"] for variable in DASHBOARDS[match[1]]["templating"]["list"]}
+        found += [
+            f"{match[1]} has no variable {name}" for name in set(re.findall(r"var-(\w+)=", url)) - target
+        ]
+    return found
+
+
+PROBLEMS = [layout_problems, panel_problems, expression_problems, link_problems]
+
+
+@pytest.mark.parametrize("problems", PROBLEMS)
+@pytest.mark.parametrize("uid", UIDS)
+def test_nothing_is_wrong_with(uid, problems):
+    assert problems(DASHBOARDS[uid]) == []
+
+
+def broken(change) -> dict[str, Any]:
+    dashboard = copy.deepcopy(DASHBOARDS[pages.SERVICE])
+    change(dashboard)
+    return dashboard
+
+
+def first(dashboard):
+    return next(iter(panels(dashboard)))
+
+
+def _ask(expr):
+    return lambda dashboard: first(dashboard)["targets"][0].update(expr=expr)
+
+
+@pytest.mark.parametrize(
+    ("problems", "change", "said"),
+    [
+        (layout_problems, lambda d: first(d)["gridPos"].update(w=5), "lies over"),
+        (layout_problems, lambda d: first(d)["gridPos"].update(w=3), "holes"),
+        (layout_problems, lambda d: d["panels"][1].update(id=1), "one number"),
+        (panel_problems, lambda d: first(d).update(description=""), "no description"),
+        (panel_problems, lambda d: first(d).update(title=""), "no title"),
+        (panel_problems, lambda d: first(d)["fieldConfig"]["defaults"].update(unit="epsilons"), "epsilons"),
+        (panel_problems, lambda d: first(d)["targets"][0]["datasource"].update(uid="mine"), "data source"),
+        (
+            expression_problems,
+            _ask("sum(stream_svt_shards_owned_by_me)"),
+            "there is no stream_svt_shards_owned_by_me",
+        ),
+        (expression_problems, _ask("sum(stream_svt_tops_total)"), "only ever grows"),
+        (expression_problems, _ask("sum(rate(stream_svt_tops_total[1m]))"), "a rate over 1m"),
+        (expression_problems, _ask("stream_svt_shards{x='$monitor'}"), "no variable monitor"),
+        (expression_problems, _ask("sum(stream_svt_shards"), "parentheses"),
+        (
+            link_problems,
+            lambda d: first(d)["fieldConfig"]["defaults"].update(links=[{"url": "/d/nowhere?"}]),
+            "no such dashboard",
+        ),
+        (
+            link_problems,
+            lambda d: first(d)["fieldConfig"]["defaults"].update(
+                links=[{"url": f"/d/{pages.DATASET}?var-moniter=x"}]
+            ),
+            "no variable moniter",
+        ),
+    ],
+)
+def test_what_is_wrong_is_found(problems, change, said):
+    assert any(said in line for line in problems(broken(change)))
+
+
+def test_the_files_are_what_the_code_writes():
+    written = {path.name: path.read_text() for path in GENERATED.glob("*.json")}
+    assert written == texts(), "run: python -m deploy.grafana.dashboards"
+
+
+def test_writing_them_removes_what_is_no_dashboard_any_more(tmp_path, monkeypatch):
+    monkeypatch.setattr("deploy.grafana.dashboards.__main__.GENERATED", tmp_path / "generated")
+    main()
+    (tmp_path / "generated" / "gone.json").write_text("{}")
+    main()
+    assert {path.name: path.read_text() for path in (tmp_path / "generated").iterdir()} == texts()
+
+
+def test_there_is_a_dashboard_for_every_name():
+    assert set(DASHBOARDS) == {value for name, value in vars(pages).items() if name.isupper()}
+
+
+@pytest.mark.parametrize("uid", UIDS)
+def test_one_data_source_and_the_application_are_chosen_above_every_dashboard(uid):
+    listed = DASHBOARDS[uid]["templating"]["list"]
+    assert [(one["type"], one["name"]) for one in listed[:2]] == [
+        ("datasource", "datasource"),
+        ("query", "application"),
+    ]
+    assert [one["name"] for one in listed if one["type"] == "datasource"] == ["datasource"]
+    for variable in variables(DASHBOARDS[uid]):
+        assert variable["datasource"]["uid"] == "${datasource}"
+        assert variable["refresh"] == 2, "looked up again when the time shown changes"
+        assert variable["description"]
+
+
+@pytest.mark.parametrize("uid", UIDS)
+def test_a_dashboard_is_read_only_and_leads_to_the_others(uid):
+    dashboard = DASHBOARDS[uid]
+    assert dashboard["editable"] is False
+    assert dashboard["description"]
+    (others,) = [one for one in dashboard["links"] if one["type"] == "dashboards"]
+    assert others["tags"] == ["stream-svt"]
+    assert others["includeVars"]
+    assert others["keepTime"]
+    assert dashboard["tags"] == ["stream-svt"]
+
+
+def test_every_metric_is_on_a_dashboard_or_in_a_rule():
+    shown = " ".join(expr for dashboard in DASHBOARDS.values() for _, expr in expressions(dashboard))
+    for path in (DEPLOY / "prometheus" / "rules").glob("*.y*ml"):
+        shown += path.read_text()
+    assert [
+        metric.name for metric in METRICS if not re.search(rf"\b{metric.name}(_bucket|_sum|_count)?\b", shown)
+    ] == []
+
+
+def test_grafana_is_told_where_prometheus_and_the_dashboards_are():
+    provisioning = DEPLOY / "grafana" / "provisioning"
+    (source,) = yaml.safe_load((provisioning / "datasources" / "prometheus.yml").read_text())["datasources"]
+    assert (source["type"], source["isDefault"], source["editable"]) == ("prometheus", True, False)
+    scraped = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())["global"]
+    assert source["jsonData"]["timeInterval"] == scraped["scrape_interval"], (
+        "the shortest rate follows from it"
+    )
+    (provider,) = yaml.safe_load((provisioning / "dashboards" / "stream-svt.yml").read_text())["providers"]
+    assert provider["options"]["path"] == "/etc/grafana/dashboards/stream-svt"
+    assert provider["allowUiUpdates"] is False
+
+
+# The tests' own reading of a dashboard
+
+
+def test_variables_are_put_in_as_grafana_does():
+    values = {"a": 'x"y', "b": "z"}
+    assert substituted('m{l="$a", k="${b:raw}"}[[b]]', values) == 'm{l="x\\"y", k="z"}z'
+    with pytest.raises(KeyError):
+        substituted("$c", values)
+
+
+@pytest.mark.parametrize(
+    ("query", "means"),
+    [
+        ("label_values(job)", Lookup(label="job")),
+        ('label_values(m{a="b, c"}, job)', Lookup(label="job", selector='m{a="b, c"}')),
+        ("query_result(count by (x) (m))", Lookup(expr="count by (x) (m)")),
+    ],
+)
+def test_the_query_of_a_variable_is_understood(query, means):
+    assert Lookup.of(query) == means
+
+
+def test_a_query_of_a_variable_that_grafana_does_not_know_is_refused():
+    with pytest.raises(ValueError, match="labels_values"):
+        Lookup.of("labels_values(m, job)")
+
+
+def test_a_variable_offers_what_its_regular_expression_takes_out():
+    results = ['{monitor="b"} 1 2', '{monitor="a"} 1 2', "{} 1 2"]
+    assert chosen({"regex": '/monitor="([^"]+)"/'}, results) == ["a", "b"]

@@ -1,0 +1,123 @@
+"""Reads dashboards the way Grafana does: which expressions they ask, with what in place of the variables."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+GENERATED = Path(__file__).parents[2] / "deploy" / "grafana" / "generated"
+
+_VARIABLE = re.compile(r"\$(\w+)|\$\{(\w+)(?::\w+)?\}|\[\[(\w+)\]\]")
+_LABEL_VALUES = re.compile(r"label_values\((?:(?P<selector>.+),\s*)?(?P<label>\w+)\)")
+_QUERY_RESULT = re.compile(r"query_result\((?P<expr>.+)\)")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One expression of a dashboard, as it stands there.
+
+    ``where`` names the panel, variable or annotation; ``instant`` says whether one moment is asked for, or the
+    time shown.
+    """
+
+    dashboard: str
+    where: str
+    expr: str
+    instant: bool
+
+    def __str__(self) -> str:
+        return f"{self.dashboard}, {self.where}: {self.expr}"
+
+
+def load() -> dict[str, dict[str, Any]]:
+    """Return the generated dashboards by uid."""
+    found = [json.loads(path.read_text()) for path in sorted(GENERATED.glob("*.json"))]
+    return {dashboard["uid"]: dashboard for dashboard in found}
+
+
+def panels(dashboard: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Return every panel but the rows, those inside collapsed rows included."""
+    for panel in dashboard["panels"]:
+        if panel["type"] == "row":
+            yield from panel.get("panels", ())
+        else:
+            yield panel
+
+
+def panel_expressions(dashboard: Mapping[str, Any]) -> Iterator[Asked]:
+    """Return what the panels ask."""
+    for panel in panels(dashboard):
+        for target in panel.get("targets", ()):
+            yield Asked(
+                dashboard["uid"],
+                f"panel {panel['title']!r}",
+                target["expr"],
+                bool(target.get("instant")),
+            )
+
+
+def annotation_expressions(dashboard: Mapping[str, Any]) -> Iterator[Asked]:
+    """Return what the annotations ask."""
+    for mark in dashboard["annotations"]["list"]:
+        yield Asked(dashboard["uid"], f"annotation {mark['name']!r}", mark["expr"], instant=False)
+
+
+def variables(dashboard: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Return the variables whose values are looked up, in their order."""
+    for variable in dashboard["templating"]["list"]:
+        if variable["type"] == "query":
+            yield variable
+
+
+def substituted(text: str, values: Mapping[str, str]) -> str:
+    """Put values in place of variables.
+
+    Raises
+    ------
+    KeyError
+        There is no such variable.
+    """
+
+    def value(match: re.Match[str]) -> str:
+        name = match[1] or match[2] or match[3]
+        # Within a quoted selector of Prometheus, Grafana escapes backslashes and quotes of a single value.
+        return values[name].replace("\\", "\\\\").replace('"', '\\"')
+
+    return _VARIABLE.sub(value, text)
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """What a variable asks Prometheus: the values of a label, or the result of an expression."""
+
+    label: str = ""
+    selector: str = ""
+    expr: str = ""
+
+    @classmethod
+    def of(cls, query: str) -> Lookup:
+        """Return what a variable's query means.
+
+        Raises
+        ------
+        ValueError
+            Grafana knows no such function.
+        """
+        if match := _LABEL_VALUES.fullmatch(query):
+            return cls(label=match["label"], selector=match["selector"] or "")
+        if match := _QUERY_RESULT.fullmatch(query):
+            return cls(expr=match["expr"])
+        raise ValueError(f"not a query of a variable: {query}")
+
+
+def chosen(variable: Mapping[str, Any], results: list[str]) -> list[str]:
+    """Return the values a variable offers: what its regular expression takes out of each result, sorted."""
+    pattern = variable.get("regex")
+    if pattern:
+        matches = [re.search(pattern.strip("/"), result) for result in results]
+        results = [match[1] for match in matches if match]
+    return sorted(set(results))
