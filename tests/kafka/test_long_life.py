@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from stream_svt.protocol.tenure import State
 from stream_svt.service.audit import Audit, audit_state, audit_topic
 from stream_svt.service.config import Config, parse_config
 from stream_svt.service.embedded import EmbeddedKafka
+from stream_svt.service.topology import look, problems
 from stream_svt.service.worker import Worker, cluster_of
 from tests.support.topics import create_topics
 from tests.support.worker import HIGH, LOW, Scene, until
@@ -155,6 +158,39 @@ async def test_an_alert_topic_made_anew_takes_no_budget_back(scene: Scene) -> No
     assert found.truncated == {0}
 
 
+async def test_a_broker_clock_that_leaps_and_steps_back_ends_mutes_early_or_late_and_nothing_else(
+    scene: Scene,
+) -> None:
+    """The clock of the brokers is the timestamp of the records; here the producer stands in for it."""
+    text = scene.text().replace("mute: none", "mute: 1h")
+    config = parse_config(text, directory=Path())
+    worker = await scene.start(config)
+    hour = 3_600_000
+    now = int(time.time() * 1000) - 72 * hour  # of what lies ahead, a broker takes an hour at most
+    await _set_clock(scene, config, "CreateTime")
+
+    async def say(number: int, at: int) -> int:
+        query = b'{"id": "q%d", "value": %d, "series": "s"}' % (number, HIGH)
+        await scene.producer.send_and_wait(scene.queries, query, key=b"a", timestamp_ms=at)
+        await _read(scene, worker, number)
+        return len(await scene.alerts())
+
+    assert await say(1, now) == 1
+    assert await say(2, now + hour - 1) == 1  # muted
+    assert await say(3, now + 24 * hour) == 2  # a leap of a day: the mute ended early
+    assert await say(4, now) == 2  # a step back: muted by the latest timestamp seen
+    assert await say(5, now + 25 * hour - 1) == 2
+    await scene.stop(worker)
+    await _set_clock(scene, config, "LogAppendTime")
+    worker = await scene.start(config)  # and a takeover knows the latest timestamp
+    await _set_clock(scene, config, "CreateTime")
+    assert await say(6, now + 2 * hour) == 2
+    assert await say(7, now + 25 * hour) == 3
+    assert [alert.position.offset for alert in await scene.alerts()] == [0, 2, 6]
+    await _set_clock(scene, config, "LogAppendTime")
+    assert (await _audited(scene, config)).alerts == 3
+
+
 async def test_a_new_sealing_key_is_taken_up_by_restart_while_another_worker_runs(
     scene: Scene, tmp_path: Path
 ) -> None:
@@ -188,6 +224,22 @@ async def _delete_before(scene: Scene, offset: int) -> None:
     await admin.start()
     try:
         await admin.delete_records({TopicPartition(scene.queries, 0): RecordsToDelete(offset)})
+    finally:
+        await admin.close()
+
+
+async def _set_clock(scene: Scene, config: Config, kind: str) -> None:
+    """Say who stamps the records of the query topic: the check at a worker's start excludes producers."""
+    resource = ConfigResource(
+        ConfigResourceType.TOPIC, scene.queries, configs={"message.timestamp.type": kind}
+    )
+    admin = AIOKafkaAdminClient(bootstrap_servers=scene.servers)
+    await admin.start()
+    try:
+        await admin.alter_configs([resource])
+        async with asyncio.timeout(20):
+            while bool(problems(config, await look(config, cluster_of(config)))) == (kind == "LogAppendTime"):
+                await asyncio.sleep(0.05)
     finally:
         await admin.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -30,8 +31,8 @@ class Secured:
         self.scene = scene
         self.directory = directory
 
-    async def says(self, mechanism: str, *, password: str = PASSWORD, ca: str = "ca.pem") -> str:
-        """Start a worker and stop it once it is ready; return what kept it from that, else nothing."""
+    def worker(self, mechanism: str, *, password: str = PASSWORD, ca: str = "ca.pem") -> Worker:
+        """Return a worker that logs in, not started."""
         (self.directory / "password").write_text(password)
         (self.directory / "password").chmod(0o600)
         text = self.scene.text().replace(
@@ -39,7 +40,11 @@ class Secured:
             f'"{self.kafka.sasl_bootstrap_servers}", security_protocol: SASL_SSL, username: svt, '
             f"sasl_mechanism: {mechanism}, password_file: password, ca_file: {ca}",
         )
-        worker = Worker(parse_config(text, directory=self.directory))
+        return Worker(parse_config(text, directory=self.directory))
+
+    async def says(self, mechanism: str, *, password: str = PASSWORD, ca: str = "ca.pem") -> str:
+        """Start a worker and stop it once it is ready; return what kept it from that, else nothing."""
+        worker = self.worker(mechanism, password=password, ca=ca)
         try:
             await worker.start()
             await until(lambda: worker.ready or not worker.alive)
@@ -54,14 +59,18 @@ class Secured:
             await worker.stop()
 
 
+async def _allow_least(kafka: SecureKafka) -> None:
+    for operation, resource, name in LEAST:
+        prefixed = resource == "transactional_id"
+        await allow(kafka.bootstrap_servers, "svt", operation, resource, name, prefixed=prefixed)
+
+
 async def test_tls_with_plain_and_scram_and_what_is_wrong_is_named(tmp_path, secure_broker) -> None:
     kafka = secure_broker
     (tmp_path / "ca.pem").write_bytes(kafka.authority.pem)
     (tmp_path / "stranger.pem").write_bytes(Authority.new().pem)
     async with Scene(kafka.bootstrap_servers, "shop", partitions=1).on_stage() as scene:
-        for operation, resource, name in LEAST:
-            prefixed = resource == "transactional_id"
-            await allow(kafka.bootstrap_servers, "svt", operation, resource, name, prefixed=prefixed)
+        await _allow_least(kafka)
         secured = Secured(kafka, scene, tmp_path)
         for count, mechanism in enumerate(MECHANISMS, 1):
             assert await secured.says(mechanism) == ""
@@ -73,3 +82,31 @@ async def test_tls_with_plain_and_scram_and_what_is_wrong_is_named(tmp_path, sec
         assert "the broker's certificate is not trusted" in said
         assert "kafka.ca_file" in said
         assert len(await scene.alerts()) == len(MECHANISMS)
+
+
+async def test_a_broker_with_a_certificate_of_the_next_authority_is_met_without_a_restart(tmp_path) -> None:
+    """While two authorities are valid, both are in the file: workers restart before the broker's certificate does."""
+    old, new = Authority.new(), Authority.new()
+    for name, content in (("old.pem", old.pem), ("both.pem", old.pem + new.pem), ("new.pem", new.pem)):
+        (tmp_path / name).write_bytes(content)
+    with SecureKafka(old, tmp_path, {"svt": PASSWORD}, **{"group.min.session.timeout.ms": "500"}) as kafka:
+        async with Scene(kafka.bootstrap_servers, "shop", partitions=1).on_stage() as scene:
+            await _allow_least(kafka)
+            secured = Secured(kafka, scene, tmp_path)
+            worker = secured.worker("SCRAM-SHA-256", ca="both.pem")
+            try:
+                await worker.start()
+                await until(lambda: worker.ready)
+                await scene.send("a", HIGH)
+                await scene.settled(worker, 1)
+                (tmp_path / "broker.pem").write_bytes(new.broker_store())
+                await asyncio.to_thread(kafka.restart)
+                await until(lambda: worker.ready, 60)
+                await scene.send("a", HIGH)
+                await scene.settled(worker, 2)
+                assert worker.alive
+            finally:
+                await worker.stop()
+            assert "the broker's certificate is not trusted" in await secured.says("PLAIN", ca="old.pem")
+            assert await secured.says("PLAIN", ca="new.pem") == ""
+            assert [alert.top for alert in await scene.alerts()] == [1, 2, 3]
