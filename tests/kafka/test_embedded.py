@@ -171,3 +171,21 @@ def test_java_options_of_the_environment_do_not_reach_the_broker(monkeypatch):
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Xmx1m")
     assert "JAVA_TOOL_OPTIONS" not in embedded._environment()
     assert embedded._environment()["PATH"] == os.environ["PATH"]
+
+
+def test_a_broker_to_try_things_on_has_the_port_it_was_told_and_ends_when_it_is_interrupted():
+    port = embedded.free_ports()[0]
+    command = [sys.executable, "-m", "stream_svt.service.embedded", "--port", str(port)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert f"at 127.0.0.1:{port}." in process.stdout.readline()
+            taken = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+            assert (
+                taken.returncode,
+                f"port {port} of 127.0.0.1: Address already in use" in taken.stderr,
+            ) == (3, True)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30) == 0
+        finally:
+            process.kill()
