@@ -1,0 +1,265 @@
+"""The stack for one machine: valid for old and new Compose, closed to the network, in line with what it mounts."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import shutil
+import stat
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from compose_spec import PyCompose
+
+from stream_svt.cli import app
+from stream_svt.demo.clock import Clock
+from stream_svt.demo.config import Setting
+from stream_svt.demo.config import yaml as demo_yaml
+from stream_svt.demo.data import LINES
+from stream_svt.service.app import STOP_DEADLINE
+from stream_svt.service.config import parse_config
+from stream_svt.service.embedded import KAFKA_VERSION
+
+ROOT = Path(__file__).parents[2]
+FILE = ROOT / "docker-compose.yml"
+COMPOSE: dict[str, Any] = yaml.safe_load(FILE.read_text())
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+WORKERS = ["worker-1", "worker-2"]
+OURS = sorted(name for name, service in SERVICES.items() if "build" in service)
+MONITORS = ROOT / "deploy" / "compose" / "monitors.yaml"
+MAKE_SECRETS = ROOT / "deploy" / "compose" / "make-secrets"
+
+
+def openings(service: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what a container could do that it need not."""
+    if service.get("read_only") is not True:
+        yield "may write to its root"
+    if service.get("cap_drop") != ["ALL"] or service.get("cap_add"):
+        yield "keeps capabilities"
+    if "no-new-privileges:true" not in service.get("security_opt", []):
+        yield "may gain privileges"
+    if str(service.get("user", "0")).partition(":")[0] in {"0", "root"}:
+        yield "runs as root"
+    if service.get("privileged") or service.get("network_mode") == "host" or service.get("pid") == "host":
+        yield "is not contained"
+    if "mem_limit" not in service:
+        yield "may take all memory"
+    if any(not str(port).startswith("127.0.0.1:") for port in service.get("ports", [])):
+        yield "can be reached from other machines"
+    if service["image"].rpartition(":")[2] in {"latest", service["image"]}:
+        yield "is another image tomorrow"
+    for source, _, mode in mounts(service):
+        if source.startswith(("/", "~")):
+            yield "sees the machine's own files"
+        if source.startswith(".") and mode != "ro":
+            yield "may change files of the repository"
+    if any(
+        "password" in key.lower() and not key.endswith("__FILE") for key in service.get("environment", {})
+    ):
+        yield "has a secret in its environment"
+
+
+def mounts(service: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Return the mounts as (source, target, mode)."""
+    parts = [volume.split(":") for volume in service.get("volumes", [])]
+    return [(source, target, mode[0] if mode else "rw") for source, target, *mode in parts]
+
+
+def parse(text: str) -> None:
+    """Parse as the Compose specification of today; merge keys are YAML's, which its parser leaves to others."""
+    PyCompose.from_json(json.dumps(yaml.safe_load(text))).validate()
+
+
+# Compose understands it
+
+
+@pytest.mark.debian
+def test_docker_compose_accepts_the_file(debian_program):
+    done = _config(debian_program("docker-compose"), FILE)
+    assert done.returncode == 0, done.stderr
+    assert set(yaml.safe_load(done.stdout)["services"]) == set(SERVICES)
+
+
+MISTAKES = [
+    ("read_only: true", "readonly: true"),
+    ("condition: service_healthy", "condition: healthy"),
+    ("aliases: [stream-svt]", "alias: [stream-svt]"),
+    ("    interval: 3s", "    intervall: 3s"),
+]
+
+
+@pytest.mark.debian
+@pytest.mark.parametrize(("right", "wrong"), MISTAKES)
+def test_docker_compose_finds_what_is_wrong(debian_program, tmp_path, right, wrong):
+    assert right in FILE.read_text()
+    broken = tmp_path / "docker-compose.yml"
+    broken.write_text(FILE.read_text().replace(right, wrong))
+    assert _config(debian_program("docker-compose"), broken).returncode != 0
+
+
+def _config(program: str, file: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([program, "-f", str(file), "config"], capture_output=True, text=True, check=False)
+
+
+def test_the_file_keeps_to_the_specification_of_today():
+    parse(FILE.read_text())
+
+
+@pytest.mark.parametrize(("right", "wrong"), MISTAKES)
+def test_what_breaks_the_specification_is_found(right, wrong):
+    with pytest.raises(ValueError, match=r"."):
+        parse(FILE.read_text().replace(right, wrong))
+
+
+# It is closed
+
+
+@pytest.mark.parametrize("name", sorted(SERVICES))
+def test_a_container_can_do_no_more_than_it_must(name):
+    assert list(openings(SERVICES[name])) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("read_only", False),
+        ("cap_drop", []),
+        ("cap_add", ["NET_ADMIN"]),
+        ("security_opt", []),
+        ("user", "root"),
+        ("privileged", True),
+        ("ports", ["6066:6066"]),
+        ("image", "stream-svt"),
+        ("image", "stream-svt:latest"),
+        ("volumes", ["/etc:/host:ro"]),
+        ("volumes", ["./deploy:/deploy"]),
+        ("environment", {"GF_SECURITY_ADMIN_PASSWORD": "admin"}),
+    ],
+)
+def test_a_container_that_can_do_more_is_caught(key, value):
+    open_one = copy.deepcopy(SERVICES[WORKERS[0]]) | {key: value}
+    assert len(list(openings(open_one))) == 1
+
+
+def test_only_workers_stand_between_what_is_trusted_and_what_is_released():
+    both = {name for name, service in SERVICES.items() if len(service["networks"]) > 1}
+    trusted = {name for name, service in SERVICES.items() if service["networks"] == ["trusted"]}
+    assert (both, trusted) == (set(WORKERS), {"kafka", "topics", "feed"})
+
+
+def test_secrets_are_files_that_no_commit_takes_along():
+    for secret in COMPOSE["secrets"].values():
+        path = Path(secret["file"])
+        assert path.parent == Path("deploy/compose/secrets")
+        ignored = subprocess.run(["git", "check-ignore", "-q", str(path)], cwd=ROOT, check=False)
+        assert ignored.returncode == 0
+    used = {name for service in SERVICES.values() for name in service.get("secrets", [])}
+    assert used == set(COMPOSE["secrets"])
+
+
+def test_secrets_are_made_once_and_kept_from_other_users(tmp_path):
+    script = shutil.copy(MAKE_SECRETS, tmp_path / "make-secrets")
+    subprocess.run([script], check=True, capture_output=True)
+    directory = tmp_path / "secrets"
+    made = {path.name: path.read_text() for path in directory.iterdir()}
+    assert set(made) == {Path(secret["file"]).name for secret in COMPOSE["secrets"].values()}
+    assert all(len(bytes.fromhex(text)) == 32 for text in made.values())
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    # Readable inside a container, whatever its user; outside, the directory is closed.
+    assert {stat.S_IMODE(path.stat().st_mode) for path in directory.iterdir()} == {0o444}
+    subprocess.run([script], check=True, capture_output=True)
+    assert {path.name: path.read_text() for path in directory.iterdir()} == made
+
+
+# It fits together
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_what_a_container_runs_is_a_command_of_ours(name, monkeypatch):
+    monkeypatch.setenv("STREAM_SVT_CONFIG", str(MONITORS))
+    command, *arguments = SERVICES[name]["command"]
+    app.commands[command].make_context(command, list(arguments))
+
+
+def test_what_is_mounted_exists():
+    places = [source for service in SERVICES.values() for source, _, _ in mounts(service)]
+    for place in places:
+        assert (ROOT / place).exists() if place.startswith(".") else place in COMPOSE["volumes"], place
+
+
+def test_topics_come_before_workers_and_workers_before_queries():
+    def waits(name: str) -> dict[str, str]:
+        return {other: how["condition"] for other, how in SERVICES[name]["depends_on"].items()}
+
+    assert waits("topics") == {"kafka": "service_healthy"}
+    for worker in WORKERS:
+        assert waits(worker) == {"topics": "service_completed_successfully"}
+    assert waits("feed") == dict.fromkeys(WORKERS, "service_healthy")
+    assert "--create-topics" in SERVICES["topics"]["command"]
+
+
+def test_a_worker_has_time_to_hand_over_before_it_is_killed():
+    assert int(SERVICES[WORKERS[0]]["stop_grace_period"].removesuffix("s")) >= STOP_DEADLINE + 10
+
+
+def test_workers_differ_by_the_port_of_this_machine_alone():
+    first, second = (dict(SERVICES[name]) for name in WORKERS)
+    assert first.pop("ports") != second.pop("ports")
+    assert first == second
+
+
+def test_kafka_is_the_version_that_the_tests_start():
+    assert SERVICES["kafka"]["image"] == f"apache/kafka:{KAFKA_VERSION}"
+
+
+def test_the_monitors_are_the_demos(tmp_path, monkeypatch):
+    (tmp_path / "sealing_key").write_text("00" * 32)
+    text = MONITORS.read_text()
+    assert "/run/secrets/sealing_key" in text
+    assert "sealing_key" in SERVICES[WORKERS[0]]["secrets"]
+    config = parse_config(text.replace("/run/secrets", str(tmp_path)))
+    demo = yaml.safe_load(demo_yaml(Setting(), Clock(LINES)))
+    ours = yaml.safe_load(text)
+    for part in ("application", "topics", "datasets", "monitors"):
+        assert ours[part] == demo[part]
+    assert config.web.host == "0.0.0.0"  # noqa: S104  of the container
+    [server] = config.kafka.bootstrap_servers
+    assert f"CONTAINERS://{server}" in SERVICES["kafka"]["environment"]["KAFKA_ADVERTISED_LISTENERS"].split(
+        ","
+    )
+
+
+def test_prometheus_looks_for_workers_and_alertmanager_where_they_are():
+    prometheus = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())
+    [scraped] = prometheus["scrape_configs"]
+    [found] = scraped["dns_sd_configs"]
+    aliases = SERVICES[WORKERS[0]]["networks"]["released"]["aliases"]
+    port = yaml.safe_load(MONITORS.read_text())["web"]["port"]
+    assert (found["names"], found["type"], found["port"]) == (aliases, "A", port)
+    [alerting] = prometheus["alerting"]["alertmanagers"]
+    assert alerting["static_configs"] == [{"targets": ["alertmanager:9093"]}]
+    [(source, target, _), _] = mounts(SERVICES["prometheus"])
+    assert f"--config.file={target}/prometheus.yml" in SERVICES["prometheus"]["command"]
+    for pattern in prometheus["rule_files"]:
+        assert list((ROOT / source).glob(pattern))
+
+
+def test_grafana_finds_its_data_and_its_dashboards():
+    provisioning = ROOT / "deploy" / "grafana" / "provisioning"
+    [source] = yaml.safe_load((provisioning / "datasources" / "prometheus.yml").read_text())["datasources"]
+    assert source["url"] == "http://prometheus:9090"
+    [provider] = yaml.safe_load((provisioning / "dashboards" / "stream-svt.yml").read_text())["providers"]
+    targets = {target: source for source, target, _ in mounts(SERVICES["grafana"])}
+    assert list((ROOT / targets[provider["options"]["path"]]).glob("*.json"))
+    assert targets["/etc/grafana/provisioning"] == "./deploy/grafana/provisioning"
+
+
+def test_no_variable_of_this_machine_changes_the_file():
+    assert "$" not in FILE.read_text()
+    assert "env_file" not in str(COMPOSE)
+    assert not os.path.lexists(ROOT / "docker-compose.override.yml")

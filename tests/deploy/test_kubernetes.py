@@ -1,0 +1,366 @@
+"""The manifests are valid, agree with each other and with the service, and give away no privilege."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import kubernetes_validate
+import pytest
+import yaml
+from cloudcoil.models.prometheus_operator import v1 as operator
+
+from deploy.kubernetes import rules
+from stream_svt.errors import ConfigError
+from stream_svt.service.app import STOP_DEADLINE
+from stream_svt.service.config import parse_config
+from stream_svt.service.web import PAGES
+from tests.support.pod_security import violations
+from tests.support.tls import Authority
+
+ROOT = Path(__file__).parents[2]
+HERE = ROOT / "deploy" / "kubernetes"
+CONFIG = HERE / "config" / "monitors.yaml"
+VERSIONS = ("1.27", "1.31", kubernetes_validate.latest_version())
+OF_THE_OPERATOR = ("ServiceMonitor", "PrometheusRule")
+
+
+def load(path: Path) -> dict[str, Any]:
+    document: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return document
+
+
+KUSTOMIZATIONS = {path.parent.name: load(path) for path in sorted(HERE.glob("*/kustomization.yaml"))}
+MANIFESTS = {
+    path.relative_to(HERE).as_posix(): load(path)
+    for path in sorted(HERE.rglob("*.yaml"))
+    if path.name not in {"kustomization.yaml", "monitors.yaml"}
+}
+CORE = sorted(name for name, document in MANIFESTS.items() if document["kind"] not in OF_THE_OPERATOR)
+DEPLOYMENT, JOB = MANIFESTS["service/deployment.yaml"], MANIFESTS["topics/job.yaml"]
+PODS = {name: MANIFESTS[name]["spec"]["template"] for name in ("service/deployment.yaml", "topics/job.yaml")}
+WORKER = PODS["service/deployment.yaml"]
+[CONTAINER] = WORKER["spec"]["containers"]
+
+
+@functools.cache
+def schema(kind: str) -> dict[str, Any]:
+    """Return the operator's schema of a kind, in which no field may stand that it does not know."""
+    found: dict[str, Any] = getattr(operator, kind).model_json_schema(by_alias=True)
+    parts = [found, *found["$defs"].values()]
+    for part in parts:
+        if "properties" in part and "additionalProperties" not in part:
+            part["additionalProperties"] = False
+    # Patterns of the language that the operator is written in may set a flag anywhere, Python's at their start only.
+    text = json.dumps(found).replace('"^(?i)', '"(?i)^')
+    strict: dict[str, Any] = json.loads(text)
+    return strict
+
+
+def selects(selector: dict[str, str], labels: dict[str, str]) -> bool:
+    return selector.items() <= labels.items()
+
+
+# The manifests are what Kubernetes and the operator know
+
+
+@pytest.mark.parametrize("name", CORE)
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_manifest_is_valid(name, version):
+    kubernetes_validate.validate(MANIFESTS[name], version, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("spec", "replica"), 2),
+        (("spec", "replicas"), "two"),
+        (("spec", "template", "spec", "containers", 0, "livenessProb"), {}),
+        (("spec", "template", "spec", "volumes", 0, "configMap", "naem"), "stream-svt"),
+    ],
+)
+def test_a_broken_manifest_is_caught(path, value):
+    broken: Any = copy.deepcopy(DEPLOYMENT)
+    place = broken
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = value
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(broken, VERSIONS[-1], strict=True)
+
+
+@pytest.mark.parametrize("kind", OF_THE_OPERATOR)
+def test_the_resources_of_the_operator_are_valid(kind):
+    [document] = [one for one in MANIFESTS.values() if one["kind"] == kind]
+    jsonschema.validate(document, schema(kind))
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "value"),
+    [
+        ("ServiceMonitor", ("spec", "endpoints", 0, "intervall"), "15s"),
+        ("ServiceMonitor", ("spec", "endpoints", 0, "interval"), "15 seconds"),
+        ("PrometheusRule", ("spec", "groups", 0, "rules", 0, "expression"), "up"),
+        ("PrometheusRule", ("spec", "groups", 0, "name"), ""),
+    ],
+)
+def test_a_broken_resource_of_the_operator_is_caught(kind, path, value):
+    [document] = [one for one in MANIFESTS.values() if one["kind"] == kind]
+    broken: Any = copy.deepcopy(document)
+    place = broken
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = value
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(broken, schema(kind))
+
+
+# Kustomize finds everything
+
+
+def test_every_manifest_is_named_by_the_kustomization_beside_it_and_exists():
+    named = {
+        f"{folder}/{name}"
+        for folder, document in KUSTOMIZATIONS.items()
+        for name in document.get("resources", [])
+        if not name.startswith("..")
+    }
+    # The namespace comes before everything else, the secret included, and outlives what is in it.
+    assert named == set(MANIFESTS) - {"namespace.yaml"}
+    for folder, document in KUSTOMIZATIONS.items():
+        assert document["namespace"] == MANIFESTS["namespace.yaml"]["metadata"]["name"]
+        for name in document.get("resources", []):
+            assert (HERE / folder / name).exists()
+
+
+def test_the_workers_and_the_job_run_the_same_image():
+    assert KUSTOMIZATIONS["service"]["images"] == KUSTOMIZATIONS["topics"]["images"]
+    [image] = KUSTOMIZATIONS["service"]["images"]
+    for pod in PODS.values():
+        assert [container["image"] for container in pod["spec"]["containers"]] == [image["name"]]
+
+
+@pytest.mark.parametrize("folder", sorted(KUSTOMIZATIONS))
+def test_kubectl_builds_each_folder(folder):
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:  # in no registry that tests/run fetches from
+        pytest.skip("kubectl is not installed")
+    done = subprocess.run(
+        [kubectl, "kustomize", str(HERE / folder)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    built = list(yaml.safe_load_all(done.stdout))
+    assert all(document["metadata"]["namespace"] == "stream-svt" for document in built)
+    for document in built:
+        if document["kind"] not in {"Deployment", "Job"}:
+            continue
+        spec = document["spec"]["template"]["spec"]
+        [config] = [volume["configMap"]["name"] for volume in spec["volumes"] if volume["name"] == "config"]
+        # A changed configuration has another name: that is what starts the workers anew.
+        assert re.fullmatch(r"stream-svt-[a-z0-9]{10}", config)
+        assert config in {one["metadata"]["name"] for one in built if one["kind"] == "ConfigMap"}
+        assert {container["image"] for container in spec["containers"]} == {
+            "registry.example/stream-svt:0.1.0"
+        }
+
+
+# Nothing may do more than it needs
+
+
+@pytest.mark.parametrize("name", sorted(PODS))
+def test_pods_keep_to_the_restricted_profile(name):
+    assert violations(PODS[name]["spec"]) == []
+
+
+@pytest.mark.parametrize(
+    ("place", "key", "value"),
+    [
+        ("pod", "hostNetwork", True),
+        ("pod", "automountServiceAccountToken", None),
+        ("pod context", "runAsNonRoot", False),
+        ("pod context", "runAsUser", 0),
+        ("pod context", "seccompProfile", {"type": "Unconfined"}),
+        ("context", "allowPrivilegeEscalation", True),
+        ("context", "readOnlyRootFilesystem", False),
+        ("context", "privileged", True),
+        ("context", "capabilities", {"drop": ["ALL"], "add": ["NET_ADMIN"]}),
+        ("container", "resources", {}),
+        ("container", "ports", [{"hostPort": 6066, "containerPort": 6066}]),
+        ("volume", "hostPath", {"path": "/"}),
+    ],
+)
+def test_a_pod_that_may_do_more_is_caught(place, key, value):
+    pod: Any = copy.deepcopy(WORKER["spec"])
+    if place == "volume":
+        pod["volumes"].append({"name": "host", key: value})
+    else:
+        container = pod["containers"][0]
+        places = {
+            "pod": pod,
+            "pod context": pod["securityContext"],
+            "container": container,
+            "context": container["securityContext"],
+        }
+        places[place][key] = value
+    assert len(violations(pod)) == 1
+
+
+def test_the_namespace_takes_restricted_pods_only():
+    labels = MANIFESTS["namespace.yaml"]["metadata"]["labels"]
+    assert labels["pod-security.kubernetes.io/enforce"] == "restricted"
+
+
+def test_workers_have_an_account_without_a_token():
+    account = MANIFESTS["service/serviceaccount.yaml"]
+    assert account["automountServiceAccountToken"] is False
+    assert WORKER["spec"]["serviceAccountName"] == account["metadata"]["name"]
+
+
+def test_no_secret_stands_in_a_manifest_and_each_is_a_file_only_the_pod_can_read():
+    assert all(document["kind"] != "Secret" for document in MANIFESTS.values())
+    for pod in PODS.values():
+        spec = pod["spec"]
+        [secret] = [volume["secret"] for volume in spec["volumes"] if "secret" in volume]
+        assert secret["defaultMode"] == 0o440
+        assert spec["securityContext"]["fsGroup"] == spec["securityContext"]["runAsGroup"]
+        for container in spec["containers"]:
+            assert "env" not in container
+            assert "envFrom" not in container
+            assert all(mount.get("readOnly") for mount in container["volumeMounts"] if mount["name"] != "tmp")
+
+
+def test_the_network_policy_covers_every_pod_and_lets_out_names_and_kafka_only():
+    policy = MANIFESTS["service/networkpolicy.yaml"]["spec"]
+    for pod in PODS.values():
+        assert selects(policy["podSelector"]["matchLabels"], pod["metadata"]["labels"])
+    assert policy["policyTypes"] == ["Ingress", "Egress"]
+    server = load(CONFIG)["kafka"]["bootstrap_servers"]
+    namespace, port = server.split(".")[1], int(server.rpartition(":")[2])
+    dns, kafka = policy["egress"]
+    assert {one["port"] for one in dns["ports"]} == {53}
+    assert [one["port"] for one in kafka["ports"]] == [port]
+    [peer] = kafka["to"]
+    assert peer["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": namespace}
+    [ingress] = policy["ingress"]
+    assert [one["port"] for one in ingress["ports"]] == [CONTAINER["ports"][0]["containerPort"]]
+
+
+# The manifests agree with the service
+
+
+def test_probes_ask_for_pages_that_exist_on_the_port_that_is_served():
+    [port] = CONTAINER["ports"]
+    assert port["containerPort"] == load(CONFIG)["web"].get("port", 6066)
+    for kind, page in (("startup", "live"), ("liveness", "live"), ("readiness", "ready")):
+        asked = CONTAINER[f"{kind}Probe"]["httpGet"]
+        assert asked == {"path": f"/health/{page}", "port": port["name"]}
+        assert asked["path"] in PAGES
+
+
+def test_a_worker_has_time_to_hand_over_before_it_is_killed():
+    assert WORKER["spec"]["terminationGracePeriodSeconds"] >= STOP_DEADLINE + 10
+
+
+def test_workers_with_different_specifications_never_run_side_by_side():
+    assert DEPLOYMENT["spec"]["strategy"] == {"type": "Recreate"}
+
+
+def test_the_service_the_budget_and_the_spread_mean_the_workers_alone():
+    labels, of_job = WORKER["metadata"]["labels"], PODS["topics/job.yaml"]["metadata"]["labels"]
+    service = MANIFESTS["service/service.yaml"]
+    budget = MANIFESTS["service/poddisruptionbudget.yaml"]["spec"]
+    monitor = MANIFESTS["monitoring/servicemonitor.yaml"]["spec"]
+    spread = WORKER["spec"]["topologySpreadConstraints"]
+    meant = [
+        service["spec"]["selector"],
+        DEPLOYMENT["spec"]["selector"]["matchLabels"],
+        budget["selector"]["matchLabels"],
+        *(one["labelSelector"]["matchLabels"] for one in spread),
+    ]
+    for selector in meant:
+        assert selects(selector, labels)
+        assert not selects(selector, of_job)
+    assert selects(monitor["selector"]["matchLabels"], service["metadata"]["labels"])
+    [endpoint] = monitor["endpoints"]
+    [port] = service["spec"]["ports"]
+    assert (endpoint["port"], endpoint["path"] in PAGES) == (port["name"], True)
+    assert port["targetPort"] == CONTAINER["ports"][0]["name"]
+    assert budget["maxUnavailable"] < DEPLOYMENT["spec"]["replicas"]
+
+
+def test_what_is_scraped_has_the_job_that_rules_and_prometheus_yml_name():
+    [scraped] = load(ROOT / "deploy" / "prometheus" / "prometheus.yml")["scrape_configs"]
+    assert MANIFESTS["service/service.yaml"]["metadata"]["name"] == scraped["job_name"]
+
+
+def test_the_configuration_is_valid_with_the_files_of_the_secret(tmp_path):
+    text = CONFIG.read_text()
+    [secrets] = [one["mountPath"] for one in CONTAINER["volumeMounts"] if one["name"] == "secrets"]
+    [place] = [one["mountPath"] for one in CONTAINER["volumeMounts"] if one["name"] == "config"]
+    assert place == "/etc/stream-svt"  # where the image looks for monitors.yaml
+    named = set(re.findall(rf"{secrets}/(\S+)", text))
+    authority = Authority.new()
+    contents = {
+        "sealing.key": "00" * 32,
+        "kafka.password": "secret",
+        "kafka-ca.pem": authority.pem.decode() if isinstance(authority.pem, bytes) else authority.pem,
+    }
+    assert named == set(contents)
+    for name, content in contents.items():
+        (tmp_path / name).write_text(content)
+        (tmp_path / name).chmod(0o440)
+    config = parse_config(text.replace(secrets, str(tmp_path)))
+    assert config.notes == ()
+    assert config.master_key is not None
+    assert config.topics.replication_factor == 3
+
+
+def test_variables_that_kubernetes_makes_of_services_cannot_be_taken_for_settings():
+    # Of a service named stream-svt-web, say; they are made for every service of the namespace, unless told not to.
+    made = {"STREAM_SVT_WEB_SERVICE_HOST": "10.0.0.1", "STREAM_SVT_WEB_PORT": "tcp://10.0.0.1:6066"}
+    with pytest.raises(ConfigError, match="STREAM_SVT_WEB_SERVICE_HOST"):
+        parse_config(CONFIG.read_text(), environ=made)
+    for pod in PODS.values():
+        assert pod["spec"]["enableServiceLinks"] is False
+
+
+# The rules are those of deploy/prometheus
+
+
+def test_the_prometheus_rule_is_up_to_date():
+    assert rules.MANIFEST.read_text(encoding="utf-8") == rules.manifest(), (
+        "run python -m deploy.kubernetes.rules"
+    )
+
+
+def test_the_prometheus_rule_holds_every_group_as_it_stands():
+    groups = [group for path in sorted(rules.RULES.glob("*.yml")) for group in load(path)["groups"]]
+    assert groups
+    assert MANIFESTS["monitoring/prometheusrule.yaml"]["spec"] == {"groups": groups}
+
+
+def test_a_changed_rule_shows(tmp_path):
+    for path in rules.RULES.glob("*.yml"):
+        (tmp_path / path.name).write_text(path.read_text().replace("expr: ", "expr: 1 + ", 1))
+    assert rules.manifest(tmp_path) != rules.MANIFEST.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "namespace: other\ngroups:\n  - name: a\n    rules: []\n",
+        "groups:\n  - name: a\n    rules: []\nother: 1\n",
+        "",
+    ],
+)
+def test_a_file_of_more_than_groups_is_refused(tmp_path, text):
+    (tmp_path / "broken.yml").write_text(text)
+    with pytest.raises(ValueError, match=r"broken\.yml"):
+        rules.manifest(tmp_path)
