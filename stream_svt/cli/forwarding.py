@@ -52,7 +52,8 @@ def forward(
     An event counts as delivered once its receiver has taken it, and comes again otherwise: at least once, in
     order for each dataset, with an id that is the same each time. More forwarders share the partitions.
     """
-    from stream_svt.forward.config import json_schema, load_forward_config
+    from stream_svt.forward.config import load_forward_config
+    from stream_svt.forward.document import json_schema
 
     if schema:
         click.echo(json.dumps(json_schema(), indent=2))

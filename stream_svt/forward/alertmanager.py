@@ -13,7 +13,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from stream_svt.forward.config import TYPE_WORDS, Destination
+from stream_svt.forward.config import Destination
+from stream_svt.forward.document import TYPE_WORDS
 from stream_svt.forward.event import Received, covered, wanted
 from stream_svt.forward.parcel import Parcel
 from stream_svt.monitor.released import Account, Alert, EventType

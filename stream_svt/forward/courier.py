@@ -43,7 +43,7 @@ class Courier:
     ----------
     wrapping, posting, parking
         What is posted, how, and where refused events go.
-    sleep, fraction
+    clock, sleep, fraction
         Time and chance.
     """
 
@@ -55,6 +55,7 @@ class Courier:
         parking: Parking,
         metrics: ForwardMetrics,
         *,
+        clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         fraction: Callable[[], float] = random.random,
     ) -> None:
@@ -65,6 +66,7 @@ class Courier:
         self._posting = posting
         self._parking = parking
         self._metrics = metrics
+        self._clock = clock
         self._sleep = sleep
         self._fraction = fraction
         self._slots = asyncio.Semaphore(destination.config.concurrency)
@@ -82,7 +84,7 @@ class Courier:
             # Whoever may write to the alert topic can put anything there; no receiver is to see it.
             await self._refused(event, _NO_EVENT, 0)
             return
-        began = time.monotonic()
+        began = self._clock()
         patience = self._destination.config.retry.give_up_after
         attempt = 1
         failing = False
@@ -94,7 +96,7 @@ class Courier:
                     if failing:
                         self._say(logging.INFO, "forward_recovered", event, answer, attempt)
                     return
-                spent = (time.monotonic() - began) * 1000
+                spent = (self._clock() - began) * 1000
                 if answer.result is Result.REFUSED or (patience is not None and spent >= patience):
                     await self._refused(event, answer, attempt)
                     return
@@ -114,23 +116,23 @@ class Courier:
         """Post to every address; one that takes the event is enough."""
         async with self._slots:
             # A receiver that asks to be left alone means all requests, not only the one it answered.
-            while (silence := self._silent_until - time.monotonic()) > 0:
+            while (silence := self._silent_until - self._clock()) > 0:
                 await self._sleep(silence)
             parcel = self._wrapping.wrap(event, datetime.now(UTC))
             answers = await asyncio.gather(*(self._timed(url, parcel) for url in self._destination.urls))
             order = list(Result)
             best = min(answers, key=lambda answer: order.index(answer.result))
             if best.result is Result.THROTTLED:
-                self._silent_until = max(self._silent_until, time.monotonic() + best.wait)
+                self._silent_until = max(self._silent_until, self._clock() + best.wait)
         # Refused by one and unanswered by another: the other may take it.
         if best.result is Result.REFUSED:
             best = next((answer for answer in answers if answer.result is not Result.REFUSED), best)
         return best
 
     async def _timed(self, url: str, parcel: Parcel) -> Answer:
-        began = time.monotonic()
+        began = self._clock()
         answer = await self._posting.post(url, parcel)
-        self._metrics.attempted(self._destination.name, answer.result, time.monotonic() - began)
+        self._metrics.attempted(self._destination.name, answer.result, self._clock() - began)
         return answer
 
     async def _refused(self, event: Record, answer: Answer, attempt: int) -> None:

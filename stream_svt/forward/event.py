@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from stream_svt.forward.config import DestinationConfig
+from stream_svt.forward.document import DestinationConfig
 from stream_svt.monitor.released import Alert, Envelope, EventType, Lifecycle, decode
 
 _ENVELOPE = msgspec.json.Decoder(Envelope)

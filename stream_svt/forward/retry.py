@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
 
-from stream_svt.forward.config import RetryConfig
+from stream_svt.forward.document import RetryConfig
 
 LONGEST_REQUESTED_S = 3600.0
 """Most seconds for which a receiver may ask with Retry-After."""

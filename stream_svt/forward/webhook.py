@@ -27,7 +27,7 @@ class Webhook:
     """Wraps events for one webhook.
 
     >>> message_id("/stream-svt/retail", "retail/shop/hot/1/4")
-    'evt_b6a9e2a1ca0d6d4b1a4c2b3d9b6a7d0f'
+    'evt_25bac2dec8e305d174813d9b411abbe9'
     """
 
     def __init__(self, destination: Destination) -> None:

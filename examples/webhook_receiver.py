@@ -1,0 +1,88 @@
+"""Receive alerts that `stream-svt forward` posts: verify the signature, leave copies out, print each alert once.
+
+KEYS=hook.key python examples/webhook_receiver.py
+
+Nothing but Python's own library is used. The signature is that of Standard Webhooks, so a library of that name
+for your language does the same as `verified` here.
+"""
+
+# ruff: noqa: INP001, T201 - a script, and it prints
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import ClassVar
+
+TOLERANCE_S = 300
+ALERT = "io.stream-svt.alert.v1"
+
+
+def verified(keys: Sequence[bytes], headers: Mapping[str, str], body: bytes, now: float) -> bool:
+    """Tell whether a request was signed with one of the keys, and lately.
+
+    ``headers`` must find a header however its name is written, as those of `http.server` do.
+    """
+    identity, timestamp = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
+    if not (timestamp.isascii() and timestamp.isdigit()) or abs(now - int(timestamp)) > TOLERANCE_S:
+        return False  # without this, a copied request could be sent again for ever
+    covered = (
+        f"{identity}.{timestamp}.".encode() + body
+    )  # the bytes as received, not parsed and written again
+    expected = [b"v1," + base64.b64encode(hmac.digest(key, covered, hashlib.sha256)) for key in keys]
+    given = headers.get("webhook-signature", "").encode().split()
+    return any(hmac.compare_digest(one, other) for one in given for other in expected)
+
+
+class Desk(BaseHTTPRequestHandler):
+    """Answers 204 once an alert is dealt with; anything else, and it comes again."""
+
+    keys: ClassVar[Sequence[bytes]] = ()
+    seen: ClassVar[OrderedDict[str, None]] = (
+        OrderedDict()
+    )  # a real receiver keeps these where it keeps its work
+
+    def do_POST(self) -> None:
+        """Take one event."""
+        body = self.rfile.read(min(int(self.headers.get("Content-Length", 0)), 1 << 20))
+        if not verified(self.keys, self.headers, body, time.time()):
+            self.send_error(401)
+            return
+        identity = self.headers["webhook-id"]
+        if identity not in self.seen:
+            self.handle_event(json.loads(body))
+            self.seen[identity] = None  # only now: what fails above shall come again
+            if len(self.seen) > 10_000:
+                self.seen.popitem(last=False)
+        self.send_response(204)
+        self.end_headers()
+
+    def handle_event(self, event: dict[str, object]) -> None:
+        """Do what an alert asks for."""
+        alert = event["data"]
+        if event["type"] != ALERT or not isinstance(alert, dict):
+            return
+        sure = "not certified" if alert["bound"] is None else f"at least {alert['bound']:g}"
+        print(f"{alert['dataset']} {alert['series']}: gap {alert['gap']:g}, {sure}", flush=True)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the library's name
+        """Keep quiet about requests."""
+
+
+def main() -> None:
+    """Listen on the loopback address."""
+    files = os.environ["KEYS"].split(os.pathsep)  # two while a key is replaced
+    Desk.keys = [bytes.fromhex(Path(name).read_text().strip()) for name in files]
+    ThreadingHTTPServer(("127.0.0.1", int(os.environ.get("PORT", "8088"))), Desk).serve_forever()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,267 @@
+"""The forwarder's file: everything wrong is found at once, secrets stay secret, schema and loader agree."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import re
+from datetime import UTC, datetime
+
+import jsonschema
+import pytest
+import yaml
+
+from stream_svt.errors import ConfigError
+from stream_svt.forward.config import load_forward_config, parse_forward_config
+from stream_svt.forward.document import json_schema
+from stream_svt.monitor.released import EventType
+from tests.support.forwarding import KEY, OLD_KEY, configured, destination
+from tests.support.tls import Authority
+
+EVERYTHING = """
+kafka: {bootstrap_servers: "127.0.0.1:9092", session_timeout: 6s}
+topic: retail.alerts
+group: onward
+start_at: "2026-01-05T10:00:00+02:00"
+park_topic: retail.refused
+web: {host: 127.0.0.1, port: 6070}
+destinations:
+  - name: pager
+    types: [alert, monitor.exhausted]
+    monitors: ["hot-*"]
+    datasets: ["retail-*"]
+    alertmanager:
+      urls: ["http://127.0.0.1:9093/am/", "http://127.0.0.1:9094"]
+      resolve_after: 2h
+      labels: {team: privacy}
+      one_per: event
+      generator_url: "https://grafana.example/d/svt?var-dataset={dataset}"
+  - name: tickets
+    types: all
+    on_refused: park
+    timeout: 5s
+    concurrency: 2
+    window: 50
+    retry: {first: 1s, most: 1m, give_up_after: 1d}
+    authorization_file: token
+    tls: {ca_file: ca.pem}
+    webhook: {url_file: address, key_files: [hook.key, old.key]}
+"""
+SMALL = """
+topic: retail.alerts
+destinations:
+  - {name: hook, webhook: {url: "https://example.org/hook", key_files: [hook.key]}}
+"""
+
+
+@pytest.fixture
+def directory(tmp_path):
+    files = {
+        "hook.key": KEY.hex(),
+        "old.key": OLD_KEY.hex(),
+        "token": "Bearer abc\n",
+        "address": "https://hooks.example/T0KEN\n",
+        "ca.pem": Authority.new().pem.decode(),
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o600)
+    return tmp_path
+
+
+def test_everything_is_read(directory):
+    config = parse_forward_config(EVERYTHING, directory=directory)
+    pager, tickets = config.destinations
+    assert (config.topic, config.park_topic) == ("retail.alerts", "retail.refused")
+    assert config.start_at == datetime(2026, 1, 5, 8, tzinfo=UTC)
+    assert pager.urls == ("http://127.0.0.1:9093/am/api/v2/alerts", "http://127.0.0.1:9094/api/v2/alerts")
+    assert (pager.group, tickets.group) == ("onward.pager", "onward.tickets")
+    assert pager.config.types == (EventType.ALERT, EventType.EXHAUSTED)
+    assert tickets.config.types == tuple(EventType)
+    assert tickets.urls == ("https://hooks.example/T0KEN",)
+    assert tickets.keys == (KEY, OLD_KEY)
+    assert tickets.authorization == "Bearer abc"
+    assert config.notes == ()
+    assert config.parks
+
+
+def test_the_smallest_file_has_safe_defaults(directory):
+    config = parse_forward_config(SMALL, directory=directory)
+    (hook,) = config.destinations
+    assert (config.web.host, config.web.port) == ("127.0.0.1", 6067)
+    assert (config.start_at, config.park_topic) == (None, "retail.alerts.parked")
+    assert (hook.group, hook.config.on_refused) == ("retail.alerts.forward.hook", "stop")
+    assert not config.parks
+
+
+def test_no_secret_shows_where_a_configuration_is_printed(directory, caplog):
+    caplog.set_level(logging.DEBUG)
+    text = repr(parse_forward_config(EVERYTHING, directory=directory)) + caplog.text
+    for secret in ("T0KEN", "hooks.example", "Bearer", KEY.hex(), repr(KEY)):
+        assert secret not in text
+
+
+def test_the_environment_replaces_keys_of_kafka_and_web_only(directory):
+    environ = {"STREAM_SVT_KAFKA_BOOTSTRAP_SERVERS": "b:1,c:2", "STREAM_SVT_WEB_PORT": "7000"}
+    config = parse_forward_config(SMALL, directory=directory, environ=environ)
+    assert config.cluster.arguments["bootstrap_servers"] == ["b:1", "c:2"]
+    assert config.web.port == 7000
+    with pytest.raises(ConfigError, match="STREAM_SVT_WEB_PROT: environment variable names no key of web"):
+        parse_forward_config(SMALL, directory=directory, environ={"STREAM_SVT_WEB_PROT": "1"})
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("name: hook", "name: The Hook"), "expected a name of lower-case letters"),
+        (('url: "https://example.org/hook"', "url: example.org"), "expected an address such as https://"),
+        (('"https://example.org/hook"', '"https://me:pw@example.org/"'), "must not hold a user or password"),
+        (('"https://example.org/hook"', '"ftp://example.org/"'), "expected an address such as https://"),
+        (('url: "https://example.org/hook",', ""), "or url_file is required, and only one of them"),
+        (("[hook.key]", "[hook.key, old.key, token]"), "at most 2 in the list"),
+        (("[hook.key]", "[hook.key, hook.key]"), "holds the same key as another"),
+        (("[hook.key]", "[token]"), "must hold 32 bytes as 64 hex digits or as base64"),
+        (("[hook.key]", "[missing]"), "cannot read 'missing': No such file"),
+        (("name: hook,", "name: hook, types: [alerts],"), "did you mean 'alert'?"),
+        (("name: hook,", "name: hook, types: [],"), "expected at least one type of events"),
+        (("name: hook,", "name: hook, on_refused: drop,"), "expected stop or park, found 'drop'"),
+        (("name: hook,", "name: hook, concurrency: 0,"), "must be at least 1"),
+        (("name: hook,", "name: hook, retry: {first: 1h},"), "must not be shorter than first"),
+        (("name: hook,", "name: hook, timeout: 10,"), "the unit is missing"),
+        (("name: hook,", "name: hook, tls: {key_file: token},"), "certificate_file: is required"),
+        (("name: hook,", "name: hook, tls: {ca_file: token},"), "holds no PEM certificate"),
+        (
+            ("name: hook,", "name: hook, tls: {certificate_file: ca.pem, key_file: token},"),
+            "hold no certificate with its open key",
+        ),
+        (("name: hook,", "name: hook, alertmanager: {urls: ['http://a']},"), "and only one of them"),
+        (("name: hook,", "name: hook, authorization_file: missing,"), "cannot read 'missing'"),
+        (('"https://example.org/hook"', '"http://127.0.0.1/"'), ""),
+        (
+            ("topic: retail.alerts", "topic: retail.alerts\npark_topic: retail.alerts"),
+            "would come round again",
+        ),
+        (
+            ("topic: retail.alerts", "topic: retail.alerts\nstart_at: yesterday"),
+            "expected earliest, or a moment",
+        ),
+        (("topic: retail.alerts\n", ""), "topic: is required"),
+    ],
+)
+def test_what_is_wrong_is_named(directory, change, words):
+    text = SMALL.replace(*change)
+    assert text != SMALL
+    if not words:
+        parse_forward_config(text, directory=directory)
+        return
+    with pytest.raises(ConfigError) as caught:
+        parse_forward_config(text, directory=directory)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        ("{dataset: x}", "dataset is set from the event"),
+        ("{a-b: x}", "expected a label of letters"),
+        ("{team: 7}", "put it in quotes"),
+        ("[x]", "expected a mapping"),
+    ],
+)
+def test_labels_must_be_usable_and_free(tmp_path, labels, words):
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        destination(tmp_path, f"{{name: am, alertmanager: {{urls: ['http://a:1'], labels: {labels}}}}}")
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "https://g/{value}",
+        "https://g/{dataset!r}",
+        "https://g/{dataset:>9}",
+        "https://g/{",
+        "{dataset}",
+        "https://g/{}",
+    ],
+)
+def test_a_link_holds_known_fields_only(tmp_path, template):
+    text = f"{{name: am, alertmanager: {{urls: ['http://a:1'], generator_url: '{template}'}}}}"
+    with pytest.raises(ConfigError, match="generator_url"):
+        destination(tmp_path, text)
+
+
+def test_two_destinations_need_two_names(tmp_path):
+    hook = "{name: hook, webhook: {url: 'https://a'}}"
+    with pytest.raises(ConfigError, match="two have the name 'hook'"):
+        configured(tmp_path, f"[{hook}, {hook}]")
+
+
+def test_what_works_but_may_not_be_meant_is_noted(tmp_path):
+    config = configured(tmp_path, "[{name: a, webhook: {url: 'http://elsewhere.example/'}}]")
+    assert [note.message.split(":")[0] for note in config.notes] == [
+        "is posted to over http",
+        "requests are not signed",
+    ]
+    (tmp_path / "hook.key").chmod(0o644)
+    text = SMALL.replace("[hook.key]", "[hook.key]")
+    notes = parse_forward_config(text, directory=tmp_path).notes
+    assert "can be read or written by everybody" in str(notes[0])
+
+
+def test_a_secret_address_that_is_wrong_is_not_repeated(directory):
+    (directory / "address").write_text("hooks.example/T0KEN")
+    with pytest.raises(ConfigError, match="file 'address' holds no address") as caught:
+        parse_forward_config(EVERYTHING, directory=directory)
+    assert "T0KEN" not in str(caught.value)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(ConfigError, match="cannot be read: No such file"):
+        load_forward_config(tmp_path / "none.yaml")
+
+
+# The schema
+
+
+@pytest.fixture(scope="module")
+def validator() -> jsonschema.Draft202012Validator:
+    schema = json_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema)
+
+
+@pytest.mark.parametrize("text", [SMALL, EVERYTHING])
+def test_what_the_loader_accepts_is_valid(validator, text):
+    assert [error.message for error in validator.iter_errors(yaml.safe_load(text))] == []
+
+
+def mappings(node, path=()):
+    if isinstance(node, dict):
+        if path[-1:] != ("labels",):
+            yield path
+        for key, value in node.items():
+            yield from mappings(value, (*path, key))
+    if isinstance(node, list):
+        for index, value in enumerate(node):
+            yield from mappings(value, (*path, index))
+
+
+def test_a_typo_in_any_mapping_is_found_by_schema_and_loader(validator, directory):
+    good = yaml.safe_load(EVERYTHING)
+    for path in mappings(good):
+        bad = copy.deepcopy(good)
+        place = bad
+        for step in path:
+            place = place[step]
+        place["typpo"] = 1
+        assert list(validator.iter_errors(bad)), path
+        with pytest.raises(ConfigError):
+            parse_forward_config(yaml.safe_dump(bad), directory=directory)
+
+
+def test_every_field_is_described():
+    schema = json_schema()
+    for node in [schema, *schema["$defs"].values()]:
+        for name, field in node.get("properties", {}).items():
+            shared = schema["$defs"].get(field.get("$ref", "").removeprefix("#/$defs/"), {})
+            assert field.get("description") or shared.get("description"), f"{node.get('title')}.{name}"

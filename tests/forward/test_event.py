@@ -1,0 +1,78 @@
+"""Records become events or they do not, and filters let the right ones pass."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from stream_svt.forward.event import Received, receive, wanted
+from stream_svt.monitor.released import EventType
+from tests.support.alerts import alert, encoded, lifecycle
+from tests.support.forwarding import destination, received, record
+
+HOOK = "webhook: {url: https://example.org/}"
+
+
+def changed(**fields: object) -> bytes:
+    document = msgspec.json.decode(encoded(1, alert()))
+    return msgspec.json.encode({**document, **fields})
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"not json",
+        b"{}",
+        b"[]",
+        b"\xff\xfe",
+        changed(time="yesterday"),
+        changed(time="2026-01-05T10:00:00"),
+        changed(source="/somebody-else/x"),
+        changed(data={"dataset": "shop"}),
+        changed(id=7),
+    ],
+)
+def test_what_is_no_event_is_told_apart(body):
+    bare = receive(record(body, offset=3))
+    assert not isinstance(bare, Received)
+    assert (bare.body, bare.offset, bare.label, bare.lane) == (body, 3, "", "")
+
+
+def test_an_event_of_a_newer_service_is_read_by_its_attributes_and_passes_only_with_all(tmp_path):
+    newer = receive(record(changed(type="io.stream-svt.later.v1", data={"new": [1]})))
+    assert isinstance(newer, Received)
+    assert newer.lane == ""
+    assert not wanted(destination(tmp_path, f"{{name: a, {HOOK}}}").config, newer)
+    assert wanted(destination(tmp_path, f"{{name: a, types: all, {HOOK}}}").config, newer)
+
+
+def test_without_filters_alerts_halts_and_exhaustion_pass(tmp_path):
+    plain = destination(tmp_path, f"{{name: a, {HOOK}}}").config
+    passed = {kind for kind in EventType if wanted(plain, _of(kind))}
+    assert passed == {EventType.ALERT, EventType.EXHAUSTED, EventType.RUN_HALTED}
+
+
+@pytest.mark.parametrize("kind", list(EventType))
+def test_every_type_can_be_asked_for_by_its_word(kind, tmp_path):
+    word = kind.value.removeprefix("io.stream-svt.").removesuffix(".v1")
+    one = destination(tmp_path, f"{{name: a, types: {word}, {HOOK}}}").config
+    assert [other for other in EventType if wanted(one, _of(other))] == [kind]
+
+
+def test_monitors_and_datasets_are_patterns(tmp_path):
+    one = destination(
+        tmp_path, f"{{name: a, monitors: ['hot-*', slow], datasets: ['week-?'], {HOOK}}}"
+    ).config
+    for monitor, dataset, passes in [
+        ("hot-items", "week-1", True),
+        ("slow", "week-2", True),
+        ("slower", "week-2", False),
+        ("hot-items", "week-12", False),
+        ("hot-items", "WEEK-1", False),
+    ]:
+        assert wanted(one, received(alert(monitor=monitor, dataset=dataset))) is passes
+
+
+def _of(kind: EventType) -> Received:
+    return received(alert() if kind is EventType.ALERT else lifecycle("x"), kind=kind)

@@ -1,0 +1,128 @@
+"""Requests over real sockets: what receivers may do to us, and what they may not."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+
+import pytest
+from aiohttp import web
+
+from stream_svt.forward.parcel import Parcel
+from stream_svt.forward.posting import HttpPosting
+from stream_svt.forward.retry import Result
+from tests.support.forwarding import Receiver, configured
+from tests.support.process import free_port
+from tests.support.tls import Authority
+
+pytestmark = pytest.mark.loopback
+PARCEL = Parcel({"Content-Type": "application/json"}, b'{"data": 1}')
+
+
+async def post(directory, receiver: Receiver, settings: str = "timeout: 1s", times: int = 1, url: str = ""):
+    hook = f"{{name: h, webhook: {{url: '{url or receiver.url}'}}, {settings}}}"
+    posting = HttpPosting(configured(directory, f"[{hook}]").destinations[0])
+    try:
+        answers = [await posting.post(url or receiver.url, PARCEL) for _ in range(times)]
+    finally:
+        await posting.close()
+    return answers[-1]
+
+
+async def test_what_is_posted_arrives_as_it_is_and_says_who_sent_it(tmp_path):
+    (tmp_path / "token").write_text("Bearer abc")
+    async with Receiver().listening() as receiver:
+        answer = await post(tmp_path, receiver, "authorization_file: token")
+    assert answer.result is Result.ACCEPTED
+    assert receiver.bodies == [PARCEL.body]
+    headers = receiver.headers[0]
+    assert headers["Content-Type"] == "application/json"
+    assert headers["Authorization"] == "Bearer abc"
+    assert headers["User-Agent"].startswith("stream-svt/")
+
+
+async def test_redirects_are_not_followed_and_cookies_not_kept(tmp_path):
+    def answer(request, event):
+        found = web.Response(status=307, headers={"Location": "/elsewhere"})
+        found.set_cookie("session", "1")
+        return found
+
+    async with Receiver(answer).listening() as receiver:
+        assert (await post(tmp_path, receiver, times=2)).reason == "status 307"
+    assert len(receiver.headers) == 2
+    assert "Cookie" not in receiver.headers[1]
+
+
+async def test_a_proxy_of_the_environment_is_not_used(tmp_path, monkeypatch):
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{free_port()}")
+    monkeypatch.setenv("no_proxy", "")
+    async with Receiver().listening() as receiver:
+        assert (await post(tmp_path, receiver)).result is Result.ACCEPTED
+
+
+async def test_a_receiver_that_is_slow_ends_at_the_deadline(tmp_path):
+    async with Receiver(pause=5).listening() as receiver:
+        began = time.monotonic()
+        answer = await post(tmp_path, receiver, "timeout: 200ms")
+    assert answer.result is Result.TIMEOUT
+    assert time.monotonic() - began < 3
+
+
+async def test_an_endless_answer_is_not_read(tmp_path):
+    async def endless(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000000\r\n\r\n")
+        try:
+            while True:
+                writer.write(b"x" * 65536)
+                await writer.drain()
+        except ConnectionError:
+            writer.close()
+
+    server = await asyncio.start_server(endless, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+    async with server:
+        answer = await post(tmp_path, Receiver(), url=url)
+    assert answer.result is Result.ACCEPTED
+
+
+async def test_an_answer_that_is_no_http_is_a_failure_to_reach_it(tmp_path):
+    async def rude(reader, writer):
+        writer.write(b"\xff" * 100_000)
+        writer.close()
+
+    server = await asyncio.start_server(rude, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+    async with server:
+        answer = await post(tmp_path, Receiver(), url=url)
+    assert answer.result is Result.UNREACHABLE
+
+
+async def test_nobody_there_is_said_without_the_address(tmp_path):
+    url = f"http://127.0.0.1:{free_port()}/T0KEN"
+    answer = await post(tmp_path, Receiver(), url=url)
+    assert (answer.result, answer.reason) == (Result.UNREACHABLE, "ClientConnectorError")
+
+
+async def test_tls_needs_a_receiver_that_is_trusted_and_may_show_a_certificate(tmp_path):
+    """Negative controls: another authority, and no certificate of our own where one is asked for."""
+    authority = Authority.new()
+    (tmp_path / "ca.pem").write_bytes(authority.pem)
+    (tmp_path / "stranger.pem").write_bytes(Authority.new().pem)
+    for name in ("server.pem", "client.pem"):
+        (tmp_path / name).write_bytes(authority.broker_store())
+        (tmp_path / name).chmod(0o600)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=tmp_path / "ca.pem")
+    context.load_cert_chain(tmp_path / "server.pem")
+    own = ", certificate_file: client.pem, key_file: client.pem"
+    async with Receiver().listening(tls=context) as receiver:
+        assert (await post(tmp_path, receiver, "tls: {ca_file: ca.pem}")).result is Result.ACCEPTED
+        stranger = await post(tmp_path, receiver, "tls: {ca_file: stranger.pem}")
+        assert (stranger.result, stranger.reason) == (Result.UNREACHABLE, "its certificate is not trusted")
+        assert (await post(tmp_path, receiver, "timeout: 1s")).reason == "its certificate is not trusted"
+    context.verify_mode = ssl.CERT_REQUIRED
+    async with Receiver().listening(tls=context) as receiver:
+        assert (await post(tmp_path, receiver, f"tls: {{ca_file: ca.pem{own}}}")).result is Result.ACCEPTED
+        assert (await post(tmp_path, receiver, "tls: {ca_file: ca.pem}")).result is Result.UNREACHABLE
+        assert len(receiver.bodies) == 1
