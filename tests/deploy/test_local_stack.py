@@ -1,0 +1,189 @@
+"""The stack of docker-compose.yml as processes of this machine: its commands, configurations and health checks.
+
+There is no container engine where the tests run. What its images add (users, closed roots) is not seen here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+import yaml
+
+from stream_svt.demo.config import Setting
+from stream_svt.demo.topics import delete_topics
+from tests.support.process import COMMAND, free_port
+from tests.support.prometheus import Prometheus, has_data
+
+ROOT = Path(__file__).parents[2]
+SERVICES: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+WORKERS = ("worker-1", "worker-2")
+PARTITIONS = 4
+
+
+class Stack:
+    """What docker-compose.yml starts from our image, with the addresses of this machine in place of its own."""
+
+    def __init__(self, bootstrap: str, directory: Path) -> None:
+        self._bootstrap = bootstrap
+        self._directory = directory
+        self._ended = contextlib.ExitStack()
+        self.ports = {name: free_port() for name in WORKERS}
+        subprocess.run([shutil.copy(ROOT / "deploy/compose/make-secrets", directory)], check=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        self._ended.close()
+
+    def start(self, name: str, **changed: str) -> subprocess.Popen[bytes]:
+        """Start a service's command; ``changed`` replaces arguments."""
+        service = SERVICES[name]
+        [config] = [
+            source for source, target, _ in self._mounts(service) if target == "/etc/stream-svt/monitors.yaml"
+        ]
+        environment = os.environ | {
+            "STREAM_SVT_CONFIG": str(ROOT / config),
+            "STREAM_SVT_KAFKA_BOOTSTRAP_SERVERS": self._bootstrap,
+            "STREAM_SVT_SEALING_KEY_FILE": str(self._directory / "secrets" / "sealing.key"),
+            "STREAM_SVT_WEB_HOST": "127.0.0.1",
+            "STREAM_SVT_WEB_PORT": str(self.ports.get(name, 6066)),
+        }
+        arguments = [changed.get(argument, argument) for argument in service["command"]]
+        with (self._directory / f"{name}.log").open("wb") as output:
+            process = subprocess.Popen(
+                [*COMMAND, *arguments], env=environment, cwd=self._directory, stdout=output, stderr=output
+            )
+        self._ended.callback(_end, process)
+        return process
+
+    def log(self, name: str) -> str:
+        return (self._directory / f"{name}.log").read_text()
+
+    def healthy(self, name: str) -> bool:
+        """Run a service's health check."""
+        kind, *command = SERVICES[name]["healthcheck"]["test"]
+        assert (kind, command[0]) == ("CMD", "python")
+        command = [argument.replace("6066", str(self.ports[name])) for argument in command]
+        return (
+            subprocess.run([sys.executable, *command[1:]], capture_output=True, check=False).returncode == 0
+        )
+
+    @staticmethod
+    def _mounts(service: dict[str, Any]) -> list[list[str]]:
+        return [volume.split(":") for volume in service["volumes"]]
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(40)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def prometheus_of(stack: Stack, program: str, directory: Path) -> Prometheus:
+    """Return a Prometheus on the files that its container mounts, which looks every second."""
+    mounted = directory / "prometheus"
+    shutil.copytree(ROOT / "deploy" / "prometheus", mounted, ignore=shutil.ignore_patterns("__pycache__"))
+    file = mounted / "prometheus.yml"
+    config = yaml.safe_load(file.read_text())
+    config["global"] |= {"scrape_interval": "1s", "evaluation_interval": "1s"}
+    del config["alerting"]  # tests/deploy/test_observed_run.py has an Alertmanager
+    [scraped] = config["scrape_configs"]
+    del scraped["dns_sd_configs"]  # no name here has the addresses of the workers
+    scraped["static_configs"] = [{"targets": [f"127.0.0.1:{port}" for port in stack.ports.values()]}]
+    file.write_text(yaml.safe_dump(config))
+    return Prometheus(program, file, directory)
+
+
+def until(condition: Callable[[], bool], seconds: float, say: Callable[[], str]) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, say()
+        time.sleep(0.2)
+
+
+@pytest.fixture
+def stack(broker, tmp_path) -> Iterator[Stack]:
+    setting = Setting(bootstrap=broker.bootstrap_servers)
+    asyncio.run(delete_topics(setting))
+    with Stack(broker.bootstrap_servers, tmp_path) as stack:
+        yield stack
+    asyncio.run(delete_topics(setting))
+
+
+@pytest.mark.kafka
+@pytest.mark.debian
+def test_the_stack_alerts_and_shows_what_it_does(stack, tmp_path, broker, debian_program):
+    topics = stack.start("topics")
+    assert topics.wait(60) == 0, stack.log("topics")
+    workers = {name: stack.start(name) for name in WORKERS}
+    for name in WORKERS:
+        until(lambda name=name: stack.healthy(name), 60, lambda name=name: stack.log(name))
+    assert workers.keys() == {name for name, worker in workers.items() if worker.poll() is None}
+
+    with prometheus_of(stack, debian_program("prometheus"), tmp_path) as prometheus:
+        feed = stack.start("feed", **{"5": "0.5"})  # the pace
+        alerts = _alerts(broker.bootstrap_servers, 3)
+        assert {alert["dataset"] for alert in alerts} == {"retail-week-1"}
+        assert all(alert["gap"] >= 0 for alert in alerts)
+
+        def shown(expression: str) -> bool:
+            return has_data(prometheus.instant(expression))
+
+        both = f'sum(up{{job="stream-svt"}}) == {len(WORKERS)}'
+        all_shards = f"sum(stream_svt_shards_owned) == {PARTITIONS}"
+        charged = 'sum(stream_svt_budget_spent_epsilon{dataset="retail-week-1"}) > 0'
+        for expression in (both, all_shards, charged, "sum(stream_svt_tops_total) >= 3"):
+            until(
+                lambda expression=expression: shown(expression), 30, lambda expression=expression: expression
+            )
+        until(lambda: _evaluated(prometheus), 30, lambda: str(prometheus.groups()))
+
+        feed.terminate()
+        assert feed.wait(30) == 0, stack.log("feed")
+        assert "set line-00300 of retail-week-1 is closed" in stack.log("feed")
+
+    for name, worker in workers.items():
+        worker.terminate()
+        assert worker.wait(int(SERVICES[name]["stop_grace_period"].removesuffix("s"))) == 0, stack.log(name)
+
+
+def _alerts(bootstrap: str, count: int) -> list[dict[str, Any]]:
+    """Return the first alerts, as anybody on this machine may read them from the published port."""
+    command = ["watch", "--topic", "retail-demo.alerts", "--from-beginning", "--json", "--limit", str(count)]
+    done = subprocess.run(
+        [*COMMAND, *command, "--bootstrap-servers", bootstrap],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=90,
+    )
+    return [json.loads(line)["data"] for line in done.stdout.splitlines()]
+
+
+def _evaluated(prometheus: Prometheus) -> bool:
+    rules = [rule for group in prometheus.groups() for rule in group["rules"]]
+    assert not [rule for rule in rules if rule["health"] == "err"], rules
+    return bool(rules) and all(rule["health"] == "ok" for rule in rules)
+
+
+@pytest.mark.kafka
+def test_a_worker_without_its_topics_is_not_healthy_and_says_what_to_do(stack):
+    worker = stack.start("worker-1")
+    assert worker.wait(60) == 2
+    assert "--create-topics" in stack.log("worker-1")
+    assert not stack.healthy("worker-1")
