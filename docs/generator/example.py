@@ -1,0 +1,66 @@
+"""A small application that is played for the pages: what it reads and releases is made, not invented.
+
+The noise is that of a fixed key, so the same code gives the same events. Nobody should run a monitor like that.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
+
+from stream_svt.monitor.engine import Engine
+from stream_svt.monitor.released import encode
+from stream_svt.monitor.spec import load_spec
+from stream_svt.service.wire import Directory, QueryDecoder
+
+CONFIGURATION: Final = """
+application: retail-watch
+datasets:
+  - {name: retail-2026, limit: {epsilon: 4}, unit: one basket}
+monitors:
+  - {name: hot-items, topic: retail.counts, epsilon: 1, cutoff: 10, sensitivity: 1, monotonic: true,
+     bounds: [0, 100000], threshold: 500, expected_queries: 1000000}
+"""
+QUERY: Final = {"id": "q1", "value": 912, "series": "item-40"}
+_OFFSET: Final = 41_237
+_TIME: Final = "2026-11-21T09:30:00.000Z"
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """A record as a Kafka client hands it on."""
+
+    offset: int
+    timestamp: int
+    key: bytes
+    value: bytes
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+
+@cache
+def events() -> dict[str, Any]:
+    """Return what one query far above the threshold releases: documents by type of event."""
+    spec = load_spec(CONFIGURATION)
+    [dataset], [monitor] = spec.datasets, spec.monitors
+    engine = Engine(spec, shard=0, datasets=[dataset.name], key=bytes(range(32)), entropy=_constant)
+    engine.begin(monitor.topic, _OFFSET)
+    directory = Directory([dataset.name], partition=0, partitions=1)
+    record = _Record(_OFFSET, 0, dataset.name.encode(), json.dumps(QUERY).encode())
+    batch = QueryDecoder(monitor.topic, 0, directory, [monitor.name]).decode([record])
+    released = []
+    while True:
+        done = engine.step(batch).done
+        released += engine.take_commit().events
+        engine.committed()
+        if done:
+            break
+    documents = [
+        json.loads(encode(event, application=spec.application, shard=0, time=_TIME)) for event in released
+    ]
+    return {document["type"]: document for document in documents}
+
+
+def _constant(count: int) -> bytes:
+    return (b"\x9d\x31\x5a\xc4\x77\x02\xee\x18" * (count // 8 + 1))[:count]

@@ -1,0 +1,35 @@
+"""Small pieces of Markdown."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Sequence
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table; bars inside cells are escaped."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines)
+
+
+def paragraphs(text: str) -> str:
+    """Return a text with its paragraphs set anew, as wide as the hand-written pages."""
+    parts = [" ".join(part.split()) for part in text.strip().split("\n\n")]
+    return "\n\n".join(
+        textwrap.fill(part, 118, break_long_words=False, break_on_hyphens=False) for part in parts
+    )
+
+
+def fence(language: str, text: str) -> str:
+    """Return a block of code."""
+    return f"```{language}\n{text.rstrip()}\n```"
+
+
+def either(words: Sequence[str]) -> str:
+    """Return "a", "a or b", "a, b or c"."""
+    *first, last = words
+    return f"{', '.join(first)} or {last}" if first else last
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")

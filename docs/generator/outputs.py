@@ -1,0 +1,85 @@
+"""What is made from the code, and where it stands."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from docs.generator import (
+    asyncapi,
+    command_line,
+    configuration,
+    epsilon_pictures,
+    epsilon_tables,
+    form_pictures,
+    life_picture,
+    messages,
+    run_pictures,
+    tutorial,
+)
+
+DOCS: Final = Path(__file__).parent.parent
+TOP: Final = DOCS.parent
+
+Make = Callable[[], str]
+
+PICTURES: Final[Mapping[str, Make]] = {
+    **run_pictures.PICTURES,
+    **form_pictures.PICTURES,
+    **epsilon_pictures.PICTURES,
+    "life-of-a-monitor": life_picture.picture,
+}
+
+FILES: Final[Mapping[str, Make]] = {
+    "asyncapi.yaml": asyncapi.document_text,
+    **{f"pictures/{name}.svg": make for name, make in PICTURES.items()},
+}
+
+BLOCKS: Final[Mapping[str, Mapping[str, Make]]] = {
+    "command-line.md": command_line.BLOCKS,
+    "configuration.md": configuration.BLOCKS,
+    "messages.md": messages.BLOCKS,
+    "tutorial.md": tutorial.BLOCKS,
+    "what-epsilon-buys.md": epsilon_tables.BLOCKS,
+}
+
+_BLOCK: Final = re.compile(
+    r"(?P<begin><!-- made by docs/generate: (?P<name>[a-z0-9-]+) -->\n).*?(?P<end><!-- end: (?P=name) -->)",
+    re.DOTALL,
+)
+
+
+def filled(page: str, blocks: Mapping[str, Make]) -> str:
+    """Return a page with its generated blocks as the code makes them now.
+
+    Raises
+    ------
+    ValueError
+        The page lacks a block, or has one that nothing makes.
+    """
+    found = [match["name"] for match in _BLOCK.finditer(page)]
+    if sorted(found) != sorted(blocks):
+        raise ValueError(f"the page has the blocks {sorted(found)}, the generator makes {sorted(blocks)}")
+    # Blank lines around the block keep Markdown from running it together with the comments.
+    return _BLOCK.sub(
+        lambda match: f"{match['begin']}\n{blocks[match['name']]().strip()}\n\n{match['end']}", page
+    )
+
+
+def made() -> dict[Path, str]:
+    """Return every generated file and every page with generated blocks, as they should be."""
+    files = {DOCS / name: make() for name, make in FILES.items()}
+    for name, blocks in BLOCKS.items():
+        files[DOCS / name] = filled((DOCS / name).read_text(encoding="utf-8"), blocks)
+    return files
+
+
+def outdated() -> dict[Path, str]:
+    """Return the files that are not what they should be, with what they should be."""
+    return {
+        path: content
+        for path, content in made().items()
+        if not path.exists() or path.read_text(encoding="utf-8") != content
+    }

@@ -1,0 +1,46 @@
+"""Why a record is refused: every word that may stand on the reject topic, with what it means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from stream_svt.protocol.controls import COMMAND_LIMIT
+from stream_svt.service.signatures import Refusal
+from stream_svt.service.wire import ARROW_STREAM, MAX_BYTES, MAX_TEXT, Reason
+
+QUERIES: Final[Mapping[str, str]] = {
+    Reason.NO_KEY: "The record has no key.",
+    Reason.UNDECLARED: "Its key is no declared dataset.",
+    Reason.MISROUTED: "It stands on another partition than the home of its dataset: key it by dataset.",
+    Reason.EMPTY: "The record has no content.",
+    Reason.TOO_LARGE: f"It is longer than {MAX_BYTES:,} bytes, or an Arrow stream has too many rows.",
+    Reason.UNSUPPORTED_CONTENT_TYPE: f"Its content-type is neither application/json nor {ARROW_STREAM}.",
+    Reason.INVALID_UTF8: "It is not UTF-8.",
+    Reason.NOT_JSON: "It is not one JSON document.",
+    Reason.NOT_AN_OBJECT: "It is JSON, but no object.",
+    Reason.NOT_ARROW: "It is no Arrow IPC stream.",
+    Reason.MISSING_ID: "It has no `id`.",
+    Reason.BAD_ID: f"Its `id` is no text of 1 to {MAX_TEXT} characters.",
+    Reason.BAD_SERIES: f"Its `series` is no text of 1 to {MAX_TEXT} characters.",
+    Reason.BAD_SET: f"Its `set` is no text of 1 to {MAX_TEXT} characters, or a marker names no set.",
+    Reason.BAD_THRESHOLD: "Its `threshold` is no number, or one of extreme length.",
+    Reason.UNKNOWN_MONITOR: "No monitor of the topic has the name in `monitor`.",
+    Reason.BAD_TIME: "Its `time` is neither text nor number.",
+    "outside-period": "It came outside the period of its dataset, on the broker's clock.",
+}
+"""Reasons for queries. `value` is never one."""
+
+COMMANDS: Final[Mapping[str, str]] = {
+    "command-empty": "The record has no content.",
+    "command-too-large": f"It is longer than {COMMAND_LIMIT:,} bytes.",
+    "command-not-json": "It is not JSON.",
+    "command-bad-field": "A field is missing, unknown or of the wrong kind.",
+    Refusal.UNSIGNED: "Signatures are required, and it has none.",
+    Refusal.UNKNOWN_KEY: "It is signed with a key that the configuration does not name.",
+    Refusal.BAD_SIGNATURE: "The signature does not fit the record and its place.",
+    Refusal.REPLAYED: "It is a copy of a command that was signed for another offset.",
+}
+"""Reasons for commands."""
+
+REASONS: Final = [str(reason) for reason in (*QUERIES, *COMMANDS)]
