@@ -22,6 +22,7 @@ from stream_svt.service import web
 from stream_svt.service.config import Config
 from stream_svt.service.garbage import collect_rarely
 from stream_svt.service.shard import describe
+from stream_svt.service.web.feed import Feed
 from stream_svt.service.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -100,8 +101,10 @@ class Monitoring(mode.Service):  # type: ignore[misc]  # mode is taken as Any
             log.error("event=reload_refused error=%r", str(error))  # noqa: TRY400  the message says all
 
 
-def build(worker: Worker, monitoring: Monitoring, loop: asyncio.AbstractEventLoop) -> faust.App:
-    """Return the Faust app around a worker."""
+def build(
+    worker: Worker, monitoring: Monitoring, loop: asyncio.AbstractEventLoop, feed: Feed | None = None
+) -> faust.App:
+    """Return the Faust app around a worker; ``feed`` tells the status page's viewers, by default the worker's."""
     config = worker.config
     app = _App(
         f"{config.spec.application}-host",
@@ -120,7 +123,7 @@ def build(worker: Worker, monitoring: Monitoring, loop: asyncio.AbstractEventLoo
         web_router_enabled=False,
         web_tables_enabled=False,
     )
-    web.register(app, worker)
+    web.register(app, worker, feed)
     app.service(monitoring)
     return app
 

@@ -1,0 +1,128 @@
+"""The committed end of an alert topic, read outside any group: nobody else's place in it is moved by that."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import KafkaError
+
+from stream_svt.service.kafka import CALL_DEADLINE, Cluster, deadline, explain, started
+
+AT_ONCE = 200
+"""Records a read returns at most: decoding them takes a few milliseconds, and the shards share the loop."""
+
+WAIT = 0.25
+"""Seconds a read waits for news."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record of the alert topic, not yet decoded."""
+
+    partition: int
+    offset: int
+    value: bytes
+
+
+class AlertTail:
+    """Reads on from some offsets; see `open_tail`.
+
+    Attributes
+    ----------
+    starts
+        First offset read, by partition.
+    complete
+        Whether every record that was ever on the topic is read.
+    """
+
+    def __init__(
+        self,
+        consumer: AIOKafkaConsumer,
+        starts: Mapping[int, int],
+        ends: Mapping[TopicPartition, int],
+        *,
+        complete: bool,
+    ) -> None:
+        self.starts = starts
+        self.complete = complete
+        self._consumer = consumer
+        self._behind = dict(ends)
+        self._doing = "reading the alerts"
+
+    async def read(self) -> list[Record]:
+        """Return the next records, or nothing after a moment.
+
+        Raises
+        ------
+        BrokerError
+            The brokers refuse.
+        """
+        try:
+            batch = await self._consumer.getmany(timeout_ms=int(WAIT * 1000), max_records=AT_ONCE)
+        except KafkaError as error:
+            raise explain(error, self._doing) from error
+        for place in list(self._behind):
+            # Positions, not records: markers of transactions take offsets too.
+            if await self._consumer.position(place) >= self._behind[place]:
+                del self._behind[place]
+        return [
+            Record(record.partition, record.offset, record.value or b"")
+            for records in batch.values()
+            for record in records
+        ]
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether all that was there when reading began has been read."""
+        return not self._behind
+
+    async def probe(self) -> None:
+        """Ask the brokers for a sign of life: a read does not tell silence from absence.
+
+        Raises
+        ------
+        BrokerError
+            They do not answer.
+        """
+        async with deadline(CALL_DEADLINE, self._doing):
+            await self._consumer.end_offsets(list(self._consumer.assignment()))
+
+
+@contextlib.asynccontextmanager
+async def open_tail(
+    cluster: Cluster, topic: str, partitions: int, starts: Mapping[int, int], history: int
+) -> AsyncIterator[AlertTail]:
+    """Read a topic from ``starts``, or else from so many offsets before its end.
+
+    Parameters
+    ----------
+    starts
+        Offset to go on from, by partition. One that the topic does not reach, or holds no longer, is left
+        aside.
+    history
+        Offsets before the end, over all partitions.
+
+    Raises
+    ------
+    BrokerError
+        The brokers cannot be reached or refuse.
+    """
+    places = [TopicPartition(topic, number) for number in range(partitions)]
+    doing = "reading the alerts"
+    async with started(cluster.reader(), doing) as consumer:
+        async with deadline(CALL_DEADLINE, doing):
+            consumer.assign(places)
+            first = await consumer.beginning_offsets(places)
+            ends = await consumer.end_offsets(places)
+        share = max(history // partitions, 1)
+        chosen = {}
+        for place in places:
+            wanted = starts.get(place.partition, -1)
+            known = first[place] <= wanted <= ends[place]
+            chosen[place.partition] = wanted if known else max(first[place], ends[place] - share)
+            consumer.seek(place, chosen[place.partition])
+        complete = all(start == 0 for start in chosen.values())
+        yield AlertTail(consumer, chosen, ends, complete=complete)

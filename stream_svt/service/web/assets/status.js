@@ -1,0 +1,586 @@
+// The status page. It draws what the worker sends: budgets and events from api/v1/events, this worker's shards from
+// api/v1/status. Names of datasets and series may be anything, so text only ever becomes text, never markup.
+"use strict";
+
+const THEMES = ["system", "light", "dark"];
+let theme = "system";
+try {
+  theme = THEMES.includes(localStorage.theme) ? localStorage.theme : "system";
+} catch { /* no storage: the system decides */ }
+if (theme !== "system") document.documentElement.dataset.theme = theme;
+
+document.addEventListener("DOMContentLoaded", () => {
+  const MOST_EVENTS = 200;
+  const FEW_EVENTS = 10;
+  const FEW_DATASETS = 12;
+  const POLL = 2000;
+  const AGAIN = 10000;
+  const TYPE = /^io\.stream-svt\.(.+)\.v\d+$/;
+
+  const at = (id) => document.getElementById(id);
+  const datasets = new Map();      // name -> the newest figures
+  const rows = new Map();          // name -> {node, ...} of the budgets
+  const seen = new Set();          // ids of the events shown
+  const drawings = new Map();      // monitor -> [{svg, alert}]
+  let complete = false;            // whether every event ever released was read
+  let declared = 0;
+  let skew = 0;                    // the worker's clock less ours, in seconds
+  let status = null;
+  let statusFailed = false;
+  let trouble = "";
+  let place = "";
+  let source = null;
+  let showAll = false;
+  let newest = 0;
+
+  // -- small things -----------------------------------------------------------------------------------------
+
+  const make = (tag, attributes = {}, ...children) => {
+    const node = document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes)) {
+      if (value !== null && value !== undefined && value !== false) node.setAttribute(name, value === true ? "" : value);
+    }
+    node.append(...children.filter((child) => child !== null));
+    return node;
+  };
+  const draw = (tag, attributes = {}) => {
+    const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
+    for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+    return node;
+  };
+  // Names are isolated, so that none written from right to left turns around what stands beside it.
+  const name = (text) => make("bdi", {}, text);
+  const set = (node, text) => { if (node.textContent !== text) node.textContent = text; };
+  // Draws a part anew only where something in it has changed: a selection stays, and so does the reader's place.
+  const fill = (node, key, build) => {
+    const text = JSON.stringify(key);
+    if (node.dataset.key === text) return;
+    node.dataset.key = text;
+    node.replaceChildren(...build());
+  };
+  const now = () => Date.now() / 1000 + skew;
+  const many = (count, one, more = one + "s") => `${number(count)} ${count === 1 ? one : more}`;
+
+  const whole = new Intl.NumberFormat("en", { maximumSignificantDigits: 6 });
+  const fine = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });
+  const number = (value) => whole.format(value);
+  const loss = (value, measure) => {
+    if (value !== 0 && Math.abs(value) < 0.01) return fine.format(value);
+    const digits = measure === "rho" ? 4 : 2;
+    return new Intl.NumberFormat("en", { maximumFractionDigits: digits }).format(value);
+  };
+  const percent = (share) => {
+    const value = 100 * share;
+    return value > 99 && value < 100 ? (Math.floor(value * 100) / 100).toString() : Math.round(value).toString();
+  };
+
+  const UNITS = [["second", 1], ["minute", 60], ["hour", 3600], ["day", 86400], ["week", 604800], ["month", 2629746], ["year", 31556952]];
+  const span = (seconds) => {
+    let [word, length] = UNITS[0];
+    // A day and a half reads as two days, not as one.
+    for (const [next, size] of UNITS) if (seconds >= size) [word, length] = [next, size];
+    const count = Math.max(Math.round(seconds / length), 1);
+    return `${number(count)} ${word}${count === 1 ? "" : "s"}`;
+  };
+  const ago = (time) => {
+    const seconds = now() - time;
+    return seconds < 5 ? "just now" : `${span(seconds)} ago`;
+  };
+  const clock = (time) => new Date(time * 1000).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "medium" });
+  const since = (time) => make("time", { datetime: new Date(time * 1000).toISOString(), title: clock(time), "data-at": time }, ago(time));
+
+  const STATES = {
+    idle: "waiting for its first query", running: "running", halted: "halted", exhausted: "used up", paused: "paused",
+    unknown: "not known here",
+  };
+  const stateOf = (state, words) => make("span", { class: "state", "data-state": state }, words ?? STATES[state] ?? state);
+
+  // -- budgets ----------------------------------------------------------------------------------------------
+
+  const leftOf = (one) => (one.spent === null ? null : Math.max(one.limit - one.spent, 0));
+  const stopped = (one) => one.monitors.length > 0 && one.monitors.every((monitor) => monitor.state === "exhausted");
+  const isOver = (one) => one.ends !== null && one.ends < now();
+
+  function toneOf(one) {
+    const left = leftOf(one);
+    if (left === null) return "";
+    if (left === 0 || stopped(one)) return "out";
+    return left / one.limit < 0.2 ? "warn" : "";
+  }
+
+  function outlookOf(one) {
+    const left = leftOf(one);
+    if (left === null) return "Another worker keeps these books, and the events read here do not reach back to them.";
+    if (left === 0) return "Used up. Nothing more is released about this dataset, unless an operator raises its limit.";
+    if (stopped(one)) return `Used up: what is left pays no further run. Nothing more is released, unless an operator raises the limit.`;
+    if (isOver(one)) return "Its period is over: what is left stays unspent.";
+    if (one.spent === 0) return "Untouched.";
+    const closing = one.ends === null ? "" : ` Its period ends in ${span(one.ends - now())}.`;
+    const end = one.outlook;
+    if (end === null) return `Too few charges yet to say how long it lasts.${closing}`;
+    if (one.ends !== null && end.early > one.ends) return `Likely to last beyond its period, which ends in ${span(one.ends - now())}.`;
+    const [early, expected, late] = [end.early, end.expected, end.late].map((time) => Math.max(time - now(), 1));
+    return `At the pace of the last ${many(end.payments, "charge")} it lasts about ${span(expected)} more; `
+      + `9 times in 10 that is between ${span(early)} and ${span(late)}.${closing}`;
+  }
+
+  function guessOf(one) {
+    const unit = one.unit;
+    const lines = [make("p", {}, "Suppose somebody knows all the other data and wonders whether one protected unit (", name(unit),
+      ") was in it. With a coin they are right 50 times in 100. With everything ever released about this dataset, the best guess is right at most ",
+      one.guess_spent === null ? "" : `${percent(one.guess_spent)} times in 100 so far, and at most `,
+      `${percent(one.guess_limit)} times in 100 once the whole limit is spent. No later release about other data changes that.`)];
+    const scale = make("div", { class: "guess", "aria-hidden": "true" });
+    for (const [label, share] of [["so far", one.guess_spent], ["at the limit", one.guess_limit]]) {
+      if (share === null) continue;
+      const fill = make("i");
+      fill.style.width = `${100 * share}%`;
+      scale.append(make("span", {}, label), make("span", { class: "scale" }, fill), make("span", {}, `${percent(share)} in 100`));
+    }
+    return [...lines, scale];
+  }
+
+  function newBudget() {
+    const part = (kind) => make("span", { class: `is-${kind}` });
+    const row = {
+      title: make("h3"), amount: make("span", { class: "amount" }),
+      spent: make("span", { class: "spent" }), reserved: make("span", { class: "reserved" }),
+      parts: [part("spent"), part("reserved"), part("free")],
+      outlook: make("p", { class: "outlook" }), meaning: make("div"), monitors: make("tbody"),
+    };
+    row.bar = make("div", { class: "bar", role: "img" }, row.spent, row.reserved);
+    row.words = make("p", { class: "parts" }, ...row.parts);
+    row.details = make("details", {}, make("summary", {}, "What this means, and who spent it"), row.meaning,
+      make("table", { class: "small" }, make("thead", {}, make("tr", {},
+        ...["Monitor", "State", "Runs", "Alerts", "Spent"].map((text, index) =>
+          make("th", { scope: "col", class: index > 1 ? "number" : null }, text)))), row.monitors));
+    row.node = make("li", { class: "budget" },
+      make("div", { class: "row" }, row.title, row.amount), row.bar, row.words, row.outlook, row.details);
+    row.details.addEventListener("toggle", () => showDetails(row));
+    return row;
+  }
+
+  function showBudget(one) {
+    let row = rows.get(one.dataset);
+    if (!row) {
+      row = newBudget();
+      rows.set(one.dataset, row);
+      row.title.append(name(one.dataset), " ", make("small", {}, "protects ", name(one.unit)));
+      row.details.firstChild.setAttribute("aria-label", `What this means for ${one.dataset}, and who spent it`);
+    }
+    row.one = one;
+    row.node.dataset.tone = toneOf(one);
+    const [left, measure] = [leftOf(one), one.measure];
+    const limit = loss(one.limit, measure);
+    row.amount.replaceChildren(...(left === null ? [`limit ${limit} ${measure}`]
+      : [make("strong", {}, loss(left, measure)), ` of ${limit} ${measure} left`]));
+    const [spent, reserved] = [one.spent ?? 0, one.reserved ?? 0];
+    const free = Math.max(one.limit - spent - reserved, 0);
+    for (const [node, amount] of [[row.spent, spent], [row.reserved, reserved]]) {
+      node.style.width = `${Math.min(100 * amount / one.limit, 100)}%`;
+      node.style.minWidth = amount > 0 ? "3px" : "0";
+    }
+    const words = [`${loss(spent, measure)} spent`, `${loss(reserved, measure)} reserved by open runs`, `${loss(free, measure)} free`];
+    row.parts.forEach((part, index) => set(part, words[index]));
+    row.parts[1].hidden = reserved === 0;
+    row.words.hidden = left === null || spent + reserved === 0;
+    row.bar.setAttribute("aria-label", left === null ? "Not known here" : `${words.join(", ")}, of ${limit} ${measure}`);
+    set(row.outlook, outlookOf(one));
+    showDetails(row);
+  }
+
+  function showDetails(row) {
+    if (!row.details.open) return;
+    const one = row.one;
+    row.meaning.replaceChildren(...guessOf(one));
+    row.monitors.replaceChildren(...one.monitors.map((monitor) => make("tr", {},
+      make("td", {}, name(monitor.monitor)),
+      make("td", {}, stateOf(monitor.state ?? "unknown")),
+      make("td", { class: "number" }, number(monitor.run)),
+      make("td", { class: "number" }, (one.source === "alerts" && !complete ? "at least " : "") + number(monitor.tops)),
+      make("td", { class: "number" }, monitor.spent === null ? "–" : loss(monitor.spent, one.measure)))));
+  }
+
+  function arrangeBudgets() {
+    const names = [...datasets.keys()];
+    const crowded = names.length > FEW_DATASETS;
+    const wanted = at("filter").value.trim().toLowerCase();
+    let shown = names;
+    if (crowded) {
+      // The least left comes first: that is what somebody has to look at.
+      const rank = (one) => (leftOf(one) === null ? 2 : leftOf(one) / one.limit);
+      shown = names.filter((each) => each.toLowerCase().includes(wanted))
+        .sort((a, b) => rank(datasets.get(a)) - rank(datasets.get(b)));
+      if (!showAll) shown = shown.slice(0, FEW_DATASETS);
+    }
+    at("budget-tools").hidden = !crowded;
+    const more = at("more");
+    const beyond = declared > names.length ? ` (of ${number(declared)} declared, the first ${number(names.length)} have figures)` : "";
+    set(more, (showAll ? "Show the fullest only" : `Show all ${number(names.length)}`).replace("fullest", "most spent") + beyond);
+    more.setAttribute("aria-expanded", String(showAll));
+    for (const each of shown) showBudget(datasets.get(each));
+    const nodes = shown.map((each) => rows.get(each).node);
+    const list = at("budgets");
+    if (nodes.length !== list.children.length || nodes.some((node, index) => node !== list.children[index])) list.replaceChildren(...nodes);
+    const empty = at("budgets-empty");
+    empty.hidden = nodes.length > 0;
+    if (datasets.size) set(empty, "No dataset of that name.");
+  }
+
+  // -- what was released --------------------------------------------------------------------------------------
+
+  const LIFECYCLE = {
+    "budget.declared": [() => "Budget declared", "", true],
+    "budget.raised": [(data) => `Limit raised to ${data.account ? loss(data.account.limit, data.account.measure) : "more"} by an operator`, "warn"],
+    "run.started": [(data) => (data.run === 1 ? "First run started: a fresh noisy threshold was paid for" : `Run ${data.run} started: a fresh noisy threshold was paid for`), "", true],
+    "run.halted": [(data) => `Run ${data.run} halted: it has raised all the alerts it paid for`, "", true],
+    "run.closed": [(data) => `Run ${data.run} closed (${data.reason})`, "", true],
+    "monitor.exhausted": [() => "Used up: the budget pays this monitor no further run", "out"],
+    "series.muted": [(data) => `Muted after its alert: ${data.detail.series ?? ""}`, "", true],
+    "monitor.paused": [() => "Paused by an operator", "warn"],
+    "monitor.resumed": [() => "Resumed by an operator", ""],
+    "spec.changed": [(data) => `Specification changed (${data.reason})`, "", true],
+    "loss.accepted": [() => "An operator accepted that queries were lost", "warn"],
+    "budget.marked-exhausted": [() => "An operator gave the budget up: all of it counts as spent", "out"],
+    "command.reply": [(data) => `Command ${data.detail.action ?? ""} ${data.reason}`, "", true],
+    "dataset.moved": [() => "Moved to another shard", "", true],
+  };
+
+  const inWords = (alert) => (alert.bound === null
+    ? "Above the noisy threshold, by too little for a bound"
+    : `At least ${number(alert.bound)} (${percent(1 - alert.beta)} % bound), estimated ${number(alert.estimate)}`);
+
+  function alertRow(event) {
+    const alert = event.data;
+    const subject = make("b", {}, name(alert.series ?? alert.query_id));
+    const svg = draw("svg", { class: "drawing", role: "img", "aria-label": `${inWords(alert)}; threshold ${number(alert.threshold)}` });
+    const list = drawings.get(alert.monitor) ?? [];
+    list.unshift({ svg, alert });
+    drawings.set(alert.monitor, list);
+    const more = `run ${alert.run}, alert ${alert.top}` + (alert.attempt > 1 ? `, at test ${alert.attempt}` : "");
+    return make("li", {}, since(event.at),
+      make("div", { class: "what" },
+        make("p", {}, subject, " ", make("span", { class: "where" }, name(alert.dataset), " · ", name(alert.monitor))),
+        make("p", { class: "words" }, `${inWords(alert)}.`),
+        make("p", { class: "where" }, `Gap ${number(alert.gap)} · ${more} · ${paid(alert.account)}`)),
+      svg);
+  }
+
+  const paid = (account) => (account.charge > 0
+    ? `paid ${loss(account.charge, account.measure)} ${account.measure}` : "paid with its run");
+
+  function eventRow(event) {
+    const data = event.data;
+    const [words, tone, aside] = LIFECYCLE[event.kind] ?? [() => event.kind, "", true];
+    const where = [data.dataset, data.monitor].filter(Boolean).flatMap((text) => [" · ", name(text)]).slice(1);
+    return make("li", { class: "event", "data-tone": tone, "data-minor": aside ?? false }, since(event.at),
+      make("p", { class: "what" }, make("span", { class: "where" }, ...where), where.length ? ": " : "", words(data)));
+  }
+
+  // All alerts of a monitor are drawn on one axis, so that they can be compared. One far beyond the others would press
+  // them flat; it is drawn at the edge, with an arrow.
+  function drawAll(monitor) {
+    const list = (drawings.get(monitor) ?? []).filter((each) => each.svg.isConnected);
+    drawings.set(monitor, list);
+    const excess = list.map(({ alert }) => reach(alert) - alert.threshold).sort((a, b) => a - b);
+    const middle = excess[Math.floor(excess.length / 2)] ?? 1;
+    const most = Math.max(Math.min(excess.at(-1) ?? 1, 6 * middle), 1e-9);
+    const lowest = Math.min(0, ...list.map(({ alert }) => (alert.bound ?? alert.threshold) - alert.threshold));
+    for (const each of list) drawOne(each.svg, each.alert, Math.max(lowest, -most), most);
+  }
+  const reach = (alert) => Math.max(alert.estimate ?? 0, alert.bound ?? 0, alert.threshold + alert.correction + alert.gap);
+
+  function drawOne(svg, alert, lowest, most) {
+    const [left, right, width, middle] = [8, 262, 300, 16];
+    const x = (value) => left + (right - left) * Math.min(Math.max((value - alert.threshold - lowest) / (most - lowest), 0), 1);
+    const parts = [draw("line", { class: "axis", x1: 0, x2: width, y1: middle, y2: middle })];
+    const threshold = x(alert.threshold);
+    const text = (value, at, anchor) => {
+      const node = draw("text", { x: at, y: 40, "text-anchor": anchor });
+      node.textContent = value;
+      return node;
+    };
+    if (alert.bound === null) {
+      parts.push(draw("line", { class: "unsure", x1: threshold, x2: right + 30, y1: middle, y2: middle }));
+      parts.push(text("no bound", threshold + 10, "start"));
+    } else {
+      const [bound, estimate] = [x(alert.bound), x(alert.estimate)];
+      const tail = `tail-${MOST_EVENTS}-${serial++}`;
+      const gradient = draw("linearGradient", { id: tail });
+      gradient.append(draw("stop", { offset: 0, class: "tail-from" }), draw("stop", { offset: 1, class: "tail-to" }));
+      const beyond = Math.max(bound, estimate);
+      parts.push(gradient,
+        draw("rect", { x: beyond, y: middle - 4, width: Math.max(width - beyond, 8), height: 8, fill: `url(#${tail})` }),
+        draw("rect", { class: "range", x: Math.min(bound, estimate), y: middle - 4, width: Math.abs(estimate - bound), height: 8, rx: 2 }),
+        draw("line", { class: "bound", x1: bound, x2: bound, y1: middle - 9, y2: middle + 9 }),
+        draw("circle", { class: "estimate", cx: estimate, cy: middle, r: 5 }));
+      if (alert.estimate - alert.threshold > most) parts.push(draw("path", { class: "bound", d: `M${right + 12} ${middle - 5}l6 5l-6 5`, fill: "none" }));
+      if (Math.min(bound, estimate) > threshold + 70) parts.push(text(number(alert.threshold), threshold, "start"));
+      const apart = Math.abs(estimate - bound) > 56;
+      if (apart) parts.push(text(`≥ ${number(alert.bound)}`, bound, bound < 40 ? "start" : "middle"));
+      parts.push(text(apart ? `~ ${number(alert.estimate)}` : `≥ ${number(alert.bound)}, ~ ${number(alert.estimate)}`,
+        Math.min(estimate, width), estimate > 240 ? "end" : estimate < 60 ? "start" : "middle"));
+    }
+    parts.push(draw("line", { class: "threshold", x1: threshold, x2: threshold, y1: 2, y2: middle + 12 }));
+    svg.setAttribute("viewBox", `0 0 ${width} 44`);
+    svg.replaceChildren(...parts);
+  }
+  let serial = 0;
+
+  let pending = [];
+  let painting = 0;
+  function release(event) {
+    if (seen.has(event.id)) return;
+    seen.add(event.id);
+    event.kind = TYPE.exec(event.type)?.[1] ?? event.type;
+    event.at = Date.parse(event.time) / 1000;
+    pending.push(event);
+    painting ||= setTimeout(paintEvents, 60);
+  }
+
+  function paintEvents() {
+    painting = 0;
+    const list = at("list");
+    const settled = list.children.length > 0 || settledOnce;
+    const monitors = new Set();
+    const alerts = [];
+    // What was kept comes shard by shard, and is put in the order of time; what is new comes on top.
+    pending.sort((a, b) => a.at - b.at);
+    for (const event of pending) {
+      const isAlert = event.kind === "alert";
+      const row = isAlert ? alertRow(event) : eventRow(event);
+      row.dataset.id = event.id;
+      if (settled) row.classList.add("fresh");
+      list.prepend(row);
+      if (isAlert) {
+        monitors.add(event.data.monitor);
+        alerts.push(event);
+        newest = Math.max(newest, event.at);
+      }
+    }
+    pending = [];
+    while (list.children.length > MOST_EVENTS) {
+      seen.delete(list.lastElementChild.dataset.id);
+      list.lastElementChild.remove();
+    }
+    monitors.forEach(drawAll);
+    if (settled && alerts.length) {
+      const last = alerts.at(-1).data;
+      const rest = alerts.length > 1 ? `, and ${many(alerts.length - 1, "more alert")}` : "";
+      set(at("spoken"), `New alert: ${last.series ?? last.query_id} in ${last.dataset}. ${inWords(last)}${rest}.`);
+    }
+    settledOnce = true;
+    arrangeEvents();
+    showGlance();
+  }
+  let settledOnce = false;
+
+  let allEvents = false;
+  let minor = false;
+  function arrangeEvents() {
+    const list = at("list");
+    let shown = 0;
+    let older = 0;
+    for (const row of list.children) {
+      const wanted = minor || !row.hasAttribute("data-minor");
+      const fits = allEvents || shown < FEW_EVENTS;
+      row.hidden = !(wanted && fits);
+      shown += wanted && fits;
+      older += wanted && !fits;
+    }
+    at("alerts-empty").hidden = shown > 0;
+    list.hidden = shown === 0;
+    at("older").hidden = !allEvents && older === 0;
+    set(at("older"), allEvents ? "Show the newest only" : `Show ${number(older)} older`);
+    at("older").setAttribute("aria-expanded", String(allEvents));
+  }
+
+  // -- at a glance ------------------------------------------------------------------------------------------
+
+  function glance(title, figure, of, note, tone = "") {
+    return make("div", { "data-tone": tone }, make("dt", {}, title),
+      make("dd", { class: "figure" }, figure, of ? make("small", {}, ` ${of}`) : null), make("dd", { class: "note" }, note));
+  }
+
+  function showGlance() {
+    const all = [...datasets.values()];
+    const sure = complete || all.every((one) => one.source === "state");
+    const alerts = all.flatMap((one) => one.monitors).reduce((sum, monitor) => sum + monitor.tops, 0);
+    const known = all.filter((one) => leftOf(one) !== null);
+    const out = known.filter((one) => toneOf(one) === "out");
+    const low = known.filter((one) => toneOf(one) === "warn");
+    const seats = all.flatMap((one) => one.monitors);
+    const count = (state) => seats.filter((monitor) => monitor.state === state).length;
+    const waiting = status ? status.shards.reduce((sum, shard) => sum + Object.values(shard.lag).reduce((a, b) => a + b, 0), 0) : null;
+    const budgets = out.length ? `${many(out.length, "budget")} used up` : low.length ? `${many(low.length, "budget")} nearly used up` : "none near its end";
+    const halted = [["halted", "halted"], ["paused", "paused"], ["exhausted", "used up"], ["idle", "waiting"]]
+      .filter(([state]) => count(state)).map(([state, word]) => `${number(count(state))} ${word}`);
+    const key = [alerts, sure, newest, known.length, out.length, low.length, all.length, budgets, halted, waiting, status?.ready];
+    fill(at("glance"), key, () => [
+      glance("Alerts released", (sure ? "" : "≥ ") + number(alerts), "", newest ? make("span", {}, "the newest ", since(newest)) : "none yet"),
+      glance("Budgets with room", number(known.length - out.length), `of ${number(all.length)}`,
+        known.length < all.length ? `${number(all.length - known.length)} not known here` : budgets, out.length ? "out" : low.length ? "warn" : ""),
+      glance("Monitors running", number(count("running")), `of ${number(seats.length)}`,
+        halted.join(", ") || `on ${many(all.length, "dataset")}`),
+      glance("Queries waiting", waiting === null ? "–" : number(waiting), "", status === null ? "no answer yet"
+        : status.ready ? "this worker is ready" : "this worker is not ready", status && !status.ready ? "warn" : ""),
+    ]);
+    document.title = `${out.length ? `(${out.length} used up) ` : ""}${at("application").textContent} – stream_svt`;
+  }
+
+  // -- monitors and this worker -----------------------------------------------------------------------------
+
+  const MECHANISMS = { svt: "Sparse Vector", adaptive: "Adaptive Sparse Vector", ladder: "Sparse Vector ladder" };
+  const cell = (label, ...content) => make("td", { role: "cell", "data-label": label }, make("div", {}, ...content));
+  const numeric = (label, text) => make("td", { role: "cell", "data-label": label, class: "number" }, make("div", {}, text));
+
+  function showMonitors() {
+    if (!status) return;
+    const sums = status.monitors.map((monitor) => {
+      const seats = [...datasets.values()].flatMap((one) => one.monitors.filter((each) => each.monitor === monitor.monitor));
+      const states = {};
+      for (const seat of seats) states[seat.state ?? "unknown"] = (states[seat.state ?? "unknown"] ?? 0) + 1;
+      const sum = (field) => seats.reduce((total, seat) => total + seat[field], 0);
+      return { monitor, states: Object.entries(states).sort(), tops: sum("tops"), halts: sum("halts") };
+    });
+    fill(at("monitors"), sums, () => sums.map(({ monitor, states, tops, halts }) =>
+      make("tr", { role: "row" },
+        cell("Monitor", name(monitor.monitor), make("span", { class: "sub" }, MECHANISMS[monitor.mechanism] ?? monitor.mechanism)),
+        cell("Alerts on", `values of ${number(monitor.threshold)} or more`, make("span", { class: "sub" }, "topic ", name(monitor.topic))),
+        cell("A run", `${many(monitor.cutoff, "alert")} for epsilon ${loss(monitor.epsilon, "epsilon")}`,
+          monitor.mechanism === "svt" ? null : make("span", { class: "sub" }, "more, if far above")),
+        cell("On its datasets", ...states.map(([state, count]) => stateOf(state, `${number(count)} ${STATES[state] ?? state}`))),
+        numeric("Alerts", number(tops)), numeric("Halts", number(halts)))));
+  }
+
+  const SHARDS = {
+    opening: ["waiting", "opening its books"], replaying: ["running", "catching up"], running: ["running", "running"],
+    "records-lost": ["stopped", "stopped: queries were lost before they were read"],
+    "rolled-back": ["stopped", "stopped: its state is older than what was published"],
+    parked: ["waiting", "parked: another worker owns it"], retrying: ["waiting", "trying again"],
+    failed: ["stopped", "failed"], stopped: ["stopped", "stopped"],
+  };
+
+  function showWorker() {
+    if (!status) return;
+    set(at("application"), status.application);
+    const shards = status.shards.length;
+    set(at("worker-lead"), `${status.worker}, ${status.ready ? "ready" : "not ready"}. It owns ${shards ? many(shards, "shard") : "no shard"}`
+      + ` of the application's topics; its stored state is ${status.sealed ? "sealed" : "not sealed: name a key under sealing.key_file"}.`
+      + " Budgets and alerts above are those of the whole application.");
+    fill(at("shards"), status.shards, () => status.shards.map((shard) => {
+      const [state, words] = SHARDS[shard.state] ?? ["waiting", shard.state];
+      const lag = Object.values(shard.lag).reduce((a, b) => a + b, 0);
+      return make("tr", { role: "row" }, cell("Shard", `Shard ${shard.shard}`),
+        cell("State", stateOf(state, words), shard.reason ? make("span", { class: "sub" }, shard.reason) : null),
+        numeric("Queries waiting", number(lag)),
+        cell("Last commit", shard.committed_at ? since(shard.committed_at) : "none yet"));
+    }));
+    at("shards-empty").hidden = shards > 0;
+    at("shards").parentElement.hidden = shards === 0;
+    set(at("version"), `stream_svt ${status.version}, specification ${status.spec_hash}`);
+  }
+
+  async function poll() {
+    if (!document.hidden) {
+      try {
+        const answer = await fetch("api/v1/status", { cache: "no-store", signal: AbortSignal.timeout(POLL * 3) });
+        if (!answer.ok) throw new Error(String(answer.status));
+        status = await answer.json();
+        statusFailed = false;
+        showWorker();
+        showMonitors();
+        showGlance();
+      } catch {
+        statusFailed = true;
+      }
+      showLink();
+    }
+    setTimeout(poll, POLL);
+  }
+
+  // -- the stream -------------------------------------------------------------------------------------------
+
+  let heard = 0;
+  function showLink() {
+    const live = source !== null && source.readyState === EventSource.OPEN && heard > 0 && !trouble;
+    const link = at("link");
+    const state = live ? "live" : statusFailed ? "lost" : "waiting";
+    link.dataset.link = state;
+    set(link, { live: "Live", lost: "No answer", waiting: heard ? "Reconnecting …" : "Connecting …" }[state]);
+    const notice = at("notice");
+    const asOf = heard ? ` What you see is as of ${new Date(heard).toLocaleTimeString("en-GB")}.` : "";
+    const text = statusFailed ? `This worker does not answer.${asOf}`
+      : trouble === "refused" ? `The worker may not read the alert topic: see its log.${asOf}`
+        : trouble ? `The alert topic cannot be reached at the moment.${asOf}` : "";
+    notice.hidden = !text;
+    set(notice, text);
+  }
+
+  function take(figures) {
+    for (const one of figures) datasets.set(one.dataset, one);
+    arrangeBudgets();
+    showMonitors();
+    showGlance();
+  }
+
+  function connect() {
+    source = new EventSource(`api/v1/events${place ? `?after=${encodeURIComponent(place)}` : ""}`);
+    const on = (kind, act) => source.addEventListener(kind, (message) => {
+      place = message.lastEventId || place;
+      heard = Date.now();
+      act(JSON.parse(message.data));
+      showLink();
+    });
+    on("overview", (all) => {
+      skew = all.now - Date.now() / 1000;
+      complete = all.complete;
+      declared = all.datasets_declared;
+      set(at("application"), all.application);
+      datasets.clear();
+      rows.clear();
+      take(all.datasets);
+      if (all.missed) set(at("alerts-lead"), "Newest first. While this page was away more was released than it could be told; the alert topic has all of it.");
+    });
+    on("datasets", (some) => {
+      skew = some.now - Date.now() / 1000;
+      take(some.datasets);
+    });
+    on("released", release);
+    on("trouble", (what) => { trouble = what.reason; });
+    source.onopen = showLink;
+    source.onerror = () => {
+      showLink();
+      // A browser comes back by itself after a lost connection, but not after a refusal.
+      if (source.readyState === EventSource.CLOSED) setTimeout(connect, AGAIN);
+    };
+  }
+
+  // -- what the reader does ---------------------------------------------------------------------------------
+
+  function showTheme() {
+    set(at("theme"), `Theme: ${theme}`);
+    if (theme === "system") delete document.documentElement.dataset.theme;
+    else document.documentElement.dataset.theme = theme;
+  }
+  at("theme").addEventListener("click", () => {
+    theme = THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length];
+    try { localStorage.theme = theme; } catch { /* it holds until the page is left */ }
+    showTheme();
+  });
+  at("lifecycle").addEventListener("change", () => {
+    minor = at("lifecycle").checked;
+    arrangeEvents();
+  });
+  at("older").addEventListener("click", () => { allEvents = !allEvents; arrangeEvents(); });
+  at("filter").addEventListener("input", arrangeBudgets);
+  at("more").addEventListener("click", () => { showAll = !showAll; arrangeBudgets(); });
+  setInterval(() => {
+    for (const node of document.querySelectorAll("time[data-at]")) set(node, ago(Number(node.dataset.at)));
+  }, 5000);
+
+  at("lifecycle").checked = false;
+  showTheme();
+  connect();
+  poll();
+});

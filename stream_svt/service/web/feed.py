@@ -1,0 +1,378 @@
+"""Released events as they are published, for those who look at the status page.
+
+The alert topic is read while somebody looks and a little longer, committed records only: what a viewer sees was
+charged, is durable and is published. Everything is bounded: how far back is read, how many events are kept, how
+many viewers there are and how far each may fall behind. Who falls further is cut off, and may come back with the
+id of the last event received.
+
+An event's id here is the place to go on from: the next offset of every partition, joined by dots. It means the
+same at every worker, so that a viewer may come back to another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+
+from stream_svt.errors import BrokerError
+from stream_svt.monitor.released import Alert, DatasetView, Envelope, Lifecycle, decode
+from stream_svt.monitor.spec import ApplicationSpec
+from stream_svt.service.alert_tail import Record
+from stream_svt.service.shard import describe
+from stream_svt.service.web.picture import Picture
+
+log = logging.getLogger(__name__)
+
+HISTORY = 20_000
+"""Offsets read back, over all partitions: a second's work, in slices of a few milliseconds."""
+
+KEPT = 200
+"""Newest events, for those who come and for those who come back."""
+
+VIEWERS = 32
+WAITING = 256
+"""Messages a viewer may fall behind."""
+
+LINGER = 30.0
+"""Seconds the topic is read on after the last viewer has gone: a page that is loaded anew finds all in place."""
+
+KEEP_ALIVE = 15.0
+"""Seconds of silence after which a comment is sent, so that nothing on the way takes the silence for the end."""
+
+TOLD_EVERY = 0.5
+DRIFT = 15.0
+PROBE = 10.0
+PATIENCE = (1.0, 30.0)
+"""Seconds between two tries to reach brokers that do not answer: the first, and the longest."""
+
+LARGEST = 1 << 16
+"""Bytes of a record that may be an event; the service writes none of a tenth of that."""
+
+_COMMENT = b": still here\n\n"
+_RETRY = b"retry: 3000\n\n"
+
+
+class Tail(Protocol):
+    """What is read; see `stream_svt.service.alert_tail.AlertTail`."""
+
+    complete: bool
+    starts: Mapping[int, int]
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether all that was there when reading began has been read."""
+        ...
+
+    async def read(self) -> list[Record]:
+        """Return the next records, or nothing after a moment."""
+        ...
+
+    async def probe(self) -> None:
+        """Ask the brokers for a sign of life."""
+        ...
+
+
+OpenTail = Callable[[Mapping[int, int]], AbstractAsyncContextManager[Tail]]
+"""Opens the alert topic, to go on from some offsets."""
+
+
+class TooManyViewers(Exception):
+    """All places are taken; one may become free."""
+
+
+def message(event: str, data: object, place: str = "") -> bytes:
+    """Return a server-sent event; JSON has no line breaks, so no content can end it early."""
+    head = f"id: {place}\n" if place else ""
+    return f"{head}event: {event}\ndata: ".encode() + msgspec.json.encode(data) + b"\n\n"
+
+
+class Viewer:
+    """One who looks: what was not sent yet.
+
+    Attributes
+    ----------
+    place
+        Where the viewer says that it was, as it came; empty for a new one.
+    """
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+        self._queue: asyncio.Queue[bytes] = asyncio.Queue(WAITING)
+        self._ended = False
+
+    def send(self, text: bytes) -> None:
+        """Let a message wait; a viewer that is too far behind is cut off."""
+        try:
+            self._queue.put_nowait(text)
+        except asyncio.QueueFull:
+            self.end()
+
+    def end(self) -> None:
+        """Send nothing more."""
+        self._ended = True
+        if self._queue.empty():
+            self._queue.put_nowait(b"")  # whoever waits for a message wakes
+
+    async def messages(self) -> AsyncIterator[bytes]:
+        """Yield messages until the viewer is cut off; in silence, a comment now and then."""
+        yield _RETRY
+        while not self._ended:
+            try:
+                async with asyncio.timeout(KEEP_ALIVE):
+                    text = await self._queue.get()
+            except TimeoutError:
+                text = _COMMENT
+            if not self._ended:
+                yield text
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """An event, ready to be sent."""
+
+    partition: int
+    offset: int
+    content: dict[str, Any]
+
+
+class Feed:
+    """Reads while somebody looks, and tells everybody the same.
+
+    Parameters
+    ----------
+    open_tail, partitions
+        The alert topic.
+    spec
+        Returns what runs now; where it is another one than before, everything is read again.
+    views
+        Returns the committed books of the datasets this worker owns now.
+    clock
+        Returns Unix time in seconds.
+    """
+
+    def __init__(
+        self,
+        open_tail: OpenTail,
+        partitions: int,
+        spec: Callable[[], ApplicationSpec],
+        views: Callable[[], Mapping[str, DatasetView]],
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._open_tail = open_tail
+        self._partitions = partitions
+        self._spec = spec
+        self._views = views
+        self._clock = clock
+        self._viewers: set[Viewer] = set()
+        self._task: asyncio.Task[None] | None = None
+        self._last_left = 0.0
+        self._closed = False
+        self._forget()
+
+    def join(self, place: str = "") -> Viewer:
+        """Return a new viewer, who is told everything from ``place`` on as soon as it is known.
+
+        Raises
+        ------
+        TooManyViewers
+            There are `VIEWERS` already.
+        """
+        if self._closed or len(self._viewers) >= VIEWERS:
+            raise TooManyViewers
+        viewer = Viewer(place)
+        self._viewers.add(viewer)
+        if self._trouble:
+            viewer.send(self._trouble_message())
+        if self._showing:
+            self._greet(viewer)
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name="status page")
+        return viewer
+
+    def leave(self, viewer: Viewer) -> None:
+        """Forget a viewer."""
+        self._viewers.discard(viewer)
+        self._last_left = time.monotonic()
+
+    async def close(self) -> None:
+        """End every viewer and stop reading; nobody can join any more."""
+        self._closed = True
+        for viewer in self._viewers:
+            viewer.end()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    # -- reading ---------------------------------------------------------------------------------------------
+
+    def _forget(self) -> None:
+        self._picture = Picture(self._spec())
+        self._kept: deque[_Kept] = deque()
+        self._next: dict[int, int] = {}
+        self._before: dict[int, int] = {}  # the next offsets before the oldest event kept
+        self._everything: tuple[float, msgspec.Raw] | None = None
+        self._showing = False
+        self._trouble = ""
+
+    @property
+    def _wanted(self) -> bool:
+        return bool(self._viewers) or time.monotonic() - self._last_left < LINGER
+
+    async def _run(self) -> None:
+        """Read until nobody has looked for a while; whoever joins during the last step finds the task running."""
+        patience = PATIENCE[0]
+        while self._wanted:
+            if self._picture.spec is not self._spec():
+                self._forget()
+            try:
+                async with self._open_tail(self._next) as tail:
+                    patience = PATIENCE[0]
+                    await self._follow(tail)
+            except Exception as error:  # noqa: BLE001  who looks is told, and reading begins again
+                log.warning("event=status_page_feed error=%r", describe(error))
+                refused = isinstance(error, BrokerError) and not error.retriable
+                self._trouble = "refused" if refused else "unreachable"
+                self._tell(self._trouble_message())
+                await asyncio.sleep(patience)
+                patience = min(2 * patience, PATIENCE[1])
+        self._forget()
+        self._task = None
+
+    async def _follow(self, tail: Tail) -> None:
+        if not self._next:
+            self._next, self._before = dict(tail.starts), dict(tail.starts)
+            self._picture.complete = tail.complete
+        told = drifted = probed = 0.0
+        while self._wanted and self._picture.spec is self._spec():
+            fresh = [event for record in await tail.read() if (event := self._take(record)) is not None]
+            now = time.monotonic()
+            if now - probed > PROBE:
+                await tail.probe()
+                probed = now
+            if tail.caught_up and not self._showing:
+                self._showing = True
+                self._picture.told()
+                for viewer in self._viewers:
+                    self._greet(viewer)
+                drifted = now
+            elif self._showing:
+                self._publish(fresh)
+            if self._trouble and tail.caught_up:
+                self._trouble = ""
+                self._tell(self._trouble_message())
+            if self._showing and now - told > TOLD_EVERY:
+                told, drift = now, now - drifted > DRIFT
+                drifted = now if drift else drifted
+                self._tell_changes(drift=drift)
+            await asyncio.sleep(0)  # the shards' turn, also where there is always something to read
+
+    def _take(self, record: Record) -> _Kept | None:
+        """Fold a record; what is no event of this package is skipped."""
+        try:
+            if len(record.value) > LARGEST:
+                raise msgspec.DecodeError("too large for an event")
+            envelope, data = decode(record.value)
+            self._picture.take(envelope, data)
+        except (msgspec.DecodeError, ValueError):
+            log.warning(
+                "event=status_page_skipped partition=%d offset=%d reason=no-event",
+                record.partition,
+                record.offset,
+            )
+            return None
+        finally:
+            self._next[record.partition] = record.offset + 1
+        # Put together again: bytes that somebody else wrote to the topic never reach a browser as they are.
+        kept = _Kept(record.partition, record.offset, _content(envelope, data))
+        self._kept.append(kept)
+        while len(self._kept) > KEPT:
+            gone = self._kept.popleft()
+            self._before[gone.partition] = gone.offset + 1
+        return kept
+
+    # -- telling ---------------------------------------------------------------------------------------------
+
+    def _tell(self, text: bytes) -> None:
+        for viewer in self._viewers:
+            viewer.send(text)
+
+    def _publish(self, fresh: list[_Kept]) -> None:
+        if not self._viewers:
+            return
+        places = dict(self._next)
+        for kept in reversed(fresh):
+            places[kept.partition] = kept.offset  # what came after is still to come
+        for kept in fresh:
+            places[kept.partition] = kept.offset + 1
+            self._tell(message("released", kept.content, _place(places)))
+
+    def _tell_changes(self, *, drift: bool) -> None:
+        self._picture.lay(self._views())
+        now = self._clock()
+        changed = {dataset.dataset: dataset for dataset in self._picture.changed(now)}
+        if drift:
+            changed |= {dataset.dataset: dataset for dataset in self._picture.drifting(now)}
+        if changed:
+            self._everything = None
+            self._tell(message("datasets", {"now": now, "datasets": list(changed.values())}))
+
+    def _trouble_message(self) -> bytes:
+        return message("trouble", {"reason": self._trouble})
+
+    def _greet(self, viewer: Viewer) -> None:
+        """Send a viewer the whole picture, and the events kept that it has not seen."""
+        spec = self._picture.spec
+        now, datasets = self._all()
+        known = self._places(viewer.place)
+        places = dict(self._before)
+        # A place the topic has not reached is one of another topic: everything is new.
+        if known is None or any(known[number] > at for number, at in self._next.items()):
+            known, missed = {}, False
+        else:
+            missed = any(known[number] < at for number, at in places.items())
+        overview = {
+            "application": spec.application,
+            "now": now,
+            "complete": self._picture.complete,
+            "missed": missed,
+            "datasets_declared": len(spec.datasets),
+            "datasets": datasets,
+        }
+        viewer.send(message("overview", overview))
+        for kept in self._kept:
+            places[kept.partition] = kept.offset + 1
+            if kept.offset >= known.get(kept.partition, 0):
+                viewer.send(message("released", kept.content, _place(places)))
+
+    def _all(self) -> tuple[float, msgspec.Raw]:
+        """Return every dataset, encoded, and the time; put together once where many viewers come at once."""
+        now = self._clock()
+        if self._everything is None or not 0 <= now - self._everything[0] < TOLD_EVERY:
+            self._picture.lay(self._views())
+            self._everything = now, msgspec.Raw(msgspec.json.encode(self._picture.all(now)))
+        return self._everything
+
+    def _places(self, text: str) -> dict[int, int] | None:
+        parts = text.split(".")
+        if len(parts) != self._partitions or not all(
+            part.isascii() and part.isdigit() and len(part) < 20 for part in parts
+        ):
+            return None
+        return dict(enumerate(map(int, parts)))
+
+
+def _place(places: Mapping[int, int]) -> str:
+    return ".".join(str(places[number]) for number in sorted(places))
+
+
+def _content(envelope: Envelope, data: Alert | Lifecycle) -> dict[str, Any]:
+    return msgspec.structs.asdict(envelope) | {"data": data}

@@ -1,0 +1,178 @@
+"""The budgets of the whole application, as one worker can know them.
+
+Of the datasets whose shards it owns, a worker knows the committed books. Of the others it knows what their
+released events say, and where these are no longer all there, it says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from stream_svt.monitor.board import Board, Budget
+from stream_svt.monitor.datasets import DatasetSpec
+from stream_svt.monitor.released import Alert, DatasetView, Envelope, Lifecycle
+from stream_svt.monitor.spec import ApplicationSpec
+from stream_svt.planning.pace import exhaustion
+from stream_svt.privacy.loss import Kind, to_float
+from stream_svt.privacy.meaning import best_guess
+from stream_svt.service.metrics import DATASET_LIMIT
+
+
+class Outlook(msgspec.Struct, frozen=True, kw_only=True):
+    """When a budget will be spent; see `stream_svt.planning.pace.Exhaustion`."""
+
+    early: float
+    expected: float
+    late: float
+    payments: int
+    since: float
+
+
+class MonitorNow(msgspec.Struct, frozen=True, kw_only=True):
+    """A monitor on a dataset.
+
+    Attributes
+    ----------
+    state
+        idle, running, halted, exhausted or paused; None where it is not known here.
+    tops, halts
+        Since the dataset was declared or, where ``source`` of the dataset is "alerts", in the events read.
+    spent, muted, queued
+        None where only the worker that owns the shard knows.
+    """
+
+    monitor: str
+    state: str | None
+    run: int
+    tops: int
+    halts: int
+    spent: float | None = None
+    muted: int | None = None
+    queued: int | None = None
+
+
+class DatasetNow(msgspec.Struct, frozen=True, kw_only=True):
+    """A dataset's budget and its monitors.
+
+    Attributes
+    ----------
+    source
+        Where the amounts come from: "state" (committed, this worker owns the shard), "alerts" (the newest
+        event about the dataset), "declaration" (nothing was ever charged), or "unknown" (it is not owned here,
+        and the events read do not tell); ``spent`` and ``reserved`` are None then.
+    guess_spent, guess_limit
+        How often the best guess about one privacy unit can be right, after what is spent and after the whole
+        limit; see `stream_svt.privacy.meaning`. Under zCDP only the limit says it: what was spent on the way
+        there is no bound by itself where later runs depend on earlier ones.
+    ends
+        When the dataset's period is over, in seconds of Unix time.
+    """
+
+    dataset: str
+    unit: str
+    measure: str
+    limit: float
+    spent: float | None
+    reserved: float | None
+    source: str
+    ends: float | None
+    guess_spent: float | None
+    guess_limit: float
+    outlook: Outlook | None
+    monitors: list[MonitorNow]
+
+
+class Picture:
+    """Folds events, lays committed books over them, and tells what has changed since it last told.
+
+    Parameters
+    ----------
+    spec
+        What runs. Its first datasets are shown, as many as have metrics of their own.
+    """
+
+    def __init__(self, spec: ApplicationSpec) -> None:
+        self.spec = spec
+        self.complete = False
+        self._datasets = {dataset.name: dataset for dataset in spec.datasets[:DATASET_LIMIT]}
+        budgets = {
+            name: Budget(to_float(dataset.limit, dataset.kind), dataset.kind.measure)
+            for name, dataset in self._datasets.items()
+        }
+        covers = {
+            monitor.name: [name for name in self._datasets if monitor.covers(name)]
+            for monitor in spec.monitors
+        }
+        self._board = Board(budgets, covers)
+        self._views: Mapping[str, DatasetView] = {}
+        self._dirty: set[str] = set()
+
+    def take(self, envelope: Envelope, data: Alert | Lifecycle) -> None:
+        """Fold an event."""
+        self._board.take(envelope, data)
+        if data.dataset in self._datasets:
+            self._dirty.add(data.dataset)
+
+    def lay(self, views: Mapping[str, DatasetView]) -> None:
+        """Take the committed books of the shards that this worker owns now."""
+        for name in self._datasets:
+            # A view is made anew where something has changed, so there is no need to look inside.
+            if views.get(name) is not self._views.get(name):
+                self._dirty.add(name)
+        self._views = {name: views[name] for name in self._datasets if name in views}
+
+    def told(self) -> None:
+        """Take note that everybody is told everything now."""
+        self._dirty.clear()
+
+    def all(self, now: float) -> list[DatasetNow]:
+        """Return every dataset shown, in the order declared."""
+        return [self._of(dataset, now) for dataset in self._datasets.values()]
+
+    def changed(self, now: float) -> list[DatasetNow]:
+        """Return those of which something has changed since the last call."""
+        dirty, self._dirty = self._dirty, set()
+        return [self._of(dataset, now) for name, dataset in self._datasets.items() if name in dirty]
+
+    def drifting(self, now: float) -> list[DatasetNow]:
+        """Return those whose outlook changes by the mere passing of time."""
+        found = (self._of(dataset, now) for dataset in self._datasets.values())
+        return [dataset for dataset in found if dataset.outlook is not None]
+
+    def _of(self, dataset: DatasetSpec, now: float) -> DatasetNow:
+        budget, view = self._board.budgets[dataset.name], self._views.get(dataset.name)
+        limit, spent, reserved = budget.limit, budget.spent, budget.reserved
+        if view is not None:
+            source, limit, spent, reserved = "state", view.limit, view.spent, view.reserved
+        elif budget.told:
+            source = "alerts"
+        else:
+            source = "declaration" if self.complete else "unknown"
+        known = source != "unknown"
+        left = max(limit - spent, 0.0)
+        found = exhaustion(budget.charges, left, now) if known else None
+        return DatasetNow(
+            dataset=dataset.name,
+            unit=dataset.unit,
+            measure=budget.measure,
+            limit=limit,
+            spent=spent if known else None,
+            reserved=reserved if known else None,
+            source=source,
+            ends=None if dataset.ends_ms is None else dataset.ends_ms / 1000,
+            guess_spent=best_guess(spent, dataset.kind) if known and dataset.kind is Kind.PURE else None,
+            guess_limit=best_guess(limit, dataset.kind),
+            outlook=None if found is None else msgspec.convert(found, Outlook, from_attributes=True),
+            monitors=list(self._monitors(dataset.name, view, known=known)),
+        )
+
+    def _monitors(self, dataset: str, view: DatasetView | None, *, known: bool) -> Iterator[MonitorNow]:
+        if view is not None:
+            for one in view.monitors:
+                yield msgspec.convert(one, MonitorNow, from_attributes=True)
+            return
+        for name, seat in self._board.of_dataset(dataset).items():
+            state = seat.shown if known else None
+            yield MonitorNow(monitor=name, state=state, run=seat.run, tops=seat.tops, halts=seat.halts)

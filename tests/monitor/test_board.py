@@ -1,0 +1,114 @@
+"""Books and states as a reader of released events knows them, against those of the engine that wrote them."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from stream_svt.monitor.board import CHARGES_KEPT, Board, Budget
+from stream_svt.monitor.life_cycle import State
+from stream_svt.monitor.released import EventType, decode
+from tests.support.released import account, alert, lifecycle
+
+WEEK, OTHER = "week-1", "week-2"
+
+
+@pytest.fixture
+def board() -> Board:
+    return Board({WEEK: Budget(4.0), OTHER: Budget(2.0)}, {"hot": [WEEK, OTHER], "rare": [WEEK]})
+
+
+def take(board: Board, *records: bytes) -> None:
+    for record in records:
+        board.take(*decode(record))
+
+
+def test_a_dataset_nobody_spoke_of_is_untouched_and_its_monitors_wait(board: Board) -> None:
+    assert (board.budgets[WEEK].left, board.budgets[WEEK].told) == (4.0, False)
+    assert {name: seat.shown for name, seat in board.of_dataset(WEEK).items()} == {
+        "hot": "idle",
+        "rare": "idle",
+    }
+
+
+@pytest.mark.parametrize(
+    ("kinds", "shown"),
+    [
+        ([EventType.RUN_STARTED], "running"),
+        ([EventType.RUN_STARTED, EventType.RUN_HALTED], "halted"),
+        ([EventType.RUN_STARTED, EventType.RUN_CLOSED], "halted"),
+        ([EventType.RUN_STARTED, EventType.RUN_HALTED, EventType.EXHAUSTED], "exhausted"),
+        ([EventType.EXHAUSTED, EventType.BUDGET_RAISED], "idle"),
+        ([EventType.RUN_STARTED, EventType.BUDGET_RAISED], "running"),
+        ([EventType.RUN_STARTED, EventType.PAUSED], "paused"),
+        ([EventType.RUN_STARTED, EventType.PAUSED, EventType.RESUMED], "running"),
+        ([EventType.RUN_STARTED, EventType.MARKED_EXHAUSTED], "exhausted"),
+        ([EventType.RUN_STARTED, EventType.MUTED, EventType.COMMAND_REPLY], "running"),
+    ],
+)
+def test_the_state_follows_the_events(board: Board, kinds: list[EventType], shown: str) -> None:
+    for kind in kinds:
+        of_dataset = kind in {EventType.BUDGET_RAISED, EventType.MARKED_EXHAUSTED}
+        take(board, lifecycle(kind, WEEK, monitor="" if of_dataset else "hot", run=0 if of_dataset else 1))
+    assert board.of_dataset(WEEK)["hot"].shown == shown
+
+
+def test_budgets_given_up_exhaust_every_monitor_of_the_dataset_and_none_of_another(board: Board) -> None:
+    take(board, lifecycle(EventType.MARKED_EXHAUSTED, WEEK, monitor="", run=0, books=account(4.0)))
+    assert board.exhausted() == [WEEK]
+    assert board.of_dataset(OTHER)["hot"].state is State.IDLE
+
+
+def test_tops_halts_and_runs_are_counted_per_dataset(board: Board) -> None:
+    take(
+        board,
+        alert(WEEK),
+        alert(WEEK, run=2),
+        lifecycle(EventType.RUN_HALTED, WEEK, run=2),
+        alert(OTHER, books=account(0.1, limit=2.0)),
+    )
+    seat = board.of_dataset(WEEK)["hot"]
+    assert (seat.tops, seat.halts, seat.run) == (2, 1, 2)
+    assert board.of_dataset(OTHER)["hot"].tops == 1
+    assert board.alerts == 3
+
+
+def test_books_are_those_of_the_latest_event_whichever_monitor_it_is_about(board: Board) -> None:
+    take(
+        board, alert(WEEK, books=account(0.3)), alert(WEEK, monitor="rare", books=account(0.4, reserved=0.6))
+    )
+    assert (board.budgets[WEEK].spent, board.budgets[WEEK].reserved) == (0.4, 0.6)
+    assert board.budgets[WEEK].left == 3.6
+
+
+def test_events_of_a_home_that_the_dataset_has_left_change_nothing_when_read_later(board: Board) -> None:
+    take(
+        board,
+        lifecycle(EventType.RUN_STARTED, WEEK, run=3, books=account(2.0, limit=5.0), shard=1),
+        lifecycle(EventType.RUN_CLOSED, WEEK, run=2, books=account(1.5, limit=4.0)),
+        lifecycle(EventType.MOVED, WEEK, monitor="", run=0, books=account(1.5, limit=5.0)),
+    )
+    budget = board.budgets[WEEK]
+    assert (budget.spent, budget.limit) == (2.0, 5.0)
+    assert board.of_dataset(WEEK)["hot"].shown == "running"
+
+
+def test_charges_are_kept_with_their_time_and_the_oldest_are_forgotten(board: Board) -> None:
+    take(board, *[alert(WEEK, at=float(second), books=account(0.01 * second)) for second in range(1, 81)])
+    take(board, lifecycle(EventType.MUTED, WEEK, at=99.0, books=account(0.8, charge=0.0)))
+    charges = board.budgets[WEEK].charges
+    assert len(charges) == CHARGES_KEPT
+    assert charges[-1] == (80.0, 0.1)
+
+
+def test_what_is_not_declared_is_not_kept(board: Board) -> None:
+    take(board, alert("unheard-of"), lifecycle(EventType.SPEC_CHANGED, "", monitor="hot"))
+    assert set(board.budgets) == {WEEK, OTHER}
+    assert board.alerts == 1
+
+
+def test_an_event_of_a_kind_yet_unknown_keeps_the_books_and_changes_no_state(board: Board) -> None:
+    envelope, data = decode(lifecycle(EventType.RUN_STARTED, WEEK, books=account(0.7)))
+    board.take(replace(envelope, type="io.stream-svt.something.new.v1"), data)
+    assert board.budgets[WEEK].spent == 0.7
+    assert board.of_dataset(WEEK)["hot"].shown == "idle"
