@@ -9,9 +9,9 @@ sorted into five classes with windows of their own; the burn rate is exact for e
 a window is of it varies within a class. A query over all windows for all datasets would read a month of samples of
 each dataset, hence one series a class, which the ranges select.
 
-Charges are few, so what a window shows is taken with the doubt that it deserves: charges count as a Poisson
-process, an alarm needs the lower limit of the pace, and the end of a budget is an interval (that of the status
-page, `stream_svt.planning.pace`).
+Charges are few, so what a window shows is taken with the doubt that it deserves. Charges of one occasion, as when
+one incident shows in many series, are one payment; payments count as a Poisson process; an alarm needs the lower
+limit of the pace; and the end of a budget is an interval, as on the status page (`stream_svt.planning.pace`).
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ DAY: Final = 24 * HOUR
 NINETY_PERCENT: Final = 1.645
 """5 % of a normal distribution lie beyond so many standard deviations, on each side."""
 
-LEAST_CHARGES: Final = 3
-"""Charges within the slow window without which nothing is said about the end of a budget."""
+LEAST_PAYMENTS: Final = 3
+"""Payments within the slow window without which nothing is said about the end of a budget."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,11 @@ class Horizons:
         """Return the length of a window."""
         return self.short * window.shorts
 
+    @property
+    def occasion(self) -> int:
+        """Seconds within which charges count as one payment."""
+        return self.short // 4
+
     def matches(self) -> str:
         """Return the expression of the datasets with such a horizon."""
         bounds = [f">= {self.least}" if self.least else "", f"< {self.most}" if self.most else ""]
@@ -91,8 +96,8 @@ CLASSES: Final = (
     Horizons("quarter", 52 * DAY, 180 * DAY, 5 * HOUR),
     Horizons("year", 180 * DAY, None, 20 * HOUR),
 )
-WITHOUT_HORIZON: Final = DAY
-"""Seconds of the one window of a dataset without a horizon, from which the end of its budget is projected."""
+WITHOUT_HORIZON: Final = (DAY, 10 * MINUTE)
+"""The one window of a dataset without a horizon, and within what charges are one payment, in seconds."""
 
 _EACH: Final = "by (application, dataset)"
 _ON: Final = "on (application, dataset)"
@@ -139,69 +144,73 @@ def _books() -> list[_Rule]:
         _rule("budget_reserved:ratio", _share_of_limit("reserved")),
         # What open runs reserved is not spent: it still buys tops.
         _rule("budget_left:ratio", "1 - stream_svt:budget_spent:ratio"),
-        _rule("budget_charges:max", _greatest("stream_svt_budget_charges")),
         _rule("budget_horizon:seconds", _greatest("stream_svt_budget_horizon_seconds")),
     ]
 
 
 def _by_horizon() -> list[_Rule]:
-    """Return a copy of each dataset's books under the class of its horizon, for the ranges to select."""
-    rules = []
+    """Return a copy of each dataset's share under the class of its horizon, for the ranges to select."""
     chosen = [(one.name, f"and {_ON} ({one.matches()})") for one in CLASSES]
-    for name, condition in [*chosen, ("none", f"unless {_ON} stream_svt:budget_horizon:seconds")]:
-        spent = f"stream_svt:budget_spent:ratio\n{condition}"
-        rules += [
-            _rule("budget_spent_by_horizon:ratio", spent, horizon=name),
-            _rule(
-                "budget_charges_by_horizon:max", f"stream_svt:budget_charges:max\n{condition}", horizon=name
-            ),
-            _rule("budget_seen_by_horizon:timestamp_seconds", f"0 * ({spent}) + time()", horizon=name),
-        ]
-    return rules
+    chosen.append(("none", f"unless {_ON} stream_svt:budget_horizon:seconds"))
+    return [
+        _rule("budget_spent_by_horizon:ratio", f"stream_svt:budget_spent:ratio\n{condition}", horizon=name)
+        for name, condition in chosen
+    ]
 
 
-def _since(record: str, horizon: str, window: str) -> str:
-    """Return by how much a series that never falls grew within a window.
+def _series(horizon: str) -> str:
+    return f'stream_svt:budget_spent_by_horizon:ratio{{horizon="{horizon}"}}'
+
+
+def _increase(horizon: str, seconds: int) -> str:
+    """Return by how much the share spent grew within a window.
 
     Not `increase` or `delta`, which extrapolate: of a window that began before the dataset did they would invent
-    charges. A raised limit lowers the share spent; the window then begins there.
+    charges. A raised limit lowers the share; the window then begins there.
     """
-    series = f'stream_svt:{record}{{horizon="{horizon}"}}'
-    return f"{series} - min_over_time({series}[{window}])"
+    return f"{_series(horizon)} - min_over_time({_series(horizon)}[{duration(seconds)}])"
+
+
+def _occasions(function: str, horizon: str, seconds: int, occasion: int) -> str:
+    return f"{function}({_series(horizon)}[{duration(seconds)}:{duration(occasion)}])"
 
 
 def _windows() -> list[_Rule]:
     rules = []
     for one in CLASSES:
         for window in WINDOWS:
-            length = duration(one.seconds(window))
-            spent = _since("budget_spent_by_horizon:ratio", one.name, length)
-            horizon = f"* {_ON} group_left () stream_svt:budget_horizon:seconds / {one.seconds(window)}"
-            rules += [
-                _rule("budget_burn:ratio", f"({spent})\n{horizon}", horizon=one.name, window=window.name),
-                _rule(
-                    "budget_charges:increase",
-                    _since("budget_charges_by_horizon:max", one.name, length),
-                    horizon=one.name,
-                    window=window.name,
-                ),
-            ]
-    rules.append(
+            seconds, labels = one.seconds(window), {"horizon": one.name, "window": window.name}
+            paced = f"* {_ON} group_left () stream_svt:budget_horizon:seconds / {seconds}"
+            rules.append(_rule("budget_burn:ratio", f"({_increase(one.name, seconds)})\n{paced}", **labels))
+            if window.alarm is not None:
+                payments = _occasions("changes", one.name, seconds, one.occasion)
+                rules.append(_rule("budget_payments:changes", payments, **labels))
+    return rules
+
+
+def _slowly() -> list[_Rule]:
+    """Return what the slow windows show of every dataset, with and without a horizon."""
+    payments = "stream_svt:budget_payments:changes"
+    slow = {one.name: (one.seconds(SLOW), one.occasion) for one in CLASSES} | {"none": WITHOUT_HORIZON}
+    rules = [
         _rule(
-            "budget_charges:increase",
-            _since("budget_charges_by_horizon:max", "none", duration(WITHOUT_HORIZON)),
+            "budget_payments:changes",
+            _occasions("changes", "none", *WITHOUT_HORIZON),
             horizon="none",
             window=SLOW.name,
-        )
-    )
-    slow = {one.name: one.seconds(SLOW) for one in CLASSES} | {"none": WITHOUT_HORIZON}
-    for name, seconds in slow.items():
-        series = f'stream_svt:budget_seen_by_horizon:timestamp_seconds{{horizon="{name}"}}'
-        rules.append(
-            _rule(
-                "budget_seen:seconds", f"time() - min_over_time({series}[{duration(seconds)}])", horizon=name
-            )
-        )
+        ),
+        _rule(
+            "budget_paid_lately:changes",
+            f'sum without (window) ({payments}{{window="{SLOW.name}"}}) >= {LEAST_PAYMENTS}',
+        ),
+    ]
+    for name, (seconds, occasion) in slow.items():
+        # A window may begin before its dataset did, or before Prometheus: only what was seen counts.
+        seen = f"({_occasions('count_over_time', name, seconds, occasion)} - 1) * {occasion}"
+        rules += [
+            _rule("budget_spent_lately:increase", _increase(name, seconds), horizon=name),
+            _rule("budget_seen_lately:seconds", seen, horizon=name),
+        ]
     return rules
 
 
@@ -212,13 +221,14 @@ def _is_going_on(window: Window, shorter: Window) -> str:
     incident that many series reported would look like a pace.
     """
     longer, recent = (f'stream_svt:budget_burn:ratio{{window="{one.name}"}}' for one in (window, shorter))
-    # Of a steady pace both windows show the same; of one moment's charges the shorter shows so many times as much.
+    # Of a steady pace both windows show the same, of one moment's charges the shorter one shows the more, by as many
+    # times as it is shorter.
     most = (window.shorts // shorter.shorts + 1) / 2
     return f"({recent} > 0) < {_ON} {most:g} * {longer}"
 
 
 def _burning() -> list[_Rule]:
-    count = 'stream_svt:budget_charges:increase{window!="short"}'
+    count = "stream_svt:budget_payments:changes"
     # The lower 95 % limit of a Poisson mean, by Wilson and Hilferty, as a share of the count.
     share = f"clamp_min(1 - 1 / (9 * {count}) - {NINETY_PERCENT} / (3 * sqrt({count})), 0) ^ 3"
     alarms = "\n  or\n".join(
@@ -248,38 +258,34 @@ def _burning() -> list[_Rule]:
 def _exhaustion() -> list[_Rule]:
     """Return the end of a budget, with 90 % between its bounds.
 
-    Both are random, the charges seen and those to come: hence a ratio with an F distribution, whose quantiles
+    Both are random, the payments seen and those to come: hence a ratio with an F distribution, whose quantiles
     Paulson's approximation gives. Its two parameters are recorded as the variances of the cube roots.
     """
-    to_come, seen = "stream_svt:budget_charges_to_come:estimate", "stream_svt:budget_charges_seen:increase"
-    time = f"max {_EACH} (stream_svt:budget_seen:seconds)"
+    paid, spent, seen = (
+        f"stream_svt:budget_{name}"
+        for name in ("paid_lately:changes", "spent_lately:increase", "seen_lately:seconds")
+    )
+    to_come = "stream_svt:budget_payments_to_come:estimate"
     rules = [
+        # At least one, and whole: the last payment may be larger than what is left.
         _rule(
-            "budget_charges_seen:increase",
-            f'max {_EACH} (stream_svt:budget_charges:increase{{window="slow"}} >= {LEAST_CHARGES})',
+            "budget_payments_to_come:estimate",
+            f"clamp_min(ceil(\n  {paid} / ({spent} > 0)\n"
+            f"  * {_ON} group_left () (stream_svt:budget_left:ratio > 0)\n), 1)",
         ),
-        # At least one, and whole: the last charge may be larger than what is left.
-        _rule(
-            "budget_charges_to_come:estimate",
-            "clamp_min(ceil(\n  (stream_svt:budget_left:ratio > 0)\n"
-            "  / ((stream_svt:budget_spent:ratio > 0) / stream_svt:budget_charges:max)\n), 1)",
-        ),
-        _rule("budget_charges_to_come:variance", f"1 / (9 * {to_come})"),
-        _rule("budget_exhaustion:seconds", f"{time} * {to_come} / {seen}", bound="expected"),
+        _rule("budget_payments_to_come:variance", f"1 / (9 * {to_come})"),
+        _rule("budget_exhaustion:seconds", f"{seen} * {to_come} / {paid}", bound="expected"),
     ]
-    # The time ends now and not at a charge: counting one more makes the early end early enough.
-    for bound, counted, sign in (("early", f"({seen} + 1)", "-"), ("late", seen, "+")):
-        a, b = (
-            "stream_svt:budget_charges_to_come:variance",
-            f"stream_svt:budget_charges_seen_{bound}:variance",
-        )
+    # The time ends now and not at a payment: counting one more makes the early end early enough.
+    for bound, counted, sign in (("early", f"({paid} + 1)", "-"), ("late", paid, "+")):
+        a, b = "stream_svt:budget_payments_to_come:variance", f"stream_svt:budget_paid_{bound}:variance"
         z, square = NINETY_PERCENT, f"{NINETY_PERCENT**2:.6g}"
         root = f"sqrt((1 - {b}) ^ 2 * {a} + (1 - {a}) ^ 2 * {b} - {square} * {a} * {b})"
         rules += [
-            _rule(f"budget_charges_seen_{bound}:variance", f"1 / (9 * {counted})"),
+            _rule(f"budget_paid_{bound}:variance", f"1 / (9 * {counted})"),
             _rule(
                 "budget_exhaustion:seconds",
-                f"{time} * {to_come} / {counted}\n* clamp_min(\n"
+                f"{seen} * {to_come} / {counted}\n* clamp_min(\n"
                 f"  ((1 - {a}) * (1 - {b})\n    {sign} {z} * {root})\n"
                 f"  / ((1 - {b}) ^ 2 - {square} * {b}), 0) ^ 3",
                 bound=bound,
@@ -307,7 +313,7 @@ _Dumper.add_representer(str, _text)
 def document() -> str:
     """Return the file's content."""
     # One group: its rules are evaluated in order, each on what those before it just recorded.
-    rules = [*_books(), *_by_horizon(), *_windows(), *_burning(), *_exhaustion()]
+    rules = [*_books(), *_by_horizon(), *_windows(), *_burning(), *_slowly(), *_exhaustion()]
     groups = {"groups": [{"name": "stream-svt-budget", "rules": rules}]}
     body = yaml.dump(groups, Dumper=_Dumper, sort_keys=False, width=1000)
     return f"# Made by `python -m deploy.prometheus.budget_rules`, which says what all this means.\n{body}"
