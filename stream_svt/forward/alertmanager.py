@@ -20,12 +20,14 @@ from stream_svt.forward.parcel import Parcel
 from stream_svt.monitor.released import Account, Alert, EventType
 
 ALERT_NAMES = {
-    EventType.ALERT: "StreamSvtAlert",
-    EventType.EXHAUSTED: "StreamSvtMonitorExhausted",
-    EventType.RUN_HALTED: "StreamSvtRunHalted",
+    EventType.ALERT: "AboveThreshold",
+    EventType.EXHAUSTED: "MonitorExhausted",
+    EventType.RUN_HALTED: "RunHalted",
 }
-OTHER_NAME = "StreamSvtEvent"
-SEVERITIES = {EventType.ALERT: "warning", EventType.EXHAUSTED: "critical", EventType.RUN_HALTED: "info"}
+OTHER_NAME = "ReleasedEvent"
+SEVERITIES = {EventType.ALERT: "page"}
+"""The words of deploy/prometheus; everything else is a ticket."""
+
 
 _ENDED_BY_A_RUN = (EventType.EXHAUSTED, EventType.RUN_HALTED)
 _WORDS = {kind.value: word for word, kind in TYPE_WORDS.items()}
@@ -76,7 +78,7 @@ class Alertmanager:
     def _labels(self, event: Received, kind: str) -> dict[str, str]:
         known = EventType(kind) if kind in _WORDS else None
         name = ALERT_NAMES.get(known, OTHER_NAME) if known is not None else OTHER_NAME
-        severity = SEVERITIES.get(known, "info") if known is not None else "info"
+        severity = SEVERITIES.get(known, "ticket") if known is not None else "ticket"
         labels = {"alertname": name, "severity": severity, **self._settings.labels}
         labels |= {name: text for name, text in _about(event).items() if text}
         if name == OTHER_NAME:

@@ -25,8 +25,8 @@ def alerts(directory, event, settings: str = "", outer: str = "", now=NOW) -> li
 def test_a_top_becomes_an_alert_with_what_was_measured_as_annotations(tmp_path):
     (found,) = alerts(tmp_path, received(alert(books=account(0.05, 1.2, 0.5, 4.0))))
     assert found["labels"] == {
-        "alertname": "StreamSvtAlert",
-        "severity": "warning",
+        "alertname": "AboveThreshold",
+        "severity": "page",
         "application": "retail-watch",
         "dataset": "shop",
         "monitor": "hot",
@@ -77,17 +77,17 @@ def test_no_alert_ends_before_it_begins_however_the_clocks_differ(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "severity", "says"),
+    ("kind", "name", "says"),
     [
-        (EventType.EXHAUSTED, "StreamSvtMonitorExhausted", "critical", "cannot pay for another run"),
-        (EventType.RUN_HALTED, "StreamSvtRunHalted", "info", "has used all tops of run 3"),
+        (EventType.EXHAUSTED, "MonitorExhausted", "cannot pay for another run"),
+        (EventType.RUN_HALTED, "RunHalted", "has used all tops of run 3"),
     ],
 )
-def test_halts_and_exhaustion_are_alerts_that_the_next_run_ends(tmp_path, kind, name, severity, says):
+def test_halts_and_exhaustion_are_alerts_that_the_next_run_ends(tmp_path, kind, name, says):
     event = received(lifecycle("budget", run=3, books=account()), kind=kind)
     (found,) = alerts(tmp_path, event)
     assert found["labels"]["alertname"] == name
-    assert found["labels"]["severity"] == severity
+    assert found["labels"]["severity"] == "ticket"
     assert says in found["annotations"]["summary"]
     started = received(lifecycle("resampled", run=4, books=account()), kind=EventType.RUN_STARTED)
     ended = {one["labels"]["alertname"]: one for one in alerts(tmp_path, started)}
@@ -101,22 +101,22 @@ def test_a_run_ends_only_what_was_asked_for_and_what_it_is_about(tmp_path):
         assert not Alertmanager(destination(tmp_path, PAGER % (outer, ""))).wants(started)
     both = alerts(tmp_path, started, outer=", types: all")
     assert [one["labels"]["alertname"] for one in both] == [
-        "StreamSvtMonitorExhausted",
-        "StreamSvtRunHalted",
-        "StreamSvtEvent",
+        "MonitorExhausted",
+        "RunHalted",
+        "ReleasedEvent",
     ]
 
 
 def test_other_types_share_a_name_and_are_told_apart_by_a_label(tmp_path):
     event = received(lifecycle("raised", books=account(), detail={"limit": 8}), kind=EventType.BUDGET_RAISED)
     (found,) = alerts(tmp_path, event, outer=", types: all")
-    assert (found["labels"]["alertname"], found["labels"]["type"]) == ("StreamSvtEvent", "budget.raised")
+    assert (found["labels"]["alertname"], found["labels"]["type"]) == ("ReleasedEvent", "budget.raised")
     assert found["annotations"]["detail_limit"] == "8"
 
 
 def test_labels_of_ones_own_are_added_and_may_replace_the_severity(tmp_path):
-    (found,) = alerts(tmp_path, received(), ", labels: {team: privacy, severity: page}")
-    assert (found["labels"]["team"], found["labels"]["severity"]) == ("privacy", "page")
+    (found,) = alerts(tmp_path, received(), ", labels: {team: privacy, severity: red}")
+    assert (found["labels"]["team"], found["labels"]["severity"]) == ("privacy", "red")
 
 
 def test_the_link_is_filled_in_and_encoded(tmp_path):

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import ssl
+import subprocess
+import uuid
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 from aiohttp import web
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+from prometheus_client.parser import text_string_to_metric_families
 
 from stream_svt.forward.config import Destination, ForwardConfig, parse_forward_config
 from stream_svt.forward.event import Received, receive
@@ -20,6 +27,7 @@ from stream_svt.forward.parcel import Parcel
 from stream_svt.forward.retry import Answer, Result
 from stream_svt.monitor.released import Alert, EventType, Lifecycle
 from tests.support.alerts import alert, encoded
+from tests.support.process import COMMAND, Service
 
 KEY, OLD_KEY = bytes(range(32)), bytes(range(100, 132))
 
@@ -121,3 +129,71 @@ class Receiver:
 def moment(text: str) -> datetime:
     """Return a moment from RFC 3339 text."""
     return datetime.fromisoformat(text)
+
+
+class Forwarder(Service):
+    """`stream-svt forward -c FILE OPTION..`."""
+
+    def __init__(self, config: Path, port: int, log: Path, *options: str) -> None:
+        self.url = f"http://127.0.0.1:{port}"
+        self._log = log
+        with log.open("ab") as output:
+            self.process = subprocess.Popen(
+                [*COMMAND, "forward", "-c", str(config), *options], stdout=output, stderr=output
+            )
+
+    def metric(self, name: str, **labels: str) -> float:
+        """Return a sample of the metrics page, NaN where there is none."""
+        for family in text_string_to_metric_families(self.fetch("/metrics") or ""):
+            for sample in family.samples:
+                if sample.name == f"stream_svt_forward_{name}" and labels.items() <= sample.labels.items():
+                    return float(sample.value)
+        return math.nan
+
+
+async def publish(servers: str, topic: str, *records: tuple[int, bytes, bytes], commit: bool = True) -> None:
+    """Write records (partition, key, value) in one transaction, as a shard does."""
+    producer = AIOKafkaProducer(bootstrap_servers=servers, transactional_id=f"{topic}-{uuid.uuid4().hex}")
+    await producer.start()
+    try:
+        await producer.begin_transaction()
+        for partition, key, value in records:
+            await producer.send(topic, value, key=key, partition=partition)
+        await producer.flush()
+        await (producer.commit_transaction() if commit else producer.abort_transaction())
+    finally:
+        await producer.stop()
+
+
+async def everything_on(servers: str, topic: str) -> list[Any]:
+    """Return all committed records of a topic."""
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=servers, isolation_level="read_committed", auto_offset_reset="earliest"
+    )
+    await consumer.start()
+    try:
+        await consumer._client.force_metadata_update()
+        places = [
+            TopicPartition(topic, number) for number in sorted(consumer.partitions_for_topic(topic) or ())
+        ]
+        consumer.assign(places)
+        await consumer.seek_to_beginning()
+        ends = await consumer.end_offsets(places)
+        found: list[Any] = []
+        while any([await consumer.position(place) < ends[place] for place in places]):
+            for records in (await consumer.getmany(timeout_ms=100)).values():
+                found += records
+        return found
+    finally:
+        await consumer.stop()
+
+
+async def committed(servers: str, group: str) -> dict[int, int]:
+    """Return the positions of a group by partition."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=servers)
+    await admin.start()
+    try:
+        offsets = await admin.list_consumer_group_offsets(group)
+        return {place.partition: one.offset for place, one in offsets.items()}
+    finally:
+        await admin.close()

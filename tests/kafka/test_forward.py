@@ -1,0 +1,457 @@
+"""The forwarder on a real broker: every event is delivered, in order, whatever its receivers and its process do."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import runpy
+import signal
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from aiokafka import AIOKafkaConsumer
+from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
+from aiokafka.structs import TopicPartition
+
+from stream_svt.forward.app import wrapping
+from stream_svt.forward.config import load_forward_config
+from stream_svt.forward.courier import Courier
+from stream_svt.forward.lanes import Progress
+from stream_svt.forward.metrics import ForwardMetrics
+from stream_svt.forward.parking import DESTINATION_HEADER, PLACE_HEADER, REASON_HEADER, Parked
+from stream_svt.forward.posting import HttpPosting
+from stream_svt.forward.route import Route
+from stream_svt.monitor.released import EventType
+from tests.support.alerts import alert, encoded, lifecycle
+from tests.support.forwarding import (
+    KEY,
+    OLD_KEY,
+    Forwarder,
+    Receiver,
+    committed,
+    everything_on,
+    publish,
+)
+from tests.support.process import free_port
+from tests.support.prometheus import Alertmanager
+from tests.support.topics import create_topics
+
+pytestmark = pytest.mark.kafka
+ROOT = Path(__file__).parents[2]
+VERIFIED = runpy.run_path(str(ROOT / "examples" / "webhook_receiver.py"))["verified"]
+DATASETS = ("a", "b", "c", "d")
+FAST = "retry: {first: 20ms, most: 200ms}, timeout: 500ms"
+
+
+class Stage:
+    """A topic of alerts, a configuration for it, and forwarders that run with that."""
+
+    def __init__(self, broker, topic: str, directory: Path) -> None:
+        self.servers = broker.bootstrap_servers
+        self.topic = topic
+        self.directory = directory
+        self.sent: dict[str, list[bytes]] = defaultdict(list)
+        self.sequence = 0
+        self.running: list[Forwarder] = []
+        for name, key in (("hook.key", KEY), ("old.key", OLD_KEY)):
+            (directory / name).write_text(key.hex())
+            (directory / name).chmod(0o600)
+
+    def configure(self, *destinations: str, **keys: str) -> None:
+        text = (
+            f'kafka: {{bootstrap_servers: "{self.servers}", session_timeout: 2s, heartbeat_interval: 300ms}}\n'
+            f"topic: {self.topic}\ngroup: {self.topic}\npark_topic: {self.topic}-parked\n"
+        )
+        text += "".join(f"{name}: {value}\n" for name, value in keys.items())
+        text += "destinations:\n" + "".join(f"  - {{{one}}}\n" for one in destinations)
+        (self.directory / "forward.yaml").write_text(text)
+
+    def start(self, *options: str) -> Forwarder:
+        port = free_port()
+        os.environ["STREAM_SVT_WEB_PORT"] = str(port)
+        try:
+            forwarder = Forwarder(
+                self.directory / "forward.yaml", port, self.directory / f"log-{port}", *options
+            )
+        finally:
+            del os.environ["STREAM_SVT_WEB_PORT"]
+        self.running.append(forwarder)
+        return forwarder
+
+    async def begin(self, *options: str) -> Forwarder:
+        forwarder = self.start(*options)
+        await forwarder.until(lambda: forwarder.fetch("/health/ready") == "ready\n", 40)
+        return forwarder
+
+    def event(self, dataset: str, data=None, *, kind: EventType | None = None) -> tuple[int, bytes, bytes]:
+        """Return the next record; dataset decides its partition."""
+        self.sequence += 1
+        body = encoded(
+            self.sequence,
+            data or alert(dataset=dataset, series=f"s{self.sequence}", top=self.sequence),
+            kind=kind,
+        )
+        self.sent[dataset].append(body)
+        return ord(dataset) % 2, dataset.encode(), body
+
+    async def publish(self, *records: tuple[int, bytes, bytes], commit: bool = True) -> None:
+        await publish(self.servers, self.topic, *records, commit=commit)
+
+
+@pytest.fixture
+async def stage(broker, topics, tmp_path) -> AsyncIterator[Stage]:
+    topic = await topics("onward", partitions=2)
+    stage = Stage(broker, topic, tmp_path)
+    yield stage
+    for forwarder in stage.running:
+        await forwarder.end(signal.SIGKILL)
+
+
+async def until(condition, forwarder: Forwarder, seconds: float = 40.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert forwarder.alive, forwarder.log
+        assert time.monotonic() < end, f"the condition was not met in time:\n{forwarder.log}"
+        await asyncio.sleep(0.05)
+
+
+def firsts(bodies: list[bytes]) -> list[bytes]:
+    """Leave copies out."""
+    return list(dict.fromkeys(bodies))
+
+
+class Moody:
+    """A receiver that fails in every way before it takes an event, and takes some never."""
+
+    def __init__(self) -> None:
+        self.attempts: Counter[str] = Counter()
+        self.taken: list[bytes] = []
+        self.unsigned = 0
+
+    async def take(self, request: web.Request) -> web.Response:
+        body = await request.read()
+        if not VERIFIED([OLD_KEY], request.headers, body, time.time()):
+            self.unsigned += 1
+        number = int(request.headers["webhook-id"][4:], 16)
+        self.attempts[request.headers["webhook-id"]] += 1
+        if b'"series":"never"' in body:
+            return web.Response(status=422, text="no such thing")
+        if self.attempts[request.headers["webhook-id"]] == 1:
+            match number % 5:
+                case 0:
+                    return web.Response(status=500)
+                case 1:
+                    return web.Response(status=429, headers={"Retry-After": "1"})
+                case 2:
+                    await asyncio.sleep(2)  # beyond the deadline
+                case 3:
+                    request.transport.close()  # type: ignore[union-attr]
+        self.taken.append(body)
+        return web.Response(status=202)
+
+
+@asynccontextmanager
+async def serving(handler) -> AsyncIterator[str]:
+    application = web.Application()
+    application.router.add_post("/{path:.*}", handler)
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}/T0KEN"
+    finally:
+        await runner.cleanup()
+
+
+@pytest.mark.debian
+async def test_every_committed_event_reaches_alertmanager_and_a_moody_webhook(stage, debian_program) -> None:
+    """Failures, throttling, slowness, refusals; an aborted copy, a forged record, a halt that the next run ends."""
+    program, amtool = debian_program("prometheus-alertmanager"), debian_program("amtool")
+    rules = stage.directory / "am.yml"
+    rules.write_text("route: {receiver: nobody}\nreceivers: [{name: nobody}]\n")
+    parked = f"{stage.topic}-parked"
+    await create_topics(stage.servers, {parked: 2})
+    moody = Moody()
+    async with serving(moody.take) as url:
+        with Alertmanager(program, rules, stage.directory) as pager:
+            stage.configure(
+                "name: pager, on_refused: park, types: all, "
+                f"alertmanager: {{urls: ['{pager.url}'], labels: {{team: privacy}}}}",
+                f"name: tickets, on_refused: park, {FAST}, webhook: {{url: '{url}', key_files: [hook.key, old.key]}}",
+            )
+            forwarder = await stage.begin()
+            aborted = (0, b"a", encoded(999, alert(series="aborted")))
+            await stage.publish(aborted, commit=False)
+            halted = lifecycle("cutoff", dataset="a", run=1)
+            exhausted = lifecycle("budget", dataset="b", run=1)
+            started = lifecycle("resampled", dataset="a", run=2)
+            await stage.publish(
+                *(stage.event(DATASETS[number % 4]) for number in range(24)),
+                stage.event("a", halted, kind=EventType.RUN_HALTED),
+                stage.event("b", exhausted, kind=EventType.EXHAUSTED),
+                stage.event("c", alert(dataset="c", series="never")),
+                (1, b"a", b"forged"),
+            )
+            never = stage.sent["c"].pop()
+            await stage.publish(stage.event("a", started, kind=EventType.RUN_STARTED), stage.event("d"))
+            filtered = stage.sent["a"].pop()
+            every = sum(len(bodies) for bodies in stage.sent.values())
+            await until(lambda: len(set(moody.taken)) == every, forwarder)
+            await until(
+                lambda: forwarder.metric("events_total", destination="pager", outcome="delivered") == 29,
+                forwarder,
+            )
+            await until(lambda: forwarder.metric("waiting_events", destination="tickets") == 0, forwarder)
+
+            # Order, bytes, signatures.
+            assert moody.unsigned == 0
+            assert filtered not in moody.taken
+            for dataset, bodies in stage.sent.items():
+                here = [body for body in firsts(moody.taken) if body in bodies]
+                assert here == bodies, dataset
+            assert max(moody.attempts.values()) > 1
+
+            # What was refused is kept as it was, with where from and why.
+            kept = await everything_on(stage.servers, parked)
+            assert Counter((one.value, dict(one.headers)[DESTINATION_HEADER]) for one in kept) == Counter(
+                {(never, b"tickets"): 1, (b"forged", b"tickets"): 1, (b"forged", b"pager"): 1}
+            )
+            (one,) = [one for one in kept if one.value == never]
+            assert one.key == b"c"
+            assert dict(one.headers)[REASON_HEADER] == b"status 422"
+            assert dict(one.headers)[PLACE_HEADER].startswith(f"{stage.topic}/1/".encode())
+
+            # What people see in Alertmanager.
+            shown = {
+                (found["labels"]["alertname"], found["labels"]["dataset"], found["labels"].get("series"))
+                for found in pager.alerts()
+            }
+            assert ("AboveThreshold", "a", "s1") in shown
+            assert ("MonitorExhausted", "b", None) in shown
+            assert ("RunHalted", "a", None) not in shown  # the next run began
+            assert not any(series == "aborted" for _, _, series in shown)
+            asked = await asyncio.create_subprocess_exec(
+                amtool, f"--alertmanager.url={pager.url}", "alert", "query", "series=s1", "team=privacy",
+                "-o", "extended", stdout=asyncio.subprocess.PIPE,
+            )  # fmt: skip
+            said = (await asked.communicate())[0].decode()
+            assert 'gap="12"' in said
+            assert 'estimate="562"' in said
+
+            # Released, and no secret of ours.
+            everything = forwarder.log + (forwarder.fetch("/metrics") or "")
+            assert forwarder.fetch("/health/live") == "live\n"
+            for secret in ("T0KEN", KEY.hex(), OLD_KEY.hex()):
+                assert secret not in everything
+            assert await forwarder.end() == 0
+            ends = {place.partition: offset for place, offset in (await _ends(stage)).items()}
+            assert await committed(stage.servers, f"{stage.topic}.tickets") == ends
+
+
+async def _ends(stage: Stage) -> dict[TopicPartition, int]:
+    consumer = AIOKafkaConsumer(bootstrap_servers=stage.servers)
+    await consumer.start()
+    try:
+        return await consumer.end_offsets([TopicPartition(stage.topic, number) for number in (0, 1)])
+    finally:
+        await consumer.stop()
+
+
+async def test_killing_forwarders_again_and_again_loses_nothing_and_keeps_the_order(stage) -> None:
+    """Two share the partitions; one after the other is killed in the middle of deliveries."""
+    dice = random.Random(7)
+    receiver = Receiver()
+    receiver.answer = lambda request, event: web.Response(status=503) if dice.random() < 0.2 else None
+    receiver.pause = 0.05
+    async with receiver.listening():
+        stage.configure(f"name: hook, {FAST}, webhook: {{url: '{receiver.url}', key_files: [hook.key]}}")
+        forwarders = [await stage.begin(), await stage.begin()]
+        hit = 0
+        for number in range(12):
+            await stage.publish(*(stage.event(dice.choice(DATASETS)) for _ in range(15)))
+            await asyncio.sleep(0.1)
+            if number in {3, 6, 9}:
+                victim = max(forwarders, key=waiting)
+                hit += waiting(victim) > 0
+                await victim.end(signal.SIGKILL)
+                forwarders[forwarders.index(victim)] = stage.start()
+        await until(lambda: len({event["id"] for event in receiver.taken}) == 180, forwarders[0], 60)
+        for dataset, bodies in stage.sent.items():
+            accepted = [event["id"] for event in receiver.taken if event["data"]["dataset"] == dataset]
+            assert firsts(accepted) == [f"{dataset}-{_sequence(body)}" for body in bodies]
+        # Copies are allowed, and are copies.
+        contents = {(event["id"], str(event["data"])) for event in receiver.taken}
+        assert len(contents) == 180
+        assert hit, "no forwarder was killed in the middle of anything"
+
+
+def waiting(forwarder: Forwarder) -> float:
+    """Return how many events are under way; 0 while its pages are not there yet."""
+    return max(0.0, forwarder.metric("waiting_events", destination="hook"))
+
+
+def _sequence(body: bytes) -> int:
+    return json.loads(body)["sequence"]
+
+
+@pytest.mark.parametrize("broken", [False, True])
+async def test_a_position_is_committed_only_once_everything_before_it_is_delivered(
+    stage, monkeypatch, broken
+) -> None:
+    """Negative control: with positions that follow the reading, what is not delivered is passed over."""
+    if broken:
+        monkeypatch.setattr(Progress, "next", property(lambda self: self._reached))
+    monkeypatch.setattr("stream_svt.forward.route.HAND_OVER", 0.1)
+    down = True
+    receiver = Receiver(
+        lambda request, event: web.Response(status=500) if down and event["id"] == "a-1" else None
+    )
+    async with receiver.listening():
+        stage.configure(f"name: hook, {FAST}, webhook: {{url: '{receiver.url}'}}")
+        config = load_forward_config(stage.directory / "forward.yaml")
+        (one,) = config.destinations
+        await stage.publish(stage.event("a"), stage.event("a"), stage.event("c"), stage.event("c"))
+
+        async def run() -> tuple[Route, asyncio.Task[None], HttpPosting]:
+            metrics = ForwardMetrics(stage.topic, ["hook"])
+            posting = HttpPosting(one)
+            courier = Courier(
+                one, wrapping(one), posting, Parked(config.cluster, stage.topic, "parked"), metrics
+            )
+            route = Route(
+                config.cluster, stage.topic, one, courier, metrics, start_at=None, accept_loss=False
+            )
+            return route, asyncio.create_task(route.run()), posting
+
+        route, task, posting = await run()
+        async with asyncio.timeout(20):
+            while len(receiver.taken) < 2:
+                await asyncio.sleep(0.05)
+            await asyncio.sleep(0.5)
+        position = await committed(stage.servers, one.group)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await posting.close()
+        assert [event["id"] for event in receiver.taken] == ["c-3", "c-4"]
+        assert (position[1] == 0) is not broken
+
+        down = False
+        route, task, posting = await run()
+        async with asyncio.timeout(20):
+            while not route.joined or route.status().lag.get(1) != 0:
+                await asyncio.sleep(0.05)
+            await asyncio.sleep(0.3)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await posting.close()
+        delivered = {event["id"] for event in receiver.taken}
+        assert (delivered == {"a-1", "a-2", "c-3", "c-4"}) is not broken
+
+
+async def test_a_destination_that_is_refused_stops_alone_and_says_so(stage) -> None:
+    refusing = Receiver(lambda request, event: web.Response(status=400))
+    willing = Receiver()
+    async with refusing.listening(), willing.listening():
+        stage.configure(
+            f"name: strict, webhook: {{url: '{refusing.url}'}}",
+            f"name: willing, webhook: {{url: '{willing.url}'}}",
+        )
+        forwarder = await stage.begin()
+        await stage.publish(stage.event("a"), stage.event("b"))
+        await until(lambda: len(willing.taken) == 2, forwarder)
+        await forwarder.until(
+            lambda: "destination strict: stopped" in (forwarder.fetch("/health/live") or "")
+        )
+        assert forwarder.metric("stopped", destination="strict") == 1
+        assert forwarder.metric("stopped", destination="willing") == 0
+        assert "event=forward_stopped destination=strict" in forwarder.log
+        await stage.publish(stage.event("c"))
+        await until(lambda: len(willing.taken) == 3, forwarder)
+        assert len(refusing.bodies) <= 2
+        assert await forwarder.end() == 1
+        # Mended, it goes on where it stood: nothing was passed over.
+        refusing.answer = lambda request, event: None
+        again = await stage.begin()
+        await until(lambda: len(refusing.taken) == 3, again)
+
+
+async def test_events_that_retention_took_are_missed_loudly_and_given_up_on_request_only(stage) -> None:
+    receiver = Receiver(lambda request, event: web.Response(status=500))
+    async with receiver.listening():
+        stage.configure(f"name: hook, {FAST}, webhook: {{url: '{receiver.url}'}}")
+        forwarder = await stage.begin()
+        await stage.publish(*(stage.event("a") for _ in range(4)))
+        await until(lambda: receiver.bodies, forwarder)
+        await forwarder.end()
+        admin = AIOKafkaAdminClient(bootstrap_servers=stage.servers)
+        await admin.start()
+        await admin.delete_records({TopicPartition(stage.topic, 1): RecordsToDelete(2)})
+        await admin.close()
+        stopped = stage.start()
+        assert await asyncio.to_thread(stopped.process.wait, 40) == 4
+        assert "no longer holds offset 0" in stopped.log
+        assert "--accept-loss" in stopped.log
+        receiver.answer = lambda request, event: None
+        again = await stage.begin("--accept-loss")
+        await until(lambda: len(receiver.taken) == 2, again)
+        assert [event["id"] for event in receiver.taken] == ["a-3", "a-4"]
+
+
+async def test_a_new_group_begins_where_it_is_told_and_then_goes_on_where_it_was(stage) -> None:
+    receiver = Receiver()
+    async with receiver.listening():
+        await stage.publish(stage.event("a"), stage.event("b"))
+        await asyncio.sleep(0.05)
+        moment = datetime.now(UTC).isoformat()
+        await asyncio.sleep(0.05)
+        await stage.publish(stage.event("a"))
+        stage.configure(f"name: hook, webhook: {{url: '{receiver.url}'}}", start_at=f'"{moment}"')
+        forwarder = await stage.begin()
+        await until(lambda: len(receiver.taken) == 1, forwarder)
+        await forwarder.end()
+        await stage.publish(stage.event("b"))
+        again = await stage.begin()
+        await until(lambda: len(receiver.taken) == 2, again)
+        assert [event["id"] for event in receiver.taken] == ["a-3", "b-4"]
+
+
+async def test_the_example_receiver_prints_each_alert_once_and_a_test_costs_no_budget(stage) -> None:
+    port = free_port()
+    receiver = await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(ROOT / "examples" / "webhook_receiver.py"),
+        env=os.environ | {"KEYS": str(stage.directory / "hook.key"), "PORT": str(port)},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        stage.configure(
+            f"name: hook, {FAST}, webhook: {{url: 'http://127.0.0.1:{port}/', key_files: [hook.key]}}"
+        )
+        checked, tested = stage.start("--check"), stage.start("--test")
+        assert await asyncio.to_thread(checked.process.wait, 40) == 0
+        assert "Ready to forward" in checked.log
+        assert await asyncio.to_thread(tested.process.wait, 40) == 0
+        assert "hook: accepted (status 204)" in tested.log
+        forwarder = await stage.begin()
+        await stage.publish(stage.event("a", alert(dataset="a", series="milk")))
+        async with asyncio.timeout(20):
+            line = await receiver.stdout.readline()
+        assert line == b"a milk: gap 12, not certified\n"
+        await forwarder.end()
+        stage.configure("name: hook, on_refused: park, webhook: {url: 'http://127.0.0.1:1/'}")
+        unparked, failed = stage.start("--check"), stage.start("--test")
+        assert await asyncio.to_thread(unparked.process.wait, 40) == 2
+        assert "park_topic" in unparked.log
+        assert await asyncio.to_thread(failed.process.wait, 40) == 1
+    finally:
+        receiver.kill()
+        await receiver.wait()
