@@ -97,7 +97,7 @@ def topics(broker: EmbeddedKafka) -> Topics:
     return Topics(broker.bootstrap_servers)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def debian_program():
     """Return the path of a program from a Debian package; without it the test is skipped, in CI it fails."""
 

@@ -140,14 +140,16 @@ def _projected(bound: str) -> str:
     was to be spent in so many seconds, and of those a part has passed.
     """
 
-    def last(metric: str, **labels: str) -> str:
-        return f"max by (dataset) (last_over_time({of(metric, **_DATASET, **labels)}[$__range]))"
-
     def amount(name: str) -> str:
-        return f"({last(f'stream_svt_budget_{name}_epsilon')} or {last(f'stream_svt_budget_{name}_rho')})"
+        last = " or ".join(
+            f"last_over_time({of(f'stream_svt_budget_{name}_{measure}', **_DATASET)}[$__range])"
+            for measure in ("epsilon", "rho")
+        )
+        return f"max by (dataset) ({last})"
 
-    passed = f"(time() - {last('stream_svt:budget_seen_by_horizon:timestamp_seconds')} > 60)"
-    part = f"clamp_max({passed} / {last('stream_svt:budget_exhaustion:seconds', bound=bound)}, 1)"
+    end = of("stream_svt:budget_exhaustion:seconds", bound=bound, **_DATASET)
+    seen = f"max by (dataset) (max_over_time(timestamp({end})[$__range:$__interval]))"
+    part = f"clamp_max((time() - {seen} > 60) / max by (dataset) (last_over_time({end}[$__range])), 1)"
     return f"{amount('spent')} + ({amount('limit')} - {amount('spent')}) * {part}"
 
 

@@ -1,0 +1,280 @@
+"""What the dashboards ask and the rules record is there when a real service runs and a real Prometheus watches it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from signal import SIGKILL
+from typing import Any
+
+import pytest
+import yaml
+
+from deploy.grafana.dashboards import pages
+from tests.support.grafana import (
+    Asked,
+    Lookup,
+    annotation_expressions,
+    load,
+    panel_expressions,
+    substituted,
+    variables,
+)
+from tests.support.observed import (
+    ENDLESS,
+    PARTITIONS,
+    RHO,
+    SCRAPE,
+    SMALL,
+    Fleet,
+    Receiver,
+    alertmanager_config,
+    prometheus_config,
+    until,
+)
+from tests.support.process import Service
+from tests.support.prometheus import DEPLOY, Alertmanager, Prometheus, has_data
+from tests.support.topics import Topics
+
+pytestmark = [pytest.mark.kafka, pytest.mark.debian, pytest.mark.timeout(300)]
+
+DASHBOARDS = load()
+SHOWN = 300
+"""Seconds before and after the end of the run that the dashboards show."""
+BURNING = "stream_svt:budget_burning:ratio"
+BUILT_IN = {
+    "__rate_interval": f"{4 * SCRAPE}s",
+    "__interval": f"{SCRAPE}s",
+    "__range": f"{2 * SHOWN}s",
+}
+"""What Grafana puts in for its own variables."""
+
+
+def _has_nothing_to_show(asked: Asked, choice: Mapping[str, str]) -> bool:
+    """Tell whether an expression is rightly without an answer: what it asks for does not exist."""
+    dataset = choice.get("dataset")
+    if "stream_svt:budget_exhaustion:seconds" in asked.expr and dataset == SMALL:
+        return True  # nothing is left of this budget
+    if "budget_horizon" in asked.expr or "budget_burn" in asked.expr:
+        return dataset == ENDLESS
+    if "stream_svt_budget_end_timestamp_seconds" in asked.expr:
+        return dataset not in {None, choice["week"]}  # it has no period
+    if asked.where == "panel 'Measure'":
+        return ("_rho{" in asked.expr) != (dataset == RHO)
+    return False
+
+
+@dataclass
+class Observed:
+    """The run, when it is over: Prometheus and Alertmanager go on answering about it.
+
+    Attributes
+    ----------
+    spent, exhausted
+        What the workers said at the end: of each dataset, and which monitors had no budget on `SMALL`.
+    held
+        What Alertmanager had at the end.
+    """
+
+    fleet: Fleet
+    prometheus: Prometheus
+    alertmanager: Alertmanager
+    receiver: Receiver
+    began: float = field(default_factory=time.time)
+    ended: float = 0.0
+    spent: dict[str, float] = field(default_factory=dict)
+    exhausted: set[str] = field(default_factory=set)
+    held: list[dict[str, Any]] = field(default_factory=list)
+
+    def ask(self, asked: Asked, choice: Mapping[str, str]) -> list[dict[str, Any]]:
+        """Return what Prometheus answers, as Grafana would ask it."""
+        expr = substituted(asked.expr, BUILT_IN | choice)
+        if asked.instant:
+            return self.prometheus.instant(expr, self.ended)
+        return self.prometheus.ranged(expr, self.ended - SHOWN, self.ended + SHOWN)
+
+    def choices(self, uid: str) -> list[dict[str, str]]:
+        """Return every choice of a dashboard's variables, each looked up with what was chosen before it."""
+        choices = [{"datasource": "prometheus", "week": self.fleet.week}]
+        for variable in variables(DASHBOARDS[uid]):
+            choices = [
+                choice | {variable["name"]: value}
+                for choice in choices
+                for value in self._offered(variable, choice)
+                # Other suites' workers are no part of this run.
+                if variable["name"] != "application" or value == self.fleet.application
+            ]
+        return choices
+
+    def _offered(self, variable: Mapping[str, Any], choice: Mapping[str, str]) -> list[str]:
+        lookup = Lookup.of(variable["query"]["query"])
+        return sorted(self.prometheus.label_values(lookup.label, substituted(lookup.selector, choice)))
+
+    def without_data(self, asked: Asked, choices: Sequence[Mapping[str, str]]) -> list[Mapping[str, str]]:
+        """Return the choices for which an expression shows nothing, though there is something to show."""
+        should = [choice for choice in choices if not _has_nothing_to_show(asked, choice)]
+        assert should, f"nothing in this run would show whether this works: {asked}"
+        return [choice for choice in should if not has_data(self.ask(asked, choice))]
+
+    def value(self, expr: str) -> float:
+        """Return the one number that an expression has at the end of the run."""
+        (series,) = self.prometheus.instant(expr, self.ended)
+        return float(series["value"][1])
+
+
+@pytest.fixture(scope="module")
+def observed(broker, debian_program, tmp_path_factory) -> Iterator[Observed]:
+    programs = [debian_program(name) for name in ("prometheus", "prometheus-alertmanager")]
+    directory: Path = tmp_path_factory.mktemp("observed")
+    fleet = Fleet(broker.bootstrap_servers, Topics(broker.bootstrap_servers).name("observed"), directory)
+    with (
+        Receiver().listening() as receiver,
+        Alertmanager(programs[1], alertmanager_config(directory, receiver.url), directory) as alertmanager,
+        Prometheus(
+            programs[0], prometheus_config(directory, fleet.ports, alertmanager.address), directory
+        ) as prometheus,
+    ):
+        run = Observed(fleet, prometheus, alertmanager, receiver)
+        asyncio.run(_run(run))
+        yield run
+
+
+async def _run(run: Observed) -> None:
+    """Two workers, of which one is killed and started again; on until what takes longest has been seen."""
+    fleet = run.fleet
+    async with fleet.on() as feed:
+        first, second = fleet.start(0), fleet.start(1)
+        await asyncio.gather(first.ready(), second.ready())
+        await until(second.shards, 30, "both workers own a shard")
+        await asyncio.sleep(3)
+        await second.end(SIGKILL)
+        await until(lambda: len(first.shards()) == PARTITIONS, 30, "one took the other's shard over")
+        second = fleet.start(1)
+        await until(second.shards, 30, "the second worker owns a shard again")
+        await until(lambda: _posted(run, "BudgetExhausted"), 60, "a spent budget was passed on")
+        await until(lambda: run.prometheus.instant(BURNING), 60, "a budget was found to burn")
+        feed.cancel()
+        await until(lambda: _lag(first, second) == 0, 30, "everything was read")
+        await asyncio.sleep(4 * SCRAPE)
+        run.ended = time.time()
+        run.held = run.alertmanager.alerts()
+        for dataset in (one for worker in (first, second) for one in worker.status()["datasets"]):
+            run.spent[dataset["dataset"]] = dataset["spent"]
+            if dataset["dataset"] == SMALL:
+                monitors = dataset["monitors"]
+                run.exhausted = {one["monitor"] for one in monitors if one["state"] == "exhausted"}
+
+
+def _posted(run: Observed, name: str) -> list[dict[str, Any]]:
+    return [alert for alert in run.receiver.alerts() if alert["labels"]["alertname"] == name]
+
+
+def _lag(*workers: Service) -> int:
+    return sum(sum(shard["lag"].values()) for worker in workers for shard in worker.shards().values())
+
+
+@pytest.mark.parametrize("uid", sorted(DASHBOARDS))
+def test_everything_that_a_dashboard_asks_has_an_answer(observed, uid):
+    choices = observed.choices(uid)
+    assert choices, "the variables offer something to choose"
+    dashboard = DASHBOARDS[uid]
+    missing = [
+        f"{asked}\n  shows nothing for {choice}"
+        for asked in (*panel_expressions(dashboard), *annotation_expressions(dashboard))
+        for choice in observed.without_data(asked, choices)
+    ]
+    assert not missing, "\n".join(missing)
+
+
+def test_a_metric_that_does_not_exist_is_reported(observed):
+    (choice,) = observed.choices(pages.FLEET)
+    good = Asked(
+        pages.FLEET, "panel 'Lag'", 'sum(stream_svt_lag_records{application="$application"})', instant=True
+    )
+    misspelt = replace(good, expr=good.expr.replace("records", "recrods"))
+    assert observed.without_data(good, [choice]) == []
+    assert observed.without_data(misspelt, [choice]) == [choice]
+    assert observed.without_data(replace(misspelt, instant=False), [choice]) == [choice]
+    with pytest.raises(ValueError, match="parse error"):
+        observed.without_data(replace(good, expr="sum("), [choice])
+
+
+def test_the_variables_offer_every_dataset_and_monitor(observed):
+    datasets = {choice["dataset"] for choice in observed.choices(pages.DATASET)}
+    monitors = {choice["monitor"] for choice in observed.choices(pages.MONITOR)}
+    assert datasets == set(observed.fleet.datasets)
+    assert monitors == {"hot-items", "far-items", "first-item"}
+
+
+def test_every_rule_is_evaluated_and_every_record_has_data(observed):
+    rules = [rule for group in observed.prometheus.groups() for rule in group["rules"]]
+    declared = [
+        rule
+        for path in (DEPLOY / "rules").glob("*.y*ml")
+        for group in yaml.safe_load(path.read_text())["groups"]
+        for rule in group["rules"]
+    ]
+    assert len(rules) == len(declared)
+    assert [(rule["name"], rule["lastError"]) for rule in rules if rule["health"] != "ok"] == []
+    without = []
+    for rule in rules:
+        if rule["type"] == "recording":
+            labels = ", ".join(f'{name}="{value}"' for name, value in rule.get("labels", {}).items())
+            series = f"{rule['name']}{{{labels}}}"
+            if not has_data(observed.prometheus.ranged(series, observed.began, observed.ended)):
+                without.append(series)
+    assert without == []
+
+
+def test_alertmanager_has_the_alert_of_a_spent_budget_and_passes_it_on(observed):
+    assert observed.exhausted
+    for alerts in (observed.held, observed.receiver.alerts()):
+        found = {
+            alert["labels"]["monitor"]: alert
+            for alert in alerts
+            if (alert["labels"]["alertname"], alert["labels"].get("dataset")) == ("BudgetExhausted", SMALL)
+        }
+        assert set(found) >= observed.exhausted
+        for monitor in observed.exhausted:
+            assert found[monitor]["labels"] == {
+                "alertname": "BudgetExhausted",
+                "application": observed.fleet.application,
+                "dataset": SMALL,
+                "monitor": monitor,
+                "severity": "ticket",
+            }
+            assert SMALL in found[monitor]["annotations"]["summary"]
+            assert found[monitor]["annotations"]["runbook_url"].endswith("#budgetexhausted")
+
+
+def test_the_budgets_shown_are_those_of_the_workers(observed):
+    shown = {
+        series["metric"]["dataset"]: float(series["value"][1])
+        for measure in ("epsilon", "rho")
+        for series in observed.prometheus.instant(
+            f'max by (dataset) (stream_svt_budget_spent_{measure}{{application="{observed.fleet.application}"}})',
+            observed.ended,
+        )
+    }
+    assert shown == pytest.approx(observed.spent)
+    assert set(shown) == set(observed.fleet.datasets)
+
+
+@pytest.mark.parametrize(
+    ("expr", "least"),
+    [
+        ("sum(stream_svt_monitor_queued_series{A})", 1),
+        ('sum(stream_svt_monitor_datasets{A, state="exhausted"})', 1),
+        ('sum(stream_svt_monitor_datasets{A, state="halted"})', 1),
+        ("sum(max_over_time(stream_svt_records_rejected_total{A}[5m]))", 1),
+        ("count(stream_svt_build_info{A})", 2),
+        ("sum(stream_svt_shards_owned{A})", PARTITIONS),
+        ("count(changes(stream_svt_start_timestamp_seconds{A}[5m]) > 0)", 1),
+        ("count(count by (monitor) (stream_svt_top_gap_scales_count{A} > 0))", 3),
+    ],
+)
+def test_the_run_had_in_it_what_dashboards_are_for(observed, expr, least):
+    assert observed.value(expr.replace("A", f'application="{observed.fleet.application}"')) >= least

@@ -1,0 +1,285 @@
+"""A small fleet that is watched: workers, queries, a Prometheus with the deployment's rules, an Alertmanager.
+
+The run takes a fraction of a minute, so time is compressed: rules are evaluated each second, alerts need not last,
+and what looks back does so less far. What they ask is as deployed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime as dt
+import http.server
+import json
+import re
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from signal import SIGKILL
+from typing import Any
+
+import yaml
+from aiokafka import AIOKafkaProducer
+
+from stream_svt.service.wire import home
+from tests.support.process import Service, free_port
+from tests.support.prometheus import DEPLOY
+from tests.support.topics import create_topics
+
+PARTITIONS = 2
+SCRAPE = 1
+"""Seconds between scrapes, and between evaluations of rules."""
+COMPRESSION = 24
+"""How many times shorter the ranges of rules are here."""
+HIGH, LOW = 50_000, 100
+SMALL, RHO, ENDLESS = "shop-small", "shop-south", "shop-airport"
+"""Datasets: one that is soon exhausted, one that counts rho, one without a horizon."""
+
+SPEC = """
+application: {application}
+kafka: {{bootstrap_servers: "{servers}", session_timeout: 2s, heartbeat_interval: 300ms}}
+topics: {{partitions: {partitions}}}
+web: {{port: {port}}}
+commit: {{interval: 200ms}}
+datasets:
+  - {{name: shop-small, limit: {{epsilon: 2}}, unit: one basket, horizon: 11h}}
+  - {{name: shop-north, limit: {{epsilon: 30}}, unit: one basket, horizon: 1d}}
+  - {{name: shop-south, limit: {{rho: 9}}, unit: one basket, horizon: 7d}}
+  - {{name: shop-east, limit: {{epsilon: 30}}, unit: one basket, horizon: 30d}}
+  - {{name: shop-west, limit: {{epsilon: 30}}, unit: one basket, horizon: 90d}}
+  - {{name: shop-centre, limit: {{epsilon: 30}}, unit: one basket, horizon: 365d}}
+  - {{name: shop-airport, limit: {{epsilon: 30}}, unit: one basket}}
+  - {{generate: "shop-{{iso_week}}", from: {monday}, until: {next_monday}, limit: {{epsilon: 30}}, unit: one basket}}
+monitors:
+  - name: hot-items
+    topic: {application}.counts
+    epsilon: 1
+    cutoff: 3
+    sensitivity: 1
+    monotonic: true
+    bounds: [0, 100000]
+    threshold: 5000
+    expected_queries: 100000
+    append: {{retry: {{attempts: 6, lifetime: 100000, capacity: 200, every: 400}}}}
+  - name: far-items
+    topic: {application}.counts
+    mechanism: adaptive
+    epsilon: 1
+    cutoff: 4
+    sensitivity: 1
+    monotonic: true
+    bounds: [0, 100000]
+    threshold: 5000
+    expected_queries: 100000
+    mute: none
+  - name: first-item
+    topic: {application}.counts
+    epsilon: 1/4
+    cutoff: 1
+    sensitivity: 1
+    monotonic: true
+    bounds: [0, 100000]
+    threshold: 5000
+    expected_queries: 100000
+    on_halt: stop
+"""
+
+
+class Receiver:
+    """What Alertmanager posts to its webhook."""
+
+    def __init__(self) -> None:
+        self.posted: list[dict[str, Any]] = []
+        posted = self.posted
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, *arguments: object) -> None:
+                """Say nothing."""
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}/"
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[Receiver]:
+        thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield self
+        finally:
+            self._server.shutdown()
+            self._server.server_close()
+            thread.join()
+
+    def alerts(self) -> list[dict[str, Any]]:
+        """Return every alert posted so far."""
+        return [alert for post in self.posted for alert in post["alerts"]]
+
+
+def alertmanager_config(directory: Path, webhook: str) -> Path:
+    """Return the deployment's file, at once instead of grouped for a while, with every receiver a webhook here."""
+    config = yaml.safe_load((DEPLOY / "alertmanager.yml").read_text())
+    _hurried(config["route"])
+    for receiver in config["receivers"]:
+        name = receiver["name"]
+        receiver.clear()
+        receiver |= {"name": name, "webhook_configs": [{"url": webhook, "send_resolved": False}]}
+    path = directory / "alertmanager.yml"
+    path.write_text(yaml.safe_dump(config))
+    return path
+
+
+def _hurried(route: dict[str, Any]) -> None:
+    route |= {"group_wait": "100ms", "group_interval": "1s"}
+    for inner in route.get("routes", ()):
+        _hurried(inner)
+
+
+def prometheus_config(directory: Path, workers: list[int], alertmanager: str) -> Path:
+    """Return the deployment's file for workers on these ports, each second, with its rules."""
+    config = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())
+    often = f"{SCRAPE}s"
+    config["global"] |= {"scrape_interval": often, "scrape_timeout": often, "evaluation_interval": often}
+    for job in config["scrape_configs"]:
+        for name in [name for name in job if name.endswith("_sd_configs")]:
+            del job[name]
+        job["static_configs"] = [{"targets": [f"127.0.0.1:{port}" for port in workers]}]
+        job.pop("scrape_interval", None)
+        job.pop("scrape_timeout", None)
+    config["alerting"] = {"alertmanagers": [{"static_configs": [{"targets": [alertmanager]}]}]}
+    config["rule_files"] = [
+        str(_quick(path, directory)) for path in sorted((DEPLOY / "rules").glob("*.y*ml"))
+    ]
+    path = directory / "prometheus.yml"
+    path.write_text(yaml.safe_dump(config))
+    return path
+
+
+def _quick(rules: Path, directory: Path) -> Path:
+    """Return a copy of a file of rules in which nothing waits, and every range is shorter."""
+    document = yaml.safe_load(rules.read_text())
+    for group in document["groups"]:
+        group.pop("interval", None)
+        for rule in group["rules"]:
+            rule.pop("for", None)
+            rule.pop("keep_firing_for", None)
+            rule["expr"] = _RANGE.sub(_compressed, rule["expr"])
+    path = directory / rules.name
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+_RANGE = re.compile(r"\[(\d+)([smhd])(:\w+)?\]")
+
+
+def _compressed(match: re.Match[str]) -> str:
+    seconds = int(match[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86_400}[match[2]] / COMPRESSION
+    # A subquery takes a step a second; hours of them would take longer than the run.
+    return f"[{min(seconds, 300):.0f}s:1s]" if match[3] else f"[{seconds:.0f}s]"
+
+
+class Fleet:
+    """The application's topics, workers and queries.
+
+    Parameters
+    ----------
+    servers, application, directory
+        The broker, a name that is free on it, and where files go.
+    """
+
+    def __init__(self, servers: str, application: str, directory: Path) -> None:
+        self.application = application
+        self.ports = [free_port(), free_port()]
+        self._servers, self._directory = servers, directory
+        self._workers: list[Service] = []
+        today = dt.datetime.now(dt.UTC).date()
+        self._monday = today - dt.timedelta(days=today.weekday())
+        self.week = "shop-{}-w{:02}".format(*self._monday.isocalendar()[:2])
+        places = ("north", "east", "west", "centre")
+        self.datasets = [SMALL, RHO, ENDLESS, *(f"shop-{place}" for place in places), self.week]
+        self._ticks = 0
+
+    @contextlib.asynccontextmanager
+    async def on(self) -> AsyncIterator[asyncio.Task[None]]:
+        """Create the topics and start the queries, which end with the task returned; leave no process behind."""
+        names = [f"{self.application}.{name}" for name in ("counts", "alerts", "rejects", "control")]
+        clock = {"message.timestamp.type": "LogAppendTime"}
+        await create_topics(self._servers, dict.fromkeys(names, PARTITIONS), clock)
+        compact = clock | {"cleanup.policy": "compact"}
+        await create_topics(self._servers, {f"{self.application}.state": PARTITIONS}, compact)
+        feed = asyncio.create_task(self._feed())
+        try:
+            yield feed
+        finally:
+            feed.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await feed
+            for worker in self._workers:
+                await worker.end(SIGKILL)
+
+    def start(self, number: int) -> Service:
+        """Start a worker; it has a port of its own."""
+        path = self._directory / f"worker-{number}.yaml"
+        path.write_text(
+            SPEC.format(
+                application=self.application,
+                servers=self._servers,
+                partitions=PARTITIONS,
+                port=self.ports[number],
+                monday=self._monday,
+                next_monday=self._monday + dt.timedelta(days=7),
+            )
+        )
+        worker = Service(path, self.ports[number], self._directory / f"worker-{number}.log")
+        self._workers.append(worker)
+        return worker
+
+    async def _feed(self) -> None:
+        """Send low counts of the same items again and again, now and then a high one, and records that are none."""
+        producer = AIOKafkaProducer(bootstrap_servers=self._servers, acks=1, linger_ms=20)
+        await producer.start()
+        topic = f"{self.application}.counts"
+        try:
+            while True:
+                self._ticks += 1
+                for place, dataset in enumerate(self.datasets):
+                    partition = home(dataset.encode(), PARTITIONS)
+                    for text in self._burst(dataset, place):
+                        await producer.send(topic, text, key=dataset.encode(), partition=partition)
+                await asyncio.sleep(0.1)
+        finally:
+            await producer.stop()
+
+    def _burst(self, dataset: str, place: int) -> Iterator[bytes]:
+        tick = self._ticks
+        for item in range(8):
+            yield _query(f"{tick}-{item}", LOW, f"item-{item}")
+        if (tick + place) % (4 if dataset == SMALL else 15) == 0:
+            # One item that is news, and one that was news before: it is muted.
+            yield _query(f"{tick}-high", HIGH, f"news-{tick}")
+            yield _query(f"{tick}-again", HIGH, "hit")
+        if tick % 20 == 0:
+            yield b"{"
+
+
+def _query(name: str, value: int, series: str) -> bytes:
+    return json.dumps({"id": name, "value": value, "series": series}).encode()
+
+
+async def until(condition: Callable[[], object], seconds: float, what: str) -> None:
+    """Wait for a condition, which may ask over HTTP.
+
+    Raises
+    ------
+    AssertionError
+        It did not come about in time.
+    """
+    end = time.monotonic() + seconds
+    while not await asyncio.to_thread(condition):
+        assert time.monotonic() < end, f"in {seconds:.0f} seconds it did not come about that {what}"
+        await asyncio.sleep(0.2)
