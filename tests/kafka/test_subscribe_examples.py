@@ -22,6 +22,11 @@ COMMANDS = {
     "plain_aiokafka.py": [],
     "faust_agent.py": ["worker", "-l", "warn", "--without-web"],
 }
+ELSEWHERE = {
+    "webhook_receiver.py": "tests/kafka/test_forward.py",
+    "kafka_streams/BurstsOfAlerts.java": "tests/kafka/test_kafka_streams_example.py",
+    "ksqldb/alerts.sql": "tests/test_ksqldb_example.py",
+}
 
 
 async def _publish(servers: str, topic: str) -> None:
@@ -38,8 +43,13 @@ async def _publish(servers: str, topic: str) -> None:
     await producer.stop()
 
 
-def test_every_example_is_run_here():
-    assert {path.name for path in EXAMPLES.glob("*.py")} == set(COMMANDS)
+def test_every_example_is_run_by_a_test():
+    found = {
+        str(path.relative_to(EXAMPLES)) for path in EXAMPLES.rglob("*.*") if "__pycache__" not in path.parts
+    }
+    assert found == {"README.md", *COMMANDS, *ELSEWHERE}
+    for name, test in ELSEWHERE.items():
+        assert Path(name).name in (EXAMPLES.parent / test).read_text()
 
 
 @pytest.mark.parametrize("example", COMMANDS)
