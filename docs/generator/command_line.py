@@ -45,7 +45,7 @@ def _exit_codes() -> str:
 def _one(name: str, command: click.Command) -> str:
     parts = [f"## `{name}`", paragraphs(inspect.cleandoc(command.help or ""))]
     usage = " ".join([name, *command.collect_usage_pieces(click.Context(command))])
-    parts.append(fence("text", usage))
+    parts.append(f"Usage: `{usage}`")
     rows = [
         _option(option) for option in command.params if isinstance(option, click.Option) and not option.hidden
     ]

@@ -6,20 +6,9 @@ from fractions import Fraction
 from typing import Final
 
 from docs.generator.epsilon_figures import CUTOFFS, EPSILONS, QUERIES, bought, most_certain
-from docs.generator.markdown import fence, table
-from stream_svt.monitor.spec import load_spec
-from stream_svt.planning import explain
+from docs.generator.markdown import table
 
 _LIMITS: Final = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
-
-_CONFIGURATION: Final = """
-application: retail-watch
-datasets:
-  - {name: retail-2026, limit: {epsilon: 4}, unit: one basket}
-monitors:
-  - {name: hot-items, topic: retail.counts, epsilon: 1, cutoff: 10, sensitivity: 1, monotonic: true,
-     bounds: [0, 100000], threshold: 500, expected_queries: 1000000}
-"""
 
 
 def _beliefs() -> str:
@@ -59,13 +48,9 @@ def _runs() -> str:
     )
 
 
-def _words() -> str:
-    return fence("text", "\n".join(explain(load_spec(_CONFIGURATION))))
-
-
 def _percent(share: float) -> str:
     decimals = 2 if share > 0.999 else 1 if share < 0.1 or share > 0.99 else 0
     return f"{100 * share:.{decimals}f} %"
 
 
-BLOCKS: Final = {"beliefs": _beliefs, "distances": _distances, "runs": _runs, "words": _words}
+BLOCKS: Final = {"beliefs": _beliefs, "distances": _distances, "runs": _runs}
