@@ -49,10 +49,12 @@ def _top() -> str:
 
 
 def _section(definition: str) -> str:
-    return _keys(_definitions()[definition])
+    definitions = _definitions()
+    return keys(definitions[definition], definitions, _SPECIAL)
 
 
-def _keys(schema: Schema) -> str:
+def keys(schema: Schema, definitions: Schema, special: Mapping[str, str]) -> str:
+    """Return the table of a section's keys; ``special`` has the words for values whose schema has none."""
     required = schema.get("required", [])
     rows = []
     for name, key in schema["properties"].items():
@@ -60,7 +62,7 @@ def _keys(schema: Schema) -> str:
         rows.append(
             [
                 f"`{name}`",
-                _SPECIAL.get(name) or in_words(key),
+                special.get(name) or in_words(key, definitions),
                 "required" if name in required else default,
                 description,
             ]
@@ -75,7 +77,7 @@ def _options(name: str) -> str:
         for word, options in form.get("properties", {}).items():
             for key, schema in options.get("properties", {}).items():
                 description, default = _split(schema["description"])
-                rows.append([f"`{word}`", f"`{key}`", in_words(schema), default, description])
+                rows.append([f"`{word}`", f"`{key}`", in_words(schema, _definitions()), default, description])
     return table(["form", "option", "written as", "default", "meaning"], rows)
 
 
@@ -87,24 +89,24 @@ def _split(description: str) -> tuple[str, str]:
     return _as_code(description[: match.start()]), _as_code(match["default"])
 
 
-def in_words(schema: Schema) -> str:
-    """Return what a value looks like.
+def in_words(schema: Schema, definitions: Schema) -> str:
+    """Return what a value looks like, where ``definitions`` holds what it refers to.
 
     Raises
     ------
     ValueError
         For a schema of a shape that has no words here yet.
     """
-    words = list(dict.fromkeys(_each(schema)))
+    words = list(dict.fromkeys(_each(schema, definitions)))
     return either(words)
 
 
-def _each(schema: Schema) -> Iterator[str]:
+def _each(schema: Schema, definitions: Schema) -> Iterator[str]:
     if "anyOf" in schema:
         for one in schema["anyOf"]:
-            yield from _each(one)
+            yield from _each(one, definitions)
     elif "$ref" in schema:
-        yield from _each(_definitions()[schema["$ref"].rpartition("/")[2]])
+        yield from _each(definitions[schema["$ref"].rpartition("/")[2]], definitions)
     elif "enum" in schema:
         yield from (
             f"`{json.dumps(word)}`" if not isinstance(word, str) else f"`{word}`" for word in schema["enum"]
@@ -124,7 +126,7 @@ def _each(schema: Schema) -> Iterator[str]:
     elif schema.get("format") == "date":
         yield "day"
     elif schema.get("type") == "array":
-        yield _list(schema)
+        yield _list(schema, definitions)
     elif schema.get("type") == "object":
         yield from (f"`{{{name}: ..}}`" for name in schema["properties"])
     elif schema.get("type") == "string":
@@ -133,10 +135,10 @@ def _each(schema: Schema) -> Iterator[str]:
         raise ValueError(f"no words for {schema}")
 
 
-def _list(schema: Schema) -> str:
+def _list(schema: Schema, definitions: Schema) -> str:
     if "prefixItems" in schema or "items" not in schema:
         return "`[low, high]`"
-    return f"list of {_plural(in_words(schema['items']))}"
+    return f"list of {_plural(in_words(schema['items'], definitions))}"
 
 
 def _plural(words: str) -> str:

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from prometheus_client.parser import text_string_to_metric_families
 
 from stream_svt.forward.metrics import METRICS, OUTCOMES, ForwardMetrics, RouteStatus
 from stream_svt.forward.retry import Result
 from tests.support.forwarding import moment
-
-DOCUMENTATION = Path(__file__).parents[2] / "docs" / "forwarding.md"
-
 
 def metrics() -> ForwardMetrics:
     made = ForwardMetrics("retail.alerts", ["pager", "tickets"])
@@ -69,10 +64,3 @@ def test_names_follow_the_conventions():
         assert metric.name.startswith("stream_svt_forward_")
         assert metric.name.endswith("_total") == (metric.kind == "counter")
         assert metric.help.endswith(".")
-
-
-def test_the_documentation_has_each_metric_with_its_labels_and_meaning():
-    text = DOCUMENTATION.read_text()
-    for metric in METRICS:
-        labels = ", ".join(f"`{label}`" for label in metric.labels) or " "
-        assert f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |" in text
