@@ -24,13 +24,13 @@ LABEL org.opencontainers.image.title="stream-svt" \
 RUN groupadd --gid 10001 stream-svt \
     && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin stream-svt
 COPY --from=build /opt/stream-svt /opt/stream-svt
+WORKDIR /etc/stream-svt
 ENV PATH=/opt/stream-svt/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1 \
     STREAM_SVT_CONFIG=/etc/stream-svt/monitors.yaml
 # By number: Kubernetes checks that it is not root without looking into the image.
 USER 10001:10001
-WORKDIR /etc/stream-svt
 EXPOSE 6066
 # A worker that cannot go on says 503 before it ends. One that listens on another port says so in the environment.
 HEALTHCHECK --interval=15s --timeout=5s --start-period=30s --retries=3 \
