@@ -12,8 +12,7 @@ from typing import Any
 GENERATED = Path(__file__).parents[2] / "deploy" / "grafana" / "generated"
 
 _VARIABLE = re.compile(r"\$(\w+)|\$\{(\w+)(?::\w+)?\}|\[\[(\w+)\]\]")
-_LABEL_VALUES = re.compile(r"label_values\((?:(?P<selector>.+),\s*)?(?P<label>\w+)\)")
-_QUERY_RESULT = re.compile(r"query_result\((?P<expr>.+)\)")
+_LABEL_VALUES = re.compile(r"label_values\((?P<selector>.+),\s*(?P<label>\w+)\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,22 +80,15 @@ def substituted(text: str, values: Mapping[str, str]) -> str:
     KeyError
         There is no such variable.
     """
-
-    def value(match: re.Match[str]) -> str:
-        name = match[1] or match[2] or match[3]
-        # Within a quoted selector of Prometheus, Grafana escapes backslashes and quotes of a single value.
-        return values[name].replace("\\", "\\\\").replace('"', '\\"')
-
-    return _VARIABLE.sub(value, text)
+    return _VARIABLE.sub(lambda match: values[match[1] or match[2] or match[3]], text)
 
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """What a variable asks Prometheus: the values of a label, or the result of an expression."""
+    """What a variable offers: the values of a label of some series."""
 
-    label: str = ""
-    selector: str = ""
-    expr: str = ""
+    label: str
+    selector: str
 
     @classmethod
     def of(cls, query: str) -> Lookup:
@@ -105,19 +97,9 @@ class Lookup:
         Raises
         ------
         ValueError
-            Grafana knows no such function.
+            Grafana knows no such function, or the tests do not.
         """
-        if match := _LABEL_VALUES.fullmatch(query):
-            return cls(label=match["label"], selector=match["selector"] or "")
-        if match := _QUERY_RESULT.fullmatch(query):
-            return cls(expr=match["expr"])
-        raise ValueError(f"not a query of a variable: {query}")
-
-
-def chosen(variable: Mapping[str, Any], results: list[str]) -> list[str]:
-    """Return the values a variable offers: what its regular expression takes out of each result, sorted."""
-    pattern = variable.get("regex")
-    if pattern:
-        matches = [re.search(pattern.strip("/"), result) for result in results]
-        results = [match[1] for match in matches if match]
-    return sorted(set(results))
+        match = _LABEL_VALUES.fullmatch(query)
+        if match is None:
+            raise ValueError(f"not a query of a variable: {query}")
+        return cls(match["label"], match["selector"])

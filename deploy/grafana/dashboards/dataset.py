@@ -43,7 +43,7 @@ _DATASET = {"dataset": "$dataset"}
 _CHARGED = " or ".join(
     f"changes({of(f'stream_svt_monitor_spent_{measure}', **_DATASET)}[1m])" for measure in ("epsilon", "rho")
 )
-_MONITOR = address(pages.MONITOR, monitor="${__value.text}")
+_MONITOR = address(pages.MONITOR, monitor="${__value.text:percentencode}")
 
 
 def page() -> Page:
@@ -274,7 +274,9 @@ def _monitors() -> tuple[Builder[Panel], ...]:
             unit="none",
             stacked=True,
             steps_only=True,
-            link=leads_to("Open monitor", address(pages.MONITOR, monitor="${__field.labels.monitor}")),
+            link=leads_to(
+                "Open monitor", address(pages.MONITOR, monitor="${__field.labels.monitor:percentencode}")
+            ),
         ),
         timeline(
             "State of each monitor",

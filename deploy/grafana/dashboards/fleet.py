@@ -39,9 +39,9 @@ from deploy.grafana.dashboards.queries import (
     rate,
 )
 
-_DATASET = address(pages.DATASET, dataset="${__value.text}")
-_MONITOR = address(pages.MONITOR, monitor="${__value.text}")
-_SERIES = leads_to("Open dataset", address(pages.DATASET, dataset="${__field.labels.dataset}"))
+_DATASET = address(pages.DATASET, dataset="${__value.text:percentencode}")
+_MONITOR = address(pages.MONITOR, monitor="${__value.text:percentencode}")
+_SERIES = leads_to("Open dataset", address(pages.DATASET, dataset="${__field.labels.dataset:percentencode}"))
 _SERVICE = leads_to("Open service", address(pages.SERVICE))
 
 
@@ -51,7 +51,8 @@ def page() -> Page:
         pages.FLEET,
         "stream-svt / Fleet",
         "All datasets of one application: what is left of their budgets, how fast it goes, what has halted and what "
-        "lags behind. Privacy loss does not come back: a budget that is spent stays spent.",
+        "lags behind. Privacy loss does not come back: a budget that is spent stays spent. Needs the rules of "
+        "deploy/prometheus/rules, as the other dashboards do.",
         since="now-24h",
         variables=[datasource(), application()],
         annotations=[firing_marks()],
@@ -277,6 +278,8 @@ def _service() -> tuple[Builder[Panel], ...]:
             Query(f"sum by (monitor) ({rate('stream_svt_queries_total')})", "{{monitor}}"),
             unit="rps",
             width=8,
-            link=leads_to("Open monitor", address(pages.MONITOR, monitor="${__field.labels.monitor}")),
+            link=leads_to(
+                "Open monitor", address(pages.MONITOR, monitor="${__field.labels.monitor:percentencode}")
+            ),
         ),
     )

@@ -234,7 +234,9 @@ def _cost() -> tuple[Builder[Panel], ...]:
             Query(f"topk(10, {by_dataset('spent')})", "{{dataset}}"),
             unit="none",
             steps_only=True,
-            link=leads_to("Open dataset", address(pages.DATASET, dataset="${__field.labels.dataset}")),
+            link=leads_to(
+                "Open dataset", address(pages.DATASET, dataset="${__field.labels.dataset:percentencode}")
+            ),
         ),
         rows(
             "On each dataset",
@@ -243,7 +245,7 @@ def _cost() -> tuple[Builder[Panel], ...]:
                 Column(
                     "Dataset",
                     label="dataset",
-                    link=address(pages.DATASET, dataset="${__value.text}"),
+                    link=address(pages.DATASET, dataset="${__value.text:percentencode}"),
                 ),
                 Column("Spent", by_dataset("spent"), decimals=4),
                 Column("Left in the run", by_dataset("run_left"), decimals=4),

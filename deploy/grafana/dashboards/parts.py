@@ -241,6 +241,10 @@ def _target(query: Query, place: int) -> prometheus.Dataquery:
     )
 
 
+def _newest() -> common.ReduceDataOptions:
+    return common.ReduceDataOptions().calcs(["lastNotNull"])
+
+
 def number(
     title: str,
     description: str,
@@ -280,6 +284,7 @@ def number(
         .graph_mode(kinds.BigValueGraphMode.NONE)
         .text_mode(mode)
         .no_value(nothing)
+        .reduce_options(_newest())
         .height(height)
         .span(width)
     )
@@ -427,6 +432,7 @@ def bar_gauge(
         .orientation(kinds.VizOrientation.HORIZONTAL)
         .display_mode(kinds.BarGaugeDisplayMode.BASIC)
         .value_mode(kinds.BarGaugeValueMode.TEXT)
+        .reduce_options(_newest())
         .height(height)
         .span(width)
         .with_target(target)
