@@ -5,7 +5,7 @@
 
 A budget does not refill, so its pace is measured against its horizon: a burn rate of 1 spends exactly the limit in
 exactly the horizon. The windows are shares of the horizon, but a range in PromQL is a literal. So horizons are
-sorted into five classes with windows of their own; the burn rate is exact for every horizon, only the share that
+sorted into six classes with windows of their own; the burn rate is exact for every horizon, only the share that
 a window is of it varies within a class. A query over all windows for all datasets would read a month of samples of
 each dataset, hence one series a class, which the ranges select.
 
@@ -271,7 +271,7 @@ def _exhaustion() -> list[_Rule]:
         _rule(
             "budget_payments_to_come:estimate",
             f"clamp_min(ceil(\n  {paid} / ({spent} > 0)\n"
-            f"  * {_ON} group_left () (stream_svt:budget_left:ratio > 0)\n), 1)",
+            f"  * {_ON} group_left () (stream_svt:budget_left:ratio > 0)\n  - 1e-9\n), 1)",
         ),
         _rule("budget_payments_to_come:variance", f"1 / (9 * {to_come})"),
         _rule("budget_exhaustion:seconds", f"{seen} * {to_come} / {paid}", bound="expected"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -14,11 +15,13 @@ from docs.generator import (
     epsilon_pictures,
     epsilon_tables,
     form_pictures,
+    forwarding,
     life_picture,
     messages,
+    metrics,
     run_pictures,
-    tutorial,
 )
+from docs.generator.own_words import explained
 
 DOCS: Final = Path(__file__).parent.parent
 TOP: Final = DOCS.parent
@@ -40,9 +43,12 @@ FILES: Final[Mapping[str, Make]] = {
 BLOCKS: Final[Mapping[str, Mapping[str, Make]]] = {
     "command-line.md": command_line.BLOCKS,
     "configuration.md": configuration.BLOCKS,
+    "forwarding.md": forwarding.BLOCKS,
     "messages.md": messages.BLOCKS,
-    "tutorial.md": tutorial.BLOCKS,
-    "what-epsilon-buys.md": epsilon_tables.BLOCKS,
+    "metrics.md": metrics.METRICS_BLOCKS,
+    "runbook.md": metrics.RUNBOOK_BLOCKS,
+    "tutorial.md": {"words": partial(explained, "tutorial.md")},
+    "what-epsilon-buys.md": {**epsilon_tables.BLOCKS, "words": partial(explained, "what-epsilon-buys.md")},
 }
 
 _BLOCK: Final = re.compile(

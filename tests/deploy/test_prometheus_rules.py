@@ -1,0 +1,271 @@
+"""Rules and alerts hold what they say: promtool runs their own tests, and every name in them is one that exists."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from deploy.prometheus.budget_rules import RULES, document
+from stream_svt.service.metrics import (
+    COMMAND_REASONS,
+    COMMON_LABELS,
+    FAILURES,
+    METRICS,
+    REJECT_REASONS,
+    SHARD_STATES,
+    SKIP_REASONS,
+    STATES,
+)
+
+TOP = Path(__file__).parents[2]
+HERE = TOP / "deploy" / "prometheus"
+RULE_FILES = sorted((HERE / "rules").glob("*.yml"))
+TEST_FILES = sorted((HERE / "rules_tests").glob("*.yml"))
+RUNBOOK = TOP / "docs" / "runbook.md"
+
+_SELECTOR = re.compile(r"\b(?P<name>(?:stream_svt[_:][a-z0-9_:]+)|up)\b(?:\{(?P<matchers>[^}]*)\})?")
+_MATCHER = re.compile(r'(?P<label>\w+)\s*(?P<operator>=~|!~|!=|=)\s*"(?P<value>[^"]*)"')
+_GROUPING = re.compile(r"\b(?:by|on|without|group_left|group_right|ignoring)\s*\((?P<labels>[^)]*)\)")
+TARGET_LABELS = {"job", "instance"}
+
+
+def rules() -> Iterator[tuple[Path, dict[str, Any]]]:
+    for path in RULE_FILES:
+        for group in yaml.safe_load(path.read_text())["groups"]:
+            for rule in group["rules"]:
+                yield path, rule
+
+
+ALERTS = {rule["alert"]: rule for _, rule in rules() if "alert" in rule}
+RECORDED = {rule["record"]: rule for _, rule in rules() if "record" in rule}
+ANNOTATED = {
+    label: {rule["labels"][label] for _, rule in rules() if label in rule.get("labels", {})}
+    for label in ("horizon", "window", "bound")
+}
+
+
+def metrics() -> dict[str, set[str]]:
+    """Return every name that a worker exposes, with its labels."""
+    found = {}
+    for metric in METRICS:
+        labels = {*COMMON_LABELS, *metric.labels} | TARGET_LABELS
+        if metric.kind == "histogram":
+            found |= {f"{metric.name}_bucket": labels | {"le"}}
+            found |= {f"{metric.name}_{part}": labels for part in ("sum", "count")}
+        else:
+            found[metric.name] = labels
+    return found
+
+
+def values(name: str, label: str) -> set[str] | None:
+    """Return the values that a label can have, None where they are not known here."""
+    if label in ANNOTATED:
+        return ANNOTATED[label]
+    if label == "state":
+        return set(SHARD_STATES if name == "stream_svt_shards" else STATES)
+    if label == "reason" and ("skipped" in name or "failures" in name):
+        return set(SKIP_REASONS if "skipped" in name else FAILURES)
+    return {*REJECT_REASONS, *COMMAND_REASONS} if label == "reason" else None
+
+
+def problems(expr: str) -> list[str]:
+    """Return what an expression names that nothing exposes or records."""
+    exposed, found = metrics(), []
+    known = set().union(*exposed.values(), ANNOTATED)
+    for selector in _SELECTOR.finditer(expr):
+        name = selector["name"]
+        if name not in exposed and name not in RECORDED and name != "up":
+            found.append(f"nothing is called {name}")
+            continue
+        for matcher in _MATCHER.finditer(selector["matchers"] or ""):
+            label, possible = matcher["label"], values(name, matcher["label"])
+            if label not in exposed.get(name, known):
+                found.append(f"{name} has no label {label}")
+            elif possible is not None:
+                wanted = re.compile(
+                    matcher["value"] if "~" in matcher["operator"] else re.escape(matcher["value"])
+                )
+                if not any(wanted.fullmatch(value) for value in possible):
+                    found.append(f"{label} of {name} is never {matcher['value']}")
+    for grouping in _GROUPING.finditer(expr):
+        unknown = {label.strip() for label in grouping["labels"].split(",") if label.strip()} - known
+        found += [f"no label is called {label}" for label in sorted(unknown)]
+    return found
+
+
+def promtool(program: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([program, *map(str, arguments)], capture_output=True, text=True, check=False)
+
+
+def test_every_name_label_and_word_in_the_rules_exists() -> None:
+    for path, rule in rules():
+        assert problems(rule["expr"]) == [], f"{path.name}: {rule.get('record') or rule.get('alert')}"
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("stream_svt_shards_configured", "stream_svt_shards_configred"),
+        ("stream_svt:shards_unowned:count", "stream_svt:shards_orphaned:count"),
+        ('state="halted"', 'state="halting"'),
+        ("rolled-back|records-lost", "rolled_back|recordslost|failing"),
+        ('reason="exhausted"', 'reason="exausted"'),
+        ("by (application, spec_hash)", "by (application, spechash)"),
+        ('window="fast"', 'window="quick"'),
+        ('stream_svt_monitor_state{state="paused"}', 'stream_svt_monitor_state{status="paused"}'),
+    ],
+)
+def test_a_misspelt_name_would_be_noticed(right: str, wrong: str) -> None:
+    with_it = [rule["expr"] for _, rule in rules() if right in rule["expr"]]
+    assert with_it
+    for expr in with_it:
+        broken = (
+            expr.replace("rolled-back|records-lost|failed", wrong)
+            if "rolled" in right
+            else expr.replace(right, wrong)
+        )
+        assert problems(broken)
+
+
+@pytest.mark.debian
+def test_promtool_finds_no_fault_in_rules_and_configuration(debian_program, tmp_path) -> None:
+    program = debian_program("promtool")
+    for command in (["rules", *RULE_FILES], ["config", HERE / "prometheus.yml"]):
+        done = promtool(program, "check", *command)
+        assert done.returncode == 0, done.stdout + done.stderr
+    broken = tmp_path / "broken.yml"
+    broken.write_text(
+        RULE_FILES[0].read_text().replace("max by (application, dataset)", "max by (application, dataset")
+    )
+    assert promtool(program, "check", "rules", broken).returncode != 0
+
+
+@pytest.mark.debian
+@pytest.mark.parametrize("path", TEST_FILES, ids=lambda path: path.stem)
+def test_the_rules_own_tests_pass(path, debian_program) -> None:
+    done = promtool(debian_program("promtool"), "test", "rules", path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.debian
+@pytest.mark.parametrize(
+    ("file", "right", "wrong"),
+    [
+        ("alerts.yml", "for: 1d", "for: 3d"),
+        ("alerts.yml", 'state="paused"', 'state="running"'),
+        ("service.yml", "max by (application, topic, shard)", "sum by (application, topic, shard)"),
+    ],
+)
+def test_a_changed_rule_fails_its_tests(file, right, wrong, debian_program, tmp_path) -> None:
+    (tmp_path / "rules").mkdir()
+    (tmp_path / "rules_tests").mkdir()
+    for path in (*RULE_FILES, *TEST_FILES):
+        (tmp_path / path.parent.name / path.name).write_text(path.read_text())
+    changed = tmp_path / "rules" / file
+    assert right in changed.read_text()
+    changed.write_text(changed.read_text().replace(right, wrong))
+    tests = [tmp_path / "rules_tests" / f"{name}.yml" for name in ("monitors", "service")]
+    assert promtool(debian_program("promtool"), "test", "rules", *tests).returncode != 0
+
+
+def expectations() -> dict[str, list[bool]]:
+    """Return for each alert whether it fires, at every moment at which a test looks."""
+    found: dict[str, list[bool]] = {name: [] for name in ALERTS}
+    for path in TEST_FILES:
+        for scene in yaml.safe_load(path.read_text())["tests"]:
+            for look in scene.get("alert_rule_test", []):
+                found[look["alertname"]].append(bool(look["exp_alerts"]))
+    return found
+
+
+def test_of_every_alert_a_test_shows_that_it_fires_and_that_it_does_not() -> None:
+    found = expectations()
+    assert {name for name, looks in found.items() if True not in looks} == set()
+    assert {name for name, looks in found.items() if False not in looks} == set()
+
+
+@pytest.mark.parametrize("name", ALERTS)
+def test_an_alert_says_how_urgent_it_is_what_happened_and_where_to_read_on(name: str) -> None:
+    rule = ALERTS[name]
+    assert rule["labels"] == {"severity": rule["labels"]["severity"]}
+    assert rule["labels"]["severity"] in {"page", "ticket"}
+    assert rule["annotations"].keys() == {"summary", "description", "runbook_url"}
+    assert rule["annotations"]["runbook_url"] == f"runbook.html#{name.lower()}"
+    assert len(rule["annotations"]["summary"]) < 120
+    # Sentences about the application that it concerns.
+    assert "$labels.application" in rule["annotations"]["summary"] + rule["annotations"]["description"]
+    assert rule["annotations"]["description"].endswith(".")
+
+
+def test_every_alert_has_a_section_in_the_runbook_and_no_section_is_left_over() -> None:
+    sections = re.findall(r"^## ([A-Z]\w+)$", RUNBOOK.read_text(), re.MULTILINE)
+    assert sections == list(ALERTS)
+
+
+def test_a_section_says_what_it_means_for_privacy_where_to_look_and_what_to_do() -> None:
+    for section in re.split(r"^## ", RUNBOOK.read_text(), flags=re.MULTILINE)[1:]:
+        name, body = section.split("\n", 1)
+        parts = re.findall(r"^\*\*(.+?)\.\*\*", body, re.MULTILINE)
+        assert parts == ["Meaning", "Privacy", "Look at", "Do"], name
+
+
+def test_recordings_are_named_by_level_metric_and_operation() -> None:
+    for name in RECORDED:
+        assert re.fullmatch(r"stream_svt:[a-z0-9_]+:[a-z0-9_]+", name), name
+
+
+def test_no_two_rules_record_the_same_series() -> None:
+    recorded = [
+        (rule["record"], tuple(sorted(rule.get("labels", {}).items())))
+        for _, rule in rules()
+        if "record" in rule
+    ]
+    assert len(recorded) == len(set(recorded))
+
+
+def test_the_budget_rules_are_those_of_the_program_that_makes_them() -> None:
+    """Out of date: `python -m deploy.prometheus.budget_rules`."""
+    assert RULES.read_text() == document()
+
+
+def test_a_change_of_the_program_shows(monkeypatch) -> None:
+    module = importlib.import_module("deploy.prometheus.budget_rules")
+    monkeypatch.setattr(module, "NINETY_PERCENT", 1.96)
+    assert RULES.read_text() != document()
+
+
+@pytest.mark.debian
+def test_alertmanager_pages_for_pages_and_files_the_rest(debian_program, tmp_path) -> None:
+    amtool, config = debian_program("amtool"), HERE / "alertmanager.yml"
+    done = promtool(amtool, "check-config", config)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for severity, receiver in (("page", "pages"), ("ticket", "tickets")):
+        routed = promtool(
+            amtool, "config", "routes", "test", f"--config.file={config}", f"severity={severity}"
+        )
+        assert routed.stdout.strip() == receiver
+    broken = tmp_path / "broken.yml"
+    broken.write_text(config.read_text().replace("receiver: pages", "receiver: nobody"))
+    assert promtool(amtool, "check-config", broken).returncode != 0
+
+
+def test_what_silences_what_names_alerts_that_exist() -> None:
+    config = yaml.safe_load((HERE / "alertmanager.yml").read_text())
+    named = [
+        matcher
+        for rule in config["inhibit_rules"]
+        for side in ("source_matchers", "target_matchers")
+        for matcher in rule[side]
+    ]
+    for matcher in named:
+        (match,) = _MATCHER.finditer(matcher)
+        for name in match["value"].split("|"):
+            assert name in ALERTS
+    assert len(named) == 2 * len(config["inhibit_rules"])
