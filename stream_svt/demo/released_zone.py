@@ -63,6 +63,7 @@ class ServiceStatus:
         """Return what a user may open while the demo runs."""
         base = f"http://127.0.0.1:{self._port}"
         return {
+            "page": f"{base}/",
             "metrics": f"{base}/metrics",
             "health": f"{base}/health/ready",
             "status": f"{base}/api/v1/status",

@@ -16,6 +16,7 @@ from tests.demo.events import alert, lifecycle
 
 WEEK = "retail-week-1"
 URLS = {
+    "page": "http://127.0.0.1:6066/",
     "metrics": "http://127.0.0.1:6066/metrics",
     "health": "http://127.0.0.1:6066/health/ready",
     "status": "http://127.0.0.1:6066/api/v1/status",

@@ -21,7 +21,7 @@ import pytest
 from stream_svt.protocol.journal import META
 from stream_svt.protocol.sealing import Place, Sealing
 from stream_svt.service.topology import look
-from stream_svt.service.web import PAGES
+from stream_svt.service.web import EVENTS, PAGES
 from stream_svt.service.worker import cluster_of
 from tests.support.process import free_port
 from tests.support.worker import HIGH, LOW, Scene
@@ -158,7 +158,9 @@ def _pages_are_read_only(process: Process) -> None:
         "/api/",
     ):
         assert process.request(path)[0] == 404, path
-    assert process.request("/") == (200, b'{"status":"OK"}')  # the host's own page
+    assert b"<title>stream_svt status</title>" in process.request("/")[1]  # and not the host's own page
+    assert process.request(EVENTS, "HEAD") == (200, b"")
+    assert process.request(EVENTS, "POST")[0] == 405
 
 
 def _listens_on_loopback_only(process: Process) -> None:
@@ -195,6 +197,7 @@ def _fields(node: object, path: str = "") -> Iterator[str]:
 
 async def _all_that_is_said(process: Process) -> dict[str, bytes]:
     said = {path: process.request(path)[1] for path in PAGES}
+    said[EVENTS] = await asyncio.to_thread(_event_stream, process)
     said["the log"] = process.log.read_bytes()
     for name in ("environ", "cmdline"):
         said[f"/proc/PID/{name}"] = process.of_kernel(name)
@@ -213,6 +216,20 @@ async def _all_that_is_said(process: Process) -> dict[str, bytes]:
         said[f"stream-svt {more[0]}"] = done.stdout + done.stderr
     assert all(said[name] for name in said if name != "rejects"), said
     return said
+
+
+def _event_stream(process: Process) -> bytes:
+    """Read what a viewer of the status page is told, up to the end of what was released."""
+    connection = http.client.HTTPConnection("127.0.0.1", process.port, timeout=20)
+    try:
+        connection.request("GET", EVENTS)
+        answer, said = connection.getresponse(), b""
+        while b"event: present" not in said:
+            said += answer.readline()
+        assert b"event: released" in said
+        return said
+    finally:
+        connection.close()
 
 
 def _keys() -> list[tuple[str, bytes]]:

@@ -117,6 +117,16 @@ async def test_a_viewer_gets_the_whole_picture_then_what_was_released_then_the_n
     )
 
 
+async def test_what_was_before_and_what_is_new_can_be_told_apart(show: Show) -> None:
+    show.topic.put(alert("a", "one"))
+    looking = show.look()
+    await until(lambda: looking.of("present") == [{"now": 1000.0}])
+    assert looking.series == ["one"]
+    show.topic.put(alert("a", "two"))
+    await until(lambda: looking.series == ["one", "two"])
+    assert len(looking.of("present")) == 1
+
+
 async def test_books_of_owned_shards_are_told_when_they_change(show: Show) -> None:
     looking = show.look()
     await until(lambda: looking.of("overview") != [])
@@ -184,7 +194,7 @@ async def test_what_is_no_event_is_skipped_and_reaches_nobody(show: Show) -> Non
     looking = show.look()
     await until(lambda: "three" in looking.series)
     await asyncio.sleep(0.1)
-    assert {kind for kind, _, _ in looking.told} <= {"overview", "released", "datasets"}
+    assert {kind for kind, _, _ in looking.told} <= {"overview", "released", "present", "datasets"}
     assert b"\nevent: forged" not in b"".join(looking.raw)
 
 
@@ -193,7 +203,7 @@ async def test_no_name_can_begin_a_message_of_its_own(show: Show) -> None:
     show.topic.put(alert("a", name))
     looking = show.look()
     await until(lambda: looking.series == [name])
-    assert all(text.count(b"\n\n") == 1 and text.endswith(b"\n\n") for text in looking.raw)
+    assert all(text.count(b"\n\n") == 1 and text.endswith(b"\n\n") for text in looking.raw if text)
 
 
 async def test_a_viewer_that_takes_nothing_is_cut_off_and_the_others_go_on(show: Show) -> None:

@@ -95,6 +95,8 @@ def _events(feed: Feed) -> Callable[[Web, Request], Awaitable[StreamResponse | R
         try:
             await answer.prepare(request)
             async for message in viewer.messages():
+                if request.transport is None:
+                    break
                 async with asyncio.timeout(WRITE_DEADLINE):
                     await answer.write(message)
         except (ConnectionError, TimeoutError):

@@ -47,6 +47,9 @@ LINGER = 30.0
 KEEP_ALIVE = 15.0
 """Seconds of silence after which a comment is sent, so that nothing on the way takes the silence for the end."""
 
+LOOK_UP = 1.0
+"""Seconds of silence after which it is asked whether the viewer is still there."""
+
 TOLD_EVERY = 0.5
 DRIFT = 15.0
 PROBE = 10.0
@@ -122,16 +125,20 @@ class Viewer:
             self._queue.put_nowait(b"")  # whoever waits for a message wakes
 
     async def messages(self) -> AsyncIterator[bytes]:
-        """Yield messages until the viewer is cut off; in silence, a comment now and then."""
+        """Yield messages until the viewer is cut off; in silence nothing once a second, and a comment now and then."""
         yield _RETRY
+        heard = time.monotonic()
         while not self._ended:
             try:
-                async with asyncio.timeout(KEEP_ALIVE):
+                async with asyncio.timeout(min(LOOK_UP, KEEP_ALIVE)):
                     text = await self._queue.get()
             except TimeoutError:
-                text = _COMMENT
-            if not self._ended:
-                yield text
+                text = _COMMENT if time.monotonic() - heard >= KEEP_ALIVE else b""
+            if self._ended:
+                return
+            if text:
+                heard = time.monotonic()
+            yield text
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,6 +359,7 @@ class Feed:
             places[kept.partition] = kept.offset + 1
             if kept.offset >= known.get(kept.partition, 0):
                 viewer.send(message("released", kept.content, _place(places)))
+        viewer.send(message("present", {"now": now}))
 
     def _all(self) -> tuple[float, msgspec.Raw]:
         """Return every dataset, encoded, and the time; put together once where many viewers come at once."""

@@ -69,9 +69,11 @@ document.addEventListener("DOMContentLoaded", () => {
     const digits = measure === "rho" ? 4 : 2;
     return new Intl.NumberFormat("en", { maximumFractionDigits: digits }).format(value);
   };
-  const percent = (share) => {
-    const value = 100 * share;
-    return value > 99 && value < 100 ? (Math.floor(value * 100) / 100).toString() : Math.round(value).toString();
+  // Rounded against us: a bound down, the chance of a guess up.
+  const below = new Intl.NumberFormat("en", { maximumSignificantDigits: 6, roundingMode: "floor" });
+  const chance = (share) => {
+    const digits = share < 0.9 ? 0 : share < 0.99 ? 1 : 2;
+    return new Intl.NumberFormat("en", { maximumFractionDigits: digits, roundingMode: "ceil" }).format(100 * share);
   };
 
   const UNITS = [["second", 1], ["minute", 60], ["hour", 3600], ["day", 86400], ["week", 604800], ["month", 2629746], ["year", 31556952]];
@@ -128,14 +130,14 @@ document.addEventListener("DOMContentLoaded", () => {
     const unit = one.unit;
     const lines = [make("p", {}, "Suppose somebody knows all the other data and wonders whether one protected unit (", name(unit),
       ") was in it. With a coin they are right 50 times in 100. With everything ever released about this dataset, the best guess is right at most ",
-      one.guess_spent === null ? "" : `${percent(one.guess_spent)} times in 100 so far, and at most `,
-      `${percent(one.guess_limit)} times in 100 once the whole limit is spent. No later release about other data changes that.`)];
+      one.guess_spent === null ? "" : `${chance(one.guess_spent)} times in 100 so far, and at most `,
+      `${chance(one.guess_limit)} times in 100 once the whole limit is spent. No later release about other data changes that.`)];
     const scale = make("div", { class: "guess", "aria-hidden": "true" });
     for (const [label, share] of [["so far", one.guess_spent], ["at the limit", one.guess_limit]]) {
       if (share === null) continue;
       const fill = make("i");
       fill.style.width = `${100 * share}%`;
-      scale.append(make("span", {}, label), make("span", { class: "scale" }, fill), make("span", {}, `${percent(share)} in 100`));
+      scale.append(make("span", {}, label), make("span", { class: "scale" }, fill), make("span", {}, `${chance(share)} in 100`));
     }
     return [...lines, scale];
   }
@@ -248,7 +250,7 @@ document.addEventListener("DOMContentLoaded", () => {
 
   const inWords = (alert) => (alert.bound === null
     ? "Above the noisy threshold, by too little for a bound"
-    : `At least ${number(alert.bound)} (${percent(1 - alert.beta)} % bound), estimated ${number(alert.estimate)}`);
+    : `At least ${below.format(alert.bound)} (${fine.format(100 * (1 - alert.beta))} % bound), estimated ${number(alert.estimate)}`);
 
   function alertRow(event) {
     const alert = event.data;
@@ -317,8 +319,8 @@ document.addEventListener("DOMContentLoaded", () => {
       if (alert.estimate - alert.threshold > most) parts.push(draw("path", { class: "bound", d: `M${right + 12} ${middle - 5}l6 5l-6 5`, fill: "none" }));
       if (Math.min(bound, estimate) > threshold + 70) parts.push(text(number(alert.threshold), threshold, "start"));
       const apart = Math.abs(estimate - bound) > 56;
-      if (apart) parts.push(text(`≥ ${number(alert.bound)}`, bound, bound < 40 ? "start" : "middle"));
-      parts.push(text(apart ? `~ ${number(alert.estimate)}` : `≥ ${number(alert.bound)}, ~ ${number(alert.estimate)}`,
+      if (apart) parts.push(text(`≥ ${below.format(alert.bound)}`, bound, bound < 40 ? "start" : "middle"));
+      parts.push(text(apart ? `~ ${number(alert.estimate)}` : `≥ ${below.format(alert.bound)}, ~ ${number(alert.estimate)}`,
         Math.min(estimate, width), estimate > 240 ? "end" : estimate < 60 ? "start" : "middle"));
     }
     parts.push(draw("line", { class: "threshold", x1: threshold, x2: threshold, y1: 2, y2: middle + 12 }));
@@ -339,9 +341,9 @@ document.addEventListener("DOMContentLoaded", () => {
   }
 
   function paintEvents() {
+    clearTimeout(painting);
     painting = 0;
     const list = at("list");
-    const settled = list.children.length > 0 || settledOnce;
     const monitors = new Set();
     const alerts = [];
     // What was kept comes shard by shard, and is put in the order of time; what is new comes on top.
@@ -369,11 +371,10 @@ document.addEventListener("DOMContentLoaded", () => {
       const rest = alerts.length > 1 ? `, and ${many(alerts.length - 1, "more alert")}` : "";
       set(at("spoken"), `New alert: ${last.series ?? last.query_id} in ${last.dataset}. ${inWords(last)}${rest}.`);
     }
-    settledOnce = true;
     arrangeEvents();
     showGlance();
   }
-  let settledOnce = false;
+  let settled = false;             // what was released before the page was opened is there, and is no news
 
   let allEvents = false;
   let minor = false;
@@ -425,7 +426,7 @@ document.addEventListener("DOMContentLoaded", () => {
       glance("Queries waiting", waiting === null ? "–" : number(waiting), "", status === null ? "no answer yet"
         : status.ready ? "this worker is ready" : "this worker is not ready", status && !status.ready ? "warn" : ""),
     ]);
-    document.title = `${out.length ? `(${out.length} used up) ` : ""}${at("application").textContent} – stream_svt`;
+    document.title = `${out.length ? `(${out.length} used up) ` : ""}${at("application").textContent} - stream_svt`;
   }
 
   // -- monitors and this worker -----------------------------------------------------------------------------
@@ -512,7 +513,8 @@ document.addEventListener("DOMContentLoaded", () => {
     const asOf = heard ? ` What you see is as of ${new Date(heard).toLocaleTimeString("en-GB")}.` : "";
     const text = statusFailed ? `This worker does not answer.${asOf}`
       : trouble === "refused" ? `The worker may not read the alert topic: see its log.${asOf}`
-        : trouble ? `The alert topic cannot be reached at the moment.${asOf}` : "";
+        : trouble === "crowded" ? "Too many look at this worker already: new alerts are not shown here. Trying again; another worker shows the same."
+          : trouble ? `The alert topic cannot be reached at the moment.${asOf}` : "";
     notice.hidden = !text;
     set(notice, text);
   }
@@ -547,12 +549,22 @@ document.addEventListener("DOMContentLoaded", () => {
       take(some.datasets);
     });
     on("released", release);
+    on("present", () => {
+      paintEvents();
+      settled = true;
+    });
     on("trouble", (what) => { trouble = what.reason; });
-    source.onopen = showLink;
-    source.onerror = () => {
+    source.onopen = () => {
+      trouble = "";
       showLink();
+    };
+    source.onerror = () => {
       // A browser comes back by itself after a lost connection, but not after a refusal.
-      if (source.readyState === EventSource.CLOSED) setTimeout(connect, AGAIN);
+      if (source.readyState === EventSource.CLOSED) {
+        trouble = "crowded";
+        setTimeout(connect, AGAIN);
+      }
+      showLink();
     };
   }
 

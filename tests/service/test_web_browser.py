@@ -1,0 +1,412 @@
+"""The status page in a real browser, on a stage without a broker: what is seen, heard, and cannot be done to it."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser, expect
+
+from stream_svt.errors import BrokerError
+from stream_svt.monitor.released import EventType
+from stream_svt.protocol.tenure import State
+from stream_svt.service.web.feed import VIEWERS
+from tests.service.test_metrics import owned, view
+from tests.support.browser import browser, visit
+from tests.support.released import account, alert, lifecycle
+from tests.support.status_page import Stage
+from tests.support.worker import until
+
+pytestmark = [pytest.mark.loopback, pytest.mark.debian, pytest.mark.asyncio(loop_scope="module")]
+
+NAME = "<script>document.title=`owned`"
+"""As far as the name of a dataset may go: no blanks and no slashes."""
+
+EVIL = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
+SPEC = """
+application: shop
+datasets:
+  - {names: [a, b], limit: {epsilon: 4}, unit: one basket}
+  - {name: %s, limit: {epsilon: 4}, unit: "<b onclick=alert(1)>one basket</b>"}
+monitors:
+  - {name: hot, topic: counts, epsilon: 1, cutoff: 3, sensitivity: 1, bounds: [0, 9], threshold: 5,
+  correction: none}
+"""
+CONTRAST = """() => {
+  const channel = (v) => { v /= 255; return v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; };
+  const light = ([r, g, b]) => 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b);
+  const parse = (text) => text.match(/[\\d.]+/g).map(Number);
+  const behind = (node) => {
+    for (; node; node = node.parentElement) {
+      const colour = parse(getComputedStyle(node).backgroundColor);
+      if (colour.length === 3 || colour[3] === 1) return colour;
+    }
+    return [255, 255, 255];
+  };
+  const poor = [];
+  let looked = 0;
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const node = walker.currentNode.parentElement;
+    const box = node.getBoundingClientRect();
+    if (!walker.currentNode.data.trim() || box.width < 2 || getComputedStyle(node).visibility === 'hidden') continue;
+    looked += 1;
+    const svg = node instanceof SVGElement;
+    const ink = svg ? getComputedStyle(node).fill : getComputedStyle(node).color;
+    const [x, y] = [light(parse(ink)), light(behind(node))];
+    const ratio = (Math.max(x, y) + 0.05) / (Math.min(x, y) + 0.05);
+    if (ratio < 4.5) poor.push(`${ratio.toFixed(2)} ${walker.currentNode.data.trim().slice(0, 40)}`);
+  }
+  return [looked, poor];
+}"""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def chromium(debian_program) -> AsyncIterator[Browser]:
+    async with browser(debian_program("chromium")) as started:
+        yield started
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def stage() -> AsyncIterator[Stage]:
+    stage = Stage(SPEC % "c")
+    stage.worker.shards = (owned(),)
+    async with stage.open():
+        yield stage
+
+
+def busy(stage: Stage) -> None:
+    """Release something of every kind, so that every part of the page has something to show."""
+    now = time.time()
+    days = [
+        alert("a", f"item-{day}", at=now - 86400 * day, books=account(0.5 - 0.05 * day))
+        for day in (6, 4, 3, 1)
+    ]
+    stage.topic.put(
+        lifecycle(EventType.RUN_STARTED, "a", at=now - 90_000 * 7, books=account(0.1, reserved=0.9)),
+        *days,
+        alert("a", "unsure", at=now - 60, bound=None, estimate=None, books=account(0.6, reserved=0.4)),
+        alert("a", "far", at=now - 50, bound=90_000.0, estimate=90_100.0, books=account(0.7, reserved=0.4)),
+        lifecycle(EventType.RUN_HALTED, "a", at=now - 45, books=account(0.7, charge=0.0)),
+        alert("b", "low", at=now - 40, books=account(3.6)),
+        lifecycle(EventType.PAUSED, "b", at=now - 30, books=account(3.6, charge=0.0)),
+        lifecycle(EventType.EXHAUSTED, "c", at=now - 20, books=account(3.99)),
+    )
+    lost = owned()
+    lost.shard, lost.state, lost.reason = 1, State.LOST, "queries of topic counts were lost"
+    stage.worker.shards = (owned(), lost)
+
+
+async def test_an_alert_appears_and_a_bar_moves_without_a_reload_and_is_said_aloud(
+    chromium: Browser, stage: Stage
+) -> None:
+    async with visit(chromium, stage.url) as seen:
+        page = seen.page
+        await expect(page.locator("#link")).to_have_text("Live")
+        await expect(page.locator("#alerts-empty")).to_be_visible()
+        await page.evaluate("window.sameDocument = true")
+        bar = page.locator(".budget", has_text="protects").first.locator(".bar")
+        await expect(bar).to_have_attribute(
+            "aria-label", "0 spent, 0 reserved by open runs, 4 free, of 4 epsilon"
+        )
+        stage.topic.put(alert("a", "item-40", at=time.time(), books=account(1.0, reserved=0.5)))
+        row = page.locator("#list > li").first
+        await expect(row).to_contain_text("item-40")
+        await expect(row).to_contain_text("At least 432 (95 % bound), estimated 458.")
+        await expect(page.locator("#spoken")).to_contain_text("New alert: item-40 in a.")
+        assert await page.locator("#spoken").get_attribute("aria-live") == "polite"
+        await expect(bar).to_have_attribute("aria-label", re.compile("^1 spent, 0.5 reserved"))
+        await expect(bar.locator(".spent")).to_have_attribute("style", re.compile("width: 25%"))
+        await expect(page.locator("#glance")).to_contain_text("Alerts released1")
+        assert await page.evaluate("window.sameDocument")
+        assert seen.said == []
+
+
+async def test_it_says_what_is_left_and_how_long_it_lasts_in_words(chromium: Browser, stage: Stage) -> None:
+    busy(stage)
+    async with visit(chromium, stage.url) as seen:
+        page = seen.page
+        budgets = page.locator(".budget")
+        await expect(budgets.nth(0)).to_contain_text("3.3 of 4 epsilon left")
+        await expect(budgets.nth(0).locator(".outlook")).to_have_text(
+            re.compile(
+                r"At the pace of the last \d+ charges it lasts about .* more; 9 times in 10 .*between .* and "
+            )
+        )
+        await expect(budgets.nth(2).locator(".outlook")).to_contain_text(
+            "Used up: what is left pays no further run."
+        )
+        await expect(page.locator("#glance")).to_contain_text("1 budget used up")
+        await expect(page).to_have_title("(1 used up) shop - stream_svt")
+        await budgets.nth(0).locator("summary").click()
+        await expect(budgets.nth(0)).to_contain_text("at most 67 times in 100 so far, and at most 98.3 times")
+        for state in ("1 halted", "1 paused", "1 used up"):
+            await expect(page.locator("#monitors")).to_contain_text(state)
+        await expect(page.locator("#shards")).to_contain_text(
+            "stopped: queries were lost before they were read"
+        )
+        await expect(page.locator("#worker-lead")).to_contain_text("not ready")
+
+
+async def test_runs_and_mutes_are_shown_when_they_are_asked_for(chromium: Browser, stage: Stage) -> None:
+    busy(stage)
+    async with visit(chromium, stage.url) as seen:
+        page = seen.page
+        halted = page.locator("#list > li", has_text="halted: it has raised all the alerts it paid for")
+        await expect(page.locator("#list > li", has_text="Paused by an operator")).to_be_visible()
+        await expect(halted).to_be_hidden()
+        await page.get_by_label("Show runs and other events").check()
+        await expect(halted).to_be_visible()
+
+
+async def test_an_alert_is_drawn_with_its_bound_estimate_and_threshold(
+    chromium: Browser, stage: Stage
+) -> None:
+    busy(stage)
+    async with visit(chromium, stage.url) as seen:
+        page = seen.page
+        drawing = page.locator("#list > li", has_text="item-1").locator("svg")
+        await expect(drawing).to_have_attribute(
+            "aria-label", "At least 432 (95 % bound), estimated 458; threshold 400"
+        )
+        place = {
+            part: float(await drawing.locator(f".{part}").get_attribute(name) or "nan")
+            for part, name in (("threshold", "x1"), ("bound", "x1"), ("estimate", "cx"))
+        }
+        assert place["threshold"] < place["bound"] < place["estimate"]
+        unsure = page.locator("#list > li", has_text="unsure").locator("svg")
+        await expect(unsure.locator(".unsure")).to_have_count(1)
+        await expect(unsure.locator(".bound, .estimate")).to_have_count(0)
+
+
+async def test_names_are_text_and_nothing_else(chromium: Browser) -> None:
+    stage = Stage(SPEC % f'"{NAME}"')
+    async with stage.open(), visit(chromium, stage.url) as seen:
+        page = seen.page
+        await expect(page.locator("#link")).to_have_text("Live")
+        stage.topic.put(
+            alert(NAME, EVIL, at=time.time()),
+            alert("a", "\u202egnp.exe", at=time.time()),
+            alert(EVIL, "x" * 256, at=time.time()),
+            lifecycle(EventType.MUTED, NAME, at=time.time(), detail={"series": EVIL}),
+        )
+        await page.get_by_label("Show runs and other events").check()
+        await expect(page.locator("#list > li")).to_have_count(4)
+        await page.locator(".budget summary").nth(2).click()
+        for written, times in ((NAME, 3), (EVIL, 1), ("<b onclick=alert(1)>one basket</b>", 1)):
+            assert await page.locator("bdi").filter(has_text=written).count() >= times
+        assert await page.locator("script").count() == 1
+        assert await page.locator("img").count() == 1
+        assert "owned" not in await page.title()
+        assert all(url.startswith(stage.url + "/") for url in seen.requests), seen.requests
+        assert seen.said == []
+
+
+async def test_the_browser_refuses_whatever_is_not_of_this_page(chromium: Browser, stage: Stage) -> None:
+    """The negative control of the test above: were a name to become markup, nothing would come of it."""
+    async with visit(chromium, stage.url) as seen:
+        found = await seen.page.evaluate(
+            """async () => {
+              const refused = [];
+              document.addEventListener('securitypolicyviolation', (event) => refused.push(event.effectiveDirective));
+              const script = document.createElement('script');
+              try { script.text = "document.title = 'owned'"; } catch { refused.push('text'); }
+              try { document.body.innerHTML = '<p>'; } catch { refused.push('markup'); }
+              const style = document.createElement('p');
+              style.setAttribute('style', 'color: red');
+              const image = new Image();
+              image.src = 'http://192.0.2.1/x';
+              await fetch('http://192.0.2.1/').catch(() => refused.push('fetch'));
+              await new Promise((done) => setTimeout(done, 200));
+              return refused;
+            }"""
+        )
+        assert {"text", "markup", "fetch", "style-src-attr", "img-src", "connect-src"} <= set(found)
+        assert "owned" not in await seen.page.title()
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+async def test_every_text_has_enough_contrast_in_both_schemes(
+    chromium: Browser, stage: Stage, dark: bool
+) -> None:
+    busy(stage)
+    async with visit(chromium, stage.url, dark=dark, reduced_motion="reduce") as seen:
+        page = seen.page
+        await expect(page.locator("#list > li").first).to_be_visible()
+        await expect(page.locator("#shards tr")).to_have_count(2)
+        await page.get_by_label("Show runs and other events").check()
+        await page.locator("summary").first.click()
+        looked, poor = await page.evaluate(CONTRAST)
+        assert looked > 80
+        assert poor == []
+        background = await page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert background == ("rgb(16, 20, 22)" if dark else "rgb(246, 246, 242)")
+        faint = "#333" if dark else "#ccc"
+        await page.evaluate("colour => document.documentElement.style.setProperty('--soft', colour)", faint)
+        assert (await page.evaluate(CONTRAST))[1] != []  # the measure sees what is too faint
+
+
+async def test_the_theme_is_switched_and_remembered(chromium: Browser, stage: Stage) -> None:
+    async with visit(chromium, stage.url, dark=True) as seen:
+        page = seen.page
+        button = page.get_by_role("button", name="Theme")
+        await expect(button).to_have_text("Theme: system")
+        await button.click()
+        await expect(button).to_have_text("Theme: light")
+        light = await page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert light == "rgb(246, 246, 242)"
+        await page.reload()
+        await expect(button).to_have_text("Theme: light")
+        assert await page.evaluate("getComputedStyle(document.body).backgroundColor") == light
+
+
+@pytest.mark.parametrize("width", [320, 390, 820])
+async def test_nothing_is_wider_than_a_narrow_screen(chromium: Browser, width: int) -> None:
+    stage = Stage(SPEC % ("x" * 200))
+    busy(stage)
+    stage.topic.put(alert("a", "s" * 256, at=time.time(), threshold=1e9, bound=1.234567e9, estimate=1.3e9))
+    async with stage.open(), visit(chromium, stage.url, width=width, height=844) as seen:
+        page = seen.page
+        await expect(page.locator("#list > li").first).to_be_visible()
+        await expect(page.locator("#shards tr")).to_have_count(2)
+        await page.get_by_label("Show runs and other events").check()
+        for summary in await page.locator("summary").all():
+            await summary.click()
+        assert await page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+async def test_everything_can_be_done_from_the_keyboard_and_focus_is_seen(
+    chromium: Browser, stage: Stage
+) -> None:
+    busy(stage)
+    async with visit(chromium, stage.url) as seen:
+        page = seen.page
+        await expect(page.locator("#list > li").first).to_be_visible()
+        reached = []
+        for _ in range(20):
+            await page.keyboard.press("Tab")
+            about = await page.evaluate(
+                """() => {
+                  const node = document.activeElement;
+                  const style = getComputedStyle(node);
+                  const seen = style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) >= 2;
+                  return [node.id || node.tagName, seen];
+                }"""
+            )
+            if about[0] == "BODY":
+                break  # once around
+            reached.append(about[0])
+            assert about[1], f"no focus is seen on {about[0]}"
+            if about[0] == "SUMMARY":
+                await page.keyboard.press("Enter")
+            if about[0] == "lifecycle":
+                await page.keyboard.press("Space")
+            if about[0] == "theme":
+                await page.keyboard.press("Enter")
+        assert {"theme", "SUMMARY", "lifecycle", "A"} <= set(reached)
+        assert reached[0] == "A"  # past everything, to the alerts
+        await expect(page.locator("#theme")).to_have_text("Theme: light")
+        await expect(page.locator("#lifecycle")).to_be_checked()
+        assert await page.locator("details[open]").count() == 3
+
+
+async def test_landmarks_headings_and_tables_are_there_for_who_listens(
+    chromium: Browser, stage: Stage
+) -> None:
+    busy(stage)
+    async with visit(chromium, stage.url) as seen:
+        page = seen.page
+        await expect(page.locator("#shards tr")).to_have_count(2)
+        for role in ("banner", "main", "contentinfo"):
+            await expect(page.get_by_role(role)).to_have_count(1)
+        for name in ("What is left", "What was released", "Monitors", "This worker"):
+            await expect(page.get_by_role("region", name=name)).to_have_count(1)
+        await expect(page.get_by_role("heading", level=1)).to_have_count(1)
+        for header in ("Monitor", "Alerts on", "Shard", "State"):
+            assert await page.get_by_role("columnheader", name=header, exact=True).count() >= 1
+        assert await page.locator("html").get_attribute("lang") == "en"
+        for state in await page.locator(".state").all():
+            assert (await state.inner_text()).strip()  # no state is told by colour alone
+
+
+async def test_nothing_moves_for_who_wants_no_motion(chromium: Browser, stage: Stage) -> None:
+    async with visit(chromium, stage.url, reduced_motion="reduce") as seen:
+        page = seen.page
+        await expect(page.locator("#link")).to_have_text("Live")
+        stage.topic.put(alert("a", "one", at=time.time()))
+        row = page.locator("#list > li").first
+        await expect(row).to_contain_text("one")
+        assert await row.evaluate("node => getComputedStyle(node).animationName") == "none"
+        spent = page.locator(".bar .spent").first
+        assert await spent.evaluate("node => getComputedStyle(node).transitionProperty") == "none"
+
+
+async def test_trouble_is_said_and_its_end_too(
+    chromium: Browser, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stream_svt.service.web.feed.PATIENCE", (0.1, 0.2))
+    async with visit(chromium, stage.url) as seen:
+        page = seen.page
+        await expect(page.locator("#link")).to_have_text("Live")
+        await expect(page.locator("#notice")).to_be_hidden()
+        stage.topic.error = BrokerError("no")
+        await expect(page.locator("#notice")).to_contain_text("may not read the alert topic")
+        await expect(page.locator("#link")).not_to_have_text("Live")
+        stage.topic.error = None
+        await expect(page.locator("#link")).to_have_text("Live")
+        await expect(page.locator("#notice")).to_be_hidden()
+
+
+async def test_a_page_that_was_cut_off_comes_back_by_itself_and_shows_no_alert_twice(
+    chromium: Browser, stage: Stage
+) -> None:
+    stage.topic.put(alert("a", "one", at=time.time()))
+    async with visit(chromium, stage.url) as seen:
+        page = seen.page
+        await expect(page.locator("#list > li")).to_have_count(1)
+        for viewer in stage.feed._viewers:
+            viewer.end()
+        stage.topic.put(alert("a", "two", at=time.time()))
+        await expect(page.locator("#list > li")).to_have_count(2, timeout=10_000)
+        await expect(page.locator("#link")).to_have_text("Live")
+
+
+async def test_a_page_without_a_place_among_the_viewers_says_so_and_shows_the_worker(
+    chromium: Browser, stage: Stage
+) -> None:
+    for _ in range(VIEWERS):
+        stage.feed.join()
+    async with visit(chromium, stage.url) as seen:
+        await expect(seen.page.locator("#shards tr")).to_have_count(1)
+        await expect(seen.page.locator("#notice")).to_contain_text("Too many")
+
+
+async def test_many_datasets_are_found_by_name_and_the_least_left_comes_first(chromium: Browser) -> None:
+    names = ", ".join(f"week-{number}" for number in range(60))
+    stage = Stage(SPEC.replace("[a, b]", f"[{names}]") % "c")
+    stage.worker.shards = (owned(view("week-31", spent=3.9)),)
+    async with stage.open(), visit(chromium, stage.url) as seen:
+        page = seen.page
+        await expect(page.locator(".budget")).to_have_count(12)
+        await expect(page.locator(".budget").first).to_contain_text("week-31")
+        await page.get_by_label("Find a dataset").fill("week-57")
+        await expect(page.locator(".budget")).to_have_count(1)
+        await page.get_by_label("Find a dataset").fill("")
+        await page.get_by_role("button", name="Show all 61").click()
+        await expect(page.locator(".budget")).to_have_count(61)
+
+
+async def test_a_long_history_is_folded_and_the_page_stays_bounded(chromium: Browser, stage: Stage) -> None:
+    stage.topic.put(*[alert("a", f"s{number}", at=time.time()) for number in range(150)])
+    async with visit(chromium, stage.url) as seen:
+        page = seen.page
+        await expect(page.locator("#list > li:visible")).to_have_count(10)
+        await page.get_by_role("button", name="Show 140 older").click()
+        await expect(page.locator("#list > li:visible")).to_have_count(150)
+        stage.topic.put(*[alert("a", f"t{number}", at=time.time()) for number in range(90)])
+        await expect(page.locator("#list > li").first).to_contain_text("t89")
+        assert await page.locator("#list > li").count() == 200
+    await until(lambda: not stage.feed._viewers, 5.0)
