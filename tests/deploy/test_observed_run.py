@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from signal import SIGKILL
@@ -44,7 +44,6 @@ pytestmark = [pytest.mark.kafka, pytest.mark.debian, pytest.mark.timeout(300)]
 DASHBOARDS = load()
 SHOWN = 300
 """Seconds before and after the end of the run that the dashboards show."""
-BURNING = "stream_svt:budget_burning:ratio"
 BUILT_IN = {
     "__rate_interval": f"{4 * SCRAPE}s",
     "__interval": f"{SCRAPE}s",
@@ -119,6 +118,10 @@ class Observed:
         assert should, f"nothing in this run would show whether this works: {asked}"
         return [choice for choice in should if not has_data(self.ask(asked, choice))]
 
+    def posted(self, name: str) -> list[dict[str, Any]]:
+        """Return the alerts of this name that Alertmanager passed on."""
+        return [alert for alert in self.receiver.alerts() if alert["labels"]["alertname"] == name]
+
     def value(self, expr: str) -> float:
         """Return the one number that an expression has at the end of the run."""
         (series,) = self.prometheus.instant(expr, self.ended)
@@ -145,17 +148,29 @@ def observed(broker, debian_program, tmp_path_factory) -> Iterator[Observed]:
 async def _run(run: Observed) -> None:
     """Two workers, of which one is killed and started again; on until what takes longest has been seen."""
     fleet = run.fleet
+    ours = f'{{application="{fleet.application}"}}'
+
+    def seen(expr: str, least: float = 1) -> Callable[[], bool]:
+        return lambda: any(float(one["value"][1]) >= least for one in run.prometheus.instant(expr))
+
     async with fleet.on() as feed:
         first, second = fleet.start(0), fleet.start(1)
-        await asyncio.gather(first.ready(), second.ready())
-        await until(second.shards, 30, "both workers own a shard")
+        # What happens before the first scrape is no increase.
+        await until(seen(f"count(stream_svt_shards_owned{ours} == 1)", 2), 60, "each worker owns a shard")
+        fleet.begin()
         await asyncio.sleep(3)
         await second.end(SIGKILL)
         await until(lambda: len(first.shards()) == PARTITIONS, 30, "one took the other's shard over")
         second = fleet.start(1)
         await until(second.shards, 30, "the second worker owns a shard again")
-        await until(lambda: _posted(run, "BudgetExhausted"), 60, "a spent budget was passed on")
-        await until(lambda: run.prometheus.instant(BURNING), 60, "a budget was found to burn")
+        projected = (
+            f'count(stream_svt:budget_exhaustion:seconds{{application="{fleet.application}", bound="late"}})'
+        )
+        await until(
+            seen(projected, len(fleet.datasets) - 1), 60, "the end of every other budget was projected"
+        )
+        await until(lambda: run.posted("BudgetExhausted"), 60, "a spent budget was passed on")
+        await until(seen(f"count(stream_svt:budget_burning:ratio{ours})"), 60, "a budget was found to burn")
         feed.cancel()
         await until(lambda: _lag(first, second) == 0, 30, "everything was read")
         await asyncio.sleep(4 * SCRAPE)
@@ -166,10 +181,6 @@ async def _run(run: Observed) -> None:
             if dataset["dataset"] == SMALL:
                 monitors = dataset["monitors"]
                 run.exhausted = {one["monitor"] for one in monitors if one["state"] == "exhausted"}
-
-
-def _posted(run: Observed, name: str) -> list[dict[str, Any]]:
-    return [alert for alert in run.receiver.alerts() if alert["labels"]["alertname"] == name]
 
 
 def _lag(*workers: Service) -> int:

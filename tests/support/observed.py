@@ -203,6 +203,7 @@ class Fleet:
         places = ("north", "east", "west", "centre")
         self.datasets = [SMALL, RHO, ENDLESS, *(f"shop-{place}" for place in places), self.week]
         self._ticks = 0
+        self._news = False
 
     @contextlib.asynccontextmanager
     async def on(self) -> AsyncIterator[asyncio.Task[None]]:
@@ -239,8 +240,12 @@ class Fleet:
         self._workers.append(worker)
         return worker
 
+    def begin(self) -> None:
+        """Let there be high counts from now on."""
+        self._news = True
+
     async def _feed(self) -> None:
-        """Send low counts of the same items again and again, now and then a high one, and records that are none."""
+        """Send low counts of the same items again and again, records that are none, and now and then high counts."""
         producer = AIOKafkaProducer(bootstrap_servers=self._servers, acks=1, linger_ms=20)
         await producer.start()
         topic = f"{self.application}.counts"
@@ -259,7 +264,7 @@ class Fleet:
         tick = self._ticks
         for item in range(8):
             yield _query(f"{tick}-{item}", LOW, f"item-{item}")
-        if (tick + place) % (4 if dataset == SMALL else 15) == 0:
+        if self._news and (tick + place) % (4 if dataset == SMALL else 15) == 0:
             # One item that is news, and one that was news before: it is muted.
             yield _query(f"{tick}-high", HIGH, f"news-{tick}")
             yield _query(f"{tick}-again", HIGH, "hit")
