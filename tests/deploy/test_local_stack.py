@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import http.server
 import json
 import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,6 +30,7 @@ from tests.support.prometheus import Prometheus, has_data
 ROOT = Path(__file__).parents[2]
 SERVICES: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
 WORKERS = ("worker-1", "worker-2")
+SERVED = {**dict.fromkeys(WORKERS, 6066), "forward": 6067}
 PARTITIONS = 4
 
 
@@ -38,7 +41,7 @@ class Stack:
         self._bootstrap = bootstrap
         self._directory = directory
         self._ended = contextlib.ExitStack()
-        self.ports = {name: free_port() for name in WORKERS}
+        self.ports = {name: free_port() for name in SERVED}
         subprocess.run([shutil.copy(ROOT / "deploy/compose/make-secrets", directory)], check=True)
 
     def __enter__(self) -> Self:
@@ -48,19 +51,20 @@ class Stack:
         self._ended.close()
 
     def start(self, name: str, **changed: str) -> subprocess.Popen[bytes]:
-        """Start a service's command; ``changed`` replaces arguments."""
+        """Start a service's command; ``changed`` replaces its arguments, and what stands in the files it mounts."""
         service = SERVICES[name]
-        [config] = [
-            source for source, target, _ in self._mounts(service) if target == "/etc/stream-svt/monitors.yaml"
-        ]
+        mounted = {target: self._moved(source, **changed) for source, target, _ in self._mounts(service)}
         environment = os.environ | {
-            "STREAM_SVT_CONFIG": str(ROOT / config),
+            "STREAM_SVT_CONFIG": mounted.get("/etc/stream-svt/monitors.yaml", ""),
             "STREAM_SVT_KAFKA_BOOTSTRAP_SERVERS": self._bootstrap,
-            "STREAM_SVT_SEALING_KEY_FILE": str(self._directory / "secrets" / "sealing.key"),
             "STREAM_SVT_WEB_HOST": "127.0.0.1",
             "STREAM_SVT_WEB_PORT": str(self.ports.get(name, 6066)),
         }
-        arguments = [changed.get(argument, argument) for argument in service["command"]]
+        if "sealing_key" in service["secrets"]:
+            environment["STREAM_SVT_SEALING_KEY_FILE"] = str(self._directory / "secrets" / "sealing.key")
+        arguments = [
+            changed.get(argument, mounted.get(argument, argument)) for argument in service["command"]
+        ]
         with (self._directory / f"{name}.log").open("wb") as output:
             process = subprocess.Popen(
                 [*COMMAND, *arguments], env=environment, cwd=self._directory, stdout=output, stderr=output
@@ -75,10 +79,19 @@ class Stack:
         """Run a service's health check."""
         kind, *command = SERVICES[name]["healthcheck"]["test"]
         assert (kind, command[0]) == ("CMD", "python")
-        command = [argument.replace("6066", str(self.ports[name])) for argument in command]
+        command = [argument.replace(str(SERVED[name]), str(self.ports[name])) for argument in command]
         return (
             subprocess.run([sys.executable, *command[1:]], capture_output=True, check=False).returncode == 0
         )
+
+    def _moved(self, source: str, **changed: str) -> str:
+        """Return a copy of a mounted file with other addresses in it."""
+        text = (ROOT / source).read_text()
+        for before, after in changed.items():
+            text = text.replace(before, after) if "://" in before else text
+        copy = self._directory / Path(source).name
+        copy.write_text(text)
+        return str(copy)
 
     @staticmethod
     def _mounts(service: dict[str, Any]) -> list[list[str]]:
@@ -104,7 +117,7 @@ def prometheus_of(stack: Stack, program: str, directory: Path) -> Prometheus:
     del config["alerting"]  # tests/deploy/test_observed_run.py has an Alertmanager
     [scraped] = config["scrape_configs"]
     del scraped["dns_sd_configs"]  # no name here has the addresses of the workers
-    scraped["static_configs"] = [{"targets": [f"127.0.0.1:{port}" for port in stack.ports.values()]}]
+    scraped["static_configs"] = [{"targets": [f"127.0.0.1:{stack.ports[name]}" for name in WORKERS]}]
     file.write_text(yaml.safe_dump(config))
     return Prometheus(program, file, directory)
 
@@ -114,6 +127,32 @@ def until(condition: Callable[[], bool], seconds: float, say: Callable[[], str])
     while not condition():
         assert time.monotonic() < end, say()
         time.sleep(0.2)
+
+
+@pytest.fixture
+def posted() -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Stand in for Alertmanager: the address, and the alerts that were posted there."""
+    alerts: list[dict[str, Any]] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            if self.path == "/api/v2/alerts":
+                alerts.extend(json.loads(body))
+            self.send_response(200 if self.path == "/api/v2/alerts" else 404)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *arguments):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}", alerts
+    server.shutdown()
+    thread.join()
+    server.server_close()
 
 
 @pytest.fixture
@@ -127,19 +166,23 @@ def stack(broker, tmp_path) -> Iterator[Stack]:
 
 @pytest.mark.kafka
 @pytest.mark.debian
-def test_the_stack_alerts_and_shows_what_it_does(stack, tmp_path, broker, debian_program):
+def test_the_stack_alerts_and_shows_what_it_does(stack, tmp_path, broker, posted, debian_program):
     topics = stack.start("topics")
     assert topics.wait(60) == 0, stack.log("topics")
-    workers = {name: stack.start(name) for name in WORKERS}
-    for name in WORKERS:
+    address, received = posted
+    others = {"http://alertmanager:9093": address}
+    running = {name: stack.start(name, **others) for name in SERVED}
+    for name in SERVED:
         until(lambda name=name: stack.healthy(name), 60, lambda name=name: stack.log(name))
-    assert workers.keys() == {name for name, worker in workers.items() if worker.poll() is None}
+    assert [name for name, process in running.items() if process.poll() is not None] == []
 
     with prometheus_of(stack, debian_program("prometheus"), tmp_path) as prometheus:
         feed = stack.start("feed", **{"5": "0.5"})  # the pace
         alerts = _alerts(broker.bootstrap_servers, 3)
         assert {alert["dataset"] for alert in alerts} == {"retail-week-1"}
         assert all(alert["gap"] >= 0 for alert in alerts)
+        until(lambda: len(received) >= len(alerts), 30, lambda: stack.log("forward"))
+        assert {alert["labels"]["dataset"] for alert in received} == {"retail-week-1"}
 
         def shown(expression: str) -> bool:
             return has_data(prometheus.instant(expression))
@@ -157,9 +200,9 @@ def test_the_stack_alerts_and_shows_what_it_does(stack, tmp_path, broker, debian
         assert feed.wait(30) == 0, stack.log("feed")
         assert "set line-00300 of retail-week-1 is closed" in stack.log("feed")
 
-    for name, worker in workers.items():
-        worker.terminate()
-        assert worker.wait(int(SERVICES[name]["stop_grace_period"].removesuffix("s"))) == 0, stack.log(name)
+    for name, process in running.items():
+        process.terminate()
+        assert process.wait(int(SERVICES[name]["stop_grace_period"].removesuffix("s"))) == 0, stack.log(name)
 
 
 def _alerts(bootstrap: str, count: int) -> list[dict[str, Any]]:
