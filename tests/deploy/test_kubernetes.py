@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from cloudcoil.models.prometheus_operator import v1 as operator
 
 from deploy.kubernetes import rules
 from stream_svt.errors import ConfigError
+from stream_svt.forward.config import parse_forward_config
+from stream_svt.forward.document import ForwardWebConfig
 from stream_svt.service.app import STOP_DEADLINE
 from stream_svt.service.config import parse_config
 from stream_svt.service.web import PAGES
@@ -28,6 +31,14 @@ from tests.support.tls import Authority
 ROOT = Path(__file__).parents[2]
 HERE = ROOT / "deploy" / "kubernetes"
 CONFIG = HERE / "config" / "monitors.yaml"
+FORWARD = HERE / "forward" / "forward.yaml"
+SMALLEST = """
+application: shop
+datasets: [{name: a, limit: {epsilon: 4}, unit: one basket}]
+monitors:
+  - {name: hot, topic: counts, epsilon: 1, cutoff: 3, sensitivity: 1, bounds: [0, 9], threshold: 5,
+  correction: none}
+"""
 VERSIONS = ("1.27", "1.31", kubernetes_validate.latest_version())
 OF_THE_OPERATOR = ("ServiceMonitor", "PrometheusRule")
 
@@ -41,11 +52,14 @@ KUSTOMIZATIONS = {path.parent.name: load(path) for path in sorted(HERE.glob("*/k
 MANIFESTS = {
     path.relative_to(HERE).as_posix(): load(path)
     for path in sorted(HERE.rglob("*.yaml"))
-    if path.name not in {"kustomization.yaml", "monitors.yaml"}
+    if path.name not in {"kustomization.yaml", "monitors.yaml", "forward.yaml"}
 }
 CORE = sorted(name for name, document in MANIFESTS.items() if document["kind"] not in OF_THE_OPERATOR)
 DEPLOYMENT, JOB = MANIFESTS["service/deployment.yaml"], MANIFESTS["topics/job.yaml"]
-PODS = {name: MANIFESTS[name]["spec"]["template"] for name in ("service/deployment.yaml", "topics/job.yaml")}
+PODS = {
+    name: MANIFESTS[name]["spec"]["template"]
+    for name in ("service/deployment.yaml", "topics/job.yaml", "forward/deployment.yaml")
+}
 WORKER = PODS["service/deployment.yaml"]
 [CONTAINER] = WORKER["spec"]["containers"]
 
@@ -64,8 +78,11 @@ def schema(kind: str) -> dict[str, Any]:
     return strict
 
 
-def selects(selector: dict[str, str], labels: dict[str, str]) -> bool:
-    return selector.items() <= labels.items()
+def selects(selector: dict[str, Any], labels: dict[str, str]) -> bool:
+    """Tell whether a selector means a pod; ours use no other operator than In."""
+    return selector.get("matchLabels", {}).items() <= labels.items() and all(
+        labels.get(wanted["key"]) in wanted["values"] for wanted in selector.get("matchExpressions", [])
+    )
 
 
 # The manifests are what Kubernetes and the operator know
@@ -140,11 +157,11 @@ def test_every_manifest_is_named_by_the_kustomization_beside_it_and_exists():
             assert (HERE / folder / name).exists()
 
 
-def test_the_workers_and_the_job_run_the_same_image():
-    assert KUSTOMIZATIONS["service"]["images"] == KUSTOMIZATIONS["topics"]["images"]
-    [image] = KUSTOMIZATIONS["service"]["images"]
+def test_all_pods_run_the_same_image():
+    images = [document["images"] for document in KUSTOMIZATIONS.values() if "images" in document]
+    assert images == [images[0]] * len(PODS)
     for pod in PODS.values():
-        assert [container["image"] for container in pod["spec"]["containers"]] == [image["name"]]
+        assert [container["image"] for container in pod["spec"]["containers"]] == [images[0][0]["name"]]
 
 
 @pytest.mark.parametrize("folder", sorted(KUSTOMIZATIONS))
@@ -163,8 +180,8 @@ def test_kubectl_builds_each_folder(folder):
             continue
         spec = document["spec"]["template"]["spec"]
         [config] = [volume["configMap"]["name"] for volume in spec["volumes"] if volume["name"] == "config"]
-        # A changed configuration has another name: that is what starts the workers anew.
-        assert re.fullmatch(r"stream-svt-[a-z0-9]{10}", config)
+        # A changed configuration has another name: that is what starts the pods anew.
+        assert re.fullmatch(r"stream-svt(-forward)?-[a-z0-9]{10}", config)
         assert config in {one["metadata"]["name"] for one in built if one["kind"] == "ConfigMap"}
         assert {container["image"] for container in spec["containers"]} == {
             "registry.example/stream-svt:0.1.0"
@@ -236,31 +253,57 @@ def test_no_secret_stands_in_a_manifest_and_each_is_a_file_only_the_pod_can_read
             assert all(mount.get("readOnly") for mount in container["volumeMounts"] if mount["name"] != "tmp")
 
 
-def test_the_network_policy_covers_every_pod_and_lets_out_names_and_kafka_only():
-    policy = MANIFESTS["service/networkpolicy.yaml"]["spec"]
-    for pod in PODS.values():
-        assert selects(policy["podSelector"]["matchLabels"], pod["metadata"]["labels"])
-    assert policy["policyTypes"] == ["Ingress", "Egress"]
-    server = load(CONFIG)["kafka"]["bootstrap_servers"]
+@pytest.mark.parametrize(
+    ("policy", "pods", "config"),
+    [
+        ("service/networkpolicy.yaml", {"service/deployment.yaml", "topics/job.yaml"}, CONFIG),
+        ("forward/networkpolicy.yaml", {"forward/deployment.yaml"}, FORWARD),
+    ],
+)
+def test_a_network_policy_lets_its_pods_reach_names_and_kafka_and_be_reached_by_prometheus(
+    policy, pods, config
+):
+    spec = MANIFESTS[policy]["spec"]
+    meant = {name for name, pod in PODS.items() if selects(spec["podSelector"], pod["metadata"]["labels"])}
+    assert meant == pods
+    assert spec["policyTypes"] == ["Ingress", "Egress"]
+    server = load(config)["kafka"]["bootstrap_servers"]
     namespace, port = server.split(".")[1], int(server.rpartition(":")[2])
-    dns, kafka = policy["egress"]
+    dns, kafka, *others = spec["egress"]
     assert {one["port"] for one in dns["ports"]} == {53}
     assert [one["port"] for one in kafka["ports"]] == [port]
     [peer] = kafka["to"]
     assert peer["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": namespace}
-    [ingress] = policy["ingress"]
-    assert [one["port"] for one in ingress["ports"]] == [CONTAINER["ports"][0]["containerPort"]]
+    [ingress] = spec["ingress"]
+    [container] = PODS[sorted(pods)[0]]["spec"]["containers"]
+    assert [one["port"] for one in ingress["ports"]] == [container["ports"][0]["containerPort"]]
+    # The forwarder alone posts to somebody, and only to where its configuration says.
+    posted = re.findall(r"http://[\w-]+\.(\w+)\.svc:(\d+)", config.read_text())
+    allowed = [
+        (rule["to"][0]["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"], str(port["port"]))
+        for rule in others
+        for port in rule["ports"]
+    ]
+    assert allowed == posted
 
 
 # The manifests agree with the service
 
 
-def test_probes_ask_for_pages_that_exist_on_the_port_that_is_served():
-    [port] = CONTAINER["ports"]
-    assert port["containerPort"] == load(CONFIG)["web"].get("port", 6066)
+@pytest.mark.parametrize(
+    ("name", "port"),
+    [
+        ("service/deployment.yaml", parse_config(SMALLEST).web.port),
+        ("forward/deployment.yaml", ForwardWebConfig().port),
+    ],
+)
+def test_probes_ask_for_the_health_pages_on_the_port_that_is_served(name, port):
+    [container] = PODS[name]["spec"]["containers"]
+    [served] = container["ports"]
+    assert served["containerPort"] == port
     for kind, page in (("startup", "live"), ("liveness", "live"), ("readiness", "ready")):
-        asked = CONTAINER[f"{kind}Probe"]["httpGet"]
-        assert asked == {"path": f"/health/{page}", "port": port["name"]}
+        asked = container[f"{kind}Probe"]["httpGet"]
+        assert asked == {"path": f"/health/{page}", "port": served["name"]}
         assert asked["path"] in PAGES
 
 
@@ -273,21 +316,22 @@ def test_workers_with_different_specifications_never_run_side_by_side():
 
 
 def test_the_service_the_budget_and_the_spread_mean_the_workers_alone():
-    labels, of_job = WORKER["metadata"]["labels"], PODS["topics/job.yaml"]["metadata"]["labels"]
+    labels = WORKER["metadata"]["labels"]
+    others = [pod["metadata"]["labels"] for pod in PODS.values() if pod is not WORKER]
     service = MANIFESTS["service/service.yaml"]
     budget = MANIFESTS["service/poddisruptionbudget.yaml"]["spec"]
     monitor = MANIFESTS["monitoring/servicemonitor.yaml"]["spec"]
     spread = WORKER["spec"]["topologySpreadConstraints"]
     meant = [
-        service["spec"]["selector"],
-        DEPLOYMENT["spec"]["selector"]["matchLabels"],
-        budget["selector"]["matchLabels"],
-        *(one["labelSelector"]["matchLabels"] for one in spread),
+        {"matchLabels": service["spec"]["selector"]},
+        DEPLOYMENT["spec"]["selector"],
+        budget["selector"],
+        *(one["labelSelector"] for one in spread),
     ]
     for selector in meant:
         assert selects(selector, labels)
-        assert not selects(selector, of_job)
-    assert selects(monitor["selector"]["matchLabels"], service["metadata"]["labels"])
+        assert not any(selects(selector, of_another) for of_another in others)
+    assert selects(monitor["selector"], service["metadata"]["labels"])
     [endpoint] = monitor["endpoints"]
     [port] = service["spec"]["ports"]
     assert (endpoint["port"], endpoint["path"] in PAGES) == (port["name"], True)
@@ -300,26 +344,45 @@ def test_what_is_scraped_has_the_job_that_rules_and_prometheus_yml_name():
     assert MANIFESTS["service/service.yaml"]["metadata"]["name"] == scraped["job_name"]
 
 
-def test_the_configuration_is_valid_with_the_files_of_the_secret(tmp_path):
-    text = CONFIG.read_text()
-    [secrets] = [one["mountPath"] for one in CONTAINER["volumeMounts"] if one["name"] == "secrets"]
-    [place] = [one["mountPath"] for one in CONTAINER["volumeMounts"] if one["name"] == "config"]
-    assert place == "/etc/stream-svt"  # where the image looks for monitors.yaml
-    named = set(re.findall(rf"{secrets}/(\S+)", text))
-    authority = Authority.new()
+@pytest.fixture
+def secret(tmp_path) -> Callable[[Path], str]:
+    """Return the text of a configuration, with the files of the secret that it names in a directory of this machine."""
     contents = {
-        "sealing.key": "00" * 32,
-        "kafka.password": "secret",
-        "kafka-ca.pem": authority.pem.decode() if isinstance(authority.pem, bytes) else authority.pem,
+        "sealing.key": b"00" * 32,
+        "kafka.password": b"open sesame",
+        "kafka-ca.pem": Authority.new().pem,
     }
-    assert named == set(contents)
     for name, content in contents.items():
-        (tmp_path / name).write_text(content)
+        (tmp_path / name).write_bytes(content)
         (tmp_path / name).chmod(0o440)
-    config = parse_config(text.replace(secrets, str(tmp_path)))
+
+    def text(config: Path) -> str:
+        for container in (container for pod in PODS.values() for container in pod["spec"]["containers"]):
+            places = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+            assert places["secrets"] == "/run/secrets/stream-svt"
+            assert places["config"] == "/etc/stream-svt"
+        return config.read_text().replace("/run/secrets/stream-svt", str(tmp_path))
+
+    return text
+
+
+def test_the_configuration_of_the_workers_is_valid_with_the_files_of_their_secret(secret):
+    config = parse_config(secret(CONFIG))
     assert config.notes == ()
     assert config.master_key is not None
     assert config.topics.replication_factor == 3
+
+
+def test_the_forwarder_reads_what_the_workers_publish_and_has_no_sealing_key(secret):
+    text = secret(FORWARD)
+    assert "sealing" not in text
+    config = parse_forward_config(text)
+    assert config.topic == parse_config(secret(CONFIG)).topics.alerts
+    names = [
+        {volume["secret"]["secretName"] for volume in PODS[name]["spec"]["volumes"] if "secret" in volume}
+        for name in ("service/deployment.yaml", "forward/deployment.yaml")
+    ]
+    assert names[0].isdisjoint(names[1])
 
 
 def test_variables_that_kubernetes_makes_of_services_cannot_be_taken_for_settings():

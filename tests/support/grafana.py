@@ -19,14 +19,15 @@ _LABEL_VALUES = re.compile(r"label_values\((?P<selector>.+),\s*(?P<label>\w+)\)"
 class Asked:
     """One expression of a dashboard, as it stands there.
 
-    ``where`` names the panel, variable or annotation; ``instant`` says whether one moment is asked for, or the
-    time shown.
+    ``where`` names the panel or annotation; ``instant`` says whether one moment is asked for, or the time shown;
+    ``marks`` that only what is above 0 is shown.
     """
 
     dashboard: str
     where: str
     expr: str
     instant: bool
+    marks: bool = False
 
     def __str__(self) -> str:
         return f"{self.dashboard}, {self.where}: {self.expr}"
@@ -62,7 +63,7 @@ def panel_expressions(dashboard: Mapping[str, Any]) -> Iterator[Asked]:
 def annotation_expressions(dashboard: Mapping[str, Any]) -> Iterator[Asked]:
     """Return what the annotations ask."""
     for mark in dashboard["annotations"]["list"]:
-        yield Asked(dashboard["uid"], f"annotation {mark['name']!r}", mark["expr"], instant=False)
+        yield Asked(dashboard["uid"], f"annotation {mark['name']!r}", mark["expr"], instant=False, marks=True)
 
 
 def variables(dashboard: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

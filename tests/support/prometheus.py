@@ -134,9 +134,9 @@ class Alertmanager(Daemon):
         return alerts
 
 
-def has_data(series: Sequence[Mapping[str, Any]]) -> bool:
-    """Tell whether there is a number in a result."""
-    samples = [
+def numbers(series: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Return the numbers of a result, of a moment or over time; what is no number is left out."""
+    samples = (
         float(value) for one in series for _, value in (one["values"] if "values" in one else [one["value"]])
-    ]
-    return any(not math.isnan(sample) for sample in samples)
+    )
+    return [sample for sample in samples if not math.isnan(sample)]

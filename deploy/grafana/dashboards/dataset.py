@@ -41,7 +41,8 @@ from deploy.grafana.dashboards.queries import (
 
 _DATASET = {"dataset": "$dataset"}
 _CHARGED = " or ".join(
-    f"changes({of(f'stream_svt_monitor_spent_{measure}', **_DATASET)}[1m])" for measure in ("epsilon", "rho")
+    f"changes({of(f'stream_svt_monitor_spent_{measure}', **_DATASET)}[$__interval])"
+    for measure in ("epsilon", "rho")
 )
 _MONITOR = address(pages.MONITOR, monitor="${__value.text:percentencode}")
 
