@@ -275,7 +275,7 @@ def test_a_network_policy_lets_its_pods_reach_names_and_kafka_and_be_reached_by_
     [peer] = kafka["to"]
     assert peer["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": namespace}
     [ingress] = spec["ingress"]
-    [container] = PODS[sorted(pods)[0]]["spec"]["containers"]
+    [container] = PODS[min(pods)]["spec"]["containers"]
     assert [one["port"] for one in ingress["ports"]] == [container["ports"][0]["containerPort"]]
     # The forwarder alone posts to somebody, and only to where its configuration says.
     posted = re.findall(r"http://[\w-]+\.(\w+)\.svc:(\d+)", config.read_text())
