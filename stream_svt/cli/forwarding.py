@@ -29,7 +29,9 @@ Examples:
     envvar="STREAM_SVT_FORWARD_CONFIG",
     help="The forwarder's configuration (YAML); $STREAM_SVT_FORWARD_CONFIG names it too.",
 )
-@click.option("--check", "only_check", is_flag=True, help="Check the configuration and the topics, and end.")
+@click.option(
+    "--check", "only_check", is_flag=True, help="Check the configuration, topics and permissions, and end."
+)
 @click.option("--test", "only_test", is_flag=True, help="Post a test event to every destination, and end.")
 @click.option("--schema", is_flag=True, help="Print the JSON Schema of the configuration, and end.")
 @click.option(
@@ -65,12 +67,12 @@ def forward(
     config = load_forward_config(path, os.environ)
     for note in config.notes:
         click.echo(f"{click.style('note', fg='yellow')} {note}", err=True)
-    from stream_svt.forward.app import check_topics
+    from stream_svt.forward.app import check
     from stream_svt.forward.app import forward as forward_events
     from stream_svt.forward.trial import send_test
 
     if only_check:
-        wait_for(check_topics(config))
+        wait_for(check(config))
         click.echo(
             f"Ready to forward {config.topic} to {', '.join(one.name for one in config.destinations)}."
         )

@@ -6,9 +6,11 @@ import asyncio
 import contextlib
 import logging
 import signal
+import time
 from collections.abc import AsyncIterator
 
 from aiohttp import web
+from aiokafka import TopicPartition
 
 from stream_svt.errors import ConfigError, Problem, StreamSvtError
 from stream_svt.forward.alertmanager import Alertmanager
@@ -21,10 +23,19 @@ from stream_svt.forward.posting import HttpPosting
 from stream_svt.forward.route import Route
 from stream_svt.forward.web import pages
 from stream_svt.forward.webhook import Webhook
-from stream_svt.service.kafka import CALL_DEADLINE, deadline, started, tune
+from stream_svt.service.kafka import (
+    CALL_DEADLINE,
+    START_DEADLINE,
+    BrokerUnavailable,
+    Cluster,
+    deadline,
+    started,
+    tune,
+)
 
 log = logging.getLogger(__name__)
 
+_PAUSE = 0.5
 _FOR_PARKING = "it is where refused events go (on_refused: park)"
 
 
@@ -102,6 +113,44 @@ async def check_topics(config: ForwardConfig) -> None:
     ]
     if problems:
         raise ConfigError(problems, config.source)
+
+
+async def check(config: ForwardConfig) -> None:
+    """Look for everything that can be known without reading an event or writing one.
+
+    Raises
+    ------
+    ConfigError
+        As `check_topics`.
+    BrokerError
+        The brokers cannot be reached, or a right to read the topic or to be in a group is missing.
+    """
+    tune()
+    await check_topics(config)
+    doing = f"reading topic {config.topic!r}"
+    async with started(config.cluster.reader(), doing) as reader, deadline(CALL_DEADLINE, doing):
+        place = TopicPartition(config.topic, 0)
+        reader.assign([place])
+        await reader.seek_to_end()
+        await reader.getmany(place, timeout_ms=150)
+    for destination in config.destinations:
+        await _check_group(config.cluster, destination.group)
+
+
+async def _check_group(cluster: Cluster, group: str) -> None:
+    doing = f"looking up the positions of group {group!r}"
+    end = time.monotonic() + START_DEADLINE
+    async with started(cluster.admin(), doing) as admin:
+        while True:
+            try:
+                async with deadline(CALL_DEADLINE, doing, group=group):
+                    await admin.list_consumer_group_offsets(group)
+                return
+            except BrokerUnavailable:
+                # The first group of a new cluster waits for the topic of positions.
+                if time.monotonic() > end:
+                    raise
+            await asyncio.sleep(_PAUSE)
 
 
 async def _until_ended(routes: list[Route]) -> None:

@@ -41,8 +41,10 @@ from tests.support.forwarding import (
     everything_on,
     publish,
 )
+from tests.support.permissions import allow
 from tests.support.process import free_port
 from tests.support.prometheus import Alertmanager
+from tests.support.tls import PASSWORD
 from tests.support.topics import create_topics
 
 pytestmark = pytest.mark.kafka
@@ -455,3 +457,44 @@ async def test_the_example_receiver_prints_each_alert_once_and_a_test_costs_no_b
     finally:
         receiver.kill()
         await receiver.wait()
+
+
+async def test_over_tls_with_a_login_the_documented_permissions_are_enough_and_each_is_named(
+    secure_broker, tmp_path
+) -> None:
+    """Negative control: without the right to its groups it ends, and says which right is missing."""
+    topic = f"secured-{tmp_path.name}"
+    await create_topics(secure_broker.bootstrap_servers, {topic: 2, f"{topic}-parked": 1})
+    stage = Stage(secure_broker, topic, tmp_path)
+    for name, text in (("ca.pem", secure_broker.authority.pem.decode()), ("password", PASSWORD)):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o600)
+    login = (
+        "security_protocol: SASL_SSL, sasl_mechanism: SCRAM-SHA-512, username: svt, password_file: password, "
+        "ca_file: ca.pem, session_timeout: 2s, heartbeat_interval: 300ms"
+    )
+    receiver = Receiver(lambda request, event: web.Response(status=422) if event["sequence"] == 2 else None)
+    async with receiver.listening():
+        stage.configure(f"name: hook, on_refused: park, webhook: {{url: '{receiver.url}'}}")
+        config = tmp_path / "forward.yaml"
+        server = f'kafka: {{bootstrap_servers: "{secure_broker.sasl_bootstrap_servers}", {login}}}\n'
+        config.write_text(server + config.read_text().split("\n", 1)[1])
+        await stage.publish(*(stage.event(name) for name in ("a", "b", "c")))
+        for operation, resource, name in (("read", "topic", topic), ("write", "topic", f"{topic}-parked")):
+            await allow(secure_broker.bootstrap_servers, "svt", operation, resource, name)
+        try:
+            denied, checked = stage.start(), stage.start("--check")
+            for one in (denied, checked):
+                assert await asyncio.to_thread(one.process.wait, 40) == 3
+                assert f"operation READ on resource GROUP '{topic}.hook'" in one.log
+            await allow(secure_broker.bootstrap_servers, "svt", "read", "group", f"{topic}.", prefixed=True)
+            forwarder = await stage.begin()
+            await until(lambda: len(receiver.taken) == 2, forwarder)
+            await forwarder.until(
+                lambda: forwarder.metric("events_total", destination="hook", outcome="parked") == 1
+            )
+            assert await forwarder.end() == 0
+            assert PASSWORD not in denied.log + forwarder.log
+        finally:
+            for one in stage.running:
+                await one.end(signal.SIGKILL)
