@@ -104,8 +104,8 @@ class Page:
             for panel in panels:
                 page.with_panel(_Placed(panel, skyline))
         built = page.build()
-        for number, one in enumerate(built.panels or [], 1):
-            one.id_val = number
+        for place, one in enumerate(built.panels or [], 1):
+            one.id_val = place
         return built
 
     def text(self) -> str:
@@ -254,7 +254,6 @@ def number(
     height: int = 4,
     colors: Sequence[tuple[float | None, str]] = ((None, CALM),),
     decimals: int | None = None,
-    words: Mapping[str, tuple[str, str]] | None = None,
     names: bool = False,
     link: build.DashboardLink | None = None,
     nothing: str = "–",  # noqa: RUF001  a dash is what is shown
@@ -265,8 +264,6 @@ def number(
     ----------
     colors
         From which value on which colour.
-    words
-        Text and colour instead of a value.
     names
         Show the names of the series instead of their values.
     nothing
@@ -290,8 +287,6 @@ def number(
     )
     if decimals is not None:
         panel.decimals(decimals)
-    if words:
-        panel.mappings([_mapping(words)])
     if link is not None:
         panel.data_links([link])
     for place, query in enumerate(queries):
@@ -318,8 +313,6 @@ def lines(
     floor: float | None = 0,
     ceiling: float | None = None,
     stacked: bool = False,
-    bars: bool = False,
-    points: bool = False,
     steps_only: bool = False,
     colors: Sequence[tuple[float | None, str]] = (),
     logarithmic: bool = False,
@@ -331,7 +324,7 @@ def lines(
     ----------
     floor, ceiling
         Ends of the axis; None leaves them to the data.
-    stacked, bars, points, steps_only
+    stacked, steps_only
         How it is drawn; a value that holds until it changes is drawn in steps.
     colors
         Lines drawn across at these values.
@@ -351,16 +344,12 @@ def lines(
         .unit(unit)
         .legend(legend)
         .tooltip(tooltip)
-        .fill_opacity(60 if stacked or bars else 8)
-        .line_width(1 if stacked or bars else 2)
-        .show_points(kinds.VisibilityMode.ALWAYS if points else kinds.VisibilityMode.NEVER)
+        .fill_opacity(60 if stacked else 8)
+        .line_width(1 if stacked else 2)
+        .show_points(kinds.VisibilityMode.NEVER)
         .height(height)
         .span(width)
     )
-    if points:
-        panel.draw_style(kinds.GraphDrawStyle.POINTS).point_size(7)
-    elif bars:
-        panel.draw_style(kinds.GraphDrawStyle.BARS)
     if steps_only:
         panel.line_interpolation(kinds.LineInterpolation.STEP_AFTER)
     if stacked:
