@@ -1,0 +1,113 @@
+"""Finds every block and span of code in the repository's Markdown pages, with a parser and not by patterns."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+ROOT = Path(__file__).parents[2]
+_PLACES = (
+    "*.md",
+    "docs/**/*.md",
+    "examples/**/*.md",
+    "deploy/**/*.md",
+    "benchmarks/**/*.md",
+    "stream_svt/**/*.md",
+)
+PAGES = sorted({path.relative_to(ROOT) for place in _PLACES for path in ROOT.glob(place)})
+
+_PARSER = MarkdownIt("commonmark").enable("table")
+_TITLE = re.compile(r"""\btitle=["']([^"']+)["']""")
+_NAMED = re.compile(r"^# ([\w./-]+\.(?:ya?ml|py))\b")
+# What Python-Markdown's extensions open: their body is indented by four and is no code.
+_OPENING = re.compile(r'^( *)(?:!!!|\?\?\?\+?|===\+?) ?["\w]')
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A block of code: ``form`` is "fence" or "indented", ``line`` that of its first text line, from 1.
+
+    ``name`` is the file that the block says it is, in its title or in a comment on its first line; ``section`` the
+    heading it stands under.
+    """
+
+    page: Path
+    line: int
+    form: str
+    language: str
+    name: str
+    text: str
+    section: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Code within a sentence or a table, ``line`` being that where its paragraph begins."""
+
+    page: Path
+    line: int
+    text: str
+    section: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}: `{self.text}`"
+
+
+def code_of(page: Path, text: str | None = None) -> Iterator[Block | Span]:
+    """Yield all code of a page, in its order; ``page`` is relative to the repository's top."""
+    text = (ROOT / page).read_text() if text is None else text
+    section, line, heading = "", 0, False
+    for token in _PARSER.parse(_dedented(text)):
+        line = token.map[0] + 1 if token.map else line
+        section = token.content if heading else section
+        heading = token.type == "heading_open"
+        if token.type == "fence":
+            language = token.info.split(maxsplit=1)[0].strip("{}.") if token.info.strip() else ""
+            yield _block(page, line + 1, "fence", language, token, section)
+        elif token.type == "code_block":
+            yield _block(page, line, "indented", "", token, section)
+        elif token.type == "html_block" and re.search(r"<(?:pre|code)\b", token.content):
+            yield Block(page, line, "html", "html", "", token.content, section)
+        for child in token.children or ():
+            if child.type == "code_inline":
+                yield Span(page, line, " ".join(child.content.split()), section)
+
+
+def blocks(page: Path) -> list[Block]:
+    """Return the blocks of a page."""
+    return [code for code in code_of(page) if isinstance(code, Block)]
+
+
+def spans(page: Path) -> list[Span]:
+    """Return what stands in the sentences and tables of a page."""
+    return [code for code in code_of(page) if isinstance(code, Span)]
+
+
+def _block(page: Path, line: int, form: str, language: str, token: Token, section: str) -> Block:
+    title, named = _TITLE.search(token.info), _NAMED.match(token.content)
+    found = title or named
+    return Block(page, line, form, language, found[1] if found else "", token.content, section)
+
+
+def _dedented(text: str) -> str:
+    """Take back the indentation of admonitions and tabs; every line keeps its number."""
+    lines = text.split("\n")
+    for number, line in enumerate(lines):
+        opening = _OPENING.match(line)
+        if not opening:
+            continue
+        margin = len(opening[1]) + 4
+        for below in range(number + 1, len(lines)):
+            if lines[below].strip() and not lines[below].startswith(" " * margin):
+                break
+            lines[below] = lines[below][margin - len(opening[1]) :]
+        lines[number] = ""
+    return "\n".join(lines)

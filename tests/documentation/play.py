@@ -1,0 +1,187 @@
+"""Plays the code of a page from its first block to its last, each by the rule of its language."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from tests.documentation import commands as table
+from tests.documentation.documents import (
+    NoRule,
+    check_json,
+    check_printed,
+    check_promql,
+    check_yaml,
+    configuration_with,
+    is_yaml,
+)
+from tests.documentation.pages import Block, Span, blocks, code_of
+from tests.documentation.shell import commands, steps, without_prompts
+from tests.documentation.special import special
+from tests.documentation.stage import BROKERS, Stage, StepFailed
+
+_SHELL = {"sh", "bash", "shell", "console", "shell-session", "shellsession"}
+_PYTHON = {"python", "py", "python3"}
+_YAML = {"yaml", "yml"}
+_JSON = {"json", "jsonl", "ndjson"}
+
+
+# Kinds of blocks
+
+
+def kind_of(block: Block) -> str:
+    """Return how a block is played: special, shell, python, yaml, json, output; "" where no rule covers it."""
+    if special(block):
+        return "special"
+    for kind, languages in (("shell", _SHELL), ("python", _PYTHON), ("yaml", _YAML), ("json", _JSON)):
+        if block.language in languages:
+            return kind
+    if block.language == "promql":
+        return "promql"
+    if block.language in {"text", "output", "console-output"}:
+        return "output"
+    if block.language or block.form == "html":
+        return ""
+    if all(re.search(r"\bstream_svt[_:]", line) for line in block.text.splitlines() if line.strip()):
+        return "promql"
+    if table.is_shell(block.text):
+        return "shell"
+    return "yaml" if is_yaml(block.text) else ""
+
+
+def page_needs_broker(page: Path) -> bool:
+    """Whether a page cannot be played without a broker."""
+    return str(page) not in READ_ONLY and any(map(_needs_broker, blocks(page)))
+
+
+def _needs_broker(block: Block) -> bool:
+    """Whether a block cannot be played without a broker."""
+    kind = kind_of(block)
+    if kind == "shell":
+        return table.needs_broker(without_prompts(block.text)[0])
+    return kind == "python" and any(broker in block.text for broker in BROKERS)
+
+
+def uncovered(block: Block) -> list[str]:
+    """Return why a block, or a command in it, has no rule; nothing is run."""
+    kind = kind_of(block)
+    if not kind:
+        return [f"{block}: no rule covers this block: {block.text.strip().splitlines()[0]}"]
+    if kind != "shell":
+        return []
+    try:
+        found = steps(without_prompts(block.text)[0])
+    except ValueError as error:
+        return [f"{block}: {error}"]
+    return [
+        f"{block.page}:{block.line + step.line}: no rule knows the command `{' '.join(command.words)}`"
+        for step in found
+        for command in commands(step.text)
+        if table.rule_of(command) is None
+    ]
+
+
+READ_ONLY = {"docs/command-line.md": "it shows what --help does, for configurations of its reader"}
+"""Pages whose commands are looked at like those in sentences, and why."""
+
+
+def play_page(stage: Stage, page: Path, *, but: str = "") -> list[str]:
+    """Play a page, perhaps without a section, and return what went wrong, each with its place."""
+    problems = []
+    for code in code_of(page):
+        if isinstance(code, Span):
+            stage.said = code.text if code.text.startswith("stream-svt ") else stage.said
+        elif not but or code.section != but:
+            problems += read(code) if str(page) in READ_ONLY else play(stage, code)
+    return problems
+
+
+def read(block: Block) -> list[str]:
+    """Look at the commands of a block without running them."""
+    kind = kind_of(block)
+    if kind == "output":
+        return (
+            []
+            if table.is_usage(block.text.strip())
+            else [f"{block}: no command is used so: {block.text.strip()}"]
+        )
+    if kind != "shell":
+        return uncovered(block)
+    found = [command for step in steps(block.text) for command in commands(step.text)]
+    return uncovered(block) + [f"{block}: {said}" for one in found if (said := table.problem_of(one.words))]
+
+
+def play(stage: Stage, block: Block) -> list[str]:
+    """Play a block and return what went wrong, each with its place; a shell block goes on after a failure."""
+    kind = kind_of(block)
+    if not kind:
+        return uncovered(block)
+    if kind == "shell":
+        return _play_shell(stage, block)
+    try:
+        _PLAYERS[kind](stage, block)
+    except (NoRule, StepFailed) as error:
+        return [f"{block}: {error}"]
+    return []
+
+
+def _play_shell(stage: Stage, block: Block) -> list[str]:
+    text, printed = without_prompts(block.text)
+    problems = []
+    try:
+        found = steps(text)
+    except ValueError as error:
+        return [f"{block}: {error}"]
+    for step in found:
+        try:
+            table.play(stage, step)
+        except (NoRule, StepFailed) as error:
+            problems.append(f"{block.page}:{block.line + step.line}: {error}")
+    if printed and not problems:
+        try:
+            check_printed(stage, printed)
+        except StepFailed as error:
+            problems.append(f"{block}: {error}")
+    return problems
+
+
+def _python(stage: Stage, block: Block) -> None:
+    """Run a program, unless the page does so by its name; one that follows alerts must show one."""
+    path = stage.write(block.name or f"block-{block.line}.py", block.text)
+    if block.name and any(
+        block.name in other.text and kind_of(other) == "shell" for other in blocks(block.page)
+    ):
+        return
+    text = f"python '{path}'"
+    if ".subscribe(" in block.text or "async for" in block.text:
+        stage.worker(table.any_configuration(stage))
+        stage.alerted(stage.start(text))
+    else:
+        stage.bash(text)
+
+
+def _output(stage: Stage, block: Block) -> None:
+    if not stage.lines and stage.said:  # the command stands in a sentence
+        (stage.here / "usual.yaml").write_text(configuration_with({}))
+        stage.bash(stage.said.replace("FILE", "usual.yaml"))
+    if not stage.lines:
+        raise NoRule("shows an output, and no command before it printed any")
+    check_printed(stage, block.text)
+
+
+def _special(stage: Stage, block: Block) -> None:
+    del stage
+    rule = special(block)
+    assert rule is not None
+    rule.check(block.text)
+
+
+_PLAYERS: Mapping[str, Callable[[Stage, Block], None]] = {
+    "special": _special,
+    "python": _python,
+    "yaml": check_yaml,
+    "json": check_json,
+    "promql": lambda stage, block: check_promql(stage, block.text),
+    "output": _output,
+}
