@@ -291,20 +291,29 @@ def test_a_network_policy_lets_its_pods_reach_names_and_kafka_and_be_reached_by_
 
 
 @pytest.mark.parametrize(
-    ("name", "port"),
+    ("name", "port", "probes"),
     [
-        ("service/deployment.yaml", parse_config(SMALLEST).web.port),
-        ("forward/deployment.yaml", ForwardWebConfig().port),
+        (
+            "service/deployment.yaml",
+            parse_config(SMALLEST).web.port,
+            {"startup": "/health/live", "liveness": "/health/live", "readiness": "/health/ready"},
+        ),
+        (
+            "forward/deployment.yaml",
+            ForwardWebConfig().port,
+            {"liveness": "/metrics", "readiness": "/health/ready"},
+        ),
     ],
 )
-def test_probes_ask_for_the_health_pages_on_the_port_that_is_served(name, port):
+def test_probes_ask_for_pages_on_the_port_that_is_served(name, port, probes):
     [container] = PODS[name]["spec"]["containers"]
     [served] = container["ports"]
     assert served["containerPort"] == port
-    for kind, page in (("startup", "live"), ("liveness", "live"), ("readiness", "ready")):
-        asked = container[f"{kind}Probe"]["httpGet"]
-        assert asked == {"path": f"/health/{page}", "port": served["name"]}
-        assert asked["path"] in PAGES
+    found = {
+        key.removesuffix("Probe"): probe["httpGet"] for key, probe in container.items() if "Probe" in key
+    }
+    assert found == {kind: {"path": path, "port": served["name"]} for kind, path in probes.items()}
+    assert set(probes.values()) <= set(PAGES)
 
 
 def test_a_worker_has_time_to_hand_over_before_it_is_killed():
