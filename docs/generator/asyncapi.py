@@ -138,7 +138,7 @@ def _messages() -> Schema:
         message_name(kind): message(
             _schema_name(kind),
             event.meaning,
-            key="The dataset; of an event about a shard, its subject."
+            key="The dataset; empty for an event about a shard."
             if "shard" in event.about
             else "The dataset.",
             contentType=CONTENT_TYPE,
@@ -167,8 +167,7 @@ def _messages() -> Schema:
                 "type": "object",
                 "properties": {
                     HEADER: text(
-                        "`v1 ALGORITHM KEY OFFSET SIGNATURE`, over the record's bytes and its place; "
-                        "required where the configuration names keys."
+                        "Who signed, for which place, and the signature. Required where the configuration names keys."
                     )
                 },
             },
@@ -185,20 +184,23 @@ def _schemas() -> Schema:
         "required": ["id"],
         "properties": {**QUERY, "closed": {**QUERY["closed"], "const": False}},
     }
+    # Of a marker only what names the set is read; what else it holds must be of its kind.
+    known = {name: QUERY[name] for name in ("series", "monitor", "time")}
     schemas["SetMarker"] = {
         "type": "object",
         "required": ["set", "closed"],
         "properties": {
-            **QUERY,
-            "id": optional(QUERY["id"]),
             "set": {**TEXT, "description": "The set."},
             "closed": {"const": True},
+            "id": optional(QUERY["id"]),
+            **known,
         },
     }
     schemas |= {_schema_name(kind): _event_schema(kind, event) for kind, event in EVENTS.items()}
     for kind in FIELDS:
         name = "Top" if kind is Alert else kind.__name__
         schemas[name] = _described(kind, found[kind.__name__])
+    schemas["Command"]["additionalProperties"] = False
     schemas["Action"] = found["Action"]
     return schemas
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from stream_svt.protocol.controls import COMMAND_LIMIT
+from stream_svt.protocol.controls import COMMAND_LIMIT, Malformed
 from stream_svt.service.signatures import Refusal
 from stream_svt.service.wire import ARROW_STREAM, MAX_BYTES, MAX_TEXT, Reason
 
@@ -32,14 +32,15 @@ QUERIES: Final[Mapping[str, str]] = {
 """Reasons for queries. `value` is never one."""
 
 COMMANDS: Final[Mapping[str, str]] = {
-    "command-empty": "The record has no content.",
-    "command-too-large": f"It is longer than {COMMAND_LIMIT:,} bytes.",
-    "command-not-json": "It is not JSON.",
-    "command-bad-field": "A field is missing, unknown or of the wrong kind.",
+    Malformed.EMPTY: "The record has no content.",
+    Malformed.TOO_LARGE: f"It is longer than {COMMAND_LIMIT:,} bytes.",
+    Malformed.NOT_JSON: "It is not JSON.",
+    Malformed.BAD_FIELD: "A field is missing, unknown or of the wrong kind.",
     Refusal.UNSIGNED: "Signatures are required, and it has none.",
     Refusal.UNKNOWN_KEY: "It is signed with a key that the configuration does not name.",
     Refusal.BAD_SIGNATURE: "The signature does not fit the record and its place.",
     Refusal.REPLAYED: "It is a copy of a command that was signed for another offset.",
+    "command-too-old": "It was signed before the books, or their place in the control topic, began.",
 }
 """Reasons for commands."""
 

@@ -1,0 +1,136 @@
+"""What the documentation says of the code is what the code says now."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import subprocess
+import sys
+
+import click
+import msgspec
+import pytest
+
+from docs.generator import command_line, hooks
+from docs.generator.asyncapi import FIELDS
+from docs.generator.configuration import in_words
+from docs.generator.drawing import Drawing
+from docs.generator.events import EVENTS
+from docs.generator.fields import QUERY
+from docs.generator.outputs import BLOCKS, DOCS, FILES, PICTURES, TOP, filled, made, outdated
+from docs.generator.reasons import COMMANDS, QUERIES
+from stream_svt.cli import app
+from stream_svt.monitor.released import EventType
+from stream_svt.protocol.controls import COMMAND_LIMIT, parse
+from stream_svt.service import wire
+from stream_svt.service.config import ConfigDocument
+from stream_svt.service.signatures import Refusal
+
+
+def test_every_generated_file_and_block_is_what_the_generator_makes():
+    assert [str(path.relative_to(TOP)) for path in outdated()] == [], "run docs/generate"
+
+
+def test_what_is_out_of_date_is_named_and_fails(tmp_path, monkeypatch):
+    page = tmp_path / "page.md"
+    page.write_text("<!-- made by docs/generate: one -->\nold\n<!-- end: one -->\n")
+    monkeypatch.setattr("docs.generator.outputs.DOCS", tmp_path)
+    monkeypatch.setattr("docs.generator.outputs.FILES", {"file.svg": lambda: "drawn\n"})
+    monkeypatch.setattr("docs.generator.outputs.BLOCKS", {"page.md": {"one": lambda: "new"}})
+    assert set(outdated()) == {page, tmp_path / "file.svg"}
+    for path, content in outdated().items():
+        path.write_text(content)
+    assert outdated() == {}
+    assert page.read_text() == "<!-- made by docs/generate: one -->\n\nnew\n\n<!-- end: one -->\n"
+
+
+@pytest.mark.parametrize("page", ["", "<!-- made by docs/generate: other -->\n<!-- end: other -->\n"])
+def test_a_page_must_have_the_blocks_that_are_made_for_it_and_no_others(page):
+    with pytest.raises(ValueError, match="the generator makes"):
+        filled(page, {"one": str})
+
+
+def test_another_process_in_another_place_makes_the_same_bytes():
+    program = "import hashlib\nfrom docs.generator.outputs import made\n"
+    program += "print(hashlib.sha256(repr(sorted(made().items())).encode()).hexdigest())"
+    elsewhere = {"PYTHONHASHSEED": "7", "TZ": "Asia/Tokyo", "LC_ALL": "C.UTF-8"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=TOP, env=elsewhere, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == hashlib.sha256(repr(sorted(made().items())).encode()).hexdigest()
+    assert made().keys() == {DOCS / name for name in [*FILES, *BLOCKS]}
+
+
+# Words for everything
+
+
+def test_every_field_event_and_reason_has_words():
+    for kind, words in FIELDS.items():
+        assert list(words) == [field.encode_name for field in msgspec.structs.fields(kind)], kind
+    assert set(EVENTS) == set(EventType)
+    assert set(QUERY) == {field.encode_name for field in msgspec.structs.fields(wire._Query)}
+    # The engine refuses what came outside its period; everything else the decoder does.
+    assert set(QUERIES) == {*wire.Reason, "outside-period"}
+    refused = [parse(value) for value in (None, b" " * (COMMAND_LIMIT + 1), b"{", b"{}")]
+    assert set(COMMANDS) == {*Refusal, *refused}
+
+
+def test_every_key_of_the_configuration_is_in_its_page():
+    page = (DOCS / "configuration.md").read_text()
+    for name, field in ConfigDocument.model_fields.items():
+        assert f"`{name}`" in page
+        for model in _models(field.annotation):
+            for key, inner in model.model_fields.items():
+                assert re.search(rf"^\| `{inner.alias or key}` \|", page, re.MULTILINE), (name, key)
+
+
+def _models(annotation):
+    if hasattr(annotation, "model_fields"):
+        return [annotation]
+    return [model for inner in getattr(annotation, "__args__", ()) for model in _models(inner)]
+
+
+def test_a_schema_without_words_is_an_error():
+    assert (
+        in_words({"anyOf": [{"type": "integer", "minimum": 1}, {"type": "null"}]}, {})
+        == "whole number, at least 1"
+    )
+    with pytest.raises(ValueError, match="no words"):
+        in_words({"type": "tuple"}, {})
+
+
+def test_every_command_and_option_is_in_its_page():
+    page = (DOCS / "command-line.md").read_text()
+    for name, command in command_line._commands():
+        section = re.search(
+            rf"^## `{re.escape(name)}`\n(.*?)(?=^## |<!-- end)", page, re.MULTILINE | re.DOTALL
+        )
+        assert section is not None, name
+        for option in command.params:
+            if isinstance(option, click.Option):
+                assert all(f"`{spelling}`" in section[1] for spelling in option.opts), (name, option.name)
+    assert len(list(command_line._commands())) > len(app.commands)
+
+
+# Pictures
+
+
+def test_every_picture_is_on_a_page_and_speaks_to_those_who_cannot_see_it():
+    pages = "".join(path.read_text() for path in DOCS.rglob("*.md")) + "".join(hooks._DRAWN.values())
+    for name in PICTURES:
+        text = (DOCS / "pictures" / f"{name}.svg").read_text()
+        assert f"](pictures/{name}.svg)" in pages, name
+        title, description = re.findall(r"<(?:title|desc) id=[^>]*>([^<]+)</(?:title|desc)>", text)
+        assert len(title) > 10, name
+        assert len(description) > 60, name
+    assert {path.stem for path in (DOCS / "pictures").iterdir() if path.suffix == ".svg"} >= set(PICTURES)
+
+
+def test_a_picture_escapes_its_words_and_is_well_formed():
+    drawing = Drawing(10, 10, "<title> & more", 'a "quoted" description')
+    drawing.text((1.04, -0.04), "a < b & c")
+    text = drawing.svg()
+    assert "a &lt; b &amp; c" in text
+    assert 'x="1" y="0"' in text
+    assert "<title id=" in text
+    assert "&lt;title&gt; &amp; more" in text

@@ -1,0 +1,353 @@
+"""The AsyncAPI document describes what the service reads and writes: no more, no less."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import itertools
+import json
+import random
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import msgspec
+import pytest
+import yaml
+
+from docs.generator import example
+from docs.generator.asyncapi import message_name
+from docs.generator.events import EVENTS
+from docs.generator.reasons import REASONS
+from stream_svt.monitor import monitor_spec
+from stream_svt.monitor.commands import Action, Command
+from stream_svt.monitor.plan import Plan
+from stream_svt.monitor.released import CONTENT_TYPE, EventType, ReleasedEvent, encode
+from stream_svt.monitor.spec import ApplicationSpec
+from stream_svt.protocol.controls import parse
+from stream_svt.service.shard_log import Reject
+from stream_svt.service.wire import Directory, QueryDecoder
+from tests.documentation.pages import ROOT
+from tests.simulation.applications import APPLICATIONS
+from tests.simulation.log import Entry
+from tests.simulation.script import Script
+from tests.simulation.world import play as history
+from tests.support.engine_play import Play, Query
+from tests.support.monitor_forms import FORMS, TOPIC, spec_of, stream
+from tests.support.worker import HIGH, LOW, Scene
+
+DOCUMENT: dict[str, Any] = yaml.safe_load((ROOT / "docs" / "asyncapi.yaml").read_text())
+HERE = Path(__file__).parent
+
+
+# The document itself
+
+
+def _asyncapi() -> jsonschema.Draft7Validator:
+    return jsonschema.Draft7Validator(json.loads((HERE / "asyncapi-3.0.0.schema.json").read_text()))
+
+
+def test_it_is_an_asyncapi_document():
+    assert [error.message for error in _asyncapi().iter_errors(DOCUMENT)] == []
+
+
+@pytest.mark.parametrize(
+    ("path", "wrong"),
+    [
+        (("asyncapi",), "2.6.0"),
+        (("operations", "readQueries", "action"), "read"),
+        (("channels", "alerts", "adress"), "typo"),
+        (("components", "messages", "alert", "payload"), 3),
+    ],
+)
+def test_a_document_that_is_wrong_is_refused(path, wrong):
+    broken = copy.deepcopy(DOCUMENT)
+    place: Any = broken
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = wrong
+    assert list(_asyncapi().iter_errors(broken)) != []
+
+
+def test_every_reference_leads_somewhere():
+    for reference in _references(DOCUMENT):
+        place: Any = DOCUMENT
+        for step in reference.removeprefix("#/").split("/"):
+            place = place[step]
+
+
+def _references(node: object) -> Iterator[str]:
+    if isinstance(node, dict):
+        for key, value in node.items():
+            if key == "$ref":
+                yield value
+            else:
+                yield from _references(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from _references(value)
+
+
+# What is released
+
+
+class Reader:
+    """Holds messages against the document, and refuses fields that it does not mention."""
+
+    def __init__(self) -> None:
+        self._components = _closed(copy.deepcopy(DOCUMENT["components"]))
+        self._schemas: dict[str, jsonschema.Draft202012Validator] = {}
+        self.seen: set[tuple[str, str | None]] = set()
+
+    def problems(self, message: str, payload: object) -> list[str]:
+        """Return what is wrong with the payload of a message."""
+        if message not in self._schemas:
+            payload_schema = self._components["messages"][message]["payload"]
+            jsonschema.Draft202012Validator.check_schema(payload_schema)
+            self._schemas[message] = jsonschema.Draft202012Validator(
+                {**payload_schema, "components": self._components},
+                format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER,
+            )
+        return [
+            f"{error.json_path}: {error.message}" for error in self._schemas[message].iter_errors(payload)
+        ]
+
+    def event(self, record: bytes) -> list[str]:
+        """Return what is wrong with an event, and remember its type and reason."""
+        document = json.loads(record)
+        kind = EventType(document["type"])
+        self.seen.add((kind, document["data"].get("reason")))
+        return self.problems(message_name(kind), document)
+
+
+def _closed(node: Any) -> Any:
+    """Forbid what is not mentioned, wherever a schema lists properties."""
+    if isinstance(node, dict):
+        if "properties" in node and isinstance(node["properties"], dict):
+            node.setdefault("additionalProperties", False)
+        for value in node.values():
+            _closed(value)
+    elif isinstance(node, list):
+        for value in node:
+            _closed(value)
+    return node
+
+
+@pytest.fixture
+def reader() -> Reader:
+    return Reader()
+
+
+def test_all_that_monitors_release_is_described_and_all_that_is_described_is_released(reader, monkeypatch):
+    found = [problem for event in _of_every_kind(monkeypatch) for problem in reader.event(event)]
+    assert found == []
+    documented = {(kind, reason) for kind, event in EVENTS.items() for reason in event.reasons or (None,)}
+    assert reader.seen == documented
+
+
+def _of_every_kind(monkeypatch: pytest.MonkeyPatch) -> Iterator[bytes]:
+    """Play monitors of every form, with every command and every mishap; yield what they release."""
+    plays = [
+        _operated(spec_of(*FORMS.values(), datasets="{names: [a, b, c], limit: 60, unit: one basket}")),
+        _operated(spec_of(FORMS["plain"], datasets="{names: [a, b, c], limit: {rho: 1}, unit: one basket}")),
+        _reloaded(),
+        _scheduled(),
+        _lost(),
+        _incompatible(monkeypatch),
+    ]
+    for play in plays:
+        for event in play.events:
+            yield _encoded(event)
+
+
+def _encoded(event: ReleasedEvent) -> bytes:
+    return encode(event, application="app", shard=0, time="2026-11-21T09:30:00.000Z")
+
+
+def _operated(spec: ApplicationSpec) -> Play:
+    play = Play(spec)
+    play.play(TOPIC, stream(7, 1500, monitors=[monitor.name for monitor in spec.monitors]))
+    actions = [Action.PAUSE, Action.RESUME, Action.RESUME, Action.RESAMPLE, Action.CLOSE]
+    commands = [Command(id=f"c{number}", action=action, dataset="a") for number, action in enumerate(actions)]
+    commands += [
+        Command(id="up", action=Action.RAISE_BUDGET, dataset="a", limit="100", issued_by="somebody"),
+        Command(id="lost", action=Action.ACCEPT_LOSS),
+    ]
+    for command in commands:
+        play.engine.apply(command)
+        play.commit()
+    for number in range(40):  # until the budget is gone
+        at = play.engine.next_offset(TOPIC) or 0
+        play.play(TOPIC, [*[Query(1, 0)] * at, *[Query(1, 90_000, f"new{number}-{k}") for k in range(60)]])
+    return play
+
+
+def _reloaded() -> Play:
+    play = Play(spec_of(FORMS["plain"], FORMS["ladder"]))
+    play.play(TOPIC, stream(5, 200))
+    for forms in ([FORMS["plain"]], [FORMS["plain"].replace("cutoff: 3", "cutoff: 2"), FORMS["retry"]]):
+        play.engine.reload(spec_of(*forms))
+        play.commit()
+    return play
+
+
+def _scheduled() -> Play:
+    play = Play(spec_of(FORMS["resampled"]))
+    play.play(TOPIC, [Query(0, 0, time_ms=1000 * k) for k in range(12)])
+    return play
+
+
+def _lost() -> Play:
+    """Lose queries, move a dataset, give a shard up."""
+    play = Play(spec_of(FORMS["plain"]))
+    play.play(TOPIC, [Query(k % 3, 0) for k in range(30)])
+    play.engine.move({"a": 1, "b": 0, "c": 0}, 5)
+    play.engine.accept_loss(TOPIC, 5000)
+    play.commit()
+    play.play(TOPIC, [Query(k % 3, 0) for k in range(5030)])
+    play.engine.apply(Command(id="gone", action=Action.MARK_EXHAUSTED))
+    play.commit()
+    return play
+
+
+def _incompatible(monkeypatch: pytest.MonkeyPatch) -> Play:
+    """Take over open runs whose noise another release drew."""
+    play = Play(spec_of(FORMS["plain"]))
+    play.play(TOPIC, [Query(k % 3, 0) for k in range(30)])
+    with monkeypatch.context() as patch:
+        patch.setattr(monitor_spec, "SAMPLER_VERSION", monitor_spec.SAMPLER_VERSION + 1)
+        patch.setattr(
+            Plan, "of", Plan.of.__wrapped__.__get__(Plan)
+        )  # plans are kept: these are of this version
+        play.crash()
+        play.commit()
+    return play
+
+
+def test_what_the_commit_protocol_publishes_is_described(reader):
+    published = 0
+    for seed in range(40):
+        world = history(Script.random(seed, len(APPLICATIONS)))
+        for entry in _visible(world.broker.partitions["alerts"]):
+            assert reader.event(entry.value or b"") == []
+            published += 1
+        for entry in _visible(world.broker.partitions["control"]):
+            assert reader.problems("command", json.loads(entry.value or b"")) == []
+    assert published > 200
+    assert len(reader.seen) > 10
+
+
+def _visible(entries: Iterable[Entry]) -> Iterator[Entry]:
+    return (entry for entry in entries if entry.visible)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"noisy_value": 778}, "noisy_value"),
+        ({"gap": -1}, "minimum"),
+        ({"bound": "897"}, "$.data.bound"),
+        ({"account": None}, "$.data.account"),
+    ],
+)
+def test_an_alert_that_differs_from_the_document_is_found(reader, change, said):
+    alert = copy.deepcopy(example.events()[EventType.ALERT])
+    assert reader.event(json.dumps(alert).encode()) == []
+    alert["data"] |= change
+    assert said in " ".join(reader.event(json.dumps(alert).encode()))
+
+
+def test_rejects_are_described(reader):
+    for reason in REASONS:
+        record = msgspec.json.encode(Reject("retail.counts", 2, 41, reason))
+        assert reader.problems("reject", json.loads(record)) == []
+    assert (
+        reader.problems("reject", {"topic": "t", "partition": 0, "offset": 1, "reason": "value-too-high"})
+        != []
+    )
+
+
+# What is read
+
+_FIELDS: dict[str, list[Any]] = {
+    "id": ["q1", "", None, 7, "x" * 256, "x" * 257],
+    "value": [3, 2.5, None, "text", [1], True],
+    "series": ["item", "", None, 4],
+    "set": ["week", "", None, 1],
+    "threshold": [5, 0.5, None, "5", True],
+    "monitor": ["hot", None, 3],
+    "time": ["now", 17, 1.5, None, [2]],
+    "closed": [True, False, None, "yes"],
+    "unknown": [1],
+}
+
+
+def test_a_query_is_accepted_exactly_where_the_document_says_so(reader):
+    chance = random.Random(11)
+    decoder = QueryDecoder("t", 0, Directory(["d"], partition=0, partitions=1), ["hot"])
+    lenient = Reader()
+    lenient._components = copy.deepcopy(DOCUMENT["components"])
+    accepted = 0
+    single = [{"id": "q1", name: value} for name, values in _FIELDS.items() for value in values]
+    mixed = [
+        {name: chance.choice(values) for name, values in _FIELDS.items() if chance.random() < 0.4}
+        for _ in range(3000)
+    ]
+    for payload in [*single, *mixed, [], "text", 3, None]:
+        described = any(lenient.problems(message, payload) == [] for message in ("query", "setMarker"))
+        record = Entry("t", 0, 0, b"d", json.dumps(payload).encode())
+        batch = decoder.decode([record])
+        assert (batch.rejects == []) == described, (payload, batch.rejects)
+        accepted += described
+    assert 100 < accepted < 3000
+
+
+def test_a_command_is_accepted_exactly_where_the_document_says_so(reader):
+    values: dict[str, list[Any]] = {
+        "id": ["c1", 5],
+        "action": [*Action, "explode", None],
+        "dataset": ["d", None],
+        "limit": ["5", 5],
+        "more": [1],
+    }
+    for names in itertools.chain.from_iterable(itertools.combinations(values, size) for size in range(6)):
+        for choice in itertools.product(*(values[name] for name in names)):
+            payload = dict(zip(names, choice, strict=True))
+            described = reader.problems("command", payload) == []
+            assert isinstance(parse(json.dumps(payload).encode()), Command) == described, payload
+
+
+# On a real broker
+
+
+@pytest.mark.kafka
+async def test_what_a_worker_writes_to_kafka_is_described(broker, reader):
+    async with Scene(broker.bootstrap_servers, "described").on_stage() as scene:
+        worker = await scene.start()
+        await scene.send("a", LOW, HIGH, HIGH, HIGH, HIGH)
+        await scene.producer.send_and_wait(scene.queries, b"no json", key=b"a")
+        await scene.producer.send_and_wait(scene.queries, b"{}", key=b"nobody")
+        await scene.settled(worker, 7)
+        await scene.command("pause", "a")
+        await scene.command("explode", "a")
+        async with asyncio.timeout(20):
+            while len(rejects := await scene.read("rejects")) < 3:
+                await asyncio.sleep(0.1)
+        alerts = await scene.read("alerts")
+        for record in alerts:
+            document = json.loads(record.value)
+            assert reader.event(record.value) == []
+            assert record.headers == (("content-type", CONTENT_TYPE.encode()),)
+            assert record.key.decode() == document["data"]["dataset"]
+            assert document["shard"] == record.partition
+        for record in rejects:
+            payload = json.loads(record.value)
+            assert reader.problems("reject", payload) == []
+            assert record.key.decode() == f"{payload['topic']}/{payload['offset']}"
+        assert {json.loads(record.value)["reason"] for record in rejects} == {
+            "not-json",
+            "undeclared",
+            "command-bad-field",
+        }
+        assert {(EventType.ALERT, None), (EventType.COMMAND_REPLY, "accepted")} < reader.seen
