@@ -20,6 +20,7 @@ from tests.support.grafana import (
     annotation_expressions,
     load,
     panel_expressions,
+    panels,
     substituted,
     variables,
 )
@@ -267,6 +268,36 @@ def test_alertmanager_has_the_alert_of_a_spent_budget_and_passes_it_on(observed)
             }
             assert SMALL in found[monitor]["annotations"]["summary"]
             assert found[monitor]["annotations"]["runbook_url"].endswith("#budgetexhausted")
+
+
+def test_what_alerts_say_is_complete(observed):
+    names = {alert["labels"]["alertname"] for alert in observed.held}
+    assert names >= {"BudgetExhausted", "BudgetEndsSoon", "BudgetBurningFast", "MonitorHalted"}
+    for alert in observed.held:
+        for text in alert["annotations"].values():
+            assert text
+            assert "<no value>" not in text
+            assert "error" not in text
+
+
+def test_the_projection_goes_on_from_what_was_spent_towards_the_limit(observed):
+    (budget,) = [one for one in panels(DASHBOARDS[pages.DATASET]) if one["title"] == "Budget over time"]
+    for choice in observed.choices(pages.DATASET):
+        if choice["dataset"] == SMALL:
+            continue
+        last = {}
+        for target in budget["targets"]:
+            asked = Asked(pages.DATASET, "panel", target["expr"], instant=False)
+            (series,) = observed.ask(asked, choice)
+            last[target["legendFormat"]] = float(series["values"][-1][1])
+        selector = (
+            f'{{application="{choice["application"]}", dataset="{choice["dataset"]}", bound="expected"}}'
+        )
+        rest = (last["limit"] - last["spent"]) / observed.value(
+            f"stream_svt:budget_exhaustion:seconds{selector}"
+        )
+        assert last["expected"] - last["spent"] == pytest.approx(SHOWN * rest, rel=0.05)
+        assert last["spent"] < last["at the least"] < last["expected"] < last["at the most"] < last["limit"]
 
 
 def test_the_budgets_shown_are_those_of_the_workers(observed):
