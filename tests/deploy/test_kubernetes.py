@@ -164,16 +164,19 @@ def test_all_pods_run_the_same_image():
         assert [container["image"] for container in pod["spec"]["containers"]] == [images[0][0]["name"]]
 
 
-@pytest.mark.parametrize("folder", sorted(KUSTOMIZATIONS))
-def test_kubectl_builds_each_folder(folder):
+def build(folder: Path) -> list[dict[str, Any]]:
+    """Return what kubectl makes of a folder."""
     kubectl = shutil.which("kubectl")
     if kubectl is None:  # in no registry that tests/run fetches from
         pytest.skip("kubectl is not installed")
-    done = subprocess.run(
-        [kubectl, "kustomize", str(HERE / folder)], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([kubectl, "kustomize", str(folder)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    built = list(yaml.safe_load_all(done.stdout))
+    return list(yaml.safe_load_all(done.stdout))
+
+
+@pytest.mark.parametrize("folder", sorted(KUSTOMIZATIONS))
+def test_kubectl_builds_each_folder(folder):
+    built = build(HERE / folder)
     assert all(document["metadata"]["namespace"] == "stream-svt" for document in built)
     for document in built:
         if document["kind"] not in {"Deployment", "Job"}:
@@ -186,6 +189,26 @@ def test_kubectl_builds_each_folder(folder):
         assert {container["image"] for container in spec["containers"]} == {
             "registry.example/stream-svt:0.1.0"
         }
+
+
+def test_an_overlay_as_the_page_shows_replaces_configuration_image_and_namespace(tmp_path):
+    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    [overlay] = re.findall(r"```yaml\n# shop/kustomization.yaml\n(.*?)```", page, re.DOTALL)
+    shutil.copytree(HERE, tmp_path / "stream-svt" / "deploy" / "kubernetes")
+    shop = tmp_path / "shop"
+    shop.mkdir()
+    (shop / "kustomization.yaml").write_text(overlay)
+    (shop / "monitors.yaml").write_text("application: shop\n")
+    built = build(shop)
+    assert {document["metadata"]["namespace"] for document in built} == {"shop"}
+    [config] = [document for document in built if document["kind"] == "ConfigMap"]
+    assert config["data"] == {"monitors.yaml": "application: shop\n"}
+    [deployment] = [document for document in built if document["kind"] == "Deployment"]
+    spec = deployment["spec"]["template"]["spec"]
+    assert [container["image"] for container in spec["containers"]] == [
+        "registry.shop.example/stream-svt:1.2.0"
+    ]
+    assert config["metadata"]["name"] in str(spec["volumes"])
 
 
 # Nothing may do more than it needs
