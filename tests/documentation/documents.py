@@ -24,7 +24,6 @@ from stream_svt.monitor.monitor_spec import MonitorSpec
 from stream_svt.service.config import ConfigDocument, parse_config
 from stream_svt.service.metrics import METRICS
 from stream_svt.service.wire import _Query
-from tests.documentation.forwarding import KEYS, read_forwarding
 from tests.documentation.pages import ROOT, Block, blocks
 from tests.documentation.stage import Stage, StepFailed
 from tests.support.tls import Authority
@@ -244,7 +243,6 @@ def _manifest(stage: Stage, document: Mapping[str, Any], text: str) -> None:
 _BY_KEYS: list[tuple[set[str], _Reader]] = [
     ({"application", "datasets", "monitors"}, _configuration),
     ({"topic", "destinations"}, _forwarding),
-    (KEYS, read_forwarding),
     ({"scrape_configs"}, _tool("promtool", "check", "config", "--syntax-only")),
     ({"groups"}, _tool("promtool", "check", "rules")),
     ({"route", "receivers"}, _tool("amtool", "check-config")),
