@@ -251,6 +251,15 @@ def test_a_dashboard_is_read_only_and_leads_to_the_others(uid):
     assert dashboard["tags"] == ["stream-svt"]
 
 
+@pytest.mark.parametrize("uid", UIDS)
+def test_marks_ask_the_same_of_every_release_of_grafana(uid):
+    marks = DASHBOARDS[uid]["annotations"]["list"]
+    assert marks
+    for mark in marks:
+        assert (mark["target"]["expr"], mark["target"]["interval"]) == (mark["expr"], mark["step"])
+        assert mark["datasource"]["uid"] == "${datasource}"
+
+
 def test_every_metric_is_on_a_dashboard_or_in_a_rule():
     shown = " ".join(expr for dashboard in DASHBOARDS.values() for _, expr in expressions(dashboard))
     for path in (DEPLOY / "prometheus" / "rules").glob("*.y*ml"):

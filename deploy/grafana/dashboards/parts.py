@@ -177,6 +177,10 @@ class _Annotation(model.AnnotationQuery):
         return super().to_json() | dict(self.more)
 
 
+_STEP = "60s"
+"""The shortest time between two marks."""
+
+
 class Marks(Builder[model.AnnotationQuery]):
     """Marks on every time axis of a dashboard, wherever an expression is above 0.
 
@@ -194,8 +198,10 @@ class Marks(Builder[model.AnnotationQuery]):
         self, name: str, color: str, expr: str, *, title: str, text: str, moments: bool = False
     ) -> None:
         self._mark = _Annotation(name=name, datasource=DATASOURCE, icon_color=color, expr=expr)
+        # Some releases of Grafana take the expression from here, others from the target.
         self._mark.more = {
-            "step": "60s",
+            "step": _STEP,
+            "target": {"expr": expr, "interval": _STEP, "instant": False, "range": True, "refId": "Anno"},
             "tagKeys": "",
             "textFormat": text,
             "titleFormat": title,
