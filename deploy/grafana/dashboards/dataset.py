@@ -188,7 +188,7 @@ def _budget() -> tuple[Builder[Panel], ...]:
     ending = lines(
         "Time until the budget is spent",
         "If charges go on coming as they did within the slow window: with nine in ten chances between the earliest "
-        "and the latest. Nothing is drawn where there were fewer than three charges.",
+        "and the latest. Nothing is drawn with fewer than three payments; charges of one occasion are one payment.",
         Query(ends_in("late", **_DATASET), "at the latest"),
         Query(ends_in("expected", **_DATASET), "expected"),
         Query(ends_in("early", **_DATASET), "at the earliest"),
@@ -228,7 +228,7 @@ def _budget() -> tuple[Builder[Panel], ...]:
             width=8,
             height=7,
             decimals=1,
-            nothing="Too few charges to tell, or nothing left",
+            nothing="Too few payments to tell, or nothing left",
         ),
         number(
             "Horizon",

@@ -150,7 +150,7 @@ def _budgets() -> tuple[Builder[Panel], ...]:
                     ends_in("expected"),
                     unit="s",
                     decimals=1,
-                    description="If charges go on coming as they did; empty where there were too few to tell.",
+                    description="If charges go on coming as they did; empty where they were too few to tell.",
                 ),
                 Column("Spent in, at the latest", ends_in("late"), unit="s", decimals=1),
             ),
