@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.client
 import json
 import re
@@ -198,6 +199,11 @@ async def test_a_viewer_who_leaves_or_stops_reading_gives_its_place_back(
         assert asyncio.get_running_loop().time() < end
         stage.feed._tell(b": " + b"x" * 1_000_000 + b"\n\n")
         await asyncio.sleep(0.01)
+    writer.transport.resume_reading()
+    with contextlib.suppress(ConnectionResetError):
+        async with asyncio.timeout(10):
+            while await reader.read(1 << 20):
+                pass  # what was on the way; then the connection ends
     writer.close()
     reader, writer = await _open(stage)
     await reader.readuntil(b'"series":"one"')

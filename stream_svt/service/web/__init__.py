@@ -99,8 +99,12 @@ def _events(feed: Feed) -> Callable[[Web, Request], Awaitable[StreamResponse | R
                     break
                 async with asyncio.timeout(WRITE_DEADLINE):
                     await answer.write(message)
+            async with asyncio.timeout(WRITE_DEADLINE):
+                await answer.write_eof()
         except (ConnectionError, TimeoutError):
-            pass  # gone, or as good as gone
+            # Gone, or as good as gone. The framework would wait without end for the rest to be taken.
+            if request.transport is not None:
+                request.transport.abort()
         finally:
             feed.leave(viewer)
         return answer

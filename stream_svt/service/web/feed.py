@@ -128,7 +128,7 @@ class Viewer:
         """Yield messages until the viewer is cut off; in silence nothing once a second, and a comment now and then."""
         yield _RETRY
         heard = time.monotonic()
-        while not self._ended:
+        while True:
             try:
                 async with asyncio.timeout(min(LOOK_UP, KEEP_ALIVE)):
                     text = await self._queue.get()

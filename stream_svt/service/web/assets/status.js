@@ -248,9 +248,14 @@ document.addEventListener("DOMContentLoaded", () => {
     "dataset.moved": [() => "Moved to another shard", "", true],
   };
 
+  // An estimate has no more digits than its noise leaves it.
+  const guess = (alert) => {
+    const digits = Math.min(Math.max(-Math.floor(Math.log10(alert.query_noise.scale)), 0), 12);
+    return new Intl.NumberFormat("en", { maximumFractionDigits: digits }).format(alert.estimate);
+  };
   const inWords = (alert) => (alert.bound === null
     ? "Above the noisy threshold, by too little for a bound"
-    : `At least ${below.format(alert.bound)} (${fine.format(100 * (1 - alert.beta))} % bound), estimated ${number(alert.estimate)}`);
+    : `At least ${below.format(alert.bound)} (${fine.format(100 * (1 - alert.beta))} % bound), estimated ${guess(alert)}`);
 
   function alertRow(event) {
     const alert = event.data;
@@ -320,7 +325,7 @@ document.addEventListener("DOMContentLoaded", () => {
       if (Math.min(bound, estimate) > threshold + 70) parts.push(text(number(alert.threshold), threshold, "start"));
       const apart = Math.abs(estimate - bound) > 56;
       if (apart) parts.push(text(`≥ ${below.format(alert.bound)}`, bound, bound < 40 ? "start" : "middle"));
-      parts.push(text(apart ? `~ ${number(alert.estimate)}` : `≥ ${below.format(alert.bound)}, ~ ${number(alert.estimate)}`,
+      parts.push(text(apart ? `~ ${guess(alert)}` : `≥ ${below.format(alert.bound)}, ~ ${guess(alert)}`,
         Math.min(estimate, width), estimate > 240 ? "end" : estimate < 60 ? "start" : "middle"));
     }
     parts.push(draw("line", { class: "threshold", x1: threshold, x2: threshold, y1: 2, y2: middle + 12 }));
