@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
 import subprocess
+import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,8 @@ import pytest
 import yaml
 
 from deploy.prometheus.budget_rules import RULES, document
+from stream_svt.forward.metrics import METRICS as FORWARD_METRICS
+from stream_svt.forward.metrics import OUTCOMES
 from stream_svt.service.metrics import (
     COMMAND_REASONS,
     COMMON_LABELS,
@@ -23,6 +28,8 @@ from stream_svt.service.metrics import (
     SKIP_REASONS,
     STATES,
 )
+from tests.support.process import free_port
+from tests.support.prometheus import Daemon
 
 TOP = Path(__file__).parents[2]
 HERE = TOP / "deploy" / "prometheus"
@@ -52,10 +59,11 @@ ANNOTATED = {
 
 
 def metrics() -> dict[str, set[str]]:
-    """Return every name that a worker exposes, with its labels."""
+    """Return every name that a worker or a forwarder exposes, with its labels."""
     found = {}
-    for metric in METRICS:
-        labels = {*COMMON_LABELS, *metric.labels} | TARGET_LABELS
+    for metric in (*METRICS, *FORWARD_METRICS):
+        common = COMMON_LABELS if metric in METRICS else ()
+        labels = {*common, *metric.labels} | TARGET_LABELS
         if metric.kind == "histogram":
             found |= {f"{metric.name}_bucket": labels | {"le"}}
             found |= {f"{metric.name}_{part}": labels for part in ("sum", "count")}
@@ -70,6 +78,8 @@ def values(name: str, label: str) -> set[str] | None:
         return ANNOTATED[label]
     if label == "state":
         return set(SHARD_STATES if name == "stream_svt_shards" else STATES)
+    if label == "outcome":
+        return set(OUTCOMES)
     if label == "reason" and ("skipped" in name or "failures" in name):
         return set(SKIP_REASONS if "skipped" in name else FAILURES)
     return {*REJECT_REASONS, *COMMAND_REASONS} if label == "reason" else None
@@ -117,6 +127,7 @@ def test_every_name_label_and_word_in_the_rules_exists() -> None:
         ('state="halted"', 'state="halting"'),
         ("rolled-back|records-lost", "rolled_back|recordslost|failing"),
         ('reason="exhausted"', 'reason="exausted"'),
+        ('outcome="parked"', 'outcome="left"'),
         ("by (application, spec_hash)", "by (application, spechash)"),
         ('window="fast"', 'window="quick"'),
         ('stream_svt_monitor_state{state="paused"}', 'stream_svt_monitor_state{status="paused"}'),
@@ -156,14 +167,20 @@ def test_the_rules_own_tests_pass(path, debian_program) -> None:
 
 @pytest.mark.debian
 @pytest.mark.parametrize(
-    ("file", "right", "wrong"),
+    ("file", "right", "wrong", "test"),
     [
-        ("alerts.yml", "for: 1d", "for: 3d"),
-        ("alerts.yml", 'state="paused"', 'state="running"'),
-        ("service.yml", "max by (application, topic, shard)", "sum by (application, topic, shard)"),
+        ("alerts.yml", "for: 1d", "for: 3d", "monitors"),
+        ("alerts.yml", '{state="paused"}', '{state="running"}', "monitors"),
+        ("alerts.yml", "unless on (topic)", "and on (topic)", "forward"),
+        (
+            "service.yml",
+            "max by (application, topic, shard)",
+            "sum by (application, topic, shard)",
+            "service",
+        ),
     ],
 )
-def test_a_changed_rule_fails_its_tests(file, right, wrong, debian_program, tmp_path) -> None:
+def test_a_changed_rule_fails_its_tests(file, right, wrong, test, debian_program, tmp_path) -> None:
     (tmp_path / "rules").mkdir()
     (tmp_path / "rules_tests").mkdir()
     for path in (*RULE_FILES, *TEST_FILES):
@@ -171,8 +188,8 @@ def test_a_changed_rule_fails_its_tests(file, right, wrong, debian_program, tmp_
     changed = tmp_path / "rules" / file
     assert right in changed.read_text()
     changed.write_text(changed.read_text().replace(right, wrong))
-    tests = [tmp_path / "rules_tests" / f"{name}.yml" for name in ("monitors", "service")]
-    assert promtool(debian_program("promtool"), "test", "rules", *tests).returncode != 0
+    told = promtool(debian_program("promtool"), "test", "rules", tmp_path / "rules_tests" / f"{test}.yml")
+    assert told.returncode != 0
 
 
 def expectations() -> dict[str, list[bool]]:
@@ -199,8 +216,9 @@ def test_an_alert_says_how_urgent_it_is_what_happened_and_where_to_read_on(name:
     assert rule["annotations"].keys() == {"summary", "description", "runbook_url"}
     assert rule["annotations"]["runbook_url"] == f"runbook.html#{name.lower()}"
     assert len(rule["annotations"]["summary"]) < 120
-    # Sentences about the application that it concerns.
-    assert "$labels.application" in rule["annotations"]["summary"] + rule["annotations"]["description"]
+    # Sentences about the application that it concerns, or the topic, for a forwarder knows no more.
+    of = "$labels.topic" if name.startswith("Forward") else "$labels.application"
+    assert of in rule["annotations"]["summary"] + rule["annotations"]["description"]
     assert rule["annotations"]["description"].endswith(".")
 
 
@@ -254,6 +272,44 @@ def test_alertmanager_pages_for_pages_and_files_the_rest(debian_program, tmp_pat
     broken = tmp_path / "broken.yml"
     broken.write_text(config.read_text().replace("receiver: pages", "receiver: nobody"))
     assert promtool(amtool, "check-config", broken).returncode != 0
+
+
+@pytest.mark.debian
+@pytest.mark.loopback
+def test_a_cause_silences_its_consequences(debian_program, tmp_path) -> None:
+    """A real Alertmanager, told of several alerts at once, shows which of them it keeps quiet."""
+    port, state = free_port(), tmp_path / "state"
+    command = [
+        debian_program("prometheus-alertmanager"),
+        f"--config.file={HERE / 'alertmanager.yml'}",
+        f"--storage.path={state}",
+        f"--web.listen-address=127.0.0.1:{port}",
+        "--cluster.listen-address=",
+    ]
+    told = [
+        {"alertname": name, "application": application, "dataset": dataset}
+        for name, application, dataset in (
+            ("BudgetExhausted", "shop", "a"),
+            ("BudgetBurningFast", "shop", "a"),
+            ("BudgetBurningFast", "shop", "b"),
+            ("BudgetBurningSlow", "shop", "b"),
+            ("BudgetEndsSoon", "clinic", "b"),
+        )
+    ]
+    with Daemon(command, port, tmp_path / "log") as alertmanager:
+        body = json.dumps([{"labels": labels} for labels in told]).encode()
+        request = urllib.request.Request(  # noqa: S310  loopback
+            f"{alertmanager.url}/api/v2/alerts", body, {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
+            assert answer.status == 200
+        end = time.monotonic() + 20
+        quiet: set[tuple[str, ...]] = set()
+        while len(quiet) < 2 and time.monotonic() < end:
+            time.sleep(0.2)
+            shown = alertmanager.get("/api/v2/alerts")
+            quiet = {tuple(alert["labels"].values()) for alert in shown if alert["status"]["inhibitedBy"]}
+    assert quiet == {("BudgetBurningFast", "shop", "a"), ("BudgetBurningSlow", "shop", "b")}
 
 
 def test_what_silences_what_names_alerts_that_exist() -> None:
