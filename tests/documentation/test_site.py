@@ -1,0 +1,301 @@
+"""The documentation as a site: builds without a warning, links lead somewhere, nothing is fetched from elsewhere."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from markdown_it import MarkdownIt
+
+from tests.documentation.pages import ROOT
+
+pytestmark = [pytest.mark.loopback, pytest.mark.xdist_group("site")]
+
+_QUIET = {"NO_MKDOCS_2_WARNING": "1"}  # else the theme advertises its successor
+_BROWSER = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+def build(top: Path, site: Path) -> subprocess.CompletedProcess[str]:
+    """Build the site of a checkout; strict, as mkdocs.yml says."""
+    return subprocess.run(
+        # Not quietly: what is not said is not counted, and a strict build would pass.
+        [sys.executable, "-m", "mkdocs", "build", "--site-dir", str(site)],
+        cwd=top,
+        env=os.environ | _QUIET,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    place = tmp_path_factory.mktemp("site")
+    done = build(ROOT, place)
+    assert done.returncode == 0, done.stderr
+    assert [line for line in done.stderr.splitlines() if not line.startswith("INFO")] == []
+    return place
+
+
+# What a page holds
+
+
+@dataclass
+class Content(HTMLParser):
+    """What stands in an HTML page.
+
+    Attributes
+    ----------
+    ids, links
+        Anchors, and where references lead.
+    fetched
+        What a browser fetches to show the page.
+    counts
+        Elements inside the article, left out what the theme adds.
+    mermaid
+        Whether a diagram waits for a program from elsewhere.
+    """
+
+    ids: set[str] = field(default_factory=set)
+    links: list[str] = field(default_factory=list)
+    fetched: list[str] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    mermaid: bool = False
+    _article: int = 0
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note one element."""
+        given = {name: value or "" for name, value in attrs}
+        words = given.get("class", "").split()
+        self.mermaid |= "mermaid" in words
+        self._article += tag == "article"
+        if "id" in given:
+            self.ids.add(given["id"])
+        if tag == "a" and "href" in given:
+            self.links.append(given["href"])
+        if tag in {
+            "script",
+            "img",
+            "iframe",
+            "source",
+            "embed",
+            "video",
+            "audio",
+            "track",
+            "object",
+            "use",
+            "image",
+        }:
+            self.fetched += [
+                given[name] for name in ("src", "data", "href", "xlink:href", "srcset") if given.get(name)
+            ]
+        if tag == "link" and not {"canonical", "next", "prev", "alternate"} & set(
+            given.get("rel", "").split()
+        ):
+            self.fetched.append(given.get("href", ""))
+        self.fetched += re.findall(r"url\(\s*['\"]?([^'\")]+)", given.get("style", ""))
+        if self._article:
+            self._count(tag, given, words)
+
+    def handle_endtag(self, tag: str) -> None:
+        """Note an element's end."""
+        self._article -= tag == "article"
+
+    def _count(self, tag: str, given: dict[str, str], words: list[str]) -> None:
+        if tag in {"h1", "h2", "h3", "h4", "li", "tr", "td", "th", "pre", "blockquote", "hr"}:
+            self.counts[tag] += 1
+        elif tag == "img" or (tag == "svg" and "drawn" in words):
+            self.counts["picture"] += 1
+        elif tag == "a" and "headerlink" not in words and "href" in given:
+            self.counts["link"] += 1
+
+
+def content(path: Path) -> Content:
+    found = Content()
+    found.feed(path.read_text(encoding="utf-8"))
+    return found
+
+
+def pages(site: Path) -> dict[str, Content]:
+    return {str(path.relative_to(site)): content(path) for path in sorted(site.rglob("*.html"))}
+
+
+# Links and what is fetched
+
+
+def broken_links(site: Path) -> list[str]:
+    """Return links and anchors inside the site that lead nowhere."""
+    known = pages(site)
+    broken = []
+    for name, page in known.items():
+        for link in [*page.links, *page.fetched]:
+            parts = urlsplit(link)
+            if parts.scheme or parts.netloc or not link:
+                continue
+            target = (site / name).parent / unquote(parts.path) if parts.path else site / name
+            if target.is_dir():
+                target /= "index.html"
+            if name == "404.html":
+                target = site / unquote(parts.path).lstrip("/")  # it is shown at any path
+            if not target.is_file() and not target.is_dir():
+                broken.append(f"{name}: {link}")
+            elif parts.fragment and target.suffix == ".html":
+                relative = str(target.resolve().relative_to(site.resolve()))
+                if unquote(parts.fragment) not in known[relative].ids:
+                    broken.append(f"{name}: {link}")
+    return broken
+
+
+def from_elsewhere(site: Path) -> list[str]:
+    """Return what pages and style sheets fetch from other hosts."""
+    found = [
+        f"{name}: {address}"
+        for name, page in pages(site).items()
+        for address in page.fetched
+        if urlsplit(address).netloc or address.startswith("//")
+    ]
+    for path in site.rglob("*.css"):
+        addresses = re.findall(
+            r"(?:url\(|@import)\s*['\"]?((?:https?:)?//[^'\")\s]+)", path.read_text(encoding="utf-8")
+        )
+        found += [f"{path.relative_to(site)}: {address}" for address in addresses]
+    return found
+
+
+def test_links_and_anchors_lead_somewhere(site):
+    assert broken_links(site) == []
+    assert sum(len(page.links) for page in pages(site).values()) > 500
+
+
+def test_no_page_fetches_anything_from_another_host(site):
+    assert from_elsewhere(site) == []
+    assert [name for name, page in pages(site).items() if page.mermaid] == []
+
+
+def test_a_broken_link_and_a_foreign_font_are_found(site, tmp_path):
+    copy = tmp_path / "site"
+    shutil.copytree(site, copy)
+    page = copy / "index.html"
+    text = page.read_text()
+    page.write_text(
+        text.replace(
+            "</article>",
+            '<a href="nowhere.html">x</a> <a href="tutorial.html#nothing">y</a> <script src="https://host/x.js">'
+            '</script> <img src="//host/x.png"></article>',
+        )
+    )
+    (copy / "more.css").write_text("@font-face { src: url('https://fonts.host/a.woff2') }")
+    assert broken_links(copy) == ["index.html: nowhere.html", "index.html: tutorial.html#nothing"]
+    assert from_elsewhere(copy) == [
+        "index.html: https://host/x.js",
+        "index.html: //host/x.png",
+        "more.css: https://fonts.host/a.woff2",
+    ]
+
+
+def test_the_build_fails_on_a_broken_link_a_missing_anchor_and_a_page_without_a_place(tmp_path):
+    shutil.copy(ROOT / "mkdocs.yml", tmp_path)
+    shutil.copytree(ROOT / "docs", tmp_path / "docs")
+    (tmp_path / "docs" / "lost.md").write_text("# Lost\n\n[a](gone.md) [b](index.md#gone)\n")
+    done = build(tmp_path, tmp_path / "site")
+    assert done.returncode != 0
+    for said in ("lost.md", "gone.md", "#gone"):
+        assert said in done.stderr
+    assert "not included in the" in done.stderr
+
+
+# Pages look on the site as they do on GitHub
+
+
+def _as_on_github(path: Path) -> Counter[str]:
+    parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+    text = re.sub(
+        r"```mermaid\n.*?\n```", "![diagram](a.svg)", path.read_text(encoding="utf-8"), flags=re.DOTALL
+    )
+    found = Content()
+    found.feed(f"<article>{parser.render(text)}</article>")
+    return found.counts
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs").rglob("*.md")), ids=lambda path: path.stem)
+def test_a_page_has_the_same_parts_on_the_site_as_on_github(path, site):
+    page = (site / path.relative_to(ROOT / "docs")).with_suffix(".html")
+    assert content(page).counts == _as_on_github(path)
+
+
+# In a browser
+
+
+@pytest.fixture(scope="module")
+def address(site) -> Iterator[str]:
+    handler = functools.partial(_Silent, directory=str(site))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+
+
+class _Silent(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.mark.debian
+def test_a_browser_shows_every_page_from_one_host_without_an_error(site, address, debian_program):
+    from playwright.sync_api import sync_playwright
+
+    requested: set[str] = set()
+    errors: list[str] = []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=debian_program("chromium"), args=_BROWSER)
+        context = browser.new_context(viewport={"width": 390, "height": 800}, color_scheme="dark")
+        context.on("request", lambda request: requested.add(request.url))
+        page = context.new_page()
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+        page.on("response", lambda response: errors.append(response.url) if response.status >= 400 else None)
+        for name in pages(site):
+            page.goto(address + name, wait_until="load")
+            assert page.evaluate("document.documentElement.scrollWidth") <= 390, (
+                f"{name} is wider than a phone"
+            )
+        # A picture follows the page: dark by the system's wish, light by the switch.
+        page.goto(f"{address}how-sparse-vector-works.html")
+        page.set_viewport_size({"width": 1280, "height": 800})
+        ink = "getComputedStyle(document.querySelector('svg.drawn text')).fill"
+        dark = page.evaluate(ink)
+        page.locator("label[title=Light]").click()
+        page.wait_for_function(f"{ink} !== {dark!r}")
+        # The search works without a server of its own.
+        page.locator("[data-md-component=search-query]").press_sequentially("cutoff")
+        page.locator(".md-search-result__link").first.wait_for(timeout=10_000)
+        browser.close()
+    assert errors == []
+    assert {url for url in requested if not url.startswith((address, "data:", "blob:"))} == set()
+    assert len(requested) > len(pages(site))
