@@ -13,13 +13,13 @@ from stream_svt.forward.route import Route
 def pages(routes: Sequence[Route], metrics: ForwardMetrics) -> web.Application:
     """Return the pages; other methods than GET and HEAD are refused by the framework."""
 
-    def live() -> tuple[int, str]:
-        stopped = [route.name for route in routes if route.error is not None]
-        return (503, _listed(stopped, "stopped, see the log")) if stopped else (200, "live\n")
-
     def ready() -> tuple[int, str]:
-        missing = [route.name for route in routes if not route.joined]
-        return (503, _listed(missing, "not in its group")) if missing else (200, "ready\n")
+        missing = [
+            f"destination {route.name}: {'stopped, see the log' if route.error is not None else 'not in its group'}\n"
+            for route in routes
+            if not route.joined
+        ]
+        return (503, "".join(missing)) if missing else (200, "ready\n")
 
     async def show_metrics(request: web.Request) -> web.Response:
         del request
@@ -27,8 +27,9 @@ def pages(routes: Sequence[Route], metrics: ForwardMetrics) -> web.Application:
 
     async def show_live(request: web.Request) -> web.Response:
         del request
-        status, text = live()
-        return web.Response(status=status, text=text)
+        # A destination that stopped waits for somebody: to start anew would disturb the others and mend nothing.
+        # The process ends by itself once none is left.
+        return web.Response(text="live\n")
 
     async def show_ready(request: web.Request) -> web.Response:
         del request
@@ -44,7 +45,3 @@ def pages(routes: Sequence[Route], metrics: ForwardMetrics) -> web.Application:
         ]
     )
     return application
-
-
-def _listed(names: Sequence[str], what: str) -> str:
-    return "".join(f"destination {name}: {what}\n" for name in names)

@@ -371,8 +371,9 @@ async def test_a_destination_that_is_refused_stops_alone_and_says_so(stage) -> N
         await stage.publish(stage.event("a"), stage.event("b"))
         await until(lambda: len(willing.taken) == 2, forwarder)
         await forwarder.until(
-            lambda: "destination strict: stopped" in (forwarder.fetch("/health/live") or "")
+            lambda: "destination strict: stopped" in (forwarder.fetch("/health/ready") or "")
         )
+        assert forwarder.fetch("/health/live") == "live\n"
         assert forwarder.metric("stopped", destination="strict") == 1
         assert forwarder.metric("stopped", destination="willing") == 0
         assert "event=forward_stopped destination=strict" in forwarder.log
