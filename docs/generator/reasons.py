@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from stream_svt.protocol.controls import COMMAND_LIMIT, Malformed
+from stream_svt.protocol.controls import COMMAND_LIMIT, WAITING_BYTES, WAITING_LIMIT, Malformed
 from stream_svt.service.signatures import Refusal
 from stream_svt.service.wire import ARROW_STREAM, MAX_BYTES, MAX_TEXT, Reason
 
@@ -36,6 +36,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     Malformed.TOO_LARGE: f"It is longer than {COMMAND_LIMIT:,} bytes.",
     Malformed.NOT_JSON: "It is not JSON.",
     Malformed.BAD_FIELD: "A field is missing, unknown or of the wrong kind.",
+    Malformed.TOO_MANY: f"{WAITING_LIMIT:,} commands wait already, or such that hold {WAITING_BYTES >> 20} MiB.",
     Refusal.UNSIGNED: "Signatures are required, and it has none.",
     Refusal.UNKNOWN_KEY: "It is signed with a key that the configuration does not name.",
     Refusal.BAD_SIGNATURE: "The signature does not fit the record and its place.",

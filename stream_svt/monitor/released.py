@@ -231,6 +231,15 @@ def decode(record: bytes) -> tuple[Envelope, Alert | Lifecycle]:
     msgspec.DecodeError
         The record is not an event of this package.
     """
-    envelope = _ENVELOPE.decode(record)
-    decoder = _ALERT if envelope.type == EventType.ALERT else _LIFECYCLE
-    return envelope, decoder.decode(envelope.data)
+    try:
+        envelope = _ENVELOPE.decode(record)
+        decoder = _ALERT if envelope.type == EventType.ALERT else _LIFECYCLE
+        return envelope, decoder.decode(envelope.data)
+    except UnicodeDecodeError:
+        raise msgspec.DecodeError("a text is no UTF-8") from None
+    except RecursionError:
+        raise msgspec.DecodeError("it is nested too deep") from None
+    except ValueError as error:
+        if isinstance(error, msgspec.MsgspecError):
+            raise
+        raise msgspec.DecodeError("a number is too long") from None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Container, Iterable, Sequence
 from enum import StrEnum
 
 import msgspec
@@ -14,6 +15,11 @@ AT_ONCE = frozenset({Action.PAUSE, Action.RESUME})
 """Commands that need not wait for the replay after a takeover: they stop or start reading and skip nothing."""
 
 COMMAND_LIMIT = 65_536
+WAITING_LIMIT = 10_000
+"""Commands that may wait for a replay."""
+WAITING_BYTES = 16 << 20
+"""Bytes that their records may have together."""
+_END = 1 << 63
 _DECODER = msgspec.json.Decoder(Command)
 
 Verify = Callable[[Record], str | None]
@@ -31,6 +37,7 @@ class Malformed(StrEnum):
     TOO_LARGE = "command-too-large"
     NOT_JSON = "command-not-json"
     BAD_FIELD = "command-bad-field"
+    TOO_MANY = "command-too-many"
 
 
 def trust_the_topic(record: Record) -> None:
@@ -48,22 +55,74 @@ def parse(value: bytes | None) -> Command | str:
         return _DECODER.decode(value)
     except (msgspec.ValidationError, UnicodeDecodeError):
         return Malformed.BAD_FIELD
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return Malformed.NOT_JSON
+
+
+class Runs(Container[int]):
+    """Offsets, kept as runs: as few numbers as there are gaps between them.
+
+    Parameters
+    ----------
+    spans
+        First offset and end of each run, in any order.
+    """
+
+    def __init__(self, spans: Iterable[tuple[int, int]] = ()) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        for start, end in sorted(spans):
+            if self._ends and start <= self._ends[-1]:
+                self._ends[-1] = max(self._ends[-1], end)
+            elif start < end:
+                self._starts.append(start)
+                self._ends.append(end)
+
+    @classmethod
+    def unpacked(cls, numbers: Iterable[int]) -> Runs:
+        """Return what `packed` made these of; numbers that it does not make say nothing."""
+        spans: list[tuple[int, int]] = []
+        for number in numbers:
+            if 0 <= number < _END:
+                spans.append((number, number + 1))
+            elif number < 0 and spans:
+                start, end = spans[-1]
+                spans[-1] = start, min(end - number, _END)
+        return cls(spans)
+
+    @property
+    def spans(self) -> list[tuple[int, int]]:
+        """First offset and end of each run, in order."""
+        return list(zip(self._starts, self._ends, strict=True))
+
+    @property
+    def packed(self) -> list[int]:
+        """The offsets as numbers: a negative one, -n, stands for the n offsets after the one before it."""
+        numbers: list[int] = []
+        for start, end in self.spans:
+            numbers += [start] if end == start + 1 else [start, start + 1 - end]
+        return numbers
+
+    def __contains__(self, offset: object) -> bool:
+        if not isinstance(offset, int):
+            return False
+        place = bisect_right(self._starts, offset)
+        return place > 0 and offset < self._ends[place - 1]
 
 
 class Controls:
     """Commands read and not yet done.
 
     After a takeover most commands wait until the shard has replayed what its predecessor had read; those of
-    `AT_ONCE` overtake them. So what is done is an offset and a few offsets beyond it.
+    `AT_ONCE` overtake them, and so do refusals. So what is done is an offset and some offsets beyond it. Of those only
+    runs are kept, never more than commands wait, so that nobody's refused records make the books grow.
 
     Parameters
     ----------
     next_offset
         Offset from which the partition is read on: everything before it is done.
     ahead
-        Offsets after it that are done.
+        Offsets after it that are done, packed (see `Runs`).
     verify
         Asked before a record's content is looked at.
     """
@@ -73,14 +132,21 @@ class Controls:
     ) -> None:
         self._next = next_offset
         self._read = next_offset
-        self._ahead = set(ahead)
+        self._ahead = Runs.unpacked(ahead)
         self._verify = verify
         self._waiting: dict[int, Command | str] = {}
+        self._sizes: dict[int, int] = {}
+        self._held = 0
 
     @property
     def position(self) -> tuple[int, list[int]]:
-        """Offset from which to read on, and done offsets beyond it: what the journal keeps."""
-        return self._next, sorted(self._ahead)
+        """Offset from which to read on, and done offsets beyond it, packed: what the journal keeps."""
+        spans = [(max(start, self._read), end) for start, end in self._ahead.spans]
+        last = self._next
+        for offset in self._waiting:
+            spans.append((last, offset))
+            last = offset + 1
+        return self._next, Runs([*spans, (last, self._read)]).packed
 
     @property
     def waiting(self) -> int:
@@ -95,11 +161,35 @@ class Controls:
                 continue
             self._read = record.offset + 1
             if record.offset not in self._ahead:
-                self._waiting[record.offset] = found = self._read_one(record)
+                found = self._read_one(record)
+                if isinstance(found, Command) and self._full(record):
+                    found = Malformed.TOO_MANY
+                self._waiting[record.offset] = found
                 if isinstance(found, str):
                     refused.append((record.offset, found))
+                else:
+                    self._sizes[record.offset] = size = len(record.value or b"")
+                    self._held += size
         self._advance()
         return refused
+
+    def search(
+        self, records: Sequence[Record], action: Action
+    ) -> tuple[tuple[int, Command] | None, list[tuple[int, str]]]:
+        """Look for the oldest command of a kind that is not done; also return which are refused before it, and why.
+
+        Keeps nothing: while only this command can help, whatever else comes is left for later, to be read again.
+        """
+        refused: list[tuple[int, str]] = []
+        for record in records:
+            if record.offset < self._read or record.offset in self._ahead:
+                continue
+            found = self._read_one(record)
+            if isinstance(found, str):
+                refused.append((record.offset, found))
+            elif found.action is action:
+                return (record.offset, found), refused
+        return None, refused
 
     def due(self, *, replayed: bool) -> list[tuple[int, Command | str]]:
         """Return what may be done at this barrier, in order: all of it once ``replayed``."""
@@ -109,18 +199,16 @@ class Controls:
             if replayed or isinstance(command, str) or command.action in AT_ONCE
         ]
 
-    def first(self, action: Action) -> tuple[int, Command] | None:
-        """Return the oldest waiting command of a kind."""
-        for offset, command in self._waiting.items():
-            if isinstance(command, Command) and command.action is action:
-                return offset, command
-        return None
-
     def done(self, offset: int) -> None:
-        """Note that a command has been carried out or refused."""
-        del self._waiting[offset]
-        self._ahead.add(offset)
+        """Note that a command has been carried out or refused; one that `search` found may not have been added yet."""
+        if self._waiting.pop(offset, None) is None:
+            self._ahead = Runs([*self._ahead.spans, (offset, offset + 1)])
+        self._held -= self._sizes.pop(offset, 0)
         self._advance()
+
+    def _full(self, record: Record) -> bool:
+        size = len(record.value or b"")
+        return len(self._sizes) >= WAITING_LIMIT or self._held + size > WAITING_BYTES
 
     def _read_one(self, record: Record) -> Command | str:
         if record.value is not None and len(record.value) <= COMMAND_LIMIT:
@@ -131,4 +219,3 @@ class Controls:
 
     def _advance(self) -> None:
         self._next = min(self._waiting, default=self._read)
-        self._ahead = {offset for offset in self._ahead if offset >= self._next}

@@ -20,7 +20,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -44,6 +44,12 @@ REWRITE_RECORDS = 5_000
 SECRET_BYTES = 32
 
 
+_LARGEST = (1 << 63) - 1
+_Count = Annotated[int, msgspec.Meta(ge=0, le=_LARGEST)]
+"""A number or offset that Kafka and the format know: what a forged record holds beyond it is refused by name."""
+_Secret = Annotated[bytes, msgspec.Meta(min_length=SECRET_BYTES, max_length=SECRET_BYTES)]
+
+
 class Meta(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The one record that every transaction writes.
 
@@ -57,7 +63,8 @@ class Meta(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     progress
         The engine's positions, clocks and counters; None before its first commit.
     control_next, control_ahead
-        Offset from which the control partition is read on, and offsets after it that are already done.
+        Offset from which the control partition is read on, and offsets after it that are already done
+        (see `stream_svt.protocol.controls.Runs`).
     last_event, published
         Sequence of the newest event charged, and of the newest one published, by this transaction at the
         latest.
@@ -72,17 +79,17 @@ class Meta(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """
 
     format: int = FORMAT
-    sequence: int = 0
-    chunks: int = 0
+    sequence: _Count = 0
+    chunks: _Count = 0
     partitions: int
     progress: bytes | None = None
-    control_next: int | None = None
+    control_next: _Count | None = None
     control_ahead: list[int] = []
-    last_event: int = 0
-    published: int = 0
-    alert_offset: int | None = None
-    noise_key: bytes
-    digest_key: bytes
+    last_event: _Count = 0
+    published: _Count = 0
+    alert_offset: _Count | None = None
+    noise_key: _Secret
+    digest_key: _Secret
     digest: bytes = bytes(32)
     sealed_only: bool = False
 
@@ -196,7 +203,7 @@ class Journal:
 
     def set_control(self, next_offset: int | None, ahead: Iterable[int]) -> None:
         """Say how far the control partition is done; durable with the next transaction."""
-        self._meta.control_next, self._meta.control_ahead = next_offset, sorted(ahead)
+        self._meta.control_next, self._meta.control_ahead = next_offset, list(ahead)
 
     async def open(self, *, after_rollback: bool = False) -> Restored:
         """Take the shard over: fence, read, verify, and write a first transaction of this tenure.
@@ -373,7 +380,12 @@ class Journal:
         try:
             return msgspec.msgpack.decode(opened.content, type=kind)
         except msgspec.DecodeError as error:
-            raise self._unreadable(f"record {describe(key)} is not of this format: {error}") from None
+            why = str(error)
+        except UnicodeDecodeError:
+            why = "a text is no UTF-8"
+        except RecursionError:
+            why = "it is nested too deep"
+        raise self._unreadable(f"record {describe(key)} is not of this format: {why}")
 
     async def _check_rollback(self, *, empty: bool, accept: bool) -> None:
         """Refuse a state that is older than what the alert partition shows.
@@ -531,8 +543,9 @@ def _split(events: list[tuple[int, bytes, bytes]]) -> list[list[tuple[int, bytes
 
 
 def _sequence(event: bytes | None) -> int:
-    """Return an event's sequence; 0 for what is not an event of this package."""
+    """Return an event's sequence; 0 for what is not an event of this package, or of no number it can have."""
     try:
-        return released.decode(event or b"")[0].sequence
+        number = released.decode(event or b"")[0].sequence
     except msgspec.DecodeError:
         return 0
+    return number if 0 < number <= _LARGEST else 0

@@ -15,12 +15,13 @@ of the last step every ledger is where it was, after it where it belongs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from stream_svt.errors import MigrationRefused, MisuseError
 from stream_svt.monitor.engine import Commit, Engine
+from stream_svt.protocol.controls import Runs
 from stream_svt.protocol.journal import Journal, Restored
 from stream_svt.protocol.ports import Workload
 
@@ -89,7 +90,7 @@ class Ground(Protocol):
         """Return first and end offset of the shard's partition of each topic, as they are now."""
         ...
 
-    async def unread(self, shard: int, topic: str, offset: int, done: Sequence[int] = ()) -> bool:
+    async def unread(self, shard: int, topic: str, offset: int, done: Container[int] = ()) -> bool:
         """Tell whether a partition holds a record from an offset on that is not among those done."""
         ...
 
@@ -268,7 +269,7 @@ async def _require_drained(ground: Ground, move: Move, shard: _Shard) -> None:
         if await ground.unread(shard.number, topic, offset):
             raise _not_drained(shard.number, f"topic {topic!r} holds queries that were not read yet")
     if restored.control_next is not None and not shard.journal.moving:
-        done = restored.control_ahead
+        done = Runs.unpacked(restored.control_ahead)
         if await ground.unread(shard.number, move.control, restored.control_next, done):
             raise _not_drained(
                 shard.number, f"topic {move.control!r} holds commands that were not carried out"

@@ -44,8 +44,8 @@ class Record(Protocol):
         ...
 
     @property
-    def headers(self) -> Sequence[tuple[str, bytes]]:
-        """Headers in order."""
+    def headers(self) -> Sequence[tuple[str, bytes | None]]:
+        """Headers in order; one may be without a value."""
         ...
 
 

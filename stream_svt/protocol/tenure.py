@@ -263,9 +263,11 @@ class Tenure:
         feed.seek(self._control, controls.position[0])
         feed.resume([self._control])
         try:
-            while (found := controls.first(action)) is None:
+            found = None
+            while found is None:
                 records = await feed.fetch([self._control], COMMAND_FETCH)
-                for offset, reason in controls.add(records.get(self._control, [])):
+                found, refused = controls.search(records.get(self._control, []), action)
+                for offset, reason in refused:
                     log.warning(
                         "event=command_refused shard=%d offset=%d reason=%s", self._shard, offset, reason
                     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Container, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -117,7 +117,7 @@ class KafkaGround:
             first, end = await reader.beginning_offsets(places), await reader.end_offsets(places)
         return {place.topic: (first[place], end[place]) for place in places}
 
-    async def unread(self, shard: int, topic: str, offset: int, done: Sequence[int] = ()) -> bool:
+    async def unread(self, shard: int, topic: str, offset: int, done: Container[int] = ()) -> bool:
         """Look for a record; markers of producers' transactions are none."""
         doing = f"shard {shard}: looking for unread records of topic {topic!r}"
         reader = await self._read(doing)

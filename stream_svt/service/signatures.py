@@ -85,7 +85,8 @@ class Verifier:
         found = [value for name, value in record.headers if name == HEADER]
         if not found:
             return Refusal.UNSIGNED
-        form = _FORM.fullmatch(found[0]) if len(found) == 1 else None
+        # Kafka knows headers without a value.
+        form = _FORM.fullmatch(found[0] or b"") if len(found) == 1 else None
         if form is None:
             return Refusal.BAD_SIGNATURE
         algorithm, key_id, offset, signature = (part.decode() for part in form.groups())

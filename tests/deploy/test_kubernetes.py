@@ -324,7 +324,7 @@ def test_a_network_policy_lets_its_pods_reach_names_and_kafka_and_be_reached_by_
         (
             "forward/deployment.yaml",
             ForwardWebConfig().port,
-            {"liveness": "/metrics", "readiness": "/health/ready"},
+            {"startup": "/health/live", "liveness": "/health/live", "readiness": "/health/ready"},
         ),
     ],
 )

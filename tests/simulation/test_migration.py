@@ -133,7 +133,7 @@ class Ground:
     async def spans(self, shard: int, topics: Sequence[str]) -> dict[str, tuple[int, int]]:
         return {topic: self._model.broker.span(f"{topic}-{shard}") for topic in topics}
 
-    async def unread(self, shard: int, topic: str, offset: int, done: Sequence[int] = ()) -> bool:
+    async def unread(self, shard: int, topic: str, offset: int, done: Container[int] = ()) -> bool:
         left = self._model.broker.read(f"{topic}-{shard}", offset)
         return any(entry.offset not in done for entry in left)
 
