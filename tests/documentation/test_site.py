@@ -22,19 +22,11 @@ import pytest
 from markdown_it import MarkdownIt
 
 from tests.documentation.pages import ROOT
+from tests.support.browser import browser, visit
 
 pytestmark = [pytest.mark.loopback, pytest.mark.xdist_group("site")]
 
 _QUIET = {"NO_MKDOCS_2_WARNING": "1"}  # else the theme advertises its successor
-_BROWSER = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 
 
 def build(top: Path, site: Path) -> subprocess.CompletedProcess[str]:
@@ -267,35 +259,30 @@ class _Silent(http.server.SimpleHTTPRequestHandler):
 
 
 @pytest.mark.debian
-def test_a_browser_shows_every_page_from_one_host_without_an_error(site, address, debian_program):
-    from playwright.sync_api import sync_playwright
-
-    requested: set[str] = set()
-    errors: list[str] = []
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=debian_program("chromium"), args=_BROWSER)
-        context = browser.new_context(viewport={"width": 390, "height": 800}, color_scheme="dark")
-        context.on("request", lambda request: requested.add(request.url))
-        page = context.new_page()
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
-        page.on("response", lambda response: errors.append(response.url) if response.status >= 400 else None)
+async def test_a_browser_shows_every_page_from_one_host_without_an_error(site, address, debian_program):
+    async with (
+        browser(debian_program("chromium")) as chromium,
+        visit(chromium, f"{address}index.html", width=390, dark=True) as seen,
+    ):
+        page = seen.page
+        page.on(
+            "response", lambda response: seen.said.append(response.url) if response.status >= 400 else None
+        )
         for name in pages(site):
-            page.goto(address + name, wait_until="load")
-            assert page.evaluate("document.documentElement.scrollWidth") <= 390, (
-                f"{name} is wider than a phone"
+            await page.goto(address + name)
+            assert await page.evaluate("document.documentElement.scrollWidth") <= 390, (
+                f"{name}: wider than a phone"
             )
         # A picture follows the page: dark by the system's wish, light by the switch.
-        page.goto(f"{address}how-sparse-vector-works.html")
-        page.set_viewport_size({"width": 1280, "height": 800})
+        await page.set_viewport_size({"width": 1280, "height": 800})
+        await page.goto(f"{address}how-sparse-vector-works.html")
         ink = "getComputedStyle(document.querySelector('svg.drawn text')).fill"
-        dark = page.evaluate(ink)
-        page.locator("label[title=Light]").click()
-        page.wait_for_function(f"{ink} !== {dark!r}")
+        dark = await page.evaluate(ink)
+        await page.locator("label[title=Light]").click()
+        await page.wait_for_function(f"{ink} !== {dark!r}")
         # The search works without a server of its own.
-        page.locator("[data-md-component=search-query]").press_sequentially("cutoff")
-        page.locator(".md-search-result__link").first.wait_for(timeout=10_000)
-        browser.close()
-    assert errors == []
-    assert {url for url in requested if not url.startswith((address, "data:", "blob:"))} == set()
-    assert len(requested) > len(pages(site))
+        await page.locator("[data-md-component=search-query]").press_sequentially("cutoff")
+        await page.locator(".md-search-result__link").first.wait_for(timeout=10_000)
+        assert seen.said == []
+        assert [url for url in seen.requests if not url.startswith((address, "data:", "blob:"))] == []
+        assert len(seen.requests) > len(pages(site))
