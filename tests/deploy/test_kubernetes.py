@@ -352,7 +352,6 @@ def test_the_service_the_budget_and_the_spread_mean_the_workers_alone():
     others = [pod["metadata"]["labels"] for pod in PODS.values() if pod is not WORKER]
     service = MANIFESTS["service/service.yaml"]
     budget = MANIFESTS["service/poddisruptionbudget.yaml"]["spec"]
-    monitor = MANIFESTS["monitoring/servicemonitor.yaml"]["spec"]
     spread = WORKER["spec"]["topologySpreadConstraints"]
     meant = [
         {"matchLabels": service["spec"]["selector"]},
@@ -363,17 +362,27 @@ def test_the_service_the_budget_and_the_spread_mean_the_workers_alone():
     for selector in meant:
         assert selects(selector, labels)
         assert not any(selects(selector, of_another) for of_another in others)
-    assert selects(monitor["selector"], service["metadata"]["labels"])
-    [endpoint] = monitor["endpoints"]
-    [port] = service["spec"]["ports"]
-    assert (endpoint["port"], endpoint["path"] in PAGES) == (port["name"], True)
-    assert port["targetPort"] == CONTAINER["ports"][0]["name"]
     assert budget["maxUnavailable"] < DEPLOYMENT["spec"]["replicas"]
 
 
-def test_what_is_scraped_has_the_job_that_rules_and_prometheus_yml_name():
+def test_what_is_scraped_is_workers_and_forwarders_under_the_job_that_prometheus_yml_names():
     [scraped] = load(ROOT / "deploy" / "prometheus" / "prometheus.yml")["scrape_configs"]
-    assert MANIFESTS["service/service.yaml"]["metadata"]["name"] == scraped["job_name"]
+    monitor = MANIFESTS["monitoring/servicemonitor.yaml"]["spec"]
+    [endpoint] = monitor["endpoints"]
+    assert endpoint["path"] in PAGES
+    ports = {}
+    for name in ("service", "forward"):
+        service = MANIFESTS[f"{name}/service.yaml"]
+        labels = service["metadata"]["labels"]
+        assert selects(monitor["selector"], labels)
+        assert labels[monitor["jobLabel"]] == scraped["job_name"]
+        pod = PODS[f"{name}/deployment.yaml"]
+        assert selects({"matchLabels": service["spec"]["selector"]}, pod["metadata"]["labels"])
+        [port], [container] = service["spec"]["ports"], pod["spec"]["containers"]
+        assert port["name"] == endpoint["port"]
+        assert port["targetPort"] == container["ports"][0]["name"]
+        ports[port["port"]] = container["ports"][0]["containerPort"]
+    assert list(ports) == list(ports.values()) == [one["port"] for one in scraped["dns_sd_configs"]]
 
 
 @pytest.fixture

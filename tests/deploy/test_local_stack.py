@@ -25,7 +25,7 @@ import yaml
 from stream_svt.demo.config import Setting
 from stream_svt.demo.topics import delete_topics
 from tests.support.process import COMMAND, free_port
-from tests.support.prometheus import Prometheus, has_data
+from tests.support.prometheus import Prometheus, numbers
 
 ROOT = Path(__file__).parents[2]
 SERVICES: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
@@ -117,7 +117,7 @@ def prometheus_of(stack: Stack, program: str, directory: Path) -> Prometheus:
     del config["alerting"]  # tests/deploy/test_observed_run.py has an Alertmanager
     [scraped] = config["scrape_configs"]
     del scraped["dns_sd_configs"]  # no name here has the addresses of the workers
-    scraped["static_configs"] = [{"targets": [f"127.0.0.1:{stack.ports[name]}" for name in WORKERS]}]
+    scraped["static_configs"] = [{"targets": [f"127.0.0.1:{port}" for port in stack.ports.values()]}]
     file.write_text(yaml.safe_dump(config))
     return Prometheus(program, file, directory)
 
@@ -185,12 +185,13 @@ def test_the_stack_alerts_and_shows_what_it_does(stack, tmp_path, broker, posted
         assert {alert["labels"]["dataset"] for alert in received} == {"retail-week-1"}
 
         def shown(expression: str) -> bool:
-            return has_data(prometheus.instant(expression))
+            return bool(numbers(prometheus.instant(expression)))
 
-        both = f'sum(up{{job="stream-svt"}}) == {len(WORKERS)}'
+        all_up = f'sum(up{{job="stream-svt"}}) == {len(SERVED)}'
         all_shards = f"sum(stream_svt_shards_owned) == {PARTITIONS}"
+        delivered = 'sum(stream_svt_forward_events_total{outcome="delivered"}) >= 3'
         charged = 'sum(stream_svt_budget_spent_epsilon{dataset="retail-week-1"}) > 0'
-        for expression in (both, all_shards, charged, "sum(stream_svt_tops_total) >= 3"):
+        for expression in (all_up, all_shards, charged, "sum(stream_svt_tops_total) >= 3", delivered):
             until(
                 lambda expression=expression: shown(expression), 30, lambda expression=expression: expression
             )
