@@ -13,7 +13,7 @@ import re
 import shutil
 import subprocess
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,77 +88,102 @@ _LIKE_A_FILE = re.compile(
 )
 
 
-def _options_exist(command: Command) -> None:
-    """The program's own help names every option, where the program is on this machine; its daemon is not asked."""
-    options = [word.split("=")[0] for word in command.words if word.startswith("--") and word != "--"]
-    if not options or shutil.which(command.program) is None:
-        return
-    verbs = [
-        word for word in command.words[1:4] if re.fullmatch(r"[a-z-]+", word) and not word.startswith("-")
-    ]
-    known = ""
-    for count in range(len(verbs) + 1):
-        ask = [command.program, *verbs[:count], "--help"]
-        done = subprocess.run(ask, capture_output=True, text=True, check=False, timeout=60)
-        known += done.stdout + done.stderr
-    for option in options:
-        if not re.search(rf"{re.escape(option)}\b", known):
-            raise StepFailed(f"{command.program} {' '.join(verbs)} has no option {option}")
+def _options_are_known(command: Command, verb: str, known: str) -> None:
+    """The options are among those of the verb; a list of our own, for their programs are not on every machine."""
+    for word in itertools.takewhile(lambda word: word != "--", command.words):
+        option = word.split("=")[0]
+        if option.startswith("-") and option not in known.split():
+            raise StepFailed(f"{command.program} {verb} has no option {option} that is known here")
+
+
+_OF_KUBECTL = {
+    "apply": "-f -k --dry-run --server-side",
+    "create": "--from-file --from-literal --dry-run -o",
+    "delete": "-f -k --ignore-not-found",
+    "diff": "-f -k",
+    "exec": "-i -t -it",
+    "get": "-o -w --watch",
+    "kustomize": "",
+    "logs": "-f --follow --tail",
+    "port-forward": "",
+    "rollout": "--timeout",
+    "scale": "--replicas",
+    "wait": "--for --timeout",
+}
+_OF_DOCKER = {
+    "build": "-t -f --build-arg --target --no-cache --pull --platform",
+    "run": "--rm --read-only --cap-drop --security-opt --tmpfs --stop-timeout --name --network --user --env-file "
+    "--init --entrypoint --mount -v -e -p -d -i -t -it",
+}
+_OF_COMPOSE = {
+    "build": "--pull --no-cache",
+    "config": "-q --quiet --services",
+    "down": "-v --volumes --remove-orphans",
+    "exec": "-T",
+    "kill": "-s",
+    "logs": "-f --follow --tail",
+    "ps": "-a",
+    "pull": "-q",
+    "restart": "-t",
+    "run": "--rm --no-deps -T",
+    "start": "",
+    "stop": "-t",
+    "up": "-d --detach --build --wait --scale --no-deps",
+}
+_KINDS = {"svc": "service", "cm": "configmap"}
+
+
+def _verb(command: Command, known: Mapping[str, str]) -> int:
+    """Return the place of the word that says what to do."""
+    place = next((at for at, word in enumerate(command.words) if word in known), None)
+    if place is None:
+        raise StepFailed(f"`{' '.join(command.words)}` is no command that is known here")
+    return place
 
 
 def _manifests_know(command: Command) -> None:
-    """What is named as KIND/NAME is in the manifests."""
+    """What is named, as KIND/NAME or KIND NAME, is in the manifests, and files and folders exist."""
+    place = _verb(command, _OF_KUBECTL)
+    verb = command.words[place]
     _files_exist(command)
-    _options_exist(command)
+    _options_are_known(command, verb, f"-n --namespace {_OF_KUBECTL[verb]}")
     names = set()
-    for path in (ROOT / "deploy").glob("kubernetes/**/*.yaml"):
+    for path in (ROOT / "deploy/kubernetes").rglob("*.yaml"):
         for document in yaml.safe_load_all(path.read_text()):
             if isinstance(document, dict) and "kind" in document:
-                metadata = document.get("metadata", {})
-                names.add((document["kind"].lower(), metadata.get("name")))
-    for word in command.words[2:]:
-        named = re.fullmatch(
-            r"(deployment|deploy|service|svc|job|configmap|secret|statefulset)/([\w.-]+)", word
-        )
-        if named:
-            kind = {"deploy": "deployment", "svc": "service"}.get(named[1], named[1])
-            if (kind, named[2]) not in names:
-                raise StepFailed(f"the manifests have no {word}")
+                names.add((document["kind"].lower(), document.get("metadata", {}).get("name")))
+    text = " ".join(command.words[place + 1 :])
+    for kind, name in re.findall(r"(?<!\S)(deployment|service|svc|job|configmap|cm)[/ ]([a-z][\w.-]+)", text):
+        if (_KINDS.get(kind, kind), name) not in names:
+            raise StepFailed(f"the manifests have no {kind} {name}")
+
+
+def _docker(command: Command) -> None:
+    """What is built, mounted or composed is there; what is set from outside is a setting."""
+    _files_exist(command)
+    if command.words[1:2] == ("compose",) or command.program == "docker-compose":
+        _composed(command)
+        return
+    verb = command.words[_verb(command, _OF_DOCKER)]
+    _options_are_known(command, verb, _OF_DOCKER[verb])
+    if verb == "build" and not (ROOT / "Dockerfile").exists():
+        raise StepFailed("there is no Dockerfile")
+    for argument in re.findall(r"--build-arg ([A-Z]+)", " ".join(command.words)):
+        if not re.search(rf"^ARG {argument}\b", (ROOT / "Dockerfile").read_text(), re.MULTILINE):
+            raise StepFailed(f"the Dockerfile has no argument {argument}")
 
 
 def _composed(command: Command) -> None:
-    """What is named after the verb of compose is a service of the file."""
-    _files_exist(command)
-    _options_exist(command)
-    words = list(command.words)
-    if "compose" not in words[:2]:
-        return
-    document = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
-    verb = next((place for place, word in enumerate(words) if word in _OF_COMPOSE), None)
-    if verb is None:
-        raise StepFailed(f"`{' '.join(words)}` is no command of compose that is known here")
-    for word in words[verb + 1 :]:
-        if re.fullmatch(r"[a-z][\w-]*", word):
-            if word not in document["services"]:
-                raise StepFailed(f"docker-compose.yml has no service {word}")
-            if words[verb] in {"exec", "run"}:
-                break
-
-
-_OF_COMPOSE = {
-    "up",
-    "down",
-    "logs",
-    "ps",
-    "exec",
-    "run",
-    "build",
-    "pull",
-    "restart",
-    "stop",
-    "config",
-    "kill",
-}
+    """What is named after the verb is a service of the file."""
+    place = _verb(command, _OF_COMPOSE)
+    verb = command.words[place]
+    _options_are_known(command, verb, f"-f --file --profile {_OF_COMPOSE[verb]}")
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+    for word in command.words[place + 1 :]:
+        if re.fullmatch(r"[a-z][\w-]*", word) and word not in services:
+            raise StepFailed(f"docker-compose.yml has no service {word}")
+        if verb in {"exec", "run"} and not word.startswith("-"):
+            break
 
 
 def _module(command: Command) -> None:
@@ -180,7 +205,11 @@ NOT_RUN = [
         ("javac",), "not every machine has a JDK; tests/kafka compiles and runs the program", _files_exist
     ),
     NotRun(("java",), "likewise", _files_exist),
-    NotRun(("docker",), "no Docker engine runs in the tests", _composed),
+    NotRun(
+        ("python", "-m", "tests.golden.regenerate"), "writes into the repository; a test compares", _module
+    ),
+    NotRun(("docs/generate",), "likewise", _script_is_well_formed),
+    NotRun(("docker",), "no Docker engine runs in the tests", _docker),
     NotRun(("kubectl",), "no cluster runs in the tests", _manifests_know),
 ]
 """All that no test runs. Everything else that a page shows is."""
@@ -392,6 +421,14 @@ def _signal(stage: Stage, command: Command, text: str) -> None:
     stage.until(lambda: "read again" in worker.said() or "reload" in worker.said(), "reading again", worker)
 
 
+def _make_secrets(stage: Stage, command: Command, text: str) -> None:
+    """Make what the stack mounts, in the page's copy."""
+    stage.bash(text)
+    for line in (ROOT / "docker-compose.yml").read_text().splitlines():
+        if (named := re.search(r"file: (\S*/secrets/\S+)", line)) and not (stage.here / named[1]).exists():
+            raise StepFailed(f"{command.program} did not make {named[1]}")
+
+
 def _build(stage: Stage, command: Command, text: str) -> None:
     """Build without an isolated environment, for what builds is installed; a second time the bytes are the same."""
     del command
@@ -445,6 +482,7 @@ RULES = [
     Rule(("python", "-m", "build"), _build),
     Rule(("python", "-m", "stream_svt.service.embedded"), _embedded, broker=True),
     Rule(("python", "-m", "stream_svt.demo.data"), _pack),
+    Rule(("deploy/compose/make-secrets",), _make_secrets),
     Rule(("kill",), _signal, broker=True),
     Rule(("git",), _in_a_repository),
     Rule(("ssh-keygen", "-Y", "sign"), _sign),

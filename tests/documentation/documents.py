@@ -233,10 +233,52 @@ def _manifest(stage: Stage, document: Mapping[str, Any], text: str) -> None:
     del stage, text
     import kubernetes_validate
 
+    if document["kind"] == "Kustomization":
+        _kustomization(document)
+        return
     try:
         kubernetes_validate.validate(dict(document), "1.31", strict=True)
     except kubernetes_validate.ValidationError as error:
         raise StepFailed(f"Kubernetes refuses it: {error.message}") from None
+
+
+def _kustomization(document: Mapping[str, Any]) -> None:
+    """What it builds on exists, and so does what it replaces there; it stands beside a checkout of the repository."""
+    unknown = set(document) - _OF_A_KUSTOMIZATION
+    if unknown:
+        raise StepFailed(f"a kustomization has no {', '.join(sorted(unknown))}")
+    below = "".join(_below(name) for name in document.get("resources", ()))
+    for kind in ("configMapGenerator", "images"):
+        for one in document.get(kind, ()):
+            if not re.search(rf"\b{re.escape(one['name'])}\b", below):
+                raise StepFailed(f"what it builds on has no {one['name']}")
+
+
+_OF_A_KUSTOMIZATION = {
+    "apiVersion",
+    "kind",
+    "namespace",
+    "resources",
+    "configMapGenerator",
+    "images",
+    "patches",
+    "labels",
+}
+
+
+def _below(name: str) -> str:
+    """Return the texts of a folder of manifests and of those that it builds on."""
+    folder = ROOT / name.removeprefix("../stream-svt/")
+    if not (folder / "kustomization.yaml").is_file():
+        raise StepFailed(f"there is no {name}")
+    texts = [path.read_text() for path in folder.glob("*.yaml")]
+    document = yaml.safe_load((folder / "kustomization.yaml").read_text())
+    texts += [
+        (path / "kustomization.yaml").read_text()
+        for one in document["resources"]
+        if (path := folder / one).is_dir()
+    ]
+    return "\n".join(texts)
 
 
 # Whoever reads a document is known by keys that only it has, or by keys that are all its own.
@@ -364,7 +406,12 @@ def _alike(shown: str, printed: str, noisy: bool) -> bool:
 _NUMBER = re.compile(r"\d+(?:[.:]\d+)*")
 
 
-def repository_file(name: str, page: Path) -> bool:
-    """Whether a page may speak of a file by this name."""
-    places = (ROOT, ROOT / "stream_svt", (ROOT / page).parent, ROOT / "docs", ROOT / "deploy")
-    return any((place / name).exists() for place in places)
+def repository_file(name: str) -> bool:
+    """Whether there is a file or folder whose path ends so."""
+    return any(path.endswith(f"/{name.rstrip('/')}") for path in _paths()) or bool(list(ROOT.glob(name)))
+
+
+@cache
+def _paths() -> list[str]:
+    tops = [path for path in ROOT.iterdir() if not path.name.startswith(".")]
+    return [f"/{path.relative_to(ROOT)}" for top in tops for path in (top, *top.rglob("*"))]

@@ -17,6 +17,7 @@ from tests.documentation.documents import (
     is_yaml,
 )
 from tests.documentation.pages import Block, Span, blocks, code_of
+from tests.documentation.sentences import unknown_setting
 from tests.documentation.shell import commands, steps, without_prompts
 from tests.documentation.special import special
 from tests.documentation.stage import BROKERS, Stage, StepFailed
@@ -66,6 +67,8 @@ def _needs_broker(block: Block) -> bool:
 def uncovered(block: Block) -> list[str]:
     """Return why a block, or a command in it, has no rule; nothing is run."""
     kind = kind_of(block)
+    if unknown := unknown_setting(block.text):
+        return [f"{block}: {unknown}"]
     if not kind:
         return [f"{block}: no rule covers this block: {block.text.strip().splitlines()[0]}"]
     if kind != "shell":
@@ -115,7 +118,7 @@ def read(block: Block) -> list[str]:
 def play(stage: Stage, block: Block) -> list[str]:
     """Play a block and return what went wrong, each with its place; a shell block goes on after a failure."""
     kind = kind_of(block)
-    if not kind:
+    if not kind or unknown_setting(block.text):
         return uncovered(block)
     if kind == "shell":
         return _play_shell(stage, block)

@@ -34,6 +34,8 @@ _TOPS = {path.name for path in ROOT.iterdir()} | {path.name for path in (ROOT / 
 def problem(span: Span) -> str | None:
     """Return what is wrong with the code in a sentence, None if nothing is or nothing is known of its kind."""
     text = span.text
+    if unknown := unknown_setting(text):
+        return unknown
     if _OURS.match(text):
         return _first(problem_of(list(command.words)) for command in commands(text))
     if option := _OPTION.match(text):
@@ -47,11 +49,19 @@ def problem(span: Span) -> str | None:
     if key := _KEY.match(text):
         return _key(key[1], key[2])
     if _FILE.match(text) and text.split("/")[0] in _TOPS:
-        return None if repository_file(text, span.page) else f"there is no file {text}"
+        return None if repository_file(text) else f"there is no file {text}"
     if _OTHERS.match(text):
         return _other_program(text)
     word = None if text.isupper() else _WORD.match(text)  # capitals stand for what the reader fills in
     return _unknown_word(word[1], span.page) if word else None
+
+
+def unknown_setting(text: str) -> str | None:
+    """Return what is wrong with the variables of the environment that a text sets."""
+    for section, key in re.findall(r"\bSTREAM_SVT_(KAFKA|TOPICS|SEALING|WEB|COMMIT)_([A-Z_]+)=", text):
+        if problem := _key(section.lower(), key.lower()):
+            return problem
+    return None
 
 
 def _first(problems: Iterator[str | None]) -> str | None:

@@ -138,17 +138,30 @@ def _split(text: str) -> Iterator[list[str]]:
 
 
 def _tokens(text: str) -> Iterator[str]:
-    lexer = shlex.shlex(text.replace("\\\n", " "), posix=True, punctuation_chars="();<>|&\n")
+    lexer = shlex.shlex(_without_comments(text), posix=True, punctuation_chars="();<>|&\n")
     lexer.commenters, lexer.whitespace_split = "", True
     lexer.whitespace = " \t\r"
-    comment = False
     for token in lexer:
-        if set(token) == {"\n"}:
-            comment = False
-        elif token.startswith("#"):
+        yield "\n" if set(token) == {"\n"} else token
+
+
+def _without_comments(text: str) -> str:
+    """Return a text without its comments, whose apostrophes are no quotation, and with its lines continued."""
+    kept, quote, comment = "", "", False
+    signs = iter(text.replace("\\\n", " "))
+    for sign in signs:
+        if comment:
+            comment = sign != "\n"
+        elif quote:
+            quote = "" if sign == quote else quote
+        elif sign in "'\"":
+            quote = sign
+        elif sign == "\\":
+            sign += next(signs, "")  # noqa: PLW2901 - the two are one
+        elif sign == "#" and (not kept or kept[-1].isspace() or kept[-1] in _OPERATOR):
             comment = True
-        if not comment:
-            yield "\n" if set(token) == {"\n"} else token
+        kept += "" if comment else sign
+    return kept
 
 
 def parts(text: str) -> list[str]:

@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -314,7 +315,9 @@ class Stage:
 def _look_like_the_repository(place: Path) -> None:
     """Fill a directory with links to the repository's files, and with an environment that is set up already."""
     for path in ROOT.iterdir():
-        if path.name not in {".git", ".venv"}:
+        if path.name == "deploy":  # pages write into it
+            shutil.copytree(path, place / path.name, ignore=shutil.ignore_patterns("__pycache__", "secrets"))
+        elif path.name not in {".git", ".venv"}:
             (place / path.name).symlink_to(path)
     environment = place / ".venv"
     (environment / "bin").mkdir(parents=True)

@@ -119,6 +119,7 @@ def test_the_pages_are_those_of_the_repository():
     [
         ("head -c 32 /dev/urandom | base64 > key && chmod 600 key", ["head", "base64", "chmod"]),
         ("A=$(git log -1) python -m build  # with a && comment", ["git", "python"]),
+        ("ls  # the reader's own\ncat x#y 'a # b'", ["ls", "cat"]),
         ("(cd dist && sha256sum -- * 2>/dev/null)", ["cd", "sha256sum"]),
         ("echo 'a && b' \"; c\"", ["echo"]),
         ("stream-svt run \\\n  -c monitors.yaml &", ["stream-svt"]),
@@ -196,6 +197,11 @@ def test_a_block_that_no_rule_covers_fails(stage, text, language):
         ("tests/run tests/nowhere.py", "sh", "not found"),
         ("kubectl apply -f deploy/nowhere.yaml", "sh", "there is no deploy/nowhere.yaml"),
         ("docker compose up nobody", "sh", "no service nobody"),
+        ("docker run --privileged stream-svt", "sh", "no option --privileged"),
+        ("docker run -e STREAM_SVT_KAFKA_BOOTSTRAP_SERVER=a:1 stream-svt", "sh", "no key bootstrap_server"),
+        ("docker build --build-arg EXTRA=x .", "sh", "no argument EXTRA"),
+        ("kubectl -n a rollout status deployment/nobody", "sh", "the manifests have no deployment nobody"),
+        ("apiVersion: a\nkind: Kustomization\nresources: [../nowhere]", "yaml", "there is no ../nowhere"),
         ("false", "sh", "exit code 1"),
     ],
 )
