@@ -226,6 +226,8 @@ def test_the_monitors_are_the_demos(tmp_path, monkeypatch):
     config = parse_config(text.replace("/run/secrets", str(tmp_path)))
     demo = yaml.safe_load(demo_yaml(Setting(), Clock(LINES)))
     ours = yaml.safe_load(text)
+    for dataset in ours["datasets"]:
+        del dataset["horizon"]  # the demo itself goes as fast as the machine does, and has none
     for part in ("application", "topics", "datasets", "monitors"):
         assert ours[part] == demo[part]
     assert config.web.host == "0.0.0.0"  # noqa: S104  of the container
