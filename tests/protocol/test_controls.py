@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from stream_svt.monitor.commands import Action, Command
-from stream_svt.protocol.controls import COMMAND_LIMIT, Controls, parse
+from stream_svt.protocol.controls import (
+    COMMAND_LIMIT,
+    WAITING_BYTES,
+    WAITING_LIMIT,
+    Controls,
+    Malformed,
+    Runs,
+    parse,
+)
+from stream_svt.protocol.journal import RECORD_LIMIT, Meta
 
 
 @dataclass
@@ -38,7 +50,8 @@ def test_what_overtook_is_remembered_across_a_takeover() -> None:
     controls.add(records)
     controls.done(1)
     controls.done(4)
-    assert controls.position == (0, [1, 4])
+    # 1 to 4, of which 2 and 3 were never commands.
+    assert controls.position == (0, [1, -3])
     again = Controls(*controls.position)
     again.add(records)
     assert [offset for offset, _ in again.due(replayed=True)] == [0, 5]
@@ -57,11 +70,81 @@ def test_records_read_twice_count_once() -> None:
     assert controls.waiting == 0
 
 
-def test_a_command_is_found_by_its_action() -> None:
+def test_a_command_is_searched_by_its_action_and_what_else_comes_is_read_again() -> None:
+    records = [record(0, "close"), Record(1, b"{"), record(2, "accept-loss"), record(3, "accept-loss")]
     controls = Controls(0)
-    controls.add([record(0, "close"), record(2, "accept-loss")])
-    assert controls.first(Action.ACCEPT_LOSS) == (2, Command(id="2", action=Action.ACCEPT_LOSS))
-    assert controls.first(Action.PAUSE) is None
+    assert controls.search(records, Action.PAUSE) == (None, [(1, "command-not-json")])
+    sought = (2, Command(id="2", action=Action.ACCEPT_LOSS))
+    assert controls.search(records, Action.ACCEPT_LOSS) == (sought, [(1, "command-not-json")])
+    assert controls.waiting == 0
+    controls.done(2)
+    assert controls.position == (0, [2])
+    again, _ = Controls(*controls.position).search(records, Action.ACCEPT_LOSS)
+    assert again is not None
+    assert again[0] == 3
+    controls.add(records)
+    assert [offset for offset, _ in controls.due(replayed=True)] == [0, 1, 3]
+
+
+def test_refused_commands_behind_a_waiting_one_do_not_make_the_books_grow() -> None:
+    controls = Controls(0)
+    controls.add([record(0, "resample")])
+    for start in range(1, 60_000, 1_000):
+        controls.add([Record(offset, b"x") for offset in range(start, start + 1_000)])
+        for offset, _ in controls.due(replayed=False):
+            controls.done(offset)
+    assert controls.waiting == 1
+    assert controls.position == (0, [1, -59_999])
+    again = Controls(*controls.position)
+    again.add([record(0, "resample"), *(Record(offset, b"x") for offset in range(1, 60_002))])
+    assert [offset for offset, _ in again.due(replayed=True)] == [0, 60_001]
+
+
+def test_only_so_many_commands_wait_and_the_rest_is_refused() -> None:
+    controls = Controls(0)
+    refused = controls.add([record(offset, "resample") for offset in range(WAITING_LIMIT + 2)])
+    assert refused == [(WAITING_LIMIT, "command-too-many"), (WAITING_LIMIT + 1, "command-too-many")]
+    controls.done(5)
+    assert controls.add([record(WAITING_LIMIT + 2, "resample")]) == []
+    long = Record(0, b'{"id":"' + b"i" * 60_000 + b'","action":"close"}')
+    controls = Controls(0)
+    refused = controls.add([replace(long, offset=offset) for offset in range(1_000)])
+    assert 1_000 - len(refused) == WAITING_BYTES // len(long.value or b"")
+
+
+def test_a_record_of_nothing_but_waiting_commands_and_refusals_fits_into_the_books() -> None:
+    """The worst that can stand in `control_ahead`: every other record is done, at offsets as long as Kafka has them."""
+    first = (1 << 63) - 4 * WAITING_LIMIT
+    controls = Controls(first)
+    records = [
+        record(first + place, "resample") if place % 2 else Record(first + place, b"x")
+        for place in range(2 * WAITING_LIMIT)
+    ]
+    controls.add(records)
+    for offset, _ in controls.due(replayed=False):
+        controls.done(offset)
+    following, ahead = controls.position
+    meta = Meta(
+        partitions=1, noise_key=bytes(32), digest_key=bytes(32), control_next=following, control_ahead=ahead
+    )
+    assert controls.waiting == WAITING_LIMIT
+    assert len(msgspec.msgpack.encode(meta)) < RECORD_LIMIT / 4
+
+
+@given(st.sets(st.integers(0, 60)), st.lists(st.integers(-(1 << 63), (1 << 64) - 1)))
+def test_offsets_survive_packing_and_no_forged_numbers_raise(offsets: set[int], forged: list[int]) -> None:
+    packed = Runs((offset, offset + 1) for offset in offsets).packed
+    found = Runs.unpacked(packed)
+    assert {offset for offset in range(62) if offset in found} == offsets
+    assert Runs.unpacked(sorted(offsets)).packed == packed
+    msgspec.msgpack.encode(Runs.unpacked(forged).packed)
+
+
+@pytest.mark.parametrize(
+    "value", [b'{"id":"\xff"}', b'{"id":' + b"[" * 60_000, b'{"x":' + b"[" * 60_000, b"[" * 60_000]
+)
+def test_a_poisoned_command_is_refused_in_a_fixed_word(value: bytes) -> None:
+    assert parse(value) in set(Malformed)
 
 
 @pytest.mark.parametrize(
