@@ -201,8 +201,8 @@ class _Log(logging.Handler):
 class _Page:
     """Metrics that know whether they may have changed since they were last looked at."""
 
-    def __init__(self) -> None:
-        self.metrics = Metrics(spec(), "hash")
+    def __init__(self, epoch: Callable[[], float]) -> None:
+        self.metrics = Metrics(spec(), "hash", epoch=epoch)
         self.changed = True
 
     def __getattr__(self, name: str) -> Any:
@@ -222,6 +222,7 @@ def history(script: Script, values: Values, leak: Leak, recorder: Recorder | Non
     """Play one of the two, and return what was seen."""
     seen, log = Seen(), _Log()
     pages: list[_Page] = []
+    now = [0.0]
 
     class Workload(ModelWorkload):
         def engine(self, shard: int, key: bytes) -> Engine:
@@ -232,10 +233,11 @@ def history(script: Script, values: Values, leak: Leak, recorder: Recorder | Non
             return engine
 
     def observer() -> _Page:
-        pages.append(_Page())
+        pages.append(_Page(lambda: now[0]))
         return pages[-1]
 
     def watch(world: World, status: Status) -> None:
+        now[0] = world.now
         released = {f.name: getattr(status, f.name) for f in dataclasses.fields(status)}
         seen.note(world, "status", msgspec.json.encode(released).decode())
         for number, page in enumerate(pages):
