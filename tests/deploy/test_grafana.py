@@ -14,7 +14,8 @@ from grafana_foundation_sdk.models import units
 
 from deploy.grafana.dashboards import pages
 from deploy.grafana.dashboards.__main__ import GENERATED, main, texts
-from stream_svt.service.metrics import METRICS
+from stream_svt.forward.metrics import METRICS as FORWARDING
+from stream_svt.service.metrics import METRICS as SERVICE
 from tests.support.grafana import (
     Lookup,
     annotation_expressions,
@@ -29,6 +30,7 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 DASHBOARDS = load()
 UIDS = sorted(DASHBOARDS)
 UNITS = {value for name, value in vars(units).items() if not name.startswith("_") and isinstance(value, str)}
+METRICS = (*SERVICE, *FORWARDING)
 KINDS = {metric.name: metric.kind for metric in METRICS}
 BUILT_IN = {"__rate_interval", "__range", "__interval", "__url_time_range", "__field", "__value", "__data"}
 BY_GRAFANA = {"ALERTS", "time", "up"}
@@ -226,11 +228,11 @@ def test_there_is_a_dashboard_for_every_name():
 
 
 @pytest.mark.parametrize("uid", UIDS)
-def test_one_data_source_and_the_application_are_chosen_above_every_dashboard(uid):
+def test_one_data_source_and_what_is_watched_are_chosen_above_every_dashboard(uid):
     listed = DASHBOARDS[uid]["templating"]["list"]
     assert [(one["type"], one["name"]) for one in listed[:2]] == [
         ("datasource", "datasource"),
-        ("query", "application"),
+        ("query", "topic" if uid == pages.FORWARDING else "application"),
     ]
     assert [one["name"] for one in listed if one["type"] == "datasource"] == ["datasource"]
     for variable in variables(DASHBOARDS[uid]):
@@ -253,9 +255,7 @@ def test_a_dashboard_is_read_only_and_leads_to_the_others(uid):
 
 @pytest.mark.parametrize("uid", UIDS)
 def test_marks_ask_the_same_of_every_release_of_grafana(uid):
-    marks = DASHBOARDS[uid]["annotations"]["list"]
-    assert marks
-    for mark in marks:
+    for mark in DASHBOARDS[uid]["annotations"]["list"]:
         assert (mark["target"]["expr"], mark["target"]["interval"]) == (mark["expr"], mark["step"])
         assert mark["datasource"]["uid"] == "${datasource}"
 

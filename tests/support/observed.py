@@ -23,6 +23,7 @@ import yaml
 from aiokafka import AIOKafkaProducer
 
 from stream_svt.service.wire import home
+from tests.support.forwarding import Forwarder
 from tests.support.process import Service, free_port
 from tests.support.prometheus import DEPLOY
 from tests.support.topics import create_topics
@@ -32,6 +33,7 @@ SCRAPE = 1
 """Seconds between scrapes, and between evaluations of rules."""
 COMPRESSION = 24
 """How many times shorter the ranges of rules are here."""
+WORKERS = 2
 HIGH, LOW = 50_000, 100
 SMALL, RHO, ENDLESS = "shop-small", "shop-south", "shop-airport"
 """Datasets: one that is soon exhausted, one that counts rho, one without a horizon."""
@@ -83,6 +85,16 @@ monitors:
     threshold: 5000
     expected_queries: 100000
     on_halt: stop
+"""
+
+FORWARD = """
+kafka: {{bootstrap_servers: "{servers}", session_timeout: 2s, heartbeat_interval: 300ms}}
+topic: {topic}
+web: {{port: {port}}}
+destinations:
+  - name: pager
+    types: [alert]
+    alertmanager: {{urls: ["{alertmanager}"]}}
 """
 
 
@@ -140,15 +152,15 @@ def _hurried(route: dict[str, Any]) -> None:
         _hurried(inner)
 
 
-def prometheus_config(directory: Path, workers: list[int], alertmanager: str) -> Path:
-    """Return the deployment's file for workers on these ports, each second, with its rules."""
+def prometheus_config(directory: Path, ports: list[int], alertmanager: str) -> Path:
+    """Return the deployment's file for processes on these ports, each second, with its rules."""
     config = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())
     often = f"{SCRAPE}s"
     config["global"] |= {"scrape_interval": often, "scrape_timeout": often, "evaluation_interval": often}
     for job in config["scrape_configs"]:
         for name in [name for name in job if name.endswith("_sd_configs")]:
             del job[name]
-        job["static_configs"] = [{"targets": [f"127.0.0.1:{port}" for port in workers]}]
+        job["static_configs"] = [{"targets": [f"127.0.0.1:{port}" for port in ports]}]
         job.pop("scrape_interval", None)
         job.pop("scrape_timeout", None)
     config["alerting"] = {"alertmanagers": [{"static_configs": [{"targets": [alertmanager]}]}]}
@@ -194,7 +206,7 @@ class Fleet:
 
     def __init__(self, servers: str, application: str, directory: Path) -> None:
         self.application = application
-        self.ports = [free_port(), free_port()]
+        self.ports = [free_port() for _ in range(WORKERS + 1)]
         self._servers, self._directory = servers, directory
         self._workers: list[Service] = []
         today = dt.datetime.now(dt.UTC).date()
@@ -239,6 +251,21 @@ class Fleet:
         worker = Service(path, self.ports[number], self._directory / f"worker-{number}.log")
         self._workers.append(worker)
         return worker
+
+    def forward(self, alertmanager: str) -> Forwarder:
+        """Start a forwarder to this Alertmanager."""
+        path = self._directory / "forward.yaml"
+        path.write_text(
+            FORWARD.format(
+                topic=f"{self.application}.alerts",
+                servers=self._servers,
+                port=self.ports[WORKERS],
+                alertmanager=alertmanager,
+            )
+        )
+        forwarder = Forwarder(path, self.ports[WORKERS], self._directory / "forwarder.log")
+        self._workers.append(forwarder)
+        return forwarder
 
     def begin(self) -> None:
         """Let there be high counts from now on."""
