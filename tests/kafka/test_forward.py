@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-import random
 import runpy
 import signal
 import sys
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -31,7 +28,9 @@ from stream_svt.forward.parking import DESTINATION_HEADER, PLACE_HEADER, REASON_
 from stream_svt.forward.posting import HttpPosting
 from stream_svt.forward.route import Route
 from stream_svt.monitor.released import EventType
+from tests.soak import forward as soak
 from tests.support.alerts import alert, encoded, lifecycle
+from tests.support.forward_stage import FAST, Stage
 from tests.support.forwarding import (
     KEY,
     OLD_KEY,
@@ -39,7 +38,7 @@ from tests.support.forwarding import (
     Receiver,
     committed,
     everything_on,
-    publish,
+    serving,
 )
 from tests.support.permissions import allow
 from tests.support.process import free_port
@@ -51,68 +50,12 @@ pytestmark = pytest.mark.kafka
 ROOT = Path(__file__).parents[2]
 VERIFIED = runpy.run_path(str(ROOT / "examples" / "webhook_receiver.py"))["verified"]
 DATASETS = ("a", "b", "c", "d")
-FAST = "retry: {first: 20ms, most: 200ms}, timeout: 500ms"
-
-
-class Stage:
-    """A topic of alerts, a configuration for it, and forwarders that run with that."""
-
-    def __init__(self, broker, topic: str, directory: Path) -> None:
-        self.servers = broker.bootstrap_servers
-        self.topic = topic
-        self.directory = directory
-        self.sent: dict[str, list[bytes]] = defaultdict(list)
-        self.sequence = 0
-        self.running: list[Forwarder] = []
-        for name, key in (("hook.key", KEY), ("old.key", OLD_KEY)):
-            (directory / name).write_text(key.hex())
-            (directory / name).chmod(0o600)
-
-    def configure(self, *destinations: str, **keys: str) -> None:
-        text = (
-            f'kafka: {{bootstrap_servers: "{self.servers}", session_timeout: 2s, heartbeat_interval: 300ms}}\n'
-            f"topic: {self.topic}\ngroup: {self.topic}\npark_topic: {self.topic}-parked\n"
-        )
-        text += "".join(f"{name}: {value}\n" for name, value in keys.items())
-        text += "destinations:\n" + "".join(f"  - {{{one}}}\n" for one in destinations)
-        (self.directory / "forward.yaml").write_text(text)
-
-    def start(self, *options: str) -> Forwarder:
-        port = free_port()
-        os.environ["STREAM_SVT_WEB_PORT"] = str(port)
-        try:
-            forwarder = Forwarder(
-                self.directory / "forward.yaml", port, self.directory / f"log-{port}", *options
-            )
-        finally:
-            del os.environ["STREAM_SVT_WEB_PORT"]
-        self.running.append(forwarder)
-        return forwarder
-
-    async def begin(self, *options: str) -> Forwarder:
-        forwarder = self.start(*options)
-        await forwarder.until(lambda: forwarder.fetch("/health/ready") == "ready\n", 40)
-        return forwarder
-
-    def event(self, dataset: str, data=None, *, kind: EventType | None = None) -> tuple[int, bytes, bytes]:
-        """Return the next record; dataset decides its partition."""
-        self.sequence += 1
-        body = encoded(
-            self.sequence,
-            data or alert(dataset=dataset, series=f"s{self.sequence}", top=self.sequence),
-            kind=kind,
-        )
-        self.sent[dataset].append(body)
-        return ord(dataset) % 2, dataset.encode(), body
-
-    async def publish(self, *records: tuple[int, bytes, bytes], commit: bool = True) -> None:
-        await publish(self.servers, self.topic, *records, commit=commit)
 
 
 @pytest.fixture
 async def stage(broker, topics, tmp_path) -> AsyncIterator[Stage]:
     topic = await topics("onward", partitions=2)
-    stage = Stage(broker, topic, tmp_path)
+    stage = Stage(broker.bootstrap_servers, topic, tmp_path)
     yield stage
     for forwarder in stage.running:
         await forwarder.end(signal.SIGKILL)
@@ -161,19 +104,6 @@ class Moody:
         return web.Response(status=202)
 
 
-@asynccontextmanager
-async def serving(handler) -> AsyncIterator[str]:
-    application = web.Application()
-    application.router.add_post("/{path:.*}", handler)
-    runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}/T0KEN"
-    finally:
-        await runner.cleanup()
-
-
 @pytest.mark.debian
 async def test_every_committed_event_reaches_alertmanager_and_a_moody_webhook(stage, debian_program) -> None:
     """Failures, throttling, slowness, refusals; an aborted copy, a forged record, a halt that the next run ends."""
@@ -183,12 +113,13 @@ async def test_every_committed_event_reaches_alertmanager_and_a_moody_webhook(st
     parked = f"{stage.topic}-parked"
     await create_topics(stage.servers, {parked: 2})
     moody = Moody()
-    async with serving(moody.take) as url:
+    async with serving(moody.take) as address:
         with Alertmanager(program, rules, stage.directory) as pager:
             stage.configure(
                 "name: pager, on_refused: park, types: all, "
                 f"alertmanager: {{urls: ['{pager.url}'], labels: {{team: privacy}}}}",
-                f"name: tickets, on_refused: park, {FAST}, webhook: {{url: '{url}', key_files: [hook.key, old.key]}}",
+                f"name: tickets, on_refused: park, {FAST}, "
+                f"webhook: {{url: '{address}/T0KEN', key_files: [hook.key, old.key]}}",
             )
             forwarder = await stage.begin()
             aborted = (0, b"a", encoded(999, alert(series="aborted")))
@@ -268,41 +199,39 @@ async def _ends(stage: Stage) -> dict[TopicPartition, int]:
         await consumer.stop()
 
 
-async def test_killing_forwarders_again_and_again_loses_nothing_and_keeps_the_order(stage) -> None:
-    """Two share the partitions; one after the other is killed in the middle of deliveries."""
-    dice = random.Random(7)
-    receiver = Receiver()
-    receiver.answer = lambda request, event: web.Response(status=503) if dice.random() < 0.2 else None
-    receiver.pause = 0.05
-    async with receiver.listening():
-        stage.configure(f"name: hook, {FAST}, webhook: {{url: '{receiver.url}', key_files: [hook.key]}}")
-        forwarders = [await stage.begin(), await stage.begin()]
-        hit = 0
-        for number in range(12):
-            await stage.publish(*(stage.event(dice.choice(DATASETS)) for _ in range(15)))
-            await asyncio.sleep(0.1)
-            if number in {3, 6, 9}:
-                victim = max(forwarders, key=waiting)
-                hit += waiting(victim) > 0
-                await victim.end(signal.SIGKILL)
-                forwarders[forwarders.index(victim)] = stage.start()
-        await until(lambda: len({event["id"] for event in receiver.taken}) == 180, forwarders[0], 60)
-        for dataset, bodies in stage.sent.items():
-            accepted = [event["id"] for event in receiver.taken if event["data"]["dataset"] == dataset]
-            assert firsts(accepted) == [f"{dataset}-{_sequence(body)}" for body in bodies]
-        # Copies are allowed, and are copies.
-        contents = {(event["id"], str(event["data"])) for event in receiver.taken}
-        assert len(contents) == 180
-        assert hit, "no forwarder was killed in the middle of anything"
+async def test_killing_forwarders_again_and_again_loses_nothing_and_keeps_the_order(
+    broker, topics, tmp_path
+) -> None:
+    """The soak in its short form, on a broker that stays."""
+    topic = await topics("soak", partitions=2)
+    outcome = await soak.blows(Lasting(broker.bootstrap_servers), topic, tmp_path, soak.SHORT, 1)
+    assert outcome.violations == []
+    assert outcome.count == soak.SHORT
+    assert soak.in_the_middle(outcome), outcome.notes
 
 
-def waiting(forwarder: Forwarder) -> float:
-    """Return how many events are under way; 0 while its pages are not there yet."""
-    return max(0.0, forwarder.metric("waiting_events", destination="hook"))
+@pytest.mark.parametrize(
+    ("spoil", "violation"),
+    [
+        (lambda taken: taken.pop(), "was not delivered"),
+        (lambda taken: taken.insert(0, taken.pop()), "out of order"),
+        (lambda taken: taken.append(taken[0].replace(b"12.0", b"13.0")), "another content"),
+        (lambda taken: taken.append(encoded(99, alert(dataset="a"))), "never on the topic"),
+    ],
+)
+def test_the_judge_sees_what_is_lost_disordered_changed_or_made_up(spoil, violation) -> None:
+    bodies = [encoded(number, alert(dataset="a")) for number in range(1, 4)]
+    assert soak.judged({"a": bodies}, [*bodies, bodies[1]]) == []
+    taken = list(bodies)
+    spoil(taken)
+    assert [text for text in soak.judged({"a": bodies}, taken) if violation in text]
 
 
-def _sequence(body: bytes) -> int:
-    return json.loads(body)["sequence"]
+class Lasting:
+    """A broker that this test may not restart."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        self.bootstrap_servers = bootstrap_servers
 
 
 @pytest.mark.parametrize("broken", [False, True])
@@ -466,7 +395,7 @@ async def test_over_tls_with_a_login_the_documented_permissions_are_enough_and_e
     """Negative control: without the right to its groups it ends, and says which right is missing."""
     topic = f"secured-{tmp_path.name}"
     await create_topics(secure_broker.bootstrap_servers, {topic: 2, f"{topic}-parked": 1})
-    stage = Stage(secure_broker, topic, tmp_path)
+    stage = Stage(secure_broker.bootstrap_servers, topic, tmp_path)
     for name, text in (("ca.pem", secure_broker.authority.pem.decode()), ("password", PASSWORD)):
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o600)

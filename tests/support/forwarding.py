@@ -8,7 +8,7 @@ import math
 import ssl
 import subprocess
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -197,3 +197,17 @@ async def committed(servers: str, group: str) -> dict[int, int]:
         return {place.partition: one.offset for place, one in offsets.items()}
     finally:
         await admin.close()
+
+
+@contextlib.asynccontextmanager
+async def serving(handler: Callable[[web.Request], Awaitable[web.Response]]) -> AsyncIterator[str]:
+    """Serve POST requests on the loopback address while the body runs; yields the address."""
+    application = web.Application()
+    application.router.add_post("/{path:.*}", handler)
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()

@@ -1,0 +1,195 @@
+"""Forwarders killed and stopped, brokers restarted, receivers away: ``tests/run soak forward [--count N]``."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+import signal
+import sys
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from aiohttp import web
+from aiokafka.errors import KafkaError
+
+from stream_svt.service.embedded import EmbeddedKafka
+from tests.soak import report
+from tests.soak.stage import BROKER, Outcome
+from tests.support.forward_stage import FAST, Stage
+from tests.support.forwarding import Forwarder, everything_on, serving
+from tests.support.topics import create_topics
+
+SHORT, FULL = 4, 200
+DATASETS = "abcd"
+DESTINATIONS = ("pager", "tickets")
+BROKER_AWAY = 3
+"""Exit code of a forwarder that was started while no broker answered."""
+CATCH_UP_S = 120.0
+
+
+class Broker(Protocol):
+    """Where the alerts are. One that is an `EmbeddedKafka` is restarted, too."""
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """``host:port``."""
+
+
+class Desk:
+    """Takes events for each destination, slowly; now and then it fails, or is away altogether."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.taken: dict[str, list[bytes]] = defaultdict(list)
+        self.away = False
+        self._chance = chance
+
+    async def take(self, request: web.Request) -> web.Response:
+        """Answer a request."""
+        body = await request.read()
+        await asyncio.sleep(0.03)
+        if self.away or self._chance.random() < 0.1:
+            return web.Response(status=503)
+        self.taken[request.path.strip("/")].append(body)
+        if self._chance.random() < 0.05:
+            request.transport.close()  # type: ignore[union-attr]  # it took the event, and nobody hears of it
+        return web.Response(status=204)
+
+
+async def blows(kafka: Broker, topic: str, directory: Path, count: int, seed: int) -> Outcome:
+    """Publish all the while, strike so often, and judge once everybody has caught up."""
+    chance = random.Random(seed)
+    outcome, desk = Outcome(0), Desk(random.Random(seed + 1))
+    stage = Stage(kafka.bootstrap_servers, topic, directory)
+    struck: dict[str, int] = defaultdict(int)
+    async with serving(desk.take) as url:
+        stage.configure(
+            *(
+                f"name: {name}, {FAST}, webhook: {{url: '{url}/{name}', key_files: [hook.key]}}"
+                for name in DESTINATIONS
+            )
+        )
+        forwarders = [await stage.begin(), await stage.begin()]
+        try:
+            while outcome.count < count:
+                for _ in range(3):
+                    await _publish(stage, chance)
+                    await asyncio.sleep(0.2 * chance.random())
+                kind = chance.choice(_KINDS if isinstance(kafka, EmbeddedKafka) else _KINDS[:3])
+                struck[kind] += 1
+                outcome.count += 1
+                desk.away = kind == "away"
+                if kind == "restart" and isinstance(kafka, EmbeddedKafka):
+                    await asyncio.to_thread(
+                        kafka.restart, kill=chance.random() < 0.5, pause=3 * chance.random()
+                    )
+                elif kind in {"kill", "stop"}:
+                    victim = max(forwarders, key=_waiting)
+                    struck["in the middle"] += _waiting(victim) > 0
+                    code = await victim.end(signal.SIGKILL if kind == "kill" else signal.SIGTERM)
+                    if kind == "stop" and code not in {0, BROKER_AWAY}:
+                        outcome.violations.append(f"a forwarder that was asked to stop ended with {code}")
+                _revive(stage, forwarders, outcome)
+            desk.away = False
+            sent = await _committed(stage)
+            events = sum(map(len, sent.values()))
+            await _caught_up(stage, forwarders, desk, events, outcome)
+            for forwarder in forwarders:
+                if code := await forwarder.end():
+                    outcome.violations.append(f"a forwarder that was asked to stop ended with {code}")
+        finally:
+            for forwarder in stage.running:
+                await forwarder.end(signal.SIGKILL)
+    for name in DESTINATIONS:
+        outcome.violations += [f"{name}: {text}" for text in judged(sent, desk.taken[name])]
+    copies = sum(map(len, desk.taken.values())) - len(DESTINATIONS) * events
+    outcome.notes.append(
+        f"{events} events to {len(DESTINATIONS)} destinations, {copies} copies; {dict(struck)}"
+    )
+    return outcome
+
+
+_KINDS = ("kill", "kill", "away", "stop", "restart")
+
+
+def in_the_middle(outcome: Outcome) -> bool:
+    """Tell whether a forwarder was struck while it delivered."""
+    return any("'in the middle': " in note and "'in the middle': 0" not in note for note in outcome.notes)
+
+
+def judged(sent: Mapping[str, Sequence[bytes]], taken: Sequence[bytes]) -> list[str]:
+    """Return what one destination's deliveries break: none lost, none changed, each dataset in order."""
+    contents = {_id(body): body for bodies in sent.values() for body in bodies}
+    found = []
+    for body in taken:
+        if _id(body) not in contents:
+            found.append(f"{_id(body)} was delivered and was never on the topic")
+        elif contents[_id(body)] != body:
+            found.append(f"{_id(body)} was delivered with another content")
+    firsts = list(dict.fromkeys(map(_id, taken)))
+    found += [f"{name} was not delivered" for name in contents if name not in set(firsts)]
+    for dataset, bodies in sent.items():
+        wanted = [_id(body) for body in bodies]
+        mine = set(wanted)
+        if [name for name in firsts if name in mine] != [name for name in wanted if name in set(firsts)]:
+            found.append(f"dataset {dataset} was delivered out of order")
+    return found
+
+
+def _id(body: bytes) -> str:
+    return str(json.loads(body)["id"])
+
+
+def _waiting(forwarder: Forwarder) -> float:
+    """Return how many events are under way, 0 while its pages are not there."""
+    return sum(max(0.0, forwarder.metric("waiting_events", destination=name)) for name in DESTINATIONS)
+
+
+async def _publish(stage: Stage, chance: random.Random) -> None:
+    records = [stage.event(chance.choice(DATASETS)) for _ in range(chance.randint(1, 12))]
+    with contextlib.suppress(KafkaError, TimeoutError, OSError):  # the topic says what was committed
+        async with asyncio.timeout(15):
+            await stage.publish(*records)
+
+
+async def _committed(stage: Stage) -> dict[str, list[bytes]]:
+    found: dict[str, list[bytes]] = defaultdict(list)
+    for record in await everything_on(stage.servers, stage.topic):
+        found[record.key.decode()].append(record.value)
+    return found
+
+
+def _revive(stage: Stage, forwarders: list[Forwarder], outcome: Outcome) -> None:
+    """Start those anew that were ended, or gave up for want of a broker, as a supervisor would."""
+    for place, forwarder in enumerate(forwarders):
+        if forwarder.alive:
+            continue
+        code = forwarder.process.returncode
+        if code not in {0, -signal.SIGKILL, BROKER_AWAY}:
+            outcome.violations.append(f"a forwarder ended by itself with {code}: {forwarder.log[-500:]}")
+        forwarders[place] = stage.start()
+
+
+async def _caught_up(
+    stage: Stage, forwarders: list[Forwarder], desk: Desk, events: int, outcome: Outcome
+) -> None:
+    """Wait until every destination has everything; who never gets it is judged all the same."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(CATCH_UP_S):
+            while any(len(set(desk.taken[name])) < events for name in DESTINATIONS):
+                _revive(stage, forwarders, outcome)
+                await asyncio.sleep(0.2)
+
+
+async def play(directory: Path, count: int, seed: int) -> Outcome:
+    """Strike on a broker of its own."""
+    async with EmbeddedKafka(overrides=BROKER) as kafka:
+        await create_topics(kafka.bootstrap_servers, {"soak-forward": 2})
+        return await blows(kafka, "soak-forward", directory, count, seed)
+
+
+if __name__ == "__main__":
+    sys.exit(report.run("forward", __doc__ or "", play, short=SHORT, full=FULL))
