@@ -57,9 +57,14 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
+def short_name(kind: EventType) -> str:
+    """Return a type of event without what all of them have in common: "run.started"."""
+    return kind.value.removeprefix("io.stream-svt.").removesuffix(".v1")
+
+
 def message_name(kind: EventType) -> str:
-    """Return how the document calls a type of event: "run.started" is "runStarted"."""
-    first, *rest = re.split(r"[.-]", kind.value.removeprefix("io.stream-svt.").removesuffix(".v1"))
+    """Return how the document calls a type of event: "runStarted"."""
+    first, *rest = re.split(r"[.-]", short_name(kind))
     return first + "".join(word.capitalize() for word in rest)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
-from docs.generator.markdown import either, table
+from docs.generator.markdown import either, paragraphs, table
 from stream_svt.monitor.quantities import DURATION_SCHEMA, RATIO_SCHEMA
 from stream_svt.service.config import ENVIRONMENT, SECTIONS, ConfigDocument, json_schema
 
@@ -160,7 +160,7 @@ def _as_code(description: str) -> str:
 def _from_environment() -> str:
     """Return the variables that replace a key: of which sections, the loader says."""
     names = [f"`{ENVIRONMENT}{section.upper()}_`" for section in SECTIONS]
-    return f"Variables begin with {either(names)}."
+    return paragraphs(f"Variables begin with {either(names)}.")
 
 
 BLOCKS: Final[Mapping[str, Callable[[], str]]] = {

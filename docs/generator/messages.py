@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from docs.generator import example
-from docs.generator.asyncapi import document
+from docs.generator.asyncapi import document, short_name
 from docs.generator.events import EVENTS
 from docs.generator.fields import FIELDS, QUERY
 from docs.generator.markdown import either, fence, table
@@ -74,9 +74,8 @@ def _event_types() -> str:
     for kind, event in EVENTS.items():
         reasons = ", ".join(f"`{reason}`" for reason in event.reasons)
         detail = ", ".join(f"`{name}`" for name in event.detail)
-        about = "monitor" if kind is EventType.ALERT else event.about
-        rows.append([f"`{kind.value}`", about, event.meaning, reasons, detail])
-    return table(["type", "about a", "what happened", "`reason`", "`detail`"], rows)
+        rows.append([f"`{short_name(kind)}`", event.about, reasons, detail, event.meaning])
+    return table(["NAME", "about a", "`reason`", "`detail`", "what happened"], rows)
 
 
 def _reasons(words: Mapping[str, str]) -> str:
