@@ -174,7 +174,14 @@ class Worker:
         return joined and self.alive and all(status.state in open_states for status in self.statuses())
 
     def status(self) -> dict[str, Any]:
-        """Return the released state of the worker, ready for JSON."""
+        """Return the released state of the worker and of the datasets it owns, ready for JSON."""
+        return self.about() | {
+            "datasets_declared": len(self.workload.spec.datasets),
+            "datasets": self._views(),
+        }
+
+    def about(self) -> dict[str, Any]:
+        """Return the same without the datasets: small however many there are, for who asks every other second."""
         spec = self.workload.spec
         return {
             "application": spec.application,
@@ -209,8 +216,6 @@ class Worker:
                 }
                 for monitor in spec.monitors
             ],
-            "datasets_declared": len(spec.datasets),
-            "datasets": self._views(),
         }
 
     def _views(self) -> list[Any]:

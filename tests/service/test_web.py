@@ -39,6 +39,12 @@ def test_the_status_is_json_with_released_state_only(worker: Stub) -> None:
     assert status["shards"][0]["state"] == "running"
 
 
+def test_a_worker_tells_of_itself_without_the_datasets(worker: Stub) -> None:
+    worker.shards = (owned(view("a", tops=2)),)
+    about, status = json.loads(pages.about(worker).body), json.loads(pages.status(worker).body)
+    assert {name: value for name, value in status.items() if not name.startswith("datasets")} == about
+
+
 def test_a_standby_without_shards_is_ready(worker: Stub) -> None:
     assert pages.ready(worker).status == 200
     worker.joined = False

@@ -381,7 +381,33 @@ async def test_a_page_without_a_place_among_the_viewers_says_so_and_shows_the_wo
         stage.feed.join()
     async with visit(chromium, stage.url) as seen:
         await expect(seen.page.locator("#shards tr")).to_have_count(1)
-        await expect(seen.page.locator("#notice")).to_contain_text("Too many")
+        await expect(seen.page.locator("#notice")).to_contain_text("too many")
+
+
+async def test_a_page_that_nobody_sees_asks_for_nothing_and_goes_on_when_it_is_seen_again(
+    chromium: Browser, stage: Stage
+) -> None:
+    turn = """hidden => {
+      Object.defineProperty(document, 'hidden', { value: hidden, configurable: true });
+      document.dispatchEvent(new Event('visibilitychange'));
+    }"""
+    async with visit(chromium, stage.url) as seen:
+        page = seen.page
+        await page.clock.install()
+        await page.reload()
+        await expect(page.locator("#link")).to_have_text("Live")
+        await page.evaluate(turn, True)
+        await page.clock.fast_forward("00:50")
+        assert len(stage.feed._viewers) >= 1
+        await page.clock.fast_forward("00:20")
+        await until(lambda: not stage.feed._viewers)
+        asked = len(seen.requests)
+        await page.clock.fast_forward("05:00")
+        assert len(seen.requests) == asked
+        stage.topic.put(alert("a", "meanwhile", at=time.time()))
+        await page.evaluate(turn, False)
+        await page.clock.fast_forward("00:02")
+        await expect(page.locator("#list > li")).to_have_count(1)
 
 
 async def test_many_datasets_are_found_by_name_and_the_least_left_comes_first(chromium: Browser) -> None:

@@ -70,6 +70,11 @@ def status(worker: Worker) -> Page:
     return Page(200, JSON, msgspec.json.encode(worker.status()))
 
 
+def about(worker: Worker) -> Page:
+    """Return the same without the datasets."""
+    return Page(200, JSON, msgspec.json.encode(worker.about()))
+
+
 @cache
 def _file(name: str) -> bytes:
     return files("stream_svt.service.web").joinpath("assets", name).read_bytes()
@@ -98,4 +103,5 @@ PAGES: dict[str, Callable[[Worker], Page]] = {
     "/health/live": live,
     "/health/ready": ready,
     "/api/v1/status": status,
+    "/api/v1/worker": about,
 }

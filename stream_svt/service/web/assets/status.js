@@ -1,5 +1,5 @@
 // The status page. It draws what the worker sends: budgets and events from api/v1/events, this worker's shards from
-// api/v1/status. Names of datasets and series may be anything, so text only ever becomes text, never markup.
+// api/v1/worker. Names of datasets and series may be anything, so text only ever becomes text, never markup.
 "use strict";
 
 const THEMES = ["system", "light", "dark"];
@@ -15,6 +15,7 @@ document.addEventListener("DOMContentLoaded", () => {
   const FEW_DATASETS = 12;
   const POLL = 2000;
   const AGAIN = 10000;
+  const UNSEEN = 60000;
   const TYPE = /^io\.stream-svt\.(.+)\.v\d+$/;
 
   const at = (id) => document.getElementById(id);
@@ -95,6 +96,9 @@ document.addEventListener("DOMContentLoaded", () => {
     idle: "waiting for its first query", running: "running", halted: "halted", exhausted: "used up", paused: "paused",
     unknown: "not known here",
   };
+  const ORDER = ["running", "idle", "halted", "paused", "exhausted", "unknown"];
+  const cell = (label, ...content) => make("td", { role: "cell", "data-label": label }, make("div", {}, ...content));
+  const numeric = (label, text) => make("td", { role: "cell", "data-label": label, class: "number" }, make("div", {}, text));
   const stateOf = (state, words) => make("span", { class: "state", "data-state": state }, words ?? STATES[state] ?? state);
 
   // -- budgets ----------------------------------------------------------------------------------------------
@@ -137,7 +141,7 @@ document.addEventListener("DOMContentLoaded", () => {
       if (share === null) continue;
       const fill = make("i");
       fill.style.width = `${100 * share}%`;
-      scale.append(make("span", {}, label), make("span", { class: "scale" }, fill), make("span", {}, `${chance(share)} in 100`));
+      scale.append(make("div", {}, make("span", {}, label), make("span", { class: "scale" }, fill), make("span", {}, `${chance(share)} in 100`)));
     }
     return [...lines, scale];
   }
@@ -148,14 +152,14 @@ document.addEventListener("DOMContentLoaded", () => {
       title: make("h3"), amount: make("span", { class: "amount" }),
       spent: make("span", { class: "spent" }), reserved: make("span", { class: "reserved" }),
       parts: [part("spent"), part("reserved"), part("free")],
-      outlook: make("p", { class: "outlook" }), meaning: make("div"), monitors: make("tbody"),
+      outlook: make("p", { class: "outlook" }), meaning: make("div"), monitors: make("tbody", { role: "rowgroup" }),
     };
     row.bar = make("div", { class: "bar", role: "img" }, row.spent, row.reserved);
     row.words = make("p", { class: "parts" }, ...row.parts);
     row.details = make("details", {}, make("summary", {}, "What this means, and who spent it"), row.meaning,
-      make("table", { class: "small" }, make("thead", {}, make("tr", {},
+      make("table", { class: "small", role: "table" }, make("thead", { role: "rowgroup" }, make("tr", { role: "row" },
         ...["Monitor", "State", "Runs", "Alerts", "Spent"].map((text, index) =>
-          make("th", { scope: "col", class: index > 1 ? "number" : null }, text)))), row.monitors));
+          make("th", { role: "columnheader", scope: "col", class: index > 1 ? "number" : null }, text)))), row.monitors));
     row.node = make("li", { class: "budget" },
       make("div", { class: "row" }, row.title, row.amount), row.bar, row.words, row.outlook, row.details);
     row.details.addEventListener("toggle", () => showDetails(row));
@@ -195,12 +199,12 @@ document.addEventListener("DOMContentLoaded", () => {
     if (!row.details.open) return;
     const one = row.one;
     row.meaning.replaceChildren(...guessOf(one));
-    row.monitors.replaceChildren(...one.monitors.map((monitor) => make("tr", {},
-      make("td", {}, name(monitor.monitor)),
-      make("td", {}, stateOf(monitor.state ?? "unknown")),
-      make("td", { class: "number" }, number(monitor.run)),
-      make("td", { class: "number" }, (one.source === "alerts" && !complete ? "at least " : "") + number(monitor.tops)),
-      make("td", { class: "number" }, monitor.spent === null ? "–" : loss(monitor.spent, one.measure)))));
+    row.monitors.replaceChildren(...one.monitors.map((monitor) => make("tr", { role: "row" },
+      cell("Monitor", name(monitor.monitor)),
+      cell("State", stateOf(monitor.state ?? "unknown")),
+      numeric("Runs", number(monitor.run)),
+      numeric("Alerts", (one.source === "alerts" && !complete ? "≥ " : "") + number(monitor.tops)),
+      numeric("Spent", monitor.spent === null ? "–" : loss(monitor.spent, one.measure)))));
   }
 
   function arrangeBudgets() {
@@ -419,7 +423,7 @@ document.addEventListener("DOMContentLoaded", () => {
     const count = (state) => seats.filter((monitor) => monitor.state === state).length;
     const waiting = status ? status.shards.reduce((sum, shard) => sum + Object.values(shard.lag).reduce((a, b) => a + b, 0), 0) : null;
     const budgets = out.length ? `${many(out.length, "budget")} used up` : low.length ? `${many(low.length, "budget")} nearly used up` : "none near its end";
-    const halted = [["halted", "halted"], ["paused", "paused"], ["exhausted", "used up"], ["idle", "waiting"]]
+    const halted = [["halted", "halted"], ["paused", "paused"], ["exhausted", "used up"], ["idle", "waiting"], [null, "not known here"]]
       .filter(([state]) => count(state)).map(([state, word]) => `${number(count(state))} ${word}`);
     const key = [alerts, sure, newest, known.length, out.length, low.length, all.length, budgets, halted, waiting, status?.ready];
     fill(at("glance"), key, () => [
@@ -437,8 +441,6 @@ document.addEventListener("DOMContentLoaded", () => {
   // -- monitors and this worker -----------------------------------------------------------------------------
 
   const MECHANISMS = { svt: "Sparse Vector", adaptive: "Adaptive Sparse Vector", ladder: "Sparse Vector ladder" };
-  const cell = (label, ...content) => make("td", { role: "cell", "data-label": label }, make("div", {}, ...content));
-  const numeric = (label, text) => make("td", { role: "cell", "data-label": label, class: "number" }, make("div", {}, text));
 
   function showMonitors() {
     if (!status) return;
@@ -447,7 +449,7 @@ document.addEventListener("DOMContentLoaded", () => {
       const states = {};
       for (const seat of seats) states[seat.state ?? "unknown"] = (states[seat.state ?? "unknown"] ?? 0) + 1;
       const sum = (field) => seats.reduce((total, seat) => total + seat[field], 0);
-      return { monitor, states: Object.entries(states).sort(), tops: sum("tops"), halts: sum("halts") };
+      return { monitor, states: ORDER.filter((state) => states[state]).map((state) => [state, states[state]]), tops: sum("tops"), halts: sum("halts") };
     });
     fill(at("monitors"), sums, () => sums.map(({ monitor, states, tops, halts }) =>
       make("tr", { role: "row" },
@@ -487,10 +489,12 @@ document.addEventListener("DOMContentLoaded", () => {
     set(at("version"), `stream_svt ${status.version}, specification ${status.spec_hash}`);
   }
 
+  let polling = 0;
   async function poll() {
+    clearTimeout(polling);
     if (!document.hidden) {
       try {
-        const answer = await fetch("api/v1/status", { cache: "no-store", signal: AbortSignal.timeout(POLL * 3) });
+        const answer = await fetch("api/v1/worker", { cache: "no-store", signal: AbortSignal.timeout(POLL * 3) });
         if (!answer.ok) throw new Error(String(answer.status));
         status = await answer.json();
         statusFailed = false;
@@ -502,7 +506,7 @@ document.addEventListener("DOMContentLoaded", () => {
       }
       showLink();
     }
-    setTimeout(poll, POLL);
+    polling = setTimeout(poll, POLL);
   }
 
   // -- the stream -------------------------------------------------------------------------------------------
@@ -513,12 +517,13 @@ document.addEventListener("DOMContentLoaded", () => {
     const link = at("link");
     const state = live ? "live" : statusFailed ? "lost" : "waiting";
     link.dataset.link = state;
-    set(link, { live: "Live", lost: "No answer", waiting: heard ? "Reconnecting …" : "Connecting …" }[state]);
+    const waiting = trouble ? "Interrupted" : heard ? "Reconnecting …" : "Connecting …";
+    set(link, { live: "Live", lost: "No answer", waiting }[state]);
     const notice = at("notice");
     const asOf = heard ? ` What you see is as of ${new Date(heard).toLocaleTimeString("en-GB")}.` : "";
     const text = statusFailed ? `This worker does not answer.${asOf}`
       : trouble === "refused" ? `The worker may not read the alert topic: see its log.${asOf}`
-        : trouble === "crowded" ? "Too many look at this worker already: new alerts are not shown here. Trying again; another worker shows the same."
+        : trouble === "crowded" ? "This worker sends no new alerts: too many may look at it already. Trying again; another worker shows the same."
           : trouble ? `The alert topic cannot be reached at the moment.${asOf}` : "";
     notice.hidden = !text;
     set(notice, text);
@@ -567,11 +572,23 @@ document.addEventListener("DOMContentLoaded", () => {
       // A browser comes back by itself after a lost connection, but not after a refusal.
       if (source.readyState === EventSource.CLOSED) {
         trouble = "crowded";
-        setTimeout(connect, AGAIN);
+        setTimeout(() => { if (source.readyState === EventSource.CLOSED) connect(); }, AGAIN);
       }
       showLink();
     };
   }
+
+  // A page that nobody sees asks for nothing; seen again, it goes on where it was.
+  let leaving = 0;
+  document.addEventListener("visibilitychange", () => {
+    clearTimeout(leaving);
+    if (document.hidden) {
+      leaving = setTimeout(() => source.close(), UNSEEN);
+    } else if (source.readyState === EventSource.CLOSED) {
+      connect();
+      poll();
+    }
+  });
 
   // -- what the reader does ---------------------------------------------------------------------------------
 
