@@ -22,11 +22,12 @@ WAITING_BYTES = 16 << 20
 _END = 1 << 63
 _DECODER = msgspec.json.Decoder(Command)
 
-Verify = Callable[[Record], str | None]
+Verify = Callable[[Record, int], str | None]
 """Tells why a record is no command of somebody who may give one, in a fixed word; None where it is.
 
-What it answers may depend on the record, its offset included, and on keys, never on what was read before: then a
-takeover, which forgets what was read, cannot change an answer.
+What it answers may depend on the record, its offset included, on keys, and on the moment, in milliseconds since
+1970, since which the books hear commands; never on what was read before: then a takeover, which forgets what was
+read, cannot change an answer.
 """
 
 
@@ -40,9 +41,9 @@ class Malformed(StrEnum):
     TOO_MANY = "command-too-many"
 
 
-def trust_the_topic(record: Record) -> None:
+def trust_the_topic(record: Record, since: int) -> None:
     """Hear every command: who may give one is the control topic's access control list."""
-    del record
+    del record, since
 
 
 def parse(value: bytes | None) -> Command | str:
@@ -123,13 +124,21 @@ class Controls:
         Offset from which the partition is read on: everything before it is done.
     ahead
         Offsets after it that are done, packed (see `Runs`).
+    since
+        Moment, in milliseconds since 1970, before which nothing that was signed is heard.
     verify
         Asked before a record's content is looked at.
     """
 
     def __init__(
-        self, next_offset: int, ahead: Iterable[int] = (), *, verify: Verify = trust_the_topic
+        self,
+        next_offset: int,
+        ahead: Iterable[int] = (),
+        *,
+        since: int = 0,
+        verify: Verify = trust_the_topic,
     ) -> None:
+        self.since = since
         self._next = next_offset
         self._read = next_offset
         self._ahead = Runs.unpacked(ahead)
@@ -212,7 +221,7 @@ class Controls:
 
     def _read_one(self, record: Record) -> Command | str:
         if record.value is not None and len(record.value) <= COMMAND_LIMIT:
-            reason = self._verify(record)
+            reason = self._verify(record, self.since)
             if reason is not None:
                 return reason
         return parse(record.value)

@@ -65,11 +65,17 @@ class Meta(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     control_next, control_ahead
         Offset from which the control partition is read on, and offsets after it that are already done
         (see `stream_svt.protocol.controls.Runs`).
+    commands_since
+        Moment, in milliseconds since 1970, before which no signed command is heard: when the books, or their
+        place in the control partition, began.
     last_event, published
         Sequence of the newest event charged, and of the newest one published, by this transaction at the
         latest.
     alert_offset
         Offset of a published event on the alert partition: the rollback check reads from there.
+    alert_end
+        End of the alert partition as far as this transaction and those before explain it, the marks that end
+        transactions included; None in books from before it was kept.
     noise_key, digest_key
         Secrets of the shard; drawn once, durable before their first use.
     digest
@@ -85,9 +91,11 @@ class Meta(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     progress: bytes | None = None
     control_next: _Count | None = None
     control_ahead: list[int] = []
+    commands_since: _Count = 0
     last_event: _Count = 0
     published: _Count = 0
     alert_offset: _Count | None = None
+    alert_end: _Count | None = None
     noise_key: _Secret
     digest_key: _Secret
     digest: bytes = bytes(32)
@@ -122,6 +130,7 @@ class Restored:
     noise_key: bytes = field(repr=False)
     control_next: int | None
     control_ahead: list[int]
+    commands_since: int
     last_event: int
 
 
@@ -201,9 +210,11 @@ class Journal:
         """Number of live records, without meta and outbox."""
         return len(self._macs)
 
-    def set_control(self, next_offset: int | None, ahead: Iterable[int]) -> None:
-        """Say how far the control partition is done; durable with the next transaction."""
+    def set_control(self, next_offset: int | None, ahead: Iterable[int], since: int | None = None) -> None:
+        """Say how far the control partition is done, and since when it is heard; durable with the next transaction."""
         self._meta.control_next, self._meta.control_ahead = next_offset, list(ahead)
+        if since is not None:
+            self._meta.commands_since = since
 
     async def open(self, *, after_rollback: bool = False) -> Restored:
         """Take the shard over: fence, read, verify, and write a first transaction of this tenure.
@@ -270,6 +281,7 @@ class Journal:
             meta.noise_key,
             meta.control_next,
             list(meta.control_ahead),
+            meta.commands_since,
             meta.last_event,
         )
 
@@ -304,6 +316,7 @@ class Journal:
         if not raw:
             self._meta = Meta(
                 partitions=self._partitions,
+                commands_since=self._now_ms(),
                 noise_key=self._entropy(SECRET_BYTES),
                 digest_key=self._entropy(SECRET_BYTES),
             )
@@ -374,6 +387,10 @@ class Journal:
             raise self._unreadable(f"record {describe(key)} is plain among sealed ones")
         if found.sequence > meta.sequence:
             raise self._unreadable(f"record {describe(key)} is newer than 'meta'")
+        try:
+            key.decode()
+        except UnicodeDecodeError:
+            raise self._unreadable(f"record {describe(key)} has a key that is no text") from None
         return found
 
     def _decode(self, key: bytes, opened: Opened, kind: type[_T]) -> _T:
@@ -388,29 +405,47 @@ class Journal:
         raise self._unreadable(f"record {describe(key)} is not of this format: {why}")
 
     async def _check_rollback(self, *, empty: bool, accept: bool) -> None:
-        """Refuse a state that is older than what the alert partition shows.
+        """Refuse a state that is not the one behind what the alert partition shows.
 
-        Uncommitted records count as well: an event is sent only after the transaction that charged it.
+        Uncommitted records count as well: an event is sent only after the transaction that charged it. So what was
+        sent after the newest transaction is what waits in its outbox, byte for byte; anything else shows another
+        history, a newer one, or one beside it (the records of an aborted transaction, put back).
         """
         topic, meta = self._topics.alerts, self._meta
-        newest, offset, count = 0, meta.alert_offset, 0
+        waiting = {number: event for number, _, event in self._outbox}
+        newest, offset, count, foreign = 0, meta.alert_offset, 0, 0
 
         def take(record: Record) -> None:
-            nonlocal newest, offset, count
+            nonlocal newest, offset, count, foreign
             count += 1
             offset = record.offset
-            newest = max(newest, _sequence(record.value))
+            number = _sequence(record.value)
+            newest = max(newest, number)
+            if number > meta.published and waiting.get(number) != record.value:
+                foreign = foreign or number
 
-        trimmed = await self._log.read_alerts(meta.alert_offset, take) > 0
-        if newest <= meta.last_event and not (empty and (count or trimmed)):
+        first, end = await self._log.read_alerts(meta.alert_offset, take)
+        # Beyond what the books explain there can be one transaction that was aborted, and its mark.
+        explained = 0 if empty else meta.alert_end
+        deleted = explained is not None and first > explained + (len(waiting) + 1 if not empty else 0)
+        meta.alert_end = end
+        if not foreign and not deleted and not (empty and count):
             return
         if accept:
             meta.alert_offset = offset
-            meta.last_event = max(newest, meta.last_event)
+            # What waits belongs to a history that is given up: shown now, it would be a second outcome of a charge.
+            self._outbox = []
+            meta.last_event = meta.published = max(newest, meta.published)
+            meta.commands_since = self._now_ms()
             log.warning("event=rollback_accepted shard=%d newest_event=%d", self._shard, newest)
             return
         found = "is empty" if empty else f"ends with event {meta.last_event}"
-        shown = f"event {newest}" if newest else "earlier use"
+        if newest > meta.last_event:
+            shown = f"event {newest}"
+        elif foreign:
+            shown = f"event {foreign} with another content"
+        else:
+            shown = "earlier use" if empty else "that events were deleted which the state does not know of"
         raise StateRolledBack(
             f"the state of shard {self._shard} on topic {self._topics.state!r} {found}, but partition "
             f"{self._shard} of alert topic {topic!r} "
@@ -420,6 +455,9 @@ class Journal:
             "'stream-svt "
             "control mark-exhausted' while a worker waits"
         )
+
+    def _now_ms(self) -> int:
+        return int(self._epoch() * 1000)
 
     async def _read_back(self) -> None:
         """Read the first record written: WRITE without READ would only show at the next takeover."""
@@ -441,7 +479,7 @@ class Journal:
             raise MisuseError(f"the journal of shard {self._shard} must be opened before it is used")
         # Whatever ends this early, cancellation included, leaves memory and log apart.
         self._broken = True
-        sealed, meta, total, fresh = self._prepare(commit)
+        sealed, meta, total, fresh = self._prepare(commit, claim=claim)
         offset = await self._log.transact(
             Transaction([(key, event) for _, key, event in self._outbox], commit.rejects, sealed, claim)
         )
@@ -452,8 +490,15 @@ class Journal:
         self._broken = False
         return len(self.published)
 
+    def _explained(self, *, claim: bool) -> int | None:
+        """Return where the alert partition ends after the next transaction: its events, and its mark."""
+        end = self._meta.alert_end
+        if end is None or not (self._outbox or claim):
+            return end
+        return end + len(self._outbox) + 1
+
     def _prepare(
-        self, commit: Commit
+        self, commit: Commit, *, claim: bool = False
     ) -> tuple[dict[bytes, bytes | None], Meta, int, list[tuple[int, bytes, bytes]]]:
         """Return the next transaction's records, and what holds once they are durable: meta, sum, outbox."""
         sequence = self._meta.sequence + 1
@@ -472,6 +517,7 @@ class Journal:
             progress=commit.progress or self._meta.progress,
             published=self._outbox[-1][0] if self._outbox else self._meta.published,
             last_event=max([self._meta.last_event, *(number for number, _, _ in fresh[-1:])]),
+            alert_end=self._explained(claim=claim),
             digest=_digest(total + sum(_mac(self._meta.digest_key, *item) for item in chunks.items())),
         )
         sealed |= chunks

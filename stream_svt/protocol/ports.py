@@ -92,13 +92,13 @@ class Log(Protocol):
         """Return the live records of the state partition, up to its end as it is now."""
         ...
 
-    async def read_alerts(self, start: int | None, take: Callable[[Record], None]) -> int:
+    async def read_alerts(self, start: int | None, take: Callable[[Record], None]) -> tuple[int, int]:
         """Show the alert partition from an offset (None: its beginning), uncommitted records too.
 
         Returns
         -------
-        int
-            First offset that the partition still holds.
+        tuple of int
+            First offset that the partition still holds, and its end.
         """
         ...
 

@@ -180,7 +180,7 @@ class Tenure:
         self._engine.load(restored.records, restored.progress)
         self._topics = self._workload.topics
         offsets = await self._feed.spans([*self._topics, self._control])
-        self._controls = self._control_position(restored, given_up, offsets[self._control][1])
+        self._controls = self._control_position(restored, given_up, *offsets[self._control])
         if given_up is not None:
             self._engine.mark_exhausted(restored.last_event)
             self._reply(given_up[1], "every dataset of the shard is marked exhausted")
@@ -205,14 +205,19 @@ class Tenure:
             self._engine.discard()
 
     def _control_position(
-        self, restored: Restored, given_up: tuple[int, Command] | None, end: int
+        self, restored: Restored, given_up: tuple[int, Command] | None, first: int, end: int
     ) -> Controls:
+        since = restored.commands_since
         if given_up is not None:
-            return Controls(given_up[0] + 1, verify=self._verify)
-        if restored.control_next is not None:
-            return Controls(restored.control_next, restored.control_ahead, verify=self._verify)
-        # Never read: commands older than the books are none of theirs.
-        return Controls(end, verify=self._verify)
+            return Controls(given_up[0] + 1, since=since, verify=self._verify)
+        if restored.control_next is None:
+            # Never read: commands older than the books are none of theirs.
+            return Controls(end, since=since, verify=self._verify)
+        if restored.control_next > end:
+            # Offsets begin anew, and what was signed for them before now must not be heard a second time.
+            log.warning("event=control_made_anew shard=%d offset=%d", self._shard, first)
+            return Controls(first, since=int(self._clock.epoch() * 1000), verify=self._verify)
+        return Controls(restored.control_next, restored.control_ahead, since=since, verify=self._verify)
 
     async def _find_places(self, offsets: Mapping[str, tuple[int, int]]) -> None:
         """Seek every topic to where the state says, and note how far a previous owner can have read."""
@@ -398,7 +403,7 @@ class Tenure:
         began = self._now()
         commit = self._engine.take_commit()
         commit.rejects = [*commit.rejects, *rejects]
-        self._journal.set_control(*self._controls.position)
+        self._journal.set_control(*self._controls.position, self._controls.since)
         await self._journal.commit(commit)
         self._engine.committed()
         # From here on everything in the commit is durable, and only now may anything of it be shown.

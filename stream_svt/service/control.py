@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import getpass
 import socket
+import time
 import uuid
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -179,7 +180,7 @@ async def _produce_signed(
             for _ in range(SIGNING_TRIES):
                 async with deadline(CALL_DEADLINE, doing, "WRITE"):
                     offset = (await reader.end_offsets([partition]))[partition]
-                    header = signing_key.header(place, offset, value)
+                    header = signing_key.header(place, offset, int(time.time() * 1000), value)
                     stored = await producer.send_and_wait(
                         control, value, key=key, partition=addressed.shard, headers=[header]
                     )

@@ -276,7 +276,8 @@ class Shard:
         )
         tenure = self._tenure(self._make_journal(self.number))
         return await tenure.await_command(
-            Action.MARK_EXHAUSTED, Controls(found[place][1], verify=self._verify())
+            Action.MARK_EXHAUSTED,
+            Controls(found[place][1], since=int(CLOCK.epoch() * 1000), verify=self._verify()),
         )
 
     async def _wait(self, seconds: float) -> None:

@@ -82,7 +82,7 @@ class ShardLog:
                         raw[record.key] = record.value
         return raw
 
-    async def read_alerts(self, start: int | None, take: Callable[[Record], None]) -> int:
+    async def read_alerts(self, start: int | None, take: Callable[[Record], None]) -> tuple[int, int]:
         """Show the alert partition; see the port."""
         topic = self._topics.alerts
         doing = f"shard {self._shard}: reading alert topic {topic!r}"
@@ -92,7 +92,9 @@ class ShardLog:
                     take(record)
             place = TopicPartition(topic, self._shard)
             async with deadline(CALL_DEADLINE, doing):
-                return int((await reader.beginning_offsets([place]))[place])
+                first = (await reader.beginning_offsets([place]))[place]
+                end = (await reader.end_offsets([place]))[place]
+        return int(first), int(end)
 
     async def transact(self, transaction: Transaction) -> int | None:
         """Run one transaction; see the port."""

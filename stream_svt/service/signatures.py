@@ -1,10 +1,11 @@
 """Signed commands: who gave one is proved by a key, not only by the right to write to the control topic.
 
 A signature stands in a header of the command's record and covers the record's exact bytes, the cluster, the
-application, the control topic, the shard, and the **offset** at which the command is to stand. A record has its
-offset for good, so a copy of a signed command, wherever and whenever it is appended, is refused; nothing has to
-be remembered for that, and a takeover changes nothing. Whoever signs reads the partition's end first and signs
-again where another record came in between.
+application, the control topic, the shard, the **offset** at which the command is to stand, and the moment of
+signing. A record has its offset for good, so a copy of a signed command, wherever and whenever it is appended, is
+refused. Where the control topic or the books were made anew, offsets begin anew as well: books hear nothing that was
+signed before they, or their place in the topic, began. Whoever signs reads the partition's end first and signs again
+where another record came in between.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ from stream_svt.protocol.sealing import Place
 
 HEADER: Final = "stream-svt-signature"
 KEY_BYTES: Final = 32
-_PREFIX: Final = b"stream-svt command, version 1\0"
+_PREFIX: Final = b"stream-svt command, version 2\0"
 _KEY_ID_CHARACTERS: Final = 16
 _FORM: Final = re.compile(
-    rb"v1 (hmac-sha256|ed25519) ([0-9a-f]{16}) ([0-9]{1,19}) ([0-9a-f]{64}|[0-9a-f]{128})"
+    rb"v2 (hmac-sha256|ed25519) ([0-9a-f]{16}) ([0-9]{1,19}) ([0-9]{1,19}) ([0-9a-f]{64}|[0-9a-f]{128})"
 )
 
 
@@ -42,6 +43,7 @@ class Refusal(StrEnum):
     UNKNOWN_KEY = "command-unknown-key"
     BAD_SIGNATURE = "command-bad-signature"
     REPLAYED = "command-replayed"
+    TOO_OLD = "command-too-old"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +61,13 @@ class SigningKey:
     name: str
     sign: Callable[[bytes], bytes] = field(repr=False)
 
-    def header(self, place: Place, offset: int, value: bytes) -> tuple[str, bytes]:
-        """Return the header that makes ``value`` a command at this place and offset, and nowhere else."""
-        signature = self.sign(_covered(place, offset, value))
-        return HEADER, f"v1 {self.name} {offset} {signature.hex()}".encode()
+    def header(self, place: Place, offset: int, moment: int, value: bytes) -> tuple[str, bytes]:
+        """Return the header that makes ``value`` a command at this place and offset, and nowhere else.
+
+        ``moment`` is the time of signing, in milliseconds since 1970.
+        """
+        signature = self.sign(_covered(place, offset, moment, value))
+        return HEADER, f"v2 {self.name} {offset} {moment} {signature.hex()}".encode()
 
 
 class Verifier:
@@ -80,8 +85,11 @@ class Verifier:
         self._place = place
         self._keys = {key.name: key for key in keys}
 
-    def __call__(self, record: Record) -> str | None:
-        """Return None for a command to be heard, else the reason in a fixed word."""
+    def __call__(self, record: Record, since: int) -> str | None:
+        """Return None for a command to be heard, else the reason in a fixed word.
+
+        ``since`` is the moment, in milliseconds since 1970, before which nothing that was signed is heard.
+        """
         found = [value for name, value in record.headers if name == HEADER]
         if not found:
             return Refusal.UNSIGNED
@@ -89,20 +97,22 @@ class Verifier:
         form = _FORM.fullmatch(found[0] or b"") if len(found) == 1 else None
         if form is None:
             return Refusal.BAD_SIGNATURE
-        algorithm, key_id, offset, signature = (part.decode() for part in form.groups())
+        algorithm, key_id, offset, moment, signature = (part.decode() for part in form.groups())
         key = self._keys.get(f"{algorithm} {key_id}")
         if key is None:
             return Refusal.UNKNOWN_KEY
-        if int(offset) >= 1 << 63:
+        if max(int(offset), int(moment)) >= 1 << 63:
             return Refusal.BAD_SIGNATURE
-        covered = _covered(self._place, int(offset), record.value or b"")
+        covered = _covered(self._place, int(offset), int(moment), record.value or b"")
         if not key.verify(bytes.fromhex(signature), covered):
             return Refusal.BAD_SIGNATURE
-        return None if int(offset) == record.offset else Refusal.REPLAYED
+        if int(offset) != record.offset:
+            return Refusal.REPLAYED
+        return Refusal.TOO_OLD if int(moment) < since else None
 
 
-def _covered(place: Place, offset: int, value: bytes) -> bytes:
-    return _PREFIX + place.bind(b"", offset) + value
+def _covered(place: Place, offset: int, moment: int, value: bytes) -> bytes:
+    return _PREFIX + place.bind(b"", offset) + moment.to_bytes(8, "big") + value
 
 
 # Keys

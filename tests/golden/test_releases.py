@@ -94,8 +94,10 @@ def test_a_frame_of_a_newer_release_is_refused_by_name() -> None:
 def test_every_field_of_meta_is_pinned() -> None:
     """A field more or less is a new format: an older release must be able to tell."""
     assert sorted(Meta.__struct_fields__) == [
+        "alert_end",
         "alert_offset",
         "chunks",
+        "commands_since",
         "control_ahead",
         "control_next",
         "digest",

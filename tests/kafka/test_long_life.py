@@ -8,8 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from aiokafka import TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
+from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from stream_svt.protocol.tenure import State
@@ -18,7 +17,6 @@ from stream_svt.service.config import Config, parse_config
 from stream_svt.service.embedded import EmbeddedKafka
 from stream_svt.service.topology import look, problems
 from stream_svt.service.worker import Worker, cluster_of
-from tests.support.topics import create_topics
 from tests.support.worker import HIGH, LOW, Scene, until
 
 pytestmark = pytest.mark.kafka
@@ -86,7 +84,7 @@ async def test_retention_that_overtakes_a_stopped_service_is_accepted_by_command
     await _read(scene, worker, 1)
     await scene.stop(worker)
     await scene.send("a", *[HIGH] * 5)
-    await _delete_before(scene, 4)
+    await scene.delete_before("counts", 4)
     worker = await scene.start(ready=False)
     await until(lambda: [status.state for status in worker.statuses()] == [State.LOST])
     assert not worker.ready
@@ -109,7 +107,7 @@ async def test_a_query_topic_made_anew_is_a_loss_and_its_queries_meet_new_noise(
     await scene.send("a", *[HIGH] * 2, *[LOW] * 3)
     await _read(scene, worker, 5)
     await scene.stop(worker)
-    await _make_anew(scene, scene.queries, {"message.timestamp.type": "LogAppendTime"})
+    await scene.make_anew("counts")
     worker = await scene.start(ready=False)
     await until(lambda: [status.state for status in worker.statuses()] == [State.LOST])
     await scene.command("accept-loss", partition=0)
@@ -128,8 +126,7 @@ async def test_a_state_topic_made_anew_is_a_rollback_and_costs_the_budgets(scene
     await scene.send("a", HIGH)
     await _read(scene, worker, 1)
     await scene.stop(worker)
-    state = f"{scene.application}.state"
-    await _make_anew(scene, state, {"message.timestamp.type": "LogAppendTime", "cleanup.policy": "compact"})
+    await scene.make_anew("state")
     worker = await scene.start(ready=False)
     await until(lambda: [status.state for status in worker.statuses()] == [State.ROLLED_BACK])
     await asyncio.sleep(0.5)
@@ -148,7 +145,7 @@ async def test_an_alert_topic_made_anew_takes_no_budget_back(scene: Scene) -> No
     await scene.send("a", HIGH)
     await _read(scene, worker, 1)
     await scene.stop(worker)
-    await _make_anew(scene, f"{scene.application}.alerts", {})
+    await scene.make_anew("alerts")
     worker = await scene.start()
     await scene.send("a", HIGH)
     await _read(scene, worker, 2)
@@ -156,6 +153,27 @@ async def test_an_alert_topic_made_anew_takes_no_budget_back(scene: Scene) -> No
     assert (alert.run, alert.top) == (1, 2)
     found = await _audited(scene)
     assert found.truncated == {0}
+
+
+async def test_a_control_topic_made_anew_is_heard_from_its_beginning(scene: Scene) -> None:
+    worker = await scene.start()
+    for action in ("pause", "resume") * 2:
+        await scene.command(action, "a", partition=0)
+    await until(lambda: worker.ready and not worker.statuses()[0].outbox)
+    await asyncio.sleep(0.5)
+    await scene.stop(worker)
+    await scene.make_anew("control")
+    worker = await scene.start()
+    await scene.send("a", HIGH)
+    await _read(scene, worker, 1)
+    await scene.command("pause", "a", partition=0)
+    await until(lambda: [m["state"] for m in worker.status()["datasets"][0]["monitors"]] == ["paused"])
+    assert len(await scene.alerts()) == 1
+    await scene.command("resume", "a", partition=0)
+    await scene.send("a", HIGH)
+    await _read(scene, worker, 2)
+    assert len(await scene.alerts()) == 2
+    await _audited(scene)
 
 
 async def test_a_broker_clock_that_leaps_and_steps_back_ends_mutes_early_or_late_and_nothing_else(
@@ -218,16 +236,6 @@ async def test_a_new_sealing_key_is_taken_up_by_restart_while_another_worker_run
     assert (await _audited(scene, alone)).alerts == 2
 
 
-async def _delete_before(scene: Scene, offset: int) -> None:
-    """Do what retention does."""
-    admin = AIOKafkaAdminClient(bootstrap_servers=scene.servers)
-    await admin.start()
-    try:
-        await admin.delete_records({TopicPartition(scene.queries, 0): RecordsToDelete(offset)})
-    finally:
-        await admin.close()
-
-
 async def _set_clock(scene: Scene, config: Config, kind: str) -> None:
     """Say who stamps the records of the query topic: the check at a worker's start excludes producers."""
     resource = ConfigResource(
@@ -242,19 +250,3 @@ async def _set_clock(scene: Scene, config: Config, kind: str) -> None:
                 await asyncio.sleep(0.05)
     finally:
         await admin.close()
-
-
-async def _make_anew(scene: Scene, topic: str, settings: dict[str, str]) -> None:
-    """Delete a topic and create one of the same name."""
-    admin = AIOKafkaAdminClient(bootstrap_servers=scene.servers)
-    await admin.start()
-    try:
-        await admin.delete_topics([topic])
-        for _ in range(100):
-            if topic not in await admin.list_topics():
-                break
-            await asyncio.sleep(0.1)
-    finally:
-        await admin.close()
-    await create_topics(scene.servers, {topic: scene.partitions}, settings)
-    await scene.producer.client.force_metadata_update()

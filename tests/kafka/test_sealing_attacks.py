@@ -6,15 +6,19 @@ a restored backup would.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from functools import partial
 
 import pytest
 
 from stream_svt.errors import StateRolledBack, StreamSvtError, UnreadableState
 from stream_svt.monitor.engine import Commit
 from stream_svt.protocol.journal import META, Journal
+from stream_svt.protocol.ports import Transaction
 from stream_svt.protocol.sealing import key_id
+from stream_svt.service.shard_log import ShardLog
 from tests.support.books import NEW, OLD, Books, event
 from tests.support.worker import HIGH, Scene, until
 
@@ -84,6 +88,56 @@ async def test_an_older_meta_with_the_newer_records_is_found(sealed: Books) -> N
     old = next(record.value for record in await sealed.read(sealed.topics.state) if record.key == META)
     await _writes(sealed, META, old)
     await _refuses(sealed, "record 'd/[ab]' is newer than 'meta'")
+
+
+async def test_the_records_of_an_aborted_transaction_put_back_are_found(books: Books) -> None:
+    """They are sealed, complete and add up: what gives them away is what was published beside them."""
+    first, _ = await books.opened(OLD)
+    await first.commit(Commit(records={A: b"before"}, progress=b"p"))
+    dead = books.journal(OLD)
+    dead._log.transact = partial(_die_before_the_end, dead._log)
+    one = Commit(records={A: b"noise one"}, events=[event(1), event(2), event(3)], progress=b"p")
+    dead._broken, dead._meta, dead._macs, dead._total = False, first._meta, dict(first._macs), first._total
+    dead._sealing = first._sealing
+    await dead._log.fence()
+    with pytest.raises(ConnectionError):
+        await dead.commit(one)
+    second, _ = await books.opened(OLD)
+    assert second.pending == 0
+    await asyncio.sleep(0.01)  # events freeze the time at which they were charged
+    await second.commit(
+        Commit(records={A: b"noise two"}, events=[event(1), event(2), event(3)], progress=b"p")
+    )
+    await second.flush()
+    await second.close()
+    aborted = [
+        record
+        for record in await books.read(books.topics.state, "read_uncommitted")
+        if record.offset not in {shown.offset for shown in await books.read(books.topics.state)}
+    ]
+    assert {record.key for record in aborted} == {A, b"ob/0", META}
+    for record in aborted:
+        await _writes(books, record.key, record.value)
+    shown = len(await books.read(books.topics.alerts))
+    with pytest.raises(StateRolledBack, match="event 1 with another content"):
+        await books.journal(OLD).open()
+    # The way out shows nothing of the other history either.
+    third = books.journal(OLD)
+    assert (await third.open(after_rollback=True)).last_event == 3
+    assert await third.flush() == 0
+    await third.close()
+    fourth, _ = await books.opened(OLD)
+    assert (fourth.pending, len(await books.read(books.topics.alerts))) == (0, shown)
+
+
+async def _die_before_the_end(log: ShardLog, transaction: Transaction) -> int | None:
+    """Write all of a transaction but its end."""
+
+    async def die() -> None:
+        raise ConnectionError("the process died")
+
+    log._producer.commit_transaction = die
+    return await log._transact(transaction)
 
 
 async def test_a_deleted_and_an_added_record_are_found(sealed: Books) -> None:

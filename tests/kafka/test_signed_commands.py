@@ -120,6 +120,39 @@ async def test_a_signed_command_is_heard_once_and_its_copies_never_takeovers_inc
     assert await guarded.heard() == ["pause", "resume"]
 
 
+async def test_a_copy_is_refused_where_topic_and_books_were_made_anew_and_offsets_fit_again(
+    guarded: Guarded,
+) -> None:
+    """Whoever may delete topics, and has no key, cannot give an old command a second time."""
+    scene = guarded.scene
+    worker = await scene.start(guarded.config())
+    for action in (Action.PAUSE, Action.RESUME, Action.PAUSE):
+        assert (await guarded.command(action, "a")).accepted
+    old = await guarded.records()
+    partition = old[0].partition
+    assert [record.offset for record in old] == [0, 1, 2]
+    await scene.stop(worker)
+    await scene.make_anew("control")
+    worker = await scene.start(guarded.config())
+    for record in old:
+        await guarded.copy(record)
+    await _settled(guarded, worker)
+    await scene.stop(worker)
+    assert await guarded.refused() == {"command-too-old": 3}
+    await scene.make_anew("control")
+    await scene.make_anew("state")
+    await scene.make_anew("alerts")
+    worker = await scene.start(guarded.config())
+    for record in old:
+        await guarded.copy(record)
+    await until(lambda: worker.ready)
+    while (await guarded.refused())["command-too-old"] < 6:
+        await asyncio.sleep(0.1)
+    assert await guarded.heard() == []
+    assert (await guarded.command(Action.PAUSE, "a")).accepted
+    assert (await guarded.records())[-1].partition == partition
+
+
 async def _settled(guarded: Guarded, worker) -> None:
     """Wait until everything on the control topic has been heard or refused, durably."""
     wanted = len(await guarded.records())

@@ -157,10 +157,12 @@ class Broker:
 
     # Reading
 
-    def span(self, partition: str) -> tuple[int, int]:
-        """Return first and end offset for read_committed readers."""
+    def span(self, partition: str, *, committed: bool = True) -> tuple[int, int]:
+        """Return first and end offset for readers of either kind."""
         entries = self.partitions.get(partition, [])
-        end = next((entry.offset for entry in entries if not entry.stable), len(entries))
+        end = len(entries)
+        if committed:
+            end = next((entry.offset for entry in entries if not entry.stable), end)
         return self.first.get(partition, 0), end
 
     def read(self, partition: str, start: int = 0, *, committed: bool = True) -> Iterator[Entry]:

@@ -68,9 +68,8 @@ class _Part:
     def read(self, partition: str, start: int = 0, *, committed: bool = True) -> Any:
         return self._broker.read(self._name(partition), start, committed=committed)
 
-    @property
-    def first(self) -> Mapping[str, int]:
-        return {}
+    def span(self, partition: str, *, committed: bool = True) -> tuple[int, int]:
+        return self._broker.span(self._name(partition), committed=committed)
 
 
 class Feed:

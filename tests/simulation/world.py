@@ -151,13 +151,15 @@ class ModelLog:
         found: dict[bytes, bytes] = await Effect("read", read)
         return found
 
-    async def read_alerts(self, start: int | None, take: Callable[[Any], None]) -> int:
-        def read() -> list[Entry]:
-            return list(self._broker.read("alerts", start or 0, committed=False))
+    async def read_alerts(self, start: int | None, take: Callable[[Any], None]) -> tuple[int, int]:
+        def read() -> tuple[list[Entry], tuple[int, int]]:
+            shown = list(self._broker.read("alerts", start or 0, committed=False))
+            return shown, self._broker.span("alerts", committed=False)
 
-        for entry in await Effect("read", read):
+        entries, span = await Effect("read", read)
+        for entry in entries:
             take(entry)
-        return self._broker.first.get("alerts", 0)
+        return span
 
     async def close(self) -> None:
         self._epoch = -1

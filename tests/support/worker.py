@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 
 from stream_svt.monitor.released import Alert, Envelope, Lifecycle, decode
 from stream_svt.service.config import Config, parse_config
@@ -38,6 +39,8 @@ monitors:
     mute: none
 """
 HIGH, LOW = 50_000, 0
+CLOCK = {"message.timestamp.type": "LogAppendTime"}
+COMPACTED = {"cleanup.policy": "compact"}
 
 
 class Scene:
@@ -67,10 +70,9 @@ class Scene:
             f"{self.application}.{name}": self.partitions
             for name in ("counts", "alerts", "rejects", "control")
         }
-        clock = {"message.timestamp.type": "LogAppendTime"}
-        await create_topics(self.servers, own, clock)
+        await create_topics(self.servers, own, CLOCK)
         state = {f"{self.application}.state": self.partitions}
-        await create_topics(self.servers, state, clock | {"cleanup.policy": "compact"})
+        await create_topics(self.servers, state, CLOCK | COMPACTED)
         self.producer = AIOKafkaProducer(bootstrap_servers=self.servers, acks="all")
         await self.producer.start()
         try:
@@ -125,6 +127,33 @@ class Scene:
         await self.producer.send_and_wait(
             f"{self.application}.control", text.encode(), key=dataset.encode() or None, partition=partition
         )
+
+    async def make_anew(self, name: str) -> None:
+        """Delete one of the application's topics and create one of the same name, as it was."""
+        topic = f"{self.application}.{name}"
+        admin = AIOKafkaAdminClient(bootstrap_servers=self.servers)
+        await admin.start()
+        try:
+            await admin.delete_topics([topic])
+            async with asyncio.timeout(20):
+                while topic in await admin.list_topics():
+                    await asyncio.sleep(0.05)
+        finally:
+            await admin.close()
+        await create_topics(
+            self.servers, {topic: self.partitions}, CLOCK | (COMPACTED if name == "state" else {})
+        )
+        await self.producer.client.force_metadata_update()
+
+    async def delete_before(self, name: str, offset: int) -> None:
+        """Do what retention does, on partition 0."""
+        admin = AIOKafkaAdminClient(bootstrap_servers=self.servers)
+        await admin.start()
+        try:
+            place = TopicPartition(f"{self.application}.{name}", 0)
+            await admin.delete_records({place: RecordsToDelete(offset)})
+        finally:
+            await admin.close()
 
     async def read(self, topic: str, isolation: str = "read_committed") -> list:
         """Return all records of one of the application's topics."""
