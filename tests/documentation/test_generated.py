@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from docs.generator import command_line, hooks
+from docs.generator.__main__ import main
 from docs.generator.asyncapi import FIELDS
 from docs.generator.configuration import in_words
 from docs.generator.drawing import Drawing
@@ -42,6 +43,20 @@ def test_what_is_out_of_date_is_named_and_fails(tmp_path, monkeypatch):
         path.write_text(content)
     assert outdated() == {}
     assert page.read_text() == "<!-- made by docs/generate: one -->\n\nnew\n\n<!-- end: one -->\n"
+
+
+def test_the_command_checks_or_writes_and_says_which_files(monkeypatch, capsys):
+    page = DOCS / "page.md"
+    monkeypatch.setattr("docs.generator.__main__.outdated", lambda: {page: "new"})
+    wrote: list[object] = []
+    monkeypatch.setattr("pathlib.Path.write_text", lambda path, text, **_: wrote.append((path, text)))
+    assert main(["--check"]) == 1
+    assert (capsys.readouterr().out, wrote) == ("out of date: docs/page.md\n", [])
+    assert main([]) == 0
+    assert (capsys.readouterr().out, wrote) == ("written: docs/page.md\n", [(page, "new")])
+    monkeypatch.setattr("docs.generator.__main__.outdated", dict)
+    assert main(["--check"]) == 0
+    assert main(["--chek"]) == 2
 
 
 @pytest.mark.parametrize("page", ["", "<!-- made by docs/generate: other -->\n<!-- end: other -->\n"])

@@ -1,0 +1,1 @@
+"""The documentation. What is made from the code is made by `docs.generator`."""
