@@ -99,13 +99,9 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
 
     async def run(self) -> None:
         """Forward until cancelled, or until an error that ``error`` then holds."""
-        self._consumer = self._cluster.member(self._destination.group)
         tasks: list[asyncio.Task[None]] = []
         try:
-            async with deadline(
-                START_DEADLINE, f"joining group {self._destination.group!r}", group=self._destination.group
-            ):
-                await self._consumer.start()
+            await self._connect()
             self._consumer.subscribe([self._topic], listener=self)
             tasks = [
                 asyncio.create_task(self._read(), name=f"read-{self.name}"),
@@ -119,6 +115,19 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
             log.critical("event=forward_stopped destination=%s error=%r", self.name, str(error))
         finally:
             await self._end(tasks)
+
+    async def _connect(self) -> None:
+        group = self._destination.group
+        while True:
+            self._consumer = self._cluster.member(group)
+            try:
+                async with deadline(START_DEADLINE, f"joining group {group!r}", group=group):
+                    await self._consumer.start()
+                return
+            except BrokerUnavailable as error:
+                log.warning("event=forward_broker destination=%s error=%r", self.name, str(error))
+            await stop_quietly(self._consumer)
+            await asyncio.sleep(_BROKER_PAUSE)
 
     def status(self) -> RouteStatus:
         """Return what the gauges show."""
@@ -253,7 +262,10 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
                     timeout_ms=500, max_records=self._destination.config.window
                 )
             except (OffsetOutOfRangeError, NoOffsetForPartitionError) as error:
-                await self._reset(error)
+                try:
+                    await self._reset(error)
+                except BrokerUnavailable as away:
+                    await self._trouble(away)
                 continue
             except KafkaError as error:
                 await self._trouble(error)
@@ -305,7 +317,7 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
                 self._progress[place].reached(first)
                 self._consumer.seek(place, first)
 
-    async def _trouble(self, error: KafkaError) -> None:
+    async def _trouble(self, error: KafkaError | BrokerUnavailable) -> None:
         meaning = explain(error, f"reading topic {self._topic!r}", group=self._destination.group)
         if not isinstance(meaning, BrokerUnavailable):
             raise meaning from error

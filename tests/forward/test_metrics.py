@@ -8,6 +8,7 @@ from stream_svt.forward.metrics import METRICS, OUTCOMES, ForwardMetrics, RouteS
 from stream_svt.forward.retry import Result
 from tests.support.forwarding import moment
 
+
 def metrics() -> ForwardMetrics:
     made = ForwardMetrics("retail.alerts", ["pager", "tickets"])
     oldest = moment("2026-01-05T10:00:00+00:00")

@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from aiokafka.structs import TopicPartition
 
+from stream_svt.errors import RecordsLost
 from stream_svt.forward.app import wrapping
 from stream_svt.forward.config import load_forward_config
 from stream_svt.forward.courier import Courier
@@ -234,6 +236,43 @@ class Lasting:
         self.bootstrap_servers = bootstrap_servers
 
 
+@asynccontextmanager
+async def routed(
+    stage: Stage, *, accept_loss: bool = False
+) -> AsyncIterator[tuple[Route, asyncio.Task[None]]]:
+    """Run the one destination of a stage in this process."""
+    config = load_forward_config(stage.directory / "forward.yaml")
+    (one,) = config.destinations
+    metrics, posting = ForwardMetrics(stage.topic, [one.name]), HttpPosting(one)
+    parking = Parked(config.cluster, stage.topic, config.park_topic)
+    route = Route(
+        config.cluster,
+        stage.topic,
+        one,
+        Courier(one, wrapping(one), posting, parking, metrics),
+        metrics,
+        start_at=None,
+        accept_loss=accept_loss,
+    )
+    task = asyncio.create_task(route.run())
+    try:
+        yield route, task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await posting.close()
+
+
+async def delete(stage: Stage, before: int) -> None:
+    """Delete the events of partition 1 before an offset, as retention does."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=stage.servers)
+    await admin.start()
+    try:
+        await admin.delete_records({TopicPartition(stage.topic, 1): RecordsToDelete(before)})
+    finally:
+        await admin.close()
+
+
 @pytest.mark.parametrize("broken", [False, True])
 async def test_a_position_is_committed_only_once_everything_before_it_is_delivered(
     stage, monkeypatch, broken
@@ -248,42 +287,21 @@ async def test_a_position_is_committed_only_once_everything_before_it_is_deliver
     )
     async with receiver.listening():
         stage.configure(f"name: hook, {FAST}, webhook: {{url: '{receiver.url}'}}")
-        config = load_forward_config(stage.directory / "forward.yaml")
-        (one,) = config.destinations
         await stage.publish(stage.event("a"), stage.event("a"), stage.event("c"), stage.event("c"))
-
-        async def run() -> tuple[Route, asyncio.Task[None], HttpPosting]:
-            metrics = ForwardMetrics(stage.topic, ["hook"])
-            posting = HttpPosting(one)
-            courier = Courier(
-                one, wrapping(one), posting, Parked(config.cluster, stage.topic, "parked"), metrics
-            )
-            route = Route(
-                config.cluster, stage.topic, one, courier, metrics, start_at=None, accept_loss=False
-            )
-            return route, asyncio.create_task(route.run()), posting
-
-        route, task, posting = await run()
-        async with asyncio.timeout(20):
-            while len(receiver.taken) < 2:
-                await asyncio.sleep(0.05)
+        async with routed(stage):
+            async with asyncio.timeout(20):
+                while len(receiver.taken) < 2:
+                    await asyncio.sleep(0.05)
             await asyncio.sleep(0.5)
-        position = await committed(stage.servers, one.group)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        await posting.close()
+            position = await committed(stage.servers, f"{stage.topic}.hook")
         assert [event["id"] for event in receiver.taken] == ["c-3", "c-4"]
         assert (position[1] == 0) is not broken
 
         down = False
-        route, task, posting = await run()
-        async with asyncio.timeout(20):
+        async with routed(stage) as (route, _), asyncio.timeout(20):
             while not route.joined or route.status().lag.get(1) != 0:
                 await asyncio.sleep(0.05)
             await asyncio.sleep(0.3)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        await posting.close()
         delivered = {event["id"] for event in receiver.taken}
         assert (delivered == {"a-1", "a-2", "c-3", "c-4"}) is not broken
 
@@ -324,10 +342,7 @@ async def test_events_that_retention_took_are_missed_loudly_and_given_up_on_requ
         await stage.publish(*(stage.event("a") for _ in range(4)))
         await until(lambda: receiver.bodies, forwarder)
         await forwarder.end()
-        admin = AIOKafkaAdminClient(bootstrap_servers=stage.servers)
-        await admin.start()
-        await admin.delete_records({TopicPartition(stage.topic, 1): RecordsToDelete(2)})
-        await admin.close()
+        await delete(stage, 2)
         stopped = stage.start()
         assert await asyncio.to_thread(stopped.process.wait, 40) == 4
         assert "no longer holds offset 0" in stopped.log
@@ -336,6 +351,28 @@ async def test_events_that_retention_took_are_missed_loudly_and_given_up_on_requ
         again = await stage.begin("--accept-loss")
         await until(lambda: len(receiver.taken) == 2, again)
         assert [event["id"] for event in receiver.taken] == ["a-3", "a-4"]
+
+
+@pytest.mark.parametrize("accept_loss", [False, True])
+async def test_retention_that_overtakes_the_reading_is_noticed_in_the_middle(
+    stage, accept_loss, caplog
+) -> None:
+    receiver = Receiver()
+    async with receiver.listening():
+        stage.configure(f"name: hook, {FAST}, webhook: {{url: '{receiver.url}'}}")
+        await stage.publish(*(stage.event("a") for _ in range(3)))
+        async with routed(stage, accept_loss=accept_loss) as (route, task):
+            async with asyncio.timeout(20):
+                while len(receiver.taken) < 3:
+                    await asyncio.sleep(0.05)
+            await delete(stage, 2)
+            route._consumer.seek(TopicPartition(stage.topic, 1), 0)  # as if it had stood there
+            await stage.publish(stage.event("a"))
+            async with asyncio.timeout(20):
+                while len(receiver.taken) < 4 if accept_loss else not task.done():
+                    await asyncio.sleep(0.05)
+        assert isinstance(route.error, RecordsLost) is not accept_loss
+        assert ("event=forward_loss_accepted" in caplog.text) is accept_loss
 
 
 async def test_a_new_group_begins_where_it_is_told_and_then_goes_on_where_it_was(stage) -> None:
