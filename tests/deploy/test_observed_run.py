@@ -301,7 +301,7 @@ def test_the_projection_goes_on_from_what_was_spent_towards_the_limit(observed):
         )
         # The rules went on for a moment after the end of the run.
         (end,) = observed.prometheus.instant(
-            f"last_over_time(stream_svt:budget_exhaustion:seconds{selector}[{2 * SHOWN}s])",
+            f"last_over_time(stream_svt:budget_exhaustion:seconds{selector}[{2 * SHOWN}s:{INTERVAL}s])",
             observed.ended + SHOWN,
         )
         rest = (last["limit"] - last["spent"]) / float(end["value"][1])

@@ -137,21 +137,19 @@ def _ahead(name: str, time: str) -> DashboardLink:
 def _projected(bound: str) -> str:
     """Return what will have been spent at a future time.
 
-    Prometheus answers for the future, too, from what was seen last: at the last evaluation of the rules the budget
-    was to be spent in so many seconds, and of those a part has passed.
+    Prometheus answers for the future, too, from what was seen last: when the books were last seen, the budget was to
+    be spent in so many seconds, and of those a part has passed. A projection that had ended before is none.
     """
 
-    def amount(name: str) -> str:
-        last = " or ".join(
-            f"last_over_time({of(f'stream_svt_budget_{name}_{measure}', **_DATASET)}[$__range])"
-            for measure in ("epsilon", "rho")
-        )
-        return f"max by (dataset) ({last})"
+    def last(vector: str) -> str:
+        return f"max by (dataset) (max_over_time({vector}[$__range:$__interval]))"
 
+    spent, limit = (last(loss(f"stream_svt_budget_{name}", **_DATASET)) for name in ("spent", "limit"))
     end = of("stream_svt:budget_exhaustion:seconds", bound=bound, **_DATASET)
-    seen = f"max by (dataset) (max_over_time(timestamp({end})[$__range:$__interval]))"
-    part = f"clamp_max((time() - {seen} > 60) / max by (dataset) (last_over_time({end}[$__range])), 1)"
-    return f"{amount('spent')} + ({amount('limit')} - {amount('spent')}) * {part}"
+    seen = last(f"timestamp({of('stream_svt:budget_left:ratio', **_DATASET)})")
+    lasts = f"max by (dataset) (last_over_time({end}[$__range:$__interval]))"
+    left = f"({lasts} and {last(f'timestamp({end})')} > {seen} - 600)"
+    return f"{spent} + ({limit} - {spent}) * clamp_max((time() - {seen} > 60) / {left}, 1)"
 
 
 def _budget() -> tuple[Builder[Panel], ...]:
