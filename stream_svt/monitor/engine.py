@@ -11,6 +11,7 @@ It decides; the shard moves bytes. The order that keeps the guarantee:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -42,6 +43,7 @@ from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.monitor.sweep import SweepRunner
 
 Integers = NDArray[np.int64]
+_PENDING_KEY = re.compile(r"(.+)/([^/]+)/([0-9]{1,18})", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +170,10 @@ class Engine:
             if kind == "d":
                 self._load_dataset(rest, data, plans, stale)
             elif kind == "p":
-                dataset, monitor, number = rest.rsplit("/", 2)
+                found = _PENDING_KEY.fullmatch(rest)
+                if found is None:
+                    raise UnreadableState(f"state record {key!r} has a key that no release writes")
+                dataset, monitor, number = found.groups()
                 pending.setdefault((dataset, monitor), []).append((int(number), data))
         for (dataset, monitor), parts in pending.items():
             runner_of = self.runners.get(monitor)

@@ -154,7 +154,7 @@ def from_bytes(kind: type[Record], data: bytes, *, key: str) -> Record:
         raise UnreadableState(message)
     try:
         return msgspec.msgpack.decode(data, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         message = f"state record {key} cannot be decoded; the shard stops rather than start afresh"
         raise UnreadableState(message) from None
 
@@ -163,7 +163,7 @@ def _version(data: bytes) -> int | None:
     """Return the format version of a record, None where it cannot be told."""
     try:
         content = msgspec.msgpack.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     if not isinstance(content, list) or not content or type(content[0]) is not int:
         return None

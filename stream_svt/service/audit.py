@@ -25,7 +25,7 @@ from stream_svt.monitor.books import read_dataset
 from stream_svt.monitor.life_cycle import State as LifeCycle
 from stream_svt.monitor.released import Account, Alert, Envelope, EventType, Lifecycle, decode
 from stream_svt.monitor.snapshot import DatasetRecord
-from stream_svt.privacy.ledger import Ledger
+from stream_svt.privacy.ledger import MAX_UNITS, Ledger
 from stream_svt.privacy.loss import Kind, as_text
 from stream_svt.protocol.journal import Journal, Topics
 from stream_svt.protocol.sealing import Place
@@ -170,7 +170,7 @@ class Auditor:
         """Check one record against all before it."""
         try:
             envelope, data = decode(record or b"")
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except msgspec.DecodeError:
             self._find(partition, offset, "is no event of stream-svt")
             return
         audit = self._so_far
@@ -275,10 +275,11 @@ class Auditor:
         if kind is None:
             self._find(partition, offset, f"dataset {dataset}: unknown measure {account.measure!r}")
             return None
-        charge, spent, reserved, limit = (
-            round(amount * kind.units)
-            for amount in (account.charge, account.spent, account.reserved, account.limit)
-        )
+        amounts = [account.charge, account.spent, account.reserved, account.limit]
+        if not all(abs(amount) <= MAX_UNITS / kind.units for amount in amounts):
+            self._find(partition, offset, f"dataset {dataset}: an amount that no ledger holds")
+            return None
+        charge, spent, reserved, limit = (round(amount * kind.units) for amount in amounts)
         stay = self._here.get((partition, dataset))
         if stay is None:
             books = DatasetBooks(dataset, kind, limit, before=spent - charge)
@@ -371,7 +372,7 @@ class Auditor:
 def _number(event_id: str) -> int:
     """Return the number of an event among those of its dataset, the last part of its id."""
     last = event_id.rpartition("/")[2]
-    return int(last) if last.isascii() and last.isdigit() else 0
+    return int(last) if last.isascii() and last.isdigit() and len(last) < 20 else 0
 
 
 def _amount(units: int, kind: Kind) -> str:
@@ -551,7 +552,7 @@ async def _add_topic(
 def _sequence(record: bytes | None) -> int:
     try:
         return decode(record or b"")[0].sequence
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except msgspec.DecodeError:
         return 0
 
 

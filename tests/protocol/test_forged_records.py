@@ -114,6 +114,11 @@ async def test_a_forged_plain_outbox_is_an_unreadable_state(content: bytes) -> N
         await look(plain(META, meta(chunks=1)) | plain(first, content))
 
 
+async def test_a_key_that_is_no_text_makes_a_plain_state_unreadable() -> None:
+    with pytest.raises(UnreadableState, match="no text"):
+        await look(plain(META, meta()) | plain(b"d/\xff", b"x"))
+
+
 async def test_what_these_forgeries_are_made_from_is_read() -> None:
     """Else the tests above could pass for another reason: only the digest is wrong here."""
     with pytest.raises(UnreadableState, match="digest"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from stream_svt.monitor.released import Account, EventType
@@ -174,3 +176,38 @@ def test_everything_an_engine_releases_balances():
     assert auditor.audit.findings == []
     assert auditor.audit.alerts >= 3
     assert set(auditor.audit.datasets) == {"today", "zcdp"}
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        None,
+        b'{"id":"\xff"}',
+        b"[" * 60_000,
+        b'{"data":' + b"[" * 60_000,
+        encoded(1, alert(top=1))[:-1] + b',"subject":' + b"[" * 60_000,
+    ],
+)
+def test_a_forged_record_is_a_finding(record: bytes | None) -> None:
+    auditor = Auditor()
+    auditor.add(0, 3, record)
+    assert [str(finding) for finding in auditor.audit.findings] == [
+        "partition 0 offset 3: is no event of stream-svt"
+    ]
+
+
+@pytest.mark.parametrize("amount", [1e300, -1e300, 1e10])
+@pytest.mark.parametrize("name", ["charge", "spent", "reserved", "limit"])
+def test_an_amount_that_no_ledger_holds_is_a_finding(name: str, amount: float) -> None:
+    forged = account(**{"charge": 0.0, "spent": 0.0, "reserved": 0.0, "limit": 1.0, name: amount})
+    assert "an amount that no ledger holds" in only_finding([(lifecycle("x", books=forged), EventType.MUTED)])
+
+
+def test_a_number_without_end_in_an_id_is_none() -> None:
+    auditor = Auditor()
+    told = json.loads(
+        encoded(1, lifecycle("declared", run=0, monitor="", books=books(0, 0)), kind=EventType.DECLARED)
+    )
+    auditor.add(0, 0, json.dumps(told | {"id": "shop/" + "9" * 5000}).encode())
+    assert auditor.audit.balances
+    assert auditor.stays("shop")[0].number == 0
