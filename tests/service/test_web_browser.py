@@ -367,11 +367,14 @@ async def test_a_page_that_was_cut_off_comes_back_by_itself_and_shows_no_alert_t
     async with visit(chromium, stage.url) as seen:
         page = seen.page
         await expect(page.locator("#list > li")).to_have_count(1)
+        await page.locator("summary").first.click()
         for viewer in stage.feed._viewers:
             viewer.end()
         stage.topic.put(alert("a", "two", at=time.time()))
         await expect(page.locator("#list > li")).to_have_count(2, timeout=10_000)
         await expect(page.locator("#link")).to_have_text("Live")
+        await expect(page.locator("details[open]")).to_have_count(1)  # what the reader had opened stays so
+        await expect(page.locator("summary").first).to_be_focused()
 
 
 async def test_a_page_without_a_place_among_the_viewers_says_so_and_shows_the_worker(

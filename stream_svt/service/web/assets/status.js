@@ -227,7 +227,11 @@ document.addEventListener("DOMContentLoaded", () => {
     for (const each of shown) showBudget(datasets.get(each));
     const nodes = shown.map((each) => rows.get(each).node);
     const list = at("budgets");
-    if (nodes.length !== list.children.length || nodes.some((node, index) => node !== list.children[index])) list.replaceChildren(...nodes);
+    if (nodes.length !== list.children.length || nodes.some((node, index) => node !== list.children[index])) {
+      const active = document.activeElement;
+      list.replaceChildren(...nodes);
+      if (list.contains(active)) active.focus({ preventScroll: true });
+    }
     const empty = at("budgets-empty");
     empty.hidden = nodes.length > 0;
     if (datasets.size) set(empty, "No dataset of that name.");
@@ -549,8 +553,11 @@ document.addEventListener("DOMContentLoaded", () => {
       complete = all.complete;
       declared = all.datasets_declared;
       set(at("application"), all.application);
-      datasets.clear();
-      rows.clear();
+      const named = new Set(all.datasets.map((one) => one.dataset));
+      for (const each of [...datasets.keys()].filter((other) => !named.has(other))) {
+        datasets.delete(each);
+        rows.delete(each);
+      }
       take(all.datasets);
       if (all.missed) set(at("alerts-lead"), "Newest first. While this page was away more was released than it could be told; the alert topic has all of it.");
     });
