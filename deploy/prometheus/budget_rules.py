@@ -6,8 +6,8 @@
 A budget does not refill, so its pace is measured against its horizon: a burn rate of 1 spends exactly the limit in
 exactly the horizon. The windows are shares of the horizon, but a range in PromQL is a literal. So horizons are
 sorted into six classes with windows of their own; the burn rate is exact for every horizon, only the share that
-a window is of it varies within a class. A query over all windows for all datasets would read a month of samples of
-each dataset, hence one series a class, which the ranges select.
+a window is of it varies within a class. A range is read for whatever its selector finds, before anything is
+compared: hence a copy of each dataset's series under the name of its class.
 
 Charges are few, so what a window shows is taken with the doubt that it deserves. Charges of one occasion, as when
 one incident shows in many series, are one payment; payments count as a Poisson process; an alarm needs the lower
@@ -162,16 +162,22 @@ def _series(horizon: str) -> str:
     return f'stream_svt:budget_spent_by_horizon:ratio{{horizon="{horizon}"}}'
 
 
-def _increase(horizon: str, seconds: int) -> str:
+def _increase(horizon: str, seconds: int, occasion: int) -> str:
     """Return by how much the share spent grew within a window.
 
     Not `increase` or `delta`, which extrapolate: of a window that began before the dataset did they would invent
-    charges. A raised limit lowers the share; the window then begins there.
+    charges. A raised limit lowers the share; the window then begins there. A dataset that began after the last
+    mark has spent nothing yet.
     """
-    return f"{_series(horizon)} - min_over_time({_series(horizon)}[{duration(seconds)}])"
+    least = _occasions("min_over_time", horizon, seconds, occasion)
+    return f"{_series(horizon)} - ({least} or {_series(horizon)})"
 
 
 def _occasions(function: str, horizon: str, seconds: int, occasion: int) -> str:
+    """Return a function of what a window shows at one mark for each occasion.
+
+    Marks, and not all samples: reading a month of those, for each of a thousand datasets, takes a minute.
+    """
     return f"{function}({_series(horizon)}[{duration(seconds)}:{duration(occasion)}])"
 
 
@@ -181,7 +187,8 @@ def _windows() -> list[_Rule]:
         for window in WINDOWS:
             seconds, labels = one.seconds(window), {"horizon": one.name, "window": window.name}
             paced = f"* {_ON} group_left () stream_svt:budget_horizon:seconds / {seconds}"
-            rules.append(_rule("budget_burn:ratio", f"({_increase(one.name, seconds)})\n{paced}", **labels))
+            increase = _increase(one.name, seconds, one.occasion)
+            rules.append(_rule("budget_burn:ratio", f"({increase})\n{paced}", **labels))
             if window.alarm is not None:
                 payments = _occasions("changes", one.name, seconds, one.occasion)
                 rules.append(_rule("budget_payments:changes", payments, **labels))
@@ -208,7 +215,7 @@ def _slowly() -> list[_Rule]:
         # A window may begin before its dataset did, or before Prometheus: only what was seen counts.
         seen = f"({_occasions('count_over_time', name, seconds, occasion)} - 1) * {occasion}"
         rules += [
-            _rule("budget_spent_lately:increase", _increase(name, seconds), horizon=name),
+            _rule("budget_spent_lately:increase", _increase(name, seconds, occasion), horizon=name),
             _rule("budget_seen_lately:seconds", seen, horizon=name),
         ]
     return rules
