@@ -2,47 +2,27 @@
 
 from __future__ import annotations
 
-import base64
 import json
-import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import yaml
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from stream_svt.errors import ConfigError
-from stream_svt.forward.config import parse_forward_config
-from stream_svt.forward.metrics import METRICS as FORWARD_METRICS
 from stream_svt.monitor import released
-from stream_svt.monitor.datasets import DatasetDeclaration
-from stream_svt.monitor.monitor_spec import MonitorSpec
-from stream_svt.service.config import ConfigDocument, parse_config
-from stream_svt.service.metrics import METRICS
 from stream_svt.service.wire import _Query
-from tests.documentation.pages import ROOT, Block, blocks
-from tests.documentation.stage import Stage, StepFailed
-from tests.support.tls import Authority
-
-_TOP = set(ConfigDocument.model_fields)
-_MONITOR = {field.alias or name for name, field in MonitorSpec.model_fields.items()}
-_DATASET = {field.alias or name for name, field in DatasetDeclaration.model_fields.items()}
-_CANNOT_BE_REACHED = "kafka"  # the brokers of an example are nobody's
-
-
-class NoRule(AssertionError):
-    """Nothing is known that could validate a document."""
-
-
-def usual_configuration() -> dict[str, Any]:
-    """Return the README's configuration, for pages that leave it to their reader."""
-    [text] = [block.text for block in blocks(Path("README.md")) if block.name == "monitors.yaml"]
-    document: dict[str, Any] = yaml.safe_load(text)
-    return document
+from tests.documentation.configurations import (
+    DATASET_KEYS,
+    MONITOR_KEYS,
+    TOP_KEYS,
+    check_configuration,
+    check_dataset,
+    check_forwarding,
+    check_monitor,
+    check_sections,
+)
+from tests.documentation.pages import ROOT, Block
+from tests.documentation.stage import NoRule, Stage, StepFailed
 
 
 def check_yaml(stage: Stage, block: Block) -> None:
@@ -108,107 +88,7 @@ def _items(stage: Stage, document: list[dict[str, Any]], text: str) -> None:
         reader(stage, one, text)
 
 
-def _configuration(stage: Stage, document: Mapping[str, Any], text: str) -> None:
-    _load(stage, document, text)
-
-
-def _sections(stage: Stage, document: Mapping[str, Any], text: str) -> None:
-    del text
-    _load(stage, merged(usual_configuration(), document))
-    for key, value in document.items():
-        if key != _CANNOT_BE_REACHED:
-            stage.additions[key] = value
-
-
-def _monitor(stage: Stage, document: Mapping[str, Any], text: str) -> None:
-    del text
-    whole = usual_configuration()
-    [monitor] = whole["monitors"]
-    if "correction" in document and "expected_queries" not in document:
-        del monitor["expected_queries"]  # only some corrections look at it
-    _load(stage, {**whole, "monitors": [merged(monitor, document)]})
-
-
-def _dataset(stage: Stage, document: Mapping[str, Any], text: str) -> None:
-    del text
-    whole = usual_configuration()
-    usual = {"limit": {"epsilon": 4}, "unit": "one basket"}
-    if not {"name", "names", "file", "generate"} & set(document):
-        usual["name"] = "retail-2026"
-    _load(stage, {**whole, "datasets": [{**usual, **document}]})
-
-
-def merged(base: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a document with what a fragment says in addition or instead."""
-    return {**base, **added}
-
-
-def configuration_with(additions: Mapping[str, Any], datasets: Sequence[str] = ()) -> str:
-    """Return the usual configuration with what a page has shown so far, as YAML, perhaps with other datasets."""
-    document = merged(usual_configuration(), additions)
-    if datasets:
-        [usual] = usual_configuration()["datasets"]
-        document["datasets"] = [{**usual, "name": name} for name in datasets]
-    return yaml.safe_dump(document, sort_keys=False)
-
-
-def _load(stage: Stage, document: Mapping[str, Any], text: str | None = None) -> None:
-    for path, make in _named_files(document):
-        _make(stage.here / path, make)
-    environment = {"PATH": stage.environment["PATH"]}
-    before = os.environ["PATH"]
-    os.environ["PATH"] = environment["PATH"]  # a key command is looked up there
-    try:
-        parse_config(text or yaml.safe_dump(dict(document)), directory=stage.here)
-    except ConfigError as error:
-        raise StepFailed(f"the configuration is refused: {error}") from None
-    finally:
-        os.environ["PATH"] = before
-
-
-def _named_files(document: Mapping[str, Any]) -> Iterator[tuple[str, Callable[[], bytes]]]:
-    kafka, sealing, control = (document.get(name) or {} for name in ("kafka", "sealing", "control"))
-    if "password_file" in kafka:
-        yield kafka["password_file"], lambda: b"open sesame\n"
-    if "ca_file" in kafka:
-        yield kafka["ca_file"], lambda: Authority.new().pem
-    for name in [
-        sealing.get("key_file"),
-        *sealing.get("previous_key_files", ()),
-        *control.get("hmac_key_files", ()),
-    ]:
-        if name:
-            yield name, lambda: base64.b64encode(os.urandom(32)) + b"\n"
-    for name in control.get("public_key_files", ()):
-        yield name, _public_key
-
-
-def _public_key() -> bytes:
-    return (
-        Ed25519PrivateKey.generate()
-        .public_key()
-        .public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-    )
-
-
-def _make(path: Path, content: Callable[[], bytes]) -> None:
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content())
-        path.chmod(0o600)
-
-
-def _forwarding(stage: Stage, document: Mapping[str, Any], text: str) -> None:
-    for destination in document["destinations"]:
-        for name in (destination.get("webhook") or {}).get("key_files", ()):
-            _make(stage.here / name, lambda: base64.b64encode(os.urandom(32)) + b"\n")
-    try:
-        parse_forward_config(text, directory=stage.here)
-    except ConfigError as error:
-        raise StepFailed(f"the forwarder refuses it: {error}") from None
-
-
-def _tool(program: str, *arguments: str) -> _Reader:
+def run_tool(program: str, *arguments: str) -> _Reader:
     """Return a reader that hands the text to a program as a file."""
 
     def read(stage: Stage, document: Any, text: str) -> None:
@@ -283,15 +163,19 @@ def _below(name: str) -> str:
 
 # Whoever reads a document is known by keys that only it has, or by keys that are all its own.
 _BY_KEYS: list[tuple[set[str], _Reader]] = [
-    ({"application", "datasets", "monitors"}, _configuration),
-    ({"topic", "destinations"}, _forwarding),
-    ({"scrape_configs"}, _tool("promtool", "check", "config", "--syntax-only")),
-    ({"groups"}, _tool("promtool", "check", "rules")),
-    ({"route", "receivers"}, _tool("amtool", "check-config")),
+    ({"application", "datasets", "monitors"}, check_configuration),
+    ({"topic", "destinations"}, check_forwarding),
+    ({"scrape_configs"}, run_tool("promtool", "check", "config", "--syntax-only")),
+    ({"groups"}, run_tool("promtool", "check", "rules")),
+    ({"route", "receivers"}, run_tool("amtool", "check-config")),
     ({"services"}, _compose),
     ({"apiVersion", "kind"}, _manifest),
 ]
-_BY_LEVEL: list[tuple[set[str], _Reader]] = [(_TOP, _sections), (_MONITOR, _monitor), (_DATASET, _dataset)]
+_BY_LEVEL: list[tuple[set[str], _Reader]] = [
+    (TOP_KEYS, check_sections),
+    (MONITOR_KEYS, check_monitor),
+    (DATASET_KEYS, check_dataset),
+]
 
 
 def check_json(stage: Stage, block: Block) -> None:
@@ -337,81 +221,3 @@ def check_message(message: Any) -> None:
             raise StepFailed(f"no query: {', '.join(sorted(unknown)) or 'id is missing'}")
     else:
         raise NoRule(f"no rule knows a JSON document with {_outline(message)}")
-
-
-def check_promql(stage: Stage, text: str) -> None:
-    """Validate expressions for Prometheus, one a line: their grammar, and that their metrics exist.
-
-    Raises
-    ------
-    StepFailed
-        Prometheus cannot read one, or there is no such metric.
-    """
-    lines = [line.split("#")[0].strip() for line in text.splitlines()]
-    rules = [{"record": f"shown:{number}", "expr": line} for number, line in enumerate(lines) if line]
-    _tool("promtool", "check", "rules")(
-        stage, None, yaml.safe_dump({"groups": [{"name": "shown", "rules": rules}]})
-    )
-    for name in re.findall(r"\bstream_svt[\w:]+", "\n".join(lines)):
-        if not is_metric(name):
-            raise StepFailed(f"there is no metric {name}")
-
-
-def is_metric(name: str) -> bool:
-    """Whether a worker, the forwarder or a recording rule has a metric of this name."""
-    return re.sub(r"_(?:bucket|sum|count)$", "", name) in _metrics() or name in _metrics()
-
-
-@cache
-def _metrics() -> set[str]:
-    found = {metric.name for metric in (*METRICS, *FORWARD_METRICS)}
-    for path in (ROOT / "deploy/prometheus/rules").glob("*.yml"):
-        for group in yaml.safe_load(path.read_text())["groups"]:
-            found |= {rule["record"] for rule in group["rules"] if "record" in rule}
-    return found | {name.removesuffix("_total") for name in found}
-
-
-def same_words(text: str) -> str:
-    """Return a text with every run of white space as one blank."""
-    return re.sub(r"\s+", " ", text).strip()
-
-
-def check_printed(stage: Stage, text: str) -> None:
-    """Hold what a page shows as printed to what its commands printed, line by line and in order.
-
-    ``...`` stands for anything, on a line of its own for any lines. Numbers need not be those of this run where noise
-    or the time of day is in them.
-
-    Raises
-    ------
-    StepFailed
-        A line was not printed.
-    """
-    place = 0
-    for line in map(same_words, text.splitlines()):
-        if not line or line in {"...", "…"}:
-            continue
-        place = next((at + 1 for at in range(place, len(stage.lines)) if _alike(line, *stage.lines[at])), 0)
-        if not place:
-            raise StepFailed(f"this line was not printed: {line}\nprinted:\n{stage.printed[-1500:]}")
-
-
-def _alike(shown: str, printed: str, noisy: bool) -> bool:
-    printed = same_words(printed)
-    if noisy:
-        shown, printed = _NUMBER.sub("0", shown), _NUMBER.sub("0", printed)
-    return re.fullmatch(re.escape(shown).replace(r"\.\.\.", ".*").replace("…", ".*"), printed) is not None
-
-
-_NUMBER = re.compile(r"\d+(?:[.:]\d+)*")
-
-
-def repository_file(name: str) -> bool:
-    """Whether there is a file or folder whose path ends so."""
-    return any(path.endswith(f"/{name.rstrip('/')}") for path in _paths()) or bool(list(ROOT.glob(name)))
-
-
-@cache
-def _paths() -> list[str]:
-    tops = [path for path in ROOT.iterdir() if not path.name.startswith(".")]
-    return [f"/{path.relative_to(ROOT)}" for top in tops for path in (top, *top.rglob("*"))]

@@ -7,20 +7,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tests.documentation import commands as table
-from tests.documentation.documents import (
-    NoRule,
-    check_json,
-    check_printed,
-    check_promql,
-    check_yaml,
-    configuration_with,
-    is_yaml,
-)
+from tests.documentation import spoken
+from tests.documentation.configurations import configuration_with
+from tests.documentation.documents import check_json, check_yaml, is_yaml
+from tests.documentation.expressions import check_promql
+from tests.documentation.our_programs import any_configuration
 from tests.documentation.pages import Block, Span, blocks, code_of
+from tests.documentation.printed import check_printed
 from tests.documentation.sentences import unknown_setting
 from tests.documentation.shell import commands, steps, without_prompts
 from tests.documentation.special import special
-from tests.documentation.stage import BROKERS, Stage, StepFailed
+from tests.documentation.stage import BROKERS, NoRule, Stage, StepFailed
 
 _SHELL = {"sh", "bash", "shell", "console", "shell-session", "shellsession"}
 _PYTHON = {"python", "py", "python3"}
@@ -106,13 +103,13 @@ def read(block: Block) -> list[str]:
     if kind == "output":
         return (
             []
-            if table.is_usage(block.text.strip())
+            if spoken.is_usage(block.text.strip())
             else [f"{block}: no command is used so: {block.text.strip()}"]
         )
     if kind != "shell":
         return uncovered(block)
     found = [command for step in steps(block.text) for command in commands(step.text)]
-    return uncovered(block) + [f"{block}: {said}" for one in found if (said := table.problem_of(one.words))]
+    return uncovered(block) + [f"{block}: {said}" for one in found if (said := spoken.problem_of(one.words))]
 
 
 def play(stage: Stage, block: Block) -> list[str]:
@@ -158,7 +155,7 @@ def _python(stage: Stage, block: Block) -> None:
         return
     text = f"python '{path}'"
     if ".subscribe(" in block.text or "async for" in block.text:
-        stage.worker(table.any_configuration(stage))
+        stage.worker(any_configuration(stage))
         stage.alerted(stage.start(text))
     else:
         stage.bash(text)

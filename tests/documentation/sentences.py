@@ -12,11 +12,14 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from stream_svt.service.config import ConfigDocument
-from tests.documentation.commands import NotRun, all_options, problem_of, rule_of
-from tests.documentation.documents import NoRule, check_message, is_metric, repository_file
+from tests.documentation.commands import rule_of
+from tests.documentation.documents import check_message
+from tests.documentation.expressions import is_metric
+from tests.documentation.looked_at import NotRun
 from tests.documentation.pages import ROOT, Span, blocks
 from tests.documentation.shell import commands
-from tests.documentation.stage import StepFailed
+from tests.documentation.spoken import all_options, problem_of
+from tests.documentation.stage import NoRule, StepFailed
 
 _OURS = re.compile(
     r"^(?:stream-svt|tests/run|benchmarks/run|deploy/\w+|(?:\.venv/bin/)?python3? -m|pip install|docs/generate)(?: |$)"
@@ -158,3 +161,14 @@ def _key(section: str, key: str) -> str | None:
     if not (isinstance(model, type) and issubclass(model, BaseModel)) or key in {"py", "md", "yaml", "json"}:
         return None
     return None if key in model.model_fields else f"the section {section} has no key {key}"
+
+
+def repository_file(name: str) -> bool:
+    """Whether there is a file or folder whose path ends so."""
+    return any(path.endswith(f"/{name.rstrip('/')}") for path in _paths()) or bool(list(ROOT.glob(name)))
+
+
+@cache
+def _paths() -> list[str]:
+    tops = [path for path in ROOT.iterdir() if not path.name.startswith(".")]
+    return [f"/{path.relative_to(ROOT)}" for top in tops for path in (top, *top.rglob("*"))]

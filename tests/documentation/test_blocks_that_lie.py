@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.documentation import play as plays
-from tests.documentation.commands import NOT_RUN, RULES, as_it_stands, rule_of
-from tests.documentation.documents import is_metric
-from tests.documentation.pages import PAGES, Block, Span, blocks, code_of, spans
+from tests.documentation.commands import RULES, as_it_stands, rule_of
+from tests.documentation.expressions import is_metric
+from tests.documentation.looked_at import NOT_RUN
+from tests.documentation.pages import PAGES, ROOT, Block, Span, blocks, code_of, spans
 from tests.documentation.play import READ_ONLY, play, uncovered
 from tests.documentation.sentences import problem
 from tests.documentation.shell import commands, parts, steps, without_prompts
@@ -334,7 +335,9 @@ def test_no_rule_is_dead():
     shown = [command for page in PAGES for one in blocks(page) for command in _commands(one)]
     spoken = [command for page in PAGES for one in spans(page) for command in _spoken(one)]
     used = {id(rule_of(command)) for command in shown + spoken}
-    common = {id(rule) for rule in RULES if rule.how is as_it_stands}  # any page may use them
+    # Any page may use the shell's programs and the repository's scripts.
+    common = {id(rule) for rule in RULES if rule.how is as_it_stands}
+    common |= {id(rule) for rule in (*RULES, *NOT_RUN) if (ROOT / rule.prefix[0]).is_file()}
     assert [rule.prefix for rule in (*RULES, *NOT_RUN) if id(rule) not in used | common] == []
     assert [
         one for one in SPECIAL if not any(special(shown) is one for shown in blocks(Path(one.page)))

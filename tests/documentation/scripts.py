@@ -1,0 +1,148 @@
+"""How the repository's scripts, git and the tools of a release are run, in small where they are long."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import re
+import shutil
+from collections.abc import Sequence
+
+import numpy as np
+
+from stream_svt.demo.data import load
+from tests.documentation.looked_at import (
+    is_a_module,
+    script_is_well_formed,
+)
+from tests.documentation.our_programs import (
+    any_configuration,
+)
+from tests.documentation.pages import ROOT
+from tests.documentation.shell import Command
+from tests.documentation.stage import NoRule, Stage, StepFailed
+
+
+def selects_tests(stage: Stage, command: Command, text: str) -> None:
+    """See that a call of the tests selects some."""
+    del text
+    if command.words == ("tests/run",):
+        script_is_well_formed(command)  # it is what runs this
+        return
+    stage.bash(" ".join([*command.words, "--collect-only", "-q", "-p", "no:cacheprovider"]), seconds=240)
+
+
+def play_soak(stage: Stage, command: Command, text: str) -> None:
+    """Play a long test with the smallest count; one name is played once."""
+    del text
+    name, options = command.words[2], list(command.words[3:])
+    _options_of_help(stage, f"tests/run soak {name}", options)
+    if name in _SMALLEST:
+        stage.bash(f"tests/run soak {name} {_SMALLEST[name]}", seconds=240)
+
+
+_SMALLEST = {"simulation": "--count 20", "alignment": "--count 20", "fuzz": "--count 200"}
+"""Those that need brokers of their own have their short form in the suite already."""
+
+
+def ask_benchmark(stage: Stage, command: Command, text: str) -> None:
+    """Ask a benchmark for its options; `tests/benchmarks` runs each in a small form."""
+    if len(command.words) == 1:
+        stage.bash(text)
+        return
+    _options_of_help(stage, f"benchmarks/run {command.words[1]}", list(command.words[2:]))
+
+
+def _options_of_help(stage: Stage, text: str, options: Sequence[str]) -> None:
+    if text not in stage.helps:
+        stage.helps[text] = stage.bash(f"{text} --help")
+    for option in options:
+        if option.startswith("-") and not re.search(
+            rf"{re.escape(option.split('=')[0])}\b", stage.helps[text]
+        ):
+            raise StepFailed(f"{text} has no option {option}")
+
+
+def in_a_repository(stage: Stage, command: Command, text: str) -> None:
+    """Use git in a repository of the page's own, with a key that signs."""
+    del command
+    if not (stage.directory / "repository").exists():
+        _make_repository(stage)
+    stage.bash(text)
+
+
+def _make_repository(stage: Stage) -> None:
+    stage.here = stage.directory / "repository"
+    left_out = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "site")
+    shutil.copytree(ROOT, stage.here, ignore=left_out)
+    signers, key = stage.directory / "signers", stage.directory / "signing_key"
+    (stage.directory / "gitconfig").write_text(
+        "[user]\nname = Somebody\nemail = releases@example.org\n"
+        f'signingkey = {key}.pub\n[gpg]\nformat = ssh\n[gpg "ssh"]\nallowedSignersFile = {signers}\n'
+    )
+    stage.bash(f"ssh-keygen -q -t ed25519 -N '' -f '{key}'")
+    signers.write_text(f"releases@example.org {key.with_suffix('.pub').read_text()}")
+    stage.bash("git init -q && git add -A && git commit -q -m 'As it stands'")
+
+
+def sign_files(stage: Stage, command: Command, text: str) -> None:
+    """Sign with the page's key; its reader has one, and publishes who may sign."""
+    key = stage.here / command.words[command.words.index("-f") + 1]
+    if not key.exists():
+        shutil.copy(stage.directory / "signing_key", key)
+        shutil.copy(stage.directory / "signing_key.pub", f"{key}.pub")
+    stage.bash(text)
+
+
+def verify_files(stage: Stage, command: Command, text: str) -> None:
+    """Verify what was published, beside the list of signers."""
+    for path in (stage.here / "dist").iterdir():
+        shutil.copy(path, stage.here)
+    shutil.copy(stage.directory / "signers", stage.here / command.words[command.words.index("-f") + 1])
+    stage.bash(text)
+
+
+def run_program(stage: Stage, command: Command, text: str) -> None:
+    """Run a program that the page has shown, or a module of the repository."""
+    if command.words[1:2] == ("-m",):
+        is_a_module(command)
+    elif not (stage.here / command.words[1]).exists():
+        raise NoRule(f"the page shows no file {command.words[1]}, and the repository has none")
+    stage.bash(text)
+
+
+def pack_data(stage: Stage, command: Command, text: str) -> None:
+    """Pack the text that the shipped data came from, and find them again."""
+    baskets, place = load(), stage.here / command.words[3]
+    with gzip.open(place, "wt", encoding="ascii", compresslevel=1) as lines:
+        for start, end in itertools.pairwise(baskets.start.tolist()):
+            lines.write(" ".join(map(str, baskets.items[start:end].tolist())) + "\n")
+    stage.bash(text)
+    again = load(stage.here / command.words[4])
+    if not (np.array_equal(again.start, baskets.start) and np.array_equal(again.items, baskets.items)):
+        raise StepFailed("what it wrote is not what the package ships")
+
+
+def signal_worker(stage: Stage, command: Command, text: str) -> None:
+    """Signal the page's worker, which goes on."""
+    if "-HUP" not in command.words:
+        raise NoRule("only a worker is signalled here, to read its configuration again")
+    worker = stage.worker(any_configuration(stage))
+    stage.bash(re.sub(r"\bPID\b", str(worker.process.pid), text))
+    stage.until(lambda: "read again" in worker.said() or "reload" in worker.said(), "reading again", worker)
+
+
+def make_secrets(stage: Stage, command: Command, text: str) -> None:
+    """Make what the stack mounts, in the page's copy."""
+    stage.bash(text)
+    for line in (ROOT / "docker-compose.yml").read_text().splitlines():
+        if (named := re.search(r"file: (\S*/secrets/\S+)", line)) and not (stage.here / named[1]).exists():
+            raise StepFailed(f"{command.program} did not make {named[1]}")
+
+
+def build_package(stage: Stage, command: Command, text: str) -> None:
+    """Build without an isolated environment, for what builds is installed; a second time the bytes are the same."""
+    del command
+    stage.bash(text.replace("python -m build", "python -m build --no-isolation"), seconds=240)
+    if (stage.here / "SHA256SUMS").exists():
+        stage.bash("cd dist && sha256sum --check --ignore-missing --strict ../SHA256SUMS; cd ..")
