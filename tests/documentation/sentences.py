@@ -29,6 +29,7 @@ _OPTION = re.compile(r"^(--[a-z][a-z-]+)(?:[= ].*)?$")
 _METRIC = re.compile(r"^stream_svt[_:][a-z_:]+$")
 _NAME = re.compile(r"^stream_svt(?:\.\w+)+")
 _KEY = re.compile(r"^([a-z_]+)\.([a-z_]+)(?:: .*)?$")
+_ROUTE = re.compile(r"^/(?:api|health|metrics)\b[\w/]*$")
 _OTHERS = re.compile(r"^(?:docker|docker-compose|kubectl|promtool|amtool) [a-z]")
 _WORD = re.compile(r"^([A-Za-z][\w.-]*)(?:\(.*\))?$")
 _TOPS = {path.name for path in ROOT.iterdir()} | {path.name for path in (ROOT / "stream_svt").iterdir()}
@@ -55,6 +56,8 @@ def problem(span: Span) -> str | None:
         return None if repository_file(text) else f"there is no file {text}"
     if _OTHERS.match(text):
         return _other_program(text)
+    if _ROUTE.match(text):
+        return None if text in _code() else f"no page is served at {text}"
     word = None if text.isupper() else _WORD.match(text)  # capitals stand for what the reader fills in
     return _unknown_word(word[1], span.page) if word else None
 

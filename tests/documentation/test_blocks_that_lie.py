@@ -297,6 +297,7 @@ def test_a_block_with_a_rule_to_itself_fails_when_it_is_changed(stage, page, beg
         "protocol/nowhere.py",
         '{"id": "q1", "value": 1, "serie": "x"}',
         "sparse_vektor",
+        "/api/v1/nowhere",
         "raise-bugdet",
     ],
 )
@@ -316,6 +317,7 @@ def test_code_in_a_sentence_that_speaks_of_nothing_is_found(text):
         "topics.partitions: N",
         "min.insync.replicas=2",
         "raise-budget",
+        "/api/v1/status",
     ],
 )
 def test_code_in_a_sentence_that_is_true_is_not(text):
