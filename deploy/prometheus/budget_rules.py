@@ -176,7 +176,7 @@ def _increase(horizon: str, seconds: int, occasion: int) -> str:
 def _occasions(function: str, horizon: str, seconds: int, occasion: int) -> str:
     """Return a function of what a window shows at one mark for each occasion.
 
-    Marks, and not all samples: reading a month of those, for each of a thousand datasets, takes a minute.
+    Marks, and not all samples: a month of those, of a thousand datasets, takes ten seconds to read.
     """
     return f"{function}({_series(horizon)}[{duration(seconds)}:{duration(occasion)}])"
 
