@@ -24,7 +24,7 @@ def most_certain(prior: float, epsilon: float) -> float:
     return odds / (1 + odds)
 
 
-def _monitor(epsilon: Fraction, cutoff: int) -> MonitorSpec:
+def monitor_of(epsilon: Fraction, cutoff: int) -> MonitorSpec:
     """Return a monitor of counts over a million queries that wastes a tenth of its alerts at most."""
     return MonitorSpec.model_validate(
         {
@@ -46,7 +46,7 @@ def bought(epsilon: Fraction, cutoff: int, limit: Fraction | None = None) -> Pur
     """Return what a limit buys, one run unless given."""
     units = to_units(epsilon if limit is None else limit, Kind.PURE)
     return purchase(
-        _monitor(epsilon, cutoff), DatasetSpec(name="all", kind=Kind.PURE, limit=units, unit="one event")
+        monitor_of(epsilon, cutoff), DatasetSpec(name="all", kind=Kind.PURE, limit=units, unit="one event")
     )
 
 
@@ -57,6 +57,6 @@ def sure_margin(epsilon: Fraction, cutoff: int) -> Fraction:
 
 def believed(epsilon: float) -> Span:
     """Return the share of positives that a run of twenty alerts finds: as believed, and the range otherwise."""
-    monitor = _monitor(Fraction(f"{epsilon:.6f}"), 20)
+    monitor = monitor_of(Fraction(f"{epsilon:.6f}"), 20)
     shares = [forecast(monitor, load).recall for load in (_BELIEF.central(QUERIES), *_BELIEF.spread(QUERIES))]
     return Span(low=min(shares), middle=shares[0], high=max(shares))

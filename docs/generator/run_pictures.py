@@ -6,6 +6,7 @@ The noise is that of fixed keys, so that a picture is the same each time it is d
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Final
 
@@ -54,7 +55,8 @@ def _noise() -> str:
     return drawing.svg()
 
 
-def _mechanism() -> SparseVector:
+def shown_mechanism() -> SparseVector:
+    """Return the mechanism of the pictures: epsilon 1, three tops, sixty queries."""
     return sparse_vector(
         epsilon=_UNITS,
         cutoff=3,
@@ -93,7 +95,7 @@ def _draw(mechanism: SparseVector, values: list[int], attempt: int = 0) -> np.nd
 
 
 def _run() -> str:
-    mechanism, values = _mechanism(), _values()
+    mechanism, values = shown_mechanism(), _values()
     secret = _threshold_noise(mechanism)
     noise = _draw(mechanism, values)
     _, outcomes = mechanism.step(
@@ -163,7 +165,7 @@ def _run() -> str:
 
 
 def _gap() -> str:
-    mechanism, values = _mechanism(), _values()
+    mechanism, values = shown_mechanism(), _values()
     secret, noise = _threshold_noise(mechanism), _draw(mechanism, values)
     _, outcomes = mechanism.step(
         mechanism.open(secret, _SALT), np.array(values), _THRESHOLD, 0, lambda _: noise
@@ -254,14 +256,27 @@ def _gap() -> str:
     return drawing.svg()
 
 
-def _neighbours() -> str:
-    mechanism = _mechanism()
+def odds(mechanism: SparseVector, margins: Sequence[int]) -> tuple[list[float], list[float]]:
+    """Return with which probability values are reported, by their distance, and the same values one step lower."""
     branch = mechanism.branches[0]
     laws = mechanism.query_noise, branch.rate, mechanism.threshold_noise, mechanism.threshold_rate
-    margins = list(range(-20, 61))
     with_one = [survival(*laws, branch.correction(0) - margin) for margin in margins]
     without = [survival(*laws, branch.correction(0) - margin + 1) for margin in margins]
-    price = (mechanism.threshold_charge + branch.charge) / _UNITS
+    return with_one, without
+
+
+def evidence(with_one: Sequence[float], without: Sequence[float]) -> tuple[list[float], list[float]]:
+    """Return how much a report, and no report, speak for either side: the logarithm of the ratio."""
+    pairs = list(zip(with_one, without, strict=True))
+    return [math.log(a / b) for a, b in pairs], [math.log((1 - b) / (1 - a)) for a, b in pairs]
+
+
+def _neighbours() -> str:
+    mechanism = shown_mechanism()
+    margins = list(range(-20, 61))
+    with_one, without = odds(mechanism, margins)
+    of_report, of_none = evidence(with_one, without)
+    price = (mechanism.threshold_charge + mechanism.branches[0].charge) / _UNITS
     drawing = Drawing(
         720,
         400,
@@ -283,15 +298,8 @@ def _neighbours() -> str:
         x_label="how far the value lies above the threshold",
         y_label="evidence (ln)",
     )
-    below.graph(
-        margins, [math.log(one / other) for one, other in zip(with_one, without, strict=True)], colour="green"
-    )
-    below.graph(
-        margins,
-        [math.log((1 - other) / (1 - one)) for one, other in zip(with_one, without, strict=True)],
-        colour="purple",
-        dash="6 3",
-    )
+    below.graph(margins, of_report, colour="green")
+    below.graph(margins, of_none, colour="purple", dash="6 3")
     below.graph((-20, 60), (price, price), colour="ink", width=1.5, dash="2 3")
     drawing.text(
         (below.left + below.width, below.at(0, price)[1] - 6),

@@ -72,8 +72,9 @@ def test_another_process_in_another_place_makes_the_same_bytes():
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=TOP, env=elsewhere, capture_output=True, text=True, check=True
     )
-    assert done.stdout.strip() == hashlib.sha256(repr(sorted(made().items())).encode()).hexdigest()
-    assert made().keys() == {DOCS / name for name in [*FILES, *BLOCKS]}
+    here = made()
+    assert done.stdout.strip() == hashlib.sha256(repr(sorted(here.items())).encode()).hexdigest()
+    assert here.keys() == {DOCS / name for name in [*FILES, *BLOCKS]}
 
 
 # Words for everything
