@@ -38,8 +38,9 @@ def audit(path: Path | None, servers: str | None, topic: str | None, state: bool
     """Re-derive every charge from the alert topic and say whether the books balance.
 
     Needs nothing but the published events: that they are numbered without gaps, that their charges add up to
-    every running total and stay within the limit, that runs and tops are numbered without gaps. With
-    --state, for operators, that every ledger is what the events add up to, too. Exit code 1: they do not.
+    every running total and stay within the limit, that runs and tops are numbered without gaps. With -c, that
+    alerts have the prices of their monitors as configured, too. With --state, for operators, that every ledger
+    is what the events add up to. Exit code 1: they do not.
     """
     from stream_svt.service.audit import audit_state, audit_topic
 
@@ -55,7 +56,8 @@ def audit(path: Path | None, servers: str | None, topic: str | None, state: bool
     else:
         arguments, topic = alert_topic(path, servers, topic)
         name, brokers = topic, Cluster(arguments)
-        found = _audit(topic, lambda on_records: audit_topic(brokers, name, on_records=on_records))
+        monitors = () if path is None else load(path).spec.monitors
+        found = _audit(topic, lambda on_records: audit_topic(brokers, name, monitors, on_records=on_records))
     if as_json:
         click.echo(json.dumps(_as_json(found), indent=2))
     else:

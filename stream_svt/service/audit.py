@@ -3,7 +3,9 @@
 The public form needs nothing but the published events, so whoever may read the alerts may hold the
 service to its word. Checked are, per shard, that events are numbered without gaps and ids are unique; per
 dataset, that the charges of all events add up to the running total each event shows, and that no total passes
-its limit; per run, that runs and tops are numbered without gaps and no top comes after a run's end.
+its limit; per run, that runs and tops are numbered without gaps and no top comes after a run's end. With the
+configuration at hand, also that every alert of a monitor as it is configured has the price of its branch, and its run
+the price of a run's opening.
 
 The operator's form reads the state as well, with the sealing key: every record opens and belongs where it is, each
 ledger is the sum of the charges released (those that wait to be published included), reservations are those of the open
@@ -23,6 +25,8 @@ import msgspec
 from stream_svt.errors import BrokerError, UnreadableState
 from stream_svt.monitor.books import read_dataset
 from stream_svt.monitor.life_cycle import State as LifeCycle
+from stream_svt.monitor.monitor_spec import MonitorSpec
+from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.released import Account, Alert, Envelope, EventType, Lifecycle, decode
 from stream_svt.monitor.snapshot import DatasetRecord
 from stream_svt.privacy.ledger import MAX_UNITS, Ledger
@@ -88,11 +92,15 @@ class DatasetBooks:
 
 @dataclass(slots=True)
 class RunBooks:
-    """The runs of one monitor on one dataset: number of the newest one, its tops, whether it is over."""
+    """The runs of one monitor on one dataset: number of the newest one, its tops, whether it is over.
+
+    ``opening`` is what its start was charged, in ledger units, None where the start is not known.
+    """
 
     run: int = 0
     top: int = 0
     over: bool = False
+    opening: int | None = None
 
 
 @dataclass(slots=True)
@@ -158,9 +166,16 @@ class Auditor:
 
     A dataset stays on one partition, unless the application was migrated to more of them: then it leaves one with an
     event that says so, without an open run, and goes on at another with the same books.
+
+    Parameters
+    ----------
+    monitors
+        As configured, to hold alerts to their prices; those of another version of a monitor are taken as they are.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, monitors: Iterable[MonitorSpec] = ()) -> None:
+        plans = [Plan.of(monitor) for monitor in monitors]
+        self._mechanisms = {plan.hash: plan.mechanism for plan in plans}
         self._so_far = Audit()
         self._ids: set[str] = set()
         self._here: dict[tuple[int, str], Stay] = {}
@@ -327,6 +342,7 @@ class Auditor:
             self._find(partition, offset, f"{place}: an alert that was not charged")
         if alert.gap < 0:
             self._find(partition, offset, f"{place}: an alert below its bar")
+        self._check_prices(offset, alert, stay)
         run = stay.runs.get(alert.monitor)
         if run is None:
             run = stay.runs[alert.monitor] = RunBooks()
@@ -344,6 +360,31 @@ class Auditor:
             self._find(partition, offset, f"{place} run {run.run}: top {alert.top}, expected {expected}")
         run.top = alert.top
 
+    def _check_prices(self, offset: int, alert: Alert, stay: Stay) -> None:
+        mechanism, books = self._mechanisms.get(alert.spec_hash), stay.books
+        if mechanism is None or books.kind is not Kind.PURE:  # in zCDP a run is charged whole when it opens
+            return
+        place = f"dataset {alert.dataset} monitor {alert.monitor}"
+        prices = {branch.name: branch.charge for branch in mechanism.branches}
+        charge = round(alert.account.charge * books.kind.units)
+        price = prices.get(alert.branch, 0)
+        if charge != price:
+            message = (
+                f"an alert charged {_amount(charge, books.kind)}, its price is {_amount(price, books.kind)}"
+            )
+            self._find(stay.partition, offset, f"{place}: {message}")
+        run = stay.runs.get(alert.monitor)
+        if run is None or run.run != alert.run or run.opening in {None, mechanism.threshold_charge}:
+            return
+        opening = _amount(run.opening or 0, books.kind)
+        price_text = _amount(mechanism.threshold_charge, books.kind)
+        self._find(
+            stay.partition,
+            offset,
+            f"{place}: run {run.run} was opened for {opening}, its price is {price_text}",
+        )
+        run.opening = None
+
     def _check_run(self, offset: int, kind: str, data: Lifecycle, stay: Stay) -> None:
         partition, run = stay.partition, stay.runs.get(data.monitor)
         if kind == EventType.RUN_STARTED:
@@ -357,7 +398,8 @@ class Auditor:
                 self._find(partition, offset, f"{place}: run {data.run} started, expected run {expected}")
             if data.account is None or data.account.charge <= 0:
                 self._find(partition, offset, f"{place}: run {data.run} started without a charge")
-            stay.runs[data.monitor] = RunBooks(data.run)
+            charge = 0.0 if data.account is None else data.account.charge
+            stay.runs[data.monitor] = RunBooks(data.run, opening=round(charge * stay.books.kind.units))
         elif kind in _ENDS:
             stay.runs[data.monitor] = RunBooks(data.run, 0 if run is None else run.top, over=True)
         elif kind == EventType.MOVED:
@@ -474,7 +516,7 @@ async def audit_state(config: Config, cluster: Cluster, *, on_records: Any = Non
             states.append(await _read_state(config, cluster, topology.cluster_id, shard))
         except UnreadableState as error:
             failed.append((shard, str(error)))
-    auditor = Auditor()
+    auditor = Auditor(config.spec.monitors)
     # The alerts are read after the state: what is newer than it is not held against it.
     until = {state.shard: state.last_event for state in states}
     await _add_topic(auditor, cluster, config.topics.alerts, on_records, until)
@@ -510,15 +552,23 @@ async def _read_state(config: Config, cluster: Cluster, cluster_id: str, shard: 
     return ShardState(shard, restored.last_event, datasets, journal.waiting)
 
 
-async def audit_topic(cluster: Cluster, topic: str, *, on_records: Any = None) -> Audit:  # noqa: ANN401
+async def audit_topic(
+    cluster: Cluster,
+    topic: str,
+    monitors: Iterable[MonitorSpec] = (),
+    *,
+    on_records: Any = None,  # noqa: ANN401
+) -> Audit:
     """Audit everything an alert topic holds; ``on_records(count)`` is called as it goes.
+
+    ``monitors`` are those configured, to hold alerts to their prices.
 
     Raises
     ------
     BrokerError
         The topic cannot be read.
     """
-    auditor = Auditor()
+    auditor = Auditor(monitors)
     await _add_topic(auditor, cluster, topic, on_records)
     return auditor.audit
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from typing import Any
 
 import msgspec
 
+from stream_svt.monitor.spec import ApplicationSpec
 from tests.simulation.log import Broker, Entry, Fate, Txn
 
 _FRAME = 1 + 1 + 8 + 16
@@ -15,9 +17,23 @@ _UNITS = 10**9
 
 
 class Rules:
-    """Watches a log while it grows."""
+    """Watches a log while it grows.
 
-    def __init__(self, broker: Broker) -> None:
+    Parameters
+    ----------
+    spec
+        What was declared: an event's own word for a limit or a price is not taken.
+    """
+
+    def __init__(self, broker: Broker, spec: ApplicationSpec) -> None:
+        self._limits = {dataset.name: dataset.limit for dataset in spec.datasets}
+        mechanisms = {monitor.name: monitor.mechanism() for monitor in spec.monitors}
+        self._openings = {name: mechanism.threshold_charge for name, mechanism in mechanisms.items()}
+        self._prices = {
+            (name, branch.name): branch.charge
+            for name, mechanism in mechanisms.items()
+            for branch in mechanism.branches
+        }
         self.violations: list[str] = []
         self.tops = 0
         self._broker = broker
@@ -78,18 +94,24 @@ class Rules:
             self._say(f"{len(missing)} events were charged and never published")
         spent: dict[str, int] = defaultdict(int)
         tops: dict[tuple[str, str, int], int] = defaultdict(int)
-        limits: dict[str, float] = {}
+        limits, raised = dict(self._limits), self._raised()
         for event in events:
             data = event["data"]
             account = data.get("account")
             if account is None:
                 continue
             name = data["dataset"]
-            spent[name] += round(account["charge"] * _UNITS)
-            limits[name] = account["limit"]
+            charge = round(account["charge"] * _UNITS)
+            spent[name] += charge
+            self._priced(event["type"], data, charge)
+            limit = round(account["limit"] * _UNITS)
+            if event["type"].endswith("budget.raised.v1") and limit in raised:
+                limits[name] = limit
+            if limit != limits[name]:
+                self._say(f"{name}: the limit is not the one declared, and no command raised it")
             if spent[name] != round(account["spent"] * _UNITS):
                 self._say(f"{name}: what is spent is not the sum of the charges released")
-            if account["spent"] + account["reserved"] > account["limit"] + 1e-12:
+            if spent[name] + round(account["reserved"] * _UNITS) > limits[name]:
                 self._say(f"{name}: the limit is passed")
             if "gap" in data:
                 self.tops += 1
@@ -100,6 +122,19 @@ class Rules:
         stored = self._stored()
         if stored != {name: spent.get(name, 0) for name in stored}:
             self._say("the ledgers in the state are not the sums of the charges released")
+
+    def _raised(self) -> set[int]:
+        """Return the limits that commands asked for."""
+        asked = re.findall(
+            rb'"limit": ?"([0-9.]+)"', b" ".join(entry.value or b"" for entry in self._broker.read("control"))
+        )
+        return {round(float(limit) * _UNITS) for limit in asked}
+
+    def _priced(self, kind: str, data: dict[str, Any], charge: int) -> None:
+        if "gap" in data and charge != self._prices[data["monitor"], data["branch"]]:
+            self._say(f"{data['dataset']}: a top was not charged its price")
+        if kind.endswith("run.started.v1") and charge != self._openings[data["monitor"]]:
+            self._say(f"{data['dataset']}: the start of a run was not charged its price")
 
     def _stored(self) -> dict[str, int]:
         """Return what each ledger of the live state has spent."""

@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from stream_svt.monitor.engine import Engine
@@ -18,6 +18,7 @@ from tests.simulation.script import Script
 from tests.simulation.world import ModelLog, ModelWorkload, Variant, play
 from tests.support.broken_protocol import (
     ChargesAfterPublishing,
+    ChargesHalf,
     ForgetsOutbox,
     RedrawsNoise,
     SameTransaction,
@@ -35,6 +36,24 @@ class _Redrawing(ModelWorkload):
         return RedrawsNoise(self.spec, shard=shard, datasets=DATASETS, key=key, entropy=self.entropy)
 
 
+class _Cheap(ModelWorkload):
+    """A workload whose engines charge half of a top's price."""
+
+    def engine(self, shard: int, key: bytes) -> Engine:
+        """Return the broken engine."""
+        return ChargesHalf(self.spec, shard=shard, datasets=DATASETS, key=key, entropy=self.entropy)
+
+
+class _Generous(ModelWorkload):
+    """A workload with twice the limits that were declared."""
+
+    def engine(self, shard: int, key: bytes) -> Engine:
+        """Return the broken engine."""
+        datasets = tuple(replace(dataset, limit=2 * dataset.limit) for dataset in self.spec.datasets)
+        spec = replace(self.spec, datasets=datasets)
+        return Engine(spec, shard=shard, datasets=DATASETS, key=key, entropy=self.entropy)
+
+
 def _unfenced(broker: Broker, number: int) -> ModelLog:
     return ModelLog(broker, f"app-0-{number}")
 
@@ -44,6 +63,8 @@ BROKEN: dict[str, tuple[Variant, str]] = {
     "charge after publication": (Variant(journal=ChargesAfterPublishing), "before its charge"),
     "outbox ignored at a takeover": (Variant(journal=ForgetsOutbox), "charged and never published"),
     "threshold noise redrawn at a takeover": (Variant(workload=_Redrawing), "changed"),
+    "half the price of a top": (Variant(workload=_Cheap), "not charged its price"),
+    "twice the limit": (Variant(workload=_Generous), "not the one declared, and no command"),
     "two owners": (Variant(log=_unfenced), ""),
 }
 """Deliberate bugs by name, and what the rules say of them."""

@@ -75,7 +75,7 @@ class Week(World):
         self.leaps = 0
         self.written: list[int] = []
         self.broker = Broker(now_ms=lambda: int(1000 * (self.now + self.skew)))
-        self.rules = Rules(self.broker)
+        self.rules = Rules(self.broker, SPEC)
 
     def _write(self, count: int) -> None:
         for _ in range(min(count, self._unwritten)):

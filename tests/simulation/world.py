@@ -249,7 +249,6 @@ class World:
         self.chance = random.Random(script.seed)
         self.now = 1_000.0
         self.broker = Broker(now_ms=lambda: int(self.now * 1000))
-        self.rules = Rules(self.broker)
         self.effects = 0
         self.trace: list[str] = []
         self._variant = variant or Variant()
@@ -259,6 +258,7 @@ class World:
         self._delayed: list[tuple[int, Callable[[], Any]]] = []
         self._application = stage or application(script.form)
         self._spec = self._application.spec
+        self.rules = Rules(self.broker, self._spec)
         self._writer = random.Random(script.seed + 1)
         self._unwritten = script.queries
         self._commands = 0

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from stream_svt.monitor.books import Books, Slot
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.snapshot import DatasetRecord, pack_secrets
 from stream_svt.protocol.journal import Journal
@@ -90,14 +91,29 @@ class LosesPublications(Journal):
 class ForgetsOutbox(Journal):
     """Ignores at a takeover what was charged and not yet published."""
 
-    def _restore(self, raw: Mapping[bytes, bytes]) -> tuple[dict[bytes, bytes], list[bytes]]:
-        restored = super()._restore(raw)
+    async def _check_rollback(self, *, empty: bool, accept: bool) -> None:
+        await super()._check_rollback(empty=empty, accept=accept)
         self._outbox = []
-        return restored
 
 
 class ForgetsLostPublications(ForgetsOutbox, LosesPublications):
     """Ignores the outbox, and often has one to ignore."""
+
+
+class _HalfPrice(Books):
+    """Pays half."""
+
+    def charge_top(self, slot: Slot, charge: int) -> int:
+        return super().charge_top(slot, charge // 2)
+
+
+class ChargesHalf(Engine):
+    """Takes half of a top's price from the budget, and says so in the event: the sums agree."""
+
+    def books(self, number: int) -> Books:
+        books = super().books(number)
+        books.__class__ = _HalfPrice
+        return books
 
 
 class NamesEachOwner(ShardLog):
