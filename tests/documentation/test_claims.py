@@ -26,6 +26,8 @@ from stream_svt.monitor.released import EventType
 from stream_svt.monitor.spec import load_spec
 from stream_svt.planning import purchase
 from stream_svt.planning.budget import reported_margin
+from stream_svt.privacy.loss import Kind
+from stream_svt.privacy.meaning import best_guess
 from tests.documentation.pages import ROOT, blocks
 
 
@@ -58,7 +60,13 @@ def test_beliefs_move_as_far_as_the_page_says():
 def test_rho_is_converted_as_the_page_says():
     rho, delta = 0.1, 1e-6
     epsilon = rho + 2 * (rho * math.log(1 / delta)) ** 0.5
-    assert f"give {epsilon:.2f}." in _page("what-epsilon-buys.md")
+    page = _page("what-epsilon-buys.md")
+    assert f"give {epsilon:.2f}." in page
+    assert (
+        f"guesses right at most {100 * best_guess(rho, Kind.ZCDP):.0f} times in 100 after a rho of {rho}."
+        in page
+    )
+    assert most_certain(0.5, 1) == pytest.approx(best_guess(1, Kind.PURE))
 
 
 @pytest.mark.parametrize("cutoff", CUTOFFS)
