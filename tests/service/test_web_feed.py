@@ -264,6 +264,8 @@ async def test_who_looks_is_told_of_trouble_and_of_its_end_and_misses_nothing(
     await until(lambda: {"reason": reason} in looking.of("trouble"))
     late = show.look()
     await until(lambda: late.of("trouble") == [{"reason": reason}])
+    await asyncio.sleep(0.3)  # it is tried again and again, and said once
+    assert looking.of("trouble") == [{"reason": reason}]
     show.topic.error = None
     show.topic.put(alert("a", "two"))
     await until(lambda: looking.of("trouble")[-1] == {"reason": ""})

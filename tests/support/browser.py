@@ -7,7 +7,9 @@ import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
-from playwright.async_api import Browser, BrowserContext, Page, async_playwright
+from playwright.async_api import Browser, BrowserContext, Page, async_playwright, expect
+
+expect.set_options(timeout=15_000)  # milliseconds: a machine that runs other tests, too, is slow at times
 
 ARGUMENTS = (
     "--no-sandbox",

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import msgspec
@@ -141,13 +142,19 @@ class Viewer:
             yield text
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Kept:
-    """An event, ready to be sent."""
+    """An event to be sent, and the place after it."""
 
     partition: int
     offset: int
+    place: str
     content: dict[str, Any]
+
+    @cached_property
+    def text(self) -> bytes:
+        """The message, put together for the first viewer and the same for all."""
+        return message("released", self.content, self.place)
 
 
 class Feed:
@@ -226,8 +233,10 @@ class Feed:
         self._kept: deque[_Kept] = deque()
         self._next: dict[int, int] = {}
         self._before: dict[int, int] = {}  # the next offsets before the oldest event kept
-        self._everything: tuple[float, msgspec.Raw] | None = None
+        self._overviews: dict[bool, bytes] = {}
+        self._overviewed = 0.0
         self._showing = False
+        self._warned = False
         self._trouble = ""
 
     @property
@@ -247,8 +256,7 @@ class Feed:
             except Exception as error:  # noqa: BLE001  who looks is told, and reading begins again
                 log.warning("event=status_page_feed error=%r", describe(error))
                 refused = isinstance(error, BrokerError) and not error.retriable
-                self._trouble = "refused" if refused else "unreachable"
-                self._tell(self._trouble_message())
+                self._worry("refused" if refused else "unreachable")
                 await asyncio.sleep(patience)
                 patience = min(2 * patience, PATIENCE[1])
         self._forget()
@@ -272,10 +280,10 @@ class Feed:
                     self._greet(viewer)
                 drifted = now
             elif self._showing:
-                self._publish(fresh)
-            if self._trouble and tail.caught_up:
-                self._trouble = ""
-                self._tell(self._trouble_message())
+                for kept in fresh:
+                    self._tell(kept.text)
+            if tail.caught_up:
+                self._worry("")
             if self._showing and now - told > TOLD_EVERY:
                 told, drift = now, now - drifted > DRIFT
                 drifted = now if drift else drifted
@@ -290,16 +298,15 @@ class Feed:
             envelope, data = decode(record.value)
             self._picture.take(envelope, data)
         except (msgspec.DecodeError, ValueError):
-            log.warning(
-                "event=status_page_skipped partition=%d offset=%d reason=no-event",
-                record.partition,
-                record.offset,
-            )
+            if not self._warned:  # once: there may be many
+                self._warned = True
+                place = (record.partition, record.offset)
+                log.warning("event=status_page_skipped partition=%d offset=%d reason=no-event", *place)
             return None
         finally:
             self._next[record.partition] = record.offset + 1
         # Put together again: bytes that somebody else wrote to the topic never reach a browser as they are.
-        kept = _Kept(record.partition, record.offset, _content(envelope, data))
+        kept = _Kept(record.partition, record.offset, _place(self._next), _content(envelope, data))
         self._kept.append(kept)
         while len(self._kept) > KEPT:
             gone = self._kept.popleft()
@@ -312,16 +319,6 @@ class Feed:
         for viewer in self._viewers:
             viewer.send(text)
 
-    def _publish(self, fresh: list[_Kept]) -> None:
-        if not self._viewers:
-            return
-        places = dict(self._next)
-        for kept in reversed(fresh):
-            places[kept.partition] = kept.offset  # what came after is still to come
-        for kept in fresh:
-            places[kept.partition] = kept.offset + 1
-            self._tell(message("released", kept.content, _place(places)))
-
     def _tell_changes(self, *, drift: bool) -> None:
         self._picture.lay(self._views())
         now = self._clock()
@@ -329,45 +326,50 @@ class Feed:
         if drift:
             changed |= {dataset.dataset: dataset for dataset in self._picture.drifting(now)}
         if changed:
-            self._everything = None
+            self._overviews.clear()
             self._tell(message("datasets", {"now": now, "datasets": list(changed.values())}))
+
+    def _worry(self, reason: str) -> None:
+        """Tell everybody of trouble with the alert topic, or of its end, where that is news."""
+        if reason != self._trouble:
+            self._trouble = reason
+            self._tell(self._trouble_message())
 
     def _trouble_message(self) -> bytes:
         return message("trouble", {"reason": self._trouble})
 
     def _greet(self, viewer: Viewer) -> None:
         """Send a viewer the whole picture, and the events kept that it has not seen."""
-        spec = self._picture.spec
-        now, datasets = self._all()
         known = self._places(viewer.place)
-        places = dict(self._before)
         # A place the topic has not reached is one of another topic: everything is new.
         if known is None or any(known[number] > at for number, at in self._next.items()):
             known, missed = {}, False
         else:
-            missed = any(known[number] < at for number, at in places.items())
-        overview = {
-            "application": spec.application,
-            "now": now,
-            "complete": self._picture.complete,
-            "missed": missed,
-            "datasets_declared": len(spec.datasets),
-            "datasets": datasets,
-        }
-        viewer.send(message("overview", overview))
+            missed = any(known[number] < at for number, at in self._before.items())
+        viewer.send(self._overview(missed=missed))
         for kept in self._kept:
-            places[kept.partition] = kept.offset + 1
             if kept.offset >= known.get(kept.partition, 0):
-                viewer.send(message("released", kept.content, _place(places)))
-        viewer.send(message("present", {"now": now}))
+                viewer.send(kept.text)
+        viewer.send(message("present", {"now": self._clock()}))
 
-    def _all(self) -> tuple[float, msgspec.Raw]:
-        """Return every dataset, encoded, and the time; put together once where many viewers come at once."""
+    def _overview(self, *, missed: bool) -> bytes:
+        """Return the message with every dataset; put together once where many viewers come at once."""
         now = self._clock()
-        if self._everything is None or not 0 <= now - self._everything[0] < TOLD_EVERY:
+        if not 0 <= now - self._overviewed < TOLD_EVERY:
+            self._overviews.clear()
+            self._overviewed = now
+        if missed not in self._overviews:
             self._picture.lay(self._views())
-            self._everything = now, msgspec.Raw(msgspec.json.encode(self._picture.all(now)))
-        return self._everything
+            overview = {
+                "application": self._picture.spec.application,
+                "now": now,
+                "complete": self._picture.complete,
+                "missed": missed,
+                "datasets_declared": len(self._picture.spec.datasets),
+                "datasets": self._picture.all(now),
+            }
+            self._overviews[missed] = message("overview", overview)
+        return self._overviews[missed]
 
     def _places(self, text: str) -> dict[int, int] | None:
         parts = text.split(".")
