@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.metadata
+import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import venv
 import zipfile
 from pathlib import Path
@@ -39,6 +41,24 @@ def test_the_wheel_holds_the_package_its_data_and_its_license_and_nothing_else(w
     }
     assert {name for name in names if name.startswith("stream_svt/")} == wanted
     assert "stream_svt/py.typed" in wanted
+
+
+def test_the_source_archive_holds_no_secret_that_was_made_beside_the_stack(tmp_path):
+    for name in ("pyproject.toml", "README.md", "LICENSE", ".gitignore"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    for name in ("stream_svt", "deploy"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "secrets"))
+    made = subprocess.run(
+        [tmp_path / "deploy/compose/make-secrets"], capture_output=True, text=True, check=True
+    )
+    assert "sealing.key" in made.stdout
+    command = [sys.executable, "-m", "build", "--sdist", "--no-isolation", str(tmp_path)]
+    subprocess.run(command, capture_output=True, check=True)
+    [archive] = (tmp_path / "dist").glob("*.tar.gz")
+    with tarfile.open(archive) as opened:
+        names = opened.getnames()
+    assert any(name.endswith("deploy/compose/make-secrets") for name in names)
+    assert [name for name in names if "/secrets/" in name or name.endswith(".key")] == []
 
 
 def test_the_installed_wheel_starts_the_command_line(wheel, tmp_path):
