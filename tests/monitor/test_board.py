@@ -1,4 +1,4 @@
-"""Books and states as a reader of released events knows them, against those of the engine that wrote them."""
+"""Books and states as a reader of released events knows them, event by event."""
 
 from __future__ import annotations
 

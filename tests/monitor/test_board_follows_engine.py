@@ -1,0 +1,115 @@
+"""Whoever reads the events knows the books and the states that the engine has, whatever happened to it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stream_svt.monitor.board import Board, Budget
+from stream_svt.monitor.commands import Action, Command
+from stream_svt.monitor.released import EventType, decode, encode
+from stream_svt.privacy.loss import to_float
+from tests.support.engine_play import Play, Query
+from tests.support.monitor_forms import FORMS, TOPIC, spec_of
+
+DATASETS = {
+    "epsilon": "{names: [a, b, c], limit: 3, unit: one basket}",
+    "rho": "{names: [a, b, c], limit: {rho: 1.2}, unit: one basket}",
+}
+HIGH, LOW = 900, 0
+
+queries = st.tuples(
+    st.just("queries"),
+    st.lists(st.tuples(st.integers(0, 2), st.sampled_from([HIGH, HIGH, LOW])), max_size=12),
+)
+commands = st.tuples(
+    st.sampled_from(["pause", "resume", "close", "resample", "raise-budget", "mark-exhausted"]),
+    st.tuples(st.sampled_from("abc"), st.sampled_from(["", "m0", "m1"]), st.integers(4, 9)),
+)
+
+
+class Reader:
+    """Folds what a play commits, as it would stand on the alert topic."""
+
+    def __init__(self, play: Play) -> None:
+        spec = play.spec
+        budgets = {one.name: Budget(to_float(one.limit, one.kind), one.kind.measure) for one in spec.datasets}
+        self.board = Board(budgets, {monitor.name: list(budgets) for monitor in spec.monitors})
+        self._play = play
+        self._read = 0
+
+    def follow(self, *, leave_out: EventType | None = None) -> None:
+        """Read on to the latest event."""
+        for event in self._play.events[self._read :]:
+            if event.type is not leave_out:
+                self.board.take(
+                    *decode(encode(event, application="shop", shard=0, time="2026-01-01T00:00:00Z"))
+                )
+        self._read = len(self._play.events)
+
+    def agrees(self) -> None:
+        """Hold the board against the engine's views."""
+        for view in self._play.engine.views():
+            budget = self.board.budgets[view.dataset]
+            assert (budget.measure, budget.limit, budget.spent, budget.reserved) == (
+                view.measure,
+                view.limit,
+                view.spent,
+                view.reserved,
+            )
+            seats = self.board.of_dataset(view.dataset)
+            for one in view.monitors:
+                seat = seats[one.monitor]
+                assert (seat.shown, seat.run, seat.tops, seat.halts) == (
+                    one.state,
+                    one.run,
+                    one.tops,
+                    one.halts,
+                ), (view.dataset, one.monitor)
+
+
+def do(play: Play, reader: Reader, step: tuple[str, object]) -> None:
+    kind, what = step
+    if kind == "queries":
+        if not play.engine.paused(TOPIC):
+            at = play.engine.next_offset(TOPIC)
+            play.play(TOPIC, [Query(0, 0)] * at + [Query(dataset, value) for dataset, value in what])
+    else:
+        dataset, monitor, limit = what
+        play.engine.apply(
+            Command(
+                id="c",
+                action=Action(kind),
+                dataset="" if kind == "mark-exhausted" else dataset,
+                monitor="" if kind in {"mark-exhausted", "raise-budget"} else monitor,
+                limit=str(limit) if kind == "raise-budget" else "",
+            )
+        )
+        play.commit()
+    reader.follow()
+
+
+@pytest.mark.parametrize("measure", list(DATASETS))
+@settings(max_examples=60, deadline=None)
+@given(steps=st.lists(st.one_of(queries, queries, commands), max_size=25))
+def test_books_and_states_are_the_engines_after_every_commit(measure: str, steps: list) -> None:
+    play = Play(spec_of(FORMS["never muted"], FORMS["plain"], datasets=DATASETS[measure]))
+    reader = Reader(play)
+    for step in steps:
+        do(play, reader, step)
+        reader.agrees()
+
+
+@pytest.mark.parametrize(
+    "kind", [EventType.ALERT, EventType.RUN_STARTED, EventType.RUN_HALTED, EventType.PAUSED]
+)
+def test_a_reader_that_overlooks_a_kind_of_event_is_found_out(kind: EventType) -> None:
+    play = Play(spec_of(FORMS["never muted"], FORMS["plain"], datasets=DATASETS["epsilon"]))
+    reader = Reader(play)
+    play.play(TOPIC, [Query(0, HIGH)] * 20 + [Query(1, LOW)])
+    play.engine.apply(Command(id="c", action=Action.PAUSE, dataset="a"))
+    play.commit()
+    reader.follow(leave_out=kind)
+    with pytest.raises(AssertionError):
+        reader.agrees()
