@@ -11,13 +11,15 @@ import pytest
 
 from tests.support.broken_protocol import (
     ChargesAfterPublishing,
+    ChargesHalf,
+    DoublesLimits,
     ForgetsLostPublications,
     LosesPublications,
     NamesEachOwner,
     RedrawsNoise,
     SameTransaction,
 )
-from tests.support.verifier import Certain, Findings, verify
+from tests.support.verifier import NANO, Certain, Findings, Terms, verify
 from tests.support.worker import HIGH, LOW, Scene, until
 
 pytestmark = pytest.mark.kafka
@@ -55,7 +57,9 @@ class Trial:
     async def judge(self, high: int = HIGH, low: int = LOW) -> Findings:
         """Return what the logs show; the workers must have stopped."""
         certain = Certain(self.scene.queries, "hot", high, low)
-        return await verify(self._broker.data_dir, self.scene.application, self.scene.partitions, certain)
+        terms = Terms(dict.fromkeys("abc", 1000 * NANO), {"hot": 400_000_000}, {("hot", "top"): 200_000_000})
+        scene = self.scene
+        return await verify(self._broker.data_dir, scene.application, scene.partitions, certain, terms)
 
 
 @pytest.fixture
@@ -148,6 +152,8 @@ async def test_a_lost_publication_is_made_good_by_the_next_tenure(trial: Trial) 
             {"Journal": ForgetsLostPublications}, one_worker, "charged and never published", id="no-outbox"
         ),
         pytest.param({"Engine": RedrawsNoise}, one_after_the_other, "noise of run 1", id="noise-redrawn"),
+        pytest.param({"Engine": ChargesHalf}, one_worker, "not charged its price", id="half-price"),
+        pytest.param({"Engine": DoublesLimits}, one_worker, "not the one declared", id="twice-the-limit"),
         pytest.param({"ShardLog": NamesEachOwner}, two_at_once, "two contents", id="two-owners"),
     ],
 )

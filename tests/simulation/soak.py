@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 from stream_svt.monitor.engine import Engine
@@ -19,6 +19,7 @@ from tests.simulation.world import ModelLog, ModelWorkload, Variant, play
 from tests.support.broken_protocol import (
     ChargesAfterPublishing,
     ChargesHalf,
+    DoublesLimits,
     ForgetsOutbox,
     RedrawsNoise,
     SameTransaction,
@@ -49,9 +50,7 @@ class _Generous(ModelWorkload):
 
     def engine(self, shard: int, key: bytes) -> Engine:
         """Return the broken engine."""
-        datasets = tuple(replace(dataset, limit=2 * dataset.limit) for dataset in self.spec.datasets)
-        spec = replace(self.spec, datasets=datasets)
-        return Engine(spec, shard=shard, datasets=DATASETS, key=key, entropy=self.entropy)
+        return DoublesLimits(self.spec, shard=shard, datasets=DATASETS, key=key, entropy=self.entropy)
 
 
 def _unfenced(broker: Broker, number: int) -> ModelLog:

@@ -16,11 +16,12 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError
 
 from stream_svt.errors import BrokerError
-from stream_svt.service.audit import audit_topic
+from stream_svt.service.audit import audit_state, audit_topic
+from stream_svt.service.config import load_config
 from stream_svt.service.kafka import Cluster
 from tests.support.process import Service, free_port
 from tests.support.topics import create_topics
-from tests.support.verifier import Certain, Findings, verify
+from tests.support.verifier import NANO, Certain, Findings, Terms, verify
 
 SPEC = """
 application: {application}
@@ -32,6 +33,7 @@ datasets:
   - names: [{datasets}]
     limit: {{epsilon: 100000}}
     unit: one basket
+  - {{name: scarce, limit: {{epsilon: 40}}, unit: one basket}}
 monitors:
   - name: plain
     topic: {application}.counts
@@ -56,6 +58,18 @@ monitors:
     mute: run
 """
 DATASETS = ("north", "south", "east", "west", "centre")
+SCARCE = "scarce"
+"""A dataset whose budget ends."""
+TERMS = Terms(
+    limits=dict.fromkeys(DATASETS, 100_000 * NANO) | {SCARCE: 40 * NANO},
+    openings={"plain": 235_294_130, "adaptive": 354_510_060},
+    prices={
+        ("plain", "top"): 117_647_058,
+        ("adaptive", "top"): 82_274_497,
+        ("adaptive", "middle"): 164_548_994,
+    },
+)
+"""Worked out once from the specification, and written down: the judge asks the service for nothing."""
 PARTITIONS = 2
 SESSION = 2.0
 HIGH, LOW = 50_000, 100
@@ -169,7 +183,7 @@ class Stage:
                         "value": _value(chance),
                         "series": f"s{chance.randrange(50)}",
                     }
-                    key = chance.choice(DATASETS).encode()
+                    key = chance.choice((*DATASETS, SCARCE)).encode()
                     futures.append(await producer.send(self.queries, json.dumps(query).encode(), key=key))
                 await asyncio.sleep(1 / BURSTS)
                 # A broker that is away costs the stream some of its queries; what counts is what the log holds.
@@ -279,16 +293,18 @@ class Stage:
         await asyncio.gather(*(self.leave(worker) for worker in list(self.workers)))
 
     async def _judge(self) -> None:
-        certain = Certain(self.queries, "plain", HIGH, LOW)
+        certain = Certain(self.queries, "plain", HIGH, LOW, frozenset({SCARCE}))
         for data_dir in self._data_dirs:
-            found = await verify(data_dir, self.application, PARTITIONS, certain)
+            found = await verify(data_dir, self.application, PARTITIONS, certain, TERMS)
             self.outcome.found = found
             self.outcome.violations += [
                 text for text in found.violations if text not in self.outcome.violations
             ]
-        topic = f"{self.application}.alerts"
-        audit = await audit_topic(Cluster({"bootstrap_servers": self._servers}), topic)
-        self.outcome.violations += [f"audit: {finding}" for finding in audit.findings]
+        config = load_config(next(self._directory.glob("worker-*.yaml")), {})
+        brokers = Cluster({"bootstrap_servers": self._servers})
+        public = await audit_topic(brokers, config.topics.alerts, config.spec.monitors)
+        operator = await audit_state(config, brokers)
+        self.outcome.violations += [f"audit: {finding}" for finding in (*public.findings, *operator.findings)]
         found = self.outcome.found
         self.outcome.notes.append(
             f"{found.queries} queries, {len(found.alerts)} alerts in {len(found.events)} events, "

@@ -16,6 +16,7 @@ import msgspec
 from stream_svt.monitor.books import Books, Slot
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.snapshot import DatasetRecord, pack_secrets
+from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Transaction
 from stream_svt.service.kafka import BrokerUnavailable
@@ -103,6 +104,8 @@ class ForgetsLostPublications(ForgetsOutbox, LosesPublications):
 class _HalfPrice(Books):
     """Pays half."""
 
+    __slots__ = ()
+
     def charge_top(self, slot: Slot, charge: int) -> int:
         return super().charge_top(slot, charge // 2)
 
@@ -114,6 +117,14 @@ class ChargesHalf(Engine):
         books = super().books(number)
         books.__class__ = _HalfPrice
         return books
+
+
+class DoublesLimits(Engine):
+    """Keeps books with twice the limits that were declared."""
+
+    def __init__(self, spec: ApplicationSpec, **options: Any) -> None:
+        doubled = tuple(replace(dataset, limit=2 * dataset.limit) for dataset in spec.datasets)
+        super().__init__(replace(spec, datasets=doubled), **options)
 
 
 class NamesEachOwner(ShardLog):

@@ -36,10 +36,12 @@ class Findings:
 
 @dataclass(frozen=True)
 class Certain:
-    """Queries whose outcome no noise decides, for one monitor that mutes nothing.
+    """Queries whose outcome no noise decides, for one monitor that mutes nothing and whose budget does not end.
 
     Attributes
     ----------
+    without
+        Datasets whose budget may end.
     topic
         The JSON queries.
     high, low
@@ -50,10 +52,32 @@ class Certain:
     monitor: str
     high: int
     low: int
+    without: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What was declared, in billionths of epsilon: an event's own word for a limit or a price is not taken.
+
+    Attributes
+    ----------
+    limits
+        By dataset.
+    openings, prices
+        What the start of a run costs, by monitor; what a top costs, by monitor and branch.
+    """
+
+    limits: dict[str, int]
+    openings: dict[str, int]
+    prices: dict[tuple[str, str], int]
 
 
 async def verify(
-    data_dir: Path, application: str, partitions: int, certain: Certain | None = None
+    data_dir: Path,
+    application: str,
+    partitions: int,
+    certain: Certain | None = None,
+    terms: Terms | None = None,
 ) -> Findings:
     """Check every partition; the service must have stopped."""
     found = Findings()
@@ -62,6 +86,8 @@ async def verify(
         state = await read_ended(data_dir, f"{application}.state", partition)
         found.aborted += sum(record.marker == "abort" for record in (*alerts, *state))
         _check_partition(found, partition, alerts, state)
+        if terms is not None:
+            _check_terms(found, terms, alerts)
         if certain is not None:
             _check_queries(found, partition, certain, read_partition(data_dir, certain.topic, partition))
     return found
@@ -121,6 +147,27 @@ def _check_books(found: Findings, events: list[dict[str, Any]], state: list[LogR
     _check_outcomes(found, state)
 
 
+def _check_terms(found: Findings, terms: Terms, alerts: list[LogRecord]) -> None:
+    """Hold each event to the limit and the price that were declared."""
+    spent: dict[str, int] = defaultdict(int)
+    for record in committed(alerts):
+        event = json.loads(record.value or b"{}")
+        data = event.get("data", {})
+        account = data.get("account")
+        if account is None:
+            continue
+        charge, name = round(account["charge"] * NANO), data["dataset"]
+        spent[name] += charge
+        if "gap" in data and charge != terms.prices[data["monitor"], data["branch"]]:
+            found.violations.append(f"{event['id']}: a top was not charged its price")
+        if event["type"].endswith("run.started.v1") and charge != terms.openings[data["monitor"]]:
+            found.violations.append(f"{event['id']}: the start of a run was not charged its price")
+        if round(account["limit"] * NANO) != terms.limits[name]:
+            found.violations.append(f"{event['id']}: the limit is not the one declared")
+        if spent[name] + round(account["reserved"] * NANO) > terms.limits[name]:
+            found.violations.append(f"{event['id']}: the limit that was declared is passed")
+
+
 def _check_ledgers(found: Findings, totals: dict[str, int], state: list[LogRecord]) -> None:
     """Compare the ledgers in the state with what was released, and every run's secrets with themselves."""
     stored: dict[str, int] = {}
@@ -171,7 +218,8 @@ def _check_queries(found: Findings, partition: int, certain: Certain, queries: l
             continue
         value, count = json.loads(query.value or b"{}")["value"], alerts.pop(query.offset, 0)
         found.queries += 1
-        if count > 1 or (value >= certain.high and not count) or (value <= certain.low and count):
+        due = (query.key or b"").decode() not in certain.without
+        if count > 1 or (value >= certain.high and due and not count) or (value <= certain.low and count):
             found.violations.append(
                 f"query {query.offset} of partition {partition}, value {value}, has {count} alerts"
             )
