@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from stream_svt.protocol.controls import COMMAND_LIMIT, WAITING_BYTES, WAITING_LIMIT, Malformed
+from stream_svt.service.columnar import MAX_ROWS, MAX_TEXT_IN_ALL
 from stream_svt.service.signatures import Refusal
 from stream_svt.service.wire import ARROW_STREAM, MAX_BYTES, MAX_TEXT, Reason
 
@@ -14,12 +15,13 @@ QUERIES: Final[Mapping[str, str]] = {
     Reason.UNDECLARED: "Its key is no declared dataset.",
     Reason.MISROUTED: "It stands on another partition than the home of its dataset: key it by dataset.",
     Reason.EMPTY: "The record has no content.",
-    Reason.TOO_LARGE: f"It is longer than {MAX_BYTES:,} bytes, or an Arrow stream has too many rows.",
+    Reason.TOO_LARGE: f"It is longer than {MAX_BYTES:,} bytes, or an Arrow stream has more than {MAX_ROWS:,} rows or "
+    f"{MAX_TEXT_IN_ALL:,} characters in the texts of its rows.",
     Reason.UNSUPPORTED_CONTENT_TYPE: f"Its content-type is neither application/json nor {ARROW_STREAM}.",
     Reason.INVALID_UTF8: "It is not UTF-8.",
     Reason.NOT_JSON: "It is not one JSON document.",
     Reason.NOT_AN_OBJECT: "It is JSON, but no object.",
-    Reason.NOT_ARROW: "It is no Arrow IPC stream.",
+    Reason.NOT_ARROW: "It is no Arrow IPC stream, a compressed one, or one of big-endian numbers.",
     Reason.MISSING_ID: "It has no `id`.",
     Reason.BAD_ID: f"Its `id` is no text of 1 to {MAX_TEXT} characters.",
     Reason.BAD_SERIES: f"Its `series` is no text of 1 to {MAX_TEXT} characters.",

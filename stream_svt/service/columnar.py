@@ -1,18 +1,25 @@
 """Columnar query records: an Arrow IPC stream whose rows are queries of one dataset.
 
 Needs pyarrow (extra `arrow`). Columns carry the names of the JSON fields: `id` and `value`, and `series`,
-`set`, `closed`, `threshold` and `monitor` where used. One record is accepted or refused as a whole.
+`set`, `closed`, `threshold` and `monitor` where used; other columns are not looked at. One record is accepted or
+refused as a whole.
+
+A record cannot become more than it is: bodies must not be compressed (Kafka compresses batches), nothing is swapped
+or copied on reading, dictionaries are looked up and never expanded, and what the texts of all rows add up to is
+bounded. What stands in the column `value`, whatever its type, is never a reason to refuse: what is not a finite number,
+or cannot be read, is None there.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Collection
+import struct
+from collections.abc import Callable, Collection, Iterator, Sequence
 from decimal import Decimal
 from fractions import Fraction
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +30,31 @@ if TYPE_CHECKING:
     from stream_svt.monitor.batch import QueryBatch
 
 _Arrow: TypeAlias = Any  # pyarrow is optional and has no types
+_Number: TypeAlias = int | Decimal
+_T = TypeVar("_T")
 
 MAX_ROWS: Final = 1 << 20
 """Rows of one record: a row number has to fit the identity that keys a test's noise."""
+
+MAX_TEXT_IN_ALL: Final = 16 << 20
+"""Characters that the texts of all rows may have together: a dictionary repeats one text for the price of a byte."""
+
+_MODERATE: Final = 300
+"""Powers of ten beyond which a number is handled with care."""
+
+_BAD: Final = Fraction(-1, 3)
+"""Stands for a threshold that is none: no decimal or binary number is this one."""
+
+_ERRORS: Final = (
+    OSError,
+    ValueError,
+    TypeError,
+    LookupError,
+    ArithmeticError,
+    MemoryError,
+    NotImplementedError,
+)
+"""What pyarrow raises: every exception of its own is also one of these, or an `ArrowException`."""
 
 
 class Refused(Exception):
@@ -50,13 +79,17 @@ def read(message: bytes, batch: QueryBatch, monitors: Collection[str], max_text:
     Refused
         The message is malformed; its values play no part in that.
     """
-    table = _table(message)
-    rows = table.num_rows
-    ids = _text(table, "id", "bad-id", max_text)
-    series = _text(table, "series", "bad-series", max_text)
-    sets = _text(table, "set", "bad-set", max_text)
-    names = _text(table, "monitor", "unknown-monitor", max_text)
-    closed = _closed(table)
+    parts = _parts(message)
+    rows = sum(part.num_rows for part in parts)
+    closed = _gather(parts, "closed", _closed)
+    ids = _gather(parts, "id", lambda column: _text(column, "bad-id", max_text))
+    if rows and True not in closed and ids.count(None) == rows:
+        raise Refused("missing-id")  # before rows that cost nothing to send are gone through one by one
+    series = _gather(parts, "series", lambda column: _text(column, "bad-series", max_text))
+    sets = _gather(parts, "set", lambda column: _text(column, "bad-set", max_text))
+    names = _gather(parts, "monitor", lambda column: _text(column, "unknown-monitor", max_text))
+    if sum(len(text) for texts in (ids, series, sets, names) for text in texts if text) > MAX_TEXT_IN_ALL:
+        raise Refused("too-large")
     for row in range(rows):
         if closed[row]:
             set_id = sets[row]
@@ -72,8 +105,11 @@ def read(message: bytes, batch: QueryBatch, monitors: Collection[str], max_text:
                 if name not in monitors:
                     raise Refused("unknown-monitor")
                 batch.monitor[row] = name
-    batch.threshold = {row: limit for row, limit in _thresholds(table).items() if not closed[row]}
-    batch.whole, batch.other = _values(table)
+    limits = _gather(parts, "threshold", _thresholds)
+    batch.threshold = {
+        row: limit for row, limit in enumerate(limits) if limit is not None and not closed[row]
+    }
+    batch.whole, batch.other = _values(parts)
     for row in batch.markers:
         batch.whole[row] = 0
         batch.other.pop(row, None)
@@ -82,87 +118,206 @@ def read(message: bytes, batch: QueryBatch, monitors: Collection[str], max_text:
     batch.query_id = [name or "" for name in ids]
 
 
-def _table(message: bytes) -> _Arrow:
+# The stream
+
+
+def _parts(message: bytes) -> list[_Arrow]:
+    """Return the record batches of a stream, none of them looked into yet."""
     import pyarrow as pa
 
-    batches = []
+    parts: list[_Arrow] = []
     rows = 0
     try:
+        if any(map(_inflates, _headers(message))):
+            raise Refused("not-arrow")
         with pa.ipc.open_stream(message) as reader:
             for part in reader:
-                part.validate(full=True)
                 rows += part.num_rows
                 if rows > MAX_ROWS:
                     raise Refused("too-large")
-                batches.append(part)
-            return pa.Table.from_batches(batches, reader.schema)
-    except (pa.ArrowException, OSError, ValueError, TypeError, KeyError, IndexError) as error:
+                parts.append(part)
+    except (pa.ArrowException, struct.error, *_ERRORS) as error:
         raise Refused("not-arrow") from error
+    return parts
 
 
-def _column(table: _Arrow, name: str) -> _Arrow:
-    """Return a column without dictionary encoding; None where it is absent."""
+def _headers(message: bytes) -> Iterator[tuple[str, bytes]]:
+    """Yield kind and metadata of each message in a stream, which Arrow has checked to be well formed."""
     import pyarrow as pa
 
-    at = table.schema.get_all_field_indices(name)
+    for part in pa.ipc.MessageReader.open_stream(message):
+        yield part.type, part.metadata.to_pybytes()
+
+
+def _inflates(header: tuple[str, bytes]) -> bool:
+    """Tell whether a message would take more memory than it has bytes: compressed, or in the other byte order."""
+    kind, metadata = header
+    if b"ARROW:experimental_compression" in metadata:  # as files of 2020 say it
+        return True
+    message = struct.unpack_from("<I", metadata)[0]
+    content = _field(metadata, message, 2)
+    if content is None:
+        return True
+    content = _followed(metadata, content)
+    if kind == "schema":
+        order = _field(metadata, content, 0)
+        return order is not None and struct.unpack_from("<h", metadata, order)[0] != 0
+    if kind == "dictionary":
+        data = _field(metadata, content, 1)
+        if data is None:
+            return True
+        content = _followed(metadata, data)
+    return _field(metadata, content, 3) is not None
+
+
+def _field(metadata: bytes, table: int, number: int) -> int | None:
+    """Return where a field of a FlatBuffers table stands, None where it is left out."""
+    vtable = table - struct.unpack_from("<i", metadata, table)[0]
+    if 4 + 2 * number >= struct.unpack_from("<H", metadata, vtable)[0]:
+        return None
+    offset = struct.unpack_from("<H", metadata, vtable + 4 + 2 * number)[0]
+    return table + offset if offset else None
+
+
+def _followed(metadata: bytes, place: int) -> int:
+    return place + int(struct.unpack_from("<I", metadata, place)[0])
+
+
+# Columns
+
+
+def _column(part: _Arrow, name: str) -> _Arrow:
+    """Return a column of a record batch, None where it is absent or of no type."""
+    import pyarrow as pa
+
+    at = part.schema.get_all_field_indices(name)
     if not at:
         return None
-    column = table.column(at[0])
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    return column
+    column = part.column(at[0])
+    return None if pa.types.is_null(column.type) else column
 
 
-def _text(table: _Arrow, name: str, reason: str, max_text: int) -> list[str | None]:
+def _gather(parts: Sequence[_Arrow], name: str, take: Callable[[_Arrow], list[_T]]) -> list[_T | None]:
+    """Return a column of all batches; what is wrong with its form refuses the record."""
     import pyarrow as pa
 
-    column = _column(table, name)
-    if column is None or pa.types.is_null(column.type):
-        return [None] * table.num_rows
-    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
-        raise Refused(reason)
-    try:
-        texts: list[str | None] = column.to_pylist()
-    except UnicodeDecodeError as error:
-        raise Refused("invalid-utf8") from error
+    gathered: list[_T | None] = []
+    for part in parts:
+        try:
+            column = _column(part, name)
+            if column is None:
+                gathered += [None] * part.num_rows
+                continue
+            column.validate(full=True)
+            gathered += take(column)
+        except (pa.ArrowException, *_ERRORS) as error:
+            raise Refused("not-arrow") from error
+    return gathered
+
+
+def _rows(column: _Arrow, take: Callable[[_Arrow], list[_T]]) -> list[_T | None]:
+    """Return what stands at each row; of a dictionary every entry is taken once, and none is copied."""
+    import pyarrow as pa
+
+    if not pa.types.is_dictionary(column.type):
+        return [*take(column)]
+    entries = take(column.dictionary)
+    known = range(len(entries))
+    return [entries[index] if index in known else None for index in column.indices.to_pylist()]
+
+
+def _text(column: _Arrow, reason: str, max_text: int) -> list[str | None]:
+    import pyarrow as pa
+
+    def take(part: _Arrow) -> list[str | None]:
+        if not (pa.types.is_string(part.type) or pa.types.is_large_string(part.type)):
+            raise Refused(reason)
+        return list(part.to_pylist())
+
+    texts = _rows(column, take)
     if any(text is not None and not 0 < len(text) <= max_text for text in texts):
         raise Refused(reason)
     return texts
 
 
-def _closed(table: _Arrow) -> list[bool]:
+def _closed(column: _Arrow) -> list[bool | None]:
     import pyarrow as pa
 
-    column = _column(table, "closed")
-    if column is None or pa.types.is_null(column.type):
-        return [False] * table.num_rows
-    if not pa.types.is_boolean(column.type):
-        raise Refused("bad-set")
-    return [bool(flag) for flag in column.to_pylist()]
+    def take(part: _Arrow) -> list[bool | None]:
+        if not pa.types.is_boolean(part.type):
+            raise Refused("bad-set")
+        return list(part.to_pylist())
+
+    return _rows(column, take)
 
 
-def _thresholds(table: _Arrow) -> dict[int, Fraction]:
-    column = _column(table, "threshold")
-    if column is None:
-        return {}
-    whole, other = _numbers(column)
-    absent = {row for row, valid in enumerate(column.is_valid().to_pylist()) if not valid}
-    limits: dict[int, Fraction] = {}
-    for row in range(len(whole)):
-        if row in absent:
-            continue
-        limit = other.get(row, int(whole[row]))
-        if limit is None:
-            raise Refused("bad-threshold")
-        limits[row] = Fraction(limit)
+def _thresholds(column: _Arrow) -> list[Fraction | None]:
+    limits = _rows(column, _limits)
+    if _BAD in limits:
+        raise Refused("bad-threshold")
     return limits
 
 
-def _values(table: _Arrow) -> tuple[NDArray[np.int64], dict[int, Decimal | None]]:
-    column = _column(table, "value")
-    if column is None:
-        return np.zeros(table.num_rows, np.int64), dict.fromkeys(range(table.num_rows))
-    return _numbers(column)
+def _limits(column: _Arrow) -> list[Fraction | None]:
+    """Return the limits, None where there is none, `_BAD` for what is no number of moderate size."""
+    whole, other = _numbers(column)
+    return [
+        (_limit(other[row]) if row in other else Fraction(int(whole[row]))) if valid else None
+        for row, valid in enumerate(column.is_valid().to_pylist())
+    ]
+
+
+def _limit(number: Decimal | None) -> Fraction:
+    return _BAD if number is None or number.adjusted() < -_MODERATE else Fraction(number)
+
+
+def _values(parts: Sequence[_Arrow]) -> tuple[NDArray[np.int64], dict[int, Decimal | None]]:
+    import pyarrow as pa
+
+    wholes: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
+    others: dict[int, Decimal | None] = {}
+    at = 0
+    for part in parts:
+        rows = part.num_rows
+        whole, other = np.zeros(rows, np.int64), _nothing(rows)
+        try:
+            column = _column(part, "value")
+            if column is not None:
+                # Whether buffers are as long as they say, and nothing of what they hold: only that may be looked at.
+                column.validate()
+                whole, other = _value(column)
+        except (pa.ArrowException, *_ERRORS):
+            pass
+        wholes.append(whole)
+        others |= {at + row: number for row, number in other.items()}
+        at += rows
+    return np.concatenate(wholes), others
+
+
+def _value(column: _Arrow) -> tuple[NDArray[np.int64], dict[int, Decimal | None]]:
+    import pyarrow as pa
+
+    if not pa.types.is_dictionary(column.type):
+        return _numbers(column)
+    rows = len(column)
+    numbers = _rows(column, _listed)
+    whole = np.zeros(rows, np.int64)
+    other: dict[int, Decimal | None] = {}
+    for row, number in enumerate(numbers):
+        if isinstance(number, int):
+            whole[row] = number
+        else:
+            other[row] = number
+    return whole, other
+
+
+def _listed(column: _Arrow) -> list[_Number | None]:
+    whole, other = _numbers(column)
+    return [other[row] if row in other else int(number) for row, number in enumerate(whole)]
+
+
+def _nothing(rows: int) -> dict[int, Decimal | None]:
+    return dict.fromkeys(range(rows))
 
 
 def _numbers(column: _Arrow) -> tuple[NDArray[np.int64], dict[int, Decimal | None]]:
@@ -172,7 +327,7 @@ def _numbers(column: _Arrow) -> tuple[NDArray[np.int64], dict[int, Decimal | Non
     rows = len(column)
     other: dict[int, Decimal | None] = {}
     if pa.types.is_signed_integer(column.type) and not column.null_count:
-        whole: NDArray[np.int64] = column.to_numpy().astype(np.int64)
+        whole: NDArray[np.int64] = column.to_numpy(zero_copy_only=False).astype(np.int64)
         large = np.flatnonzero((whole >= exact.WHOLE_LIMIT) | (whole <= -exact.WHOLE_LIMIT)).tolist()
         for row in large:
             other[row] = Decimal(int(whole[row]))
@@ -181,7 +336,7 @@ def _numbers(column: _Arrow) -> tuple[NDArray[np.int64], dict[int, Decimal | Non
     whole = np.zeros(rows, np.int64)
     kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
     if not any(is_kind(column.type) for is_kind in kinds):
-        return whole, dict.fromkeys(range(rows))
+        return whole, _nothing(rows)
     for row, value in enumerate(column.to_pylist()):
         number = _number(value)
         if isinstance(number, int):
@@ -198,6 +353,8 @@ def _number(value: object) -> int | Decimal | None:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     number = Decimal(value)  # type: ignore[arg-type]
+    if number and abs(number.adjusted()) > _MODERATE:
+        return exact.number(str(number).encode())
     if number.copy_abs() < exact.WHOLE_LIMIT and number == number.to_integral_value():
         return int(number)
     return number

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import io
+import resource
+import time
 from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
 
 import pytest
 
+from stream_svt.monitor.batch import QueryBatch
 from stream_svt.protocol.controls import Controls
 from stream_svt.protocol.sealing import Place
+from stream_svt.service.columnar import MAX_TEXT_IN_ALL
 from stream_svt.service.signatures import HEADER, Refusal, Verifier, shared_key
+from stream_svt.service.wire import Directory, QueryDecoder
 
 PLACE = Place("cluster", "shop", "shop.control", 0)
 
@@ -39,3 +47,143 @@ def test_a_command_with_an_odd_header_is_refused_by_name(
 ) -> None:
     controls = Controls(0, verify=Verifier(PLACE, [shared_key(bytes(range(32)))[1]]))
     assert controls.add([Record(0, headers=headers)]) == [(0, reason)]
+
+
+# --- Arrow
+
+
+def columnar(message: bytes) -> QueryBatch:
+    decoder = QueryDecoder("t", 0, Directory(["a"], partition=0, partitions=1), ["m"])
+    headers = (("content-type", b"application/vnd.apache.arrow.stream"),)
+    return decoder.decode([Record(0, value=message, headers=headers)])
+
+
+def written(table: Any, **options: Any) -> bytes:
+    pa = pytest.importorskip("pyarrow")
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+def values() -> dict[str, Any]:
+    """Columns of one row that could stand at `value`."""
+    pa = pytest.importorskip("pyarrow")
+    decimal = pa.decimal128(38, 2_000_000_000)
+    return {
+        "list": pa.array([[1, 2]]),
+        "struct": pa.array([{"a": 1}]),
+        "dictionary of list": pa.DictionaryArray.from_arrays(pa.array([0]), pa.array([[1, 2]])),
+        "dictionary of struct": pa.DictionaryArray.from_arrays(pa.array([0]), pa.array([{"a": 1}])),
+        "dictionary of text": pa.DictionaryArray.from_arrays(pa.array([0]), pa.array(["7"])),
+        "dictionary of nothing": pa.DictionaryArray.from_arrays(pa.array([0]), pa.nulls(1)),
+        "dictionary, index beyond": pa.DictionaryArray.from_arrays(
+            pa.array([5], pa.int8()), pa.array([7]), safe=False
+        ),
+        "text that is no UTF-8": pa.Array.from_buffers(
+            pa.string(), 1, [None, pa.py_buffer(bytes([0, 0, 0, 0, 2, 0, 0, 0])), pa.py_buffer(b"\xff\xfe")]
+        ),
+        "decimal of no scale": pa.Array.from_buffers(
+            decimal, 1, [None, pa.py_buffer((7).to_bytes(16, "little"))]
+        ),
+        "map": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64())),
+        "time": pa.array([1], pa.time64("ns")),
+        "null": pa.nulls(1),
+        "run ends": pa.RunEndEncodedArray.from_arrays(pa.array([1], pa.int32()), pa.array([3])),
+        "infinite": pa.array([float("inf")]),
+    }
+
+
+@pytest.mark.parametrize("name", values() if pytest.importorskip("pyarrow") else ())
+def test_no_type_and_no_content_of_the_value_column_is_a_reason_to_reject(name: str) -> None:
+    pa = pytest.importorskip("pyarrow")
+    batch = columnar(written(pa.table({"id": ["x"], "value": values()[name]})))
+    assert (batch.rejects, len(batch), batch.other) == ([], 1, {0: None})
+
+
+def test_a_dictionary_of_numbers_is_read_as_the_numbers() -> None:
+    pa = pytest.importorskip("pyarrow")
+    numbers = pa.DictionaryArray.from_arrays(pa.array([1, 0, None, 1]), pa.array([1.5, 7.0]))
+    batch = columnar(written(pa.table({"id": list("abcd"), "value": numbers})))
+    assert batch.whole.tolist() == [7, 0, 0, 7]
+    assert batch.other == {1: Decimal("1.5"), 2: None}
+
+
+@pytest.mark.parametrize("name", ["id", "series", "set", "monitor", "threshold", "closed"])
+@pytest.mark.parametrize(
+    "kind", ["list", "struct", "dictionary of list", "dictionary of struct", "run ends", "map"]
+)
+def test_a_type_that_no_other_column_can_have_is_a_structural_reason(name: str, kind: str) -> None:
+    pa = pytest.importorskip("pyarrow")
+    columns = {"id": pa.array(["x"]), "value": pa.array([1])} | {name: values()[kind]}
+    reasons = {"id": "bad-id", "series": "bad-series", "set": "bad-set", "monitor": "unknown-monitor"}
+    reasons |= {"threshold": "bad-threshold", "closed": "bad-set"}
+    assert columnar(written(pa.table(columns))).rejects == [(0, reasons[name])]
+
+
+@pytest.mark.parametrize("compression", ["zstd", "lz4"])
+def test_compressed_bodies_are_refused_before_anything_is_inflated(compression: str) -> None:
+    pa = pytest.importorskip("pyarrow")
+    bomb = written(
+        pa.table({"id": ["x"], "value": [1], "other": ["z" * (100 << 20)]}), compression=compression
+    )
+    assert len(bomb) < 1 << 20
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert columnar(bomb).rejects == [(0, "not-arrow")]
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20 << 10
+    entries = pa.DictionaryArray.from_arrays(pa.array([0], pa.int8()), pa.array(["z" * (100 << 20)]))
+    only = written(pa.table({"id": ["x"], "value": [1], "other": entries}), compression=compression)
+    assert columnar(only).rejects == [(0, "not-arrow")]
+
+
+def test_a_dictionary_is_never_expanded() -> None:
+    """A million rows that share a text of 250 characters cost the record a megabyte, and would cost the worker 250."""
+    np, pa = pytest.importorskip("numpy"), pytest.importorskip("pyarrow")
+    rows = (1 << 20) - 4096
+    shared = pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int8)), pa.array(["z" * 250]))
+    message = written(pa.table({"id": shared}))
+    assert len(message) <= 1 << 20
+    before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
+    assert columnar(message).rejects == [(0, "too-large")]
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10
+    assert time.monotonic() - began < 5
+    rows = MAX_TEXT_IN_ALL // 250
+    shared = pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int8)), pa.array(["z" * 250]))
+    assert len(columnar(written(pa.table({"id": shared})))) == rows
+    long = pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int8)), pa.array(["z" * 3000]))
+    assert columnar(written(pa.table({"id": long}))).rejects == [(0, "bad-id")]
+
+
+def test_rows_that_cost_nothing_to_send_are_refused_at_once() -> None:
+    pa = pytest.importorskip("pyarrow")
+    message = written(pa.table({"id": pa.nulls(1 << 20), "value": pa.nulls(1 << 20)}))
+    assert len(message) < 1000
+    assert columnar(message).rejects == [(0, "missing-id")]
+    message = written(pa.table({"id": pa.nulls(1 << 26), "value": pa.nulls(1 << 26)}))
+    assert columnar(message).rejects == [(0, "too-large")]
+
+
+def test_numbers_of_the_other_byte_order_are_refused_for_swapping_them_takes_copies() -> None:
+    pa = pytest.importorskip("pyarrow")
+    message = bytearray(written(pa.table({"id": ["x"], "value": [1]})))
+    # The schema's table has no field for the default, little: find its vtable and let its first field point at a 1.
+    at = 8
+    root = at + int.from_bytes(message[at : at + 4], "little")
+    header = root - int.from_bytes(message[root : root + 4], "little", signed=True)
+    place = root + int.from_bytes(message[header + 8 : header + 10], "little")
+    schema = place + int.from_bytes(message[place : place + 4], "little")
+    vtable = schema - int.from_bytes(message[schema : schema + 4], "little", signed=True)
+    assert int.from_bytes(message[vtable + 4 : vtable + 6], "little") == 0
+    message[vtable + 4 : vtable + 6] = message[vtable + 6 : vtable + 8]  # any field that is not 0 will do
+    assert columnar(bytes(message)).rejects == [(0, "not-arrow")]
+
+
+@pytest.mark.parametrize("threshold", ["1E-350", "1E-5000"])
+def test_a_threshold_too_small_for_a_double_is_refused_as_in_json(threshold: str) -> None:
+    pa = pytest.importorskip("pyarrow")
+    power = -int(threshold.partition("E")[2])
+    limits = pa.Array.from_buffers(
+        pa.decimal128(38, power), 1, [None, pa.py_buffer((1).to_bytes(16, "little"))]
+    )
+    message = written(pa.table({"id": ["x"], "value": [1], "threshold": limits}))
+    assert columnar(message).rejects in ([(0, "bad-threshold")], [(0, "not-arrow")])
