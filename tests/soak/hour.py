@@ -58,7 +58,7 @@ RATE = 300
 """Queries a second."""
 CYCLES = 12
 """How often the others are replaced, the configuration is read again, and so on, in the whole time."""
-MEMORY_BOUND = 24 << 20
+MEMORY_BOUND = 8 << 20
 FILES_BOUND = 4
 """Growth, in bytes and files, from the maximum of an early part to that of the last part."""
 EARLY, LATE = (0.15, 0.4), (0.75, 1.0)

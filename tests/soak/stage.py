@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import random
 import signal
 import subprocess
@@ -149,6 +150,8 @@ class Stage:
                 await self._settle()
             except (AssertionError, TimeoutError, KafkaError, subprocess.TimeoutExpired) as error:
                 self.violation(f"it got stuck: {type(error).__name__}: {error}")
+                words = [await asyncio.to_thread(_last_words, worker) for worker in self.workers]
+                self.outcome.notes += [f"1-minute load {os.getloadavg()[0]:.0f}", *words]
             try:
                 await self._judge()
             except (TimeoutError, BrokerError) as error:
@@ -322,3 +325,8 @@ def _value(chance: random.Random) -> int:
         return HIGH
     # Near enough to the corrected threshold for the noise to decide.
     return chance.randrange(4900, 5700) if share < 0.08 else chance.randrange(LOW)
+
+
+def _last_words(worker: Service) -> str:
+    """Return what a worker knows of itself, and what it said last."""
+    return f"{worker.url} alive: {worker.alive}, status: {worker.status()}, log:\n{worker.log}"
