@@ -112,7 +112,7 @@ def expression_problems(dashboard: Mapping[str, Any]) -> list[str]:
                 r"\b(rate|increase)\($", expr[: match.start()]
             ):
                 found.append(f"{where}: {match[0]} only ever grows, and is shown as it is")
-        spans = set(re.findall(r"\b(?:rate|increase)\([^[]*\[([^\]]+)\]", expr))
+        spans = set(re.findall(r"\b(?:rate|increase|changes)\([^[]*\[([^\]]+)\]", expr))
         found += [
             f"{where}: a rate over {span}, which does not fit every time shown"
             for span in spans - {"$__rate_interval", "$__range"}
@@ -190,6 +190,7 @@ def _ask(expr):
         ),
         (expression_problems, _ask("sum(stream_svt_tops_total)"), "only ever grows"),
         (expression_problems, _ask("sum(rate(stream_svt_tops_total[1m]))"), "a rate over 1m"),
+        (expression_problems, _ask("changes(stream_svt_shards[$__interval])"), "a rate over $__interval"),
         (expression_problems, _ask("stream_svt_shards{x='$monitor'}"), "no variable monitor"),
         (expression_problems, _ask("sum(stream_svt_shards"), "parentheses"),
         (

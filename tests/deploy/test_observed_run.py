@@ -45,8 +45,8 @@ pytestmark = [pytest.mark.kafka, pytest.mark.debian, pytest.mark.timeout(300)]
 DASHBOARDS = load()
 SHOWN = 300
 """Seconds before and after the end of the run that the dashboards show."""
-INTERVAL = 5
-"""Seconds between two points of a graph."""
+INTERVAL = 2
+"""Seconds between two points of a graph, which lie at multiples of it."""
 DELIVERED = 'sum(stream_svt_forward_events_total{outcome="delivered"})'
 BUILT_IN = {
     "__rate_interval": f"{max(INTERVAL + SCRAPE, 4 * SCRAPE)}s",
@@ -97,7 +97,8 @@ class Observed:
         expr = substituted(asked.expr, BUILT_IN | choice)
         if asked.instant:
             return self.prometheus.instant(expr, self.ended)
-        return self.prometheus.ranged(expr, self.ended - SHOWN, self.ended + SHOWN, INTERVAL)
+        start = (self.ended - SHOWN) // INTERVAL * INTERVAL
+        return self.prometheus.ranged(expr, start, start + 2 * SHOWN, INTERVAL)
 
     def choices(self, uid: str) -> list[dict[str, str]]:
         """Return every choice of a dashboard's variables, each looked up with what was chosen before it."""

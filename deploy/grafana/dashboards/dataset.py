@@ -41,7 +41,7 @@ from deploy.grafana.dashboards.queries import (
 
 _DATASET = {"dataset": "$dataset"}
 _CHARGED = " or ".join(
-    f"changes({of(f'stream_svt_monitor_spent_{measure}', **_DATASET)}[$__interval])"
+    f"changes({of(f'stream_svt_monitor_spent_{measure}', **_DATASET)}[$__rate_interval])"
     for measure in ("epsilon", "rho")
 )
 _MONITOR = address(pages.MONITOR, monitor="${__value.text:percentencode}")
