@@ -54,8 +54,8 @@ class Desk:
         if self.away or self._chance.random() < 0.1:
             return web.Response(status=503)
         self.taken[request.path.strip("/")].append(body)
-        if self._chance.random() < 0.05:
-            request.transport.close()  # type: ignore[union-attr]  # it took the event, and nobody hears of it
+        if self._chance.random() < 0.05 and request.transport is not None:
+            request.transport.close()  # it took the event, and nobody hears of it
         return web.Response(status=204)
 
 
@@ -90,15 +90,17 @@ async def blows(kafka: Broker, topic: str, directory: Path, count: int, seed: in
                     victim = max(forwarders, key=_waiting)
                     struck["in the middle"] += _waiting(victim) > 0
                     code = await victim.end(signal.SIGKILL if kind == "kill" else signal.SIGTERM)
-                    if kind == "stop" and code not in {0, BROKER_AWAY}:
+                    if kind == "stop" and code not in _in_order(victim):
                         outcome.violations.append(f"a forwarder that was asked to stop ended with {code}")
                 _revive(stage, forwarders, outcome)
+                if chance.random() < 0.7:  # else the next blow comes in the middle of a start
+                    await _settled(forwarders)
             desk.away = False
             sent = await _committed(stage)
             events = sum(map(len, sent.values()))
             await _caught_up(stage, forwarders, desk, events, outcome)
             for forwarder in forwarders:
-                if code := await forwarder.end():
+                if (code := await forwarder.end()) not in _in_order(forwarder):
                     outcome.violations.append(f"a forwarder that was asked to stop ended with {code}")
         finally:
             for forwarder in stage.running:
@@ -162,13 +164,32 @@ async def _committed(stage: Stage) -> dict[str, list[bytes]]:
     return found
 
 
+def _in_order(forwarder: Forwarder) -> set[int]:
+    """Return the exit codes that are no fault; one that has not begun yet knows nothing of signals."""
+    begun = forwarder.said("event=forward_assigned")
+    return {0, BROKER_AWAY} if begun else {0, BROKER_AWAY, -signal.SIGTERM}
+
+
+async def _settled(forwarders: list[Forwarder]) -> None:
+    """Wait until all are in their groups, but not for ever: one may have ended for want of a broker."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(20):
+            for forwarder in forwarders:
+                while forwarder.alive and not await _ready(forwarder):
+                    await asyncio.sleep(0.2)
+
+
+async def _ready(forwarder: Forwarder) -> bool:
+    return await asyncio.to_thread(forwarder.fetch, "/health/ready") == "ready\n"
+
+
 def _revive(stage: Stage, forwarders: list[Forwarder], outcome: Outcome) -> None:
     """Start those anew that were ended, or gave up for want of a broker, as a supervisor would."""
     for place, forwarder in enumerate(forwarders):
         if forwarder.alive:
             continue
         code = forwarder.process.returncode
-        if code not in {0, -signal.SIGKILL, BROKER_AWAY}:
+        if code not in {*_in_order(forwarder), -signal.SIGKILL}:
             outcome.violations.append(f"a forwarder ended by itself with {code}: {forwarder.log[-500:]}")
         forwarders[place] = stage.start()
 
