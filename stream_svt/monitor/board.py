@@ -73,7 +73,7 @@ class Board:
     Parameters
     ----------
     budgets
-        The datasets to keep books of, as declared. Events about others are counted and not kept.
+        The datasets to keep books of, as declared. Events about others leave no trace.
     covers
         The datasets of each monitor, by its name.
     """
@@ -83,11 +83,9 @@ class Board:
         self.seats = {
             monitor: {dataset: Seat() for dataset in datasets} for monitor, datasets in covers.items()
         }
-        self.alerts = 0
 
     def take(self, envelope: Envelope, data: Alert | Lifecycle) -> None:
         """Fold one event."""
-        self.alerts += isinstance(data, Alert)
         budget = self.budgets.get(data.dataset)
         if budget is None:
             return

@@ -110,9 +110,10 @@ class Worker:
             fatal=self._fail,
         )
         await self._group.start()
-        log.info(
-            "event=started application=%s spec=%s worker=%s", application, self.workload.hash, self.identity
-        )
+        web = self.config.web
+        address = f"[{web.host}]" if ":" in web.host else web.host
+        told = (application, self.workload.hash, self.identity, f"http://{address}:{web.port}/")
+        log.info("event=started application=%s spec=%s worker=%s page=%s", *told)
 
     async def _check(self, application: str) -> None:
         """Check topics and peers; brokers that are starting up get a little time."""

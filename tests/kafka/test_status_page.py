@@ -108,6 +108,8 @@ async def test_a_live_run_is_seen_without_a_reload_at_either_worker_and_nothing_
         visit(chromium, f"http://127.0.0.1:{scene.ports[1]}/", width=390, height=844) as phone,
     ):
         page = seen.page
+        for worker, port in zip(scene.workers, scene.ports, strict=True):
+            assert f"page=http://127.0.0.1:{port}/" in worker.log  # where to look is said at the start
         for one in (page, phone.page):
             await expect(one.locator("#link")).to_have_text("Live", timeout=20_000)
             await expect(one.locator(".budget")).to_have_count(2)
