@@ -6,7 +6,6 @@ import gzip
 import itertools
 import re
 import shutil
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from tests.documentation.our_programs import (
 )
 from tests.documentation.pages import ROOT
 from tests.documentation.shell import Command
+from tests.documentation.spoken import problem_of
 from tests.documentation.stage import NoRule, Stage, StepFailed
 
 
@@ -39,8 +39,8 @@ def selects_tests(stage: Stage, command: Command, text: str) -> None:
 def play_soak(stage: Stage, command: Command, text: str) -> None:
     """Play a long test with the smallest count; one name is played once."""
     del text
-    name, options = command.words[2], list(command.words[3:])
-    _options_of_help(stage, f"tests/run soak {name}", options)
+    name = command.words[2]
+    _options_exist(stage, command, 3)
     if name in _SMALLEST:
         stage.bash(f"tests/run soak {name} {_SMALLEST[name]}", seconds=240)
 
@@ -53,17 +53,22 @@ def ask_benchmark(stage: Stage, command: Command, text: str) -> None:
     """Ask a benchmark for its options; `tests/benchmarks` runs each in a small form."""
     if len(command.words) == 1:
         stage.bash(text)
+    else:
+        _options_exist(stage, command, 2)
+
+
+def _options_exist(stage: Stage, command: Command, place: int) -> None:
+    """The name before ``place`` exists, and its own help has the options after it."""
+    if problem := problem_of(command.words):
+        raise StepFailed(problem)
+    options = [word.split("=")[0] for word in command.words[place:] if word.startswith("-")]
+    if not options:
         return
-    _options_of_help(stage, f"benchmarks/run {command.words[1]}", list(command.words[2:]))
-
-
-def _options_of_help(stage: Stage, text: str, options: Sequence[str]) -> None:
+    text = " ".join(command.words[:place])
     if text not in stage.helps:
         stage.helps[text] = stage.bash(f"{text} --help")
     for option in options:
-        if option.startswith("-") and not re.search(
-            rf"{re.escape(option.split('=')[0])}\b", stage.helps[text]
-        ):
+        if not re.search(rf"{re.escape(option)}\b", stage.helps[text]):
             raise StepFailed(f"{text} has no option {option}")
 
 

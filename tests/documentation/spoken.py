@@ -20,7 +20,7 @@ def problem_of(words: Sequence[str]) -> str | None:
         return _problem_of_ours(words[1:])
     if "/" in words[0]:
         return _problem_of_script(words)
-    if words[:2] == ["python", "-m"] and len(words) > 2:
+    if [*words[:2]] == ["python", "-m"] and len(words) > 2:
         return None if module_exists(words[2]) else f"no module {words[2]}"
     if words[0] == "pip":
         try:
@@ -35,7 +35,7 @@ def _problem_of_script(words: Sequence[str]) -> str | None:
         return f"there is no {words[0]}"
     if words[0] == "benchmarks/run" and len(words) > 1 and words[1].islower():
         return None if (ROOT / f"benchmarks/{words[1]}.py").exists() else f"no benchmark {words[1]}"
-    if words[:2] == ["tests/run", "soak"] and len(words) > 2 and words[2].islower():
+    if [*words[:2]] == ["tests/run", "soak"] and len(words) > 2 and words[2].islower():
         [names] = re.findall(r"soak NAME: (.*)\"", (ROOT / "tests/run").read_text())
         return None if words[2] in re.findall(r"\w+", names) else f"no soak {words[2]}"
     return None

@@ -230,7 +230,7 @@ class Stage:
         self.running.append(running)
         return running
 
-    def until(self, condition: Callable[[], bool], what: str, running: Running, seconds: float = 60) -> None:
+    def until(self, condition: Callable[[], bool], what: str, running: Running, seconds: float = 120) -> None:
         """Wait for something that a running program brings about."""
         end = time.monotonic() + seconds
         while not condition():
@@ -280,7 +280,9 @@ class Stage:
         partitions = document.get("topics", {}).get("partitions", 4)
         asyncio.run(_send(self.servers, monitor["topic"], name, record, partitions))
 
-    def alerted(self, running: Running, *, ends: bool = False, fed: bool = True, seconds: float = 60) -> None:
+    def alerted(
+        self, running: Running, *, ends: bool = False, fed: bool = True, seconds: float = 120
+    ) -> None:
         """Send queries until a program that follows alerts has printed one; one that ends must do so in order."""
         end = time.monotonic() + seconds
         while running.alive() if ends else not running.said().strip():
