@@ -15,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar, overload
 
@@ -29,6 +30,7 @@ from aiokafka.errors import (
     TopicAuthorizationFailedError,
 )
 
+from stream_svt import lenient
 from stream_svt.errors import BrokerError, MisuseError
 from stream_svt.monitor.released import Alert, Lifecycle, decode
 
@@ -39,6 +41,7 @@ Data_co = TypeVar("Data_co", bound=Alert | Lifecycle, covariant=True)
 
 _log = logging.getLogger(__name__)
 _START_SECONDS = 20.0
+_PATIENCE_MS = 1000
 _REMEMBERED = 10_000
 """Ids kept per partition to recognise an event that is published twice; a shard repeats its newest only."""
 
@@ -150,12 +153,14 @@ class Subscription(Generic[Data_co]):
         try:
             while True:
                 try:
-                    record = await self._consumer.getone()
+                    # One at a time: what is committed for a group must not run ahead of what was yielded.
+                    found = await lenient.getmany(self._consumer, timeout_ms=_PATIENCE_MS, max_records=1)
                 except KafkaError as error:
                     raise self._explained(error, "") from error
-                event = self._received(record)
-                if event is not None:
-                    yield event
+                for record in chain.from_iterable(found.values()):
+                    event = self._received(record)
+                    if event is not None:
+                        yield event
         finally:
             if opened:
                 await self.close()

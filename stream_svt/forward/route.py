@@ -18,6 +18,7 @@ from aiokafka.errors import (
 )
 from aiokafka.structs import OffsetAndMetadata
 
+from stream_svt import lenient
 from stream_svt.errors import RecordsLost
 from stream_svt.forward.config import Destination
 from stream_svt.forward.courier import Courier
@@ -258,8 +259,8 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         while True:
             await self._room()
             try:
-                batch = await self._consumer.getmany(
-                    timeout_ms=500, max_records=self._destination.config.window
+                batch = await lenient.getmany(
+                    self._consumer, timeout_ms=500, max_records=self._destination.config.window
                 )
             except (OffsetOutOfRangeError, NoOffsetForPartitionError) as error:
                 try:

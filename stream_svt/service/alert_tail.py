@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
+from stream_svt import lenient
 from stream_svt.service.kafka import CALL_DEADLINE, Cluster, deadline, explain, started
 
 AT_ONCE = 200
@@ -61,7 +62,7 @@ class AlertTail:
             The brokers refuse.
         """
         try:
-            batch = await self._consumer.getmany(timeout_ms=int(WAIT * 1000), max_records=AT_ONCE)
+            batch = await lenient.getmany(self._consumer, timeout_ms=int(WAIT * 1000), max_records=AT_ONCE)
         except KafkaError as error:
             raise explain(error, self._doing) from error
         for place in list(self._behind):

@@ -22,6 +22,7 @@ from aiokafka.errors import (
     for_code,
 )
 
+from stream_svt import lenient
 from stream_svt.errors import BrokerError
 from stream_svt.monitor.spec import Retry
 from stream_svt.service.config import Config
@@ -305,7 +306,7 @@ async def _try_read(cluster: Cluster, topic: str, report: Report) -> None:
         async with started(cluster.reader(), doing) as reader, deadline(CALL_DEADLINE, doing):
             reader.assign([place])
             await reader.seek_to_beginning(place)
-            await reader.getmany(place, timeout_ms=300, max_records=1)
+            await lenient.getmany(reader, place, timeout_ms=300, max_records=1)
     except BrokerError as error:
         report.problem("permissions", str(error))
 

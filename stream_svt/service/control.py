@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import msgspec
 from aiokafka import AIOKafkaProducer, TopicPartition
 
+from stream_svt import lenient
 from stream_svt.errors import BrokerError, ConfigError, Problem
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.released import EventType, Lifecycle, decode
@@ -140,7 +141,7 @@ async def send(
         end_time = asyncio.get_running_loop().time() + patience
         while open_ids and (left := end_time - asyncio.get_running_loop().time()) > 0:
             async with deadline(left + CALL_DEADLINE, doing):
-                batches = await reader.getmany(timeout_ms=int(1000 * min(left, 1)))
+                batches = await lenient.getmany(reader, timeout_ms=int(1000 * min(left, 1)))
             for record in (record for records in batches.values() for record in records):
                 found = _reply_in(record.value)
                 if found is not None and found[0] in open_ids:

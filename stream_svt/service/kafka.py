@@ -42,6 +42,7 @@ from aiokafka.errors import (
 )
 from aiokafka.protocol.transaction import EndTxnRequest
 
+from stream_svt import lenient
 from stream_svt.errors import BrokerError, MisuseError
 
 log = logging.getLogger(__name__)
@@ -374,10 +375,10 @@ async def read_partition(
         if position >= end:
             # Fetch from an empty partition too: without the right to READ it would only show at a later
             # takeover.
-            await consumer.getmany(place, timeout_ms=150)
+            await lenient.getmany(consumer, place, timeout_ms=150)
     while position < end:
         async with deadline(CALL_DEADLINE, doing):
-            batch = await consumer.getmany(place, timeout_ms=200, max_records=records)
+            batch = await lenient.getmany(consumer, place, timeout_ms=200, max_records=records)
             advanced = await consumer.position(place)
         position = max(position, advanced)
         if batch.get(place):

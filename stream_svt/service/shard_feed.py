@@ -9,6 +9,7 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import OffsetOutOfRangeError
 
+from stream_svt import lenient
 from stream_svt.errors import RecordsLost
 from stream_svt.protocol.ports import Stopped
 from stream_svt.service.kafka import Cluster, spans
@@ -53,7 +54,7 @@ class ShardFeed:
         await asyncio.sleep(0)  # buffered records come without a pause, and heartbeats need the loop
         places = [self._place(topic) for topic in topics]
         reading = asyncio.ensure_future(
-            self._consumer.getmany(*places, timeout_ms=int(1000 * patience), max_records=max_records)
+            lenient.getmany(self._consumer, *places, timeout_ms=int(1000 * patience), max_records=max_records)
         )
         stopping = asyncio.ensure_future(self._stop.wait())
         try:

@@ -1,0 +1,101 @@
+"""Records that were made to hurt, on a real broker: the worker goes on, so does the next, and neighbours are read."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+import stream_svt
+from stream_svt import lenient
+from stream_svt.service.audit import audit_topic
+from stream_svt.service.worker import cluster_of
+from tests.support.odd_headers import send_mixed
+from tests.support.worker import HIGH, Scene
+
+pytestmark = pytest.mark.kafka
+MANY = 200
+
+
+CASES = [(name, None) for name in (None, "gzip", "snappy", "lz4", "zstd")]
+CASES += [(name, at_once) for name in (None, "zstd") for at_once in (1, 7)]
+
+
+@pytest.mark.parametrize(("compression", "at_once"), CASES)
+async def test_records_with_odd_header_names_are_read_in_order_with_their_neighbours(
+    scene_of, compression: str | None, at_once: int | None
+) -> None:
+    scene = scene_of
+    topic = f"{scene.application}.rejects"
+    sent = [(b"%d" % number, number % 50 == 49 or number in (0, 1)) for number in range(MANY)]
+    place = TopicPartition(topic, 0)
+    async with AIOKafkaConsumer(
+        bootstrap_servers=scene.servers, isolation_level="read_committed"
+    ) as consumer:
+        consumer.assign([place, TopicPartition(scene.queries, 0)])
+        await consumer.seek_to_end(place)
+        first = await consumer.position(place)
+        await scene.send("a", 1, 2, 3)
+        await send_mixed(scene.servers, topic, sent, key=b"a", compression=compression)
+        found = []
+        async with asyncio.timeout(20):
+            while len(found) < MANY:
+                for records in (
+                    await lenient.getmany(consumer, timeout_ms=200, max_records=at_once)
+                ).values():
+                    found += [record for record in records if record.topic == topic]
+    assert [record.value for record in found] == [value for value, _ in sent]
+    assert [record.offset for record in found] == list(range(first, first + MANY))
+    assert [name for name, _ in found[0].headers] == ["\ufffd\ufffd", "content-type"]
+    assert found[0].headers[1] == ("content-type", b"application/json")
+    assert found[2].headers == ()
+
+
+@pytest.fixture
+async def scene_of(broker, request):
+    number = abs(hash(request.node.name))
+    async with Scene(broker.bootstrap_servers, f"poison{number}", partitions=1, limit=50).on_stage() as scene:
+        yield scene
+
+
+async def test_a_worker_and_its_successor_read_past_poison_on_every_topic(scene_of) -> None:
+    scene = scene_of
+    worker = await scene.start()
+    await scene.send("a", HIGH)
+    await scene.settled(worker, 1)
+    query = b'{"id":"odd","value":%d}' % HIGH
+    await send_mixed(scene.servers, scene.queries, [(query, True), (query, False), (query, True)], key=b"a")
+    paused = b'{"id":"p","action":"pause","dataset":"a"}'
+    control = f"{scene.application}.control"
+    await send_mixed(scene.servers, control, [(b"x", True), (paused, True), (b"{}", False)], key=b"a")
+    alerts = f"{scene.application}.alerts"
+    forged = [(b'{"id":"\xff"}', True), (b"[" * 60_000, False)]
+    await send_mixed(scene.servers, alerts, forged, key=b"a")
+    await send_mixed(scene.servers, f"{scene.application}.state", [(b"x", True)], key=b"ob/7")
+    await scene.settled(worker, 4)
+    async with asyncio.timeout(20):
+        while len(await scene.read("rejects")) < 2:
+            await asyncio.sleep(0.1)
+    assert worker.alive
+    await scene.stop(worker)
+    following = await scene.start()
+    assert following.alive
+    await scene.stop(following)
+    audit = await audit_topic(cluster_of(scene.config()), alerts)
+    assert [finding.message for finding in audit.findings] == ["is no event of stream-svt"] * 2
+    assert audit.alerts == 4
+
+
+async def test_a_subscription_passes_over_forged_alerts_with_odd_headers(scene_of) -> None:
+    scene = scene_of
+    worker = await scene.start()
+    topic = f"{scene.application}.alerts"
+    await send_mixed(scene.servers, topic, [(b'{"id":"\xff"}', True), (b"[" * 60_000, True)], key=b"a")
+    await scene.send("a", HIGH)
+    events = stream_svt.subscribe(bootstrap_servers=scene.servers, topic=topic, from_beginning=True)
+    async with asyncio.timeout(20):
+        async for event in events:
+            assert event.data.dataset == "a"
+            break
+    await scene.stop(worker)
