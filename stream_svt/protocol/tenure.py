@@ -97,7 +97,8 @@ class Tenure:
 
     With a cadence every transaction begins at a tick, a multiple of the cadence since the tenure began, one fetch
     is processed between two ticks, and a tick without news has its transaction, too: when something becomes
-    visible tells nothing of how long the work for it took, as long as the work fits between two ticks.
+    visible tells nothing of how long the work for it took, as long as the work fits between two ticks. How long the
+    engine took is then not reported either.
 
     Parameters
     ----------
@@ -333,7 +334,8 @@ class Tenure:
             while True:
                 began = self._now()
                 step = self._engine.step(batch)
-                self._steps.append(self._now() - began)
+                if self._pace.cadence is None:
+                    self._steps.append(self._now() - began)
                 self._uncommitted += len(found)
                 if step.done:
                     break

@@ -204,7 +204,7 @@ METRICS: tuple[Metric, ...] = (
         "stream_svt_step_seconds",
         "histogram",
         (),
-        "Time the engine took for a batch; shown after the commit.",
+        "Time the engine took for a batch; shown after the commit, and not at all with a cadence.",
     ),
     Metric("stream_svt_commit_seconds", "histogram", (), "Time of a transaction."),
     Metric(
