@@ -86,9 +86,15 @@ def blocks(page: Path) -> list[Block]:
     return [code for code in code_of(page) if isinstance(code, Block)]
 
 
-def spans(page: Path) -> list[Span]:
-    """Return what stands in the sentences and tables of a page."""
-    return [code for code in code_of(page) if isinstance(code, Span)]
+def spans(page: Path, text: str | None = None) -> list[Span]:
+    """Return what stands in the sentences and tables of a page; of a changelog, of what is not released yet.
+
+    What was released may speak of names that are gone.
+    """
+    text = (ROOT / page).read_text() if text is None else text
+    if page.name == "CHANGELOG.md":
+        text = "\n## ".join(text.split("\n## ")[:2])
+    return [code for code in code_of(page, text) if isinstance(code, Span)]
 
 
 def _block(page: Path, line: int, form: str, language: str, token: Token, section: str) -> Block:

@@ -112,6 +112,12 @@ def test_the_pages_are_those_of_the_repository():
     assert sum(len(spans(page)) for page in PAGES) > 300
 
 
+def test_a_changelog_is_held_to_the_present_for_what_is_not_released_only():
+    text = "# Changelog\n\n`a`\n\n## Unreleased\n\n### Added\n\n`b`\n\n## 1.0.0\n\n`c`\n"
+    assert [span.text for span in spans(Path("CHANGELOG.md"), text)] == ["a", "b"]
+    assert [span.text for span in spans(PAGE, text)] == ["a", "b", "c"]
+
+
 # How commands are taken apart
 
 
