@@ -1,15 +1,15 @@
 """Malformed input in bulk: ``tests/run soak fuzz [--count N] [--first SEED]``.
 
-Query records (JSON and Arrow), control commands, configurations and state records are made up, or valid ones are
-mutated. Nothing may crash, hang or grow; a record that is refused is refused for a public reason; whoever stands
-beside a malformed record is read as if it were not there.
+Query records (JSON and Arrow), control commands, configurations, alerts and state records are made up, or valid ones
+are mutated. Nothing may crash, hang or grow; a record that is refused is refused for a public reason; whoever stands
+beside a malformed record is read as if it were not there. Counted is only what was malformed: what the package refused,
+or had to read as no number; what a mutation left well-formed is handled and not counted.
 """
 
 from __future__ import annotations
 
 import argparse
 import faulthandler
-import io
 import json
 import random
 import resource
@@ -18,6 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import msgspec
 
@@ -26,21 +27,50 @@ from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.spec import load_spec
-from stream_svt.protocol.controls import parse
-from stream_svt.protocol.sealing import Place, Sealing
+from stream_svt.protocol.controls import Controls, Malformed, parse
+from stream_svt.protocol.journal import META, _sequence
+from stream_svt.protocol.sealing import Sealing
 from stream_svt.service import columnar
+from stream_svt.service.audit import Auditor
 from stream_svt.service.config import parse_config
+from stream_svt.service.signatures import HEADER, Refusal, Verifier, shared_key
 from stream_svt.service.wire import Directory, QueryDecoder, Reason
+from tests.soak.poison import (
+    ARROW_TYPE,
+    DEEP,
+    ODD_HEADERS,
+    PLACE,
+    Log,
+    Streams,
+    add_up,
+    alerts,
+    books,
+    finish,
+    forged,
+    journal,
+)
 
+_T = TypeVar("_T")
 DEFAULT_COUNT = 20_000
 BATCH = 50
 PATIENCE = 20.0
 """Seconds after which a single batch counts as hanging: the process prints where and ends."""
 GROWTH = 400 << 20
-"""Bytes by which the process may grow over all messages."""
+"""Bytes by which the process may grow over all messages; looked at after each batch."""
+SHARES = {
+    "query": 0.72,
+    "columnar": 0.11,
+    "configuration": 0.012,
+    "command": 0.06,
+    "alert": 0.04,
+    "state": 0.05,
+}
+"""What is wanted of each kind; less than nine tenths of it is a violation."""
+MASTER = bytes(range(32))
+NOW = 1_800_000_000_000
 
 REASONS = frozenset(reason.value for reason in Reason)
-COMMAND_REASONS = frozenset({"command-empty", "command-too-large", "command-bad-field", "command-not-json"})
+COMMAND_REASONS = frozenset(reason.value for reasons in (Malformed, Refusal) for reason in reasons)
 SPEC = """
 application: app
 datasets:
@@ -94,7 +124,7 @@ class Record:
     key: bytes | None
     value: bytes | None
     timestamp: int = 1_700_000_000_000
-    headers: tuple[tuple[str, bytes], ...] = ()
+    headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
 @dataclass
@@ -116,7 +146,14 @@ class Fuzzer:
         self.spec = load_spec(SPEC)
         directory = Directory(["a", "b"], partition=0, partitions=1)
         self._decoder = QueryDecoder("t", 0, directory, ["hot", "swept"])
-        self._sealing = Sealing(Place("c", "app", "s", 0), (bytes(range(32)),), self.chance.randbytes)
+        self._sealing = Sealing(PLACE, (MASTER,), self.chance.randbytes)
+        self._plain = Sealing(PLACE, (), self.chance.randbytes)
+        self._signing, verifying = shared_key(MASTER)
+        self._verifier = Verifier(PLACE, [verifying])
+        self._streams = Streams(self.chance)
+        self._auditor = Auditor()
+        self._next = 0
+        self._size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         self._state: dict[bytes, bytes] = {}
         self._progress = b""
         self._engine = self._fresh_engine()
@@ -128,21 +165,49 @@ class Fuzzer:
 
     def run(self, count: int, report: Callable[[int], None] = lambda done: None) -> Found:
         """Handle so many messages."""
-        kinds = (
-            (self.queries, 0.80),
-            (self.commands, 0.10),
-            (self.columns, 0.05),
-            (self.records, 0.04),
-            (self.configs, 0.01),
-        )
+        kinds = {
+            "query": self.queries,
+            "columnar": self.columns,
+            "configuration": self.configs,
+            "command": self.commands,
+            "alert": self.events,
+            "state": self.records,
+        }
+        if not columnar.available():
+            del kinds["columnar"]
         while self.found.count < count:
-            for handle, share in kinds:
-                if self.chance.random() < share:
-                    faulthandler.dump_traceback_later(PATIENCE, exit=True)
-                    handle()
-                    faulthandler.cancel_dump_traceback_later()
+            # Whichever is furthest behind.
+            kind = min(kinds, key=lambda name: self.found.kinds[name] / SHARES[name])
+            faulthandler.dump_traceback_later(PATIENCE, exit=True)
+            kinds[kind]()
+            faulthandler.cancel_dump_traceback_later()
+            self._weigh(kind)
             report(self.found.count)
+        for kind in kinds:
+            if self.found.kinds[kind] < 0.9 * SHARES[kind] * self.found.count - BATCH:
+                self._complain(
+                    f"only {self.found.kinds[kind]} of {self.found.count} are of kind {kind!r}", b""
+                )
         return self.found
+
+    def _weigh(self, kind: str) -> None:
+        grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - self._size) * 1024
+        if grown > GROWTH:
+            self._complain(
+                f"the process grew by {grown >> 20} MiB, at last over a batch of kind {kind!r}", b""
+            )
+
+    def _hold(
+        self, kind: str, message: bytes, handle: Callable[[], _T], *named: type[Exception]
+    ) -> _T | None:
+        """Return what a handler returns; None where it raises one of the errors that have a name for this."""
+        try:
+            return handle()
+        except named:
+            return None
+        except Exception as error:  # noqa: BLE001  whatever it is, that is the finding
+            self._complain(f"{kind} raised {type(error).__name__} ({str(error)[:80]})", message)
+            return None
 
     def _note(self, kind: str, count: int = 1) -> None:
         self.found.count += count
@@ -210,16 +275,19 @@ class Fuzzer:
 
     def queries(self) -> None:
         """Malformed JSON between good neighbours."""
-        first = self.found.count
+        first = self._next
+        self._next += BATCH
         good = {first + place for place in range(BATCH) if self.chance.random() < 0.3}
         records = []
         for offset in range(first, first + BATCH):
             value = b'{"id":"g","value":77}' if offset in good else self.malformed(offset)
             key = b"a" if offset in good else self.chance.choice((b"a", b"b", b"a", b"b", b"zz", None))
-            headers = (("content-type", b"text/odd"),) if key and self.chance.random() < 0.01 else ()
+            headers = self.chance.choice(ODD_HEADERS) if key and self.chance.random() < 0.02 else ()
             records.append(Record(offset, key, value, headers=() if offset in good else headers))
-        batch = self._decoder.decode(records)
-        self._note("query", BATCH)
+        batch = self._hold("query", b"", lambda: self._decoder.decode(records))
+        if batch is None:
+            return
+        self._note("query", len(batch.rejects) + sum(number is None for number in batch.other.values()))
         self._check(batch, records, good)
         step = self._engine.step(batch)
         while not step.done:
@@ -275,84 +343,216 @@ class Fuzzer:
             message = msgspec.json.encode(command)
             if chance.random() < 0.7:
                 message = self.mutated(message) if chance.random() < 0.8 else self.malformed(0)
-            self._note("command")
-            parsed = parse(message)
-            if isinstance(parsed, str):
-                self.found.outcomes[parsed] += 1
-                if parsed not in COMMAND_REASONS:
-                    self._complain(f"command refused for {parsed!r}", message)
-            elif parsed.action not in (Action.ACCEPT_LOSS, Action.MARK_EXHAUSTED):
-                # Whatever it says, it is answered by an event and never by an exception.
-                self._engine.apply(parsed)
+            parsed = self._hold("command", message, lambda: parse(message))  # noqa: B023  called at once
+            if isinstance(parsed, Command):
+                if parsed.action not in (Action.ACCEPT_LOSS, Action.MARK_EXHAUSTED):
+                    # Whatever it says, it is answered by an event and never by an exception.
+                    self._hold("command", message, lambda: self._engine.apply(parsed))  # noqa: B023
+            elif parsed is not None:
+                self._refused_command(parsed, message)
+            self._signed(message)
         self._keep()
 
-    def columns(self) -> None:
-        """Arrow records: bytes of a valid stream changed anywhere."""
-        if not columnar.available():
+    def _refused_command(self, reason: str, message: bytes) -> None:
+        self._note("command")
+        self.found.outcomes[reason] += 1
+        if reason not in COMMAND_REASONS:
+            self._complain(f"command refused for {reason!r}", message)
+
+    def _signed(self, message: bytes) -> None:
+        """The same command, signed, unsigned, or signed badly: heard only with the signature that it was given."""
+        chance, offset = self.chance, self.chance.randrange(100)
+        name, value = self._signing.header(PLACE, offset, NOW, message)
+        headers: tuple[tuple[str, bytes | None], ...] = ((name, value),)
+        bad = chance.random() < 0.9
+        if bad:
+            changed = self.mutated(value)
+            odd = chance.choice((None, b"", changed, value + b" ", b"v2 ed25519 " + value[15:], b"9" * 5000))
+            headers = chance.choice(
+                (
+                    ((name, odd),),
+                    ((name, value), (name, odd)),
+                    ((odd_name(chance), value),),
+                    (*ODD_HEADERS[3], (name, odd)),
+                )
+            )
+            bad = (name, value) not in headers or [known for known, _ in headers].count(name) > 1
+        controls = Controls(offset, verify=self._verifier)
+        match chance.randrange(20):
+            case 0:  # a copy, at another place
+                record, bad = Record(offset + 1, b"a", message, headers=headers), True
+            case 1:
+                record, bad = Record(offset, b"a", None, headers=headers), True
+            case 2:
+                record, bad = Record(offset, b"a", message + b" " * 70_000, headers=headers), True
+            case _:
+                record = Record(offset, b"a", message, headers=headers)
+        refused = self._hold("signed command", message, lambda: controls.add([record]))
+        if refused is None:
             return
-        message = self._arrow()
+        for _, reason in refused:
+            self._refused_command(reason, message)
+        if bad and not refused:
+            self._complain(f"a command was heard at {record.offset} with headers {headers!r}", message)
+
+    def columns(self) -> None:
+        """Arrow records: good streams with bytes changed anywhere, and streams that no good producer writes."""
         for _ in range(10):
-            offset = self.found.count
-            record = Record(offset, b"a", self.mutated(message), headers=(("content-type", ARROW_TYPE),))
-            batch = self._decoder.decode([record])
-            self._note("columnar")
+            chance, harmless = self.chance, False
+            if chance.random() < 0.5:
+                message, harmless = self._streams.poisoned()
+            else:
+                message = self._streams.written(self._streams.good(chance.randint(1, 6)))
+            if (not harmless and chance.random() < 0.5) or chance.random() < 0.2:
+                message, harmless = self.mutated(message), False
+            record = Record(self._next, b"a", message, headers=(("content-type", ARROW_TYPE),))
+            self._next += 1
+            batch = self._hold("columnar", message, lambda: self._decoder.decode([record]))  # noqa: B023
+            if batch is None:
+                continue
             self.found.outcomes["columnar refused" if batch.rejects else "columnar read"] += 1
+            for _, reason in batch.rejects:
+                self.found.outcomes[reason] += 1
+            if batch.rejects or None in batch.other.values():
+                self._note("columnar")
             if any(reason not in REASONS for _, reason in batch.rejects):
-                self._complain(f"refused for {batch.rejects}", record.value or b"")
+                self._complain(f"refused for {batch.rejects}", message)
+            if harmless and batch.rejects:
+                self._complain(f"refused for {batch.rejects} although only its values are odd", message)
 
-    def _arrow(self) -> bytes:
-        import pyarrow as pa
+    def events(self) -> None:
+        """Alerts that somebody forged: none gets a number that no event can have, and the audit has findings."""
+        for _ in range(BATCH):
+            message = alerts(self.chance, self.mutated)
+            number = self._hold("alert", message, lambda: _sequence(message))  # noqa: B023
+            if number is not None and not 0 <= number < 1 << 63:
+                self._complain(f"an alert with number {number}", message)
+            before = self._found()
+            self._hold("audited alert", message, lambda: self._auditor.add(0, self._next, message))  # noqa: B023
+            self._next += 1
+            if self._found() > before or not number:
+                self._note("alert")
+                self.found.outcomes["alert no event" if not number else "alert found"] += 1
+        self._hold("audit", b"", lambda: self._auditor.audit)
+        if self.chance.random() < 0.1:
+            self._auditor = Auditor()
 
-        rows = self.chance.randint(1, 6)
-        table = pa.table(
-            {"id": [f"q{i}" for i in range(rows)], "value": [self.chance.randrange(900) for _ in range(rows)]}
-        )
-        sink = io.BytesIO()
-        with pa.ipc.new_stream(sink, table.schema) as writer:
-            writer.write_table(table)
-        return sink.getvalue()
+    def _found(self) -> int:
+        return self._auditor._so_far.found
 
     def records(self) -> None:
-        """State records: sealed ones do not open once changed; changed plain contents are refused by the engine."""
+        """State records of every kind, sealed and plain: changed ones open never, or end in an error with a name."""
         if not self._state:
             self._keep()
+        sealed = books(self._state, self._progress, self.chance.randbytes, MASTER)
+        plain = books(self._state, self._progress, self.chance.randbytes)
         for _ in range(BATCH // 5):
-            key = self.chance.choice(sorted(self._state)) if self._state else b"d/a"
-            content = self._state.get(key, b"x")
-            sealed = self._sealing.seal(key, 7, content)
-            changed = self.mutated(sealed)
-            self._note("sealed record")
-            try:
-                opened = self._sealing.open(key, changed)
-                if changed != sealed or opened.content != content:
-                    self._complain("a changed record was opened", changed)
-            except UnreadableState:
-                self.found.outcomes["record refused"] += 1
-            self._note("plain record")
-            other = dict(self._state)
-            other[key] = self.mutated(content)
-            try:
-                self._fresh_engine().load(other, self._progress)
-                self.found.outcomes["record loaded"] += 1
-            except StreamSvtError:
-                self.found.outcomes["record refused"] += 1
+            self._sealed_record(sealed)
+            self._plain_record(plain)
+
+    def _kind(self, state: dict[bytes, bytes]) -> bytes:
+        """Return a key: of `meta`, of the outbox, or of any other record."""
+        return self.chance.choice((META, b"ob/0", *sorted(state)[:40]))
+
+    def _sealed_record(self, state: dict[bytes, bytes]) -> None:
+        key = self._kind(state)
+        changed = self.mutated(state[key])
+        if changed == state[key]:
+            return
+        self._note("state")
+        opened = self._hold(
+            "sealed record", changed, lambda: self._sealing.open(key, changed), UnreadableState
+        )
+        if opened is not None:
+            self._complain("a changed record was opened", changed)
+        looked = self._hold(
+            "look",
+            changed,
+            lambda: finish(journal(Log(state | {key: changed}), self.chance.randbytes, MASTER).look()),
+            UnreadableState,
+        )
+        if looked is not None:
+            self._complain("books with a changed record were read", changed)
+        self.found.outcomes["record refused"] += 1
+
+    def _plain_record(self, state: dict[bytes, bytes]) -> None:
+        """A plain record that somebody made, with its check: nothing keeps it from being opened."""
+        key = self._kind(state)
+        opened = self._plain.open(key, state[key])
+        match self.chance.randrange(4):
+            case 0:
+                content = self.mutated(opened.content)
+            case 1:
+                content = self.chance.choice(DEEP)
+            case _:
+                content = forged(self.chance, opened.content)
+        other = dict(state)
+        if self.chance.random() < 0.1 and key not in (META, b"ob/0"):
+            del other[key]
+            key = self.chance.choice(
+                (b"\xff", b"p/x", b"p/a/hot/x", b"d/\xff", b"", b"p/a/hot/" + b"9" * 5000, b"h/")
+            )
+        other[key] = self._plain.seal(key, opened.sequence, content)
+        if other == state:
+            return
+        if self.chance.random() < 0.8:
+            add_up(other, self.chance.randbytes)
+
+        def look() -> object:
+            log = Log(other)
+            read = journal(log, self.chance.randbytes)
+            return finish(read.look() if self.chance.random() < 0.5 else read.open())
+
+        restored = self._hold("plain books", other[key], look, UnreadableState)
+        records = {name: self._plain.open(name, record).content for name, record in other.items()}
+        progress = self._progress
+        if key == META and self.chance.random() < 0.5:
+            progress = self.mutated(progress)
+        for name in (META, b"ob/0"):
+            records.pop(name, None)
+        loaded = restored
+        if all(is_text(name) for name in records):  # the journal lets no others through
+            loaded = self._hold("engine", other[key], lambda: self._load(records, progress), StreamSvtError)
+        self.found.outcomes["record refused" if None in (restored, loaded) else "record loaded"] += 1
+        if None in (restored, loaded):
+            self._note("state")
+
+    def _load(self, records: dict[bytes, bytes], progress: bytes) -> bool:
+        self._fresh_engine().load(records, progress)
+        return True
 
     def configs(self) -> None:
         """Configurations: every mistake is a listed problem, never another exception."""
         text = CONFIG + SPEC.replace("application: app\n", "")
         for _ in range(5):
             changed = self.mutated(text.encode()).decode("utf-8", "replace")
+            self._hold("configuration", changed.encode(), lambda: self._config(changed))  # noqa: B023
+
+    def _config(self, text: str) -> None:
+        try:
+            parse_config(text, source="fuzz")
+            self.found.outcomes["configuration read"] += 1
+        except ConfigError as error:
             self._note("configuration")
-            try:
-                parse_config(changed, source="fuzz")
-                self.found.outcomes["configuration read"] += 1
-            except ConfigError as error:
-                self.found.outcomes["configuration refused"] += 1
-                if not error.problems:
-                    self._complain("refused without a problem", changed.encode())
+            self.found.outcomes["configuration refused"] += 1
+            if not error.problems:
+                self._complain("refused without a problem", text.encode())
 
 
-ARROW_TYPE = b"application/vnd.apache.arrow.stream"
+def odd_name(chance: random.Random) -> str:
+    """Return a header's name that is nearly the signature's."""
+    return chance.choice(("", HEADER.upper(), HEADER + " ", "\ufffd" + HEADER))
+
+
+def is_text(key: bytes) -> bool:
+    """Tell whether a key is UTF-8."""
+    try:
+        key.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 CONFIG = 'application: app\nkafka: {bootstrap_servers: "127.0.0.1:9092"}\ntopics: {partitions: 2}\n'
 
 

@@ -7,8 +7,11 @@ from dataclasses import replace
 import pytest
 
 from stream_svt.protocol import sealing
+from stream_svt.service import columnar
+from stream_svt.service.signatures import Verifier
 from stream_svt.service.wire import QueryDecoder
-from tests.soak.fuzz import REASONS, Fuzzer
+from tests.soak import fuzz
+from tests.soak.fuzz import COMMAND_REASONS, REASONS, SHARES, Fuzzer
 
 COUNT = 60_000
 
@@ -18,8 +21,10 @@ def test_malformed_input_in_bulk_breaks_nothing() -> None:
     assert found.count >= COUNT
     assert found.violations == []
     # The messages reach every way of being refused, and some get through.
-    unseen = {"too-large", "misrouted", "not-arrow"}
-    assert REASONS - unseen <= set(found.outcomes)
+    unseen = {"misrouted", "command-too-many", "command-too-old"}
+    assert (REASONS | COMMAND_REASONS) - unseen <= set(found.outcomes)
+    for kind, share in SHARES.items():
+        assert found.kinds[kind] > 0.9 * share * COUNT, kind
     assert {"columnar read", "columnar refused", "record loaded", "configuration refused"} <= set(
         found.outcomes
     )
@@ -65,6 +70,48 @@ def test_a_seal_that_is_not_checked_is_caught(monkeypatch) -> None:
     fuzzer._keep()
     fuzzer.records()
     assert any("a changed record was opened" in text for text in fuzzer.found.violations)
+
+
+def raises(*_):
+    """A decoder that does not know what it was given."""
+    raise TypeError("expected string or bytes-like object")
+
+
+def test_an_error_without_a_name_is_caught(monkeypatch) -> None:
+    monkeypatch.setattr(fuzz, "_sequence", raises)
+    monkeypatch.setattr(Verifier, "__call__", raises)
+    listening, verifying = Fuzzer(4), Fuzzer(4)
+    listening.events()
+    verifying.commands()
+    assert any("alert raised TypeError" in text for text in listening.found.violations)
+    assert any("signed command raised TypeError" in text for text in verifying.found.violations)
+
+
+def test_a_value_that_leads_to_a_refusal_is_caught(monkeypatch) -> None:
+    def refuse(*_):
+        raise columnar.Refused("not-arrow")
+
+    monkeypatch.setattr(columnar, "_values", refuse)
+    fuzzer = Fuzzer(5)
+    for _ in range(10):
+        fuzzer.columns()
+    assert any("although only its values are odd" in text for text in fuzzer.found.violations)
+
+
+def test_memory_that_a_message_takes_is_caught(monkeypatch) -> None:
+    fuzzer = Fuzzer(6)
+    fuzzer._weigh("query")
+    assert fuzzer.found.violations == []
+    monkeypatch.setattr(fuzz, "GROWTH", 1 << 20)
+    fuzzer._size -= 4096
+    fuzzer._weigh("query")
+    assert any("grew by" in text for text in fuzzer.found.violations)
+
+
+def test_a_soak_of_one_kind_is_none(monkeypatch) -> None:
+    fuzzer = Fuzzer(7)
+    monkeypatch.setattr(fuzzer, "columns", lambda: fuzzer._note("query", 5))
+    assert any("are of kind 'columnar'" in text for text in fuzzer.run(3_000).violations)
 
 
 class _Deaf:

@@ -1,0 +1,296 @@
+"""What the fuzz soak makes its messages of: Arrow streams, alerts, odd headers, and the books of a shard in memory."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import msgspec
+
+from stream_svt.monitor.engine import Commit
+from stream_svt.monitor.released import EventType, Lifecycle, ReleasedEvent
+from stream_svt.protocol.journal import META, Journal, Meta, Topics, _digest, _mac
+from stream_svt.protocol.ports import Record, Transaction
+from stream_svt.protocol.sealing import Place, Sealing
+from tests.support.alerts import account, alert, encoded, lifecycle
+
+ARROW_TYPE = b"application/vnd.apache.arrow.stream"
+PLACE = Place("c", "app", "s", 0)
+TOPICS = Topics("s", "alerts", "rejects")
+
+ODD_HEADERS: tuple[tuple[tuple[str, bytes | None], ...], ...] = (
+    (("content-type", None),),
+    (("", None),),
+    (("\ufffd\ufffd", b"\xff"),),
+    (("CONTENT-TYPE", b"\xff\xfe"),),
+    (("content-type", b"text/odd"),),
+    (("content-type", b""), ("content-type", ARROW_TYPE)),
+    (("content-type", ARROW_TYPE), ("content-type", ARROW_TYPE)),
+)
+
+
+def finish(work: Coroutine[Any, Any, Any]) -> Any:
+    """Return what a coroutine returns that waits for nothing."""
+    try:
+        work.send(None)
+    except StopIteration as done:
+        return done.value
+    raise AssertionError("it waits for something")
+
+
+# Arrow
+
+
+class Streams:
+    """Arrow streams: good ones, and such as a good producer never writes."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.chance = chance
+
+    def good(self, rows: int) -> dict[str, Any]:
+        """Return columns of a well-formed record."""
+        chance = self.chance
+        columns: dict[str, Any] = {
+            "id": [f"q{row}" for row in range(rows)],
+            "value": [chance.randrange(900) for _ in range(rows)],
+        }
+        options = {
+            "series": ["s"] * rows,
+            "set": ["w"] * rows,
+            "threshold": [5.5] * rows,
+            "monitor": ["hot"] * rows,
+            "closed": [False] * rows,
+            "other": [b"x"] * rows,
+        }
+        return columns | {name: column for name, column in options.items() if chance.random() < 0.2}
+
+    def written(self, columns: dict[str, Any], *, whole: bool = False, **options: Any) -> bytes:
+        """Return the stream, in one batch or in several."""
+        import pyarrow as pa
+
+        table = pa.table(columns)
+        sink = io.BytesIO()
+        with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
+            writer.write_table(table, max_chunksize=None if whole else self.chance.choice((1, 2, 1000)))
+        return sink.getvalue()
+
+    def odd(self, rows: int) -> Any:
+        """Return a column of a type that nobody expects, or with contents that are none."""
+        import pyarrow as pa
+
+        def dictionary(entries: Any, index: int = 0) -> Any:
+            return pa.DictionaryArray.from_arrays(pa.array([index] * rows, pa.int8()), entries, safe=False)
+
+        def raw(kind: Any, *buffers: bytes | None) -> Any:
+            found = [None if content is None else pa.py_buffer(content) for content in buffers]
+            return pa.Array.from_buffers(kind, rows, found)
+
+        makers: tuple[Callable[[], Any], ...] = (
+            lambda: pa.array([[1, 2]] * rows),
+            lambda: pa.array([{"a": 1}] * rows),
+            lambda: pa.array([[[["x"]]]] * rows),
+            lambda: dictionary(pa.array([[1, 2]])),
+            lambda: dictionary(pa.array([{"a": 1}])),
+            lambda: dictionary(pa.array(["x", "z" * 3000]), self.chance.randrange(2)),
+            lambda: dictionary(pa.array([1.5, None, float("nan")]), self.chance.randrange(3)),
+            lambda: dictionary(pa.array([True, False]), self.chance.randrange(2)),
+            lambda: dictionary(pa.array([7]), 100),
+            lambda: dictionary(pa.nulls(1)),
+            lambda: pa.nulls(rows),
+            lambda: pa.array([b"\xff"] * rows),
+            lambda: pa.array([10**30] * rows, pa.decimal128(38, 0)),
+            lambda: raw(
+                pa.decimal128(38, self.chance.choice((0, 400, 2_000_000_000, -400))),
+                None,
+                b"\x07" * 16 * rows,
+            ),
+            lambda: raw(
+                pa.string(), None, b"".join(n.to_bytes(4, "little") for n in range(rows + 1)), b"\xff" * rows
+            ),
+            lambda: pa.array([float("inf")] * rows),
+            lambda: pa.array([1] * rows, pa.time64("ns")),
+            lambda: pa.array([[("a", 1)]] * rows, pa.map_(pa.string(), pa.int64())),
+            lambda: pa.RunEndEncodedArray.from_arrays(pa.array([rows], pa.int32()), pa.array([3])),
+            lambda: pa.array(["x"] * rows, pa.string_view()),
+            lambda: pa.array([2**64 - 1] * rows, pa.uint64()),
+            lambda: pa.array(["", *["x"] * (rows - 1)]),
+            lambda: pa.array([1e308] * rows),
+        )
+        return self.chance.choice(makers)()
+
+    def poisoned(self) -> tuple[bytes, bool]:
+        """Return a stream, and whether only what stands at `value` is odd, so that it has to be read."""
+        chance = self.chance
+        rows = chance.randint(1, 6)
+        columns = self.good(rows)
+        match chance.randrange(8):
+            case 0 | 1:
+                columns["value"] = self.odd(rows)
+                return self.written(columns), True
+            case 2 | 3:
+                columns[chance.choice(("id", "series", "set", "threshold", "monitor", "closed"))] = self.odd(
+                    rows
+                )
+            case 4:
+                return self.written(columns, compression=chance.choice(("zstd", "lz4"))), False
+            case 5:
+                import pyarrow as pa
+
+                many = chance.choice((50_000, 1 << 20, (1 << 20) + 1))
+                empty = {"id": pa.nulls(many), "value": pa.nulls(many)}
+                return self.written(empty, whole=True), False
+            case 6:
+                del columns["id"]
+            case _:
+                columns["other"] = self.odd(rows)
+                columns["id"] = [None] * rows
+        return self.written(columns), False
+
+
+# Alerts
+
+_EVENTS = (
+    encoded(1, lifecycle("declared", run=0, monitor="", books=account(0, 0)), kind=EventType.DECLARED),
+    encoded(2, lifecycle("first", books=account(0.1, 0.1, reserved=0.4)), kind=EventType.RUN_STARTED),
+    encoded(3, alert(top=1, books=account(0.2, 0.3, reserved=0.2))),
+    encoded(
+        4, lifecycle("cutoff", books=account(0, 0.5), detail={"a": {"b": [1]}}), kind=EventType.RUN_HALTED
+    ),
+)
+_FORGED: tuple[Any, ...] = (
+    -1, 0, 1 << 63, (1 << 64) - 1, 1 << 70, 1e300, -1e300, 1e18, None, "", "x" * 5000, "9" * 5000, "a/" + "9" * 5000,
+    "\u0000", [], {}, True, "epsilon", "rho", "io.stream-svt.dataset.moved.v1",
+)  # fmt: skip
+_RAW = (
+    b'{"id":"\xff"}',
+    b"[" * 60_000,
+    b'{"data":' + b"[" * 30_000,
+    b'{"data":' + b'{"a":' * 30_000,
+    b"\xff",
+    b"",
+)
+
+
+def alerts(chance: random.Random, mutated: Callable[[bytes], bytes]) -> bytes:
+    """Return a record that might stand on the alert topic."""
+    match chance.randrange(6):
+        case 0:
+            return chance.choice(_RAW)
+        case 1 | 2:
+            return mutated(chance.choice(_EVENTS))
+        case _:
+            event = json.loads(chance.choice(_EVENTS))
+            for _ in range(chance.randint(1, 3)):
+                inner = event["data"]
+                places = [event] + [
+                    part for part in (inner, *_parts(inner)) if isinstance(part, dict) and part
+                ]
+                place = chance.choice(places)
+                place[chance.choice(sorted(place))] = chance.choice(_FORGED)
+                if not isinstance(event.get("data"), dict):
+                    break
+            return json.dumps(event).encode()
+
+
+def _parts(inner: object) -> list[object]:
+    return list(inner.values()) if isinstance(inner, dict) else []
+
+
+# Books
+
+
+class Log:
+    """A shard's part of the log, in memory; alerts are shown and not kept."""
+
+    def __init__(self, state: dict[bytes, bytes] | None = None) -> None:
+        self.state = dict(state or {})
+
+    async def fence(self) -> None:
+        """Nobody else writes here."""
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+    async def transact(self, transaction: Transaction) -> int | None:
+        """Take the state records."""
+        for key, record in transaction.records.items():
+            self.state.pop(key, None)
+            if record is not None:
+                self.state[key] = record
+        return None
+
+    async def read_state(self, *, committed: bool = True) -> dict[bytes, bytes]:
+        """Return the live records."""
+        del committed
+        return dict(self.state)
+
+    async def read_alerts(self, start: int | None, take: Callable[[Record], None]) -> tuple[int, int]:
+        """Show nothing."""
+        del start, take
+        return 0, 0
+
+
+def journal(log: Log, entropy: Callable[[int], bytes], *masters: bytes) -> Journal:
+    """Return the books on a log."""
+    return Journal(log, PLACE, TOPICS, partitions=1, masters=masters, entropy=entropy, epoch=lambda: 1.8e9)
+
+
+def books(
+    records: dict[bytes, bytes], progress: bytes, entropy: Callable[[int], bytes], *masters: bytes
+) -> dict[bytes, bytes]:
+    """Return the raw records of books that hold these, with an event that waits to be published."""
+    log = Log()
+    kept = journal(log, entropy, *masters)
+    finish(kept.open())
+    data = Lifecycle(dataset="a", monitor="hot", run=1, reason="first", account=None)
+    event = ReleasedEvent(type=EventType.RUN_STARTED, id="a/1", sequence=1, subject="a", data=data)
+    kept.set_control(3, [4, -2, 9])
+    finish(kept.commit(Commit(records=dict(records), progress=progress, events=[event])))
+    return log.state
+
+
+def add_up(state: dict[bytes, bytes], entropy: Callable[[int], bytes]) -> None:
+    """Make the digest of plain books fit their records: its secret stands in `meta`, for whoever may read it."""
+    plain = Sealing(PLACE, (), entropy)
+    opened = plain.open(META, state[META])
+    try:
+        meta = msgspec.msgpack.decode(opened.content, type=Meta)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return
+    total = sum(_mac(meta.digest_key, key, record) for key, record in state.items() if key != META)
+    content = msgspec.msgpack.encode(msgspec.structs.replace(meta, digest=_digest(total)))
+    state[META] = plain.seal(META, opened.sequence, content)
+
+
+FORGED_FIELDS: tuple[Any, ...] = (
+    -1, 1 << 40, (1 << 63) - 1, (1 << 64) - 1, b"", bytes(65), b"\xff" * 10, "x", [], [1, -5], {}, None, True, 1e300,
+)  # fmt: skip
+
+
+def forged(chance: random.Random, content: bytes) -> bytes:
+    """Return a record's content with one of its fields replaced, or the content of another kind."""
+    try:
+        fields = msgspec.msgpack.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return content + b"x"
+    if isinstance(fields, dict) and fields:
+        fields[chance.choice(list(fields))] = chance.choice(FORGED_FIELDS)
+    elif isinstance(fields, list) and fields:
+        fields[chance.randrange(len(fields))] = chance.choice(FORGED_FIELDS)
+    else:
+        return msgspec.msgpack.encode(chance.choice(FORGED_FIELDS))
+    return msgspec.msgpack.encode(fields)
+
+
+DEEP = (
+    b"\x91" * 60_000 + b"\x01",
+    b"\x81\xa1x" + b"\x91" * 60_000 + b"\x01",
+    b"\x81\xa4\xff\xff\xff\xff\x01",
+    b"\xdf\xff\xff\xff\xff",
+    b"\xdd\xff\xff\xff\xff",
+    b"\xc6\xff\xff\xff\xff",
+    b"",
+)
