@@ -174,7 +174,9 @@ def topic_settings(config: Config, topic: str) -> dict[str, str]:
     """Return the settings a topic is created with."""
     own = config.topics
     copies = {"min.insync.replicas": "2"} if own.replication_factor >= 3 else {}
-    safe = {"unclean.leader.election.enable": "false", **copies}
+    # What the service writes it does not compress, and nobody else shall: see _hint.
+    small = {"compression.type": "uncompressed"}
+    safe = {"unclean.leader.election.enable": "false", **small, **copies}
     if topic == own.state:
         return {
             "cleanup.policy": "compact",
@@ -189,7 +191,7 @@ def topic_settings(config: Config, topic: str) -> dict[str, str]:
     if topic == own.control:
         return {"cleanup.policy": "delete", "retention.ms": str(30 * _DAY_MS), **safe}
     if topic == own.rejects:
-        return {"cleanup.policy": "delete", "retention.ms": str(7 * _DAY_MS)}
+        return {"cleanup.policy": "delete", "retention.ms": str(7 * _DAY_MS), **small}
     return {
         "cleanup.policy": "delete",
         "message.timestamp.type": "LogAppendTime",
@@ -256,6 +258,16 @@ def _hint(config: Config, topology: Topology, report: Report) -> None:
                 f"topic {topic!r} takes records of {limit} bytes at most; at least {_BROKER_LIMIT} are needed"
             )
             report.problem("topics", message)
+    for topic, field in wanted_topics(config).items():
+        settings = topology.settings.get(topic, {})
+        limit = int(settings.get("max.message.bytes", _BROKER_LIMIT))
+        if limit > _BROKER_LIMIT and settings.get("compression.type") != "uncompressed":
+            report.note(
+                field,
+                f"topic {topic!r} takes compressed batches of {limit} bytes, and each can unpack to a thousand "
+                f"times that in a worker's memory; set max.message.bytes={_BROKER_LIMIT}, or "
+                "compression.type=uncompressed: the limit then holds for what is unpacked",
+            )
 
 
 async def _check_retention(config: Config, cluster: Cluster, topology: Topology, report: Report) -> None:

@@ -74,6 +74,14 @@ def test_topics_for_small_records_are_a_problem():
     assert "1000 bytes at most" in message
 
 
+def test_room_for_large_compressed_batches_is_noted():
+    large = {"max.message.bytes": "10485760"}
+    [(level, message)] = advice(large | {"compression.type": "producer"})
+    assert level is Level.NOTE
+    assert "compressed batches of 10485760 bytes" in message
+    assert advice(large | {"compression.type": "uncompressed"}) == []
+
+
 def test_offline_the_ledger_and_sealing_are_always_mentioned():
     report = check_offline(config())
     assert report.problems == []
@@ -102,3 +110,5 @@ def test_topics_are_created_with_the_settings_they_need():
     assert topic_settings(wanted, "shop.alerts")["retention.ms"] == "-1"
     assert topic_settings(wanted, "counts")["message.timestamp.type"] == "LogAppendTime"
     assert "min.insync.replicas" not in topic_settings(config(1), "shop.state")
+    for name in ("shop.state", "shop.alerts", "shop.control", "shop.rejects"):
+        assert topic_settings(wanted, name)["compression.type"] == "uncompressed"
