@@ -258,12 +258,12 @@ def _hint(config: Config, topology: Topology, report: Report) -> None:
                 f"topic {topic!r} takes records of {limit} bytes at most; at least {_BROKER_LIMIT} are needed"
             )
             report.problem("topics", message)
-    for topic, field in wanted_topics(config).items():
+    for topic, path in wanted_topics(config).items():
         settings = topology.settings.get(topic, {})
         limit = int(settings.get("max.message.bytes", _BROKER_LIMIT))
         if limit > _BROKER_LIMIT and settings.get("compression.type") != "uncompressed":
             report.note(
-                field,
+                path,
                 f"topic {topic!r} takes compressed batches of {limit} bytes, and each can unpack to a thousand "
                 f"times that in a worker's memory; set max.message.bytes={_BROKER_LIMIT}, or "
                 "compression.type=uncompressed: the limit then holds for what is unpacked",
