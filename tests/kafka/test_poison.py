@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 import stream_svt
 from stream_svt import lenient
+from stream_svt.monitor.released import EventType
+from stream_svt.protocol.tenure import State
 from stream_svt.service.audit import audit_topic
 from stream_svt.service.worker import cluster_of
 from tests.support.odd_headers import send_mixed
-from tests.support.worker import HIGH, Scene
+from tests.support.worker import HIGH, LOW, Scene, until
 
 pytestmark = pytest.mark.kafka
 MANY = 200
@@ -85,6 +88,33 @@ async def test_a_worker_and_its_successor_read_past_poison_on_every_topic(scene_
     audit = await audit_topic(cluster_of(scene.config()), alerts)
     assert [finding.message for finding in audit.findings] == ["is no event of stream-svt"] * 2
     assert audit.alerts == 4
+
+
+async def test_refused_commands_do_not_pile_up_while_only_one_command_can_help(scene_of) -> None:
+    """They are refused once, where they belong, after the one that helps; and what waits is read then, too."""
+    scene = scene_of
+    worker = await scene.start()
+    await scene.send("a", LOW)
+    await scene.settled(worker, 1)
+    await scene.stop(worker)
+    await scene.send("a", LOW, LOW, LOW)
+    await scene.delete_before("counts", 3)
+    worker = await scene.start(ready=False)
+    await until(lambda: State.LOST in [status.state for status in worker.statuses()])
+    control = f"{scene.application}.control"
+    paused = b'{"id":"p","action":"pause","dataset":"a"}'
+    await send_mixed(scene.servers, control, [(b"x", False)] * 120 + [(paused, False)], key=b"a")
+    await scene.command("accept-loss", partition=0)
+    await send_mixed(scene.servers, control, [(b"y", False)] * 3, key=b"a")
+    async with asyncio.timeout(20):
+        while len(rejects := await scene.read("rejects")) < 123:
+            await asyncio.sleep(0.1)
+    offsets = [json.loads(record.value)["offset"] for record in rejects]
+    assert offsets == [*range(120), *range(122, 125)]
+    kinds = [envelope.type for envelope, _ in await scene.events()]
+    assert kinds.count(EventType.LOSS_ACCEPTED) == 1
+    assert kinds.count(EventType.PAUSED) == 1
+    await scene.stop(worker)
 
 
 async def test_a_subscription_passes_over_forged_alerts_with_odd_headers(scene_of) -> None:
