@@ -26,6 +26,10 @@ def changed(**fields: object) -> bytes:
         b"{}",
         b"[]",
         b"\xff\xfe",
+        b'{"id":"\xff"}',
+        b"[" * 60_000,
+        b'{"data":' + b"[" * 60_000,
+        b'{"other":' + b'{"a":' * 60_000,
         changed(time="yesterday"),
         changed(time="2026-01-05T10:00:00"),
         changed(source="/somebody-else/x"),
@@ -37,6 +41,13 @@ def test_what_is_no_event_is_told_apart(body):
     bare = receive(record(body, offset=3))
     assert not isinstance(bare, Received)
     assert (bare.body, bare.offset, bare.label, bare.lane) == (body, 3, "", "")
+
+
+@pytest.mark.parametrize("moment", [-1, -(1 << 63), (1 << 63) - 1])
+def test_a_record_may_claim_any_moment(moment):
+    claimed = record(encoded(1, alert()))
+    claimed.timestamp = moment
+    assert isinstance(receive(claimed), Received)
 
 
 def test_an_event_of_a_newer_service_is_read_by_its_attributes_and_passes_only_with_all(tmp_path):

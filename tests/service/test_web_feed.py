@@ -190,7 +190,12 @@ async def test_who_missed_more_than_is_kept_is_told_so(show: Show) -> None:
 
 async def test_what_is_no_event_is_skipped_and_reaches_nobody(show: Show) -> None:
     forged = alert("a", "two").replace(b'"data":', b'\n\nevent: forged\ndata: {}\n\n "data":')
-    show.topic.put(b"", b"{}", b"\xff\xfe", b"[" * 70_000, alert("a", "one"), forged, alert("a", "three"))
+    deep, huge = (
+        b'{"data":' + b"[" * 60_000,
+        alert("a", "two").replace(b'"charge":0', b'"charge":1e300,"x":0'),
+    )
+    show.topic.put(b"", b"{}", b"\xff\xfe", b'{"id":"\xff"}', b"[" * 70_000, deep, huge)
+    show.topic.put(alert("a", "one"), forged, alert("a", "three"))
     looking = show.look()
     await until(lambda: "three" in looking.series)
     await asyncio.sleep(0.1)

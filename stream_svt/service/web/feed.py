@@ -297,7 +297,7 @@ class Feed:
                 raise msgspec.DecodeError("too large for an event")
             envelope, data = decode(record.value)
             self._picture.take(envelope, data)
-        except (msgspec.DecodeError, ValueError):
+        except (msgspec.DecodeError, ValueError, ArithmeticError):  # sums of forged amounts, too
             if not self._warned:  # once: there may be many
                 self._warned = True
                 place = (record.partition, record.offset)
