@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from pathlib import Path
 
@@ -50,13 +49,8 @@ class Stage:
     def start(self, *options: str) -> Forwarder:
         """Start a forwarder."""
         port = free_port()
-        os.environ["STREAM_SVT_WEB_PORT"] = str(port)
-        try:
-            forwarder = Forwarder(
-                self.directory / "forward.yaml", port, self.directory / f"log-{port}", *options
-            )
-        finally:
-            del os.environ["STREAM_SVT_WEB_PORT"]
+        log = self.directory / f"log-{port}"
+        forwarder = Forwarder(self.directory / "forward.yaml", port, log, *options)
         self.running.append(forwarder)
         return forwarder
 

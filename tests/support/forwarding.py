@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import os
 import ssl
 import subprocess
 import uuid
@@ -132,14 +133,17 @@ def moment(text: str) -> datetime:
 
 
 class Forwarder(Service):
-    """`stream-svt forward -c FILE OPTION..`."""
+    """`stream-svt forward -c FILE OPTION..`, with its pages at a port of its own."""
 
     def __init__(self, config: Path, port: int, log: Path, *options: str) -> None:
         self.url = f"http://127.0.0.1:{port}"
         self._log = log
         with log.open("ab") as output:
             self.process = subprocess.Popen(
-                [*COMMAND, "forward", "-c", str(config), *options], stdout=output, stderr=output
+                [*COMMAND, "forward", "-c", str(config), *options],
+                env=os.environ | {"STREAM_SVT_WEB_PORT": str(port)},
+                stdout=output,
+                stderr=output,
             )
 
     def metric(self, name: str, **labels: str) -> float:
