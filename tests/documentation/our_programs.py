@@ -34,8 +34,10 @@ def with_the_workers_stopped(stage: Stage, command: Command, text: str) -> None:
     """Run a command for a stopped application, one that has a history."""
     path = configuration_of(stage, command)
     assert path is not None
-    stage.worker(path)  # there are books to move
+    worker = stage.worker(path)  # there are books to move
+    before = stage.processed()
     stage.feed(configuration=path)
+    stage.until(lambda: stage.processed() > before, "having read all queries", worker)
     stage.stop_workers()
     stage.bash(text)
     if "--dry-run" not in command.words:  # as the command tells its user

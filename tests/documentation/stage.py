@@ -112,6 +112,7 @@ class Stage:
     lines: list[tuple[str, bool]] = field(default_factory=list)
     running: list[Running] = field(default_factory=list)
     workers: dict[Path, Running] = field(default_factory=dict)
+    ports: dict[Path, int] = field(default_factory=dict)
     said: str = ""
     configuration: Path | None = None
     additions: dict[str, Any] = field(default_factory=dict)
@@ -250,7 +251,7 @@ class Stage:
                 self.checked.add(path)
             port = self.port if not any(one.alive() for one in self.workers.values()) else free_port()
             worker = self.start(f"stream-svt run -c '{path}'", STREAM_SVT_WEB_PORT=str(port))
-            self.workers[path] = worker
+            self.workers[path], self.ports[path] = worker, port
             self.until(lambda: _answers(f"http://127.0.0.1:{port}/health/ready"), "being ready", worker)
         return worker
 
@@ -262,6 +263,7 @@ class Stage:
             if code:
                 raise StepFailed(f"`{worker.text}` ended with exit code {code}:\n{worker.said()[-1500:]}")
         self.workers.clear()
+        self.ports.clear()
 
     def application(self) -> Path:
         """Return the page's configuration; where it shows none, that of the README with its own additions."""
@@ -303,6 +305,14 @@ class Stage:
             text: str = answer.read().decode()
         self.lines += [(line, True) for line in text.splitlines()]
         return text
+
+    def processed(self) -> int:
+        """Return how many records the workers have committed, and wait for nothing."""
+        total = 0
+        for port in self.ports.values():
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/status", timeout=10) as answer:
+                total += sum(sum(shard["offsets"].values()) for shard in json.load(answer)["shards"])
+        return total
 
     def close(self) -> None:
         """End what was started, in order, and delete the topics that came into being."""

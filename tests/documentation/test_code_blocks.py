@@ -17,6 +17,7 @@ from tests.documentation.stage import Stage
 
 README = Path("README.md")
 ON_YOUR_KAFKA = "Run it on your Kafka"
+LOOK_AFTER = "Look after it"
 
 
 def _params() -> list[object]:
@@ -85,12 +86,14 @@ def test_the_readme_leads_from_nothing_to_alerts_on_a_real_broker(stage):
     assert re.search(r"^retail-2026 item-\w+ [\d.]+ ", program.said(), re.MULTILINE), program.said()
     stage.feed(query)  # as the page shows it: somewhat above the threshold
     stage.bash("stream-svt audit -c monitors.yaml --state")
-    pages = [text for text in said if text.startswith("/") and "." not in text]
-    assert len(pages) == 3
+    after = [code.text for code in code_of(README) if isinstance(code, Span) and code.section == LOOK_AFTER]
+    [address] = [text for text in after if text.startswith("http://127.0.0.1:6066")]
+    pages = [text for text in after if text.startswith("/")]
+    assert len(pages) == 4
     for page in pages:
-        stage.fetch(f"http://127.0.0.1:6066{page}")
-    [metrics] = [text for text in said if text.startswith("http://127.0.0.1:6066")]
-    assert "stream_svt_records_rejected_total{" in stage.fetch(metrics)
+        stage.fetch(address.rstrip("/") + page)
+    assert "<!doctype html>" in stage.fetch(address)
+    assert "stream_svt_records_rejected_total{" in stage.fetch(f"{address}metrics")
     rejects = re.findall(r"^stream_svt_records_rejected_total\{.*\} (\S+)$", stage.printed, re.MULTILINE)
     assert set(map(float, rejects)) == {0.0}
     schema = json.loads(stage.bash("stream-svt schema"))
