@@ -36,7 +36,7 @@ from stream_svt.protocol.sealing import Place
 from stream_svt.service.config import Config
 from stream_svt.service.kafka import CALL_DEADLINE, Cluster, deadline, read_partition, started
 from stream_svt.service.shard_log import ShardLog
-from stream_svt.service.topology import require
+from stream_svt.service.topology import require, unseen
 from stream_svt.service.wire import home
 
 MAX_FINDINGS = 100
@@ -608,6 +608,6 @@ def _sequence(record: bytes | None) -> int:
 
 def _missing(topic: str) -> BrokerError:
     return BrokerError(
-        f"topic {topic!r} does not exist or may not be seen by this user; the alert topic is "
-        "topics.alerts of the configuration, by default '<application>.alerts'"
+        f"{unseen(topic, 'READ')}; the alert topic is topics.alerts of the configuration, by default "
+        "'<application>.alerts'"
     )

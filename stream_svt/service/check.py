@@ -19,6 +19,7 @@ from aiokafka.errors import (
     GroupCoordinatorNotAvailableError,
     KafkaError,
     MessageSizeTooLargeError,
+    TopicAuthorizationFailedError,
     for_code,
 )
 
@@ -220,6 +221,8 @@ async def _create(admin: Any, config: Config, missing: list[str], report: Report
         else:
             failed.append(name)
             detail = (rest[0] if rest else None) or for_code(code).__name__
+            if code == TopicAuthorizationFailedError.errno:
+                detail = f"permission is missing: operation CREATE on resource TOPIC {name!r}"
             report.problem("topics", f"topic {name!r} could not be created: {detail}")
     return failed
 

@@ -8,11 +8,12 @@ import getpass
 import socket
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
 from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.errors import ClusterAuthorizationFailedError, TopicAuthorizationFailedError
 
 from stream_svt import lenient
 from stream_svt.errors import BrokerError, ConfigError, Problem
@@ -22,7 +23,11 @@ from stream_svt.protocol.sealing import Place
 from stream_svt.service.config import Config
 from stream_svt.service.kafka import CALL_DEADLINE, START_DEADLINE, Cluster, deadline, started, stop_quietly
 from stream_svt.service.signatures import SigningKey
+from stream_svt.service.topology import unseen
 from stream_svt.service.wire import home
+
+FIRST_LOOK_MS = 300
+"""Milliseconds for the broker to say that the alert topic may not be read."""
 
 SIGNING_TRIES = 5
 """How often a command is signed again because another record took its place."""
@@ -126,12 +131,15 @@ async def send(
     doing = "waiting for replies"
     shards = sorted({addressed.shard for addressed in commands})
     places = [TopicPartition(alerts, shard) for shard in shards]
+    await _require_seen(cluster, {control: "WRITE", alerts: "READ"})
     async with started(cluster.reader(), doing) as reader:
         async with deadline(CALL_DEADLINE, doing):
             reader.assign(places)
             ends = await reader.end_offsets(places)
             for place, end in ends.items():
                 reader.seek(place, end)
+            # Without the right to READ the commands would be sent, and nothing be known of them.
+            await lenient.getmany(reader, timeout_ms=FIRST_LOOK_MS)
         if signing_key is None:
             await _produce(cluster, control, commands)
         else:
@@ -151,9 +159,23 @@ async def send(
     return list(waiting.values())
 
 
+async def _require_seen(cluster: Cluster, topics: Mapping[str, str]) -> None:
+    """Refuse where a topic is not there for this user, naming the operation that it needs on it.
+
+    Clients wait for such topics without a word.
+    """
+    doing = "looking for the control topic and the alert topic"
+    async with started(cluster.admin(), doing) as admin, deadline(CALL_DEADLINE, doing, "DESCRIBE"):
+        # Asked for by name, a lenient broker would create them.
+        seen = {found["topic"] for found in await admin.describe_topics()}
+    for topic, operation in topics.items():
+        if topic not in seen:
+            raise BrokerError(unseen(topic, operation))
+
+
 async def _produce(cluster: Cluster, control: str, commands: Sequence[Addressed]) -> None:
     doing = f"sending to control topic {control!r}"
-    async with _producer(cluster, doing) as producer, deadline(CALL_DEADLINE, doing, "WRITE"):
+    async with _producer(cluster, control, doing) as producer, _writing(control, doing):
         for addressed in commands:
             key, value = _record(addressed.command)
             await producer.send_and_wait(control, value, key=key, partition=addressed.shard)
@@ -172,14 +194,14 @@ async def _produce_signed(
         cluster_id = str((await admin.describe_cluster())["cluster_id"])
     async with (
         started(cluster.reader("read_uncommitted"), doing, "DESCRIBE") as reader,
-        _producer(cluster, doing) as producer,
+        _producer(cluster, control, doing) as producer,
     ):
         for addressed in commands:
             place = Place(cluster_id, application, control, addressed.shard)
             partition = TopicPartition(control, addressed.shard)
             key, value = _record(addressed.command)
             for _ in range(SIGNING_TRIES):
-                async with deadline(CALL_DEADLINE, doing, "WRITE"):
+                async with _writing(control, doing):
                     offset = (await reader.end_offsets([partition]))[partition]
                     header = signing_key.header(place, offset, int(time.time() * 1000), value)
                     stored = await producer.send_and_wait(
@@ -196,17 +218,27 @@ async def _produce_signed(
 
 
 @contextlib.asynccontextmanager
-async def _producer(cluster: Cluster, doing: str) -> AsyncIterator[AIOKafkaProducer]:
+async def _producer(cluster: Cluster, control: str, doing: str) -> AsyncIterator[AIOKafkaProducer]:
     # Idempotent: a request that is repeated because its answer was lost must not give a command twice.
     producer = AIOKafkaProducer(
         **cluster.arguments, acks="all", enable_idempotence=True, client_id="stream-svt-control"
     )
     try:
-        async with deadline(START_DEADLINE, doing, "WRITE"):
+        async with _writing(control, doing, START_DEADLINE):
             await producer.start()
         yield producer
     finally:
         await stop_quietly(producer)
+
+
+@contextlib.asynccontextmanager
+async def _writing(control: str, doing: str, seconds: float = CALL_DEADLINE) -> AsyncIterator[None]:
+    async with deadline(seconds, doing, "WRITE"):
+        try:
+            yield
+        except ClusterAuthorizationFailedError as error:
+            # To whoever may write to no topic at all the broker gives no producer id.
+            raise TopicAuthorizationFailedError(control) from error
 
 
 def _record(command: Command) -> tuple[bytes | None, bytes]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Container, Mapping, Sequence
+from collections.abc import AsyncIterator, Container, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 from aiokafka import TopicPartition
 from aiokafka.admin import NewPartitions
+from aiokafka.errors import TopicAuthorizationFailedError, for_code
 
 from stream_svt.errors import ConfigError, MigrationRefused, Problem
 from stream_svt.protocol import migration
@@ -72,6 +73,7 @@ class KafkaGround:
         self._producer: Any = None
         self._reader: Any = None
         self._journals: list[MovingJournal] = []
+        self._may_grow = False
 
     async def close(self) -> None:
         """Give all producers up."""
@@ -89,6 +91,10 @@ class KafkaGround:
         self._producer = self._cluster.producer(self._transactional_id)
         async with deadline(START_DEADLINE, f"starting producer {self._transactional_id!r}", "WRITE"):
             await self._producer.start()
+        if not self._may_grow:
+            # Before runs are closed for the move, not after.
+            await self._add_partitions(wanted_topics(self._config), validate_only=True)
+            self._may_grow = True
 
     def journal(self, shard: int, partitions: int) -> MovingJournal:
         """Return the books of a shard."""
@@ -137,17 +143,11 @@ class KafkaGround:
 
     async def grow(self, *, inputs: bool) -> None:
         """Create the partitions that are missing, and wait until the brokers speak of them."""
-        doing = "adding partitions to the topics"
         own = self._config.topics
         written = {own.state, own.alerts, own.rejects}
         wanted = set(wanted_topics(self._config)) - written if inputs else written
-        async with started(self._cluster.admin(), doing) as admin:
-            counts = (await look(self._config, self._cluster)).partitions
-            missing = {topic: NewPartitions(self._target) for topic in wanted if counts[topic] < self._target}
-            if not missing:
-                return
-            async with deadline(START_DEADLINE, doing, "ALTER"):
-                await admin.create_partitions(missing)
+        if not await self._add_partitions(wanted):
+            return
         async with deadline(START_DEADLINE, "waiting for the new partitions"):
             while True:
                 counts = (await look(self._config, self._cluster)).partitions
@@ -155,6 +155,22 @@ class KafkaGround:
                     break
                 await asyncio.sleep(0.2)
         await asyncio.sleep(SECOND_LOOK)  # the other brokers hear of it a moment later
+
+    async def _add_partitions(self, wanted: Iterable[str], *, validate_only: bool = False) -> bool:
+        """Add partitions to those topics that have fewer than wanted, or only ask whether that is allowed."""
+        doing = "adding partitions to the topics"
+        counts = (await look(self._config, self._cluster)).partitions
+        missing = [topic for topic in wanted if counts[topic] < self._target]
+        async with started(self._cluster.admin(), doing) as admin:
+            for topic in missing:
+                async with deadline(START_DEADLINE, doing, "ALTER"):
+                    try:
+                        await admin.create_partitions(
+                            {topic: NewPartitions(self._target)}, validate_only=validate_only
+                        )
+                    except TopicAuthorizationFailedError as error:
+                        raise TopicAuthorizationFailedError(topic) from error
+        return bool(missing)
 
     async def write(self, records: Mapping[int, Mapping[bytes, bytes | None]]) -> None:
         """Write all shards' records in one transaction."""
@@ -255,7 +271,11 @@ async def _require_stopped(config: Config, cluster: Cluster) -> None:
     doing = f"looking for members of group {group!r}"
     async with started(cluster.admin(), doing) as admin, deadline(CALL_DEADLINE, doing, group=group):
         responses = await admin.describe_consumer_groups([group])
-    members = [member for response in responses for found in response.groups for member in found[5]]
+        described = [found for response in responses for found in response.groups]
+        for code, *_ in described:
+            if code:
+                raise for_code(code)(group)
+    members = [member for found in described for member in found[5]]
     if members:
         raise MigrationRefused(
             f"group {group!r} has {len(members)} members: stop every worker first. Nothing was changed"

@@ -52,6 +52,14 @@ def wanted_topics(config: Config) -> dict[str, str]:
     }
 
 
+def unseen(topic: str, operation: str) -> str:
+    """Say that the brokers do not show a topic: to whoever may do nothing with it, it is as if it were not there."""
+    return (
+        f"topic {topic!r} does not exist, or this user may not see it: then permission is missing, "
+        f"operation {operation} on resource TOPIC {topic!r}"
+    )
+
+
 async def look(config: Config, cluster: Cluster) -> Topology:
     """Ask the brokers about the application's topics.
 
@@ -91,9 +99,10 @@ def problems(config: Config, topology: Topology) -> list[Problem]:
     for topic, field in wanted_topics(config).items():
         has = topology.partitions.get(topic)
         if has is None:
+            operation = "WRITE" if topic == config.topics.rejects else "READ"
             message = (
-                f"topic {topic!r} does not exist, or this user may not see it; 'stream-svt check "
-                f"--create-topics' creates it with {count} partitions"
+                f"{unseen(topic, operation)}; 'stream-svt check --create-topics' creates it with {count} "
+                "partitions"
             )
             found.append(Problem(0, field, message))
         elif has != count:

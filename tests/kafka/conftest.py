@@ -7,16 +7,16 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from tests.support.books import Books
-from tests.support.tls import PASSWORD, Authority, SecureKafka
+from tests.support.tls import PASSWORD, USERS, Authority, SecureKafka
 
 
 @pytest.fixture(scope="session")
 def secure_broker(tmp_path_factory) -> Iterator[SecureKafka]:
-    """A second cluster: user "svt" may log in over TLS, and without TLS it takes everything, as the other one."""
+    """A second cluster: "svt" and others may log in over TLS, and without TLS it takes everything."""
     with SecureKafka(
         Authority.new(),
         tmp_path_factory.mktemp("broker"),
-        {"svt": PASSWORD},
+        dict.fromkeys(("svt", *USERS), PASSWORD),
         **{"group.min.session.timeout.ms": "500"},
     ) as kafka:
         yield kafka

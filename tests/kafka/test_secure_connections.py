@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from stream_svt.errors import BrokerError
+from stream_svt.service.audit import audit_state, audit_topic
 from stream_svt.service.config import parse_config
-from stream_svt.service.worker import Worker
+from stream_svt.service.worker import Worker, cluster_of
 from tests.support.permissions import allow
 from tests.support.tls import MECHANISMS, PASSWORD, Authority, SecureKafka
 from tests.support.worker import HIGH, Scene, until
@@ -110,3 +111,8 @@ async def test_a_broker_with_a_certificate_of_the_next_authority_is_met_without_
             assert "the broker's certificate is not trusted" in await secured.says("PLAIN", ca="old.pem")
             assert await secured.says("PLAIN", ca="new.pem") == ""
             assert [alert.top for alert in await scene.alerts()] == [1, 2, 3]
+            config = scene.config()
+            public = await audit_topic(cluster_of(config), config.topics.alerts, config.spec.monitors)
+            whole = await audit_state(config, cluster_of(config))
+            assert (public.balances, public.alerts) == (True, 3)
+            assert (whole.balances, whole.alerts, whole.ledgers) == (True, 3, 1)

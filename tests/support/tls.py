@@ -16,6 +16,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from stream_svt.service.embedded import EmbeddedKafka
 
 PASSWORD: Final = "open sesame"
+USERS: Final = tuple(f"user{number}" for number in range(12))
+"""Users of tests about permissions: each test gives them some, for an application of its own."""
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 

@@ -1,0 +1,210 @@
+"""Whatever permission is missing, for workers, operators, auditors and who migrates: the error names it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from stream_svt.errors import BrokerError, ConfigError
+from stream_svt.monitor.commands import Action
+from stream_svt.service import migrate as service
+from stream_svt.service.audit import audit_state, audit_topic
+from stream_svt.service.check import check_brokers
+from stream_svt.service.config import Config, parse_config
+from stream_svt.service.control import for_datasets, send
+from stream_svt.service.signatures import SigningKey, signing_key
+from stream_svt.service.worker import Worker, cluster_of
+from tests.support.permissions import allow
+from tests.support.tls import PASSWORD, USERS, SecureKafka
+from tests.support.worker import HIGH, Scene, until
+
+pytestmark = pytest.mark.kafka
+Grant = tuple[str, str, str]
+"""Operation, kind of resource, and its name without the application's."""
+
+WORKER: list[Grant] = [
+    ("read", "group", ""),
+    ("write", "transactional_id", "-"),
+    *(("read", "topic", f".{name}") for name in ("state", "alerts", "control", "counts")),
+    *(("write", "topic", f".{name}") for name in ("state", "alerts", "rejects")),
+]
+OPERATOR: list[Grant] = [("write", "topic", ".control"), ("read", "topic", ".alerts")]
+AUDITOR: list[Grant] = [("read", "topic", ".alerts")]
+STATE_AUDITOR: list[Grant] = [
+    *(("read", "topic", f".{name}") for name in ("state", "alerts", "control", "counts")),
+    ("describe", "topic", ".rejects"),
+]
+MIGRATOR: list[Grant] = [
+    *WORKER,
+    *(("alter", "topic", f".{name}") for name in ("state", "alerts", "rejects", "control", "counts")),
+]
+
+
+@dataclass
+class Guarded:
+    """One application behind a TLS listener, and users that may do what they are given."""
+
+    kafka: SecureKafka
+    scene: Scene
+    directory: Path
+    used: int = 0
+
+    async def users(self, *kinds: list[Grant]) -> list[Config]:
+        """Return the configurations of new users who may do this each."""
+        configs = []
+        for name, grants in zip(USERS[self.used :], kinds, strict=False):
+            for operation, resource, rest in grants:
+                await allow(
+                    self.kafka.bootstrap_servers,
+                    name,
+                    operation,
+                    resource,
+                    self.scene.application + rest,
+                    prefixed=resource == "transactional_id",
+                )
+            text = self.scene.text().replace(
+                f'"{self.scene.servers}"',
+                f'"{self.kafka.sasl_bootstrap_servers}", security_protocol: SASL_SSL, username: {name}, '
+                "sasl_mechanism: SCRAM-SHA-256, password_file: password, ca_file: ca.pem",
+            )
+            configs.append(parse_config(text, directory=self.directory))
+        self.used += len(kinds)
+        assert len(configs) == len(kinds), "too few users"
+        # The broker's authorizer takes in the last grant a moment later.
+        await asyncio.sleep(1)
+        return configs
+
+    def assert_named(self, said: str, missing: Grant) -> None:
+        """The text names operation and resource."""
+        operation, resource, rest = missing
+        name = "" if resource == "transactional_id" else f" '{self.scene.application}{rest}'"
+        assert f"operation {operation.upper()} on resource {resource.upper()}{name}" in said, missing
+
+
+@pytest.fixture
+async def guarded(secure_broker, topics, tmp_path) -> AsyncIterator[Guarded]:
+    (tmp_path / "ca.pem").write_bytes(secure_broker.authority.pem)
+    (tmp_path / "password").write_text(PASSWORD)
+    (tmp_path / "password").chmod(0o600)
+    async with Scene(secure_broker.bootstrap_servers, topics.name("shop"), partitions=1).on_stage() as scene:
+        yield Guarded(secure_broker, scene, tmp_path)
+
+
+def _without(grants: list[Grant], missing: Grant) -> list[Grant]:
+    return [grant for grant in grants if grant != missing]
+
+
+async def _works(config: Config) -> str:
+    """Return what a worker says that cannot, nothing of one that can."""
+    worker = Worker(config)
+    try:
+        await worker.start()
+        await until(lambda: worker.ready or not worker.alive)
+        if worker.alive:
+            # It looks ready before it has written for the first time.
+            await asyncio.sleep(0.3)
+        return "" if worker.alive else str(worker.failed.exception())
+    except (BrokerError, ConfigError) as error:
+        return str(error)
+    finally:
+        await worker.stop()
+
+
+async def test_each_permission_that_a_worker_lacks_is_named(guarded) -> None:
+    everything, *lacking = await guarded.users(WORKER, *(_without(WORKER, missing) for missing in WORKER))
+    for missing, config in zip(WORKER, lacking, strict=True):
+        guarded.assert_named(await _works(config), missing)
+    assert await _works(everything) == ""
+    await guarded.scene.send("a", HIGH)
+    # On books with a history it is the same.
+    for missing, config in zip(WORKER, lacking, strict=True):
+        guarded.assert_named(await _works(config), missing)
+    assert await _works(everything) == ""
+    assert len(await guarded.scene.alerts()) == 1
+
+
+async def _pauses(config: Config, key: SigningKey | None = None) -> str:
+    """Give a command; return what came of it."""
+    own = config.topics
+    try:
+        [reply] = await send(
+            cluster_of(config),
+            control=own.control,
+            alerts=own.alerts,
+            commands=for_datasets(config, Action.PAUSE, ["a"]),
+            patience=20,
+            application=config.spec.application,
+            signing_key=key,
+        )
+    except BrokerError as error:
+        return str(error)
+    return "" if reply.accepted else reply.message
+
+
+@pytest.mark.parametrize("signed", [False, True])
+async def test_each_permission_that_an_operator_lacks_is_named_before_a_command_is_sent(
+    guarded, signed
+) -> None:
+    key = signing_key("00" * 32) if signed else None
+    write, read = OPERATOR
+    seeing = [("describe", "topic", ".control"), ("describe", "topic", ".alerts")]
+    worker = await guarded.scene.start()
+    everything, reader, writer, seeing_reader, seeing_writer = await guarded.users(
+        OPERATOR, [read], [write], [*seeing, read], [*seeing, write]
+    )
+    guarded.assert_named(await _pauses(reader, key), write)
+    guarded.assert_named(await _pauses(writer, key), read)
+    # Who may see a topic, and no more, is told so, too.
+    guarded.assert_named(await _pauses(seeing_reader, key), write)
+    guarded.assert_named(await _pauses(seeing_writer, key), read)
+    assert await guarded.scene.read("control") == []
+    assert await _pauses(everything, key) == ""
+    await guarded.scene.stop(worker)
+
+
+async def test_each_permission_that_an_auditor_lacks_is_named(guarded) -> None:
+    worker = await guarded.scene.start()
+    await guarded.scene.send("a", HIGH)
+    await guarded.scene.settled(worker, 1)
+    await guarded.scene.stop(worker)
+    [read] = AUDITOR
+    everything, nothing, seeing = await guarded.users(AUDITOR, [], [("describe", "topic", ".alerts")])
+    for config in (nothing, seeing):
+        with pytest.raises(BrokerError) as refused:
+            await audit_topic(cluster_of(config), config.topics.alerts)
+        guarded.assert_named(str(refused.value), read)
+    assert (await audit_topic(cluster_of(everything), everything.topics.alerts)).balances
+    everything, *lacking = await guarded.users(
+        STATE_AUDITOR, *(_without(STATE_AUDITOR, missing) for missing in STATE_AUDITOR)
+    )
+    for missing, config in zip(STATE_AUDITOR, lacking, strict=True):
+        with pytest.raises((BrokerError, ConfigError)) as failed:
+            await audit_state(config, cluster_of(config))
+        # Of a topic that is only looked for, what a worker needs on it is named; less is enough.
+        operation, resource, rest = missing
+        said = "write" if operation == "describe" else operation
+        guarded.assert_named(str(failed.value), (said, resource, rest))
+    assert (await audit_state(everything, cluster_of(everything))).balances
+
+
+async def test_each_permission_that_a_migration_lacks_is_named_before_anything_changes(guarded) -> None:
+    tried = [("write", "transactional_id", "-"), ("read", "group", ""), *MIGRATOR[len(WORKER) :]]
+    everything, *lacking = await guarded.users(MIGRATOR, *(_without(MIGRATOR, missing) for missing in tried))
+    for missing, config in zip(tried, lacking, strict=True):
+        with pytest.raises(BrokerError) as refused:
+            await service.migrate(config, cluster_of(config), 2)
+        guarded.assert_named(str(refused.value), missing)
+    assert await guarded.scene.read("state") == []
+    await service.migrate(everything, cluster_of(everything), 2)
+
+
+async def test_who_may_not_create_topics_is_told_which(guarded) -> None:
+    [config] = await guarded.users(WORKER)
+    other = replace(config, topics=config.topics.model_copy(update={"state": "new.state"}))
+    report = await check_brokers(other, cluster_of(other), create_topics=True)
+    guarded_topic = "operation CREATE on resource TOPIC 'new.state'"
+    assert any(guarded_topic in finding.message for finding in report.problems)
