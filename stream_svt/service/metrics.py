@@ -234,14 +234,28 @@ METRICS: tuple[Metric, ...] = (
 )
 
 
+@dataclass(frozen=True, slots=True)
 class _Families(Collector):
-    """Families computed at each scrape, so that nothing stale of a shard handed over remains."""
+    """Gauges computed at each scrape, so that nothing stale of a shard handed over remains.
 
-    def __init__(self, read: Callable[[], Iterator[GaugeMetricFamily]]) -> None:
-        self._read = read
+    Attributes
+    ----------
+    common
+        Values of `COMMON_LABELS`.
+    values
+        By the metric's name, then by its own labels; nothing else writes to them any more.
+    """
+
+    common: tuple[str, ...]
+    values: _Values
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        return self._read()
+        for metric in METRICS:
+            if metric.kind == "gauge":
+                family = GaugeMetricFamily(metric.name, metric.help, labels=(*COMMON_LABELS, *metric.labels))
+                for labels, value in self.values.get(metric.name, {}).items():
+                    family.add_metric((*self.common, *labels), value)
+                yield family
 
 
 class Metrics:
@@ -310,7 +324,6 @@ class Metrics:
             self._counter("stream_svt_failures_total", reason)
         for rejection in COMMAND_REASONS:
             self._counter("stream_svt_records_rejected_total", control, rejection)
-        self.registry.register(_Families(self._families))
 
     def reload(self, spec: ApplicationSpec, spec_hash: str) -> None:
         """Create the labels of a specification before anything happens: a rate needs a zero to start from."""
@@ -334,8 +347,14 @@ class Metrics:
 
     def text(self) -> bytes:
         """Return everything in Prometheus' text format."""
+        return self.rendering()()
+
+    def rendering(self) -> Callable[[], bytes]:
+        """Take all values now, and return what makes them a text: long work, for any thread and any time."""
         # When a counter was created is of no use to anybody here and doubles the number of series.
-        return _CREATED.sub(b"", generate_latest(self.registry))
+        recorded = _CREATED.sub(b"", generate_latest(self.registry))
+        gauges = _Families((self._spec.application,), self._values())
+        return lambda: recorded + generate_latest(gauges)
 
     # What shards tell
 
@@ -419,20 +438,14 @@ class Metrics:
                     self._counter(f"stream_svt_{name}_total", monitor.monitor).inc(max(new - old, 0))
             counted[monitor.monitor] = now
 
-    def _families(self) -> Iterator[GaugeMetricFamily]:
+    def _values(self) -> _Values:
         values: _Values = defaultdict(dict)
         values["stream_svt_build_info"][self._info] = 1
         values["stream_svt_start_timestamp_seconds"][()] = self._started
         values["stream_svt_shards_configured"][()] = self._shards
         self._add_monitors(values)
         self._add_shards(values)
-        application = (self._spec.application,)
-        for metric in METRICS:
-            if metric.kind == "gauge":
-                family = GaugeMetricFamily(metric.name, metric.help, labels=(*COMMON_LABELS, *metric.labels))
-                for labels, value in values.get(metric.name, {}).items():
-                    family.add_metric((*application, *labels), value)
-                yield family
+        return values
 
     def _add_monitors(self, values: _Values) -> None:
         """Add what is configured, and each monitor's newest top."""

@@ -7,6 +7,8 @@ import contextlib
 import http.client
 import json
 import re
+import threading
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -16,9 +18,10 @@ from msgspec.structs import replace
 from stream_svt.errors import ConfigError
 from stream_svt.protocol.tenure import State
 from stream_svt.service.config import parse_config
-from stream_svt.service.web import EVENTS, pages
-from stream_svt.service.web.feed import VIEWERS
-from stream_svt.service.web.pages import ASSETS, HEADERS, PAGES
+from stream_svt.service.web import EVENTS, door, pages
+from stream_svt.service.web.door import origin
+from stream_svt.service.web.feed import OF_ONE_ADDRESS, VIEWERS
+from stream_svt.service.web.pages import ASSETS, HEADERS, LONG_WORK, PAGES, Kept, Page
 from tests.service.test_metrics import SPEC, owned, view
 from tests.support.released import alert
 from tests.support.status_page import Stage, Stub
@@ -128,8 +131,10 @@ def _ask(stage: Stage, path: str, method: str = "GET") -> tuple[int, dict[str, s
         connection.close()
 
 
-async def _open(stage: Stage, target: str = EVENTS, head: str = "") -> tuple[asyncio.StreamReader, Any]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", stage.port)
+async def _open(
+    stage: Stage, target: str = EVENTS, head: str = "", source: str = "127.0.0.1"
+) -> tuple[asyncio.StreamReader, Any]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", stage.port, local_addr=(source, 0))
     writer.write(f"GET {target} HTTP/1.1\r\nHost: localhost\r\n{head}\r\n".encode())
     await writer.drain()
     return reader, writer
@@ -227,3 +232,167 @@ async def test_the_host_stops_at_once_while_somebody_looks() -> None:
             await reader.readuntil(b"event: overview")
         await reader.read()  # the stream has ended
     writer.close()
+
+
+# Many who look do not disturb the worker
+
+
+async def test_a_long_page_is_made_once_a_second_and_never_twice_at_once(
+    worker: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+
+    async def make(_: Stub) -> Page:
+        made.append(len(made))
+        await asyncio.sleep(0.05)
+        return Page(200, pages.TEXT, str(len(made)).encode())
+
+    kept = Kept(make)
+    answers = await asyncio.gather(*(kept(worker) for _ in range(8)))
+    assert ({page.body for page in answers}, made) == ({b"1"}, [0])
+    monkeypatch.setattr(pages, "AGE", 0.02)
+    await asyncio.sleep(0.03)
+    answers = await asyncio.gather(*(kept(worker) for _ in range(2)))
+    assert ({page.body for page in answers}, made) == ({b"2"}, [0, 1])
+    assert PAGES.keys() > LONG_WORK.keys() == {"/metrics", "/api/v1/status"}
+
+
+async def test_a_page_that_failed_once_is_made_again(worker: Stub) -> None:
+    answers = iter([OSError(), Page(200, pages.TEXT, b"made")])
+
+    async def make(_: Stub) -> Page:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    kept = Kept(make)
+    with pytest.raises(OSError):
+        await kept(worker)
+    assert (await kept(worker)).body == b"made"
+
+
+@pytest.mark.parametrize("path", LONG_WORK)
+async def test_a_long_page_says_the_same_beside_the_worker_s_work(worker: Stub, path: str) -> None:
+    worker.shards = (owned(view("a", tops=2)),)
+    assert await LONG_WORK[path](worker) == PAGES[path](worker)
+
+
+@pytest.mark.loopback
+async def test_scrapes_by_many_are_one_text_put_together_on_another_thread(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The event loop turns meanwhile; where the text is made on it, the longest pause is as long as that takes."""
+    threads = []
+
+    def slowly() -> bytes:
+        threads.append(threading.get_ident())
+        time.sleep(0.5)
+        return b"x 1\n"
+
+    monkeypatch.setattr(stage.worker.metrics, "rendering", lambda: slowly)
+    pauses = []
+
+    async def watch() -> None:
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(0.01)
+            pauses.append(time.monotonic() - before)
+
+    watching = asyncio.create_task(watch())
+    # Not by threads: these, too, would wait for one another.
+    scrapes = [await _open(stage, "/metrics", "Connection: close\r\n") for _ in range(8)]
+    async with asyncio.timeout(10):
+        answers = [await reader.read() for reader, _ in scrapes]
+    watching.cancel()
+    for _, writer in scrapes:
+        writer.close()
+    assert all(b" 200 OK" in answer and answer.endswith(b"\r\n\r\nx 1\n") for answer in answers)
+    assert len(threads) == 1
+    assert threads != [threading.get_ident()]
+    assert len(pauses) > 10
+    assert max(pauses) < 0.4
+
+
+@pytest.mark.loopback
+async def test_an_address_has_a_few_viewers_and_leaves_places_to_others(stage: Stage) -> None:
+    opened = [await _open(stage) for _ in range(OF_ONE_ADDRESS)]
+    for reader, _ in opened:
+        assert b"200 OK" in await reader.readuntil(b"\r\n\r\n")
+    status, headers, _ = await asyncio.to_thread(_ask, stage, EVENTS)
+    assert (status, headers["Retry-After"]) == (503, "30")
+    opened.append(await _open(stage, source="127.0.0.2"))
+    assert b"200 OK" in await opened[-1][0].readuntil(b"\r\n\r\n")
+    for _, writer in opened:
+        writer.close()
+
+
+async def _refused(stage: Stage, source: str = "127.0.0.1") -> bool:
+    """Whether a new connection is ended without an answer."""
+    try:
+        async with asyncio.timeout(5):
+            reader, writer = await _open(stage, "/health/live", "Connection: close\r\n", source)
+            said = await reader.read()
+            writer.close()
+    except ConnectionError:
+        return True
+    return said == b""
+
+
+@pytest.mark.loopback
+@pytest.mark.parametrize(("bound", "others_are_refused"), [("OF_ONE_ADDRESS", False), ("CONNECTIONS", True)])
+async def test_connections_are_bounded_and_a_place_given_back_is_taken_again(
+    stage: Stage,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    bound: str,
+    others_are_refused: bool,
+) -> None:
+    monkeypatch.setattr(door, bound, 3)
+    silent = [await asyncio.open_connection("127.0.0.1", stage.port) for _ in range(3)]
+    assert await _refused(stage)
+    assert await _refused(stage, "127.0.0.2") is others_are_refused
+    silent[0][1].close()
+    end = time.monotonic() + 5
+    while await _refused(stage):
+        assert time.monotonic() < end
+    for _, writer in silent:
+        writer.close()
+    assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
+
+
+@pytest.mark.loopback
+async def test_who_says_nothing_is_cut_off_but_not_a_viewer_to_whom_nothing_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(door, "IDLE", 0.3)
+    async with Stage(SPEC).open() as stage:
+        viewer, viewer_writer = await _open(stage)
+        await viewer.readuntil(b"event: present")
+        silent, silent_writer = await asyncio.open_connection("127.0.0.1", stage.port)
+        slow, slow_writer = await asyncio.open_connection("127.0.0.1", stage.port)
+        slow_writer.write(b"GET /health/live HTTP/1.1\r\nHost:")  # and never the rest
+        done, done_writer = await _open(stage, "/health/live")
+        async with asyncio.timeout(5):
+            assert (await silent.read(), await slow.read()) == (b"", b"")
+            assert (await done.read()).endswith(b"live\n")
+        stage.topic.put(alert("a", "late"))
+        async with asyncio.timeout(5):
+            await viewer.readuntil(b'"series":"late"')
+        for writer in (viewer_writer, silent_writer, slow_writer, done_writer):
+            writer.close()
+
+
+@pytest.mark.parametrize(
+    ("host", "one"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:3::4", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("", ""),
+        (None, ""),
+    ],
+)
+def test_one_address_is_a_host_of_ipv4_and_a_network_of_ipv6(host: str | None, one: str) -> None:
+    assert origin(host) == one

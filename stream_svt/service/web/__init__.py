@@ -12,8 +12,9 @@ from faust.web import Request, Response, Web
 
 from stream_svt.monitor.released import DatasetView
 from stream_svt.service.alert_tail import open_tail
+from stream_svt.service.web.door import Runner, origin
 from stream_svt.service.web.feed import HISTORY, Feed, Tail, TooManyViewers
-from stream_svt.service.web.pages import HEADERS, PAGES, TEXT, Page
+from stream_svt.service.web.pages import HEADERS, LONG_WORK, PAGES, TEXT, Kept, Page
 from stream_svt.service.worker import Worker, cluster_of
 
 EVENTS = "/api/v1/events"
@@ -33,7 +34,8 @@ def register(app: App, worker: Worker, feed: Feed | None = None) -> None:
     """
     feed = feed or feed_of(worker)
     for path, page in PAGES.items():
-        app.page(path, name="status-page" if path == "/" else _name(path))(_view(page, worker))
+        kept = Kept(LONG_WORK[path]) if path in LONG_WORK else None
+        app.page(path, name="status-page" if path == "/" else _name(path))(_view(kept or page, worker))
     app.page(EVENTS, name=_name(EVENTS))(_events(feed))
 
     async def close(_: object) -> None:
@@ -41,6 +43,8 @@ def register(app: App, worker: Worker, feed: Feed | None = None) -> None:
 
     # The web server waits for open answers before it stops, and these have no end of their own.
     app.web.web_app.on_shutdown.append(close)
+    # Faust has no setting for it, and makes its own runner without any bound.
+    app.web._runner = Runner(app.web.web_app)  # noqa: SLF001
 
 
 def feed_of(worker: Worker) -> Feed:
@@ -60,10 +64,12 @@ def _name(path: str) -> str:
     return path.strip("/").replace("/", "-")
 
 
-def _view(page: Callable[[Worker], Page], worker: Worker) -> Callable[[Web, Request], Awaitable[Response]]:
+def _view(
+    page: Callable[[Worker], Page] | Kept, worker: Worker
+) -> Callable[[Web, Request], Awaitable[Response]]:
     async def view(web: Web, request: Request) -> Response:
         del request
-        return _response(web, page(worker))
+        return _response(web, await page(worker) if isinstance(page, Kept) else page(worker))
 
     return view
 
@@ -87,7 +93,7 @@ def _events(feed: Feed) -> Callable[[Web, Request], Awaitable[StreamResponse | R
         # A browser sends the header when it comes back by itself, a page the parameter when it does so.
         place = request.headers.get("Last-Event-ID") or request.query.get("after", "")
         try:
-            viewer = feed.join(place)
+            viewer = feed.join(place, origin(request.remote))
         except TooManyViewers:
             full = _response(web, Page(503, TEXT, b"too many viewers of this worker; look at another one\n"))
             full.headers["Retry-After"] = "30"

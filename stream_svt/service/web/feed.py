@@ -39,6 +39,9 @@ KEPT = 200
 """Newest events, for those who come and for those who come back."""
 
 VIEWERS = 32
+OF_ONE_ADDRESS = 4
+"""Viewers from one address, so that a single one cannot take all places. Behind a proxy, all have the proxy's."""
+
 WAITING = 256
 """Messages a viewer may fall behind."""
 
@@ -105,10 +108,13 @@ class Viewer:
     ----------
     place
         Where the viewer says that it was, as it came; empty for a new one.
+    address
+        Where it comes from; empty where that is not known.
     """
 
-    def __init__(self, place: str) -> None:
+    def __init__(self, place: str, address: str = "") -> None:
         self.place = place
+        self.address = address
         self._queue: asyncio.Queue[bytes] = asyncio.Queue(WAITING)
         self._ended = False
 
@@ -192,17 +198,18 @@ class Feed:
         self._closed = False
         self._forget()
 
-    def join(self, place: str = "") -> Viewer:
+    def join(self, place: str = "", address: str = "") -> Viewer:
         """Return a new viewer, who is told everything from ``place`` on as soon as it is known.
 
         Raises
         ------
         TooManyViewers
-            There are `VIEWERS` already.
+            There are `VIEWERS` already, or `OF_ONE_ADDRESS` of this address.
         """
-        if self._closed or len(self._viewers) >= VIEWERS:
+        neighbours = sum(viewer.address == address for viewer in self._viewers) if address else 0
+        if self._closed or len(self._viewers) >= VIEWERS or neighbours >= OF_ONE_ADDRESS:
             raise TooManyViewers
-        viewer = Viewer(place)
+        viewer = Viewer(place, address)
         self._viewers.add(viewer)
         if self._trouble:
             viewer.send(self._trouble_message())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -11,6 +13,9 @@ import msgspec
 
 from stream_svt.service import metrics
 from stream_svt.service.worker import Worker
+
+AGE = 1.0
+"""Seconds for which a page that is long work is shown again: what it says is of a moment that is past anyway."""
 
 JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
@@ -50,6 +55,11 @@ def metrics_page(worker: Worker) -> Page:
     return Page(200, metrics.CONTENT_TYPE, worker.metrics.text())
 
 
+async def metrics_beside(worker: Worker) -> Page:
+    """Return the same; the text is put together on another thread, for that takes long where datasets are many."""
+    return Page(200, metrics.CONTENT_TYPE, await asyncio.to_thread(worker.metrics.rendering()))
+
+
 def live(worker: Worker) -> Page:
     """Answer whether the process should be kept: not once it cannot go on."""
     return Page(200, TEXT, b"live\n") if worker.alive else Page(503, TEXT, b"failed\n")
@@ -68,6 +78,11 @@ def ready(worker: Worker) -> Page:
 def status(worker: Worker) -> Page:
     """Return the released state as JSON."""
     return Page(200, JSON, msgspec.json.encode(worker.status()))
+
+
+async def status_beside(worker: Worker) -> Page:
+    """Return the same; the text is put together on another thread, likewise."""
+    return Page(200, JSON, await asyncio.to_thread(msgspec.json.encode, worker.status()))
 
 
 def about(worker: Worker) -> Page:
@@ -105,3 +120,28 @@ PAGES: dict[str, Callable[[Worker], Page]] = {
     "/api/v1/status": status,
     "/api/v1/worker": about,
 }
+
+
+class Kept:
+    """A page that is made at most once in `AGE` seconds, and never twice at once, however many ask for it."""
+
+    def __init__(self, make: Callable[[Worker], Awaitable[Page]]) -> None:
+        self._make = make
+        self._one_at_a_time = asyncio.Lock()
+        self._page: Page | None = None
+        self._made = 0.0
+
+    async def __call__(self, worker: Worker) -> Page:
+        """Return the page as it was when it was last made, or make it."""
+        async with self._one_at_a_time:
+            if self._page is None or time.monotonic() - self._made >= AGE:
+                self._page = await self._make(worker)
+                self._made = time.monotonic()
+            return self._page
+
+
+LONG_WORK: dict[str, Callable[[Worker], Awaitable[Page]]] = {
+    "/metrics": metrics_beside,
+    "/api/v1/status": status_beside,
+}
+"""Pages that grow with the number of datasets, as they are made beside the worker's own work."""

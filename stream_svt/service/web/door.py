@@ -1,0 +1,77 @@
+"""Who may connect: so many at once, so many from one address, and nobody who says nothing.
+
+A worker has few file descriptors and needs them for its brokers. The web server below Faust takes connections
+without end and keeps them for an hour, so the bounds are set here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+
+from aiohttp.web import AppRunner, RequestHandler, Server
+
+CONNECTIONS = 256
+"""Open at once, from everywhere."""
+
+OF_ONE_ADDRESS = 64
+"""Open at once, from one address. Whoever comes through a proxy has the proxy's."""
+
+IDLE = 75.0
+"""Seconds without a request after which a connection is closed; proxies keep theirs for 60."""
+
+
+def origin(host: str | None) -> str:
+    """Return what counts as one address: of IPv6 the network, for a single host has all of its addresses."""
+    try:
+        address = ipaddress.ip_address((host or "").partition("%")[0])
+    except ValueError:
+        return host or ""
+    if isinstance(address, ipaddress.IPv4Address):
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.IPv6Network((address, 64), strict=False))
+
+
+class Door(Server):
+    """A web server that ends a connection too many as soon as it is made.
+
+    Parameters
+    ----------
+    made
+        The server as the framework makes it, whose requests are answered.
+    """
+
+    def __init__(self, made: Server) -> None:
+        super().__init__(
+            made.request_handler,
+            request_factory=made.request_factory,
+            access_log=None,
+            keepalive_timeout=IDLE,
+        )
+        self._origins: dict[RequestHandler, str] = {}
+
+    def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
+        """Count a connection, or end it."""
+        super().connection_made(handler, transport)
+        peer = transport.get_extra_info("peername")
+        here = origin(peer[0] if peer else None)
+        of_here = sum(known == here for known in self._origins.values())
+        if len(self._origins) < CONNECTIONS and of_here < OF_ONE_ADDRESS:
+            self._origins[handler] = here
+        else:
+            # Not at once: the framework has not finished with it, and would trip over its end.
+            asyncio.get_running_loop().call_soon(transport.abort)
+
+    def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
+        """Give a place back."""
+        self._origins.pop(handler, None)
+        super().connection_lost(handler, exc)
+
+
+class Runner(AppRunner):
+    """Runs an application behind the door."""
+
+    async def _make_server(self) -> Server:
+        return Door(await super()._make_server())
