@@ -31,9 +31,26 @@ FILE = ROOT / "docker-compose.yml"
 COMPOSE: dict[str, Any] = yaml.safe_load(FILE.read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 WORKERS = ["worker-1", "worker-2"]
-OURS = sorted(name for name, service in SERVICES.items() if "build" in service)
+IMAGE = "stream-svt:local"
+OURS = sorted(name for name, service in SERVICES.items() if service["image"] == IMAGE)
 MONITORS = ROOT / "deploy" / "compose" / "monitors.yaml"
 MAKE_SECRETS = ROOT / "deploy" / "compose" / "make-secrets"
+
+
+# Who owns a directory of an image, and so a volume on it: a new volume takes owner and mode of the image's directory,
+# and is root's where the image has none. By image without its version, directory: (uid, gid), and who says so.
+OWNED = {
+    # apache/kafka, docker/jvm/Dockerfile: adduser ... appuser (the first, 1000);
+    # chown appuser:appuser -R /usr/logs /opt/kafka /mnt/shared/config; chown appuser:root -R /var/lib/kafka ...
+    # The release has no /opt/kafka/logs.
+    "apache/kafka": {"/var/lib/kafka/data": (1000, 0), "/opt/kafka/config": (1000, 1000)},
+    # prometheus/prometheus, Dockerfile: chown -R nobody:nobody /etc/prometheus /prometheus
+    "prom/prometheus": {"/prometheus": (65534, 65534)},
+    # prometheus/alertmanager, Dockerfile: chown -R nobody:nobody etc/alertmanager /alertmanager
+    "prom/alertmanager": {"/alertmanager": (65534, 65534)},
+    # grafana/grafana, Dockerfile: GF_UID=472, GF_GID=0; chown -R "grafana:$GF_GID_NAME" "$GF_PATHS_DATA" ...
+    "grafana/grafana": {"/var/lib/grafana": (472, 0)},
+}
 
 
 def openings(service: Mapping[str, Any]) -> Iterator[str]:
@@ -69,6 +86,49 @@ def mounts(service: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Return the mounts as (source, target, mode)."""
     parts = [volume.split(":") for volume in service.get("volumes", [])]
     return [(source, target, mode[0] if mode else "rw") for source, target, *mode in parts]
+
+
+def closed(service: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the directories that a container is given to write to and cannot."""
+    user = int(service["user"].partition(":")[0])
+    image = service["image"].rpartition(":")[0]
+    for mount in service.get("tmpfs", []):
+        target, _, text = mount.partition(":")
+        options = dict(option.partition("=")[::2] for option in text.split(",") if option)
+        open_to_all = int(options.get("mode", "1777"), 8) & 0o002
+        # /tmp is everybody's, in an image and as a tmpfs; any other takes the mode of the image's directory.
+        if not (open_to_all if target == "/tmp" else options.get("uid") == str(user)):  # noqa: S108
+            yield target
+    for source, target, mode in mounts(service):
+        if mode == "rw" and (source.startswith(".") or OWNED.get(image, {}).get(target, (0, 0))[0] != user):
+            yield target
+
+
+def written(kafka: Mapping[str, Any]) -> dict[str, str]:
+    """Return where the scripts of apache/kafka write, with the setting that says so.
+
+    ``docker/jvm/launch`` renders the settings into /opt/kafka/config and formats KAFKA_LOG_DIRS;
+    ``bin/kafka-server-start.sh`` passes ``-loggc`` unless EXTRA_ARGS says otherwise, and ``bin/kafka-run-class.sh``
+    makes LOG_DIR, by default ``logs`` beside ``bin``, for the files of the logger and of the collector.
+    """
+    environment = kafka["environment"]
+    return {
+        "LOG_DIR": environment.get("LOG_DIR", "/opt/kafka/logs"),
+        "KAFKA_LOG_DIRS": environment["KAFKA_LOG_DIRS"],
+        "the rendered settings": "/opt/kafka/config",
+        "java.io.tmpdir": "/tmp",  # noqa: S108
+    }
+
+
+def shut(kafka: Mapping[str, Any]) -> list[str]:
+    """Return what Kafka writes to no writable mount."""
+    places = [mount.partition(":")[0] for mount in kafka.get("tmpfs", [])]
+    places += [target for _, target, mode in mounts(kafka) if mode == "rw"]
+    return [
+        why
+        for why, path in written(kafka).items()
+        if not any(Path(path).is_relative_to(place) for place in places)
+    ]
 
 
 def parse(text: str) -> None:
@@ -147,6 +207,43 @@ def test_a_container_that_can_do_more_is_caught(key, value):
     assert len(list(openings(open_one))) == 1
 
 
+@pytest.mark.parametrize("name", sorted(SERVICES))
+def test_a_container_may_write_to_what_it_is_given_to_write_to(name):
+    assert list(closed(SERVICES[name])) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "target"),
+    [
+        ("volumes", ["kafka-logs:/opt/kafka/logs"], "/opt/kafka/logs"),
+        ("volumes", ["./deploy:/deploy"], "/deploy"),
+        ("user", "1001:1001", "/var/lib/kafka/data"),
+        ("image", "somebody/kafka:4.1.1", "/var/lib/kafka/data"),
+        ("tmpfs", ["/opt/kafka/logs"], "/opt/kafka/logs"),
+        ("tmpfs", ["/opt/kafka/logs:uid=0,mode=0755"], "/opt/kafka/logs"),
+        ("tmpfs", ["/tmp:mode=0755"], "/tmp"),  # noqa: S108
+    ],
+)
+def test_a_directory_that_belongs_to_another_is_caught(key, value, target):
+    assert target in list(closed(SERVICES["kafka"] | {key: value}))
+
+
+def test_a_tmpfs_of_the_containers_own_user_is_writable():
+    assert list(closed(SERVICES["kafka"] | {"tmpfs": ["/opt/kafka/logs:uid=1000,mode=0755"]})) == []
+
+
+def test_everything_that_kafka_writes_goes_to_a_writable_mount():
+    assert shut(SERVICES["kafka"]) == []
+    # Ten files of 100 MB each would stand in the memory of the container.
+    assert "-loggc" not in SERVICES["kafka"]["environment"]["EXTRA_ARGS"]
+
+
+def test_a_kafka_without_a_place_for_its_logs_is_caught():
+    environment = {key: value for key, value in SERVICES["kafka"]["environment"].items() if key != "LOG_DIR"}
+    assert shut(SERVICES["kafka"] | {"environment": environment}) == ["LOG_DIR"]
+    assert shut(SERVICES["kafka"] | {"tmpfs": []}) == ["LOG_DIR", "java.io.tmpdir"]
+
+
 def test_only_workers_and_the_forwarder_stand_between_what_is_trusted_and_what_is_released():
     both = {name for name, service in SERVICES.items() if len(service["networks"]) > 1}
     trusted = {name for name, service in SERVICES.items() if service["networks"] == ["trusted"]}
@@ -191,6 +288,42 @@ def test_what_is_mounted_exists():
     places = [source for service in SERVICES.values() for source, _, _ in mounts(service)]
     for place in places:
         assert (ROOT / place).exists() if place.startswith(".") else place in COMPOSE["volumes"], place
+
+
+def twice_built(services: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Yield what could build the image a second time, ask a registry for it, or start before it is built."""
+    builders = [name for name, service in services.items() if "build" in service]
+    if len(builders) != 1:
+        yield f"built by {builders}"
+    for name in OURS:
+        if name not in builders and services[name].get("pull_policy") != "never":
+            yield f"{name} looks for the image elsewhere"
+        if name not in builders and not after(services, name) & set(builders):
+            yield f"{name} does not wait for the image"
+
+
+def after(services: Mapping[str, Mapping[str, Any]], name: str) -> set[str]:
+    """Return all services that one starts after."""
+    first = set(services[name].get("depends_on", {}))
+    return first.union(*(after(services, other) for other in first))
+
+
+def test_one_service_builds_the_image_and_the_others_start_after_it():
+    assert list(twice_built(SERVICES)) == []
+    assert SERVICES["topics"]["build"] == "."
+    assert SERVICES["topics"]["pull_policy"] == "build"
+
+
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [
+        ("worker-1", {"build": "."}),
+        ("worker-1", {"pull_policy": "missing"}),
+        ("forward", {"depends_on": {"kafka": {"condition": "service_healthy"}}}),
+    ],
+)
+def test_an_image_built_twice_or_asked_of_a_registry_is_caught(name, changed):
+    assert len(list(twice_built(SERVICES | {name: SERVICES[name] | changed}))) == 1
 
 
 def test_topics_come_before_workers_and_workers_before_queries():

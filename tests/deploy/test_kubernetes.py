@@ -25,6 +25,7 @@ from stream_svt.forward.document import ForwardWebConfig
 from stream_svt.service.app import STOP_DEADLINE
 from stream_svt.service.config import parse_config
 from stream_svt.service.web import PAGES
+from tests.support import kustomize
 from tests.support.pod_security import violations
 from tests.support.tls import Authority
 
@@ -164,18 +165,22 @@ def test_all_pods_run_the_same_image():
         assert [container["image"] for container in pod["spec"]["containers"]] == [images[0][0]["name"]]
 
 
-def build(folder: Path) -> list[dict[str, Any]]:
+def kubectl(folder: Path) -> list[dict[str, Any]]:
     """Return what kubectl makes of a folder."""
-    kubectl = shutil.which("kubectl")
-    if kubectl is None:  # in no registry that tests/run fetches from
-        pytest.skip("kubectl is not installed")
-    done = subprocess.run([kubectl, "kustomize", str(folder)], capture_output=True, text=True, check=False)
+    done = subprocess.run(["kubectl", "kustomize", str(folder)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return list(yaml.safe_load_all(done.stdout))
 
 
+# What tests/support/kustomize.py makes of a folder is looked at everywhere; kubectl, which no registry that tests/run
+# fetches from has, where it is installed.
+BUILDERS = [kustomize.build, *([kubectl] if shutil.which("kubectl") else [])]
+building = pytest.mark.parametrize("build", BUILDERS)
+
+
+@building
 @pytest.mark.parametrize("folder", sorted(KUSTOMIZATIONS))
-def test_kubectl_builds_each_folder(folder):
+def test_each_folder_builds(folder, build):
     built = build(HERE / folder)
     assert all(document["metadata"]["namespace"] == "stream-svt" for document in built)
     for document in built:
@@ -189,17 +194,62 @@ def test_kubectl_builds_each_folder(folder):
         assert {container["image"] for container in spec["containers"]} == {
             "registry.example/stream-svt:0.1.0"
         }
+        kubernetes_validate.validate(document, VERSIONS[-1], strict=True)
 
 
-def test_an_overlay_as_the_page_shows_replaces_configuration_image_and_namespace(tmp_path):
+def test_a_configmaps_name_is_the_one_that_kubectl_gives_it(tmp_path):
+    (tmp_path / "monitors.yaml").write_text("application: <shop> & söns\n")
+    (tmp_path / "kustomization.yaml").write_text(
+        "configMapGenerator: [{name: stream-svt, files: [monitors.yaml]}]\n"
+    )
+    [config] = kustomize.build(tmp_path)
+    assert config["metadata"]["name"] == "stream-svt-2hgm27k6fc"  # of kubectl 1.32, kustomize 5.5
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("- deployment.yaml", "- deploiment.yaml"),
+        ("- ../config", "- ../configuration"),
+        ("  - service.yaml", "  - service.yaml\n  - service.yaml"),
+        ("images:", "image:"),
+        ("namespace: stream-svt", "namespace: stream-svt\nnamePrefix: my-"),
+        ("- ../config", "- ../config\n  - ../config"),
+    ],
+)
+def test_a_folder_that_does_not_build_is_caught(tmp_path, right, wrong):
+    shutil.copytree(HERE, tmp_path, dirs_exist_ok=True)
+    file = tmp_path / "service" / "kustomization.yaml"
+    assert right in file.read_text()
+    file.write_text(file.read_text().replace(right, wrong, 1))
+    with pytest.raises(kustomize.KustomizeError):
+        kustomize.build(tmp_path / "service")
+
+
+def overlay_of_the_page() -> str:
     page = (ROOT / "docs" / "kubernetes.md").read_text()
     [overlay] = re.findall(r"```yaml\n# shop/kustomization.yaml\n(.*?)```", page, re.DOTALL)
-    shutil.copytree(HERE, tmp_path / "stream-svt" / "deploy" / "kubernetes")
-    shop = tmp_path / "shop"
+    return str(overlay)
+
+
+def lay_out(directory: Path, overlay: str) -> Path:
+    """Return the folder of an overlay, beside a copy of the repository's folders."""
+    shutil.copytree(HERE, directory / "stream-svt" / "deploy" / "kubernetes")
+    shop = directory / "shop"
     shop.mkdir()
     (shop / "kustomization.yaml").write_text(overlay)
     (shop / "monitors.yaml").write_text("application: shop\n")
+    return shop
+
+
+@building
+def test_an_overlay_as_the_page_shows_replaces_configuration_image_and_namespace(tmp_path, build):
+    shop = lay_out(tmp_path, overlay_of_the_page())
     built = build(shop)
+    of_the_folder = {
+        (one["kind"], one["metadata"]["name"].partition("-svt-")[0]) for one in build(HERE / "service")
+    }
+    assert {(one["kind"], one["metadata"]["name"].partition("-svt-")[0]) for one in built} == of_the_folder
     assert {document["metadata"]["namespace"] for document in built} == {"shop"}
     [config] = [document for document in built if document["kind"] == "ConfigMap"]
     assert config["data"] == {"monitors.yaml": "application: shop\n"}
@@ -209,6 +259,29 @@ def test_an_overlay_as_the_page_shows_replaces_configuration_image_and_namespace
         "registry.shop.example/stream-svt:1.2.0"
     ]
     assert config["metadata"]["name"] in str(spec["volumes"])
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("  - name: stream-svt\n    behavior", "  - name: stream-svd\n    behavior"),
+        ("[monitors.yaml]", "[monitor.yaml]"),
+        ("deploy/kubernetes/service", "deploy/kubernetes/services"),
+    ],
+)
+def test_an_overlay_that_does_not_fit_is_caught(tmp_path, right, wrong):
+    text = overlay_of_the_page()
+    assert right in text
+    shop = lay_out(tmp_path, text.replace(right, wrong))
+    with pytest.raises(kustomize.KustomizeError):
+        kustomize.build(shop)
+
+
+def test_an_image_that_an_overlay_names_wrong_stays_as_it_was(tmp_path):
+    text = overlay_of_the_page().replace("name: registry.example/", "name: registry.other/")
+    built = kustomize.build(lay_out(tmp_path, text))
+    [deployment] = [document for document in built if document["kind"] == "Deployment"]
+    assert "registry.example/stream-svt:0.1.0" in str(deployment)
 
 
 # Nothing may do more than it needs
@@ -308,6 +381,16 @@ def test_a_network_policy_lets_its_pods_reach_names_and_kafka_and_be_reached_by_
         for port in rule["ports"]
     ]
     assert allowed == posted
+
+
+def test_the_page_names_where_the_policies_resolve_names_and_what_other_clusters_need():
+    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    for name in ("service/networkpolicy.yaml", "forward/networkpolicy.yaml"):
+        [peer] = MANIFESTS[name]["spec"]["egress"][0]["to"]
+        labels = peer["podSelector"]["matchLabels"] | peer["namespaceSelector"]["matchLabels"]
+        assert labels == {"k8s-app": "kube-dns", "kubernetes.io/metadata.name": "kube-system"}
+    for word in ("`k8s-app: kube-dns`", "`kube-system`", "169.254.20.10/32", "`openshift-dns`", "5353"):
+        assert word in page
 
 
 # The manifests agree with the service
