@@ -86,6 +86,13 @@ METRICS: tuple[Metric, ...] = (
         "Records after the committed position.",
     ),
     Metric(
+        "stream_svt_forward_last_poll_timestamp_seconds",
+        "gauge",
+        ("destination",),
+        "When the brokers last answered a read, of the partition that waits longest; 0 where they never did. It "
+        "stands still while the window is full.",
+    ),
+    Metric(
         "stream_svt_forward_last_delivery_timestamp_seconds",
         "gauge",
         ("destination",),
@@ -96,7 +103,7 @@ METRICS: tuple[Metric, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class RouteStatus:
-    """What the gauges show of one destination."""
+    """What the gauges show of one destination; ``polled`` is in seconds since 1970."""
 
     destination: str
     waiting: int
@@ -104,6 +111,7 @@ class RouteStatus:
     retrying: int
     stopped: bool
     lag: dict[int, int]
+    polled: float
 
 
 class _Families(Collector):
@@ -190,6 +198,7 @@ class ForwardMetrics:
             family[f"{prefix}retrying_events"].add_metric([name], status.retrying)
             family[f"{prefix}stopped"].add_metric([name], status.stopped)
             family[f"{prefix}partitions"].add_metric([name], len(status.lag))
+            family[f"{prefix}last_poll_timestamp_seconds"].add_metric([name], status.polled)
             for partition, lag in status.lag.items():
                 family[f"{prefix}lag_records"].add_metric([name, str(partition)], lag)
         for name, moment in self._delivered_at.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -91,6 +92,7 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         self._moved = asyncio.Event()
         self._less = asyncio.Event()
         self._committing = asyncio.Lock()
+        self._polled = 0.0
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
@@ -140,6 +142,7 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
             retrying=self._courier.retrying,
             stopped=self.error is not None,
             lag={place.partition: self._lag(place) for place in self._progress},
+            polled=self._polled,
         )
 
     def _lag(self, place: TopicPartition) -> int:
@@ -271,9 +274,18 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
             except KafkaError as error:
                 await self._trouble(error)
                 continue
+            self._note_poll()
             for place, records in batch.items():
                 self._take(place, records)
             await self._advance()
+
+    def _note_poll(self) -> None:
+        """Note when the brokers last answered: nothing to read and nobody to ask look alike to ``getmany``."""
+        places = self._consumer.assignment()
+        # A member without a partition has nothing to ask for.
+        answered = [self._consumer.last_poll_timestamp(place) or 0 for place in places]
+        if places or self.joined:
+            self._polled = max(self._polled, min(answered, default=time.time() * 1000) / 1000)
 
     async def _room(self) -> None:
         """Wait while too much was read beyond what is delivered."""

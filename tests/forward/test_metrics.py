@@ -12,7 +12,9 @@ from tests.support.forwarding import moment
 def metrics() -> ForwardMetrics:
     made = ForwardMetrics("retail.alerts", ["pager", "tickets"])
     oldest = moment("2026-01-05T10:00:00+00:00")
-    made.statuses = lambda: [RouteStatus("pager", 3, oldest, 1, stopped=False, lag={0: 7, 2: 0})]
+    made.statuses = lambda: [
+        RouteStatus("pager", 3, oldest, 1, stopped=False, lag={0: 7, 2: 0}, polled=1_767_600_000.5)
+    ]
     return made
 
 
@@ -48,6 +50,7 @@ def test_gauges_show_what_waits():
     assert found["stream_svt_forward_stopped", "pager"] == 0
     assert found["stream_svt_forward_partitions", "pager"] == 2
     assert found["stream_svt_forward_lag_records", "pager", "0"] == 7
+    assert found["stream_svt_forward_last_poll_timestamp_seconds", "pager"] == 1_767_600_000.5
 
 
 def test_a_delivery_is_counted_with_its_delay_which_no_clock_makes_negative():
