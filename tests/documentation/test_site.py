@@ -286,3 +286,45 @@ async def test_a_browser_shows_every_page_from_one_host_without_an_error(site, a
         assert seen.said == []
         assert [url for url in seen.requests if not url.startswith((address, "data:", "blob:"))] == []
         assert len(seen.requests) > len(pages(site))
+
+
+_HINT = "getComputedStyle(document.querySelector('.picture'), '::after').content"
+_MORE = "(picture => picture.scrollWidth > picture.clientWidth)(document.querySelector('.picture'))"
+_BELOW_THE_BUTTON = """() => {
+  const code = document.querySelector('pre > code'), words = document.createRange();
+  words.selectNodeContents(code);
+  const button = code.parentElement.querySelector('button').getBoundingClientRect();
+  return words.getBoundingClientRect().right > button.left;
+}"""
+
+
+@pytest.mark.debian
+async def test_a_picture_that_goes_on_sideways_says_so_and_no_button_covers_a_word(address, debian_program):
+    async with browser(debian_program("chromium")) as chromium:
+        for width, sideways in ((390, True), (600, True), (760, False), (1280, False)):
+            async with visit(chromium, f"{address}how-sparse-vector-works.html", width=width) as seen:
+                assert await seen.page.evaluate(_MORE) is sideways, width
+                assert ("sideways" in await seen.page.evaluate(_HINT)) is sideways, width
+        async with visit(chromium, f"{address}index.html") as seen:
+            await seen.page.locator("pre button").first.wait_for(state="attached")
+            assert not await seen.page.evaluate(_BELOW_THE_BUTTON)
+            line = "real data on a real Apache Kafka that it starts itself: about a minute or two".ljust(
+                100, "x"
+            )
+            await seen.page.evaluate(
+                "line => { document.querySelector('pre > code').textContent = line; }", line
+            )
+            assert await seen.page.evaluate(_BELOW_THE_BUTTON)  # the check sees what is there
+
+
+@pytest.mark.debian
+async def test_the_folder_is_read_without_a_web_server_all_but_the_search(site, debian_program):
+    async with (
+        browser(debian_program("chromium")) as chromium,
+        visit(chromium, (site / "index.html").as_uri()) as seen,
+    ):
+        page = seen.page
+        await page.locator("nav.md-tabs a", has_text="Operate").click()
+        await page.get_by_role("heading", level=1, name="Planning").wait_for()
+        assert not await page.locator("[data-md-component=search-query]").is_visible()
+        assert all(url.startswith(("file:", "data:", "blob:")) for url in seen.requests), seen.requests
