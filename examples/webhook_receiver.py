@@ -15,6 +15,7 @@ import hashlib
 import hmac
 import json
 import os
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import ClassVar
 
 TOLERANCE_S = 300
+LARGEST = 1 << 20  # bytes of a request; an event has a few thousand
 ALERT = "io.stream-svt.alert.v1"
 
 
@@ -45,23 +47,31 @@ def verified(keys: Sequence[bytes], headers: Mapping[str, str], body: bytes, now
 class Desk(BaseHTTPRequestHandler):
     """Answers 204 once an alert is dealt with; anything else, and it comes again."""
 
+    timeout = 10  # seconds without a byte: whoever connects and stays silent holds no thread for ever
     keys: ClassVar[Sequence[bytes]] = ()
+    turn: ClassVar[threading.Lock] = threading.Lock()  # two copies may come at the same moment
     seen: ClassVar[OrderedDict[str, None]] = (
         OrderedDict()
     )  # a real receiver keeps these where it keeps its work
 
     def do_POST(self) -> None:
         """Take one event."""
-        body = self.rfile.read(min(int(self.headers.get("Content-Length", 0)), 1 << 20))
+        length = self.headers.get("Content-Length", "")
+        if not (length.isascii() and length.isdigit() and len(length) < 10 and int(length) <= LARGEST):
+            self.close_connection = True  # the body is not read
+            self.send_error(413 if length.isdigit() else 411)
+            return
+        body = self.rfile.read(int(length))
         if not verified(self.keys, self.headers, body, time.time()):
             self.send_error(401)
             return
         identity = self.headers["webhook-id"]
-        if identity not in self.seen:
-            self.handle_event(json.loads(body))
-            self.seen[identity] = None  # only now: what fails above shall come again
-            if len(self.seen) > 10_000:
-                self.seen.popitem(last=False)
+        with self.turn:
+            if identity not in self.seen:
+                self.handle_event(json.loads(body))
+                self.seen[identity] = None  # only now: what fails above shall come again
+                if len(self.seen) > 10_000:
+                    self.seen.popitem(last=False)
         self.send_response(204)
         self.end_headers()
 

@@ -6,6 +6,7 @@ their own, and ``STREAM_SVT_KAFKA_<KEY>`` and ``STREAM_SVT_WEB_<KEY>`` replace k
 
 from __future__ import annotations
 
+import ipaddress
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,8 +21,6 @@ from stream_svt.monitor.yaml_source import Document, read
 from stream_svt.monitor.yaml_source import Path as Place
 from stream_svt.service.config import Files, KafkaConfig, apply_environment, client_arguments, section
 from stream_svt.service.kafka import Cluster
-
-_LOOPBACK = ("127.", "localhost", "::1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,8 +229,7 @@ class _Secrets:
         open_hosts = [
             host
             for url in urls
-            if urlsplit(url).scheme == "http"
-            and not (host := urlsplit(url).hostname or "").startswith(_LOOPBACK)
+            if urlsplit(url).scheme == "http" and not _is_loopback(host := urlsplit(url).hostname or "")
         ]
         if open_hosts and (config.authorization_file is not None or config.webhook is not None):
             self._note(place, "is posted to over http: who sits between can read, change and repeat it")
@@ -257,6 +255,14 @@ class _Secrets:
     def _note(self, place: Place, message: str) -> None:
         name = ".".join(str(step) for step in place)
         self.notes.append(Problem(self._document.line(place), name, message))
+
+
+def _is_loopback(host: str) -> bool:
+    """Tell whether a host is this machine by its name alone; 127.example.org is not."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.rstrip(".").lower() == "localhost"
 
 
 def _no_password() -> str:

@@ -15,8 +15,8 @@ from stream_svt.monitor.released import Alert, Envelope, EventType, Lifecycle, d
 _ENVELOPE = msgspec.json.Decoder(Envelope)
 _KNOWN = frozenset(kind.value for kind in EventType)
 _SOURCE = "/stream-svt/"
-_LATEST_MS = 253_402_300_799_000
-"""The last second of the year 9999: records may claim any moment."""
+_EARLIEST, _LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
+"""Moments that are taken for one: a zone or a duration away from them there still is a date. Records may claim any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Received(Record):
 def receive(record: Any) -> Record:  # noqa: ANN401 - aiokafka is taken as Any
     """Return the event that a record holds, or a bare `Record` where it holds none."""
     body = record.value or b""
-    written = datetime.fromtimestamp(min(max(0, record.timestamp), _LATEST_MS) / 1000, UTC)
+    written = datetime.fromtimestamp(min(max(0, record.timestamp), _LATEST.timestamp() * 1000) / 1000, UTC)
     bare = Record(body, record.key, record.partition, record.offset, written)
     data: Alert | Lifecycle
     try:
@@ -88,7 +88,7 @@ def receive(record: Any) -> Record:  # noqa: ANN401 - aiokafka is taken as Any
         when = datetime.fromisoformat(envelope.time)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return bare
-    if when.tzinfo is None or not envelope.source.startswith(_SOURCE):
+    if when.tzinfo is None or not _EARLIEST <= when <= _LATEST or not envelope.source.startswith(_SOURCE):
         return bare
     return Received(body, record.key, record.partition, record.offset, when, envelope, data)
 

@@ -12,7 +12,9 @@ from stream_svt.forward.document import RetryConfig
 LONGEST_REQUESTED_S = 3600.0
 """Most seconds for which a receiver may ask with Retry-After."""
 
-_ABOUT_THE_EVENT = frozenset({400, 409, 413, 414, 415, 422, 431})
+_ALREADY_THERE = 409
+"""Conflict: how receivers say that they have an event of this id. The id is the same for every copy, so they do."""
+_ABOUT_THE_EVENT = frozenset({400, 413, 414, 415, 422, 431})
 """What says that this request will never be taken. Anything else a receiver can mend: an address, a token, a limit."""
 
 
@@ -49,7 +51,7 @@ class Answer:
 def meaning(status: int, retry_after: str | None, now: datetime) -> Answer:
     """Return what an HTTP answer means."""
     reason = f"status {status}"
-    if 200 <= status < 300:
+    if 200 <= status < 300 or status == _ALREADY_THERE:
         return Answer(Result.ACCEPTED, reason)
     if status in _ABOUT_THE_EVENT:
         return Answer(Result.REFUSED, reason)
@@ -69,11 +71,12 @@ def _requested(retry_after: str | None, now: datetime) -> float:
     else:
         try:
             moment = parsedate_to_datetime(text)
-        except ValueError:
+            if moment.tzinfo is None:
+                moment = moment.replace(tzinfo=UTC)
+            seconds = (moment - now).total_seconds()
+        except (ValueError, ArithmeticError, LookupError, TypeError):
+            # A receiver may write what it likes: years and zones too large for a number, half a date.
             return 0.0
-        if moment.tzinfo is None:
-            moment = moment.replace(tzinfo=UTC)
-        seconds = (moment - now).total_seconds()
     return min(max(seconds, 0.0), LONGEST_REQUESTED_S)
 
 

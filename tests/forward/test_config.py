@@ -208,6 +208,26 @@ def test_what_works_but_may_not_be_meant_is_noted(tmp_path):
     assert "can be read or written by everybody" in str(notes[0])
 
 
+@pytest.mark.parametrize(
+    ("host", "open_"),
+    [
+        ("127.evil.example", True),
+        ("localhost.evil.example", True),
+        ("127.0.0.1.evil.example", True),
+        ("[::10]", True),
+        ("10.0.0.1", True),
+        ("127.0.0.1", False),
+        ("127.9.9.9", False),
+        ("LOCALHOST", False),
+        ("[::1]", False),
+    ],
+)
+def test_http_is_noted_unless_the_host_is_this_machine(tmp_path, host, open_):
+    text = f"[{{name: a, webhook: {{url: 'http://{host}:80/', key_files: [hook.key]}}}}]"
+    notes = [note.message for note in configured(tmp_path, text).notes]
+    assert any("over http" in note for note in notes) is open_
+
+
 def test_a_secret_address_that_is_wrong_is_not_repeated(directory):
     (directory / "address").write_text("hooks.example/T0KEN")
     with pytest.raises(ConfigError, match="file 'address' holds no address") as caught:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from stream_svt.forward.app import wrapping
 from stream_svt.forward.event import Received, receive, wanted
 from stream_svt.monitor.released import EventType
 from tests.support.alerts import alert, encoded, lifecycle
@@ -32,6 +33,9 @@ def changed(**fields: object) -> bytes:
         b'{"other":' + b'{"a":' * 60_000,
         changed(time="yesterday"),
         changed(time="2026-01-05T10:00:00"),
+        changed(time="0001-01-01T00:00:00+14:00"),
+        changed(time="9999-12-31T23:59:59-01:00"),
+        changed(time="9999-12-31T23:59:59.999999+00:00"),
         changed(source="/somebody-else/x"),
         changed(data={"dataset": "shop"}),
         changed(id=7),
@@ -48,6 +52,14 @@ def test_a_record_may_claim_any_moment(moment):
     claimed = record(encoded(1, alert()))
     claimed.timestamp = moment
     assert isinstance(receive(claimed), Received)
+
+
+@pytest.mark.parametrize("time", ["1970-01-01T00:00:00+00:00", "9999-12-29T23:59:59.999999-00:00"])
+def test_whatever_counts_as_an_event_can_be_posted(time, tmp_path):
+    event = receive(record(changed(time=time)))
+    assert isinstance(event, Received)
+    pager = destination(tmp_path, "{name: am, alertmanager: {urls: ['http://a:1']}}")
+    assert b"startsAt" in wrapping(pager).wrap(event, event.when).body
 
 
 def test_an_event_of_a_newer_service_is_read_by_its_attributes_and_passes_only_with_all(tmp_path):
