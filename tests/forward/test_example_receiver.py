@@ -1,0 +1,88 @@
+"""The example of a receiver takes nothing unbounded, waits for nobody for ever, and handles each event once."""
+
+from __future__ import annotations
+
+import runpy
+import socket
+import threading
+import time
+from collections import OrderedDict
+from http.server import ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from stream_svt.forward.webhook import signatures
+from tests.support.alerts import alert, encoded
+from tests.support.forwarding import KEY
+
+pytestmark = pytest.mark.loopback
+EXAMPLE = Path(__file__).parents[2] / "examples" / "webhook_receiver.py"
+
+
+@pytest.fixture
+def desk():
+    desk = type("Desk", (runpy.run_path(str(EXAMPLE))["Desk"],), {"keys": [KEY], "seen": OrderedDict()})
+    assert desk.timeout == 10
+    desk.timeout = 0.5
+    server = ThreadingHTTPServer(("127.0.0.1", 0), desk)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    desk.port = server.server_port
+    yield desk
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def exchange(desk, request: bytes) -> bytes:
+    """Send and do not hang up; return the answer."""
+    with socket.create_connection(("127.0.0.1", desk.port), timeout=10) as connection:
+        connection.sendall(request)
+        return connection.recv(1 << 16)
+
+
+def signed(body: bytes) -> bytes:
+    now = int(time.time())
+    signature = signatures([KEY], "evt_1", now, body)
+    head = (
+        f"POST / HTTP/1.0\r\nwebhook-id: evt_1\r\nwebhook-timestamp: {now}\r\n"
+        f"webhook-signature: {signature}\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+@pytest.mark.parametrize(
+    ("length", "status"),
+    [("-1", 411), ("", 411), ("x", 411), ("1e3", 411), ("1048577", 413), ("9" * 5000, 413), ("0", 401)],
+)
+def test_a_length_is_refused_before_anything_is_read(desk, length, status):
+    answer = exchange(desk, f"POST / HTTP/1.0\r\nContent-Length: {length}\r\n\r\n".encode())
+    assert answer.split()[1] == str(status).encode()
+
+
+def test_who_says_nothing_is_let_go(desk):
+    began = time.monotonic()
+    assert exchange(desk, b"POST / HTTP/1.0\r\nContent-Length: 9\r\n\r\n") == b""
+    assert time.monotonic() - began < 9
+
+
+def test_copies_that_come_at_once_are_handled_once(desk, monkeypatch):
+    handled = []
+
+    def slowly(self, event) -> None:
+        time.sleep(0.2)
+        handled.append(event["id"])
+
+    monkeypatch.setattr(desk, "handle_event", slowly)
+    request = signed(encoded(1, alert()))
+    answers: list[bytes] = []
+    threads = [
+        threading.Thread(target=lambda: answers.append(exchange(desk, request).split()[1])) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == [b"204"] * 4
+    assert len(handled) == 1
