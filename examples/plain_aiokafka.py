@@ -16,6 +16,16 @@ from aiokafka import AIOKafkaConsumer
 ALERT = "io.stream-svt.alert.v1"
 
 
+def described(value: bytes | None) -> str | None:
+    """Return an alert in words, None for other types: those tell of runs and budgets."""
+    event = json.loads(value or b"")
+    if event["type"] != ALERT:
+        return None
+    alert = event["data"]
+    sure = "not certified" if alert["bound"] is None else f"at least {alert['bound']:g}"
+    return f"{alert['dataset']} {alert['series']}: gap {alert['gap']:g}, {sure}"
+
+
 async def main() -> None:
     """Follow the alert topic from its oldest event on."""
     consumer = AIOKafkaConsumer(
@@ -27,11 +37,16 @@ async def main() -> None:
     await consumer.start()
     try:
         async for record in consumer:
-            event = json.loads(record.value)
-            if event["type"] == ALERT:  # other types tell of runs and budgets
-                alert = event["data"]
-                sure = "not certified" if alert["bound"] is None else f"at least {alert['bound']:g}"
-                print(f"{alert['dataset']} {alert['series']}: gap {alert['gap']:g}, {sure}", flush=True)
+            try:
+                line = described(record.value)
+                if line is not None:
+                    print(line, flush=True)
+            except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError):
+                # Whoever may write to the topic can put anything there; the alerts after it still count.
+                print(
+                    f"skipped what is no event: partition {record.partition} offset {record.offset}",
+                    flush=True,
+                )
     finally:
         await consumer.stop()
 

@@ -47,7 +47,7 @@ CREATE STREAM alerts AS
     data->bound AS bound,
     data->beta AS beta,
     data->account->spent AS spent,
-    data->account->`limit` AS spent_of
+    data->account->`limit` AS budget_limit
   FROM released
   WHERE type = 'io.stream-svt.alert.v1'
   EMIT CHANGES;
