@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+from typing import Any
 
-from aiohttp.web import AppRunner, RequestHandler, Server
+from aiohttp.web import AppRunner, BaseRequest, RequestHandler, Server
 
 CONNECTIONS = 256
 """Open at once, from everywhere."""
@@ -45,12 +46,20 @@ class Door(Server):
 
     def __init__(self, made: Server) -> None:
         super().__init__(
-            made.request_handler,
-            request_factory=made.request_factory,
-            access_log=None,
-            keepalive_timeout=IDLE,
+            made.request_handler, request_factory=self._heard, access_log=None, keepalive_timeout=IDLE
         )
+        self._made = made
         self._origins: dict[RequestHandler, str] = {}
+        self._silent: dict[RequestHandler, asyncio.TimerHandle] = {}
+
+    def _heard(self, *parts: Any) -> BaseRequest:  # noqa: ANN401  the framework's, handed on as they are
+        """Return a request; from now on the framework's own timeout holds."""
+        self._speaks(parts[2])
+        return self._made.request_factory(*parts)
+
+    def _speaks(self, handler: RequestHandler) -> None:
+        if timer := self._silent.pop(handler, None):
+            timer.cancel()
 
     def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
         """Count a connection, or end it."""
@@ -60,6 +69,8 @@ class Door(Server):
         of_here = sum(known == here for known in self._origins.values())
         if len(self._origins) < CONNECTIONS and of_here < OF_ONE_ADDRESS:
             self._origins[handler] = here
+            # Older frameworks begin to count after the first request only.
+            self._silent[handler] = asyncio.get_running_loop().call_later(IDLE, transport.abort)
         else:
             # Not at once: the framework has not finished with it, and would trip over its end.
             asyncio.get_running_loop().call_soon(transport.abort)
@@ -67,6 +78,7 @@ class Door(Server):
     def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
         """Give a place back."""
         self._origins.pop(handler, None)
+        self._speaks(handler)
         super().connection_lost(handler, exc)
 
 
