@@ -326,6 +326,8 @@ async def test_a_destination_that_is_refused_stops_alone_and_says_so(stage) -> N
         assert "event=forward_stopped destination=strict" in forwarder.log
         await stage.publish(stage.event("c"))
         await until(lambda: len(willing.taken) == 3, forwarder)
+        # Nothing is left to read, and the brokers say so again and again.
+        assert time.time() - forwarder.metric("last_poll_timestamp_seconds", destination="willing") < 10
         assert len(refusing.bodies) <= 2
         assert await forwarder.end() == 1
         # Mended, it goes on where it stood: nothing was passed over.
