@@ -67,6 +67,7 @@ SHARD_STATES = (
     "failed",
     "stopped",
 )
+OPEN_SHARD_STATES = ("replaying", "running")
 
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -149,6 +150,9 @@ METRICS: tuple[Metric, ...] = (
         ("monitor", "state"),
         "Datasets on which a monitor is in a state.",
     ),
+    Metric(
+        "stream_svt_monitor_info", "gauge", ("monitor", "topic"), "1, with the topic that a monitor reads."
+    ),
     Metric("stream_svt_monitor_threshold", "gauge", ("monitor",), "Configured threshold, in real units."),
     Metric("stream_svt_monitor_cutoff", "gauge", ("monitor",), "Tops that one run pays for at full price."),
     Metric(
@@ -222,6 +226,12 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric("stream_svt_shards_owned", "gauge", (), "Shards this worker owns."),
     Metric("stream_svt_shards", "gauge", ("state",), "Shards this worker owns, by state."),
+    Metric(
+        "stream_svt_shard_open",
+        "gauge",
+        ("shard",),
+        "1 where this worker works on a shard (`replaying`, `running`), 0 where it owns it and does not.",
+    ),
     Metric("stream_svt_state_records", "gauge", ("shard",), "Live records on the state topic."),
     Metric(
         "stream_svt_takeover_seconds",
@@ -452,6 +462,7 @@ class Metrics:
         for monitor in self._spec.monitors:
             name = (monitor.name,)
             values["stream_svt_monitor_datasets"].update({(monitor.name, state): 0 for state in STATES})
+            values["stream_svt_monitor_info"][(monitor.name, monitor.topic)] = 1
             values["stream_svt_monitor_muted_series"][name] = 0
             values["stream_svt_monitor_queued_series"][name] = 0
             values["stream_svt_monitor_threshold"][name] = float(monitor.threshold)
@@ -475,6 +486,7 @@ class Metrics:
         for status in statuses:
             shard = str(status.shard)
             _add(values["stream_svt_shards"], (str(status.state),), 1)
+            values["stream_svt_shard_open"][(shard,)] = str(status.state) in OPEN_SHARD_STATES
             values["stream_svt_state_records"][(shard,)] = status.state_records
             values["stream_svt_outbox_events"][(shard,)] = status.outbox
             values["stream_svt_last_commit_timestamp_seconds"][(shard,)] = status.committed_at

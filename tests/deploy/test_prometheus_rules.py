@@ -172,6 +172,8 @@ def test_the_rules_own_tests_pass(path, debian_program) -> None:
         ("alerts.yml", "for: 1d", "for: 3d", "monitors"),
         ("alerts.yml", '{state="paused"}', '{state="running"}', "monitors"),
         ("alerts.yml", "unless on (topic)", "and on (topic)", "forward"),
+        ("alerts.yml", "unless on (application, topic)", "unless on (application)", "service"),
+        ("service.yml", "max by (application, shard)", "sum by (application, shard)", "service"),
         (
             "service.yml",
             "max by (application, topic, shard)",
@@ -216,8 +218,10 @@ def test_an_alert_says_how_urgent_it_is_what_happened_and_where_to_read_on(name:
     assert rule["annotations"].keys() == {"summary", "description", "runbook_url"}
     assert rule["annotations"]["runbook_url"] == f"runbook.html#{name.lower()}"
     assert len(rule["annotations"]["summary"]) < 120
-    # Sentences about the application that it concerns, or the topic, for a forwarder knows no more.
+    # Sentences about the application that it concerns, or the topic, for a forwarder knows no more; of what never
+    # answered only the address is known.
     of = "$labels.topic" if name.startswith("Forward") else "$labels.application"
+    of = "$labels.instance" if name == "TargetDown" else of
     assert of in rule["annotations"]["summary"] + rule["annotations"]["description"]
     assert rule["annotations"]["description"].endswith(".")
 

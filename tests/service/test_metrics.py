@@ -285,6 +285,19 @@ def test_gauges_come_from_the_shards_owned_now(spec: ApplicationSpec) -> None:
     assert ("stream_svt_budget_spent_epsilon", "a") not in scrape(metrics)
 
 
+def test_the_topic_of_a_monitor_is_shown(spec: ApplicationSpec) -> None:
+    assert scrape(Metrics(spec, "hash"))["stream_svt_monitor_info", "hot", "counts"] == 1
+
+
+def test_a_shard_is_open_while_its_worker_replays_or_runs_it(spec: ApplicationSpec) -> None:
+    statuses = [Status(number, state) for number, state in enumerate(State)]
+    found = scrape(Metrics(spec, "hash", lambda: statuses))
+    open_ones = {
+        state for number, state in enumerate(State) if found["stream_svt_shard_open", str(number)] == 1
+    }
+    assert open_ones == {State.REPLAYING, State.RUNNING}
+
+
 def test_datasets_beyond_the_limit_are_summed_up(spec: ApplicationSpec) -> None:
     metrics = Metrics(spec, "hash", lambda: [owned(view("a"), view("b"), view("c"))], dataset_limit=1)
     found = scrape(metrics)
