@@ -136,9 +136,8 @@ async def test_a_copy_is_refused_where_topic_and_books_were_made_anew_and_offset
     worker = await scene.start(guarded.config())
     for record in old:
         await guarded.copy(record)
-    await _settled(guarded, worker)
+    await _refused_as_too_old(guarded, 3)
     await scene.stop(worker)
-    assert await guarded.refused() == {"command-too-old": 3}
     await scene.make_anew("control")
     await scene.make_anew("state")
     await scene.make_anew("alerts")
@@ -146,11 +145,18 @@ async def test_a_copy_is_refused_where_topic_and_books_were_made_anew_and_offset
     for record in old:
         await guarded.copy(record)
     await until(lambda: worker.ready)
-    while (await guarded.refused())["command-too-old"] < 6:
-        await asyncio.sleep(0.1)
+    await _refused_as_too_old(guarded, 6)
     assert await guarded.heard() == []
     assert (await guarded.command(Action.PAUSE, "a")).accepted
     assert (await guarded.records())[-1].partition == partition
+
+
+async def _refused_as_too_old(guarded: Guarded, count: int) -> None:
+    """Wait until so many commands are refused, all for their age; a test fails that never sees it."""
+    async with asyncio.timeout(30):
+        while (await guarded.refused()).total() < count:
+            await asyncio.sleep(0.1)
+    assert await guarded.refused() == {"command-too-old": count}
 
 
 async def _settled(guarded: Guarded, worker) -> None:
