@@ -54,9 +54,10 @@ def audit(path: Path | None, servers: str | None, topic: str | None, state: bool
         topic = config.topics.alerts
         found = _audit(topic, lambda on_records: audit_state(config, cluster(config), on_records=on_records))
     else:
-        arguments, topic = alert_topic(path, servers, topic)
+        configured = None if path is None else load(path)
+        arguments, topic = alert_topic(configured, servers, topic)
         name, brokers = topic, Cluster(arguments)
-        monitors = () if path is None else load(path).spec.monitors
+        monitors = () if configured is None else configured.spec.monitors
         found = _audit(topic, lambda on_records: audit_topic(brokers, name, monitors, on_records=on_records))
     if as_json:
         click.echo(json.dumps(_as_json(found), indent=2))

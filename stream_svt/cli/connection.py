@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -33,12 +34,26 @@ def config_option(*, required: bool = True) -> Callable[[Command], Command]:
     )
 
 
+log_level_option = click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    help="How much to log on standard error.",
+)
+
+
+def log_to_stderr(level: str) -> None:
+    """Begin to log, each event a line."""
+    logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
+
+
 def load(path: Path) -> Config:
     """Return the configuration in a file, with what the environment replaces."""
     return load_config(path, os.environ)
 
 
-def alert_topic(path: Path | None, servers: str | None, topic: str | None) -> tuple[dict[str, Any], str]:
+def alert_topic(config: Config | None, servers: str | None, topic: str | None) -> tuple[dict[str, Any], str]:
     """Return how to reach the alert topic: from a configuration, or from its parts on the command line.
 
     Raises
@@ -46,8 +61,7 @@ def alert_topic(path: Path | None, servers: str | None, topic: str | None) -> tu
     ConfigError
         Neither is given.
     """
-    if path is not None:
-        config = load(path)
+    if config is not None:
         arguments = config.kafka_arguments()
         if servers is not None:
             arguments["bootstrap_servers"] = servers.split(",")

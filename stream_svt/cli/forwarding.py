@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from stream_svt.cli.connection import CONFIG, wait_for
+from stream_svt.cli.connection import CONFIG, log_level_option, log_to_stderr, wait_for
 
 
 @click.command(
@@ -39,13 +39,7 @@ Examples:
     is_flag=True,
     help="Go on where retention took events before they were delivered.",
 )
-@click.option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    default="info",
-    show_default=True,
-    help="How much to log on standard error.",
-)
+@log_level_option
 def forward(
     path: Path | None, only_check: bool, only_test: bool, schema: bool, accept_loss: bool, log_level: str
 ) -> int:
@@ -82,7 +76,7 @@ def forward(
         for name, answer in answers:
             click.echo(f"{name}: {answer.result} ({answer.reason})")
         return 0 if all(answer.result == "accepted" for _, answer in answers) else 1
-    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    log_to_stderr(log_level)
     logging.getLogger("aiokafka").setLevel(
         logging.WARNING
     )  # its errors name a wrong password; its progress nothing

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
 import click
 from click.core import ParameterSource
 
-from stream_svt.cli.connection import config_option, load
+from stream_svt.cli.connection import config_option, load, log_level_option, log_to_stderr
 
 
 @click.command(
@@ -83,13 +82,7 @@ Example:
 """
 )
 @config_option()
-@click.option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    default="info",
-    show_default=True,
-    help="How much to log on standard error.",
-)
+@log_level_option
 def run(path: Path, log_level: str) -> int:
     """Run a worker until it is stopped.
 
@@ -98,5 +91,5 @@ def run(path: Path, log_level: str) -> int:
     """
     from stream_svt.service.app import run as run_service
 
-    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    log_to_stderr(log_level)
     return run_service(load(path), reread=lambda: load(path))

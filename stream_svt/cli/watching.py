@@ -45,7 +45,7 @@ def watch(
     limit: int | None,
 ) -> None:
     """Follow alerts as they are published, until interrupted."""
-    arguments, topic = alert_topic(path, servers, topic)
+    arguments, topic = alert_topic(None if path is None else load(path), servers, topic)
     subscription = subscribe(
         topic=topic,
         from_beginning=from_beginning,

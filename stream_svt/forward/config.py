@@ -19,7 +19,14 @@ from stream_svt.forward.document import DestinationConfig, ForwardDocument, Forw
 from stream_svt.monitor.quantities import found
 from stream_svt.monitor.yaml_source import Document, read
 from stream_svt.monitor.yaml_source import Path as Place
-from stream_svt.service.config import Files, KafkaConfig, apply_environment, client_arguments, section
+from stream_svt.service.config import (
+    Files,
+    KafkaConfig,
+    apply_environment,
+    client_arguments,
+    content,
+    section,
+)
 from stream_svt.service.kafka import Cluster
 
 
@@ -102,12 +109,7 @@ def load_forward_config(path: Path | str, environ: Mapping[str, str] | None = No
         With every problem found in the file, the environment, and the files of secrets it names.
     """
     path = Path(path)
-    try:
-        text = path.read_bytes()
-    except OSError as error:
-        problem = Problem(0, "", f"cannot be read: {error.strerror or 'unknown reason'}")
-        raise ConfigError([problem], str(path)) from None
-    return parse_forward_config(text, source=str(path), directory=path.parent, environ=environ)
+    return parse_forward_config(content(path), source=str(path), directory=path.parent, environ=environ)
 
 
 def parse_forward_config(

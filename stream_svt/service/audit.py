@@ -175,7 +175,13 @@ class Auditor:
 
     def __init__(self, monitors: Iterable[MonitorSpec] = ()) -> None:
         plans = [Plan.of(monitor) for monitor in monitors]
-        self._mechanisms = {plan.hash: plan.mechanism for plan in plans}
+        self._prices = {
+            plan.hash: (
+                plan.mechanism.threshold_charge,
+                {branch.name: branch.charge for branch in plan.mechanism.branches},
+            )
+            for plan in plans
+        }
         self._so_far = Audit()
         self._ids: set[str] = set()
         self._here: dict[tuple[int, str], Stay] = {}
@@ -361,11 +367,11 @@ class Auditor:
         run.top = alert.top
 
     def _check_prices(self, offset: int, alert: Alert, stay: Stay) -> None:
-        mechanism, books = self._mechanisms.get(alert.spec_hash), stay.books
-        if mechanism is None or books.kind is not Kind.PURE:  # in zCDP a run is charged whole when it opens
+        known, books = self._prices.get(alert.spec_hash), stay.books
+        if known is None or books.kind is not Kind.PURE:  # in zCDP a run is charged whole when it opens
             return
+        start, prices = known
         place = f"dataset {alert.dataset} monitor {alert.monitor}"
-        prices = {branch.name: branch.charge for branch in mechanism.branches}
         charge = round(alert.account.charge * books.kind.units)
         price = prices.get(alert.branch, 0)
         if charge != price:
@@ -374,16 +380,13 @@ class Auditor:
             )
             self._find(stay.partition, offset, f"{place}: {message}")
         run = stay.runs.get(alert.monitor)
-        if run is None or run.run != alert.run or run.opening in {None, mechanism.threshold_charge}:
+        if run is None or run.run != alert.run or run.opening is None:
             return
-        opening = _amount(run.opening or 0, books.kind)
-        price_text = _amount(mechanism.threshold_charge, books.kind)
-        self._find(
-            stay.partition,
-            offset,
-            f"{place}: run {run.run} was opened for {opening}, its price is {price_text}",
-        )
-        run.opening = None
+        if run.opening != start:
+            opening = _amount(run.opening, books.kind)
+            message = f"run {run.run} was opened for {opening}, its price is {_amount(start, books.kind)}"
+            self._find(stay.partition, offset, f"{place}: {message}")
+        run.opening = None  # looked at once
 
     def _check_run(self, offset: int, kind: str, data: Lifecycle, stay: Stay) -> None:
         partition, run = stay.partition, stay.runs.get(data.monitor)

@@ -445,12 +445,22 @@ def load_config(path: Path | str, environ: Mapping[str, str] | None = None) -> C
         With every problem found in the file, the environment, and the files of secrets it names.
     """
     path = Path(path)
+    return parse_config(content(path), source=str(path), directory=path.parent, environ=environ)
+
+
+def content(path: Path) -> bytes:
+    """Return what is in a configuration file.
+
+    Raises
+    ------
+    ConfigError
+        It cannot be read.
+    """
     try:
-        text = path.read_bytes()
+        return path.read_bytes()
     except OSError as error:
         problem = Problem(0, "", f"cannot be read: {error.strerror or 'unknown reason'}")
         raise ConfigError([problem], str(path)) from None
-    return parse_config(text, source=str(path), directory=path.parent, environ=environ)
 
 
 def parse_config(

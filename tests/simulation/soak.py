@@ -29,28 +29,15 @@ DEFAULT_COUNT = 10_000
 _SHARE = 50
 
 
-class _Redrawing(ModelWorkload):
-    """A workload whose engines draw threshold noise anew."""
+@dataclass(frozen=True)
+class _Broken(ModelWorkload):
+    """A workload with engines of a broken kind."""
+
+    kind: type[Engine] = Engine
 
     def engine(self, shard: int, key: bytes) -> Engine:
         """Return the broken engine."""
-        return RedrawsNoise(self.spec, shard=shard, datasets=DATASETS, key=key, entropy=self.entropy)
-
-
-class _Cheap(ModelWorkload):
-    """A workload whose engines charge half of a top's price."""
-
-    def engine(self, shard: int, key: bytes) -> Engine:
-        """Return the broken engine."""
-        return ChargesHalf(self.spec, shard=shard, datasets=DATASETS, key=key, entropy=self.entropy)
-
-
-class _Generous(ModelWorkload):
-    """A workload with twice the limits that were declared."""
-
-    def engine(self, shard: int, key: bytes) -> Engine:
-        """Return the broken engine."""
-        return DoublesLimits(self.spec, shard=shard, datasets=DATASETS, key=key, entropy=self.entropy)
+        return self.kind(self.spec, shard=shard, datasets=DATASETS, key=key, entropy=self.entropy)
 
 
 def _unfenced(broker: Broker, number: int) -> ModelLog:
@@ -61,9 +48,18 @@ BROKEN: dict[str, tuple[Variant, str]] = {
     "alert in the transaction of its charge": (Variant(journal=SameTransaction), "before its charge"),
     "charge after publication": (Variant(journal=ChargesAfterPublishing), "before its charge"),
     "outbox ignored at a takeover": (Variant(journal=ForgetsOutbox), "charged and never published"),
-    "threshold noise redrawn at a takeover": (Variant(workload=_Redrawing), "changed"),
-    "half the price of a top": (Variant(workload=_Cheap), "not charged its price"),
-    "twice the limit": (Variant(workload=_Generous), "not the one declared, and no command"),
+    "threshold noise redrawn at a takeover": (
+        Variant(workload=partial(_Broken, kind=RedrawsNoise)),
+        "changed",
+    ),
+    "half the price of a top": (
+        Variant(workload=partial(_Broken, kind=ChargesHalf)),
+        "not charged its price",
+    ),
+    "twice the limit": (
+        Variant(workload=partial(_Broken, kind=DoublesLimits)),
+        "not the one declared, and no command",
+    ),
     "two owners": (Variant(log=_unfenced), ""),
 }
 """Deliberate bugs by name, and what the rules say of them."""
