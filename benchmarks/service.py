@@ -69,6 +69,8 @@ _WORKER = """
 import sys
 from stream_svt.service.app import run
 from stream_svt.service.config import load_config
+from stream_svt.service.web import pages
+pages.AGE = 0.0  # every look sees the shards as they are
 sys.exit(run(load_config(sys.argv[1])))
 """
 
@@ -183,7 +185,8 @@ def worker_rate(servers: str, names: Sequence[str], size: Size, tops: int) -> fl
             if len(look) == PARTITIONS and min(offsets) > 0:
                 if max(offsets) >= near_the_end:
                     break
-                looks.append(look)
+                if not looks or look != looks[-1]:
+                    looks.append(look)
             time.sleep(size.look_every / 1000)
         while sum(shard["offsets"][TOPIC] for shard in running.status()) < size.messages:
             assert time.monotonic() < end, "the worker did not get to the end of the topic in time"

@@ -14,6 +14,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -73,12 +75,18 @@ class _Causes(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self.last = ""
+        self._last = ""
+        self._at = -math.inf
 
     def emit(self, record: logging.LogRecord) -> None:
         message = record.getMessage()
         if message.startswith("Unable connect to") or "uthentication" in message:
-            self.last = message
+            self._last, self._at = message, time.monotonic()
+
+    def take(self, since: float) -> str:
+        """Return the cause that was logged last, once, where it is no older than the call that failed."""
+        cause, self._last = self._last, ""
+        return cause if self._at >= since else ""
 
 
 _causes = _Causes()
@@ -97,11 +105,14 @@ def tune() -> None:
         connections.addHandler(_causes)
 
 
-def explain(error: BaseException, doing: str, operation: str = "READ", group: str = "") -> BrokerError:
+def explain(
+    error: BaseException, doing: str, operation: str = "READ", group: str = "", since: float | None = None
+) -> BrokerError:
     """Return what an error of the client means, with cause and remedy.
 
     ``operation`` is what the call needed on its topic, ``group`` the consumer group it spoke of: they are
-    named where a permission is missing.
+    named where a permission is missing. ``since`` is the monotonic time at which the call began, where it is
+    known: an older failure to connect, of another client say, is not its cause.
     """
     if isinstance(error, BrokerError):
         return error
@@ -141,7 +152,7 @@ def explain(error: BaseException, doing: str, operation: str = "READ", group: st
         case SaslAuthenticationFailed() | AuthenticationFailedError() | UnsupportedSaslMechanismError():
             return BrokerError(f"{doing}: {_login(detail)}")
         case KafkaConnectionError():
-            return _unreachable(doing, detail)
+            return _unreachable(doing, detail, time.monotonic() - CALL_DEADLINE if since is None else since)
     return BrokerUnavailable(f"{doing}: {type(error).__name__}: {detail}")
 
 
@@ -157,8 +168,8 @@ def _login(detail: str) -> str:
     return f"the broker refused the login ({detail}); check kafka.username, the password file and kafka.sasl_mechanism"
 
 
-def _unreachable(doing: str, detail: str) -> BrokerError:
-    cause, _causes.last = _causes.last, ""
+def _unreachable(doing: str, detail: str, since: float) -> BrokerError:
+    cause = _causes.take(since)
     if "CERTIFICATE_VERIFY_FAILED" in cause:
         return BrokerError(
             f"{doing}: the broker's certificate is not trusted ({cause}); set kafka.ca_file to its CA"
@@ -182,11 +193,12 @@ async def deadline(
     BrokerError
         See `explain`; ``doing`` opens the message.
     """
+    began = time.monotonic()
     try:
         async with asyncio.timeout(seconds):
             yield
     except (KafkaError, IllegalOperation, TimeoutError, OSError) as error:
-        raise explain(error, doing, operation, group) from error
+        raise explain(error, doing, operation, group, began) from error
 
 
 def _end_once(producer: AIOKafkaProducer) -> None:

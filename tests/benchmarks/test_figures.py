@@ -48,7 +48,7 @@ def test_the_service_benchmark_prints_its_figures(shared_broker, capsys):
         "messages": 40_000,
         "agent-messages": 500,
         "repetitions": 1,
-        "commit-records": 200,
+        "commit-records": 100,
         "look-every": 10,
     }
     service.main([word for name, value in size.items() for word in (f"--{name}", str(value))])

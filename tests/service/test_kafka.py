@@ -83,6 +83,16 @@ def test_a_cause_is_told_once() -> None:
     assert isinstance(explain(KafkaConnectionError("x"), "starting"), BrokerUnavailable)
 
 
+async def test_the_cause_of_an_older_failure_is_not_that_of_a_lost_connection() -> None:
+    tune()
+    logging.getLogger("aiokafka.client").error(
+        'Unable connect to "%s:%s": %s', "broker", 9092, "SaslAuthenticationFailed"
+    )
+    with pytest.raises(BrokerUnavailable, match="closed"):
+        async with deadline(1.0, "transaction"):
+            raise KafkaConnectionError("Connection at broker:9092 closed")
+
+
 def test_a_client_without_the_tuned_attribute_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(aiokafka.producer.sender, "BACKOFF_OVERRIDE")
     with pytest.raises(MisuseError, match="BACKOFF_OVERRIDE"):
