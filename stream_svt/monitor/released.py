@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 CONTENT_TYPE = "application/cloudevents+json; charset=utf-8"
+LARGEST_SEQUENCE = 2**63 - 1
 
 
 class EventType(StrEnum):
@@ -221,6 +222,15 @@ class Envelope(msgspec.Struct, frozen=True):
 _ENVELOPE = msgspec.json.Decoder(Envelope)
 _ALERT = msgspec.json.Decoder(Alert)
 _LIFECYCLE = msgspec.json.Decoder(Lifecycle)
+
+
+def sequence_of(record: bytes | None) -> int:
+    """Return an event's sequence; 0 for what is not an event of this package, or of no number it can have."""
+    try:
+        number = decode(record or b"")[0].sequence
+    except msgspec.DecodeError:
+        return 0
+    return number if 0 < number <= LARGEST_SEQUENCE else 0
 
 
 def decode(record: bytes) -> tuple[Envelope, Alert | Lifecycle]:

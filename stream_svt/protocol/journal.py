@@ -44,8 +44,7 @@ REWRITE_RECORDS = 5_000
 SECRET_BYTES = 32
 
 
-_LARGEST = (1 << 63) - 1
-_Count = Annotated[int, msgspec.Meta(ge=0, le=_LARGEST)]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=released.LARGEST_SEQUENCE)]
 """A number or offset that Kafka and the format know: what a forged record holds beyond it is refused by name."""
 _Secret = Annotated[bytes, msgspec.Meta(min_length=SECRET_BYTES, max_length=SECRET_BYTES)]
 
@@ -419,7 +418,7 @@ class Journal:
             nonlocal newest, offset, count, foreign
             count += 1
             offset = record.offset
-            number = _sequence(record.value)
+            number = released.sequence_of(record.value)
             newest = max(newest, number)
             if number > meta.published and waiting.get(number) != record.value:
                 foreign = foreign or number
@@ -586,12 +585,3 @@ def _split(events: list[tuple[int, bytes, bytes]]) -> list[list[tuple[int, bytes
             size = len(event[2])
         chunks[-1].append(event)
     return chunks
-
-
-def _sequence(event: bytes | None) -> int:
-    """Return an event's sequence; 0 for what is not an event of this package, or of no number it can have."""
-    try:
-        number = released.decode(event or b"")[0].sequence
-    except msgspec.DecodeError:
-        return 0
-    return number if 0 < number <= _LARGEST else 0

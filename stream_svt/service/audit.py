@@ -27,7 +27,16 @@ from stream_svt.monitor.books import read_dataset
 from stream_svt.monitor.life_cycle import State as LifeCycle
 from stream_svt.monitor.monitor_spec import MonitorSpec
 from stream_svt.monitor.plan import Plan
-from stream_svt.monitor.released import Account, Alert, Envelope, EventType, Lifecycle, decode
+from stream_svt.monitor.released import (
+    LARGEST_SEQUENCE,
+    Account,
+    Alert,
+    Envelope,
+    EventType,
+    Lifecycle,
+    decode,
+    sequence_of,
+)
 from stream_svt.monitor.snapshot import DatasetRecord
 from stream_svt.privacy.ledger import MAX_UNITS, Ledger
 from stream_svt.privacy.loss import Kind, as_text
@@ -41,9 +50,6 @@ from stream_svt.service.wire import home
 
 MAX_FINDINGS = 100
 """Findings kept; the rest is only counted."""
-
-NO_LIMIT = 2**63
-"""Beyond any event's number."""
 
 _ENDS = frozenset({EventType.RUN_HALTED, EventType.RUN_CLOSED})
 _KINDS = {kind.measure: kind for kind in Kind}
@@ -595,18 +601,13 @@ async def _add_topic(
         for partition in sorted(partitions):
             async for records in read_partition(reader, topic, partition, None, doing):
                 for record in records:
-                    if until is not None and _sequence(record.value) > until.get(partition, NO_LIMIT):
-                        break
+                    if until is not None and sequence_of(record.value) > until.get(
+                        partition, LARGEST_SEQUENCE
+                    ):
+                        continue
                     auditor.add(partition, record.offset, record.value)
                 if on_records is not None:
                     on_records(len(records))
-
-
-def _sequence(record: bytes | None) -> int:
-    try:
-        return decode(record or b"")[0].sequence
-    except msgspec.DecodeError:
-        return 0
 
 
 def _missing(topic: str) -> BrokerError:

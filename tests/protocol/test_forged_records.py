@@ -11,7 +11,7 @@ import pytest
 
 from stream_svt.errors import UnreadableState
 from stream_svt.monitor import released
-from stream_svt.protocol.journal import META, OUTBOX, Chunk, Journal, Meta, Topics, _sequence
+from stream_svt.protocol.journal import META, OUTBOX, Chunk, Journal, Meta, Topics
 from stream_svt.protocol.sealing import Place, Sealing
 
 PLACE = Place("cluster", "shop", "shop.state", 0)
@@ -36,7 +36,7 @@ ALERTS = {
 def test_a_forged_alert_is_no_event_and_stops_no_takeover(record: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
         released.decode(record)
-    assert _sequence(record) == 0
+    assert released.sequence_of(record) == 0
 
 
 @pytest.mark.parametrize("number", [-1, 0, 1 << 63, (1 << 64) - 1])
@@ -52,8 +52,8 @@ def test_a_number_that_no_event_has_is_passed_over(number: int) -> None:
         "sequence": number,
         "data": {"dataset": "a", "monitor": "m", "run": 1, "reason": "r", "account": None},
     }
-    assert _sequence(msgspec.json.encode(event)) == 0
-    assert _sequence(msgspec.json.encode(event | {"sequence": 7})) == 7
+    assert released.sequence_of(msgspec.json.encode(event)) == 0
+    assert released.sequence_of(msgspec.json.encode(event | {"sequence": 7})) == 7
 
 
 @dataclass

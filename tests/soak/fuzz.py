@@ -23,12 +23,13 @@ from typing import TypeVar
 import msgspec
 
 from stream_svt.errors import ConfigError, StreamSvtError, UnreadableState
+from stream_svt.monitor import released
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.spec import load_spec
 from stream_svt.protocol.controls import Controls, Malformed, parse
-from stream_svt.protocol.journal import META, _sequence
+from stream_svt.protocol.journal import META
 from stream_svt.protocol.sealing import Sealing
 from stream_svt.service import columnar
 from stream_svt.service.audit import Auditor
@@ -424,7 +425,7 @@ class Fuzzer:
         """Alerts that somebody forged: none gets a number that no event can have, and the audit has findings."""
         for _ in range(BATCH):
             message = alerts(self.chance, self.mutated)
-            number = self._hold("alert", message, lambda: _sequence(message))  # noqa: B023
+            number = self._hold("alert", message, lambda: released.sequence_of(message))  # noqa: B023
             if number is not None and not 0 <= number < 1 << 63:
                 self._complain(f"an alert with number {number}", message)
             before = self._found()

@@ -78,7 +78,7 @@ def raises(*_):
 
 
 def test_an_error_without_a_name_is_caught(monkeypatch) -> None:
-    monkeypatch.setattr(fuzz, "_sequence", raises)
+    monkeypatch.setattr(fuzz.released, "sequence_of", raises)
     monkeypatch.setattr(Verifier, "__call__", raises)
     listening, verifying = Fuzzer(4), Fuzzer(4)
     listening.events()
