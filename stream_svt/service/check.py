@@ -175,8 +175,10 @@ def topic_settings(config: Config, topic: str) -> dict[str, str]:
     """Return the settings a topic is created with."""
     own = config.topics
     copies = {"min.insync.replicas": "2"} if own.replication_factor >= 3 else {}
+    # The brokers' clock everywhere: no broker takes, or keeps, a record from a clock that is far off.
+    clock = {"message.timestamp.type": "LogAppendTime"}
     # What the service writes it does not compress, and nobody else shall: see _hint.
-    small = {"compression.type": "uncompressed"}
+    small = {"compression.type": "uncompressed", **clock}
     safe = {"unclean.leader.election.enable": "false", **small, **copies}
     if topic == own.state:
         return {
@@ -195,8 +197,8 @@ def topic_settings(config: Config, topic: str) -> dict[str, str]:
         return {"cleanup.policy": "delete", "retention.ms": str(7 * _DAY_MS), **small}
     return {
         "cleanup.policy": "delete",
-        "message.timestamp.type": "LogAppendTime",
         "retention.ms": str(7 * _DAY_MS),
+        **clock,
         **copies,
     }
 
@@ -254,6 +256,13 @@ def _hint(config: Config, topology: Topology, report: Report) -> None:
             f"topic {own.alerts!r} forgets events after {topology.settings[own.alerts]['retention.ms']} ms: "
             "`stream-svt audit` can then not re-derive charges before that; set retention.ms=-1",
         )
+    for topic in (own.state, own.alerts, own.rejects, own.control):
+        if topology.settings.get(topic, {}).get("message.timestamp.type") == "CreateTime":
+            report.note(
+                "topics",
+                f"topic {topic!r} goes by its writers' clocks: a broker refuses the records of one that is an hour "
+                "ahead, and deletes early those of one that is behind; set message.timestamp.type=LogAppendTime",
+            )
     for topic in (own.state, own.alerts):
         limit = int(topology.settings.get(topic, {}).get("max.message.bytes", _BROKER_LIMIT))
         if limit < _BROKER_LIMIT:

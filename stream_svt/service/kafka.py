@@ -30,6 +30,7 @@ from aiokafka.errors import (
     GroupAuthorizationFailedError,
     IllegalOperation,
     InvalidSessionTimeoutError,
+    InvalidTimestampError,
     KafkaConnectionError,
     KafkaError,
     MessageSizeTooLargeError,
@@ -143,6 +144,11 @@ def explain(
             return BrokerError(
                 f"{doing}: the brokers do not allow this kafka.session_timeout; it must lie between their "
                 "group.min.session.timeout.ms (6s by default) and group.max.session.timeout.ms"
+            )
+        case InvalidTimestampError():
+            return BrokerUnavailable(
+                f"{doing}: the broker refused a record for its time; set this machine's clock, or "
+                "message.timestamp.type=LogAppendTime on the application's topics"
             )
         case UnknownTopicOrPartitionError():
             return BrokerError(

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
@@ -20,6 +21,7 @@ from stream_svt.service.worker import Worker, cluster_of
 from tests.support.worker import HIGH, LOW, Scene, until
 
 pytestmark = pytest.mark.kafka
+DAY = 24 * 3600
 IDLE_BROKER = {
     "group.min.session.timeout.ms": "500",
     "transactional.id.expiration.ms": "2000",
@@ -209,6 +211,57 @@ async def test_a_broker_clock_that_leaps_and_steps_back_ends_mutes_early_or_late
     assert (await _audited(scene, config)).alerts == 3
 
 
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
+    """Let a machine's wall clock be moved: by this many seconds all of Python is wrong, and what it sends to Kafka."""
+    moved = {"seconds": 0.0}
+    real, send = time.time, AIOKafkaProducer.send
+
+    async def stamped(producer: AIOKafkaProducer, *content: object, **options: object) -> object:
+        # The client takes the time of a record by itself, in C.
+        options.setdefault("timestamp_ms", int(time.time() * 1000))
+        return await send(producer, *content, **options)
+
+    monkeypatch.setattr(time, "time", lambda: real() + moved["seconds"])
+    monkeypatch.setattr(AIOKafkaProducer, "send", stamped)
+    return moved
+
+
+async def test_a_workers_clock_that_leaps_and_steps_back_changes_nothing(scene: Scene, clock) -> None:
+    config = scene.config()
+    for number, days in enumerate((0, 30, -400, 1)):
+        clock["seconds"] = days * DAY
+        worker = await scene.start(config)
+        await scene.send("a", HIGH, LOW)
+        await _read(scene, worker, 3 * number + 2)
+        clock["seconds"] -= 2 * DAY
+        await scene.send("a", LOW)
+        await _read(scene, worker, 3 * number + 3)
+        await scene.stop(worker)
+    assert [alert.position.offset for alert in await scene.alerts()] == [0, 3, 6, 9]
+    assert (await _audited(scene, config)).alerts == 4
+
+
+async def test_a_clock_ahead_is_named_where_topics_go_by_it_and_nothing_is_lost(
+    scene: Scene, clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = scene.config()
+    for name, policy in (("state", "compact"), ("alerts", "delete")):
+        await _set_timestamps(scene, f"{scene.application}.{name}", "CreateTime", policy)
+    worker = await scene.start(config)
+    await scene.send("a", HIGH)
+    await _read(scene, worker, 1)
+    clock["seconds"] = 2 * DAY
+    with caplog.at_level("WARNING"):
+        await scene.send("a", HIGH)
+        await until(lambda: "set this machine's clock" in caplog.text)
+    assert worker.alive
+    clock["seconds"] = 0.0
+    await _read(scene, worker, 2)
+    assert [alert.position.offset for alert in await scene.alerts()] == [0, 1]
+    assert (await _audited(scene, config)).alerts == 2
+
+
 async def test_a_new_sealing_key_is_taken_up_by_restart_while_another_worker_runs(
     scene: Scene, tmp_path: Path
 ) -> None:
@@ -238,15 +291,18 @@ async def test_a_new_sealing_key_is_taken_up_by_restart_while_another_worker_run
 
 async def _set_clock(scene: Scene, config: Config, kind: str) -> None:
     """Say who stamps the records of the query topic: the check at a worker's start excludes producers."""
-    resource = ConfigResource(
-        ConfigResourceType.TOPIC, scene.queries, configs={"message.timestamp.type": kind}
-    )
+    await _set_timestamps(scene, scene.queries, kind)
+    async with asyncio.timeout(20):
+        while bool(problems(config, await look(config, cluster_of(config)))) == (kind == "LogAppendTime"):
+            await asyncio.sleep(0.05)
+
+
+async def _set_timestamps(scene: Scene, topic: str, kind: str, policy: str = "delete") -> None:
+    settings = {"message.timestamp.type": kind, "cleanup.policy": policy}
+    resource = ConfigResource(ConfigResourceType.TOPIC, topic, configs=settings)
     admin = AIOKafkaAdminClient(bootstrap_servers=scene.servers)
     await admin.start()
     try:
         await admin.alter_configs([resource])
-        async with asyncio.timeout(20):
-            while bool(problems(config, await look(config, cluster_of(config)))) == (kind == "LogAppendTime"):
-                await asyncio.sleep(0.05)
     finally:
         await admin.close()

@@ -54,6 +54,7 @@ def test_good_settings_need_no_advice():
         ({"min.cleanable.dirty.ratio": "0.5"}, "0.1 keeps takeovers short"),
         ({"unclean.leader.election.enable": "true"}, "can lose the newest charges"),
         ({"min.insync.replicas": "1"}, "set it to 2"),
+        ({"message.timestamp.type": "CreateTime"}, "set message.timestamp.type=LogAppendTime"),
     ],
 )
 def test_weak_settings_of_the_state_topic_are_noted(state, words):
@@ -108,7 +109,8 @@ def test_topics_are_created_with_the_settings_they_need():
     assert float(state["min.cleanable.dirty.ratio"]) <= 0.1
     assert state["min.insync.replicas"] == "2"
     assert topic_settings(wanted, "shop.alerts")["retention.ms"] == "-1"
-    assert topic_settings(wanted, "counts")["message.timestamp.type"] == "LogAppendTime"
     assert "min.insync.replicas" not in topic_settings(config(1), "shop.state")
     for name in ("shop.state", "shop.alerts", "shop.control", "shop.rejects"):
         assert topic_settings(wanted, name)["compression.type"] == "uncompressed"
+    for name in ("counts", "shop.state", "shop.alerts", "shop.control", "shop.rejects"):
+        assert topic_settings(wanted, name)["message.timestamp.type"] == "LogAppendTime"

@@ -9,6 +9,7 @@ import aiokafka.producer.sender
 import pytest
 from aiokafka.errors import (
     GroupAuthorizationFailedError,
+    InvalidTimestampError,
     KafkaConnectionError,
     MessageSizeTooLargeError,
     OutOfOrderSequenceNumber,
@@ -41,6 +42,7 @@ from stream_svt.service.kafka import (
         (GroupAuthorizationFailedError("g"), BrokerError, "operation READ on resource GROUP 'g'"),
         (TransactionalIdAuthorizationFailed("x-1"), BrokerError, "WRITE on resource TRANSACTIONAL_ID 'x-1'"),
         (MessageSizeTooLargeError(), BrokerError, "max.message.bytes"),
+        (InvalidTimestampError(), BrokerUnavailable, "set this machine's clock"),
     ],
 )
 def test_errors_are_sorted_by_what_helps(error: Exception, kind: type[BrokerError], said: str) -> None:
