@@ -27,13 +27,12 @@ def selects_tests(stage: Stage, command: Command, text: str) -> None:
     """See that a call of the tests selects some; without arguments it is what runs this."""
     del text
     script_is_well_formed(command)
-    if selected := command.words[
-        1:
-    ]:  # as the script does, but for fetching programs of which none is started here
-        stage.bash(
-            " ".join([".venv/bin/python -m pytest --collect-only -q -p no:cacheprovider", *selected]),
-            seconds=240,
-        )
+    selected = [*command.words[1:]]
+    if selected == ["coverage"]:
+        selected = ["--cov"]
+    if selected:  # as the script does, but for fetching programs of which none is started here
+        collect = [".venv/bin/python -m pytest --collect-only -q -p no:cacheprovider", *selected]
+        stage.bash(" ".join(collect), seconds=240)
 
 
 def play_soak(stage: Stage, command: Command, text: str) -> None:
