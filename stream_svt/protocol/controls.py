@@ -139,10 +139,11 @@ class Controls:
         verify: Verify = trust_the_topic,
     ) -> None:
         self.since = since
-        self._next = next_offset
         self._read = next_offset
         self._ahead = Runs.unpacked(ahead)
         self._verify = verify
+        # In the order of offsets. Looked through once for a barrier, never for each record that is done: a flood of
+        # refused ones would hold up everything else.
         self._waiting: dict[int, Command | str] = {}
         self._sizes: dict[int, int] = {}
         self._held = 0
@@ -151,11 +152,11 @@ class Controls:
     def position(self) -> tuple[int, list[int]]:
         """Offset from which to read on, and done offsets beyond it, packed: what the journal keeps."""
         spans = [(max(start, self._read), end) for start, end in self._ahead.spans]
-        last = self._next
+        following = last = next(iter(self._waiting), self._read)
         for offset in self._waiting:
             spans.append((last, offset))
             last = offset + 1
-        return self._next, Runs([*spans, (last, self._read)]).packed
+        return following, Runs([*spans, (last, self._read)]).packed
 
     @property
     def waiting(self) -> int:
@@ -179,7 +180,6 @@ class Controls:
                 else:
                     self._sizes[record.offset] = size = len(record.value or b"")
                     self._held += size
-        self._advance()
         return refused
 
     def search(
@@ -213,7 +213,6 @@ class Controls:
         if self._waiting.pop(offset, None) is None:
             self._ahead = Runs([*self._ahead.spans, (offset, offset + 1)])
         self._held -= self._sizes.pop(offset, 0)
-        self._advance()
 
     def _full(self, record: Record) -> bool:
         size = len(record.value or b"")
@@ -225,6 +224,3 @@ class Controls:
             if reason is not None:
                 return reason
         return parse(record.value)
-
-    def _advance(self) -> None:
-        self._next = min(self._waiting, default=self._read)

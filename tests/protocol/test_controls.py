@@ -100,6 +100,35 @@ def test_refused_commands_behind_a_waiting_one_do_not_make_the_books_grow() -> N
     assert [offset for offset, _ in again.due(replayed=True)] == [0, 60_001]
 
 
+class Counted(int):
+    """An offset that counts how often it is compared."""
+
+    compared = 0
+
+    def __lt__(self, other: int) -> bool:
+        Counted.compared += 1
+        return int(self) < int(other)
+
+    def __gt__(self, other: int) -> bool:
+        Counted.compared += 1
+        return int(self) > int(other)
+
+
+def test_a_flood_of_refused_records_costs_each_of_them_the_same() -> None:
+    def comparisons(flood: int) -> int:
+        Counted.compared = 0
+        controls = Controls(0)
+        controls.add([record(Counted(0), "resample")])
+        controls.add([Record(Counted(offset), b"x") for offset in range(1, flood + 1)])
+        for offset, _ in controls.due(replayed=False):
+            controls.done(offset)
+        assert controls.position == (0, [1, 1 - flood])
+        return Counted.compared
+
+    few, many = comparisons(100), comparisons(2_000)
+    assert many <= 21 * few
+
+
 def test_only_so_many_commands_wait_and_the_rest_is_refused() -> None:
     controls = Controls(0)
     refused = controls.add([record(offset, "resample") for offset in range(WAITING_LIMIT + 2)])
