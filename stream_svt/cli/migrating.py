@@ -34,7 +34,8 @@ Examples:
 @click.option(
     "--leave-unread",
     is_flag=True,
-    help="Do not insist that every query was read: those of datasets that move will be refused.",
+    help="Do not insist that every query was read: those of datasets that move will be refused, and open runs that may "
+    "have tested them close at their full price.",
 )
 def migrate(path: Path, partitions: int, dry_run: bool, leave_unread: bool) -> int:
     """Change the number of partitions of a stopped application, its books in balance.
@@ -66,10 +67,16 @@ def _print(config: Config, report: Report, partitions: int, dry_run: bool) -> No
         will = "would move" if dry_run else "moved"
         count = f"{len(report.moved)} of {len(report.books)} datasets"
         click.echo(f"{count} {will}, {report.runs_closed} open runs {'would end' if dry_run else 'ended'}.")
+        if report.full_price:
+            click.echo(
+                f"{report.full_price} of those runs, whose queries are left unread, "
+                f"{'would count' if dry_run else 'count'} as spent in full."
+            )
         if dry_run:
             click.echo(f"Nothing was changed. All topics would have {partitions} partitions.")
             return
+        kept = "" if not report.full_price else ", but for those runs"
         click.echo(
-            f"All topics have {partitions} partitions. What is spent and the limits are what they were."
+            f"All topics have {partitions} partitions. What is spent and the limits are what they were{kept}."
         )
     click.echo(f"Now set topics.partitions to {partitions} in {config.source}, and let the producers use it.")

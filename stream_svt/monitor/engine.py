@@ -12,7 +12,7 @@ It decides; the shard moves bytes. The order that keeps the guarantee:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -561,28 +561,45 @@ class Engine:
             EventType.LOSS_ACCEPTED, reason="command", detail={"topic": topic, "offset": offset}
         )
 
-    def move(self, homes: Mapping[str, int], partitions: int) -> int:
-        """Take leave of the datasets whose home is another shard from now on; return how many runs ended.
+    def move(self, homes: Mapping[str, int], partitions: int, unread: Container[str] = ()) -> tuple[int, int]:
+        """Take leave of the datasets whose home is another shard from now on.
 
         Their runs end and what waits is dropped, for both are tied to offsets of this shard's partitions: at
         another one, a run could meet the identity of an old test again, and with it that test's noise.
+
+        Of the topics ``unread``, queries that were not consumed are left where they are. An owner before may have
+        tested them and lost the outcomes, and nobody will compute those of the datasets that leave again: their runs
+        close at full price. So do runs that stay where durations matter, for the clock they would meet the same
+        queries at was also that of those that leave.
+
+        Returns
+        -------
+        tuple
+            How many runs ended, and how many of them at full price.
         """
-        ended = 0
+        ended = lost = 0
         for number, name in [(number, self.datasets[number].name) for number in sorted(self._books)]:
-            if homes[name] == self.shard:
-                continue
+            leaves = homes[name] != self.shard
             for runner in self.runners.values():
-                runner.forget_pending(number)
-                if self.slot(runner, number).state is State.RUNNING:
+                running = self.slot(runner, number).state is State.RUNNING
+                if leaves:
+                    runner.forget_pending(number)
+                timed = runner.spec.needs_broker_time or self.datasets[number].is_period
+                if running and runner.spec.topic in unread and (leaves or timed):
+                    self._close_at_full_price(runner, runner.name, number, "unread")
+                    lost += 1
+                elif running and leaves:
                     self.end_run(runner, number, "moved")
                     ended += 1
+            if not leaves:
+                continue
             self._announcer.announce(
                 EventType.MOVED,
                 self.books(number),
                 reason="migrated",
                 detail={"shard": homes[name], "partitions": partitions},
             )
-        return ended
+        return ended + lost, lost
 
     def mark_exhausted(self, sequence: int = 0) -> None:
         """Mark every dataset of the shard exhausted: the way out where the stored state cannot be trusted.

@@ -121,7 +121,7 @@ class Move:
         "earliest" or "latest": where a topic is read from that was never read.
     leave_unread
         Whether queries that were not consumed yet are no reason to stop: those of datasets that move will be
-        refused where they are.
+        refused where they are, and runs that may have tested them are closed at full price.
     """
 
     before: Workload
@@ -143,15 +143,19 @@ class Report:
     finished_before
         Whether there was nothing left to do.
     runs_closed
-        Open runs that ended; their unspent epsilon went back to the budgets.
+        Open runs that ended; their unspent epsilon went back to the budgets, but for those at full price.
+    full_price
+        Those of them whose outcomes were perhaps computed and lost, for queries are left unread: all that they
+        reserved is spent.
     moved
         Datasets with books that have another home now.
     books
-        Spent and limit by dataset: the same before and after.
+        Spent and limit by dataset: the same before and after, but for runs closed at full price.
     """
 
     finished_before: bool = False
     runs_closed: int = 0
+    full_price: int = 0
     moved: list[str] = field(default_factory=list)
     books: Books = field(default_factory=dict)
 
@@ -190,14 +194,12 @@ async def migrate(ground: Ground, move: Move) -> Report:
         report.finished_before = True
         report.books = await _check(ground, move)
         return report
-    for shard in shards:
-        await _require_drained(ground, move, shard)
-    for shard in shards:
-        report.moved += [name for name in shard.datasets if move.homes[name] != shard.number]
-        report.books |= _books(shard.engine)
+    unread = [await _require_drained(ground, move, shard) for shard in shards]
+    for shard, left in zip(shards, unread, strict=True):
+        _take_leave(move, shard, left, report)
     for shard in shards:
         if not shard.journal.moving:
-            report.runs_closed += await _leave(move, shard)
+            await _leave(shard)
     await ground.grow(inputs=False)
     newcomers = [await _newcomer(ground, move, number) for number in range(move.partitions, move.target)]
     await ground.grow(inputs=True)
@@ -227,11 +229,7 @@ async def rehearse(ground: Ground, move: Move) -> Report:
         report.finished_before = True
         return report
     for shard in shards:
-        await _require_drained(ground, move, shard)
-        report.moved += [name for name in shard.datasets if move.homes[name] != shard.number]
-        report.books |= _books(shard.engine)
-        if not shard.journal.moving:
-            report.runs_closed += shard.engine.move(move.homes, move.target)
+        _take_leave(move, shard, await _require_drained(ground, move, shard), report)
     return report
 
 
@@ -251,10 +249,14 @@ async def _take_over(ground: Ground, move: Move, number: int) -> _Shard:
     return _opened(move, number, journal, await journal.open())
 
 
-async def _require_drained(ground: Ground, move: Move, shard: _Shard) -> None:
-    """Refuse unless nothing waits for the shard; journal where a topic is read from that was never read."""
+async def _require_drained(ground: Ground, move: Move, shard: _Shard) -> set[str]:
+    """Refuse unless nothing waits for the shard; journal where a topic is read from that was never read.
+
+    Returns the topics of which queries are left unread, where that is wanted.
+    """
     engine, restored = shard.engine, shard.restored
     topics = engine.topics()
+    left: set[str] = set()
     spans = await ground.spans(shard.number, topics)
     for topic in topics:
         first, end = spans[topic]
@@ -264,16 +266,18 @@ async def _require_drained(ground: Ground, move: Move, shard: _Shard) -> None:
             engine.begin(topic, offset)
         if not first <= offset <= end:
             raise _not_drained(shard.number, f"records of topic {topic!r} were lost before they were read")
-        if shard.journal.moving or move.leave_unread:
+        if shard.journal.moving or not await ground.unread(shard.number, topic, offset):
             continue
-        if await ground.unread(shard.number, topic, offset):
+        if not move.leave_unread:
             raise _not_drained(shard.number, f"topic {topic!r} holds queries that were not read yet")
+        left.add(topic)
     if restored.control_next is not None and not shard.journal.moving:
         done = Runs.unpacked(restored.control_ahead)
         if await ground.unread(shard.number, move.control, restored.control_next, done):
             raise _not_drained(
                 shard.number, f"topic {move.control!r} holds commands that were not carried out"
             )
+    return left
 
 
 def _not_drained(shard: int, what: str) -> MigrationRefused:
@@ -283,9 +287,18 @@ def _not_drained(shard: int, what: str) -> MigrationRefused:
     )
 
 
-async def _leave(move: Move, shard: _Shard) -> int:
-    """Take leave of what moves; return how many runs were closed."""
-    closed = shard.engine.move(move.homes, move.target)
+def _take_leave(move: Move, shard: _Shard, unread: Container[str], report: Report) -> None:
+    """Take leave of what moves, unless that is done, and report it; nothing is durable yet."""
+    report.moved += [name for name in shard.datasets if move.homes[name] != shard.number]
+    if not shard.journal.moving:
+        ended, lost = shard.engine.move(move.homes, move.target, unread)
+        report.runs_closed += ended
+        report.full_price += lost
+    report.books |= _books(shard.engine)
+
+
+async def _leave(shard: _Shard) -> None:
+    """Make durable that leave was taken."""
     commit = shard.engine.take_commit()
     await shard.journal.leave(commit)
     for key, content in commit.records.items():
@@ -294,7 +307,6 @@ async def _leave(move: Move, shard: _Shard) -> int:
         else:
             shard.live[key] = content
     shard.progress = commit.progress
-    return closed
 
 
 async def _arrivals(

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from stream_svt.errors import MigrationRefused, MisuseError, UnreadableState
+from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.spec import ApplicationSpec, load_spec
 from stream_svt.protocol.journal import Journal, Topics
@@ -220,10 +221,16 @@ class Model:
         return Move(before, after, BEFORE, AFTER, homes, CONTROL, **changes)
 
     def migrate(
-        self, *, crash: int | None = None, after: bool = False, ground: type[Ground] = Ground
+        self,
+        *,
+        crash: int | None = None,
+        after: bool = False,
+        ground: type[Ground] = Ground,
+        leave_unread: bool = False,
     ) -> Report | None:
         """Migrate; crash at an effect, before or after it. None where it crashed."""
-        report: Report | None = finish(migrate(ground(self), self.move()), crash=crash, after=after)
+        move = self.move(leave_unread=leave_unread)
+        report: Report | None = finish(migrate(ground(self), move), crash=crash, after=after)
         return report
 
     def events(self) -> dict[int, list[dict[str, Any]]]:
@@ -401,15 +408,88 @@ def test_unread_queries_stop_a_migration_unless_they_are_to_be_left() -> None:
     assert model.migrate() is not None
 
 
-def test_a_rehearsal_tells_the_same_and_changes_nothing() -> None:
+@pytest.mark.parametrize("unread", [False, True])
+def test_a_rehearsal_tells_the_same_and_changes_nothing(unread: bool) -> None:
     model = _played()
+    if unread:
+        model.send(9, 9)
     lengths = {name: len(entries) for name, entries in model.broker.partitions.items()}
-    told = finish(rehearse(Ground(model), model.move()))
+    told = finish(rehearse(Ground(model), model.move(leave_unread=unread)))
     assert lengths == {name: len(entries) for name, entries in model.broker.partitions.items()}
-    report = model.migrate()
+    report = model.migrate(leave_unread=unread)
     assert report is not None
-    assert (told.runs_closed, sorted(told.moved), told.books) == (
+    assert (told.runs_closed, told.full_price, sorted(told.moved), told.books) == (
         report.runs_closed,
+        report.full_price,
         sorted(report.moved),
         report.books,
     )
+    assert (report.full_price > 0) is unread
+
+
+def _closed(model: Model, first: Mapping[int, int]) -> dict[tuple[str, str], tuple[str, float]]:
+    """Return reason and charge of the runs closed since events of those numbers, by dataset and monitor."""
+    return {
+        (data["dataset"], data["monitor"]): (data["reason"], data["account"]["charge"])
+        for shard, events in model.events().items()
+        for event in events[first[shard] :]
+        if event["type"] == EventType.RUN_CLOSED
+        for data in [event["data"]]
+    }
+
+
+def test_runs_whose_tests_may_be_lost_with_queries_left_unread_close_at_full_price() -> None:
+    """Shard 0 has queries that a worker tested and lost, shard 1 has read everything."""
+    model = _played()
+    left = next(name for name in NAMES if home(name.encode(), BEFORE) == 0)
+    model.broker.write("t-0", left.encode(), msgspec.json.encode({"id": "lost", "value": 90_000}))
+    first = {shard: len(events) for shard, events in model.events().items()}
+    before = model.books()
+    running = {
+        (view.dataset, monitor.monitor): monitor.run_left
+        for engine in _looked_at(model)
+        for view in engine.views()
+        for monitor in view.monitors
+        if monitor.state == "running"
+    }
+    report = model.migrate(leave_unread=True)
+    assert report is not None
+    closed = _closed(model, first)
+    kinds = set()
+    for (dataset, monitor), run_left in running.items():
+        moves = home(dataset.encode(), AFTER) != home(dataset.encode(), BEFORE)
+        unread = home(dataset.encode(), BEFORE) == 0
+        timed = monitor == "m1"  # its mutes end by the clock
+        kinds.add((moves, unread, timed))
+        found = closed.pop((dataset, monitor), None)
+        if unread and (moves or timed):
+            assert found == ("unread", pytest.approx(run_left))
+        elif moves:
+            assert found == ("moved", 0)
+        else:
+            assert found is None
+    assert not closed
+    assert len(kinds) == 8
+    for name, (spent, limit) in before.items():
+        lost = sum(
+            left
+            for (dataset, monitor), left in running.items()
+            if dataset == name
+            and home(name.encode(), BEFORE) == 0
+            and (monitor == "m1" or home(name.encode(), AFTER) != 0)
+        )
+        assert report.books[name] == (pytest.approx(spent + lost), limit)
+    model.send(60, 4)
+    model.serve()
+    _assert_in_order(model)
+
+
+def _looked_at(model: Model) -> list[Engine]:
+    """Return the engines of the present state."""
+    engines = []
+    for shard in range(model.partitions):
+        restored = finish(model.journal(shard, model.partitions).look())
+        engine = Workload(model.spec, model.partitions).engine(shard, restored.noise_key)
+        engine.load(restored.records, restored.progress)
+        engines.append(engine)
+    return engines
