@@ -237,7 +237,7 @@ class Engine:
     def _take_over(self, runner: Runner, number: int, slot: Slot) -> None:
         """Let a runner go on where the slot of one of its datasets stands."""
         runner.restore_mutes(number, slot)
-        runner.paused += slot.paused
+        runner.paused += slot.paused and bool(runner.covers[number])
         if slot.state is State.RUNNING:
             runner.use(number, slot, durable=True)
         elif runner.covers[number]:
@@ -736,11 +736,16 @@ class Engine:
         """Let a monitor run on other datasets than before."""
         for number in np.flatnonzero(runner.covers & ~covers).tolist():
             runner.forget_pending(number)
-            if self.slot(runner, number).state is State.RUNNING:
+            slot = self.slot(runner, number)
+            if slot.state is State.RUNNING:
                 self.end_run(runner, number, "removed")
             runner.status[number] = Status.SKIP
+            # Nobody could resume it there; where the dataset is covered again, it is paused again.
+            runner.paused -= slot.paused
         for number in np.flatnonzero(covers & ~runner.covers).tolist():
-            runner.status[number] = self._status(self.slot(runner, number))
+            slot = self.slot(runner, number)
+            runner.status[number] = self._status(slot)
+            runner.paused += slot.paused
         runner.covers, runner.covers_all = covers, bool(covers.all())
 
     def _remove(self, name: str) -> None:

@@ -7,6 +7,7 @@ import random
 import pytest
 
 from stream_svt.errors import ConfigError
+from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.life_cycle import State
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.snapshot import SpecRecord, from_bytes
@@ -311,6 +312,38 @@ def test_a_monitor_that_comes_back_goes_on_with_its_mutes_its_runs_and_its_pause
     _more(play, *[Query(0, 10**5, name, monitor="m1") for name in ("y", "z", "x")])
     assert [(a.series, a.run) for a in _alerts(play)[tops:]] == [("z", 2), ("x", 2)]
     assert_books_balance(play)
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_pause_holds_only_where_the_monitor_still_runs_and_waits_where_it_may_come_back(restart):
+    elsewhere = _PLAIN + ", datasets: [b, c]"
+    play = _play(_PLAIN)
+    play.engine.pause(play.engine.runners["m0"], 0, paused=True)
+    _reload(play, elsewhere)
+    if restart:
+        play.crash()
+    assert not play.engine.paused(TOPIC)
+    _reload(play, _PLAIN)
+    if restart:
+        play.crash()
+    assert play.engine.paused(TOPIC)
+    assert play.engine.views()[0].monitors[0].state == "paused"
+    play.engine.apply(Command(id="r", action=Action.RESUME, dataset="a"))
+    assert play.commit().events[-1].data.reason == "accepted"
+    assert not play.engine.paused(TOPIC)
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_pause_of_another_dataset_holds_when_one_is_taken_away(restart):
+    play = _play(_PLAIN)
+    for number in (0, 1):
+        play.engine.pause(play.engine.runners["m0"], number, paused=True)
+    _reload(play, _PLAIN + ", datasets: [b, c]")
+    if restart:
+        play.crash()
+    assert play.engine.paused(TOPIC)
+    play.engine.apply(Command(id="r", action=Action.RESUME, dataset="b"))
+    assert not play.engine.paused(TOPIC)
 
 
 def test_an_exhausted_monitor_that_comes_back_is_still_exhausted():
