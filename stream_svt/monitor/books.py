@@ -18,7 +18,7 @@ from stream_svt.monitor.snapshot import (
     to_bytes,
     unpack_secrets,
 )
-from stream_svt.privacy.ledger import Ledger
+from stream_svt.privacy.ledger import MAX_UNITS, Ledger
 from stream_svt.privacy.loss import Kind, as_text, to_float
 
 if TYPE_CHECKING:
@@ -101,6 +101,14 @@ class Books:
             reserved=to_float(self.ledger.reserved, kind),
             limit=to_float(self.ledger.limit, kind),
         )
+
+    def exceed(self, shown: Account) -> None:
+        """Raise the limit to what an event showed as limit or as spent, where that is more."""
+        kind = self.ledger.kind
+        most = min(max(shown.limit, shown.spent), MAX_UNITS / kind.units)
+        limit = min(round(most * kind.units), MAX_UNITS)
+        if shown.measure == kind.measure and limit > self.ledger.limit:
+            self.ledger.raise_limit(limit)
 
     def admit(self, slot: Slot, plan: Plan, reserve: int) -> int | None:
         """Open the books for a run: return what was charged for its threshold, None where nothing fits.

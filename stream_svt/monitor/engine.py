@@ -29,7 +29,7 @@ from stream_svt.monitor.life_cycle import Signal, State
 from stream_svt.monitor.monitor_spec import MonitorSpec, Reload, reload_kind
 from stream_svt.monitor.options import Mute, OnHalt, Retry, Sweep
 from stream_svt.monitor.plan import Plan
-from stream_svt.monitor.released import DatasetView, EventType, ReleasedEvent
+from stream_svt.monitor.released import Account, DatasetView, EventType, ReleasedEvent
 from stream_svt.monitor.retry import RetryRunner
 from stream_svt.monitor.runner import Hit, Runner, Status, Tests
 from stream_svt.monitor.snapshot import (
@@ -601,10 +601,16 @@ class Engine:
             )
         return ended + lost, lost
 
-    def mark_exhausted(self, sequence: int = 0) -> None:
+    def mark_exhausted(self, sequence: int = 0, shown: Mapping[str, Account] | None = None) -> None:
         """Mark every dataset of the shard exhausted: the way out where the stored state cannot be trusted.
 
-        ``sequence`` is the highest event number seen on the alert partition; later events count on from it.
+        Parameters
+        ----------
+        sequence
+            The highest event number seen on the alert partition; later events count on from it.
+        shown
+            The largest limit and loss that events show of a dataset. Both count as spent: a limit that was raised
+            after the state was stored is not to be raised, and spent, a second time.
         """
         self._announcer.sequence = max(self._announcer.sequence, sequence)
         self._announcer.shard_events = max(self._announcer.shard_events, sequence)
@@ -612,6 +618,8 @@ class Engine:
         for number, dataset in enumerate(self.datasets):
             books = self.books(number)
             books.events = max(books.events, sequence)
+            if shown and dataset.name in shown:
+                books.exceed(shown[dataset.name])
             for name, runner in self.runners.items():
                 if not runner.covers[number]:
                     continue

@@ -42,6 +42,8 @@ CHUNK_EVENTS = 200
 CHUNK_BYTES = 600_000
 REWRITE_RECORDS = 5_000
 SECRET_BYTES = 32
+LEAP = 2**53
+"""Events that no shard has charged since its state was written: a number further ahead is forged."""
 
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=released.LARGEST_SEQUENCE)]
@@ -75,6 +77,9 @@ class Meta(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     alert_end
         End of the alert partition as far as this transaction and those before explain it, the marks that end
         transactions included; None in books from before it was kept.
+    replay_to
+        Per query topic how far an owner before may have read and not committed, while that is not read again. What
+        is committed of a topic says nothing of it once a command has paused the topic in the middle.
     noise_key, digest_key
         Secrets of the shard; drawn once, durable before their first use.
     digest
@@ -95,6 +100,7 @@ class Meta(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     published: _Count = 0
     alert_offset: _Count | None = None
     alert_end: _Count | None = None
+    replay_to: dict[str, _Count] = {}
     noise_key: _Secret
     digest_key: _Secret
     digest: bytes = bytes(32)
@@ -121,7 +127,7 @@ class Restored:
     """What a takeover found: an empty mapping and no progress is the very first start.
 
     ``last_event`` is the highest event number known, on the state topic or, after a rollback, the alert
-    topic.
+    topic; ``shown`` is then the largest limit and loss that events there show of each dataset.
     """
 
     records: dict[bytes, bytes] = field(repr=False)
@@ -131,6 +137,8 @@ class Restored:
     control_ahead: list[int]
     commands_since: int
     last_event: int
+    replay_to: dict[str, int]
+    shown: dict[str, released.Account] = field(default_factory=dict)
 
 
 class Journal:
@@ -182,6 +190,8 @@ class Journal:
         self._macs: dict[bytes, int] = {}
         self._total = 0
         self._outbox: list[tuple[int, bytes, bytes]] = []
+        self._shown: dict[str, released.Account] = {}
+        self._claim = False
         self.published: list[int] = []
 
     @property
@@ -215,6 +225,10 @@ class Journal:
         if since is not None:
             self._meta.commands_since = since
 
+    def set_replay(self, ends: Mapping[str, int]) -> None:
+        """Say how far each topic may have been read before; durable with the next transaction."""
+        self._meta.replay_to = dict(ends)
+
     async def open(self, *, after_rollback: bool = False) -> Restored:
         """Take the shard over: fence, read, verify, and write a first transaction of this tenure.
 
@@ -222,7 +236,8 @@ class Journal:
         ----------
         after_rollback
             Go on although the state is older than the published events; the caller has been told to mark
-            every dataset exhausted.
+            every dataset exhausted. Then nothing is written: the first transaction is the caller's, and holds the
+            exhausted ledgers. One before it would make an older state look like the newest.
 
         Raises
         ------
@@ -243,16 +258,17 @@ class Journal:
             raw = await self._log.read_state()
             records, stale = self._restore(raw)
             await self._check_rollback(empty=not raw, accept=after_rollback)
-            self._broken = False
-            await self._transaction(Commit(progress=self._meta.progress or b""), claim=True)
-            if not raw:
-                await self._read_back()
         except (UnreadableState, StateRolledBack):
             # Whoever stood still while another owner went on sees books and alerts of different times: only
             # the rightful owner may judge them.
-            self._broken = True
-            await self._log.transact(Transaction((), (), {}, claim=True))
+            await self._log.prove()
             raise
+        self._broken, self._claim = False, True
+        if after_rollback:
+            return self._restored(records)
+        await self._transaction(Commit(progress=self._meta.progress or b""))
+        if not raw:
+            await self._read_back()
         for start in range(0, len(stale), REWRITE_RECORDS):
             again = {key: records[key] for key in stale[start : start + REWRITE_RECORDS]}
             await self._transaction(Commit(records=dict(again), progress=self._meta.progress or b""))
@@ -282,6 +298,8 @@ class Journal:
             list(meta.control_ahead),
             meta.commands_since,
             meta.last_event,
+            dict(meta.replay_to),
+            self._shown,
         )
 
     async def commit(self, commit: Commit) -> int:
@@ -412,37 +430,33 @@ class Journal:
         """
         topic, meta = self._topics.alerts, self._meta
         waiting = {number: event for number, _, event in self._outbox}
-        newest, offset, count, foreign = 0, meta.alert_offset, 0, 0
-
-        def take(record: Record) -> None:
-            nonlocal newest, offset, count, foreign
-            count += 1
-            offset = record.offset
-            number = released.sequence_of(record.value)
-            newest = max(newest, number)
-            if number > meta.published and waiting.get(number) != record.value:
-                foreign = foreign or number
-
-        first, end = await self._log.read_alerts(meta.alert_offset, take)
+        seen = _Seen(meta, waiting)
+        first, end = await self._log.read_alerts(meta.alert_offset, seen.take)
+        if meta.alert_offset is not None and first <= meta.alert_offset and not seen.anchored:
+            # The topic was made anew, and what stands in it lies before the place where the old one was left.
+            seen = _Seen(meta, waiting)
+            first, end = await self._log.read_alerts(None, seen.take)
         # Beyond what the books explain there can be one transaction that was aborted, and its mark.
         explained = 0 if empty else meta.alert_end
         deleted = explained is not None and first > explained + (len(waiting) + 1 if not empty else 0)
         meta.alert_end = end
-        if not foreign and not deleted and not (empty and count):
+        self._shown = {}
+        if not seen.foreign and not deleted and not (empty and seen.count):
             return
         if accept:
-            meta.alert_offset = offset
+            meta.alert_offset = seen.offset
             # What waits belongs to a history that is given up: shown now, it would be a second outcome of a charge.
             self._outbox = []
-            meta.last_event = meta.published = max(newest, meta.published)
+            meta.last_event = meta.published = max(seen.newest, meta.published)
             meta.commands_since = self._now_ms()
-            log.warning("event=rollback_accepted shard=%d newest_event=%d", self._shard, newest)
+            self._shown = seen.accounts
+            log.warning("event=rollback_accepted shard=%d newest_event=%d", self._shard, meta.published)
             return
         found = "is empty" if empty else f"ends with event {meta.last_event}"
-        if newest > meta.last_event:
-            shown = f"event {newest}"
-        elif foreign:
-            shown = f"event {foreign} with another content"
+        if seen.newest > meta.last_event:
+            shown = f"event {seen.newest}"
+        elif seen.foreign:
+            shown = f"event {seen.foreign} with another content"
         else:
             shown = "earlier use" if empty else "that events were deleted which the state does not know of"
         raise StateRolledBack(
@@ -473,11 +487,12 @@ class Journal:
 
     # Writing
 
-    async def _transaction(self, commit: Commit, *, claim: bool = False) -> int:
+    async def _transaction(self, commit: Commit) -> int:
         if self._broken:
             raise MisuseError(f"the journal of shard {self._shard} must be opened before it is used")
         # Whatever ends this early, cancellation included, leaves memory and log apart.
         self._broken = True
+        claim, self._claim = self._claim, False
         sealed, meta, total, fresh = self._prepare(commit, claim=claim)
         offset = await self._log.transact(
             Transaction([(key, event) for _, key, event in self._outbox], commit.rejects, sealed, claim)
@@ -563,6 +578,45 @@ class Journal:
             )
             for event in events
         ]
+
+
+class _Seen:
+    """What the records of an alert partition show beside the books: a pass over them in order."""
+
+    def __init__(self, meta: Meta, waiting: Mapping[int, bytes]) -> None:
+        self._meta, self._waiting = meta, waiting
+        self.count = self.newest = self.foreign = 0
+        self.offset = meta.alert_offset
+        self.anchored = False
+        self.accounts: dict[str, released.Account] = {}
+
+    def take(self, record: Record) -> None:
+        """Take the next record in."""
+        meta = self._meta
+        self.count += 1
+        self.offset = record.offset
+        number = released.sequence_of(record.value)
+        forged = number > meta.last_event + LEAP
+        if record.offset == meta.alert_offset:
+            self.anchored = True
+            if forged:  # and given budgets up for
+                return
+        if number <= meta.published or self._waiting.get(number) == record.value:
+            return
+        self.foreign = self.foreign or number
+        if not forged:
+            self.newest = max(self.newest, number)
+        _, data = released.decode(record.value or b"")
+        if data.account is not None:
+            dataset, account = data.dataset, data.account
+            before = self.accounts.get(dataset)
+            if before is not None and before.measure == account.measure:
+                account = msgspec.structs.replace(
+                    account,
+                    limit=max(account.limit, before.limit),
+                    spent=max(account.spent, before.spent),
+                )
+            self.accounts[dataset] = account
 
 
 def _mac(secret: bytes, key: bytes, record: bytes) -> int:

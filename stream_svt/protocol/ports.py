@@ -88,6 +88,16 @@ class Log(Protocol):
         """
         ...
 
+    async def prove(self) -> None:
+        """Find out whether this still is the shard's writer; leaves nothing on the state and alert partitions.
+
+        Raises
+        ------
+        Fenced, BrokerUnavailable
+            It is not, or that is unknown.
+        """
+        ...
+
     async def read_state(self, *, committed: bool = True) -> dict[bytes, bytes]:
         """Return the live records of the state partition, up to its end as it is now."""
         ...

@@ -183,11 +183,14 @@ class Tenure:
         offsets = await self._feed.spans([*self._topics, self._control])
         self._controls = self._control_position(restored, given_up, *offsets[self._control])
         if given_up is not None:
-            self._engine.mark_exhausted(restored.last_event)
+            self._engine.mark_exhausted(restored.last_event, restored.shown)
             self._reply(given_up[1], "every dataset of the shard is marked exhausted")
+            # The first transaction of this tenure: none may accept the state and keep its budgets.
+            await self._commit()
         status.views = {view.dataset: view for view in self._engine.views()}
         self._observer.baseline(self._shard, status.views.values())
-        await self._find_places(offsets)
+        await self._find_places(offsets, restored.replay_to)
+        self._journal.set_replay(self._replay_to)
         await self._commit()
         self._resume()
         status.state = State.REPLAYING
@@ -220,7 +223,9 @@ class Tenure:
             return Controls(first, since=int(self._clock.epoch() * 1000), verify=self._verify)
         return Controls(restored.control_next, restored.control_ahead, since=since, verify=self._verify)
 
-    async def _find_places(self, offsets: Mapping[str, tuple[int, int]]) -> None:
+    async def _find_places(
+        self, offsets: Mapping[str, tuple[int, int]], replay_to: Mapping[str, int]
+    ) -> None:
         """Seek every topic to where the state says, and note how far a previous owner can have read."""
         for topic in self._topics:
             first, end = offsets[topic]
@@ -232,9 +237,12 @@ class Tenure:
                 await self._await_acceptance(topic, offset, first, end)
                 offset = self._engine.next_offset(topic) or first
             self._feed.seek(topic, offset)
-            # Pausing is a barrier: of a topic that is paused nothing was read beyond the state.
             if not self._engine.paused(topic):
                 self._replay_to[topic] = end
+            # Pausing is a barrier, so of a topic that is paused nothing was read beyond the state: except by owners
+            # before the one that paused it, where that one had not read it all again.
+            elif topic in replay_to:
+                self._replay_to[topic] = min(replay_to[topic], end)
         control_next, _ = self._controls.position
         self._feed.seek(self._control, max(control_next, offsets[self._control][0]))
 
@@ -378,6 +386,7 @@ class Tenure:
         for topic, end in self._replay_to.items():
             if await self._feed.position(topic) < end:
                 return
+        self._journal.set_replay({})
         await self._commit()
         try:
             self._engine.reload(self._workload.spec)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 import msgspec
 from aiokafka import TopicPartition
@@ -22,6 +22,8 @@ from stream_svt.service.kafka import (
     read_partition,
     started,
 )
+
+_T = TypeVar("_T")
 
 
 class Reject(msgspec.Struct):
@@ -98,10 +100,29 @@ class ShardLog:
 
     async def transact(self, transaction: Transaction) -> int | None:
         """Run one transaction; see the port."""
+        return await self._bounded(self._transact(transaction))
+
+    async def prove(self) -> None:
+        """Commit a transaction that joins the reject partition and writes nothing; see the port.
+
+        A mark on the alert partition would be one that no books account for.
+        """
+        await self._bounded(self._prove())
+
+    async def _prove(self) -> None:
+        await self._producer.begin_transaction()
+        self._join(self._topics.rejects)
+        await self._producer.commit_transaction()
+
+    def _join(self, topic: str) -> None:
+        """Make a partition part of the transaction: that asks for the right to write there, and writes nothing."""
+        self._producer._txn_manager.maybe_add_partition_to_txn(TopicPartition(topic, self._shard))  # noqa: SLF001
+
+    async def _bounded(self, transaction: Coroutine[Any, Any, _T]) -> _T:
         doing = f"shard {self._shard}: transaction"
         async with deadline(self._cluster.commit_deadline, doing, "WRITE"):
             try:
-                return await self._transact(transaction)
+                return await transaction
             except IllegalOperation as error:
                 # A partition could not be added: the transaction failed while records were still being sent.
                 waiter = self._producer._txn_manager.wait_for_transaction_end()  # noqa: SLF001
@@ -114,9 +135,8 @@ class ShardLog:
         headers = [("content-type", released.CONTENT_TYPE.encode())]
         await producer.begin_transaction()
         if transaction.claim:
-            # Joining a partition to a transaction asks for the right to write there, and writes nothing.
-            for topic in (topics.alerts, topics.rejects):
-                producer._txn_manager.maybe_add_partition_to_txn(TopicPartition(topic, shard))  # noqa: SLF001
+            self._join(topics.alerts)
+            self._join(topics.rejects)
         alerts = [
             await producer.send(topics.alerts, event, key=key, partition=shard, headers=headers)
             for key, event in transaction.alerts

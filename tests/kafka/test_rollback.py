@@ -12,12 +12,14 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import pytest
+from aiokafka import TopicPartition
 
 from stream_svt.errors import UnreadableState
 from stream_svt.monitor.commands import Action
 from stream_svt.protocol.tenure import State
 from stream_svt.service.config import parse_config
 from stream_svt.service.control import Reply, for_shards, send
+from stream_svt.service.kafka import spans
 from stream_svt.service.signatures import SigningKey, signing_key
 from stream_svt.service.worker import Worker, cluster_of
 from tests.support.keys import ed25519_pair
@@ -135,7 +137,7 @@ class Drill:
 
     async def cannot_be_read(self, words: str, more: str = "") -> None:
         """The worker ends at once, having changed nothing."""
-        before, published = await self.backup(), await self.scene.alerts()
+        before, published, end = await self.backup(), await self.scene.alerts(), await self.alerts_end()
         worker = await self.scene.start(self.config(more), ready=False)
         await until(lambda: not worker.alive)
         error = worker.failed.exception()
@@ -144,6 +146,12 @@ class Drill:
         await self.scene.stop(worker)
         assert await self.backup() == before
         assert await self.scene.alerts() == published
+        assert await self.alerts_end() == end
+
+    async def alerts_end(self) -> int:
+        """Return where the alert partition ends, marks of transactions included."""
+        place = TopicPartition(f"{self.scene.application}.alerts", 0)
+        return (await spans(cluster_of(self.config()), [place], "looking"))[place][1]
 
 
 def stage(servers: str, application: str) -> Scene:
@@ -172,6 +180,29 @@ async def test_a_day_old_state_is_refused_although_retention_took_the_younger_al
     await drill.scene.delete_before("alerts", end)
     await drill.restore(yesterday)
     await drill.refuses("events were deleted which the state does not know of")
+
+
+async def test_an_older_state_is_refused_beside_an_alert_topic_made_anew(drill: Drill) -> None:
+    """The new events lie before the place where the older state says that the next ones come."""
+    await drill.day(tops=5)
+    yesterday = await drill.backup()
+    await drill.scene.make_anew("alerts")
+    await drill.scene.stop(await drill.scene.start(drill.config()))
+    await drill.day(tops=1)
+    await drill.restore(yesterday)
+    await drill.refuses("ends with event")
+
+
+async def test_starts_with_the_wrong_key_are_no_rollback_later(drill: Drill) -> None:
+    """Each of them proves ownership; where that left a mark beside the alerts, retention would make it a loss."""
+    await drill.day(tops=2)
+    key = drill.directory / "key"
+    key.write_text(bytes(32).hex())
+    for _ in range(3):
+        await drill.cannot_be_read("key")
+    key.write_text(KEY.hex())
+    await drill.scene.delete_before("alerts", -1)  # up to the end
+    assert (await drill.day(tops=2)) > 0
 
 
 async def test_retention_that_took_every_alert_is_no_rollback(drill: Drill) -> None:

@@ -124,7 +124,7 @@ async def test_the_records_of_an_aborted_transaction_put_back_are_found(books: B
     # The way out shows nothing of the other history either.
     third = books.journal(OLD)
     assert (await third.open(after_rollback=True)).last_event == 3
-    assert await third.flush() == 0
+    assert await third.commit(Commit(progress=b"p")) == 0
     await third.close()
     fourth, _ = await books.opened(OLD)
     assert (fourth.pending, len(await books.read(books.topics.alerts))) == (0, shown)
@@ -206,10 +206,10 @@ async def test_a_crash_in_the_middle_of_sealing_leaves_no_way_in(books: Books) -
     dying = books.journal(OLD, adopt_plain=True)
     transaction = dying._transaction
 
-    async def once(commit: Commit, *, claim: bool = False) -> int:
-        if not claim:
+    async def once(commit: Commit) -> int:
+        if commit.records:
             raise ConnectionError
-        return await transaction(commit, claim=claim)
+        return await transaction(commit)
 
     dying._transaction = once
     with pytest.raises(ConnectionError):

@@ -131,6 +131,9 @@ class ModelLog:
         await Effect("end", lambda: self._broker.end(self._producer, epoch))
         return newest
 
+    async def prove(self) -> None:
+        await self.transact(Transaction((), (), {}))
+
     async def _append(self, partition: str, key: bytes, value: bytes | None) -> int:
         epoch = self._epoch
         offset: int = await Effect(

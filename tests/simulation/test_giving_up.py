@@ -1,0 +1,306 @@
+"""Giving a shard's budgets up after a rollback, on the modelled log: all at once or not at all, and for good."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from stream_svt.errors import ConfigError, StateRolledBack
+from stream_svt.monitor.commands import Action, Command
+from stream_svt.monitor.released import LARGEST_SEQUENCE, EventType
+from stream_svt.monitor.spec import ApplicationSpec, load_spec
+from stream_svt.protocol.ports import Clock
+from stream_svt.protocol.tenure import Pace, State, Status, Tenure
+from stream_svt.service.workload import Workload
+from tests.simulation.test_migration import COMMON, NAMES, Feed, Model, finish
+from tests.simulation.world import CONTROL, Silent
+
+GIVEN_UP = Command(id="c", action=Action.MARK_EXHAUSTED)
+Stored = dict[bytes, bytes]
+
+
+def one(limit: float = 5) -> ApplicationSpec:
+    return load_spec(
+        f"application: app\ndatasets: [{{names: [d0], limit: {limit}, unit: one basket}}]\n"
+        f"monitors:\n  - {{name: m0, mute: none, {COMMON}}}\n"
+    )
+
+
+def tenure(model: Model, feed: type[Feed] = Feed, interval: float = 0.1) -> tuple[Tenure, Status]:
+    status = Status(0)
+    found = Tenure(
+        feed(model.broker, 0),
+        model.journal(0, 1),
+        Workload(model.spec, 1),
+        shard=0,
+        control=CONTROL,
+        pace=Pace(interval=interval),
+        clock=Clock(now=model._tick, epoch=lambda: model.now, sleep=None),  # type: ignore[arg-type]
+        observer=Silent(),
+        status=status,
+    )
+    return found, status
+
+
+def command(model: Model, name: str, **fields: Any) -> None:
+    model.broker.write(f"{CONTROL}-0", None, msgspec.json.encode(Command(id=name, **fields)))
+
+
+def backup(model: Model) -> Stored:
+    newest = {entry.key: entry.value for entry in model.broker.read("state-0")}
+    return {key: value for key, value in newest.items() if key is not None and value is not None}
+
+
+def restore(model: Model, state: Stored) -> None:
+    for key, value in state.items():
+        model.broker.write("state-0", key, value)
+
+
+def ledgers(status: Status) -> dict[str, tuple[float, float]]:
+    return {name: (view.spent, view.limit) for name, view in status.views.items()}
+
+
+def rolled_back() -> Model:
+    """A model whose state is older than its alerts."""
+    model = Model(partitions=1)
+    model.send(20, 1)
+    model.serve()
+    old = backup(model)
+    model.send(100, 2)
+    model.serve()
+    restore(model, old)
+    with pytest.raises(StateRolledBack):
+        finish(tenure(model)[0].open())
+    return model
+
+
+class Stops(Exception):
+    """What ends a tenure in the middle."""
+
+
+def _effects() -> int:
+    count = 0
+
+    def counted(effect: Any) -> Any:
+        nonlocal count
+        count += 1
+        return effect.act()
+
+    work, outcome = tenure(rolled_back())[0].open(given_up=(0, GIVEN_UP)), None
+    while True:
+        try:
+            outcome = counted(work.send(outcome))
+        except StopIteration:
+            return count
+
+
+EFFECTS = _effects()
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("crash", range(1, EFFECTS + 1))
+def test_a_state_is_accepted_with_its_budgets_gone_or_refused_again(crash: int, after: bool) -> None:
+    model = rolled_back()
+    finish(tenure(model)[0].open(given_up=(0, GIVEN_UP)), crash=crash, after=after)
+    following, status = tenure(model)
+    try:
+        finish(following.open())
+    except StateRolledBack:
+        following, status = tenure(model)
+        finish(following.open(given_up=(0, GIVEN_UP)))
+    assert set(ledgers(status)) == set(NAMES)
+    assert all(spent == limit for spent, limit in ledgers(status).values())
+
+
+def test_both_ends_of_a_crash_are_met() -> None:
+    """The test above sees a state that is refused again, and one that was accepted."""
+    met = set()
+    for crash in range(1, EFFECTS + 1):
+        model = rolled_back()
+        finish(tenure(model)[0].open(given_up=(0, GIVEN_UP)), crash=crash)
+        try:
+            finish(tenure(model)[0].open())
+            met.add("accepted")
+        except StateRolledBack:
+            met.add("refused")
+    assert met == {"accepted", "refused"}
+
+
+def test_a_raise_that_the_state_forgot_is_spent_and_cannot_be_granted_again() -> None:
+    model = Model(partitions=1, spec=one())
+    _send(model, 3, "a")
+    model.serve()
+    old = backup(model)
+    command(model, "raise", action=Action.RAISE_BUDGET, dataset="d0", limit="10")
+    model.serve()
+    _send(model, 60, "b")
+    model.serve()
+    published, limit = model.books()["d0"]
+    assert (published > 5, limit) == (True, 10)
+    restore(model, old)
+    following, status = tenure(model)
+    finish(following.open(given_up=(0, GIVEN_UP)))
+    finish(following.run())
+    assert ledgers(status) == {"d0": (10, 10)}
+    command(model, "again", action=Action.RAISE_BUDGET, dataset="d0", limit="10")
+    tops = len(_of(model, EventType.ALERT))
+    model.serve()
+    _send(model, 60, "c")
+    model.serve()
+    assert len(_of(model, EventType.ALERT)) == tops
+    for spec in (one(5), one(10)):  # FILE may say what was declared, or what holds
+        model.spec = spec
+        model.serve()
+
+
+def test_a_file_that_does_not_fit_the_older_state_accepts_nothing() -> None:
+    model = Model(partitions=1, spec=one())
+    _send(model, 3, "a")
+    model.serve()
+    old = backup(model)
+    command(model, "raise", action=Action.RAISE_BUDGET, dataset="d0", limit="10")
+    model.serve()
+    restore(model, old)
+    model.spec = one(10)
+    with pytest.raises(ConfigError):
+        finish(tenure(model)[0].open(given_up=(0, GIVEN_UP)))
+    model.spec = one(5)
+    with pytest.raises(StateRolledBack):
+        finish(tenure(model)[0].open())
+
+
+@pytest.mark.parametrize("more", [1, 40])
+def test_an_older_state_is_refused_beside_an_alert_topic_made_anew(more: int) -> None:
+    """New events lie before the place where the old topic was left, or on both sides of it."""
+    model = Model(partitions=1, spec=one())
+    _send(model, 6, "a")
+    model.serve()
+    old = backup(model)
+    model.broker.partitions["alerts-0"] = []
+    model.serve()
+    command(model, "raise", action=Action.RAISE_BUDGET, dataset="d0", limit="50")
+    _send(model, more, "b")
+    model.serve()
+    restore(model, old)
+    with pytest.raises(StateRolledBack):
+        finish(tenure(model)[0].open())
+
+
+def test_an_alert_topic_made_anew_beside_its_own_state_is_no_rollback() -> None:
+    model = Model(partitions=1, spec=one())
+    _send(model, 6, "a")
+    model.serve()
+    model.broker.partitions["alerts-0"] = []
+    for number in range(3):
+        model.serve()
+        _send(model, 1, f"b{number}")
+    model.serve()
+    assert _of(model, EventType.ALERT)
+
+
+@pytest.mark.parametrize("number", [2**60, LARGEST_SEQUENCE])
+def test_a_forged_number_costs_the_budgets_once_and_not_the_books(number: int) -> None:
+    model = Model(partitions=1, spec=one())
+    _send(model, 3, "a")
+    model.serve()
+    forged = model.events()[0][-1] | {"sequence": number, "id": "x"}
+    model.broker.write("alerts-0", b"d0", msgspec.json.encode(forged))
+    with pytest.raises(StateRolledBack):
+        finish(tenure(model)[0].open())
+    finish(tenure(model)[0].open(given_up=(0, GIVEN_UP)))
+    for _ in range(3):
+        model.broker.mark("app-0", everything=True)
+        following, status = tenure(model)
+        finish(following.open())
+        finish(following.run())
+        assert ledgers(status) == {"d0": (5, 5)}
+    numbers = [event["sequence"] for event in model.events()[0] if event["id"] != "x"]
+    assert numbers == list(range(1, len(numbers) + 1))
+
+
+class Few(Feed):
+    """Hands a few records over at a time."""
+
+    rounds = 99
+    hook: Callable[[int], None] | None = None
+
+    @property
+    def stopping(self) -> bool:
+        return self._rounds >= self.rounds
+
+    async def fetch(
+        self, topics: Any, patience: float, max_records: int | None = None
+    ) -> dict[str, list[Any]]:
+        if self.hook is not None:
+            self.hook(self._rounds)
+        found = await super().fetch(topics, patience, max_records)
+        for topic, entries in found.items():
+            found[topic] = entries[:5]
+            self._positions[topic] = found[topic][-1].offset + 1
+        return found
+
+
+@pytest.mark.parametrize("told_at", [0, 99])
+def test_a_pause_in_the_middle_of_a_replay_ends_it_for_no_owner(told_at: int) -> None:
+    """What is closed before a lost outcome is computed again would give back what that outcome costs."""
+    model = Model(partitions=1, spec=one())
+    _send(model, 1, "first", value=0)
+    model.serve()
+    _send(model, 20, "low", value=0)
+    _send(model, 1, "top")
+    # An owner computes the top and dies in its transaction.
+    dying, _ = tenure(model, Few, interval=1e9)
+    finish(dying.open())
+    commit = dying._journal.commit
+
+    async def dies(content: Any) -> int:
+        if any(event.type == EventType.ALERT for event in content.events):
+            raise Stops
+        return await commit(content)
+
+    dying._journal.commit = dies  # type: ignore[method-assign]
+    with pytest.raises(Stops):
+        finish(dying.run())
+    model.broker.mark("app-0", everything=True)
+    # The next one hears of a pause before it has read all of it again; or does not.
+    second, status = tenure(model, Few, interval=1e9)
+    feed: Any = second._feed
+    feed.rounds = 4
+    feed.hook = lambda round_: round_ == told_at and command(model, "p", action=Action.PAUSE, dataset="d0")
+    finish(second.open())
+    finish(second.run())
+    assert status.state is State.REPLAYING
+    model.broker.mark("app-0", everything=True)
+    # To the one after it a close must wait, until reading goes on and has come to the end.
+    command(model, "x", action=Action.CLOSE, dataset="d0")
+    third, status = tenure(model, Few, interval=1e9)
+    finish(third.open())
+    assert status.state is State.REPLAYING
+    third._feed.rounds = 6  # type: ignore[attr-defined]
+    finish(third.run())
+    model.broker.mark("app-0", everything=True)
+    if told_at == 0:
+        assert status.state is State.REPLAYING
+        assert not _of(model, EventType.RUN_CLOSED)
+        command(model, "r", action=Action.RESUME, dataset="d0")
+    last, status = tenure(model, interval=1e9)
+    finish(last.open())
+    finish(last.run())
+    assert status.state is State.RUNNING
+    model.broker.mark("app-0", everything=True)
+    kinds = [event["type"] for event in model.events()[0]]
+    assert kinds.count(EventType.ALERT) == 1
+    assert kinds.index(EventType.ALERT) < kinds.index(EventType.RUN_CLOSED)
+
+
+def _send(model: Model, count: int, name: str, value: int = 90_000) -> None:
+    for number in range(count):
+        body = msgspec.json.encode({"id": f"{name}{number}", "value": value})
+        model.broker.write("t-0", b"d0", body)
+
+
+def _of(model: Model, kind: EventType) -> list[dict[str, Any]]:
+    return [event for event in model.events()[0] if event["type"] == kind]
