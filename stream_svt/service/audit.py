@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
+from aiokafka import TopicPartition
 
 from stream_svt.errors import BrokerError, UnreadableState
 from stream_svt.monitor.books import read_dataset
@@ -43,7 +44,7 @@ from stream_svt.privacy.loss import Kind, as_text
 from stream_svt.protocol.journal import Journal, Topics
 from stream_svt.protocol.sealing import Place
 from stream_svt.service.config import Config
-from stream_svt.service.kafka import CALL_DEADLINE, Cluster, deadline, read_partition, started
+from stream_svt.service.kafka import CALL_DEADLINE, Cluster, deadline, read_partition, spans, started
 from stream_svt.service.shard_log import ShardLog
 from stream_svt.service.topology import require, unseen
 from stream_svt.service.wire import home
@@ -51,6 +52,11 @@ from stream_svt.service.wire import home
 MAX_FINDINGS = 100
 """Findings kept; the rest is only counted."""
 
+_OLDER = (
+    "the state is older than the alerts, which is what a restored backup looks like (or the last event is forged). A "
+    "worker that takes the shard over refuses it, for it would spend budgets twice: put the newest state back, or give "
+    "up the shard's budgets with 'stream-svt control mark-exhausted'"
+)
 _ENDS = frozenset({EventType.RUN_HALTED, EventType.RUN_CLOSED})
 _KINDS = {kind.measure: kind for kind in Kind}
 
@@ -121,6 +127,8 @@ class Stay:
         Number of the first run of each monitor that began here, and where.
     older
         What shows that the books went back to an older version: a finding, unless the budget was given up for that.
+    most_spent, most_limit
+        The largest amounts that events showed here.
     """
 
     partition: int
@@ -129,6 +137,8 @@ class Stay:
     last: int
     books: DatasetBooks
     began_with: int
+    most_spent: int
+    most_limit: int
     runs: dict[str, RunBooks] = field(default_factory=dict)
     opened: dict[str, tuple[int, int]] = field(default_factory=dict)
     tops: dict[str, int] = field(default_factory=dict)
@@ -310,7 +320,7 @@ class Auditor:
         stay = self._here.get((partition, dataset))
         if stay is None:
             books = DatasetBooks(dataset, kind, limit, before=spent - charge)
-            stay = Stay(partition, offset, _number(envelope.id), 0, books, limit)
+            stay = Stay(partition, offset, _number(envelope.id), 0, books, limit, spent, limit)
             self._here[partition, dataset] = stay
             self._stays.setdefault(dataset, []).append(stay)
         books, stay.last = stay.books, _number(envelope.id)
@@ -328,14 +338,32 @@ class Auditor:
         if limit != books.limit:
             if envelope.type != EventType.BUDGET_RAISED or limit < books.limit:
                 message = f"dataset {dataset}: its limit changed without being raised"
-                self._doubt(stay, offset, message, older=limit < books.limit)
+                # One that was shown before is an older one, or one that older books were given up at.
+                self._doubt(stay, offset, message, older=limit <= stay.most_limit)
             books.limit = limit
         if spent + reserved > limit:
             total = f"{_amount(spent + reserved, kind)} spent and reserved"
             self._find(partition, offset, f"dataset {dataset}: {total} of {_amount(limit, kind)}")
         if envelope.type == EventType.MARKED_EXHAUSTED and spent == limit:
-            stay.older, stay.runs, stay.given_up = [], {}, True
+            self._check_given_up(stay, offset, spent, limit)
+        stay.most_spent, stay.most_limit = max(stay.most_spent, spent), max(stay.most_limit, limit)
         return stay
+
+    def _check_given_up(self, stay: Stay, offset: int, spent: int, limit: int) -> None:
+        """Take a budget for given up where nothing of what was ever shown of it is left.
+
+        Otherwise older books were closed at their older limit: raised again to what it had been, it is spent twice.
+        """
+        if limit >= stay.most_limit and spent >= stay.most_spent:
+            stay.older, stay.runs, stay.given_up = [], {}, True
+            return
+        dataset, kind = stay.books.dataset, stay.books.kind
+        given_up = f"{_amount(spent, kind)} of {as_text(limit, kind)}"
+        shown = f"{_amount(stay.most_spent, kind)} of {as_text(stay.most_limit, kind)}"
+        message = (
+            f"given up at {given_up} spent, after events had shown {shown}: the difference can be spent twice"
+        )
+        self._find(stay.partition, offset, f"dataset {dataset}: {message}")
 
     def _doubt(self, stay: Stay, offset: int, message: str, *, older: bool) -> None:
         """Note a finding; one that a rollback explains counts unless the dataset's budget is then given up."""
@@ -460,6 +488,8 @@ def compare(auditor: Auditor, states: Sequence[ShardState], homes: Callable[[str
             message = (
                 f"it knows events up to number {state.last_event}, the alert topic holds them up to {last}"
             )
+            if last > state.last_event:
+                message += f": {_OLDER}"
             audit.find(state.shard, None, message)
         for name, record in state.datasets.items():
             audit.ledgers += 1
@@ -518,6 +548,11 @@ async def audit_state(config: Config, cluster: Cluster, *, on_records: Any = Non
         Topics cannot be read or do not fit.
     """
     topology = await require(config, cluster)
+    alerts = config.topics.alerts
+    places = [TopicPartition(alerts, shard) for shard in range(config.topics.partitions)]
+    # Asked for before the state is read: an event is committed only after the transaction that charged it, so the
+    # newest state knows every event before these ends, whatever a running worker does meanwhile.
+    ends = await spans(cluster, places, f"auditing alert topic {alerts!r}")
     failed: list[tuple[int, str]] = []
     states = []
     for shard in range(config.topics.partitions):
@@ -526,9 +561,8 @@ async def audit_state(config: Config, cluster: Cluster, *, on_records: Any = Non
         except UnreadableState as error:
             failed.append((shard, str(error)))
     auditor = Auditor(config.spec.monitors)
-    # The alerts are read after the state: what is newer than it is not held against it.
-    until = {state.shard: state.last_event for state in states}
-    await _add_topic(auditor, cluster, config.topics.alerts, on_records, until)
+    newer = {state.shard: (ends[places[state.shard]][1], state.last_event) for state in states}
+    await _add_topic(auditor, cluster, alerts, on_records, newer)
     audit = compare(auditor, states, lambda name: home(name.encode(), config.topics.partitions))
     for shard, message in failed:
         audit.find(shard, None, message)
@@ -587,9 +621,13 @@ async def _add_topic(
     cluster: Cluster,
     topic: str,
     on_records: Any = None,  # noqa: ANN401
-    until: Mapping[int, int] | None = None,
+    newer: Mapping[int, tuple[int, int]] | None = None,
 ) -> None:
-    """Add the events of a topic, those of a partition up to a number where one is given."""
+    """Add the events of a topic.
+
+    Left out are events that may be newer than the state they are held against: per partition those from an offset on
+    with a number above one, as far as ``newer`` names both.
+    """
     doing = f"auditing alert topic {topic!r}"
     async with started(cluster.admin(), doing) as admin, deadline(CALL_DEADLINE, doing, "DESCRIBE"):
         # Asked for by name, a lenient broker would create it.
@@ -599,11 +637,10 @@ async def _add_topic(
         raise _missing(topic)
     async with started(cluster.reader(), doing) as reader:
         for partition in sorted(partitions):
+            end, last = (newer or {}).get(partition, (0, LARGEST_SEQUENCE))
             async for records in read_partition(reader, topic, partition, None, doing):
                 for record in records:
-                    if until is not None and sequence_of(record.value) > until.get(
-                        partition, LARGEST_SEQUENCE
-                    ):
+                    if record.offset >= end and sequence_of(record.value) > last:
                         continue
                     auditor.add(partition, record.offset, record.value)
                 if on_records is not None:

@@ -103,6 +103,15 @@ def test_a_state_older_than_its_events_is_found() -> None:
         auditor.add(0, number, event)
     found = _found(compare(auditor, [older], _home))
     assert "it knows events up to number" in found[0]
+    assert "the state is older than the alerts" in found[0]
+    assert "mark-exhausted" in found[0]
+
+
+def test_alerts_that_are_missing_make_no_state_an_older_one() -> None:
+    auditor, state = _played()
+    found = _found(compare(auditor, [replace(state, last_event=state.last_event + 1)], _home))
+    assert "it knows events up to number" in found[0]
+    assert not any("older" in text for text in found)
 
 
 def _books(charge: float, spent: float, reserved: float = 0.0, limit: float = 1.0) -> Account:
@@ -170,3 +179,43 @@ def test_a_budget_given_up_after_a_rollback_balances_and_one_that_is_not_does_no
     assert _found(_stays((*FIRST_STAY[:3], rolled_back, given_up, raised, anew))) == []
     found = _found(_stays((*FIRST_STAY[:3], rolled_back)))
     assert "charges add up to epsilon 0.3, the event says epsilon 0" in found[0]
+
+
+RAISED = (
+    *FIRST_STAY[:3],
+    (lifecycle("command", run=0, monitor="", books=_books(0, 0.3, 0.2, limit=2)), EventType.BUDGET_RAISED),
+    (alert(top=2, books=_books(0.2, 0.5, limit=2)), None),
+    (lifecycle("first", run=2, books=_books(1.2, 1.7, limit=2)), EventType.RUN_STARTED),
+)
+"""A dataset whose limit of 1 was raised to 2, and then used."""
+
+
+def _given_up(limit: float) -> tuple:
+    return lifecycle(
+        "command", run=0, monitor="", books=_books(limit, limit, limit=limit)
+    ), EventType.MARKED_EXHAUSTED
+
+
+def test_a_budget_given_up_at_less_than_its_events_had_shown_does_not_balance() -> None:
+    again = (lifecycle("command", run=0, monitor="", books=_books(0, 1, limit=2)), EventType.BUDGET_RAISED)
+    anew = (lifecycle("first", run=1, books=_books(0.9, 1.9, limit=2)), EventType.RUN_STARTED)
+    found = _found(_stays((*RAISED, _given_up(1), again, anew)))
+    given_up = [text for text in found if "given up" in text]
+    assert len(given_up) == 1
+    assert given_up[0].startswith("partition 1 offset 7: dataset shop: given up at epsilon 1 of 1 spent")
+    assert "after events had shown epsilon 1.7 of 2" in given_up[0]
+    # Nor does it clear what shows that the books went back.
+    assert any("charges add up to epsilon 2.7, the event says epsilon 1" in text for text in found)
+
+
+@pytest.mark.parametrize("declared", [(), (FIRST_STAY[0],)], ids=["older books", "empty books"])
+def test_a_budget_given_up_at_the_most_its_events_had_shown_balances(declared: tuple) -> None:
+    raised = (lifecycle("command", run=0, monitor="", books=_books(0, 2, limit=3)), EventType.BUDGET_RAISED)
+    anew = (lifecycle("first", run=1, books=_books(0.9, 2.9, limit=3)), EventType.RUN_STARTED)
+    assert _found(_stays((*RAISED, *declared, _given_up(2), raised, anew))) == []
+
+
+def test_books_that_went_back_and_forth_without_being_given_up_do_not_balance() -> None:
+    back = (lifecycle("later", run=0, monitor="", books=_books(0, 1.7, limit=2)), EventType.MUTED)
+    found = _found(_stays((*RAISED, FIRST_STAY[0], back)))
+    assert sum("its limit changed without being raised" in text for text in found) == 2
