@@ -258,17 +258,18 @@ class Journal:
             raw = await self._log.read_state()
             records, stale = self._restore(raw)
             await self._check_rollback(empty=not raw, accept=after_rollback)
+            self._broken, self._claim = False, True
+            if after_rollback:
+                return self._restored(records)
+            await self._transaction(Commit(progress=self._meta.progress or b""))
+            if not raw:
+                await self._read_back()
         except (UnreadableState, StateRolledBack):
             # Whoever stood still while another owner went on sees books and alerts of different times: only
             # the rightful owner may judge them.
+            self._broken = True
             await self._log.prove()
             raise
-        self._broken, self._claim = False, True
-        if after_rollback:
-            return self._restored(records)
-        await self._transaction(Commit(progress=self._meta.progress or b""))
-        if not raw:
-            await self._read_back()
         for start in range(0, len(stale), REWRITE_RECORDS):
             again = {key: records[key] for key in stale[start : start + REWRITE_RECORDS]}
             await self._transaction(Commit(records=dict(again), progress=self._meta.progress or b""))
