@@ -26,11 +26,11 @@ _INTERRUPTED = 130
 
 _EPILOG = """\b
 Exit codes:
-  0    done
+  0    done; also where a signal stops `run`, `watch` or `forward`
   1    failure: refused, unbalanced, not answered, or an unexpected error
-  2    configuration or usage: the message says which line or option
-  3    broker: not reachable, login refused, permission or topic missing
-  4    state: the ledger cannot be read, was rolled back, or queries were lost
+  2    configuration or usage: the message says which; also where it and the topics do not fit
+  3    broker: not reachable, login refused, permission missing; `watch`, `audit`, `control`: topic missing
+  4    state: the ledger cannot be read; `migrate`: it was rolled back; `forward`: events were lost
   130  interrupted
 
 \b

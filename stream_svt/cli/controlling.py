@@ -20,6 +20,9 @@ from stream_svt.service.signatures import SigningKey, signing_key
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+SHOWN_LETTERS = 80
+"""Letters of a foreign command line that a message shows."""
+
 _timeout_option = click.option(
     "--timeout",
     type=click.FloatRange(min=0.1),
@@ -128,8 +131,8 @@ def raise_budget(
 ) -> int:
     """Raise the limit of datasets, for ever: it weakens the guarantee of everyone in the data.
 
-    The books keep every raise. Afterwards write the new limit into the configuration, else a worker
-    that starts later refuses to.
+    The books keep every raise. Afterwards write the new limit into the configuration, so that the
+    file says what holds; a third figure is refused.
     """
     try:
         exact(limit)
@@ -138,7 +141,7 @@ def raise_budget(
     config = load(path)
     commands = for_datasets(config, Action.RAISE_BUDGET, datasets, limit=limit)
     if not yes:
-        click.confirm(f"Raise the limit of {', '.join(datasets)} to {limit} for ever?", abort=True, err=True)
+        _confirm(f"Raise the limit of {', '.join(datasets)} to {limit} for ever?")
     return _send(config, commands, timeout, key_file)
 
 
@@ -172,10 +175,11 @@ def accept_loss(path: Path, shards: tuple[int, ...], timeout: float, key_file: P
 def mark_exhausted(
     path: Path, shards: tuple[int, ...], all_shards: bool, yes: bool, timeout: float, key_file: Path | None
 ) -> int:
-    """Give up all budgets of shards whose state was lost or rolled back.
+    """Give up all budgets of shards, for ever, as after their state was lost or rolled back.
 
     The way out when a worker refuses a state that is older than the published alerts: what was spent is
-    not known any more, so all of it counts as spent.
+    not known any more, so all of it counts as spent. All that is left of the budgets of every dataset of
+    these shards is given up, also where their books are sound.
     """
     if all_shards == bool(shards):
         raise click.UsageError("Name the shards with --shard, or give --all-shards.")
@@ -183,7 +187,11 @@ def mark_exhausted(
     commands = for_shards(config, Action.MARK_EXHAUSTED, None if all_shards else shards)
     if not yes:
         which = ", ".join(str(addressed.shard) for addressed in commands)
-        click.confirm(f"Mark every dataset of shard {which} exhausted?", abort=True, err=True)
+        shard, its = ("shard", "its") if len(commands) == 1 else ("shards", "their")
+        _confirm(
+            f"All that is left of the budgets of every dataset of {shard} {which} is given up, for ever, also where "
+            f"{its} books are sound. Go on?"
+        )
     return _send(config, commands, timeout, key_file)
 
 
@@ -195,15 +203,50 @@ def mark_exhausted(
 def reload(path: Path, pid: int) -> None:
     """Let a worker on this machine read its configuration again, after checking it here.
 
-    The same as kill -HUP. Thresholds, mute and pace change at the next barrier, epsilon, cutoff and
+    Sends SIGHUP, to a process of `stream-svt run` only; where the system does not tell what a process
+    runs (no /proc), to any. Thresholds, mute and pace change at the next barrier, epsilon, cutoff and
     noise with the next run. Reload every worker of an application.
     """
     load(path)
+    arguments = _arguments_of(pid)
+    if arguments is not None and not _is_worker(arguments):
+        shown = f"'{_shortened(arguments)}'" if arguments else "it has no command line"
+        message = (
+            f"process {pid} is not a stream-svt worker ({shown}); nothing was signalled. "
+            "'pgrep -f \"stream-svt run\"' lists workers"
+        )
+        raise StreamSvtError(message)
     try:
         os.kill(pid, signal.SIGHUP)
     except (ProcessLookupError, PermissionError) as error:
         raise StreamSvtError(f"process {pid} was not signalled: {error.strerror}") from None
     click.echo(f"process {pid} was told to reload; its log and the alert topic say what changed")
+
+
+def _arguments_of(pid: int) -> list[str] | None:
+    """Return the command line of a process, or None where the system does not tell.
+
+    A process that is not there is not told of either: the signal finds that out.
+    """
+    try:
+        text = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return None
+    return [part.decode(errors="backslashreplace") for part in text.split(b"\0") if part]
+
+
+def _is_worker(arguments: Sequence[str]) -> bool:
+    """Tell whether a command line runs a worker: as the script, as a module, or from a wrapper's ``-c``."""
+    for number, argument in enumerate(arguments):
+        if Path(argument).name == "stream-svt" or "stream_svt" in argument:
+            return "run" in arguments[number + 1 :]
+    return False
+
+
+def _shortened(arguments: Sequence[str]) -> str:
+    """Return a command line as one short, printable line."""
+    text = "".join(letter if letter.isprintable() else "?" for letter in " ".join(arguments))
+    return text if len(text) <= SHOWN_LETTERS else text[: SHOWN_LETTERS - 3] + "..."
 
 
 def _signing_key(config: Config, path: Path | None) -> SigningKey | None:
@@ -227,6 +270,29 @@ def _signing_key(config: Config, path: Path | None) -> SigningKey | None:
         message = f"key {key.name} may not give commands here; section control knows {', '.join(known)}"
         raise ConfigError([Problem(0, "--signing-key", message)], str(path))
     return key
+
+
+def _confirm(question: str) -> None:
+    """Ask, and go on only where the answer is yes.
+
+    Raises
+    ------
+    StreamSvtError
+        The answer is no, or nobody can answer.
+    click.Abort
+        The question was interrupted.
+    """
+    try:
+        agreed = click.confirm(question, err=True)
+    except click.Abort as aborted:
+        # The same for Ctrl-C and the end of the input, but for where it comes from.
+        if not isinstance(aborted.__context__, EOFError):
+            raise
+        click.echo(err=True)
+        message = "not confirmed; nothing was changed (--yes where nobody can answer)"
+        raise StreamSvtError(message) from None
+    if not agreed:
+        raise StreamSvtError("not confirmed; nothing was changed")
 
 
 def _send(

@@ -144,6 +144,16 @@ def _get(url: str) -> dict[str, Any]:
     return answer
 
 
+def _refused(answer: dict[str, Any]) -> str:
+    """Return how many records the worker has refused and why, empty where it has refused none."""
+    refused = answer.get("refused") or {"topic": "", "reasons": {}}  # an older worker says nothing of it
+    count = sum(refused["reasons"].values())
+    if not count:
+        return ""
+    reasons = ", ".join(f"{reason} {number}" for reason, number in refused["reasons"].items())
+    return f"{count} record{'s' * (count != 1)} refused ({reasons}): see topic {refused['topic']}"
+
+
 def _show(answer: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
@@ -159,6 +169,8 @@ def _show(answer: dict[str, Any]) -> None:
         highlight=False,
         markup=False,
     )
+    if refused := _refused(answer):
+        console.print(refused, highlight=False, markup=False)
     shards = Table("shard", "state", "lag", "state records", "last commit", "reason")
     for shard in answer["shards"]:
         lag = shard["lag"]

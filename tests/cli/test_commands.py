@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import http.server
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
 import threading
+import time
+from pathlib import Path
 
 import jsonschema
 import pytest
@@ -40,6 +43,14 @@ def test_the_help_documents_the_exit_codes(stream_svt):
 
 def test_the_version_is_that_of_the_package(stream_svt):
     assert stream_svt("--version").out.startswith("stream-svt, version ")
+
+
+def test_missing_topics_are_told_to_be_configuration_where_they_are(stream_svt):
+    meanings = dict(
+        line.split(maxsplit=1) for line in stream_svt("--help").out.splitlines() if line[4:5].isdigit()
+    )
+    assert "topics do not fit" in meanings["2"]
+    assert "`watch`, `audit`, `control`: topic missing" in meanings["3"]
 
 
 @pytest.mark.parametrize(
@@ -260,16 +271,129 @@ def test_giving_budgets_up_needs_shards(stream_svt, config):
     assert stream_svt("control", "mark-exhausted", "-c", config, "--yes").code == 2
 
 
-def test_reload_signals_a_worker_after_checking_the_configuration(stream_svt, config):
-    received = []
-    before = signal.signal(signal.SIGHUP, lambda number, _frame: received.append(number))
-    try:
-        assert stream_svt("control", "reload", "-c", config, "--pid", os.getpid()).code == 0
-        config.write_text("application: shop\n")
-        assert stream_svt("control", "reload", "-c", config, "--pid", os.getpid()).code == 2
-    finally:
-        signal.signal(signal.SIGHUP, before)
-    assert received == [signal.SIGHUP]
+@pytest.fixture
+def process():
+    """Start a process that notes SIGHUP, with the arguments of a command line; return it once it listens."""
+    started = []
+    noting = "import signal as s; s.signal(s.SIGHUP, lambda *_: print('HUP', flush=True)); print('up', flush=True)\n"
+
+    def start(*arguments: str, code: str = "") -> subprocess.Popen[str]:
+        program = f"{code}\n{noting}while True: s.pause()"
+        one = subprocess.Popen([sys.executable, "-c", program, *arguments], stdout=subprocess.PIPE, text=True)
+        started.append(one)
+        assert one.stdout.readline() == "up\n"
+        return one
+
+    yield start
+    for one in started:
+        one.kill()
+        one.communicate()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("/opt/bin/stream-svt", "run", "-c", "shop.yaml"), ""),
+        (("-m", "stream_svt.demo.worker", "run"), ""),
+        (("run", "-c", "shop.yaml"), "from stream_svt.errors import StreamSvtError"),
+    ],
+    ids=["script", "module", "wrapper"],
+)
+def test_reload_signals_a_worker_after_checking_the_configuration(
+    stream_svt, config, process, arguments, code
+):
+    worker = process(*arguments, code=code)
+    assert stream_svt("control", "reload", "-c", config, "--pid", worker.pid).code == 0
+    assert worker.stdout.readline() == "HUP\n"
+    config.write_text("application: shop\n")
+    assert stream_svt("control", "reload", "-c", config, "--pid", worker.pid).code == 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("sleep", "300"), ("stream-svt", "watch", "-c", "run.yaml"), ("run", "300")],
+    ids=" ".join,
+)
+def test_reload_signals_nothing_but_workers(stream_svt, config, process, arguments):
+    if not Path("/proc/self/cmdline").exists():
+        pytest.skip("the system does not tell what a process runs")
+    other = process(*arguments)
+    ended = stream_svt("control", "reload", "-c", config, "--pid", other.pid)
+    assert (ended.code, ended.out) == (1, "")
+    assert f"process {other.pid} is not a stream-svt worker ('{sys.executable} -c " in ended.err
+    assert len(ended.err.splitlines()) == 1
+    assert "nothing was signalled. 'pgrep -f \"stream-svt run\"' lists workers" in ended.err
+    other.send_signal(signal.SIGHUP)
+    assert other.stdout.readline() == "HUP\n"
+    other.kill()
+    assert other.stdout.read() == "", "it was signalled twice"
+
+
+def test_reload_shows_what_the_process_is_and_says_when_there_is_none(stream_svt, config):
+    with subprocess.Popen(["sleep", "300"]) as other:
+        # The child is a copy of this process until it has begun its own program.
+        deadline = time.monotonic() + 10
+        while b"300" not in Path(f"/proc/{other.pid}/cmdline").read_bytes() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        ended = stream_svt("control", "reload", "-c", config, "--pid", other.pid)
+        assert (
+            f"process {other.pid} is not a stream-svt worker ('sleep 300'); nothing was signalled"
+            in ended.err
+        )
+        assert other.poll() is None
+        other.kill()
+    gone = stream_svt("control", "reload", "-c", config, "--pid", other.pid)
+    assert (gone.code, f"process {other.pid} was not signalled: No such process" in gone.err) == (1, True)
+
+
+CONFIRMED = [
+    ("raise-budget", "today", "--limit", "5"),
+    ("mark-exhausted", "--shard", "0"),
+]
+
+
+@pytest.mark.parametrize("command", CONFIRMED, ids=" ".join)
+def test_without_anybody_to_confirm_nothing_changes_and_it_is_said(stream_svt, config, monkeypatch, command):
+    with Path(os.devnull).open() as nobody:
+        monkeypatch.setattr(sys, "stdin", nobody)
+        ended = stream_svt("control", command[0], "-c", config, *command[1:])
+    assert ended.code == 1
+    said = "stream-svt: not confirmed; nothing was changed (--yes where nobody can answer)"
+    assert ended.err.splitlines()[-1] == said
+
+
+@pytest.mark.parametrize("command", CONFIRMED, ids=" ".join)
+def test_a_no_is_heard_and_an_interrupt_is_one(stream_svt, config, monkeypatch, command):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
+    ended = stream_svt("control", command[0], "-c", config, *command[1:])
+    assert (ended.code, ended.err.endswith("stream-svt: not confirmed; nothing was changed\n")) == (1, True)
+
+    def interrupt(*_arguments, **_options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("click.termui.visible_prompt_func", interrupt)
+    assert stream_svt("control", command[0], "-c", config, *command[1:]).code == 130
+
+
+def test_whoever_gives_budgets_up_is_told_that_it_is_final_and_for_sound_books_too(
+    stream_svt, config, monkeypatch
+):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("n\nn\n"))
+    one = stream_svt("control", "mark-exhausted", "-c", config, "--shard", 0)
+    assert (
+        "All that is left of the budgets of every dataset of shard 0 is given up, for ever, also where its books "
+        "are sound. Go on? [y/N]"
+    ) in one.err
+    both = stream_svt("control", "mark-exhausted", "-c", config, "--all-shards")
+    assert "every dataset of shards 0, 1 is given up, for ever, also where their books are sound." in both.err
+    told = " ".join(stream_svt("control", "mark-exhausted", "--help").out.split())
+    assert "for ever" in told
+    assert "also where their books are sound" in told
+
+
+def test_a_raise_says_what_the_file_may_say_afterwards(stream_svt):
+    told = " ".join(stream_svt("control", "raise-budget", "--help").out.split())
+    assert "so that the file says what holds; a third figure is refused." in told
 
 
 STATUS = {
