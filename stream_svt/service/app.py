@@ -180,7 +180,8 @@ def _check_address(config: Config) -> None:
             probe.bind(place)
     except OSError as error:
         message = (
-            f"cannot listen on {place[0]}:{place[1]}: {error.strerror}; each worker of a machine needs a port"
+            f"cannot listen on {place[0]}:{place[1]}: {error.strerror}; each worker of a machine needs a port: "
+            f"set web.port, or start with STREAM_SVT_WEB_PORT={6067 if place[1] == 6066 else 6066}"
         )
         raise ConfigError([Problem(0, "web.port", message)], config.source) from None
 

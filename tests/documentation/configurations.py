@@ -28,9 +28,10 @@ _CANNOT_BE_REACHED = "kafka"  # the brokers of an example are nobody's
 
 
 def usual_configuration() -> dict[str, Any]:
-    """Return the README's configuration, for pages that leave it to their reader."""
+    """Return the README's configuration without its key, for pages that leave it to their reader."""
     [text] = [block.text for block in blocks(Path("README.md")) if block.name == "monitors.yaml"]
     document: dict[str, Any] = yaml.safe_load(text)
+    del document["sealing"]  # the file is made on the README; other pages name keys of their own
     return document
 
 
