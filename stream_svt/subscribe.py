@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar, overload
 
 import msgspec
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import (
     AuthenticationFailedError,
@@ -42,6 +42,9 @@ Data_co = TypeVar("Data_co", bound=Alert | Lifecycle, covariant=True)
 _log = logging.getLogger(__name__)
 _START_SECONDS = 20.0
 _PATIENCE_MS = 1000
+_COMMIT_EVERY = 5.0
+"""Seconds between two commits of a group's positions: as often as Kafka's clients do by themselves."""
+_COMMIT_PATIENCE = 5.0
 _REMEMBERED = 10_000
 """Ids kept per partition to recognise an event that is published twice; a shard repeats its newest only."""
 
@@ -91,12 +94,29 @@ class _LastWarning(logging.Handler):
         self.text = record.getMessage()
 
 
+class _HandOver(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types
+    """Says when partitions go to another member of the group."""
+
+    def __init__(self, revoked: Callable[[], Awaitable[None]]) -> None:
+        self._revoked = revoked
+
+    async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
+        del revoked
+        await self._revoked()
+
+    async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
+        del assigned
+
+
 class Subscription(Generic[Data_co]):
     """Events of one alert topic: an asynchronous iterator, and an asynchronous context manager.
 
     Made by `subscribe`. Used as a context manager it is connected when the body begins, so that what is
     published from then on is not missed; iterated without one, it connects at the first step and
     disconnects when the loop over it is left (which Python does a moment later).
+
+    For a group an event counts as handled once the next one is asked for. The one at which the loop was left, by an
+    error or by ``break``, is not: it comes again.
     """
 
     def __init__(
@@ -121,6 +141,8 @@ class Subscription(Generic[Data_co]):
         self._security = security
         self._consumer: Any = None
         self._seen: dict[int, OrderedDict[str, None]] = {}
+        self._in_hand: tuple[TopicPartition, int, str] | None = None
+        self._commit_at = 0.0
 
     async def __aenter__(self) -> Self:
         await self._start()
@@ -133,7 +155,12 @@ class Subscription(Generic[Data_co]):
 
     async def close(self) -> None:
         """Leave the group and disconnect; a subscription may be iterated again afterwards."""
+        await self._commit()
         consumer, self._consumer = self._consumer, None
+        if self._group is not None and self._in_hand is not None:
+            place, _, event_id = self._in_hand
+            self._seen[place.partition].pop(event_id, None)  # it comes again, and is no copy then
+        self._in_hand = None
         if consumer is not None:
             with contextlib.suppress(KafkaError, TimeoutError, OSError):
                 async with asyncio.timeout(5):
@@ -152,18 +179,47 @@ class Subscription(Generic[Data_co]):
             await self._start()
         try:
             while True:
+                self._in_hand = None
+                if asyncio.get_running_loop().time() >= self._commit_at:
+                    await self._commit()
                 try:
-                    # One at a time: what is committed for a group must not run ahead of what was yielded.
+                    # One at a time: the consumer's position, which is committed, says what was yielded.
                     found = await lenient.getmany(self._consumer, timeout_ms=_PATIENCE_MS, max_records=1)
                 except KafkaError as error:
                     raise self._explained(error, "") from error
                 for record in chain.from_iterable(found.values()):
                     event = self._received(record)
                     if event is not None:
+                        place = TopicPartition(record.topic, record.partition)
+                        self._in_hand = place, record.offset, event.id
                         yield event
         finally:
             if opened:
                 await self.close()
+
+    async def _commit(self) -> None:
+        """Commit how far a group has come, without the event that is in hand.
+
+        Before the first event, too: a group without a position would begin at the end once more, behind what came
+        in between. What cannot be committed comes again.
+        """
+        consumer = self._consumer
+        if consumer is None or self._group is None:
+            return
+        try:
+            async with asyncio.timeout(_COMMIT_PATIENCE):
+                offsets = {place: await consumer.position(place) for place in consumer.assignment()}
+                if self._in_hand is not None and self._in_hand[0] in offsets:
+                    place, offset, _ = self._in_hand
+                    offsets[place] = min(offset, offsets[place])
+                if offsets:
+                    await consumer.commit(offsets)
+        except (KafkaError, TimeoutError, OSError) as error:
+            cause = type(error).__name__
+            _log.warning(
+                "positions of group %r were not committed (%s): events may come again", self._group, cause
+            )
+        self._commit_at = asyncio.get_running_loop().time() + _COMMIT_EVERY
 
     def _received(self, record: Any) -> Event[Data_co] | None:  # noqa: ANN401 - aiokafka is taken as Any
         try:
@@ -235,14 +291,15 @@ class Subscription(Generic[Data_co]):
             group_id=self._group,
             isolation_level=self._isolation,
             auto_offset_reset="earliest" if self._from_beginning else "latest",
-            enable_auto_commit=self._group is not None,
+            enable_auto_commit=False,  # it would commit the event in hand
             fetch_max_wait_ms=100,
             **self._security,
         )
         self._consumer = consumer
         if self._group is not None:
-            consumer.subscribe([self._topic])
+            consumer.subscribe([self._topic], listener=_HandOver(self._commit))
             await consumer.start()
+            await self._commit()
             return
         await consumer.start()
         consumer.assign([TopicPartition(self._topic, partition) for partition in partitions])
@@ -317,8 +374,9 @@ def subscribe(
     topic
         The alert topic.
     group_id
-        A consumer group: its members share the partitions and go on where the group stopped; each event
-        then comes at least once. Without one, every subscription sees every partition.
+        A consumer group: its members share the partitions and go on where the group stopped. Each event is then
+        handled at least once: it counts as handled once the next one is asked for, and comes again after an error,
+        a crash or a ``break`` before that. Without a group, every subscription sees every partition.
     from_beginning
         Begin with the oldest event the topic holds instead of the next one. A group that has a position
         goes on there.

@@ -9,7 +9,7 @@ the price of a run's opening.
 
 The operator's form reads the state as well, with the sealing key: every record opens and belongs where it is, each
 ledger is the sum of the charges released (those that wait to be published included), reservations are those of the open
-runs, and closed runs have no secrets left.
+runs, closed runs have no secrets left, and no state is older than the alerts that stood beside it.
 """
 
 from __future__ import annotations

@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import sys
+from collections.abc import Awaitable
+from types import SimpleNamespace
 
 import pytest
-from aiokafka import AIOKafkaProducer
+from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
 
 import stream_svt
 from stream_svt.errors import BrokerError, MisuseError
@@ -15,6 +19,7 @@ from stream_svt.monitor import released
 from tests.support.alerts import alert, encoded, lifecycle
 
 pytestmark = pytest.mark.kafka
+MODULE = sys.modules["stream_svt.subscribe"]  # whose name in the package is the function's
 
 
 async def publish(servers: str, topic: str, *transactions: tuple[list[bytes], bool]) -> None:
@@ -81,22 +86,101 @@ async def test_an_open_subscription_misses_nothing_published_after_it_opened(bro
             await subscription.__aenter__()
 
 
-async def test_a_group_goes_on_where_it_stopped(broker, topics):
+@pytest.fixture
+async def alerts(broker, topics):
+    """A topic with three alerts, and how a member of its group subscribes."""
     topic = await topics("alerts")
     await publish(
-        broker.bootstrap_servers, topic, ([encoded(1, alert(top=1)), encoded(2, alert(top=2))], True)
+        broker.bootstrap_servers, topic, ([encoded(top, alert(top=top)) for top in (1, 2, 3)], True)
     )
 
-    def subscription() -> stream_svt.Subscription[stream_svt.Alert]:
-        return stream_svt.subscribe(
-            bootstrap_servers=broker.bootstrap_servers, topic=topic, group_id=topic, from_beginning=True
-        )
+    def member(**options) -> stream_svt.Subscription[stream_svt.Alert]:
+        options = {"from_beginning": True, "group_id": topic} | options
+        return stream_svt.subscribe(bootstrap_servers=broker.bootstrap_servers, topic=topic, **options)
 
-    async with subscription() as before:
-        await collect(before, 2)
-    await publish(broker.bootstrap_servers, topic, ([encoded(3, alert(top=3))], True))
-    async with subscription() as after:
-        assert (await collect(after, 1, 60))[0].sequence == 3
+    return SimpleNamespace(servers=broker.bootstrap_servers, topic=topic, member=member)
+
+
+async def committed(alerts) -> int:
+    """Return the position of the group on partition 0, -1 where it has none."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=alerts.servers)
+    await admin.start()
+    try:
+        found = await admin.list_consumer_group_offsets(alerts.topic)
+    finally:
+        await admin.close()
+    place = TopicPartition(alerts.topic, 0)
+    return found[place].offset if place in found else -1
+
+
+async def sequences(subscription, count: int) -> list[int]:
+    return [event.sequence for event in await collect(subscription, count, 60)]
+
+
+async def fail_at(sequence: int, subscription, *once_open: Awaitable[None]) -> None:
+    """Be a subscriber that cannot handle an event."""
+    async with subscription:
+        await asyncio.gather(*once_open)
+        async for event in subscription:
+            if event.sequence == sequence:
+                raise ConnectionError
+
+
+async def test_a_group_goes_on_after_what_was_handled(alerts):
+    async with alerts.member() as before:
+        assert await sequences(before, 2) == [1, 2]
+    async with alerts.member() as after:
+        assert await sequences(after, 2) == [2, 3]
+
+
+@pytest.mark.parametrize("anew", [True, False], ids=["another subscription", "the same subscription"])
+async def test_an_event_that_could_not_be_handled_comes_again(alerts, anew: bool):
+    subscription = alerts.member()
+    with pytest.raises(ConnectionError):
+        await fail_at(2, subscription)
+    async with alerts.member() if anew else subscription as after:
+        assert await sequences(after, 2) == [2, 3]
+
+
+async def test_a_new_group_that_failed_at_its_first_event_does_not_begin_at_the_end_again(alerts):
+    fourth = publish(alerts.servers, alerts.topic, ([encoded(4, alert(top=4))], True))
+    with pytest.raises(ConnectionError):
+        await fail_at(4, alerts.member(from_beginning=False), fourth)
+    await publish(alerts.servers, alerts.topic, ([encoded(5, alert(top=5))], True))
+    async with alerts.member(from_beginning=False) as after:
+        assert await sequences(after, 2) == [4, 5]
+
+
+async def test_a_commit_in_time_leaves_the_event_in_hand_out(alerts, monkeypatch):
+    monkeypatch.setattr(MODULE, "_COMMIT_EVERY", 0.0)
+    positions = []
+    async with alerts.member() as subscription:
+        async for event in subscription:
+            positions.append((event.offset, await committed(alerts)))
+            if event.sequence == 3:
+                break
+    assert positions == [(0, 0), (1, 1), (2, 2)]
+
+
+async def test_a_group_that_waits_has_committed_all_there_is(alerts, monkeypatch):
+    """The marks that end transactions, too: no lag is left that never goes away."""
+    monkeypatch.setattr(MODULE, "_COMMIT_EVERY", 0.0)
+    async with alerts.member() as subscription:
+        waiting = asyncio.create_task(collect(subscription, 4))
+        async with asyncio.timeout(20):
+            while await committed(alerts) < 4:
+                await asyncio.sleep(0.1)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+
+
+async def test_what_was_handled_is_committed_before_another_member_gets_the_partition(alerts, monkeypatch):
+    monkeypatch.setattr(MODULE, "_COMMIT_EVERY", 3600.0)
+    async with alerts.member() as first, contextlib.aclosing(aiter(first)) as events:
+        assert [(await anext(events)).sequence for _ in range(2)] == [1, 2]
+        assert await committed(alerts) == 0
+        async with alerts.member():
+            assert await committed(alerts) == 1
 
 
 async def test_a_missing_topic_is_named_and_not_created(broker, topics):
