@@ -8,12 +8,13 @@ transactional id tried is the application's prefix with a name no shard has, so 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import NewTopic
 from aiokafka.errors import (
     GroupCoordinatorNotAvailableError,
@@ -24,8 +25,10 @@ from aiokafka.errors import (
 )
 
 from stream_svt import lenient
-from stream_svt.errors import BrokerError
+from stream_svt.errors import BrokerError, UnreadableState
 from stream_svt.monitor.spec import Retry
+from stream_svt.protocol.journal import META
+from stream_svt.protocol.sealing import NO_KEY, Place, Sealing
 from stream_svt.service.config import Config
 from stream_svt.service.group import group_id
 from stream_svt.service.kafka import (
@@ -35,6 +38,7 @@ from stream_svt.service.kafka import (
     deadline,
     discard_producer,
     explain,
+    read_partition,
     started,
     stop_quietly,
 )
@@ -43,6 +47,7 @@ from stream_svt.service.topology import Topology, look, problems, wanted_topics
 _BROKER_LIMIT: Final = 1_048_588
 _LARGEST_PROBE: Final = 8 << 20
 _COORDINATOR_PAUSE: Final = 0.2
+_FIRST_REACH: Final = 256
 _HOUR_MS: Final = 3_600_000
 _DAY_MS: Final = 24 * _HOUR_MS
 
@@ -93,8 +98,9 @@ def check_offline(config: Config) -> Report:
     report = Report()
     spec = config.spec
     datasets, monitors = len(spec.datasets), len(spec.monitors)
-    report.ok("configuration", f"{config.source}: {monitors} monitors on {datasets} datasets")
-    for note in (*spec.notes, *config.notes):
+    size = f"{monitors} monitor{'s' * (monitors != 1)} on {datasets} dataset{'s' * (datasets != 1)}"
+    report.ok("configuration", f"{config.source}: {size}")
+    for note in config.notes:  # those of the specification are among them
         report.note("configuration", str(note))
     if config.master_key is None:
         message = (
@@ -137,6 +143,7 @@ async def check_brokers(config: Config, cluster: Cluster, *, create_topics: bool
     _hint(config, topology, report)
     await _check_retention(config, cluster, topology, report)
     await _check_permissions(config, cluster, topology, report)
+    await _check_state(config, cluster, topology, report)
     return report
 
 
@@ -303,6 +310,86 @@ async def _check_retention(config: Config, cluster: Cluster, topology: Topology,
                 f"{', '.join(map(str, short))} have lost records and hold fewer; raise retention or "
                 "shorten the lifetime",
             )
+
+
+async def _check_state(config: Config, cluster: Cluster, topology: Topology, report: Report) -> None:
+    """Look whether a worker could open what the shards have stored."""
+    own = config.topics
+    if topology.partitions.get(own.state) != own.partitions:
+        return
+    doing = f"reading topic {own.state!r}"
+    stored: dict[int, bytes] = {}
+    try:
+        async with started(cluster.reader(), doing) as reader:
+            for shard in range(own.partitions):
+                newest = await _newest(reader, own.state, shard, META, doing)
+                if newest is not None:
+                    stored[shard] = newest
+    except BrokerError as error:
+        if str(error) not in {problem.message for problem in report.problems}:
+            report.problem("topics.state", str(error))
+        return
+    refused = unopened(config, topology.cluster_id, stored)
+    for message in refused:
+        report.problem("sealing.key_command" if config.sealing.key_command else "sealing.key_file", message)
+    if not refused:
+        key = "without a key" if config.master_key is None else "with the configured keys"
+        found = f"what {len(stored)} of {own.partitions} shards have stored opens {key}"
+        report.ok("state", found if stored else "nothing is stored yet")
+
+
+async def _newest(
+    reader: AIOKafkaConsumer, topic: str, partition: int, key: bytes, doing: str
+) -> bytes | None:
+    """Return the newest value under a key that every transaction writes; looks from the end."""
+    place = TopicPartition(topic, partition)
+    async with deadline(CALL_DEADLINE, doing):
+        first = (await reader.beginning_offsets([place]))[place]
+        end = (await reader.end_offsets([place]))[place]
+    reach = _FIRST_REACH
+    while first < end:
+        newest: bytes | None = None
+        start = max(first, end - reach)
+        async for records in read_partition(reader, topic, partition, start, doing):
+            for record in records:
+                if record.key == key and record.value is not None:
+                    newest = record.value
+        if newest is not None or start == first:
+            return newest
+        reach *= 16
+    return None
+
+
+def unopened(config: Config, cluster_id: str, stored: Mapping[int, bytes]) -> list[str]:
+    """Return why a worker would refuse the record `meta` of shards, each reason once."""
+    own = config.topics
+    masters = () if config.master_key is None else (config.master_key, *config.previous_keys)
+    shards: dict[str, list[int]] = {}
+    for shard, record in stored.items():
+        sealing = Sealing(Place(cluster_id, config.spec.application, own.state, shard), masters, os.urandom)
+        try:
+            opened = sealing.open(META, record)
+        except UnreadableState as error:
+            # In the words of the worker, but for what becomes of its shard.
+            why = str(error).partition(": ")[2].removesuffix(" The shard is stopped; nothing was changed.")
+            if not masters:
+                why = why.replace(
+                    "add the key's file to sealing.previous_key_files",
+                    "name the key's file in sealing.key_file",
+                )
+        else:
+            if not masters or opened.key_id != NO_KEY or config.sealing.adopt_plain:
+                continue
+            why = (
+                "it is not sealed although a key is configured. If it never was, set sealing.adopt_plain for one "
+                "start, which seals it; if it was, somebody replaced it."
+            )
+        shards.setdefault(why, []).append(shard)
+    return [
+        f"no worker can open the state of shard{'s' * (len(numbers) != 1)} {', '.join(map(str, numbers))} on topic "
+        f"{own.state!r}: {why}"
+        for why, numbers in shards.items()
+    ]
 
 
 async def _check_permissions(config: Config, cluster: Cluster, topology: Topology, report: Report) -> None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
+
 import pytest
 
-from stream_svt.service.check import Level, Report, _hint, check_offline, topic_settings
+from stream_svt.protocol.journal import META
+from stream_svt.protocol.sealing import Place, Sealing, key_id
+from stream_svt.service.check import Level, Report, _hint, check_offline, topic_settings, unopened
 from stream_svt.service.config import parse_config
 from stream_svt.service.signatures import signing_key
 from stream_svt.service.topology import Topology
@@ -114,3 +119,58 @@ def test_topics_are_created_with_the_settings_they_need():
         assert topic_settings(wanted, name)["compression.type"] == "uncompressed"
     for name in ("counts", "shop.state", "shop.alerts", "shop.control", "shop.rejects"):
         assert topic_settings(wanted, name)["message.timestamp.type"] == "LogAppendTime"
+
+
+OLD, NEW = bytes(range(32)), bytes(range(1, 33))
+
+
+def stored(*masters: bytes, shards: int = 1, cluster: str = "c") -> dict[int, bytes]:
+    """Return the records `meta` of shards whose state is sealed so."""
+    return {
+        shard: Sealing(Place(cluster, "shop", "shop.state", shard), masters, os.urandom).seal(
+            META, 7, b"content"
+        )
+        for shard in range(shards)
+    }
+
+
+def test_a_state_that_the_configured_keys_open_is_no_problem():
+    plain, sealed = config(), replace(config(), master_key=NEW, previous_keys=(OLD,))
+    assert unopened(plain, "c", stored(shards=2)) == []
+    assert unopened(sealed, "c", stored(NEW, shards=2)) == []
+    assert unopened(sealed, "c", stored(OLD)) == []
+    assert unopened(sealed, "c", {}) == []
+
+
+def test_a_state_under_another_key_is_a_problem_said_once_for_all_shards():
+    (said,) = unopened(replace(config(), master_key=NEW), "c", stored(OLD, shards=3))
+    assert said == (
+        "no worker can open the state of shards 0, 1, 2 on topic 'shop.state': it is sealed with key "
+        f"{key_id(OLD).hex()}, configured: {key_id(NEW).hex()}; add the key's file to sealing.previous_key_files."
+    )
+
+
+def test_a_sealed_state_without_a_key_and_an_open_one_with_a_key_are_problems():
+    (without,) = unopened(config(), "c", stored(OLD))
+    assert "configured: none; name the key's file in sealing.key_file." in without
+    (plain,) = unopened(replace(config(), master_key=NEW), "c", stored())
+    assert "it is not sealed although a key is configured" in plain
+    adopting = config().sealing.model_copy(update={"adopt_plain": True})
+    assert unopened(replace(config(), master_key=NEW, sealing=adopting), "c", stored()) == []
+
+
+def test_a_state_of_another_cluster_is_a_problem():
+    (said,) = unopened(replace(config(), master_key=OLD), "c", stored(OLD, cluster="other"))
+    assert "belongs to another place" in said
+
+
+def test_each_note_is_made_once():
+    report = check_offline(parse_config(YAML.replace("COPIES", "1").replace("threshold: 5", "threshold: 50")))
+    notes = [finding.message for finding in report.findings if finding.level is Level.NOTE]
+    assert any("threshold" in note for note in notes)
+    assert len(notes) == len(set(notes))
+
+
+def test_one_is_not_counted_in_the_plural():
+    report = check_offline(config())
+    assert report.findings[0].message.endswith(": 1 monitor on 1 dataset")
