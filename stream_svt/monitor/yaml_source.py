@@ -170,10 +170,8 @@ def read(text: str | bytes, source: str) -> Document:
         line = error.object[: error.start].count(b"\n") + 1
         raise ConfigError([Problem(line, "", "the file is not UTF-8 text")], source) from None
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        parts = [part for part in (error.context, error.problem) if part]
-        message = f"not valid YAML: {', '.join(parts) or 'syntax error'}"
-        raise ConfigError([Problem(mark.line + 1 if mark else 0, "", message)], source) from None
+        line, message = _syntax(decoded, error, loader)
+        raise ConfigError([Problem(line, "", f"not valid YAML: {message}")], source) from None
     except (yaml.YAMLError, RecursionError) as error:
         detail = "nested too deeply" if isinstance(error, RecursionError) else "a character is not allowed"
         raise ConfigError([Problem(0, "", f"not valid YAML: {detail}")], source) from None
@@ -185,6 +183,72 @@ def read(text: str | bytes, source: str) -> Document:
     document.lines[()] = root.start_mark.line + 1
     document.data = reader.value(root, ())
     return document
+
+
+def _syntax(text: str, error: yaml.MarkedYAMLError, loader: Any) -> tuple[int, str]:  # noqa: ANN401
+    """Return the line to look at and what is wrong there: where a mistake begins, not where reading failed."""
+    context, problem = error.context or "", error.problem or "syntax error"
+    mark, begun = error.problem_mark or error.context_mark, error.context_mark
+    if mark is None:
+        return 0, problem
+    line = mark.line + 1
+    rows = text.split("\n")
+    row = rows[mark.line] if mark.line < len(rows) else ""
+    before, here = row[: mark.column], row[mark.column : mark.column + 1]
+    if begun is not None and "quoted scalar" in context and "end of stream" in problem:
+        return begun.line + 1, "a quote is opened here and never closed"
+    if begun is not None and "flow" in context:
+        there = f"line {line}" if line > begun.line + 1 else "what follows"
+        opened, closed = ("{", "}") if "mapping" in context else ("[", "]")
+        return begun.line + 1, f"{opened!r} is opened here; ',' or {closed!r} is missing before {there}"
+    if begun is not None and "simple key" in context:
+        return begun.line + 1, "a key is followed by ':' and a value"
+    if here == "\t" or "tab character" in problem:
+        return line, "indented with a tab: use spaces"
+    if "cannot start" in problem:
+        return line, f"a value cannot begin with {here!r}: put it in quotes"
+    colon = problem.startswith("mapping values")
+    if not before.strip() or (colon and ":" not in before):
+        belongs = _around(rows[: mark.line], _indent(row))
+        if belongs:
+            return line, f"is not indented like the rest of the entry at line {belongs}, to which it belongs"
+    elif "block" in context:
+        opened_at = _long_quote(text, mark.index, loader)
+        if opened_at:
+            return opened_at, f"a quote is opened here and closed only at line {line}"
+        # What follows is not repeated: an address in the file may be a secret.
+        return line, "more follows behind the end of a value: put all of it in quotes"
+    elif colon:
+        return line, "a value holds ': ': put it in quotes"
+    return line, ", ".join(part for part in (context, problem) if part)
+
+
+def _indent(row: str) -> int:
+    return len(row) - len(row.lstrip())
+
+
+def _around(rows: list[str], indent: int) -> int:
+    """Return the line, from 1, of the last row that is indented less than ``indent``; 0 where there is none."""
+    for number in range(len(rows), 0, -1):
+        words = rows[number - 1].strip()
+        if words and not words.startswith("#") and _indent(rows[number - 1]) < indent:
+            return number
+    return 0
+
+
+def _long_quote(text: str, end: int, loader: Any) -> int:  # noqa: ANN401
+    """Return the line, from 1, at which a quote was opened that goes over lines and ends last before ``end``."""
+    opened = 0
+    try:
+        for token in yaml.scan(text, Loader=loader):
+            if token.start_mark.index >= end:
+                break
+            if isinstance(token, yaml.ScalarToken):
+                over_lines = token.style in {"'", '"'} and token.start_mark.line < token.end_mark.line
+                opened = token.start_mark.line + 1 if over_lines else 0
+    except yaml.YAMLError:
+        pass  # it is being explained
+    return opened
 
 
 class _Reader:

@@ -259,7 +259,7 @@ def test_the_good_file_has_no_problems_and_no_notes():
         ),
         ("name: week-1", "name: week-1\n    horizon: 90", 4, "datasets[0].horizon", "the unit is missing"),
         ("name: week-1", "generate: week", 3, "datasets[0].generate", "with one of {iso_week} or {date}"),
-        ("name: week-1", "{generate: 'w-{date}'", 4, "", "not valid YAML"),
+        ("name: week-1", "{generate: 'w-{date}'", 3, "", "not valid YAML"),
         (
             "name: week-1",
             "generate: 'w-{iso_week}'\n    from: 2026-01-06\n    until: 2026-01-12",
@@ -368,6 +368,36 @@ def test_a_key_written_twice_names_both_lines():
 )
 def test_what_is_no_document_is_refused(text, message):
     assert message in only(text)[2]
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        ('a: 1\nb: "open\nc: 3\nd: 4\n', 2, "a quote is opened here and never closed"),
+        ("a: 1\nb: 'open\nc: 3\nd: it's\n", 2, "a quote is opened here and closed only at line 4"),
+        ('a: 1\nb: "open\nc: "three"\n', 2, "a quote is opened here and closed only at line 3"),
+        ('a: "x" y\n', 1, "more follows behind the end of a value"),
+        ("a: 1\nb: {x: 1, y: 2\nc: 3\n", 2, "'{' is opened here; ',' or '}' is missing before line 3"),
+        ("a: 1\nb: [1, 2}\n", 2, "'[' is opened here; ',' or ']' is missing before what follows"),
+        ("m:\n  - name: x\n    topic: t\n\n   cutoff: 1\n", 5, "the rest of the entry at line 2"),
+        ("m:\n  - name: x\n   topic: t\n", 3, "the rest of the entry at line 2"),
+        ("b: 0\na:\n    x: 1\n  y: 2\n", 4, "the rest of the entry at line 2"),
+        ("a:\n  x: 1\n   y: 2\n", 3, "the rest of the entry at line 2"),
+        ("a:\n\tx: 1\n", 2, "indented with a tab: use spaces"),
+        ("a:\n  x: 1\n\ty: 2\n", 3, "indented with a tab: use spaces"),
+        ("a: 1\nb: c: d\n", 2, "a value holds ': ': put it in quotes"),
+        ("a: 1\nb\nc: 2\n", 2, "a key is followed by ':' and a value"),
+        ("a: 1\nb: @x\n", 2, "a value cannot begin with '@': put it in quotes"),
+    ],
+)
+def test_a_mistake_in_the_syntax_is_shown_where_it_begins(text, line, said):
+    found = only(text)
+    assert found[:2] == (line, "")
+    assert said in found[2]
+
+
+def test_a_mistake_in_the_syntax_does_not_repeat_what_may_be_a_secret():
+    assert "token" not in only("url: 'https://host/' token\n")[2]
 
 
 def test_aliases_that_explode_are_refused():
