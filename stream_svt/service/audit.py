@@ -237,6 +237,11 @@ class Auditor:
             audit.datasets[dataset] = self._follow(audit, dataset)
         return audit
 
+    def lost(self, partition: int) -> None:
+        """Note that retention has taken events of a partition; where one is left, it shows that by its number."""
+        if not self.last(partition):
+            self._so_far.truncated.add(partition)
+
     def last(self, partition: int) -> int:
         """Return the number of the newest event of a partition, 0 where it has none."""
         return self._so_far.last_sequence.get(partition, 0)
@@ -484,7 +489,7 @@ def compare(auditor: Auditor, states: Sequence[ShardState], homes: Callable[[str
     audit.ledgers = 0
     for state in states:
         last = auditor.last(state.shard)
-        if last != state.last_event:
+        if last != state.last_event and (last or state.shard not in audit.truncated):
             message = (
                 f"it knows events up to number {state.last_event}, the alert topic holds them up to {last}"
             )
@@ -563,6 +568,9 @@ async def audit_state(config: Config, cluster: Cluster, *, on_records: Any = Non
     auditor = Auditor(config.spec.monitors)
     newer = {state.shard: (ends[places[state.shard]][1], state.last_event) for state in states}
     await _add_topic(auditor, cluster, alerts, on_records, newer)
+    for place, (first, _) in ends.items():
+        if first:
+            auditor.lost(place.partition)
     audit = compare(auditor, states, lambda name: home(name.encode(), config.topics.partitions))
     for shard, message in failed:
         audit.find(shard, None, message)

@@ -11,7 +11,7 @@ from stream_svt.service import audit
 from stream_svt.service.audit import Audit, ShardState
 from stream_svt.service.worker import cluster_of
 from tests.kafka.test_rollback import Drill, stage
-from tests.support.worker import HIGH
+from tests.support.worker import HIGH, until
 
 pytestmark = pytest.mark.kafka
 
@@ -80,3 +80,26 @@ async def test_beside_a_worker_that_charges_every_audit_balances(drill: Drill) -
     await spending
     await drill.all_read(worker)
     assert (await audited(drill)).alerts == 8
+
+
+async def test_alerts_that_retention_took_to_the_last_are_not_held_against_the_state(drill: Drill) -> None:
+    await drill.day(tops=2)
+    await drill.scene.delete_before("alerts", -1)
+    found = await audited(drill)
+    assert found.findings == []
+    assert found.truncated == {0}
+    await drill.day(tops=1)
+    assert (await audited(drill)).findings == []
+
+
+async def test_a_budget_given_up_after_a_state_was_put_back_balances(drill: Drill) -> None:
+    await drill.day(tops=2)
+    yesterday = await drill.backup()
+    await drill.day(tops=3)
+    await drill.restore(yesterday)
+    worker = await drill.refuses("ends with event")
+    assert not (await audited(drill)).balances
+    assert (await drill.gives_up()).accepted
+    await until(lambda: worker.ready)
+    await drill.scene.stop(worker)
+    assert (await audited(drill)).findings == []
