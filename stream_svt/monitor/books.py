@@ -310,10 +310,17 @@ def _refuse_changed_declaration(spec: DatasetSpec, record: DatasetRecord, ledger
         message = f"the limit is journaled in {ledger.kind.measure}; the measure cannot change"
         raise ConfigError([Problem(0, f"{field_name}.limit", message)])
     if spec.limit not in (record.declared_limit, ledger.limit):
-        journaled = as_text(ledger.limit, ledger.kind)
+        journaled, wanted = as_text(ledger.limit, ledger.kind), as_text(spec.limit, spec.kind)
         message = (
-            f"the limit is journaled as {ledger.kind.measure} {journaled}, the file says "
-            f"{as_text(spec.limit, spec.kind)}. A limit is raised by an operator only: "
-            f"stream-svt control raise-budget --dataset {spec.name} --limit {as_text(spec.limit, spec.kind)}"
+            f"the limit is journaled as {ledger.kind.measure} {journaled}, the file says {wanted}. "
+            f"Write {journaled} here"
         )
+        if spec.limit > ledger.limit:
+            # Whoever asks for it needs a worker that runs, and none does with another limit than the journaled one.
+            message += (
+                f"; where {wanted} is meant, raise it for ever once a worker runs with {journaled}: "
+                f"stream-svt control raise-budget -c FILE {spec.name} --limit {wanted}"
+            )
+        else:
+            message += "; a limit never falls"
         raise ConfigError([Problem(0, f"{field_name}.limit", message)])

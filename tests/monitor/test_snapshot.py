@@ -155,8 +155,14 @@ def test_pending_queries_of_a_monitor_without_append_are_refused():
 @pytest.mark.parametrize(
     ("declaration", "problem"),
     [
-        ("{names: [a, b, c], limit: 101, unit: one basket}", "raise-budget --dataset a --limit 101"),
-        ("{names: [a, b, c], limit: 99, unit: one basket}", "journaled as epsilon 100"),
+        (
+            "{names: [a, b, c], limit: 101, unit: one basket}",
+            "Write 100 here; .* raise-budget -c FILE a --limit 101$",
+        ),
+        (
+            "{names: [a, b, c], limit: 99, unit: one basket}",
+            "journaled as epsilon 100, the file says 99. Write 100 here; a limit never falls$",
+        ),
         ("{names: [a, b, c], limit: {rho: 100}, unit: one basket}", "the measure cannot change"),
         ("{names: [a, b, c], limit: 100, unit: one user}", "privacy unit is journaled as 'one basket'"),
         ("{names: [b, c], limit: 100, unit: one basket}", "the state holds dataset a"),
