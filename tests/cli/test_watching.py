@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 
+import pytest
 from click import unstyle
 
-from stream_svt.cli.watching import as_line, in_words
+from stream_svt.cli.watching import _refused, as_line, in_words
 from stream_svt.monitor.released import Alert, EventType
 from stream_svt.subscribe import Event
 from tests.support.alerts import account, alert, lifecycle
@@ -52,3 +53,24 @@ def test_a_json_line_holds_envelope_and_data():
     assert document["id"] == "shop-1"
     assert document["data"]["gap"] == 12
     assert set(document["data"]) == set(Alert.__struct_fields__)
+
+
+@pytest.mark.parametrize(
+    ("reasons", "said"),
+    [
+        ({}, ""),
+        ({"no-key": 1}, "1 record refused (no-key 1): see topic town-watch.rejects"),
+        (
+            {"not-json": 1, "undeclared": 2},
+            "3 records refused (not-json 1, undeclared 2): see topic town-watch.rejects",
+        ),
+    ],
+)
+def test_refused_records_are_told_by_reason_with_the_topic_of_their_places(
+    reasons: dict[str, int], said: str
+) -> None:
+    assert _refused({"refused": {"topic": "town-watch.rejects", "reasons": reasons}}) == said
+
+
+def test_a_worker_that_tells_of_none_has_refused_none() -> None:
+    assert _refused({}) == ""

@@ -16,6 +16,7 @@ import pytest
 from msgspec.structs import replace
 
 from stream_svt.errors import ConfigError
+from stream_svt.monitor.engine import Commit
 from stream_svt.protocol.tenure import State
 from stream_svt.service.config import parse_config
 from stream_svt.service.web import EVENTS, door, pages
@@ -46,6 +47,15 @@ def test_a_worker_tells_of_itself_without_the_datasets(worker: Stub) -> None:
     worker.shards = (owned(view("a", tops=2)),)
     about, status = json.loads(pages.about(worker).body), json.loads(pages.status(worker).body)
     assert {name: value for name, value in status.items() if not name.startswith("datasets")} == about
+
+
+def test_refused_records_are_told_by_reason_with_the_topic_of_their_places(worker: Stub) -> None:
+    assert json.loads(pages.about(worker).body)["refused"] == {"topic": "shop.rejects", "reasons": {}}
+    rejects = [("counts", 1, "not-json"), ("counts", 4, "undeclared"), ("counts", 7, "undeclared")]
+    worker.metrics.committed(0, Commit(rejects=rejects), 0.1, ())
+    for page in (pages.about, pages.status):
+        refused = json.loads(page(worker).body)["refused"]
+        assert refused == {"topic": "shop.rejects", "reasons": {"not-json": 1, "undeclared": 2}}
 
 
 def test_a_standby_without_shards_is_ready(worker: Stub) -> None:

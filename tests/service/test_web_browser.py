@@ -11,6 +11,7 @@ import pytest_asyncio
 from playwright.async_api import Browser, expect
 
 from stream_svt.errors import BrokerError
+from stream_svt.monitor.engine import Commit
 from stream_svt.monitor.released import EventType
 from stream_svt.protocol.tenure import State
 from stream_svt.service.web.feed import VIEWERS
@@ -133,7 +134,7 @@ async def test_it_says_what_is_left_and_how_long_it_lasts_in_words(chromium: Bro
         await expect(budgets.nth(0)).to_contain_text("3.3 of 4 epsilon left")
         await expect(budgets.nth(0).locator(".outlook")).to_have_text(
             re.compile(
-                r"At the pace of the last \d+ charges it lasts about .* more; 9 times in 10 .*between .* and "
+                r"At the pace of the last \d+ payments it lasts about .* more; 9 times in 10 .*between .* and "
             )
         )
         await expect(budgets.nth(2).locator(".outlook")).to_contain_text(
@@ -149,6 +150,36 @@ async def test_it_says_what_is_left_and_how_long_it_lasts_in_words(chromium: Bro
             "stopped: queries were lost before they were read"
         )
         await expect(page.locator("#worker-lead")).to_contain_text("not ready")
+
+
+async def test_the_tile_tells_the_same_end_as_the_sentence_below_the_bar(
+    chromium: Browser, stage: Stage
+) -> None:
+    now = time.time()
+    stage.topic.put(
+        *[
+            alert("a", f"item-{minute}", at=now - 60 * minute, books=account(0.5 - 0.1 * minute, limit=1.1))
+            for minute in (4, 3, 2, 1)
+        ]
+    )
+    async with visit(chromium, stage.url) as seen:
+        sentence = seen.page.locator(".budget").nth(0).locator(".outlook")
+        await expect(sentence).to_contain_text(
+            "At the pace of the last 4 payments it lasts about 9 minutes more"
+        )
+        await expect(seen.page.locator("#glance")).to_contain_text("the first lasts about 9 minutes more")
+
+
+async def test_refused_records_are_told_with_their_reasons(chromium: Browser, stage: Stage) -> None:
+    rejects = [("counts", 1, "not-json"), ("counts", 4, "undeclared")]
+    stage.worker.metrics.committed(0, Commit(rejects=rejects), 0.1, ())
+    async with visit(chromium, stage.url) as seen:
+        await expect(seen.page.locator("#glance")).to_contain_text(
+            "this worker is ready; it refused 2 records"
+        )
+        await expect(seen.page.locator("#refused")).to_have_text(
+            "It has refused 2 records since it started (not-json 1, undeclared 1): see topic shop.rejects."
+        )
 
 
 async def test_runs_and_mutes_are_shown_when_they_are_asked_for(chromium: Browser, stage: Stage) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 import msgspec
 
@@ -16,6 +17,8 @@ from stream_svt.service.worker import Worker
 
 AGE = 1.0
 """Seconds for which a page that is long work is shown again: what it says is of a moment that is past anyway."""
+
+_REFUSED = "stream_svt_records_rejected_total"
 
 JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
@@ -77,17 +80,28 @@ def ready(worker: Worker) -> Page:
 
 def status(worker: Worker) -> Page:
     """Return the released state as JSON."""
-    return Page(200, JSON, msgspec.json.encode(worker.status()))
+    return Page(200, JSON, msgspec.json.encode(worker.status() | _refused(worker)))
 
 
 async def status_beside(worker: Worker) -> Page:
     """Return the same; the text is put together on another thread, likewise."""
-    return Page(200, JSON, await asyncio.to_thread(msgspec.json.encode, worker.status()))
+    return Page(200, JSON, await asyncio.to_thread(msgspec.json.encode, worker.status() | _refused(worker)))
 
 
 def about(worker: Worker) -> Page:
     """Return the same without the datasets."""
-    return Page(200, JSON, msgspec.json.encode(worker.about()))
+    return Page(200, JSON, msgspec.json.encode(worker.about() | _refused(worker)))
+
+
+def _refused(worker: Worker) -> dict[str, Any]:
+    """Return how many records were refused since the worker started, by reason, and the topic of their places."""
+    counts: dict[str, int] = {}
+    for family in worker.metrics.registry.restricted_registry([_REFUSED]).collect():
+        for sample in family.samples:
+            if sample.name == _REFUSED and sample.value:
+                reason = sample.labels["reason"]
+                counts[reason] = counts.get(reason, 0) + int(sample.value)
+    return {"refused": {"topic": worker.config.topics.rejects, "reasons": dict(sorted(counts.items()))}}
 
 
 @cache

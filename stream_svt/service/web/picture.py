@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 import msgspec
+from msgspec.structs import replace
 
 from stream_svt.monitor.board import Board, Budget
 from stream_svt.monitor.datasets import DatasetSpec
-from stream_svt.monitor.released import Alert, DatasetView, Envelope, Lifecycle
+from stream_svt.monitor.released import Alert, DatasetView, Envelope, EventType, Lifecycle
 from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.planning.pace import exhaustion
 from stream_svt.privacy.loss import Kind, to_float
@@ -110,7 +111,10 @@ class Picture:
         self._dirty: set[str] = set()
 
     def take(self, envelope: Envelope, data: Alert | Lifecycle) -> None:
-        """Fold an event."""
+        """Fold an event; what is given up with a whole shard is spent, and tells nothing of the pace."""
+        if isinstance(data, Lifecycle) and data.account is not None:
+            given_up = envelope.type == EventType.MARKED_EXHAUSTED or data.reason == "marked-exhausted"
+            data = replace(data, account=replace(data.account, charge=0.0)) if given_up else data
         self._board.take(envelope, data)
         if data.dataset in self._datasets:
             self._dirty.add(data.dataset)

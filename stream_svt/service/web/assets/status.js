@@ -107,6 +107,11 @@ document.addEventListener("DOMContentLoaded", () => {
   const stopped = (one) => one.monitors.length > 0 && one.monitors.every((monitor) => monitor.state === "exhausted");
   const isOver = (one) => one.ends !== null && one.ends < now();
 
+  const outlastsPeriod = (one) => one.ends !== null && one.outlook.early > one.ends;
+  // When a budget that is in use is expected to end; the sentence below its bar says the same in full.
+  const endOf = (one) => (leftOf(one) > 0 && !stopped(one) && !isOver(one) && one.spent > 0 && one.outlook !== null
+    && !outlastsPeriod(one) ? one.outlook.expected : null);
+
   function toneOf(one) {
     const left = leftOf(one);
     if (left === null) return "";
@@ -123,10 +128,10 @@ document.addEventListener("DOMContentLoaded", () => {
     if (one.spent === 0) return "Untouched.";
     const closing = one.ends === null ? "" : ` Its period ends in ${span(one.ends - now())}.`;
     const end = one.outlook;
-    if (end === null) return `Too few charges yet to say how long it lasts.${closing}`;
-    if (one.ends !== null && end.early > one.ends) return `Likely to last beyond its period, which ends in ${span(one.ends - now())}.`;
+    if (end === null) return `Too few payments yet to say how long it lasts.${closing}`;
+    if (outlastsPeriod(one)) return `Likely to last beyond its period, which ends in ${span(one.ends - now())}.`;
     const [early, expected, late] = [end.early, end.expected, end.late].map((time) => Math.max(time - now(), 1));
-    return `At the pace of the last ${many(end.payments, "charge")} it lasts about ${span(expected)} more; `
+    return `At the pace of the last ${many(end.payments + 1, "payment")} it lasts about ${span(expected)} more; `
       + `9 times in 10 that is between ${span(early)} and ${span(late)}.${closing}`;
   }
 
@@ -426,10 +431,14 @@ document.addEventListener("DOMContentLoaded", () => {
     const seats = all.flatMap((one) => one.monitors);
     const count = (state) => seats.filter((monitor) => monitor.state === state).length;
     const waiting = status ? status.shards.reduce((sum, shard) => sum + Object.values(shard.lag).reduce((a, b) => a + b, 0), 0) : null;
-    const budgets = out.length ? `${many(out.length, "budget")} used up` : low.length ? `${many(low.length, "budget")} nearly used up` : "none near its end";
+    const ends = known.map(endOf).filter((end) => end !== null);
+    const first = ends.length ? `${all.length === 1 ? "it" : "the first"} lasts about ${span(Math.max(Math.min(...ends) - now(), 1))} more` : "";
+    const level = out.length ? `${many(out.length, "budget")} used up` : low.length ? `${many(low.length, "budget")} nearly used up` : "";
+    const budgets = [level, first].filter(Boolean).join("; ") || "a fifth or more is left of each";
     const halted = [["halted", "halted"], ["paused", "paused"], ["exhausted", "used up"], ["idle", "waiting"], [null, "not known here"]]
       .filter(([state]) => count(state)).map(([state, word]) => `${number(count(state))} ${word}`);
-    const key = [alerts, sure, newest, known.length, out.length, low.length, all.length, budgets, halted, waiting, status?.ready];
+    const refused = status ? Object.values(status.refused.reasons).reduce((a, b) => a + b, 0) : 0;
+    const key = [alerts, sure, newest, known.length, out.length, low.length, all.length, budgets, halted, waiting, status?.ready, refused];
     fill(at("glance"), key, () => [
       glance("Alerts released", (sure ? "" : "≥ ") + number(alerts), "", newest ? make("span", {}, "the newest ", since(newest)) : "none yet"),
       glance("Budgets with room", number(known.length - out.length), `of ${number(all.length)}`,
@@ -437,7 +446,8 @@ document.addEventListener("DOMContentLoaded", () => {
       glance("Monitors running", number(count("running")), `of ${number(seats.length)}`,
         halted.join(", ") || `on ${many(all.length, "dataset")}`),
       glance("Queries waiting", waiting === null ? "–" : number(waiting), "", status === null ? "no answer yet"
-        : status.ready ? "this worker is ready" : "this worker is not ready", status && !status.ready ? "warn" : ""),
+        : (status.ready ? "this worker is ready" : "this worker is not ready") + (refused ? `; it refused ${many(refused, "record")}` : ""),
+      status && (!status.ready || refused) ? "warn" : ""),
     ]);
     document.title = `${out.length ? `(${out.length} used up) ` : ""}${at("application").textContent} - stream_svt`;
   }
@@ -488,6 +498,11 @@ document.addEventListener("DOMContentLoaded", () => {
         numeric("Queries waiting", number(lag)),
         cell("Last commit", shard.committed_at ? since(shard.committed_at) : "none yet"));
     }));
+    const reasons = Object.entries(status.refused.reasons);
+    const refused = reasons.reduce((sum, [, count]) => sum + count, 0);
+    at("refused").hidden = refused === 0;
+    fill(at("refused"), status.refused, () => [`It has refused ${many(refused, "record")} since it started (`
+      + `${reasons.map(([reason, count]) => `${reason} ${number(count)}`).join(", ")}): see topic `, name(status.refused.topic), "."]);
     at("shards-empty").hidden = shards > 0;
     at("shards").parentElement.hidden = shards === 0;
     set(at("version"), `stream_svt ${status.version}, specification ${status.spec_hash}`);
