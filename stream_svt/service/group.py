@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 HINT_INTERVAL = 3.0
 """Seconds between committed group offsets: lag for operators, and a sign of life with the specification's hash."""
 STOP_PATIENCE = 0.6 * REBALANCE_TIMEOUT
+WATCH_INTERVAL = 1.0
 
 
 def group_id(application: str) -> str:
@@ -180,7 +181,7 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
     async def _watch(self) -> None:
         """Surface the group's own errors, which a worker without shards would never see, and restart stuck shards."""
         while True:
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(WATCH_INTERVAL)
             try:
                 self._consumer._coordinator.check_errors()  # noqa: SLF001  what getmany does, without fetching
             except KafkaError as error:
@@ -189,7 +190,8 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
                     raise meaning from error
                 log.warning("event=group_error error=%r", str(meaning))
             for shard in list(self.shards.values()):
-                waits = shard.status.state in {State.PARKED, State.FAILED, State.STOPPED}
+                # A hand-over has a patience of its own, and nothing may begin after it.
+                waits = shard.handed_over or shard.status.state in {State.PARKED, State.FAILED}
                 if not waits and time.monotonic() - shard.status.beat > STUCK:
                     log.error("event=shard_stuck shard=%d seconds=%.0f", shard.number, STUCK)
                     await shard.restart()

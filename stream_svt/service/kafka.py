@@ -17,6 +17,7 @@ import logging
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,6 +60,17 @@ DISCARD_DEADLINE = 2.0
 REBALANCE_TIMEOUT = 20.0
 
 
+def _unwatched() -> None:
+    """Nobody watches this task."""
+
+
+on_answer: ContextVar[Callable[[], None]] = ContextVar("on_answer", default=_unwatched)
+"""Told of every call to the broker that a task brings to an end; whoever watches a task sets it there.
+
+Reading a long state is thousands of calls in one await of the caller, and each of them is a sign of life.
+"""
+
+
 class BrokerUnavailable(BrokerError):
     """The broker did not answer in time or cannot be reached; the same may succeed later."""
 
@@ -66,7 +78,7 @@ class BrokerUnavailable(BrokerError):
 
 
 class Fenced(BrokerError):
-    """The shard's producer was replaced by a newer one, or the broker gave its transaction up."""
+    """Somebody else has the shard's producer or its partition now, or the broker gave its transaction up."""
 
     retriable = True
 
@@ -205,6 +217,7 @@ async def deadline(
             yield
     except (KafkaError, IllegalOperation, TimeoutError, OSError) as error:
         raise explain(error, doing, operation, group, began) from error
+    on_answer.get()()
 
 
 def _end_once(producer: AIOKafkaProducer) -> None:
@@ -382,6 +395,12 @@ async def read_partition(
     """Yield the records of a partition from ``start`` (None: its beginning) to its end at the time of the call.
 
     Positions are compared, not records counted: markers and compacted records take offsets too.
+
+    Raises
+    ------
+    BrokerUnavailable
+        The position did not move for `CALL_DEADLINE` seconds: a client whose broker is gone returns nothing, again
+        and again, and so does one whose partition was cut short after its end was asked for.
     """
     place = TopicPartition(topic, partition)
     async with deadline(CALL_DEADLINE, doing):
@@ -394,10 +413,19 @@ async def read_partition(
             # Fetch from an empty partition too: without the right to READ it would only show at a later
             # takeover.
             await lenient.getmany(consumer, place, timeout_ms=150)
+    moved = time.monotonic()
     while position < end:
         async with deadline(CALL_DEADLINE, doing):
             batch = await lenient.getmany(consumer, place, timeout_ms=200, max_records=records)
             advanced = await consumer.position(place)
+        stands = advanced <= position
+        if stands and time.monotonic() - moved > CALL_DEADLINE:
+            raise BrokerUnavailable(
+                f"{doing}: nothing came from the broker for {CALL_DEADLINE:g} seconds, at offset {position} "
+                f"of {end} of partition {partition}"
+            )
         position = max(position, advanced)
         if batch.get(place):
             yield batch[place]
+        if not stands:
+            moved = time.monotonic()  # only now: what the caller does with records is not the broker's delay

@@ -3,8 +3,8 @@
 What ends a tenure decides what follows:
 
 =======================  =====================================================================================
-fenced                   prove group membership; a member opens again, anybody else waits for the next
-rebalance broker away, unknown     open again, later and later, for ever
+fenced, partition gone   prove group membership; a member opens again, anybody else waits for the next rebalance
+broker away, unknown     open again, later and later, for ever
 records lost             wait inside the next tenure for `accept-loss`
 state rolled back        wait for `mark-exhausted`, reading nothing but the control partition
 other errors of ours     fatal: the worker ends with the error's exit code
@@ -35,11 +35,13 @@ from stream_svt.protocol.tenure import Pace, State, Status, Tenure
 from stream_svt.service.garbage import collect_soon
 from stream_svt.service.kafka import (
     CALL_DEADLINE,
+    START_DEADLINE,
     BrokerUnavailable,
     Cluster,
     Fenced,
     deadline,
     explain,
+    on_answer,
     spans,
 )
 from stream_svt.service.metrics import Metrics
@@ -56,6 +58,8 @@ STEADY = 30.0
 """Seconds a tenure lasts before its predecessor's failures are forgotten."""
 STUCK = 120.0
 """Seconds without a sign of life after which the watchdog starts a shard anew."""
+CUT_SHORT = 5.0
+"""Seconds that a hand-over waits for a tenure that was cut short."""
 
 
 class Shard:
@@ -110,21 +114,27 @@ class Shard:
         self._fatal = fatal
         self._halt = asyncio.Event()
         self._stopping = False
+        self._handed_over = False
         self._failures = 0
         self._given_up: tuple[int, Command] | None = None
         self._task: asyncio.Task[None] | None = None
+
+    @property
+    def handed_over(self) -> bool:
+        """Whether the partition goes elsewhere; never false again."""
+        return self._handed_over
 
     def start(self) -> None:
         """Begin; returns at once."""
         self._stopping = False
         self._halt.clear()
-        self.status.beat = time.monotonic()
+        self._beat()
         self._task = asyncio.create_task(self._run(), name=f"shard-{self.number}")
         self._task.add_done_callback(self._ended)
 
     def halt(self) -> None:
-        """Ask to hand over; `stop` waits for it."""
-        self._stopping = True
+        """Ask to hand over, for good; `stop` waits for it."""
+        self._handed_over = self._stopping = True
         self._halt.set()
 
     async def stop(self, seconds: float) -> None:
@@ -136,8 +146,7 @@ class Shard:
         if not done:
             log.error("event=shard_stop_timeout shard=%d seconds=%.1f", self.number, seconds)
             self._task.cancel()
-            await asyncio.wait({self._task}, timeout=5.0)
-        self._task = None
+            await asyncio.wait({self._task}, timeout=CUT_SHORT)
 
     def reload(self) -> None:
         """End the tenure at a barrier and begin another with the workload then configured."""
@@ -146,19 +155,35 @@ class Shard:
         self._halt.set()
 
     async def restart(self) -> None:
-        """Begin anew whatever state the shard is in: the watchdog's remedy."""
+        """Begin anew whatever state the shard is in: the watchdog's remedy.
+
+        Not beside a tenure that is still being given up, nor once the partition is handed over: that can happen
+        while this waits, and nobody would ever end what began then.
+        """
         self._metrics.failed(self.number, "stuck")
-        await self.stop(0.0)
-        self.start()
+        if self._task is not None:
+            self._stopping = True
+            self._halt.set()
+            self._task.cancel()
+            ended, _ = await asyncio.wait({self._task}, timeout=START_DEADLINE)
+            if not ended:
+                return
+        if not self._handed_over:
+            self.start()
+
+    def _beat(self) -> None:
+        self.status.beat = time.monotonic()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fatal(error)
 
     async def _run(self) -> None:
+        on_answer.set(self._beat)
         while not self._stopping:
             self._halt.clear()
             failure = await self._hold()
+            self._beat()  # failing again and again while brokers are away is not being stuck
             if failure is None or self._stopping:
                 continue
             try:
@@ -166,6 +191,9 @@ class Shard:
                     return
             except Stopped:
                 continue
+            except IllegalStateError:  # as in _hold
+                if not await self._step_back():
+                    return
             except (BrokerUnavailable, KafkaError, OSError, TimeoutError) as error:
                 log.warning("event=shard_retry shard=%d error=%s", self.number, type(error).__name__)
                 await self._wait(BACKOFF[-1])
@@ -183,6 +211,9 @@ class Shard:
             self._failures = 0
         except Stopped:
             pass
+        except IllegalStateError:
+            # Opening again would fence whoever the partition was given to, and end here again.
+            return Fenced(f"shard {self.number}: its partition is not assigned to this worker any more")
         except (KafkaError, OSError, TimeoutError) as error:
             return explain(error, f"shard {self.number}: reading")
         except Exception as error:  # noqa: BLE001  sorted by kind in _go_on
@@ -222,11 +253,9 @@ class Shard:
         if isinstance(failure, StateRolledBack):
             self._given_up = await self._await_giving_up(failure)
             return True
-        status.state = State.RETRYING
         if isinstance(failure, Fenced):
-            self._metrics.failed(self.number, "fenced")
-            log.warning("event=fenced shard=%d", self.number)
-            return await self._prove_membership()
+            return await self._step_back()
+        status.state = State.RETRYING
         if isinstance(failure, BrokerUnavailable | RecordsLost):
             self._metrics.failed(self.number, "unavailable")
             log.warning("event=shard_retry shard=%d error=%r", self.number, str(failure))
@@ -242,10 +271,18 @@ class Shard:
         self._failures += 1
         return True
 
+    async def _step_back(self) -> bool:
+        """Leave the shard alone unless it is this worker's; return whether it is."""
+        self.status.state = State.RETRYING
+        self._metrics.failed(self.number, "fenced")
+        log.warning("event=fenced shard=%d", self.number)
+        return await self._prove_membership()
+
     async def _prove_membership(self) -> bool:
         """Commit a group offset: only a member may. A shard that is none's would fence its rightful owner."""
         place = TopicPartition(self._control, self.number)
         while not self._stopping:
+            self._beat()
             await self._wait(0.5)
             try:
                 async with deadline(CALL_DEADLINE, f"shard {self.number}: proving group membership"):

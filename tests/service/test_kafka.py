@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 
 import aiokafka.producer.sender
 import pytest
+from aiokafka import TopicPartition
 from aiokafka.errors import (
     GroupAuthorizationFailedError,
     InvalidTimestampError,
@@ -27,6 +29,8 @@ from stream_svt.service.kafka import (
     deadline,
     discard_producer,
     explain,
+    on_answer,
+    read_partition,
     tune,
 )
 
@@ -105,6 +109,85 @@ async def test_a_call_that_does_not_return_ends_at_its_deadline() -> None:
     with pytest.raises(BrokerUnavailable, match="asking: no answer"):
         async with deadline(0.01, "asking"):
             await asyncio.sleep(10)
+
+
+async def test_whoever_watches_a_task_is_told_of_calls_that_return_and_of_no_other() -> None:
+    answers: list[str] = []
+
+    async def watched() -> None:
+        on_answer.set(lambda: answers.append("answer"))
+        async with deadline(1.0, "asking"):
+            pass
+        with pytest.raises(BrokerUnavailable):
+            async with deadline(1.0, "asking"):
+                raise KafkaConnectionError("x")
+
+    await asyncio.create_task(watched())
+    async with deadline(1.0, "asking, in a task that nobody watches"):
+        pass
+    assert answers == ["answer"]
+
+
+class Partition:
+    """A reader whose polls return after a while, each of them one record further until it stands."""
+
+    def __init__(self, *, end: int, stands: int, seconds: float) -> None:
+        self._end, self._stands, self._seconds = end, stands, seconds
+        self._position = 0
+
+    def assign(self, places: Sequence[TopicPartition]) -> None:
+        """There is one partition only."""
+
+    async def beginning_offsets(self, places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        return dict.fromkeys(places, 0)
+
+    async def end_offsets(self, places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        return dict.fromkeys(places, self._end)
+
+    def seek(self, place: TopicPartition, offset: int) -> None:
+        self._position = offset
+
+    async def position(self, place: TopicPartition) -> int:
+        return self._position
+
+    async def getmany(self, place: TopicPartition, **options: object) -> dict[TopicPartition, list[int]]:
+        await asyncio.sleep(self._seconds)
+        if self._position == self._stands:
+            return {}
+        self._position += 1
+        return {place: [self._position - 1]}
+
+
+async def getmany(consumer: Partition, place: TopicPartition, **options: object) -> dict:
+    return await consumer.getmany(place, **options)
+
+
+async def test_reading_ends_where_the_position_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client whose broker is gone after it has told the end of the partition returns nothing, for ever."""
+    monkeypatch.setattr(kafka, "CALL_DEADLINE", 0.3)
+    monkeypatch.setattr(kafka.lenient, "getmany", getmany)
+    found: list[int] = []
+
+    async def read() -> None:
+        reader = Partition(end=9, stands=2, seconds=0.01)
+        async for records in read_partition(reader, "alerts", 3, None, "auditing"):
+            found.extend(records)
+
+    with pytest.raises(BrokerUnavailable, match=r"auditing: nothing came .* at offset 2 of 9 of partition 3"):
+        await asyncio.wait_for(read(), 20)
+    assert found == [0, 1]
+
+
+async def test_reading_slowly_or_for_a_slow_caller_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka, "CALL_DEADLINE", 0.5)
+    monkeypatch.setattr(kafka.lenient, "getmany", getmany)
+    found: list[int] = []
+    reader = Partition(end=12, stands=12, seconds=0.1)
+    async for records in read_partition(reader, "alerts", 0, None, "auditing"):
+        found += records
+        if records == [3]:
+            await asyncio.sleep(0.7)
+    assert found == list(range(12))
 
 
 async def test_discarding_a_producer_that_hangs_ends_its_task_and_its_connections(monkeypatch) -> None:

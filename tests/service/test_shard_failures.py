@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 
 import pytest
 from aiokafka import TopicPartition
-from aiokafka.errors import CommitFailedError, KafkaConnectionError
+from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaConnectionError
 
 from stream_svt.errors import RecordsLost, StateRolledBack, UnreadableState
 from stream_svt.monitor.commands import Action, Command
@@ -47,13 +48,16 @@ class Journal:
 
 
 class Play:
-    """Tenures that end as scripted; one that is not scripted runs until stopped."""
+    """Tenures that open or end as scripted; one that is not scripted runs until stopped."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *endings: Exception) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, *endings: Exception | Callable[[], Awaitable[None]]
+    ) -> None:
         self.endings = list(endings)
         self.opened: list[tuple[int, Command] | None] = []
         self.fatal: list[BaseException] = []
         self.consumer = Consumer()
+        self.unassigned = False
         play = self
 
         class Tenure:
@@ -64,8 +68,12 @@ class Play:
 
             async def open(self, *, given_up: tuple[int, Command] | None) -> None:
                 play.opened.append(given_up)
+                self.status.state = State.OPENING
                 if play.endings:
-                    raise play.endings.pop(0)
+                    ending = play.endings.pop(0)
+                    if isinstance(ending, Exception):
+                        raise ending
+                    await ending()
 
             async def run(self) -> None:
                 self.status.state = State.RUNNING
@@ -75,6 +83,8 @@ class Play:
                 """Nothing is held."""
 
             async def await_command(self, action: Action, controls: object) -> tuple[int, Command]:
+                if play.unassigned:
+                    raise IllegalStateError
                 if not play.answer.is_set():
                     done = {asyncio.ensure_future(event.wait()) for event in (play.answer, self.stop)}
                     await asyncio.wait(done, return_when=asyncio.FIRST_COMPLETED)
@@ -144,20 +154,35 @@ async def test_a_state_that_cannot_be_read_is_fatal_at_once(monkeypatch) -> None
     await play.end()
 
 
-async def test_a_fenced_member_opens_again(monkeypatch) -> None:
-    play = Play(monkeypatch, Fenced("x"))
+@pytest.mark.parametrize("ending", [Fenced("x"), IllegalStateError("x")], ids=repr)
+async def test_a_member_opens_again_where_it_was_fenced_or_its_partition_was_gone(
+    monkeypatch, ending: Exception
+) -> None:
+    play = Play(monkeypatch, ending)
     await play.until(State.RUNNING)
     assert play.consumer.commits == 1
     await play.end()
 
 
-async def test_a_fenced_stranger_steps_back_until_the_next_rebalance(monkeypatch) -> None:
-    play = Play(monkeypatch, Fenced("x"))
+@pytest.mark.parametrize("ending", [Fenced("x"), IllegalStateError("x")], ids=repr)
+async def test_a_stranger_steps_back_until_the_next_rebalance_and_fences_nobody(
+    monkeypatch, ending: Exception
+) -> None:
+    play = Play(monkeypatch, *[ending] * 3)
     play.consumer.refuse = True
     await play.until(State.PARKED)
     await asyncio.sleep(0.1)
     assert len(play.opened) == 1
     assert play.fatal == []
+    assert "IllegalStateError" not in play.shard.status.reason
+    await play.end()
+
+
+async def test_a_stranger_does_not_wait_for_an_operator_either(monkeypatch) -> None:
+    play = Play(monkeypatch, *[StateRolledBack("x")] * 3)
+    play.consumer.refuse = play.unassigned = True
+    await play.until(State.PARKED)
+    assert len(play.opened) == 1
     await play.end()
 
 

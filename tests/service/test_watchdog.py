@@ -1,0 +1,151 @@
+"""Which shards the watchdog starts anew: those without a sign of life, and none that was handed over."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from stream_svt.monitor.spec import load_spec
+from stream_svt.protocol.tenure import State
+from stream_svt.service import group as groups
+from stream_svt.service import shard as shards
+from stream_svt.service.group import Group
+from stream_svt.service.kafka import BrokerUnavailable, Cluster, deadline
+from stream_svt.service.metrics import Metrics
+from tests.service.test_metrics import SPEC
+from tests.service.test_shard_failures import Play
+
+STUCK = 0.5
+
+
+class Member:
+    """A group consumer without errors."""
+
+    @property
+    def _coordinator(self) -> Member:
+        return self
+
+    def check_errors(self) -> None:
+        """There is none."""
+
+
+@contextlib.asynccontextmanager
+async def watched(monkeypatch: pytest.MonkeyPatch, play: Play) -> AsyncIterator[None]:
+    """Watch the shard, with the watchdog's patience cut to `STUCK`."""
+    monkeypatch.setattr(groups, "STUCK", STUCK)
+    monkeypatch.setattr(groups, "WATCH_INTERVAL", 0.05)
+    made = Group(
+        Cluster({}),
+        application="shop",
+        topics=["counts", "control"],
+        make_shard=lambda consumer, number: play.shard,
+        metrics=Metrics(load_spec(SPEC), "hash"),
+        worker="w",
+        spec_hash=lambda: "hash",
+        fatal=play.fatal.append,
+    )
+    made._consumer = Member()
+    made.shards[0] = play.shard
+    watch = asyncio.create_task(made._watch())
+    try:
+        yield
+    finally:
+        watch.cancel()
+        await asyncio.gather(watch, return_exceptions=True)
+
+
+async def hang() -> None:
+    await asyncio.sleep(1000)
+
+
+async def read_on() -> None:
+    """Open for three times as long as the watchdog waits, one short call to the broker after another."""
+    end = time.monotonic() + 3 * STUCK
+    while time.monotonic() < end:
+        async with deadline(1.0, "reading"):
+            await asyncio.sleep(0.05)
+
+
+async def test_a_shard_without_a_sign_of_life_is_started_anew(monkeypatch) -> None:
+    play = Play(monkeypatch, hang)
+    async with watched(monkeypatch, play):
+        await play.until(State.RUNNING)
+    assert len(play.opened) == 2
+    await play.end()
+
+
+async def test_a_long_restore_that_moves_is_left_alone(monkeypatch) -> None:
+    play = Play(monkeypatch, read_on)
+    async with watched(monkeypatch, play):
+        await play.until(State.RUNNING)
+    assert len(play.opened) == 1
+    await play.end()
+
+
+async def test_brokers_that_stay_away_do_not_make_a_shard_stuck(monkeypatch, caplog) -> None:
+    async def away() -> None:
+        await asyncio.sleep(0.6 * STUCK)
+        raise BrokerUnavailable("x")
+
+    play = Play(monkeypatch, *[away] * 4)
+    async with watched(monkeypatch, play):
+        await play.until(State.RUNNING)
+    assert len(play.opened) == 5
+    assert "shard_stuck" not in caplog.text
+    await play.end()
+
+
+async def test_nothing_begins_after_a_hand_over_that_overtakes_a_restart(monkeypatch) -> None:
+    play = Play(monkeypatch, hang)
+
+    class Slow:
+        async def close(self) -> None:
+            await asyncio.sleep(0.2)  # a producer whose brokers are away is given up after some seconds
+
+    play.shard._make_journal = lambda number: Slow()
+    await asyncio.sleep(0.05)
+    assert len(play.opened) == 1
+    restart = asyncio.create_task(play.shard.restart())
+    await asyncio.sleep(0.05)
+    play.shard.halt()
+    await play.shard.stop(5.0)
+    await restart
+    await asyncio.sleep(0.3)
+    assert len(play.opened) == 1
+    assert [task for task in asyncio.all_tasks() if task.get_name() == "shard-0"] == []
+
+
+async def test_a_shard_that_was_handed_over_is_not_started_anew(monkeypatch) -> None:
+    play = Play(monkeypatch)
+    await play.until(State.RUNNING)
+    await play.shard.stop(1.0)
+    play.shard.status.beat = 0.0
+    async with watched(monkeypatch, play):
+        await asyncio.sleep(0.3)
+    assert len(play.opened) == 1
+
+
+async def test_no_tenure_begins_beside_one_that_is_still_being_given_up(monkeypatch) -> None:
+    monkeypatch.setattr(shards, "START_DEADLINE", 0.05)
+    given_up = asyncio.Event()
+
+    class Slow:
+        async def close(self) -> None:
+            await asyncio.wait_for(given_up.wait(), 5)
+
+    play = Play(monkeypatch, hang)
+    play.shard._make_journal = lambda number: Slow()
+    await asyncio.sleep(0.05)
+    assert len(play.opened) == 1
+    await play.shard.restart()
+    assert len(play.opened) == 1
+    async with watched(monkeypatch, play):
+        play.shard.status.beat = 0.0
+        given_up.set()
+        await play.until(State.RUNNING)
+    assert len(play.opened) == 2
+    await play.end()
