@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from stream_svt.errors import BudgetExceeded, ConfigError, Problem, UnreadableState
 from stream_svt.monitor.life_cycle import Signal, State, advance
+from stream_svt.monitor.mutes import Mutes
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.released import Account, DatasetView, MonitorView
 from stream_svt.monitor.snapshot import (
+    SPLIT,
     VERSION,
     DatasetRecord,
+    MuteRecord,
     SlotRecord,
     from_bytes,
     pack_secrets,
@@ -26,6 +30,9 @@ if TYPE_CHECKING:
 
 FOR_EVER = -1
 UNTIL_RUN_ENDS = -2
+
+_INLINE_BYTES = 300_000
+"""Mutes of a dataset beyond which they get state records of their own: what Kafka takes as one record is limited."""
 
 
 @dataclass(slots=True)
@@ -50,7 +57,7 @@ class Slot:
     runs: int = 0
     halts: int = 0
     spent: int = 0
-    mutes: dict[str, int] = field(default_factory=dict)
+    mutes: Mutes = field(default_factory=Mutes)
 
     def signal(self, signal: Signal) -> None:
         """Go to the state that follows."""
@@ -74,7 +81,7 @@ class Books:
         The declaration; its limit becomes the ledger's at the very first start and is then a fact of the state.
     """
 
-    __slots__ = ("declared_limit", "events", "ledger", "name", "slots", "unit")
+    __slots__ = ("declared_limit", "events", "ledger", "name", "slots", "split", "unit")
 
     def __init__(self, spec: DatasetSpec) -> None:
         self.name = spec.name
@@ -82,6 +89,7 @@ class Books:
         self.declared_limit = spec.limit
         self.ledger = Ledger(spec.kind, spec.limit)
         self.events = 0
+        self.split = False
         self.slots: dict[str, Slot] = {}
 
     def slot(self, monitor: str) -> Slot:
@@ -189,27 +197,51 @@ class Books:
             ],
         )
 
+    def save(self) -> dict[bytes, bytes | None]:
+        """Return the state records that changed since the last save, by key; None deletes one.
+
+        Mutes move into records of their own once they are many, and stay there.
+        """
+        self.split = self.split or sum(slot.mutes.size for slot in self.slots.values()) > _INLINE_BYTES
+        records: dict[bytes, bytes | None] = {f"d/{self.name}".encode(): self.to_bytes()}
+        if self.split:
+            for name, slot in self.slots.items():
+                for number, data in slot.mutes.save():
+                    records[f"q/{self.name}/{name}/{number}".encode()] = data
+        return records
+
     def to_bytes(self) -> bytes:
-        """Return the state record."""
-        slots = {name: _slot_record(slot) for name, slot in self.slots.items()}
+        """Return the dataset's own state record."""
+        slots = {name: _slot_record(slot, mutes=not self.split) for name, slot in self.slots.items()}
+        version = SPLIT if self.split else VERSION
         return to_bytes(
             DatasetRecord(
-                VERSION, self.name, self.unit, self.declared_limit, self.ledger.to_bytes(), self.events, slots
+                version, self.name, self.unit, self.declared_limit, self.ledger.to_bytes(), self.events, slots
             )
         )
 
     @classmethod
-    def from_record(cls, spec: DatasetSpec, record: DatasetRecord, plans: dict[str, Plan]) -> Books:
-        """Return the books in a state record.
+    def from_record(
+        cls,
+        spec: DatasetSpec,
+        record: DatasetRecord,
+        plans: dict[str, Plan],
+        mutes: Mapping[str, Sequence[tuple[int, bytes]]],
+    ) -> Books:
+        """Return the books in a state record and in the records, by monitor, that hold its mutes.
 
         Raises
         ------
         ConfigError
             The declaration's limit, measure or privacy unit is not the journaled one.
         UnreadableState
-            A run is open under a specification that the state does not hold.
+            A run is open under a specification that the state does not hold, or mutes cannot be read.
         """
         books = cls(spec)
+        books.split = record.version == SPLIT
+        if mutes.keys() - (record.slots.keys() if books.split else ()):
+            message = f"the state holds mutes q/{spec.name}/* that its record d/{spec.name} knows nothing of"
+            raise UnreadableState(message)
         books.ledger = Ledger.from_bytes(record.ledger)
         books.declared_limit, books.events = record.declared_limit, record.events
         _refuse_changed_declaration(spec, record, books.ledger)
@@ -221,6 +253,11 @@ class Books:
                     f"state record d/{spec.name}: monitor {name} is in a state this release does not know"
                 )
                 raise UnreadableState(message) from None
+            if name in mutes:
+                slot.mutes = Mutes.restore(
+                    (number, from_bytes(MuteRecord, data, key=f"q/{spec.name}/{name}/{number}"))
+                    for number, data in mutes[name]
+                )
             slot.plan = plans.get(stored.spec_hash)
             if slot.state is State.RUNNING and slot.plan is None:
                 message = (
@@ -260,7 +297,7 @@ def read_dataset(data: bytes, key: str) -> DatasetRecord:
     return from_bytes(DatasetRecord, data, key=key)
 
 
-def _slot_record(slot: Slot) -> SlotRecord:
+def _slot_record(slot: Slot, *, mutes: bool) -> SlotRecord:
     return SlotRecord(
         state=slot.state.value,
         stopped=slot.stopped,
@@ -275,7 +312,7 @@ def _slot_record(slot: Slot) -> SlotRecord:
         runs=slot.runs,
         halts=slot.halts,
         spent=slot.spent,
-        mutes=list(slot.mutes.items()),
+        mutes=list(slot.mutes.items()) if mutes else [],
     )
 
 
@@ -297,7 +334,7 @@ def _slot(record: SlotRecord) -> Slot:
         runs=record.runs,
         halts=record.halts,
         spent=record.spent,
-        mutes=dict(record.mutes),
+        mutes=Mutes(record.mutes),
     )
 
 

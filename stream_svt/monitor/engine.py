@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,7 +44,10 @@ from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.monitor.sweep import SweepRunner
 
 Integers = NDArray[np.int64]
-_PENDING_KEY = re.compile(r"(.+)/([^/]+)/([0-9]{1,18})", re.DOTALL)
+Parts = list[tuple[int, bytes]]
+"""Numbered state records."""
+
+_PART_KEY = re.compile(r"(.+)/([^/]+)/([0-9]{1,18})", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,21 +168,18 @@ class Engine:
             if name in self.runners:
                 runner = self.runners[name]
                 runner.offset, runner.row, runner.clock_ms, runner.started = offset, row, clock_ms, True
-        pending: dict[tuple[str, str], list[tuple[int, bytes]]] = {}
+        pending, mutes = _parts(records, "p"), _parts(records, "q")
         for key, data in records.items():
             kind, _, rest = key.decode().partition("/")
             if kind == "d":
-                self._load_dataset(rest, data, plans, stale)
-            elif kind == "p":
-                found = _PENDING_KEY.fullmatch(rest)
-                if found is None:
-                    raise UnreadableState(f"state record {key!r} has a key that no release writes")
-                dataset, monitor, number = found.groups()
-                pending.setdefault((dataset, monitor), []).append((int(number), data))
-        for (dataset, monitor), parts in pending.items():
-            runner_of = self.runners.get(monitor)
-            if runner_of is not None and dataset in self.number:
-                runner_of.restore_pending(self.number[dataset], parts, f"p/{dataset}/{monitor}")
+                self._load_dataset(rest, data, plans, stale, mutes.pop(rest, {}))
+        for dataset in mutes:
+            raise UnreadableState(f"the state holds mutes q/{dataset}/* without a record d/{dataset}")
+        for dataset, by_monitor in pending.items():
+            for monitor, parts in by_monitor.items():
+                runner_of = self.runners.get(monitor)
+                if runner_of is not None and dataset in self.number:
+                    runner_of.restore_pending(self.number[dataset], parts, f"p/{dataset}/{monitor}")
 
     def _load_specs(self, records: Mapping[bytes, bytes]) -> dict[str, Plan]:
         """Rebuild the monitors of the state; return every known plan by its stored hash."""
@@ -212,8 +213,10 @@ class Engine:
                     self._journal_spec(plan, f"m/{name}")
         return plans
 
-    def _load_dataset(self, name: str, data: bytes, plans: dict[str, Plan], stale: set[str]) -> None:
-        """Take over a dataset.
+    def _load_dataset(
+        self, name: str, data: bytes, plans: dict[str, Plan], stale: set[str], mutes: Mapping[str, Parts]
+    ) -> None:
+        """Take over a dataset, with the records of its mutes by monitor.
 
         Runs under ``stale`` hashes are closed at full price: this release would not recompute their noise.
         """
@@ -225,7 +228,7 @@ class Engine:
             raise ConfigError([Problem(0, "datasets", message)])
         number = self.number[name]
         record = read_dataset(data, f"d/{name}")
-        books = Books.from_record(self.datasets[number], record, plans)
+        books = Books.from_record(self.datasets[number], record, plans, mutes)
         self._books[number] = books
         for monitor, slot in books.slots.items():
             runner = self.runners.get(monitor)
@@ -289,7 +292,7 @@ class Engine:
             for number, part, data in runner.save_pending():
                 self._records[f"p/{self.datasets[number].name}/{name}/{part}".encode()] = data
         for number in sorted(self._dirty):
-            self._records[f"d/{self.datasets[number].name}".encode()] = self._books[number].to_bytes()
+            self._records |= self._books[number].save()
         commit = Commit(
             records=self._records,
             progress=self._progress(),
@@ -477,7 +480,7 @@ class Engine:
             until = clock_ms + rule
         runner.end_expired_mutes(hit.dataset, slot, clock_ms)
         runner.mute(hit.dataset, slot, hit.series, until)
-        ended = list(slot.mutes)[: -runner.spec.max_mutes]
+        ended = list(islice(slot.mutes, max(0, len(slot.mutes) - runner.spec.max_mutes)))
         for series in ended:
             runner.unmute(hit.dataset, slot, series)
         self._announcer.muted(books, runner.name, slot, hit.series, until)
@@ -780,6 +783,20 @@ class Engine:
 
     def _journal_spec(self, plan: Plan, key: str) -> None:
         self._records[key.encode()] = to_bytes(SpecRecord(VERSION, plan.hash, plan.spec.to_json()))
+
+
+def _parts(records: Mapping[bytes, bytes], kind: str) -> dict[str, dict[str, Parts]]:
+    """Return the numbered state records of a kind by dataset and monitor."""
+    parts: dict[str, dict[str, Parts]] = {}
+    for key, data in records.items():
+        found_kind, _, rest = key.decode().partition("/")
+        if found_kind == kind:
+            found = _PART_KEY.fullmatch(rest)
+            if found is None:
+                raise UnreadableState(f"state record {key!r} has a key that no release writes")
+            dataset, monitor, number = found.groups()
+            parts.setdefault(dataset, {}).setdefault(monitor, []).append((int(number), data))
+    return parts
 
 
 _RUNNERS: Mapping[type, type[Runner]] = {type(None): Runner, Sweep: SweepRunner, Retry: RetryRunner}

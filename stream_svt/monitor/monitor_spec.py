@@ -64,6 +64,10 @@ def _pair(value: object) -> object:
     raise ValueError(f"expected [low, high], such as [0, 100000], found {found(value)}")
 
 
+_STORED_BYTES = 899_900
+"""Bytes of a monitor as JSON that still fit into one state record."""
+
+
 class MonitorSpec(Strict):
     """One sparse-vector monitor over the queries of one topic, run on each of its datasets."""
 
@@ -296,6 +300,13 @@ class MonitorSpec(Strict):
     @model_validator(mode="after")
     def _consistent(self) -> MonitorSpec:
         problems = [*self._lattice_problems(), *self._option_problems()]
+        size = len(self.to_json().encode())
+        if size > _STORED_BYTES:
+            message = (
+                f"with these, the monitor takes {size} bytes where it is stored, and a record holds no more than "
+                f"{_STORED_BYTES}: name the datasets by patterns with * and ?, or declare several monitors"
+            )
+            problems.append(("datasets", message))
         if not problems:
             try:
                 self.mechanism()

@@ -1,16 +1,22 @@
-"""Finds the few queries of a batch whose series may be muted, without a look-up for each.
+"""Muted series: which they are, and how the few queries of a batch that may meet one are found.
 
-A counting filter over (dataset, series): what it does not hit is surely not muted, what it hits is looked up. The
-hash is Python's own, so hits differ between processes; outcomes do not, since every hit is looked up exactly.
+`MuteFilter` spares a look-up for each query. It counts over (dataset, series): what it does not hit is surely not
+muted, what it hits is looked up. The hash is Python's own, so hits differ between processes; outcomes do not, since
+every hit is looked up exactly.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_svt.monitor.snapshot import SPLIT, MuteRecord, to_bytes
+
+_PART_BYTES = 50_000
+_ITEM_BYTES = 16
+"""Bytes that a mute takes beside its series' name, at most."""
 _SPREAD = 0x9E3779B97F4A7C15
 _MASK = 2**64 - 1
 _LEAST = 2**12
@@ -20,6 +26,105 @@ _LOAD = 16
 def series_hashes(series: Iterable[str | None], count: int) -> NDArray[np.uint64]:
     """Return one number for each series of a batch; equal series have equal numbers."""
     return np.fromiter(map(hash, series), dtype=np.int64, count=count).view(np.uint64)
+
+
+class Mutes:
+    """Muted series of a monitor on a dataset, oldest first, each with the clock (ms) at which it wakes.
+
+    They are held in parts, each a state record where the dataset has many: a new mute goes to the newest part until
+    that is full, so a commit writes no more than the parts that changed. Where a part begins follows from the mutes
+    that came and went, not from commits. ``size`` is about how many bytes all of them take.
+    """
+
+    __slots__ = ("_changed", "_part_of", "_parts", "_sizes", "size")
+
+    def __init__(self, mutes: Iterable[tuple[str, int]] = ()) -> None:
+        self.size = 0
+        self._parts: dict[int, dict[str, int]] = {}
+        self._sizes: dict[int, int] = {}
+        self._part_of: dict[str, int] = {}
+        self._changed: set[int] = set()
+        for series, until in mutes:
+            self.add(series, until)
+
+    @classmethod
+    def restore(cls, parts: Iterable[tuple[int, MuteRecord]]) -> Mutes:
+        """Return the mutes that wrote the parts."""
+        mutes = cls()
+        for number, record in sorted(parts, key=lambda part: part[0]):
+            for series, until in record.mutes:
+                mutes.discard(series)
+                mutes._put(number, series, until)
+        mutes._changed.clear()
+        return mutes
+
+    def __eq__(self, other: object) -> bool:
+        """Compare series, clocks and order, not the parts."""
+        return isinstance(other, Mutes) and list(self.items()) == list(other.items())
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __len__(self) -> int:
+        """Return the number of mutes."""
+        return len(self._part_of)
+
+    def __iter__(self) -> Iterator[str]:
+        """Return the series, oldest mute first."""
+        return (series for part in self._parts.values() for series in part)
+
+    def __contains__(self, series: object) -> bool:
+        """Tell whether there is a mute of a series, run out or not."""
+        return series in self._part_of
+
+    def items(self) -> Iterator[tuple[str, int]]:
+        """Return (series, until), oldest mute first."""
+        return (item for part in self._parts.values() for item in part.items())
+
+    def get(self, series: str) -> int | None:
+        """Return until when a series is muted, None where it is not."""
+        number = self._part_of.get(series)
+        return None if number is None else self._parts[number][series]
+
+    def add(self, series: str, until: int) -> bool:
+        """Add the newest mute; return whether it took the place of one of the same series."""
+        known = self.discard(series)
+        newest = next(reversed(self._parts), 0)
+        self._put(newest + (self._sizes.get(newest, 0) >= _PART_BYTES), series, until)
+        return known
+
+    def discard(self, series: str) -> bool:
+        """End a mute; return whether there was one."""
+        number = self._part_of.pop(series, None)
+        if number is None:
+            return False
+        part, size = self._parts[number], _size(series)
+        del part[series]
+        self._sizes[number] -= size
+        self.size -= size
+        self._changed.add(number)
+        if not part:
+            del self._parts[number], self._sizes[number]
+        return True
+
+    def save(self) -> Iterator[tuple[int, bytes | None]]:
+        """Yield (number, record) of the parts that changed since the last save, None for one that is no more."""
+        for number in sorted(self._changed):
+            part = self._parts.get(number)
+            yield number, None if part is None else to_bytes(MuteRecord(SPLIT, list(part.items())))
+        self._changed = set()
+
+    def _put(self, number: int, series: str, until: int) -> None:
+        """Add the newest mute of a part."""
+        size = _size(series)
+        self._parts.setdefault(number, {})[series] = until
+        self._sizes[number] = self._sizes.get(number, 0) + size
+        self.size += size
+        self._part_of[series] = number
+        self._changed.add(number)
+
+
+def _size(series: str) -> int:
+    return len(series.encode()) + _ITEM_BYTES
 
 
 class MuteFilter:
@@ -33,16 +138,18 @@ class MuteFilter:
         """Return the number of mutes."""
         return self._size
 
-    def add(self, dataset: int, series: str, everything: Mapping[int, Iterable[str]]) -> None:
-        """Count a mute. ``everything`` holds all mutes by dataset, this one included: used when the filter grows."""
-        self._size += 1
+    def add(self, dataset: int, series: Collection[str], everything: Mapping[int, Iterable[str]]) -> None:
+        """Count mutes of a dataset. ``everything`` holds all mutes by dataset, these included: for when it grows."""
+        self._size += len(series)
         if self._size * _LOAD > len(self._counts):
-            self._counts = np.zeros(len(self._counts) * 4, dtype=np.uint32)
+            slots = len(self._counts)
+            while self._size * _LOAD > slots:
+                slots *= 4
+            self._counts = np.zeros(slots, dtype=np.uint32)
             for number, names in everything.items():
-                for name in names:
-                    self._counts[self._place(number, name)] += 1
-            return
-        self._counts[self._place(dataset, series)] += 1
+                self._count(number, names)
+        else:
+            self._count(dataset, series)
 
     def remove(self, dataset: int, series: str) -> None:
         """Take back a mute that was counted."""
@@ -54,6 +161,10 @@ class MuteFilter:
         keys = (hashes ^ (datasets.view(np.uint64) * np.uint64(_SPREAD))) * np.uint64(_SPREAD)
         shift = np.uint64(64 - (len(self._counts).bit_length() - 1))
         return np.flatnonzero(self._counts[(keys >> shift).view(np.int64)])
+
+    def _count(self, dataset: int, series: Iterable[str]) -> None:
+        for name in series:
+            self._counts[self._place(dataset, name)] += 1
 
     def _place(self, dataset: int, series: str) -> int:
         key = ((hash(series) & _MASK) ^ (dataset * _SPREAD & _MASK)) * _SPREAD & _MASK

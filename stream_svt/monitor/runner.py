@@ -22,7 +22,7 @@ from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.books import FOR_EVER, UNTIL_RUN_ENDS, Slot
 from stream_svt.monitor.datasets import DatasetSpec
 from stream_svt.monitor.monitor_spec import MonitorSpec
-from stream_svt.monitor.mutes import MuteFilter, series_hashes
+from stream_svt.monitor.mutes import MuteFilter, Mutes, series_hashes
 from stream_svt.monitor.pending import Block
 from stream_svt.monitor.plan import Plan
 
@@ -155,7 +155,7 @@ class Runner:
         self.clock_ms = 0
         self.started = False
         self.paused = 0
-        self.mutes: dict[int, dict[str, int]] = {}
+        self.mutes: dict[int, Mutes] = {}
         self.mute_filter = MuteFilter()
         self.tested = 0
         self.skipped: dict[str, int] = {}
@@ -216,23 +216,22 @@ class Runner:
 
     def mute(self, dataset: int, slot: Slot, series: str, until: int) -> None:
         """Mute a series of a slot until a clock (ms), `FOR_EVER` or `UNTIL_RUN_ENDS`; the newest mute is last."""
-        known = slot.mutes.pop(series, None) is not None
-        slot.mutes[series] = until
+        known = slot.mutes.add(series, until)
         self.mutes[dataset] = slot.mutes
         if not known:
-            self.mute_filter.add(dataset, series, self.mutes)
+            self.mute_filter.add(dataset, [series], self.mutes)
 
     def end_expired_mutes(self, dataset: int, slot: Slot, clock_ms: int) -> None:
         """Forget the oldest mutes as far as they ran out."""
-        while slot.mutes:
-            series, until = next(iter(slot.mutes.items()))
+        while len(slot.mutes):
+            series, until = next(slot.mutes.items())
             if until in (FOR_EVER, UNTIL_RUN_ENDS) or clock_ms < until:
                 return
             self.unmute(dataset, slot, series)
 
     def unmute(self, dataset: int, slot: Slot, series: str) -> None:
         """End a mute."""
-        del slot.mutes[series]
+        slot.mutes.discard(series)
         self.mute_filter.remove(dataset, series)
 
     def end_run_mutes(self, dataset: int, slot: Slot) -> None:
@@ -242,9 +241,9 @@ class Runner:
 
     def restore_mutes(self, dataset: int, slot: Slot) -> None:
         """Take the mutes of a loaded slot into the filter."""
-        for series, until in list(slot.mutes.items()):
-            del slot.mutes[series]
-            self.mute(dataset, slot, series, until)
+        if len(slot.mutes):
+            self.mutes[dataset] = slot.mutes
+            self.mute_filter.add(dataset, slot.mutes, self.mutes)
 
     def skip(self, reason: str, count: int) -> None:
         """Count queries that were not tested."""

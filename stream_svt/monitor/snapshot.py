@@ -5,7 +5,8 @@ Records, by key:
 - ``d/<dataset>``: ledger and monitors of a dataset (:class:`DatasetRecord`);
 - ``m/<monitor>``: the monitor's specification as last applied;
 - ``h/<hash>``: an older specification under which a run is still open;
-- ``p/<dataset>/<monitor>/<number>``: queries waiting for another test (:class:`PendingRecord`).
+- ``p/<dataset>/<monitor>/<number>``: queries waiting for another test (:class:`PendingRecord`);
+- ``q/<dataset>/<monitor>/<number>``: muted series (:class:`MuteRecord`), where a dataset has many.
 
 Every record starts with its format version; a version this code does not know is refused, never guessed.
 """
@@ -20,6 +21,9 @@ import msgspec
 from stream_svt.errors import UnreadableState
 
 VERSION = 1
+SPLIT = 2
+"""Version of a dataset whose mutes are in records of their own, and of those records: a release that knows only
+``VERSION`` would take such a dataset for one without mutes. Where the mutes fit, it can still read what is written."""
 
 
 class _Secret(msgspec.Struct, array_like=True):
@@ -35,7 +39,7 @@ class SlotRecord(_Secret, array_like=True):
 
     ``secrets`` holds threshold noise and salt in 24 bytes, so that the length of a record tells nothing of them;
     it is zero once the run is closed. ``spec_hash`` names the specification of the last run: what waits was
-    measured on its lattice.
+    measured on its lattice. ``mutes`` holds (series, until), oldest first; none of a dataset of version ``SPLIT``.
     """
 
     state: str
@@ -64,6 +68,13 @@ class DatasetRecord(_Secret, array_like=True):
     ledger: bytes
     events: int
     slots: dict[str, SlotRecord]
+
+
+class MuteRecord(msgspec.Struct, array_like=True):
+    """Muted series of one monitor on one dataset, as (series, until): oldest first, as are the records' numbers."""
+
+    version: int
+    mutes: list[tuple[str, int]]
 
 
 class PendingRecord(_Secret, array_like=True):
@@ -127,12 +138,13 @@ def unpack_secrets(secrets: bytes) -> tuple[int, int, int]:
     return threshold_noise, salt_high, salt_low
 
 
-Record = TypeVar("Record", DatasetRecord, PendingRecord, ProgressRecord, SpecRecord)
+Record = TypeVar("Record", DatasetRecord, MuteRecord, PendingRecord, ProgressRecord, SpecRecord)
+_READABLE: dict[type, tuple[int, ...]] = {DatasetRecord: (VERSION, SPLIT), MuteRecord: (SPLIT,)}
 
 _ENCODER = msgspec.msgpack.Encoder()
 
 
-def to_bytes(record: DatasetRecord | PendingRecord | ProgressRecord | SpecRecord) -> bytes:
+def to_bytes(record: DatasetRecord | MuteRecord | PendingRecord | ProgressRecord | SpecRecord) -> bytes:
     """Return the record's plain bytes."""
     return _ENCODER.encode(record)
 
@@ -145,11 +157,11 @@ def from_bytes(kind: type[Record], data: bytes, *, key: str) -> Record:
     UnreadableState
         The bytes are not such a record, or of a format version this release does not know.
     """
-    version = _version(data)
-    if version not in (None, VERSION):
+    version, readable = _version(data), _READABLE.get(kind, (VERSION,))
+    if version is not None and version not in readable:
         message = (
-            f"state record {key} has format {version}, this release reads format {VERSION}; "
-            "use the release that wrote it"
+            f"state record {key} has format {version}, this release reads format "
+            f"{' and '.join(map(str, readable))}; use the release that wrote it"
         )
         raise UnreadableState(message)
     try:

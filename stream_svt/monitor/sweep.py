@@ -204,7 +204,7 @@ class SweepRunner(Runner):
     def _pass(self, dataset: int, waiting: OpenSet, rest: Block, attempt: int, now: int) -> Block | None:
         """Test what is left of a set once; return what stays a bottom."""
         allowed, plan = self.rules.tops_per_set, self.plan_of(dataset)
-        muted = self.mutes.get(dataset, {})
+        muted = self.mutes.get(dataset, ())
         silent = [
             index
             for index, series in enumerate(rest.series)

@@ -319,13 +319,13 @@ async def _arrivals(
     for shard in shards:
         for key, content in shard.live.items():
             kind, _, rest = key.partition(b"/")
-            if kind not in (b"d", b"p"):
+            if kind not in (b"d", b"p", b"q"):
                 continue
             dataset = (rest if kind == b"d" else rest.rsplit(b"/", 2)[0]).decode()
             if move.homes[dataset] == shard.number:
                 continue
             leaving[shard.number][key] = None
-            if kind == b"d":
+            if kind != b"p":
                 arriving[move.homes[dataset]][key] = content
         for name, runner in shard.engine.runners.items():
             clocks[name] = max(clocks.get(name, 0), runner.clock_ms)

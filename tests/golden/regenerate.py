@@ -7,12 +7,14 @@ released: a new format gets a new folder, and the old ones must still load and p
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from stream_svt.monitor import books, mutes
 from stream_svt.monitor.life_cycle import TRANSITIONS, Signal, State
-from stream_svt.monitor.snapshot import VERSION
+from stream_svt.monitor.snapshot import SPLIT, VERSION
 from stream_svt.monitor.spec import ApplicationSpec
 from tests.golden.journal import written
 from tests.support.engine_play import Play, Query
@@ -22,6 +24,8 @@ HERE = Path(__file__).parent
 STATE_MACHINE = HERE.parent.parent / "docs" / "state-machine.md"
 CUT = 600
 """Snapshots are taken at this query of the stream; the rest is played from them."""
+WRITTEN = (VERSION, SPLIT)
+"""Versions that this release writes, by how many mutes a dataset has."""
 
 _MEANING = {
     Signal.ADMITTED: "the ledger reserved a run; its threshold is charged and its noise drawn",
@@ -79,6 +83,30 @@ def golden_stream() -> list[Query]:
     return stream(23, 1000, monitors=["m0", "m1", "m2"])
 
 
+@contextmanager
+def mutes_split(part_bytes: int = 120) -> Iterator[None]:
+    """Let a few mutes be many: they are kept in records of their own, of about so many bytes."""
+    limits = books._INLINE_BYTES, mutes._PART_BYTES
+    books._INLINE_BYTES, mutes._PART_BYTES = 0, part_bytes
+    try:
+        yield
+    finally:
+        books._INLINE_BYTES, mutes._PART_BYTES = limits
+
+
+def played(version: int) -> Play:
+    """Return the play that a snapshot of a version is taken of."""
+    play = Play(golden_spec())
+    if version == SPLIT:
+        with mutes_split():
+            play.feed(TOPIC, golden_stream(), CUT)
+            play.commit()
+    else:
+        play.feed(TOPIC, golden_stream(), CUT)
+        play.commit()
+    return play
+
+
 def snapshot(play: Play) -> dict[str, Any]:
     """Return the stored state of a play as JSON-like content."""
     records = {key.decode(): data.hex() for key, data in sorted(play.records.items())}
@@ -108,16 +136,15 @@ def rest_of(play: Play) -> list[str]:
 def main() -> None:
     """Write everything that is generated."""
     STATE_MACHINE.write_text(state_machine(), encoding="utf-8")
-    play = Play(golden_spec())
-    play.feed(TOPIC, golden_stream(), CUT)
-    play.commit()
-    folder = HERE / f"v{VERSION}"
-    folder.mkdir(exist_ok=True)
-    content = snapshot(play)
-    (folder / "state.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    (folder / "rest.txt").write_text("\n".join(rest_of(restored(content))) + "\n", encoding="utf-8")
-    sealed = {key.hex(): record.hex() for key, record in sorted(written(play).items())}
-    (folder / "journal.json").write_text(json.dumps(sealed, indent=1) + "\n", encoding="utf-8")
+    for version in WRITTEN:
+        play = played(version)
+        folder = HERE / f"v{version}"
+        folder.mkdir(exist_ok=True)
+        content = snapshot(play)
+        (folder / "state.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        (folder / "rest.txt").write_text("\n".join(rest_of(restored(content))) + "\n", encoding="utf-8")
+        sealed = {key.hex(): record.hex() for key, record in sorted(written(play).items())}
+        (folder / "journal.json").write_text(json.dumps(sealed, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from stream_svt.monitor import monitor_spec
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.snapshot import (
+    SPLIT,
     VERSION,
     DatasetRecord,
     PendingRecord,
@@ -20,8 +21,9 @@ from stream_svt.monitor.snapshot import (
     unpack_secrets,
 )
 from stream_svt.monitor.spec import load_spec
-from tests.golden.regenerate import CUT, HERE, golden_spec, golden_stream, rest_of, restored
-from tests.support.engine_play import Play
+from stream_svt.protocol.journal import RECORD_LIMIT
+from tests.golden.regenerate import HERE, WRITTEN, mutes_split, played, rest_of, restored
+from tests.support.engine_play import Play, Query
 from tests.support.monitor_forms import FORMS, TOPIC, assert_books_balance, spec_of, stream
 
 _VERSIONS = sorted(folder.name for folder in HERE.glob("v*"))
@@ -41,11 +43,10 @@ def test_an_old_snapshot_plays_on_to_its_pinned_transcript(version):
     assert rest_of(restored(content)) == pinned
 
 
-def test_the_newest_snapshot_is_what_this_release_writes():
-    play = Play(golden_spec())
-    play.feed(TOPIC, golden_stream(), CUT)
-    play.commit()
-    content = json.loads((HERE / f"v{VERSION}" / "state.json").read_text(encoding="utf-8"))
+@pytest.mark.parametrize("version", WRITTEN)
+def test_the_newest_snapshots_are_what_this_release_writes(version):
+    play = played(version)
+    content = json.loads((HERE / f"v{version}" / "state.json").read_text(encoding="utf-8"))
     assert content["progress"] == play.progress.hex()
     assert {key.encode(): bytes.fromhex(data) for key, data in content["records"].items()} == play.records
 
@@ -60,20 +61,19 @@ def test_loading_and_saving_again_changes_nothing():
     assert (play.records, play.progress) == before
 
 
-@pytest.mark.parametrize("kind", ["d/", "p/", "m/"])
+@pytest.mark.parametrize("kind", ["d/", "p/", "m/", "q/"])
 def test_a_record_of_an_unknown_format_is_refused_by_name(kind):
-    play = _played(FORMS["retry"])
+    with mutes_split():
+        play = _played(FORMS["retry"])
     key = next(key for key in play.records if key.startswith(kind.encode()))
     content = msgspec.msgpack.decode(play.records[key])
-    play.records[key] = msgspec.msgpack.encode([VERSION + 1, *content[1:], "something new"])
-    with pytest.raises(
-        UnreadableState, match=f"{key.decode().removesuffix('/0')}.* has format {VERSION + 1}"
-    ):
+    newer = (SPLIT if kind in "d/q/" else VERSION) + 1
+    said = f"{key.decode().removesuffix('/0')}.* has format {newer}, this release reads format .*{newer - 1};"
+    play.records[key] = msgspec.msgpack.encode([newer, *content[1:], "something new"])
+    with pytest.raises(UnreadableState, match=said):
         play.crash()
-    play.records[key] = msgspec.msgpack.encode([VERSION + 1, "nothing like the present layout"])
-    with pytest.raises(
-        UnreadableState, match=f"{key.decode().removesuffix('/0')}.* has format {VERSION + 1}"
-    ):
+    play.records[key] = msgspec.msgpack.encode([newer, "nothing like the present layout"])
+    with pytest.raises(UnreadableState, match=said):
         play.crash()
 
 
@@ -85,9 +85,10 @@ def test_a_progress_record_of_an_unknown_format_is_refused():
 
 
 @pytest.mark.parametrize("damage", [b"", b"\xc1", b"\x93\x01\x02", b"\xa1\xff", b"\x97\x01\xa1\xffaaaaa"])
-@pytest.mark.parametrize("kind", ["d/", "p/", "m/"])
+@pytest.mark.parametrize("kind", ["d/", "p/", "m/", "q/"])
 def test_a_damaged_record_is_refused_and_never_replaced(kind, damage):
-    play = _played(FORMS["retry"])
+    with mutes_split():
+        play = _played(FORMS["retry"])
     key = next(key for key in play.records if key.startswith(kind.encode()))
     play.records[key] = damage
     with pytest.raises(UnreadableState):
@@ -95,8 +96,10 @@ def test_a_damaged_record_is_refused_and_never_replaced(kind, damage):
 
 
 def test_every_cut_of_a_record_is_refused():
-    play = _played(FORMS["sweep"])
-    for key in [next(k for k in play.records if k.startswith(kind)) for kind in (b"d/", b"p/", b"m/")]:
+    with mutes_split():
+        play = _played(FORMS["sweep"])
+    kinds = (b"d/", b"p/", b"m/", b"q/")
+    for key in [next(k for k in play.records if k.startswith(kind)) for kind in kinds]:
         whole = play.records[key]
         for size in range(0, len(whole), max(1, len(whole) // 40)):
             play.records[key] = whole[:size]
@@ -150,6 +153,62 @@ def test_pending_queries_of_a_monitor_without_append_are_refused():
     play.records[b"p/a/m0/0"] = play.records[key]
     with pytest.raises(UnreadableState, match="p/a/m0"):
         play.crash()
+
+
+def test_mutes_that_their_dataset_knows_nothing_of_are_refused():
+    with mutes_split():
+        play = _played(FORMS["plain"])
+    whole = dict(play.records)
+    record = whole[b"q/a/m0/0"]
+    for key, said in (
+        (b"q/a/m9/0", "its record d/a knows nothing of"),
+        (b"q/nowhere/m0/0", "without a record d/nowhere"),
+        (b"q/a/m0/x", "a key that no release writes"),
+    ):
+        play.records = whole | {key: record}
+        with pytest.raises(UnreadableState, match=said):
+            play.crash()
+    play.records = whole | {b"d/a": _played(FORMS["plain"]).records[b"d/a"]}
+    with pytest.raises(UnreadableState, match="its record d/a knows nothing of"):
+        play.crash()
+
+
+def test_many_mutes_of_long_series_fit_into_records_that_kafka_takes():
+    """Ten thousand mutes, the default, of series as long as they may be: ten million bytes."""
+    form = FORMS["plain"].replace("epsilon: 1, cutoff: 3", "epsilon: 100, cutoff: 50000")
+    form = form.replace("100000]", "1000000000]")
+    play = Play(spec_of(form, FORMS["plain"], datasets="{name: a, limit: 1000, unit: one basket}"))
+    count = 10_200
+    queries = [Query(0, 10**9, f"{k:05}" + "\U0001f9fa" * 251, monitor="m0") for k in range(count)]
+    for last in range(600, count + 1, 600):
+        play.feed(TOPIC, queries, last)
+        written = play.commit().records
+        assert max(map(len, play.records.values())) < RECORD_LIMIT
+        assert sum(len(data or b"") for data in written.values()) < 2 * 600 * 1050 + 200_000
+        if last % 2400 == 0:
+            play.crash()
+    mutes = play.engine.books(0).slots["m0"].mutes
+    assert list(mutes) == [query.series for query in queries[-10_000:]]
+    play.feed(TOPIC, [*queries, *queries[:1], *queries[-3:]], count + 4)
+    assert play.commit().skipped == {("m0", "muted"): 3}
+
+
+def test_a_large_record_of_an_older_release_loads_and_moves_its_mutes_out_with_its_next_change():
+    play = _played(FORMS["plain"])
+    record = from_bytes(DatasetRecord, play.records[b"d/a"], key="d/a")
+    names = [f"older {k:06}" for k in range(20_000)]
+    record.slots["m0"].mutes = [(name, -1) for name in names]
+    play.records[b"d/a"] = to_bytes(record)
+    play.crash()
+    assert not play.commit().records
+    play.engine.pause(play.engine.runners["m0"], 0, paused=True)
+    written = play.commit().records
+    stored = from_bytes(DatasetRecord, written[b"d/a"], key="d/a")
+    assert (stored.version, stored.slots["m0"].mutes) == (SPLIT, [])
+    play.crash()
+    assert list(play.engine.books(0).slots["m0"].mutes) == names
+    play.engine.pause(play.engine.runners["m0"], 0, paused=False)
+    assert [key for key in play.commit().records if key.startswith(b"q/")] == []
 
 
 @pytest.mark.parametrize(

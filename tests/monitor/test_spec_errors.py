@@ -489,6 +489,14 @@ def test_a_number_that_no_float_holds_is_a_problem_of_the_monitor():
         )
 
 
+def test_a_monitor_that_is_too_large_to_be_stored_is_refused_with_a_remedy():
+    names = ", ".join(f"some-dataset-of-a-long-list-{k:06}" for k in range(25_000))
+    line, field, message = only(GOOD.replace("topic: counts", f'topic: counts\n    datasets: ["*", {names}]'))
+    assert (line, field) == (9, "monitors[0].datasets")
+    assert "takes 925460 bytes where it is stored, and a record holds no more than 899900" in message
+    assert "name the datasets by patterns with * and ?" in message
+
+
 def test_more_datasets_than_can_be_kept_are_refused(monkeypatch):
     monkeypatch.setattr("stream_svt.monitor.spec.MAX_DATASETS", 2)
     text = GOOD.replace("name: week-1", "names: [week-1, week-2, week-3]")

@@ -22,6 +22,7 @@ from stream_svt.protocol.sealing import Place
 from stream_svt.protocol.tenure import Pace, Status, Tenure
 from stream_svt.service.wire import home
 from stream_svt.service.workload import Workload
+from tests.golden.regenerate import mutes_split
 from tests.simulation.log import Broker, Entry
 from tests.simulation.world import CONTROL, Effect, ModelLog, Silent
 
@@ -337,6 +338,39 @@ def test_a_dataset_that_stays_keeps_its_open_run() -> None:
     assert kept
     assert not closed & kept
     assert closed
+
+
+def test_mutes_come_along_also_where_they_have_records_of_their_own() -> None:
+    with mutes_split(40):
+        model = _played()
+        before = _muted(model)
+        assert sum(map(len, before.values())) > 10
+        report = model.migrate()
+        assert report is not None
+        assert len(report.moved) > 3
+        assert _muted(model) == before
+        model.send(60, 2)
+        model.serve()
+        assert {name: mutes[: len(before[name])] for name, mutes in _muted(model).items()} == before
+    _assert_in_order(model)
+    parts = {
+        key.decode().split("/")[1]: shard
+        for shard in range(AFTER)
+        for key in finish(model.journal(shard, AFTER).look()).records
+        if key.startswith(b"q/")
+    }
+    assert parts == {name: home(name.encode(), AFTER) for name in parts}
+    assert len(set(parts.values())) > 2
+
+
+def _muted(model: Model) -> dict[str, list[str]]:
+    """Return the muted series of each dataset, as stored."""
+    return {
+        books.name: list(books.slots["m1"].mutes)
+        for engine in _looked_at(model)
+        for number in range(len(engine.datasets))
+        if "m1" in (books := engine.books(number)).slots
+    }
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
