@@ -20,6 +20,9 @@ log = logging.getLogger(__name__)
 SECOND_LOOK = 1.0
 """Seconds after which topics that do not fit are looked at again."""
 
+SHOWN_TOPICS = 10
+"""Missing topics that a message names."""
+
 
 @dataclass(frozen=True, slots=True)
 class Topology:
@@ -96,23 +99,42 @@ def problems(config: Config, topology: Topology) -> list[Problem]:
     """Return what the configuration cannot work with, each with its remedy."""
     found = []
     count = config.topics.partitions
+    missing = {}
     for topic, field in wanted_topics(config).items():
         has = topology.partitions.get(topic)
         if has is None:
-            operation = "WRITE" if topic == config.topics.rejects else "READ"
-            message = (
-                f"{unseen(topic, operation)}; 'stream-svt check --create-topics' creates it with {count} "
-                "partitions"
-            )
-            found.append(Problem(0, field, message))
+            missing[topic] = field
         elif has != count:
             message = (
                 f"topic {topic!r} has {has} partitions, topics.partitions says {count}: all topics of "
                 "an application need the same number"
             )
             found.append(Problem(0, field, message))
+    if missing:
+        found.append(_missing(config, missing))
     found += _setting_problems(config, topology)
     return found
+
+
+def _missing(config: Config, topics: Mapping[str, str]) -> Problem:
+    """Return the one problem of topics that are not there, whether one or, before the first start, all of them."""
+    count, rejects = config.topics.partitions, config.topics.rejects
+    create = f"'stream-svt check -c {config.source} --create-topics'"
+    if len(topics) == 1:
+        [(topic, field)] = topics.items()
+        operation = "WRITE" if topic == rejects else "READ"
+        message = (
+            f"{unseen(topic, operation)}; {create} creates it with {count} partition{'s' * (count != 1)}"
+        )
+        return Problem(0, field, message)
+    names = list(topics)
+    more = f" and {len(names) - SHOWN_TOPICS} more" if len(names) > SHOWN_TOPICS else ""
+    also = f", operation WRITE on {rejects!r}" if rejects in topics else ""
+    message = (
+        f"{len(names)} topics do not exist: {', '.join(map(repr, names[:SHOWN_TOPICS]))}{more}: create them with "
+        f"{create} (if they do exist, permission is missing: operation READ on resource TOPIC of each{also})"
+    )
+    return Problem(0, "topics", message)
 
 
 def _setting_problems(config: Config, topology: Topology) -> list[Problem]:

@@ -82,8 +82,11 @@ def test_check_names_missing_topics_creates_them_and_is_then_content(stream_svt,
     name = application_of(config)
     missing = stream_svt("check", "-c", config)
     assert missing.code == 2
+    (said,) = [line for line in missing.out.splitlines() if "5 topics do not exist" in line]
     for topic in ("counts", "alerts", "state", "rejects", "control"):
-        assert f"'{name}.{topic}' does not exist" in missing.out
+        assert f"'{name}.{topic}'" in said
+    assert f"'stream-svt check -c {config} --create-topics'" in said
+    assert missing.err == "1 problem: see FAIL above.\n"
     created = stream_svt("check", "-c", config, "--create-topics")
     assert created.code == 0, created
     assert f"created '{name}.state' with 2 partitions" in created.out

@@ -48,7 +48,32 @@ def test_every_wrong_count_and_missing_topic_is_named() -> None:
     assert len(said) == 2
     assert "topic 'counts' has 3 partitions, topics.partitions says 2" in said[0]
     assert "'shop.rejects' does not exist" in said[1]
-    assert "--create-topics" in said[1]
+    assert "'stream-svt check -c configuration --create-topics' creates it with 2 partitions" in said[1]
+    assert "operation WRITE on resource TOPIC 'shop.rejects'" in said[1]
+
+
+def test_topics_that_are_not_there_yet_are_one_problem() -> None:
+    (said,) = found(
+        config(), settings={}, counts=0, shop_state=0, shop_alerts=0, shop_rejects=0, shop_control=0
+    )
+    assert said == (
+        "topics: 5 topics do not exist: 'counts', 'shop.control', 'shop.alerts', 'shop.state', 'shop.rejects': create "
+        "them with 'stream-svt check -c configuration --create-topics' (if they do exist, permission is missing: "
+        "operation READ on resource TOPIC of each, operation WRITE on 'shop.rejects')"
+    )
+
+
+def test_of_many_topics_that_are_not_there_some_are_named() -> None:
+    monitors = "".join(
+        f"  - {{name: m{n}, topic: t{n:02}, epsilon: 1, cutoff: 3, sensitivity: 1, bounds: [0, 9], threshold: 5, "
+        "correction: none}\n"
+        for n in range(12)
+    )
+    wanted = parse_config(SPEC[: SPEC.index("  - {name")] + monitors)
+    (said,) = [str(problem) for problem in problems(wanted, Topology("c", {}, {}))]
+    assert "16 topics do not exist: 't00', " in said
+    assert "'t09' and 6 more: create them" in said
+    assert "'t10'" not in said
 
 
 @pytest.mark.parametrize("policy", ["delete", "compact,delete"])
