@@ -21,6 +21,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from markdown_it import MarkdownIt
 
+from docs.generator.hooks import on_page_content
 from tests.documentation.pages import ROOT
 from tests.support.browser import browser, visit
 
@@ -315,6 +316,44 @@ async def test_a_picture_that_goes_on_sideways_says_so_and_no_button_covers_a_wo
                 "line => { document.querySelector('pre > code').textContent = line; }", line
             )
             assert await seen.page.evaluate(_BELOW_THE_BUTTON)  # the check sees what is there
+
+
+_TABLES = """() => [...document.querySelectorAll('.md-typeset__scrollwrap')].map(wrap => ({
+  holds: wrap.querySelector('table').dataset.holds,
+  cut: wrap.scrollWidth > wrap.clientWidth,
+  said: getComputedStyle(wrap, '::before').content,
+}))"""
+_SECOND_CELL = "getComputedStyle(document.querySelector('td[data-title]'), '::before').content"
+_WITH_TABLES = ("command-line", "configuration", "messages", "metrics", "reproduction", "state-machine")
+
+
+@pytest.mark.debian
+async def test_a_table_is_cut_nowhere_and_on_a_phone_one_of_numbers_says_that_it_moves(
+    address, debian_program
+):
+    async with browser(debian_program("chromium")) as chromium:
+        for name in _WITH_TABLES:
+            async with visit(chromium, f"{address}{name}.html") as seen:
+                await seen.page.locator(".md-typeset__scrollwrap").first.wait_for()
+                assert not any(table["cut"] for table in await seen.page.evaluate(_TABLES)), name
+                assert await seen.page.evaluate(_SECOND_CELL) == "none"
+                await seen.page.set_viewport_size({"width": 390, "height": 800})
+                for table in await seen.page.evaluate(_TABLES):
+                    assert table["cut"] is ("sideways" in table["said"]), (name, table)
+                    assert not (table["cut"] and table["holds"] == "text"), (name, table)
+                assert (await seen.page.evaluate(_SECOND_CELL)).endswith(': "'), name
+
+
+def test_cells_of_text_are_named_by_their_column_and_the_longest_column_gets_room() -> None:
+    head = "".join(f"<th>{title}</th>" for title in ("key", "type", "", "meaning", "<code>since</code>"))
+    row = "".join(f"<td>{text}</td>" for text in ("a", "text", "required", "what it says, at length", "1"))
+    shown = on_page_content(f"<table><thead><tr>{head}</tr></thead><tbody><tr>{row}</tr></tbody></table>")
+    assert '<table data-holds="text">' in shown
+    assert '<td>a</td><td data-title="type">text</td><td>required</td>' in shown
+    assert '<td data-title="meaning" data-longest>' in shown
+    assert '<td data-title="since">1</td>' in shown
+    numbers = '<table><tr><th>a</th></tr><tr><td style="text-align: right;">1</td></tr></table>'
+    assert on_page_content(numbers) == numbers.replace("<table>", '<table data-holds="numbers">')
 
 
 @pytest.mark.debian

@@ -43,7 +43,7 @@ def state_machine() -> str:
     lines = [
         "# Life of a monitor on one dataset",
         "",
-        "Written by `python -m tests.golden.regenerate` from `stream_svt/monitor/life_cycle.py`; a test compares.",
+        "On each dataset that it covers, a monitor is in one of four states; a signal moves it from one to another.",
         "",
         "```mermaid",
         "stateDiagram-v2",
@@ -67,6 +67,8 @@ def state_machine() -> str:
         "A signal that a state refuses is a fault of the program: it raises and changes nothing. The state follows",
         "from released outcomes and commands alone, so it is public. *Paused* is no state: it stops consumption,",
         "skips nothing and may be combined with any of them.",
+        "",
+        "Written by `python -m tests.golden.regenerate` from `stream_svt/monitor/life_cycle.py`; a test compares.",
         "",
     ]
     return "\n".join(lines)
