@@ -127,6 +127,8 @@ class Document:
             key = str(detail["loc"][-1])
             hint = did_you_mean(key, known) or f"; expected one of {', '.join(known)}"
             self.report(place, f"unknown key{hint}")
+        elif kind == "too_short" and len(detail["input"]) >= context["min_length"]:
+            pass  # there are enough, and what is wrong with them is reported by itself
         elif kind == "missing":
             described = _description(model, detail["loc"])
             self.report((*place, str(detail["loc"][-1])), f"is required{described and ': ' + described}")

@@ -101,6 +101,20 @@ def test_no_secret_shows_where_a_configuration_is_printed(directory, caplog):
         assert secret not in text
 
 
+def test_a_misspelt_key_of_the_only_destination_is_the_only_problem(directory):
+    with pytest.raises(ConfigError) as refused:
+        parse_forward_config(SMALL.replace("webhook:", "webhok:"), directory=directory)
+    (problem,) = refused.value.problems
+    assert (problem.line, problem.field) == (4, "destinations[0].webhok")
+    assert "did you mean 'webhook'?" in problem.message
+
+
+def test_a_file_without_a_destination_is_told_so(directory):
+    with pytest.raises(ConfigError) as refused:
+        parse_forward_config("topic: retail.alerts\ndestinations: []\n", directory=directory)
+    assert "expected at least 1 in the list, found 0" in str(refused.value)
+
+
 def test_the_environment_replaces_keys_of_kafka_and_web_only(directory):
     environ = {"STREAM_SVT_KAFKA_BOOTSTRAP_SERVERS": "b:1,c:2", "STREAM_SVT_WEB_PORT": "7000"}
     config = parse_forward_config(SMALL, directory=directory, environ=environ)
