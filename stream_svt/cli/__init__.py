@@ -15,6 +15,7 @@ from stream_svt.cli.completing import completion
 from stream_svt.cli.controlling import control
 from stream_svt.cli.forwarding import forward
 from stream_svt.cli.migrating import migrate
+from stream_svt.cli.naming import Group
 from stream_svt.cli.planning import plan
 from stream_svt.cli.running import demo, run
 from stream_svt.cli.watching import status, watch
@@ -39,7 +40,7 @@ A first look:
 """
 
 
-class _Ordered(click.Group):
+class _Ordered(Group):
     """Lists commands in the order in which a user meets them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

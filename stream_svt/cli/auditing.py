@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stream_svt.cli.connection import alert_topic, alert_topic_options, cluster, load, wait_for
+from stream_svt.cli.naming import count
 from stream_svt.privacy.loss import as_text
 from stream_svt.service.kafka import Cluster, tune
 
@@ -92,13 +93,13 @@ def _print(found: Audit, topic: str) -> None:
         click.echo(f"{click.style('FAIL', fg='red')} {finding}", err=True)
     if found.found > len(found.findings):
         click.echo(f".. and {found.found - len(found.findings)} more", err=True)
-    seen = f"{found.events} events on {topic}, {found.alerts} of them alerts"
+    seen = f"{count(found.events, 'event')} on {topic}, {found.alerts} of them alerts"
     if found.ledgers is not None:
-        seen += f", {found.ledgers} ledgers in the state"
+        seen += f", {count(found.ledgers, 'ledger')} in the state"
     if found.balances:
         click.echo(f"The books balance: {seen}.")
     else:
-        click.echo(f"The books do NOT balance: {found.found} findings in {seen}.", err=True)
+        click.echo(f"The books do NOT balance: {count(found.found, 'finding')} in {seen}.", err=True)
 
 
 def _as_json(found: Audit) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
+from stream_svt.cli.naming import FileOption
 from stream_svt.errors import ConfigError, Problem
 from stream_svt.service.config import Config, load_config
 from stream_svt.service.kafka import Cluster, tune
@@ -27,6 +28,7 @@ def config_option(*, required: bool = True) -> Callable[[Command], Command]:
         "-c",
         "--config",
         "path",
+        cls=FileOption,
         type=CONFIG,
         required=required,
         envvar="STREAM_SVT_CONFIG",
@@ -67,7 +69,11 @@ def alert_topic(config: Config | None, servers: str | None, topic: str | None) -
             arguments["bootstrap_servers"] = servers.split(",")
         return arguments, topic or config.topics.alerts
     if topic is None:
-        problem = Problem(0, "", "give -c FILE, or --topic TOPIC with --bootstrap-servers HOST:PORT")
+        problem = Problem(
+            0,
+            "",
+            "give -c FILE, or --topic TOPIC, with --bootstrap-servers HOST:PORT unless the broker is 127.0.0.1:9092",
+        )
         raise ConfigError([problem], "alert topic")
     return {"bootstrap_servers": (servers or "127.0.0.1:9092").split(",")}, topic
 
@@ -80,7 +86,7 @@ def alert_topic_options(command: Command) -> Command:
             "--bootstrap-servers",
             "servers",
             metavar="HOST:PORT",
-            help="Brokers, instead of the configuration's. Default without one: 127.0.0.1:9092.",
+            help="Brokers, instead of the configuration's. Default with --topic alone: 127.0.0.1:9092.",
         ),
         config_option(required=False),
     ):

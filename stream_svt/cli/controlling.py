@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 import click
 
 from stream_svt.cli.connection import cluster, config_option, load, wait_for
-from stream_svt.errors import ConfigError, Problem, StreamSvtError
+from stream_svt.cli.naming import Group
+from stream_svt.errors import StreamSvtError
 from stream_svt.monitor.commands import Action
 from stream_svt.privacy.loss import exact
 from stream_svt.service.config import Config
@@ -44,6 +45,7 @@ _signing_option = click.option(
 
 
 @click.group(
+    cls=Group,
     short_help="Give orders to monitors; raise budgets.",
     epilog="""\b
 Examples:
@@ -254,22 +256,23 @@ def _signing_key(config: Config, path: Path | None) -> SigningKey | None:
     known = {key.name for key in config.command_keys}
     if path is None:
         if known:
-            problem = Problem(0, "--signing-key", "the configuration requires signed commands: name your key")
-            raise ConfigError([problem], config.source)
+            raise click.UsageError(
+                f"{config.source} requires signed commands: name your key with --signing-key."
+            )
         return None
     try:
         key = signing_key(path.read_text(encoding="utf-8"))
     except UnicodeDecodeError:
-        raise ConfigError([Problem(0, "--signing-key", "is not text")], str(path)) from None
+        wrong = "is not text"
     except OSError as error:
-        message = f"cannot be read: {error.strerror or 'unknown reason'}"
-        raise ConfigError([Problem(0, "--signing-key", message)], str(path)) from None
+        wrong = f"cannot be read: {error.strerror or 'unknown reason'}"
     except ValueError as error:
-        raise ConfigError([Problem(0, "--signing-key", str(error))], str(path)) from None
-    if known and key.name not in known:
-        message = f"key {key.name} may not give commands here; section control knows {', '.join(known)}"
-        raise ConfigError([Problem(0, "--signing-key", message)], str(path))
-    return key
+        wrong = str(error)
+    else:
+        if not known or key.name in known:
+            return key
+        wrong = f"key {key.name} may not give commands here; section control knows {', '.join(known)}"
+    raise click.BadParameter(f"{path}: {wrong}.", param_hint="--signing-key")
 
 
 def _confirm(question: str) -> None:

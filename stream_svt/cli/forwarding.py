@@ -55,7 +55,7 @@ def forward(
         click.echo(json.dumps(json_schema(), indent=2))
         return 0
     if path is None:
-        raise click.UsageError("Missing option '-c' / '--config'.")
+        raise click.UsageError("Missing option '-c' / '--config' (or $STREAM_SVT_FORWARD_CONFIG).")
     if only_check and only_test:
         raise click.UsageError("--check and --test are two things: give one of them.")
     config = load_forward_config(path, os.environ)

@@ -99,10 +99,10 @@ Examples:
   stream-svt plan --epsilon 1 --cutoff 50 --queries 16000 --set --positives 0.3% --above 200 --below 300
 """,
 )
+@click.option("-c", "--config", "path", type=CONFIG, help="Configuration to take a monitor from.")
 @click.option(
-    "-c", "--config", "path", type=CONFIG, help="Configuration to take a monitor from. Needs --monitor."
+    "--monitor", "name", metavar="NAME", help="Monitor of the configuration; needed where it has several."
 )
-@click.option("--monitor", "name", metavar="NAME", help="Monitor of the configuration.")
 @click.option("--epsilon", metavar="EPSILON", help="Privacy loss of one run.")
 @click.option("--cutoff", type=click.IntRange(1, 1_000_000), help="Alerts of one run.")
 @click.option(

@@ -18,6 +18,7 @@ from aiokafka.errors import ClusterAuthorizationFailedError, TopicAuthorizationF
 from stream_svt import lenient
 from stream_svt.errors import BrokerError, ConfigError, Problem
 from stream_svt.monitor.commands import Action, Command
+from stream_svt.monitor.quantities import did_you_mean, found
 from stream_svt.monitor.released import EventType, Lifecycle, decode
 from stream_svt.protocol.sealing import Place
 from stream_svt.service.config import Config
@@ -25,6 +26,9 @@ from stream_svt.service.kafka import CALL_DEADLINE, START_DEADLINE, Cluster, dea
 from stream_svt.service.signatures import SigningKey
 from stream_svt.service.topology import unseen
 from stream_svt.service.wire import home
+
+SHOWN_NAMES = 10
+"""Declared names that a message lists."""
 
 FIRST_LOOK_MS = 300
 """Milliseconds for the broker to say that the alert topic may not be read."""
@@ -50,6 +54,26 @@ class Reply:
     message: str
 
 
+class NotDeclared(ConfigError):
+    """A command speaks of what the configuration does not know; the file itself is sound."""
+
+    def __init__(self, wrong: Sequence[str], source: str) -> None:
+        super().__init__([Problem(0, "", one) for one in wrong], source)
+        self.args = ("\n".join(wrong),)
+
+
+def _undeclared(kind: str, names: Iterable[str], declared: Sequence[str], config: Config) -> list[str]:
+    """Return what to say of each name that is not declared."""
+    shown = ", ".join(declared[:SHOWN_NAMES])
+    more = f" and {len(declared) - SHOWN_NAMES} more" if len(declared) > SHOWN_NAMES else ""
+    return [
+        f"no {kind} {found(name)} is declared in {config.source}{did_you_mean(name, list(declared)) or '.'} "
+        f"Declared: {shown}{more}"
+        for name in dict.fromkeys(names)
+        if name not in declared
+    ]
+
+
 def for_datasets(
     config: Config, action: Action, datasets: Iterable[str], *, monitor: str = "", limit: str = ""
 ) -> list[Addressed]:
@@ -57,16 +81,15 @@ def for_datasets(
 
     Raises
     ------
-    ConfigError
+    NotDeclared
         A dataset or the monitor is not declared.
     """
-    declared = {dataset.name for dataset in config.spec.datasets}
     names = list(datasets)
-    problems = [Problem(0, name, "no such dataset is declared") for name in names if name not in declared]
-    if monitor and monitor not in {one.name for one in config.spec.monitors}:
-        problems.append(Problem(0, monitor, "no such monitor is declared"))
-    if problems:
-        raise ConfigError(problems, config.source)
+    wrong = _undeclared("dataset", names, [dataset.name for dataset in config.spec.datasets], config)
+    if monitor:
+        wrong += _undeclared("monitor", [monitor], [one.name for one in config.spec.monitors], config)
+    if wrong:
+        raise NotDeclared(wrong, config.source)
     who = _operator()
     return [
         Addressed(
@@ -82,17 +105,18 @@ def for_shards(config: Config, action: Action, shards: Sequence[int] | None) -> 
 
     Raises
     ------
-    ConfigError
+    NotDeclared
         There is no such shard.
     """
     count = config.topics.partitions
-    problems = [
-        Problem(0, f"shard {shard}", f"there is no such shard; shards are 0 to {count - 1}")
+    shown = "the only shard is 0" if count == 1 else f"shards are 0 to {count - 1}"
+    wrong = [
+        f"there is no shard {shard} in {config.source}: {shown}"
         for shard in shards or ()
         if not 0 <= shard < count
     ]
-    if problems:
-        raise ConfigError(problems, config.source)
+    if wrong:
+        raise NotDeclared(wrong, config.source)
     who = _operator()
     return [
         Addressed(shard, Command(_new_id(), action, issued_by=who))
@@ -151,9 +175,9 @@ async def send(
             async with deadline(left + CALL_DEADLINE, doing):
                 batches = await lenient.getmany(reader, timeout_ms=int(1000 * min(left, 1)))
             for record in (record for records in batches.values() for record in records):
-                found = _reply_in(record.value)
-                if found is not None and found[0] in open_ids:
-                    command_id, accepted, message = found
+                reply = _reply_in(record.value)
+                if reply is not None and reply[0] in open_ids:
+                    command_id, accepted, message = reply
                     open_ids.discard(command_id)
                     waiting[command_id] = replace(waiting[command_id], accepted=accepted, message=message)
     return list(waiting.values())
@@ -167,7 +191,7 @@ async def _require_seen(cluster: Cluster, topics: Mapping[str, str]) -> None:
     doing = "looking for the control topic and the alert topic"
     async with started(cluster.admin(), doing) as admin, deadline(CALL_DEADLINE, doing, "DESCRIBE"):
         # Asked for by name, a lenient broker would create them.
-        seen = {found["topic"] for found in await admin.describe_topics()}
+        seen = {described["topic"] for described in await admin.describe_topics()}
     for topic, operation in topics.items():
         if topic not in seen:
             raise BrokerError(unseen(topic, operation))

@@ -62,6 +62,22 @@ def test_wrong_usage_is_two_with_a_hint(stream_svt, arguments):
     assert "Error" in ended.err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["contrl"], "No such command 'contrl'; did you mean 'control'?"),
+        (["control", "rase-budget"], "No such command 'rase-budget'; did you mean 'raise-budget'?"),
+        (["xyzzy"], "No such command 'xyzzy'."),
+        (["check"], "Missing option '-c' / '--config' (or $STREAM_SVT_CONFIG)."),
+        (["forward"], "Missing option '-c' / '--config' (or $STREAM_SVT_FORWARD_CONFIG)."),
+    ],
+    ids=lambda one: one if isinstance(one, str) else " ".join(one),
+)
+def test_wrong_usage_names_what_was_likely_meant(stream_svt, arguments, said):
+    ended = stream_svt(*arguments)
+    assert (ended.code, said in ended.err) == (2, True), ended.err
+
+
 def test_a_typo_in_the_configuration_names_line_and_field(stream_svt, config):
     config.write_text(config.read_text().replace("threshold:", "treshold:"))
     ended = stream_svt("check", "-c", config)
@@ -222,6 +238,11 @@ def test_watching_needs_a_topic(stream_svt):
     ended = stream_svt("watch")
     assert ended.code == 2
     assert "--topic" in ended.err
+    # The help and the message agree on what is needed.
+    assert "with --bootstrap-servers HOST:PORT unless the broker is 127.0.0.1:9092" in ended.err
+    for command in ("watch", "audit"):
+        told = " ".join(stream_svt(command, "--help").out.split())
+        assert "Default with --topic alone: 127.0.0.1:9092." in told
 
 
 @pytest.mark.parametrize("arguments", [[], ["today", "--all"]])
@@ -251,14 +272,25 @@ def test_a_command_no_shard_would_hear_is_not_sent(stream_svt, config, key, word
     for command in (("pause", "today"), ("accept-loss",), ("mark-exhausted", "--all-shards", "--yes")):
         ended = stream_svt("control", command[0], "-c", config, *command[1:], *more)
         assert (ended.code, words in ended.err) == (2, True), ended
+        # What is wrong is the key or its absence, not the whole file that is named.
+        assert "1 problem" not in ended.err
+        assert str(config if key is None else directory / key) in ended.err
 
 
 def test_control_knows_what_is_declared(stream_svt, config):
     ended = stream_svt("control", "close", "-c", config, "yesterday", "--monitor", "cold")
     assert ended.code == 2
-    assert "yesterday: no such dataset is declared" in ended.err
-    assert "cold: no such monitor is declared" in ended.err
-    assert "shards are 0 to 1" in stream_svt("control", "accept-loss", "-c", config, "--shard", 2).err
+    assert ended.err.splitlines() == [
+        f"stream-svt: no dataset 'yesterday' is declared in {config}. Declared: today, tomorrow",
+        f"no monitor 'cold' is declared in {config}. Declared: hot",
+    ]
+    near = stream_svt("control", "raise-budget", "-c", config, "tody", "--limit", "5", "--yes")
+    assert (near.code, "; did you mean 'today'? Declared: " in near.err) == (2, True)
+    shard = stream_svt("control", "accept-loss", "-c", config, "--shard", 2)
+    assert (shard.code, shard.err) == (
+        2,
+        f"stream-svt: there is no shard 2 in {config}: shards are 0 to 1\n",
+    )
 
 
 def test_a_new_limit_has_to_be_a_number(stream_svt, config):

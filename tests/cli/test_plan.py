@@ -73,6 +73,14 @@ def test_a_monitor_of_a_configuration_is_planned_with_its_own_figures_and_budget
     assert alone.out == ended.out
 
 
+def test_the_only_monitor_of_a_configuration_need_not_be_named(stream_svt, config):
+    ended = stream_svt("plan", "-c", config, *MARGINS)
+    assert (ended.code, ended.out) == (0, stream_svt("plan", "-c", config, "--monitor", "hot", *MARGINS).out)
+    told = " ".join(stream_svt("plan", "--help").out.split())
+    assert "Needs --monitor" not in told
+    assert "Monitor of the configuration; needed where it has several." in told
+
+
 def test_a_monitor_that_sweeps_sets_is_planned_for_one(stream_svt, config):
     text = config.read_text().replace("expected_queries: 1000000", "correction: annealed\n    append: sweep")
     config.write_text(text)

@@ -42,9 +42,31 @@ def test_application_wide_commands_are_fanned_out():
 def test_what_is_not_declared_is_refused_before_anything_is_sent():
     with pytest.raises(ConfigError) as refused:
         for_datasets(CONFIG, Action.PAUSE, ["never", "today", "nor"], monitor="cold")
-    assert [problem.field for problem in refused.value.problems] == ["cold", "never", "nor"]
+    assert str(refused.value).splitlines() == [
+        "no dataset 'never' is declared in configuration. Declared: today, tomorrow, later",
+        "no dataset 'nor' is declared in configuration. Declared: today, tomorrow, later",
+        "no monitor 'cold' is declared in configuration. Declared: hot",
+    ]
+    with pytest.raises(ConfigError, match=r"no dataset 'todya' .*; did you mean 'today'\? Declared: "):
+        for_datasets(CONFIG, Action.PAUSE, ["todya"])
     with pytest.raises(ConfigError, match="shards are 0 to 4"):
         for_shards(CONFIG, Action.ACCEPT_LOSS, [5])
+
+
+def test_of_many_declared_names_some_are_listed():
+    names = ", ".join(f"d{number:02}" for number in range(14))
+    many = parse_config(
+        f"""
+application: shop
+datasets: [{{names: [{names}], limit: 4, unit: one basket}}]
+monitors:
+  - {{name: hot, topic: t, epsilon: 1, cutoff: 1, sensitivity: 1, bounds: [0, 9], threshold: 5, expected_queries: 9}}
+""",
+        source="shop.yaml",
+    )
+    with pytest.raises(ConfigError) as refused:
+        for_datasets(many, Action.PAUSE, ["x"])
+    assert str(refused.value).endswith(" is declared in shop.yaml. Declared: " + names[:48] + " and 4 more")
 
 
 def test_only_replies_answer():
