@@ -108,6 +108,7 @@ def test_every_field_of_meta_is_pinned() -> None:
         "partitions",
         "progress",
         "published",
+        "replay_to",
         "sealed_only",
         "sequence",
     ]
