@@ -183,6 +183,11 @@ def _denied(doing: str, resource: str, name: str, operation: str) -> BrokerError
 
 
 def _login(detail: str) -> str:
+    if "IllegalSaslState" in detail:
+        return (
+            "this listener takes no login: set kafka.security_protocol to PLAINTEXT or SSL, or use the port of the "
+            "SASL listener"
+        )
     return f"the broker refused the login ({detail}); check kafka.username, the password file and kafka.sasl_mechanism"
 
 

@@ -171,6 +171,18 @@ def _login(guarded: EmbeddedKafka, tmp_path: Path, user: str, password: str) -> 
     )
 
 
+def test_a_login_where_none_is_taken_is_said_to_be_that(stream_svt, written, broker, tmp_path):
+    (tmp_path / "password").write_text("any")
+    login = (
+        f'{{bootstrap_servers: "{broker.bootstrap_servers}", security_protocol: SASL_PLAINTEXT, '
+        "sasl_mechanism: PLAIN, username: service, password_file: password}"
+    )
+    ended = stream_svt("check", "-c", written(kafka=login))
+    assert ended.code == 3
+    assert "this listener takes no login: set kafka.security_protocol to PLAINTEXT or SSL" in ended.err
+    assert "password" not in ended.err
+
+
 @pytest.mark.parametrize("command", ["check", "watch", "audit"])
 def test_a_wrong_password_is_a_refused_login(stream_svt, written, guarded_broker, tmp_path, command):
     config = written(kafka=_login(guarded_broker, tmp_path, "service", "wrong"))

@@ -67,6 +67,11 @@ def test_only_what_can_succeed_later_is_retriable() -> None:
     [
         ("[SSL: CERTIFICATE_VERIFY_FAILED] self-signed certificate", BrokerError, "kafka.ca_file"),
         ("[Error 58] SaslAuthenticationFailed: Invalid credentials", BrokerError, "password file"),
+        (
+            "[Error 34] IllegalSaslStateError: ",
+            BrokerError,
+            "listener takes no login: set kafka.security_protocol",
+        ),
         ("[Errno 111] Connect call failed", BrokerUnavailable, "Errno 111"),
     ],
 )
