@@ -432,7 +432,7 @@ document.addEventListener("DOMContentLoaded", () => {
     const count = (state) => seats.filter((monitor) => monitor.state === state).length;
     const waiting = status ? status.shards.reduce((sum, shard) => sum + Object.values(shard.lag).reduce((a, b) => a + b, 0), 0) : null;
     const ends = known.map(endOf).filter((end) => end !== null);
-    const first = ends.length ? `${all.length === 1 ? "it" : "the first"} lasts about ${span(Math.max(Math.min(...ends) - now(), 1))} more` : "";
+    const first = ends.length ? `${out.length ? "the next" : all.length === 1 ? "it" : "the first"} lasts about ${span(Math.max(Math.min(...ends) - now(), 1))} more` : "";
     const level = out.length ? `${many(out.length, "budget")} used up` : low.length ? `${many(low.length, "budget")} nearly used up` : "";
     const budgets = [level, first].filter(Boolean).join("; ") || "a fifth or more is left of each";
     const halted = [["halted", "halted"], ["paused", "paused"], ["exhausted", "used up"], ["idle", "waiting"], [null, "not known here"]]
