@@ -166,8 +166,16 @@ def run(config: Config, *, reread: Callable[[], Config] | None = None) -> int:
     failure = monitoring.error
     if failure is None:
         return code if isinstance(code, int) else OK
+    failure = _in_file(failure, config.source)
     print(f"stream-svt: {describe(failure)}", file=sys.stderr)  # noqa: T201  the last word of a process that gives up
     return failure.exit_code if isinstance(failure, StreamSvtError) else FAILED
+
+
+def _in_file(error: BaseException, source: str) -> BaseException:
+    """Return an error with the file's name where it speaks of the file and was raised where no file is known."""
+    if isinstance(error, ConfigError) and error.source == ConfigError([]).source:
+        return ConfigError(error.problems, source)
+    return error
 
 
 def _check_address(config: Config) -> None:

@@ -321,7 +321,7 @@ def _refused(old: ApplicationSpec, new: ApplicationSpec, views: Mapping[str, Dat
         ):
             limit = as_text(dataset.limit, dataset.kind)
             message = (
-                "a limit is raised by an operator only: stream-svt control raise-budget --dataset "
+                "a limit is raised by an operator only: stream-svt control raise-budget -c FILE "
                 f"{dataset.name} --limit {limit}"
             )
             found.append(Problem(0, f"{place}.limit", message))

@@ -89,7 +89,7 @@ async def test_a_failed_worker_is_neither_live_nor_ready(worker: Stub) -> None:
 def test_reloads_that_shards_would_refuse_leave_the_old_specification_in_use(worker: Stub) -> None:
     worker.shards = (owned(view("a")),)
     changes = {
-        "limit: {epsilon: 4}": ("limit: {epsilon: 5}", "raise-budget --dataset a --limit 5"),
+        "limit: {epsilon: 4}": ("limit: {epsilon: 5}", "raise-budget -c FILE a --limit 5"),
         "unit: one basket": ("unit: one user", "cannot change"),
         "names: [a, b, c]": ("names: [a, b]", "never dropped"),
         "correction: none": ("correction: none, append: retry", "another name"),
