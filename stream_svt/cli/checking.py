@@ -31,8 +31,8 @@ Examples:
 def check(path: Path, create_topics: bool, offline: bool) -> int:
     """Check a configuration, the brokers' topics and the permissions.
 
-    Prints what the budget of each monitor buys. Spends nothing, stores nothing, disturbs no running
-    worker.
+    Prints what the budget of each monitor buys, and whether the keys open what each shard has stored last.
+    Spends nothing, stores nothing, disturbs no running worker.
     """
     from stream_svt.planning import explain
     from stream_svt.service.check import check_brokers, check_offline

@@ -278,7 +278,8 @@ async def _require_stopped(config: Config, cluster: Cluster) -> None:
     members = [member for found in described for member in found[5]]
     if members:
         raise MigrationRefused(
-            f"group {group!r} has {len(members)} members: stop every worker first. Nothing was changed"
+            f"group {group!r} has {len(members)} member{'s' * (len(members) != 1)}: stop every worker "
+            "first. Nothing was changed"
         )
 
 

@@ -185,7 +185,7 @@ async def test_what_forbids_a_migration_is_named_and_nothing_changes(scene: Scen
     with pytest.raises(MigrationRefused, match="queries that were not read yet"):
         await _migrate(scene)
     worker = await scene.start()
-    with pytest.raises(MigrationRefused, match="stop every worker first"):
+    with pytest.raises(MigrationRefused, match="has 1 member: stop every worker first"):
         await _migrate(scene)
     await scene.settled(worker, sum(number % 5 + 1 for number in range(len(NAMES))) + 1)
     await scene.stop(worker)
