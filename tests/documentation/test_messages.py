@@ -199,10 +199,11 @@ def _scheduled() -> Play:
 
 
 def _lost() -> Play:
-    """Lose queries, move a dataset, give a shard up."""
+    """Lose queries, move datasets, give a shard up."""
     play = Play(spec_of(FORMS["plain"]))
     play.play(TOPIC, [Query(k % 3, 0) for k in range(30)])
     play.engine.move({"a": 1, "b": 0, "c": 0}, 5)
+    play.engine.move({"a": 1, "b": 1, "c": 0}, 5, unread={TOPIC})
     play.engine.accept_loss(TOPIC, 5000)
     play.commit()
     play.play(TOPIC, [Query(k % 3, 0) for k in range(5030)])
