@@ -28,7 +28,7 @@ async def test_a_takeover_finds_what_was_committed(books: Books, masters) -> Non
     journal.set_control(5, [7, 8])
     await journal.commit(Commit(records={b"d/a": b"3", b"d/b": None}, progress=b"p2"))
     _, again = await books.opened(*masters)
-    assert again == Restored({b"d/a": b"3"}, b"p2", first.noise_key, 5, [7, 8], first.commands_since, 0)
+    assert again == Restored({b"d/a": b"3"}, b"p2", first.noise_key, 5, [7, 8], first.commands_since, 0, {})
     assert len(again.noise_key) == 32
 
 

@@ -137,7 +137,9 @@ async def test_refused_commands_do_not_pile_up_while_only_one_command_can_help(s
             await asyncio.sleep(0.1)
     offsets = [json.loads(record.value)["offset"] for record in rejects]
     assert offsets == [*range(120), *range(122, 125)]
-    kinds = [envelope.type for envelope, _ in await scene.events()]
+    async with asyncio.timeout(20):
+        while EventType.PAUSED not in (kinds := [envelope.type for envelope, _ in await scene.events()]):
+            await asyncio.sleep(0.1)
     assert kinds.count(EventType.LOSS_ACCEPTED) == 1
     assert kinds.count(EventType.PAUSED) == 1
     await scene.stop(worker)

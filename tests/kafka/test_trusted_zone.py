@@ -49,6 +49,7 @@ ENVIRONMENT = {
 STATUS = {
     *("application", "version", "worker", "spec_hash", "ready", "sealed"),
     *("signatures_required", "datasets_declared", "shards", "monitors", "datasets", "datasets.monitors"),
+    *("refused", "refused.topic", "refused.reasons"),
     *(
         f"shards.{name}"
         for name in ("shard", "state", "reason", "sealing_key_id", "sequence", "state_records")
@@ -62,7 +63,7 @@ STATUS = {
     ),
     *(f"datasets.monitors.{name}" for name in ("spent", "run_left", "muted", "queued", "top_branch_only")),
 }
-"""Every field of the status page. Each is public, a released outcome, or an account of charges: see released.py."""
+"""Every field of the status page. Each is public, a released outcome, an account of charges or of refused records."""
 
 
 @dataclass
