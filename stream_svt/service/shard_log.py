@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 from aiokafka import TopicPartition
-from aiokafka.errors import IllegalOperation
+from aiokafka.errors import IllegalOperation, InvalidTxnState
 
 from stream_svt.monitor import released
 from stream_svt.protocol.journal import Topics
@@ -123,8 +123,9 @@ class ShardLog:
         async with deadline(self._cluster.commit_deadline, doing, "WRITE"):
             try:
                 return await transaction
-            except IllegalOperation as error:
-                # A partition could not be added: the transaction failed while records were still being sent.
+            except (IllegalOperation, InvalidTxnState) as error:
+                # A partition could not be added: the transaction failed while records were still being sent, or on
+                # their way.
                 waiter = self._producer._txn_manager.wait_for_transaction_end()  # noqa: SLF001
                 if waiter.done() and (cause := waiter.exception()) is not None:
                     raise cause from error
