@@ -16,6 +16,7 @@ import click
 import msgspec
 
 from stream_svt.cli.connection import alert_topic, alert_topic_options, config_option, load, wait_for
+from stream_svt.cli.naming import count
 from stream_svt.errors import StreamSvtError
 from stream_svt.monitor.released import Account, Alert, Lifecycle
 from stream_svt.subscribe import Event, Subscription, subscribe
@@ -61,13 +62,13 @@ async def _follow(subscription: Subscription[Alert | Lifecycle], as_json: bool, 
     loop = asyncio.get_running_loop()
     if task is not None:
         loop.add_signal_handler(signal.SIGTERM, task.cancel)
-    count = 0
+    shown = 0
     with contextlib.suppress(asyncio.CancelledError):
         async with subscription:
             async for event in subscription:
                 click.echo(as_line(event) if as_json else in_words(event))
-                count += 1
-                if count == limit:
+                shown += 1
+                if shown == limit:
                     return
 
 
@@ -147,11 +148,11 @@ def _get(url: str) -> dict[str, Any]:
 def _refused(answer: dict[str, Any]) -> str:
     """Return how many records the worker has refused and why, empty where it has refused none."""
     refused = answer.get("refused") or {"topic": "", "reasons": {}}  # an older worker says nothing of it
-    count = sum(refused["reasons"].values())
-    if not count:
+    records = sum(refused["reasons"].values())
+    if not records:
         return ""
     reasons = ", ".join(f"{reason} {number}" for reason, number in refused["reasons"].items())
-    return f"{count} record{'s' * (count != 1)} refused ({reasons}): see topic {refused['topic']}"
+    return f"{count(records, 'record')} refused ({reasons}): see topic {refused['topic']}"
 
 
 def _show(answer: dict[str, Any]) -> None:

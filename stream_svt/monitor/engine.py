@@ -168,7 +168,8 @@ class Engine:
             if name in self.runners:
                 runner = self.runners[name]
                 runner.offset, runner.row, runner.clock_ms, runner.started = offset, row, clock_ms, True
-        pending, mutes = _parts(records, "p"), _parts(records, "q")
+        numbered = _parts(records)
+        pending, mutes = numbered["p"], numbered["q"]
         for key, data in records.items():
             kind, _, rest = key.decode().partition("/")
             if kind == "d":
@@ -785,17 +786,17 @@ class Engine:
         self._records[key.encode()] = to_bytes(SpecRecord(VERSION, plan.hash, plan.spec.to_json()))
 
 
-def _parts(records: Mapping[bytes, bytes], kind: str) -> dict[str, dict[str, Parts]]:
-    """Return the numbered state records of a kind by dataset and monitor."""
-    parts: dict[str, dict[str, Parts]] = {}
+def _parts(records: Mapping[bytes, bytes]) -> dict[str, dict[str, dict[str, Parts]]]:
+    """Return the numbered state records by kind, dataset and monitor."""
+    parts: dict[str, dict[str, dict[str, Parts]]] = {"p": {}, "q": {}}
     for key, data in records.items():
-        found_kind, _, rest = key.decode().partition("/")
-        if found_kind == kind:
+        kind, _, rest = key.decode().partition("/")
+        if kind in parts:
             found = _PART_KEY.fullmatch(rest)
             if found is None:
                 raise UnreadableState(f"state record {key!r} has a key that no release writes")
             dataset, monitor, number = found.groups()
-            parts.setdefault(dataset, {}).setdefault(monitor, []).append((int(number), data))
+            parts[kind].setdefault(dataset, {}).setdefault(monitor, []).append((int(number), data))
     return parts
 
 

@@ -12,11 +12,9 @@ from stream_svt.errors import ConfigError, StateRolledBack
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.released import LARGEST_SEQUENCE, EventType
 from stream_svt.monitor.spec import ApplicationSpec, load_spec
-from stream_svt.protocol.ports import Clock
-from stream_svt.protocol.tenure import Pace, State, Status, Tenure
-from stream_svt.service.workload import Workload
+from stream_svt.protocol.tenure import State, Status
 from tests.simulation.test_migration import COMMON, NAMES, Feed, Model, finish
-from tests.simulation.world import CONTROL, Silent
+from tests.simulation.world import CONTROL
 
 GIVEN_UP = Command(id="c", action=Action.MARK_EXHAUSTED)
 Stored = dict[bytes, bytes]
@@ -27,22 +25,6 @@ def one(limit: float = 5) -> ApplicationSpec:
         f"application: app\ndatasets: [{{names: [d0], limit: {limit}, unit: one basket}}]\n"
         f"monitors:\n  - {{name: m0, mute: none, {COMMON}}}\n"
     )
-
-
-def tenure(model: Model, feed: type[Feed] = Feed, interval: float = 0.1) -> tuple[Tenure, Status]:
-    status = Status(0)
-    found = Tenure(
-        feed(model.broker, 0),
-        model.journal(0, 1),
-        Workload(model.spec, 1),
-        shard=0,
-        control=CONTROL,
-        pace=Pace(interval=interval),
-        clock=Clock(now=model._tick, epoch=lambda: model.now, sleep=None),  # type: ignore[arg-type]
-        observer=Silent(),
-        status=status,
-    )
-    return found, status
 
 
 def command(model: Model, name: str, **fields: Any) -> None:
@@ -73,8 +55,19 @@ def rolled_back() -> Model:
     model.serve()
     restore(model, old)
     with pytest.raises(StateRolledBack):
-        finish(tenure(model)[0].open())
+        finish(model.tenure()[0].open())
     return model
+
+
+def raised() -> tuple[Model, Stored]:
+    """A model whose limit was raised from 5 to 10, and its state from before."""
+    model = Model(partitions=1, spec=one())
+    _send(model, 3, "a")
+    model.serve()
+    old = backup(model)
+    command(model, "raise", action=Action.RAISE_BUDGET, dataset="d0", limit="10")
+    model.serve()
+    return model, old
 
 
 class Stops(Exception):
@@ -82,19 +75,13 @@ class Stops(Exception):
 
 
 def _effects() -> int:
-    count = 0
-
-    def counted(effect: Any) -> Any:
-        nonlocal count
-        count += 1
-        return effect.act()
-
-    work, outcome = tenure(rolled_back())[0].open(given_up=(0, GIVEN_UP)), None
-    while True:
-        try:
-            outcome = counted(work.send(outcome))
-        except StopIteration:
-            return count
+    work, outcome, count = rolled_back().tenure()[0].open(given_up=(0, GIVEN_UP)), None, 0
+    try:
+        while True:
+            outcome = work.send(outcome).act()
+            count += 1
+    except StopIteration:
+        return count
 
 
 EFFECTS = _effects()
@@ -104,12 +91,12 @@ EFFECTS = _effects()
 @pytest.mark.parametrize("crash", range(1, EFFECTS + 1))
 def test_a_state_is_accepted_with_its_budgets_gone_or_refused_again(crash: int, after: bool) -> None:
     model = rolled_back()
-    finish(tenure(model)[0].open(given_up=(0, GIVEN_UP)), crash=crash, after=after)
-    following, status = tenure(model)
+    finish(model.tenure()[0].open(given_up=(0, GIVEN_UP)), crash=crash, after=after)
+    following, status = model.tenure()
     try:
         finish(following.open())
     except StateRolledBack:
-        following, status = tenure(model)
+        following, status = model.tenure()
         finish(following.open(given_up=(0, GIVEN_UP)))
     assert set(ledgers(status)) == set(NAMES)
     assert all(spent == limit for spent, limit in ledgers(status).values())
@@ -120,9 +107,9 @@ def test_both_ends_of_a_crash_are_met() -> None:
     met = set()
     for crash in range(1, EFFECTS + 1):
         model = rolled_back()
-        finish(tenure(model)[0].open(given_up=(0, GIVEN_UP)), crash=crash)
+        finish(model.tenure()[0].open(given_up=(0, GIVEN_UP)), crash=crash)
         try:
-            finish(tenure(model)[0].open())
+            finish(model.tenure()[0].open())
             met.add("accepted")
         except StateRolledBack:
             met.add("refused")
@@ -130,18 +117,13 @@ def test_both_ends_of_a_crash_are_met() -> None:
 
 
 def test_a_raise_that_the_state_forgot_is_spent_and_cannot_be_granted_again() -> None:
-    model = Model(partitions=1, spec=one())
-    _send(model, 3, "a")
-    model.serve()
-    old = backup(model)
-    command(model, "raise", action=Action.RAISE_BUDGET, dataset="d0", limit="10")
-    model.serve()
+    model, old = raised()
     _send(model, 60, "b")
     model.serve()
     published, limit = model.books()["d0"]
     assert (published > 5, limit) == (True, 10)
     restore(model, old)
-    following, status = tenure(model)
+    following, status = model.tenure()
     finish(following.open(given_up=(0, GIVEN_UP)))
     finish(following.run())
     assert ledgers(status) == {"d0": (10, 10)}
@@ -157,19 +139,14 @@ def test_a_raise_that_the_state_forgot_is_spent_and_cannot_be_granted_again() ->
 
 
 def test_a_file_that_does_not_fit_the_older_state_accepts_nothing() -> None:
-    model = Model(partitions=1, spec=one())
-    _send(model, 3, "a")
-    model.serve()
-    old = backup(model)
-    command(model, "raise", action=Action.RAISE_BUDGET, dataset="d0", limit="10")
-    model.serve()
+    model, old = raised()
     restore(model, old)
     model.spec = one(10)
     with pytest.raises(ConfigError):
-        finish(tenure(model)[0].open(given_up=(0, GIVEN_UP)))
+        finish(model.tenure()[0].open(given_up=(0, GIVEN_UP)))
     model.spec = one(5)
     with pytest.raises(StateRolledBack):
-        finish(tenure(model)[0].open())
+        finish(model.tenure()[0].open())
 
 
 @pytest.mark.parametrize("more", [1, 40])
@@ -186,7 +163,7 @@ def test_an_older_state_is_refused_beside_an_alert_topic_made_anew(more: int) ->
     model.serve()
     restore(model, old)
     with pytest.raises(StateRolledBack):
-        finish(tenure(model)[0].open())
+        finish(model.tenure()[0].open())
 
 
 def test_an_alert_topic_made_anew_beside_its_own_state_is_no_rollback() -> None:
@@ -209,11 +186,11 @@ def test_a_forged_number_costs_the_budgets_once_and_not_the_books(number: int) -
     forged = model.events()[0][-1] | {"sequence": number, "id": "x"}
     model.broker.write("alerts-0", b"d0", msgspec.json.encode(forged))
     with pytest.raises(StateRolledBack):
-        finish(tenure(model)[0].open())
-    finish(tenure(model)[0].open(given_up=(0, GIVEN_UP)))
+        finish(model.tenure()[0].open())
+    finish(model.tenure()[0].open(given_up=(0, GIVEN_UP)))
     for _ in range(3):
         model.broker.mark("app-0", everything=True)
-        following, status = tenure(model)
+        following, status = model.tenure()
         finish(following.open())
         finish(following.run())
         assert ledgers(status) == {"d0": (5, 5)}
@@ -252,7 +229,7 @@ def test_a_pause_in_the_middle_of_a_replay_ends_it_for_no_owner(told_at: int) ->
     _send(model, 20, "low", value=0)
     _send(model, 1, "top")
     # An owner computes the top and dies in its transaction.
-    dying, _ = tenure(model, Few, interval=1e9)
+    dying, _ = model.tenure(feed=Few, interval=1e9)
     finish(dying.open())
     commit = dying._journal.commit
 
@@ -266,7 +243,7 @@ def test_a_pause_in_the_middle_of_a_replay_ends_it_for_no_owner(told_at: int) ->
         finish(dying.run())
     model.broker.mark("app-0", everything=True)
     # The next one hears of a pause before it has read all of it again; or does not.
-    second, status = tenure(model, Few, interval=1e9)
+    second, status = model.tenure(feed=Few, interval=1e9)
     feed: Any = second._feed
     feed.rounds = 4
     feed.hook = lambda round_: round_ == told_at and command(model, "p", action=Action.PAUSE, dataset="d0")
@@ -276,7 +253,7 @@ def test_a_pause_in_the_middle_of_a_replay_ends_it_for_no_owner(told_at: int) ->
     model.broker.mark("app-0", everything=True)
     # To the one after it a close must wait, until reading goes on and has come to the end.
     command(model, "x", action=Action.CLOSE, dataset="d0")
-    third, status = tenure(model, Few, interval=1e9)
+    third, status = model.tenure(feed=Few, interval=1e9)
     finish(third.open())
     assert status.state is State.REPLAYING
     third._feed.rounds = 6  # type: ignore[attr-defined]
@@ -286,7 +263,7 @@ def test_a_pause_in_the_middle_of_a_replay_ends_it_for_no_owner(told_at: int) ->
         assert status.state is State.REPLAYING
         assert not _of(model, EventType.RUN_CLOSED)
         command(model, "r", action=Action.RESUME, dataset="d0")
-    last, status = tenure(model, interval=1e9)
+    last, status = model.tenure(interval=1e9)
     finish(last.open())
     finish(last.run())
     assert status.state is State.RUNNING

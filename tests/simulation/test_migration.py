@@ -194,23 +194,28 @@ class Model:
         """Let every shard read what there is, as its worker would."""
         found = []
         for shard in range(self.partitions):
-            status = Status(shard)
-            tenure = Tenure(
-                Feed(self.broker, shard),
-                self.journal(shard, self.partitions),
-                Workload(self.spec, self.partitions),
-                shard=shard,
-                control=CONTROL,
-                pace=Pace(interval=0.1),
-                clock=Clock(now=self._tick, epoch=lambda: self.now, sleep=None),  # type: ignore[arg-type]
-                observer=Silent(),
-                status=status,
-            )
+            tenure, status = self.tenure(shard)
             finish(tenure.open())
             finish(tenure.run())
             self.broker.mark(f"app-{shard}", everything=True)
             found.append(status)
         return found
+
+    def tenure(self, shard: int = 0, feed: type[Feed] = Feed, interval: float = 0.1) -> tuple[Tenure, Status]:
+        """Return a tenure that has not been opened, and where it reports."""
+        status = Status(shard)
+        tenure = Tenure(
+            feed(self.broker, shard),
+            self.journal(shard, self.partitions),
+            Workload(self.spec, self.partitions),
+            shard=shard,
+            control=CONTROL,
+            pace=Pace(interval=interval),
+            clock=Clock(now=self._tick, epoch=lambda: self.now, sleep=None),  # type: ignore[arg-type]
+            observer=Silent(),
+            status=status,
+        )
+        return tenure, status
 
     def _tick(self) -> float:
         self.now += 0.01
