@@ -426,23 +426,28 @@ class Journal:
         """Refuse a state that is not the one behind what the alert partition shows.
 
         Uncommitted records count as well: an event is sent only after the transaction that charged it. So what was
-        sent after the newest transaction is what waits in its outbox, byte for byte; anything else shows another
-        history, a newer one, or one beside it (the records of an aborted transaction, put back).
+        sent after the newest transaction is what waits in its outbox, byte for byte, and it was aborted; anything
+        else shows another history, a newer one, or one beside it (the records of an aborted transaction, put back).
         """
-        topic, meta = self._topics.alerts, self._meta
+        topic, meta, start = self._topics.alerts, self._meta, self._meta.alert_offset
         waiting = {number: event for number, _, event in self._outbox}
         seen = _Seen(meta, waiting)
-        first, end = await self._log.read_alerts(meta.alert_offset, seen.take)
-        if meta.alert_offset is not None and first <= meta.alert_offset and not seen.anchored:
+        first, end = await self._log.read_alerts(start, seen.take)
+        if start is not None and first <= start and not seen.anchored:
             # The topic was made anew, and what stands in it lies before the place where the old one was left.
-            seen = _Seen(meta, waiting)
-            first, end = await self._log.read_alerts(None, seen.take)
+            start, seen = None, _Seen(meta, waiting)
+            first, end = await self._log.read_alerts(start, seen.take)
+        done = 0
+        if seen.waiting and not seen.foreign:
+            committed = _Seen(meta, waiting)
+            await self._log.read_alerts(start, committed.take, committed=True)
+            done = committed.waiting
         # Beyond what the books explain there can be one transaction that was aborted, and its mark.
         explained = 0 if empty else meta.alert_end
         deleted = explained is not None and first > explained + (len(waiting) + 1 if not empty else 0)
         meta.alert_end = end
         self._shown = {}
-        if not seen.foreign and not deleted and not (empty and seen.count):
+        if not seen.foreign and not done and not deleted and not (empty and seen.count):
             return
         if accept:
             meta.alert_offset = seen.offset
@@ -458,6 +463,8 @@ class Journal:
             shown = f"event {seen.newest}"
         elif seen.foreign:
             shown = f"event {seen.foreign} with another content"
+        elif done:
+            shown = f"event {done} as published, which the state still has to publish"
         else:
             shown = "earlier use" if empty else "that events were deleted which the state does not know of"
         raise StateRolledBack(
@@ -584,9 +591,9 @@ class Journal:
 class _Seen:
     """What the records of an alert partition show beside the books: a pass over them in order."""
 
-    def __init__(self, meta: Meta, waiting: Mapping[int, bytes]) -> None:
-        self._meta, self._waiting = meta, waiting
-        self.count = self.newest = self.foreign = 0
+    def __init__(self, meta: Meta, outbox: Mapping[int, bytes]) -> None:
+        self._meta, self._outbox = meta, outbox
+        self.count = self.newest = self.foreign = self.waiting = 0
         self.offset = meta.alert_offset
         self.anchored = False
         self.accounts: dict[str, released.Account] = {}
@@ -602,11 +609,14 @@ class _Seen:
             self.anchored = True
             if forged:  # and given budgets up for
                 return
-        if number <= meta.published or self._waiting.get(number) == record.value:
+        if number <= meta.published:
             return
-        self.foreign = self.foreign or number
         if not forged:
             self.newest = max(self.newest, number)
+        if self._outbox.get(number) == record.value:
+            self.waiting = self.waiting or number
+            return
+        self.foreign = self.foreign or number
         _, data = released.decode(record.value or b"")
         if data.account is not None:
             dataset, account = data.dataset, data.account

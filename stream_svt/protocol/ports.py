@@ -102,8 +102,10 @@ class Log(Protocol):
         """Return the live records of the state partition, up to its end as it is now."""
         ...
 
-    async def read_alerts(self, start: int | None, take: Callable[[Record], None]) -> tuple[int, int]:
-        """Show the alert partition from an offset (None: its beginning), uncommitted records too.
+    async def read_alerts(
+        self, start: int | None, take: Callable[[Record], None], *, committed: bool = False
+    ) -> tuple[int, int]:
+        """Show the alert partition from an offset (None: its beginning), uncommitted records too unless told.
 
         Returns
         -------

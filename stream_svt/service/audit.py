@@ -200,6 +200,7 @@ class Auditor:
         }
         self._so_far = Audit()
         self._ids: set[str] = set()
+        self._gaps: dict[int, tuple[int, str]] = {}
         self._here: dict[tuple[int, str], Stay] = {}
         self._stays: dict[str, list[Stay]] = {}
 
@@ -220,6 +221,7 @@ class Auditor:
             self._find(partition, offset, f"event {envelope.id} comes twice")
         self._ids.add(envelope.id)
         self._check_sequence(partition, offset, envelope)
+        self._explain_gap(partition, envelope.type, data)
         stay = None
         if data.account is not None:
             stay = self._check_account(partition, offset, envelope, data.dataset, data.account)
@@ -233,6 +235,8 @@ class Auditor:
     def audit(self) -> Audit:
         """The outcome, once every record was added: what each partition shows, and how datasets moved between them."""
         audit = replace(self._so_far, findings=list(self._so_far.findings), datasets={})
+        for partition, gap in self._gaps.items():
+            audit.find(partition, *gap)
         for dataset in self._stays:
             audit.datasets[dataset] = self._follow(audit, dataset)
         return audit
@@ -307,8 +311,28 @@ class Auditor:
             audit.truncated.add(partition)
         elif envelope.sequence != (last or 0) + 1:
             expected = (last or 0) + 1
-            self._find(partition, offset, f"event number {envelope.sequence}, expected {expected}")
+            self._report_gap(partition)
+            self._gaps[partition] = offset, f"event number {envelope.sequence}, expected {expected}"
+            if envelope.sequence < expected:
+                self._report_gap(partition)
         audit.last_sequence[partition] = envelope.sequence
+
+    def _explain_gap(self, partition: int, kind: str, data: Alert | Lifecycle) -> None:
+        """Report that numbers were skipped, unless all budgets are given up there.
+
+        Where a state was older than the events, numbers go on after those of every event that was ever sent, and an
+        aborted transaction's are shown to nobody who may read this topic.
+        """
+        if partition not in self._gaps:
+            return
+        if kind == EventType.MARKED_EXHAUSTED:
+            del self._gaps[partition]
+        elif kind != EventType.DECLARED and getattr(data, "reason", "") != "marked-exhausted":
+            self._report_gap(partition)
+
+    def _report_gap(self, partition: int) -> None:
+        if partition in self._gaps:
+            self._find(partition, *self._gaps.pop(partition))
 
     def _check_account(
         self, partition: int, offset: int, envelope: Envelope, dataset: str, account: Account

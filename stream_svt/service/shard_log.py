@@ -84,11 +84,14 @@ class ShardLog:
                         raw[record.key] = record.value
         return raw
 
-    async def read_alerts(self, start: int | None, take: Callable[[Record], None]) -> tuple[int, int]:
+    async def read_alerts(
+        self, start: int | None, take: Callable[[Record], None], *, committed: bool = False
+    ) -> tuple[int, int]:
         """Show the alert partition; see the port."""
+        isolation = "read_committed" if committed else "read_uncommitted"
         topic = self._topics.alerts
         doing = f"shard {self._shard}: reading alert topic {topic!r}"
-        async with started(self._cluster.reader("read_uncommitted"), doing) as reader:
+        async with started(self._cluster.reader(isolation), doing) as reader:
             async for records in read_partition(reader, topic, self._shard, start, doing):
                 for record in records:
                     take(record)

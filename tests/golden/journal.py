@@ -9,8 +9,8 @@ from typing import Any
 from stream_svt.monitor.engine import Commit
 from stream_svt.protocol.journal import Journal, Topics
 from stream_svt.protocol.sealing import Place
+from tests.simulation.effects import ModelLog
 from tests.simulation.log import Broker
-from tests.simulation.world import ModelLog
 from tests.support.engine_play import Play
 
 KEY = bytes(range(32))

@@ -8,19 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
+import msgspec
 import pytest
 from aiokafka import TopicPartition
 
 from stream_svt.errors import UnreadableState
 from stream_svt.monitor.commands import Action
+from stream_svt.protocol.journal import META, Meta
+from stream_svt.protocol.sealing import Place, Sealing
 from stream_svt.protocol.tenure import State
 from stream_svt.service.config import parse_config
 from stream_svt.service.control import Reply, for_shards, send
 from stream_svt.service.kafka import spans
 from stream_svt.service.signatures import SigningKey, signing_key
+from stream_svt.service.topology import require
 from stream_svt.service.worker import Worker, cluster_of
 from tests.support.keys import ed25519_pair
 from tests.support.topics import create_topics
@@ -68,6 +73,20 @@ class Drill:
         records = await self.scene.read("state")
         latest = {(record.partition, record.key): record.value for record in records}
         return {place: value for place, value in latest.items() if value is not None}
+
+    async def just_charged(self) -> Backup:
+        """The state as the last transaction left it that charged an event and did not yet publish it."""
+        application, config = self.scene.application, self.config()
+        cluster_id = (await require(config, cluster_of(config))).cluster_id
+        place = Place(cluster_id, application, f"{application}.state", 0)
+        sealing, latest, found = Sealing(place, (KEY,), os.urandom), {}, {}
+        for record in await self.scene.read("state"):
+            latest[record.partition, record.key] = record.value
+            if record.key == META:
+                # A transaction writes this record last.
+                meta = msgspec.msgpack.decode(sealing.open(META, record.value).content, type=Meta)
+                found = dict(latest) if meta.chunks else found
+        return {place: value for place, value in found.items() if value is not None}
 
     async def restore(self, backup: Backup, topic: str = "") -> None:
         """Write a copy of the state over whatever is there, as a restore or a mirror would."""
@@ -170,6 +189,15 @@ async def test_a_day_old_state_is_refused_and_giving_up_exhausts_every_budget(dr
     assert await drill.day(tops=3) > spent
     await drill.restore(yesterday)
     await drill.refuses_until_given_up("ends with event")
+
+
+async def test_a_state_from_just_before_a_publication_is_refused(drill: Drill) -> None:
+    """One transaction old: it would publish again what was published, and charge nothing for what it forgot."""
+    await drill.day(tops=1)
+    moment = await drill.just_charged()
+    await drill.empty()
+    await drill.restore(moment)
+    await drill.refuses_until_given_up("as published, which the state still has to publish")
 
 
 async def test_a_day_old_state_is_refused_although_retention_took_the_younger_alerts(drill: Drill) -> None:

@@ -53,6 +53,36 @@ def test_a_raised_limit_is_accepted_and_a_silent_one_is_not():
     assert "its limit changed without being raised" in only_finding([*GOOD, silent])
 
 
+GIVEN_UP = (lifecycle("command", run=0, monitor="", books=books(0.5, 1.0)), EventType.MARKED_EXHAUSTED)
+
+
+@pytest.mark.parametrize(
+    ("between", "found"),
+    [
+        ([], 0),
+        ([(lifecycle("marked-exhausted", books=books(0, 0.5)), EventType.RUN_CLOSED)], 0),
+        ([(lifecycle("command", books=books(0, 0.5)), EventType.PAUSED)], 1),
+    ],
+)
+def test_numbers_are_skipped_only_where_the_budgets_are_given_up(between, found):
+    """What an aborted transaction sent is shown to nobody, and its numbers are not given again."""
+    auditor = Auditor()
+    for number, (data, kind) in enumerate(GOOD, 1):
+        auditor.add(0, number, encoded(number, data, kind=kind))
+    for number, (data, kind) in enumerate([*between, GIVEN_UP], len(GOOD) + 3):
+        auditor.add(0, number, encoded(number, data, kind=kind))
+    assert auditor.audit.found == found
+    if found:
+        assert "event number 8, expected 6" in str(auditor.audit.findings[0])
+
+
+def test_numbers_that_are_skipped_at_the_end_are_found():
+    auditor = Auditor()
+    for number, (data, kind) in zip((1, 2, 4), GOOD[:3], strict=True):
+        auditor.add(0, number, encoded(number, data, kind=kind))
+    assert auditor.audit.found == 1
+
+
 def test_a_charge_left_out_is_found_once():
     cheaper = (alert(top=1, books=books(0.1, 0.3, reserved=0.2)), None)
     message = only_finding([DECLARED, STARTED, cheaper, SECOND, HALTED])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -14,6 +15,9 @@ from tests.simulation.log import Broker, Entry, Fate, Txn
 _FRAME = 1 + 1 + 8 + 16
 """Bytes before the content of a plain state record: version, kind, sequence, check."""
 _UNITS = 10**9
+_GIVEN_UP = "io.stream-svt.budget.marked-exhausted.v1"
+_CLOSED = "io.stream-svt.run.closed.v1"
+_RAISED = "io.stream-svt.budget.raised.v1"
 
 
 class Rules:
@@ -37,14 +41,56 @@ class Rules:
         self.violations: list[str] = []
         self.tops = 0
         self._broker = broker
-        self._charged: set[str] = set()
+        self._charged: dict[str, bytes] = {}
         self._contents: dict[str, bytes] = {}
         self._outcomes: dict[tuple[str, str, int, int], Any] = {}
         self._secrets: dict[tuple[str, str, int], bytes] = {}
+        self._put_back: list[tuple[int, bool, set[str]]] = []
         broker.appended = self._appended
         broker.decided = self._decided
 
-    def _say(self, text: str) -> None:
+    @property
+    def charged(self) -> dict[str, bytes]:
+        """The events that the newest state knows, by id."""
+        return dict(self._charged)
+
+    def put_back(self, records: dict[bytes, bytes], charged: dict[str, bytes]) -> None:
+        """Take note that the state is now this one, which knows these events, and whether it must be refused.
+
+        It is the newest if nothing else was ever sent to the alert partition, and nothing of what it has yet to
+        publish was committed there.
+        """
+        shown = [entry for entry in self._broker.partitions.get("alerts", []) if not entry.marker]
+        events = [msgspec.json.decode(entry.value or b"") for entry in shown]
+        stored = msgspec.msgpack.decode(records[b"meta"][_FRAME:]) if records else {"chunks": 0}
+        waiting = [
+            event for number in range(stored["chunks"]) for event in _outbox(records[f"ob/{number}".encode()])
+        ]
+        ids = {event["id"] for event in waiting}
+        newer = any(
+            charged.get(event["id"]) != entry.value or (event["id"] in ids and _committed(entry))
+            for event, entry in zip(events, shown, strict=True)
+        )
+        owing = {event["data"]["dataset"] for event in waiting if event["type"] == _GIVEN_UP}
+        end = self._broker.span("alerts", committed=False)[1]
+        self._put_back.append((end, newer, set(self._limits) if newer else owing))
+        self._charged = dict(charged)
+        # What nobody was shown the start of may be drawn anew.
+        known = {
+            (data["dataset"], data["monitor"], data["run"])
+            for data in (event["data"] for event in events)
+            if data.get("run")
+        }
+        self._secrets = {run: secrets for run, secrets in self._secrets.items() if run in known}
+        self._outcomes = {top: outcome for top, outcome in self._outcomes.items() if top[:3] in known}
+
+    def refused(self) -> None:
+        """Take note that an owner refused the state as older than the alerts."""
+        if not self._put_back or not self._put_back[-1][1]:
+            self.say("the newest state was refused")
+
+    def say(self, text: str) -> None:
+        """Note a violation."""
         if text not in self.violations:
             self.violations.append(text)
 
@@ -54,9 +100,9 @@ class Rules:
         if entry.partition == "alerts":
             event = msgspec.json.decode(entry.value)
             if event["id"] not in self._charged:
-                self._say(f"{event['id']} is visible before its charge is durable")
+                self.say(f"{event['id']} is visible before its charge is durable")
             if self._contents.setdefault(event["id"], entry.value) != entry.value:
-                self._say(f"{event['id']} has two contents")
+                self.say(f"{event['id']} has two contents")
         elif entry.partition == "state" and (entry.key or b"").startswith(b"ob/"):
             # Computed, whether or not it will ever be durable: computed again it must be the same.
             for event in _outbox(entry.value):
@@ -66,16 +112,18 @@ class Rules:
                     top = (data["dataset"], data["monitor"], data["run"], data["top"])
                     outcome = {**data, "account": None}
                     if self._outcomes.setdefault(top, outcome) != outcome:
-                        self._say(f"top {top} was computed twice, with different outcomes")
+                        self.say(f"top {top} was computed twice, with different outcomes")
 
     def _decided(self, txn: Txn) -> None:
         if txn.fate is not Fate.COMMITTED:
             return
+        given_up = False
         for entry in txn.entries:
             if entry.partition != "state" or entry.value is None or entry.key is None:
                 continue
             if entry.key.startswith(b"ob/"):
-                self._charged |= {event["id"] for event in _outbox(entry.value)}
+                self._charged |= _by_id(entry.value)
+                given_up = given_up or any(event["type"] == _GIVEN_UP for event in _outbox(entry.value))
             elif entry.key.startswith(b"d/"):
                 _, name, _, _, _, _, slots = msgspec.msgpack.decode(entry.value[_FRAME:])
                 for monitor, slot in slots.items():
@@ -83,45 +131,50 @@ class Rules:
                     if any(secrets):  # zeros once the run is closed
                         known = self._secrets.setdefault((name, monitor, run), secrets)
                         if known != secrets:
-                            self._say(f"the noise of run {run} of {name}/{monitor} changed")
+                            self.say(f"the noise of run {run} of {name}/{monitor} changed")
+        if given_up and self._put_back:
+            self._forget(txn)
+
+    def _forget(self, txn: Txn) -> None:
+        """Forget what was neither published nor is part of the transaction that gave the budgets up."""
+        self._charged = {
+            msgspec.json.decode(entry.value)["id"]: entry.value
+            for entry in self._broker.partitions.get("alerts", [])
+            if entry.value is not None and _committed(entry)
+        }
+        for entry in txn.entries:
+            if (
+                entry.partition == "state"
+                and (entry.key or b"").startswith(b"ob/")
+                and entry.value is not None
+            ):
+                self._charged |= _by_id(entry.value)
+        self._secrets, self._outcomes = {}, {}
 
     def finish(self) -> None:
         """Judge the books once a healthy owner has had its time."""
-        events = [msgspec.json.decode(entry.value or b"") for entry in self._broker.read("alerts")]
-        if [event["sequence"] for event in events] != list(range(1, len(events) + 1)):
-            self._say("events are lost, doubled or out of order for read_committed readers")
-        if missing := self._charged - {event["id"] for event in events}:
-            self._say(f"{len(missing)} events were charged and never published")
-        spent: dict[str, int] = defaultdict(int)
-        tops: dict[tuple[str, str, int], int] = defaultdict(int)
-        limits, raised = dict(self._limits), self._raised()
-        for event in events:
+        shown = [
+            (entry.offset, msgspec.json.decode(entry.value or b"")) for entry in self._broker.read("alerts")
+        ]
+        if missing := self._charged.keys() - {event["id"] for _, event in shown}:
+            self.say(f"{len(missing)} events were charged and never published")
+        books = _Published(self._limits, self._raised(), self.say)
+        boundaries = list(self._put_back)
+        for offset, event in shown:
+            while boundaries and boundaries[0][0] <= offset:
+                books.put_back(boundaries.pop(0)[2])
+            books.take(event)
             data = event["data"]
-            account = data.get("account")
-            if account is None:
-                continue
-            name = data["dataset"]
-            charge = round(account["charge"] * _UNITS)
-            spent[name] += charge
-            self._priced(event["type"], data, charge)
-            limit = round(account["limit"] * _UNITS)
-            if event["type"].endswith("budget.raised.v1") and limit in raised:
-                limits[name] = limit
-            if limit != limits[name]:
-                self._say(f"{name}: the limit is not the one declared, and no command raised it")
-            if spent[name] != round(account["spent"] * _UNITS):
-                self._say(f"{name}: what is spent is not the sum of the charges released")
-            if spent[name] + round(account["reserved"] * _UNITS) > limits[name]:
-                self._say(f"{name}: the limit is passed")
-            if "gap" in data:
-                self.tops += 1
-                run = (name, data["monitor"], data["run"])
-                tops[run] += 1
-                if data["top"] != tops[run]:
-                    self._say(f"{name}: the tops of run {data['run']} are not numbered densely")
+            if data.get("account") is not None:
+                self._priced(event["type"], data, round(data["account"]["charge"] * _UNITS))
+        self.tops = books.tops
+        lost = {top for top in self._outcomes if top not in books.released and top[:3] not in books.closed}
+        if lost:
+            self.say(f"{len(lost)} tops were computed and never released")
+        spent = books.spent
         stored = self._stored()
         if stored != {name: spent.get(name, 0) for name in stored}:
-            self._say("the ledgers in the state are not the sums of the charges released")
+            self.say("the ledgers in the state are not the sums of the charges released")
 
     def _raised(self) -> set[int]:
         """Return the limits that commands asked for."""
@@ -132,9 +185,9 @@ class Rules:
 
     def _priced(self, kind: str, data: dict[str, Any], charge: int) -> None:
         if "gap" in data and charge != self._prices[data["monitor"], data["branch"]]:
-            self._say(f"{data['dataset']}: a top was not charged its price")
+            self.say(f"{data['dataset']}: a top was not charged its price")
         if kind.endswith("run.started.v1") and charge != self._openings[data["monitor"]]:
-            self._say(f"{data['dataset']}: the start of a run was not charged its price")
+            self.say(f"{data['dataset']}: the start of a run was not charged its price")
 
     def _stored(self) -> dict[str, int]:
         """Return what each ledger of the live state has spent."""
@@ -150,6 +203,87 @@ class Rules:
         return found
 
 
+class _Published:
+    """The books as a subscriber keeps them, event by event."""
+
+    def __init__(self, limits: dict[str, int], raised: set[int], say: Callable[[str], None]) -> None:
+        self.spent: dict[str, int] = defaultdict(int)
+        self.tops = 0
+        self.released: set[tuple[str, str, int, int]] = set()
+        self.closed: set[tuple[str, str, int]] = set()
+        self._limits, self._raised, self._say = dict(limits), raised, say
+        self._numbered: dict[tuple[str, str, int], int] = defaultdict(int)
+        self._last = 0
+        self._gap = False
+        self._owing: set[str] = set()
+
+    def put_back(self, owing: set[str]) -> None:
+        """Go on beside a state that was put back, where these datasets' budgets must be given up first."""
+        self._owing = set(owing)
+        self._gap = bool(owing)
+
+    def take(self, event: dict[str, Any]) -> None:
+        """Take the next event."""
+        expected, self._last = self._last + 1, event["sequence"]
+        if self._last != expected and not (self._gap and self._last > expected):
+            self._say("events are lost, doubled or out of order for read_committed readers")
+        self._gap = False
+        data = event["data"]
+        if data.get("account") is None:
+            return
+        kind, name = event["type"], data["dataset"]
+        charge, spent, reserved, limit = (
+            round(data["account"][field] * _UNITS) for field in ("charge", "spent", "reserved", "limit")
+        )
+        if kind == _GIVEN_UP:
+            self._give_up(name, spent, limit)
+        elif name in self._owing:
+            if charge and not (kind == _CLOSED and data["reason"] == "marked-exhausted"):
+                self._say(f"{name}: {kind} from a state that is older than the alerts")
+            return
+        else:
+            self.spent[name] += charge
+        if kind == _CLOSED and data["reason"] == "loss":
+            self.closed.add((name, data["monitor"], data["run"]))
+        if kind == _RAISED and limit in self._raised:
+            self._limits[name] = limit
+        if limit != self._limits[name]:
+            self._say(f"{name}: the limit is not the one declared, and no command raised it")
+        if self.spent[name] != spent:
+            self._say(f"{name}: what is spent is not the sum of the charges released")
+        if spent + reserved > limit:
+            self._say(f"{name}: the limit is passed")
+        if "gap" in data:
+            self._top(name, data)
+
+    def _give_up(self, name: str, spent: int, limit: int) -> None:
+        if spent != limit or spent < self.spent[name] or limit < self._limits[name]:
+            self._say(f"{name}: something is left of a budget that was given up")
+        if limit in self._raised:  # by a command of which nobody was shown the answer
+            self._limits[name] = limit
+        self.spent[name] = spent
+        self._owing.discard(name)
+        for run in [run for run in self._numbered if run[0] == name]:
+            del self._numbered[run]
+
+    def _top(self, name: str, data: dict[str, Any]) -> None:
+        self.tops += 1
+        run = (name, data["monitor"], data["run"])
+        self._numbered[run] += 1
+        if data["top"] != self._numbered[run]:
+            self._say(f"{name}: the tops of run {data['run']} are not numbered densely")
+        self.released.add((*run, data["top"]))
+
+
 def _outbox(value: bytes) -> list[dict[str, Any]]:
     (events,) = msgspec.msgpack.decode(value[_FRAME:])
     return [msgspec.json.decode(encoded) for _, _, encoded in events]
+
+
+def _by_id(value: bytes) -> dict[str, bytes]:
+    (events,) = msgspec.msgpack.decode(value[_FRAME:])
+    return {msgspec.json.decode(encoded)["id"]: encoded for _, _, encoded in events}
+
+
+def _committed(entry: Entry) -> bool:
+    return entry.txn is None or entry.txn.fate is Fate.COMMITTED

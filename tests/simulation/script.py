@@ -21,6 +21,14 @@ class Fault(StrEnum):
     TIMEOUT = "the coordinator gives up the open transaction"
     STOP = "the process is told to stop"
     COMMAND = "an operator sends a command"
+    ROLLBACK = "an operator puts back a state that was stored before"
+    RETENTION = "retention takes queries, read or not"
+
+
+RARE = (Fault.ROLLBACK, Fault.RETENTION)
+"""What ends runs or budgets, and with them much of what could still go wrong: not in every history."""
+HANDS_ON = (Fault.KILL_BEFORE, Fault.UNKNOWN, Fault.STOP, Fault.COMMAND, Fault.COMMAND, Fault.COMMAND)
+"""An operator who reaches for the commands whenever a worker is in trouble."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +57,12 @@ class Script:
         """Return the history of a seed."""
         chance = random.Random(seed)
         faults, at = [], 0
-        kinds = list(Fault)
+        kinds = [kind for kind in Fault if kind not in RARE or chance.random() < 0.25]
         # Some histories are quiet and some are all faults; some have one kind only.
         if chance.random() < 0.3:
             kinds = chance.sample(kinds, chance.randint(1, 3))
+        elif chance.random() < 0.2:
+            kinds = [*HANDS_ON]
         mean = chance.choice((4, 8, 16, 40, 100))
         for _ in range(chance.randint(0, 14)):
             at += 1 + int(chance.expovariate(1 / mean))

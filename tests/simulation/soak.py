@@ -13,9 +13,10 @@ from functools import partial
 
 from stream_svt.monitor.engine import Engine
 from tests.simulation.applications import APPLICATIONS, DATASETS
+from tests.simulation.effects import ModelLog
 from tests.simulation.log import Broker
 from tests.simulation.script import Script
-from tests.simulation.world import ModelLog, ModelWorkload, Variant, play
+from tests.simulation.world import ModelWorkload, Variant, play
 from tests.support.broken_protocol import (
     ChargesAfterPublishing,
     ChargesHalf,
@@ -23,6 +24,7 @@ from tests.support.broken_protocol import (
     ForgetsOutbox,
     RedrawsNoise,
     SameTransaction,
+    TakesAnyState,
 )
 
 DEFAULT_COUNT = 10_000
@@ -60,6 +62,7 @@ BROKEN: dict[str, tuple[Variant, str]] = {
         Variant(workload=partial(_Broken, kind=DoublesLimits)),
         "not the one declared, and no command",
     ),
+    "any state taken for the newest": (Variant(journal=TakesAnyState), "older than the alerts"),
     "two owners": (Variant(log=_unfenced), ""),
 }
 """Deliberate bugs by name, and what the rules say of them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -164,6 +165,45 @@ def test_an_older_state_is_refused_beside_an_alert_topic_made_anew(more: int) ->
     restore(model, old)
     with pytest.raises(StateRolledBack):
         finish(model.tenure()[0].open())
+
+
+@pytest.mark.parametrize("published", [False, True])
+def test_a_state_that_is_one_transaction_old_is_refused_if_that_one_was_committed(published: bool) -> None:
+    """It has yet to publish what it charged; sent and aborted, that is to be sent again."""
+    model = Model(partitions=1, spec=one())
+    _send(model, 1, "a")
+    owner, _ = model.tenure(interval=1e9)
+    finish(owner.open())
+    held: dict[str, Stored] = {}
+    commit, transact = owner._journal.commit, owner._journal._log.transact
+
+    async def keeps(transaction: Any) -> int | None:
+        if transaction.alerts and any(b"alert.v1" in event for _, event in transaction.alerts):
+            model.broker.mark("app-0", everything=True)
+            held["before"] = backup(model)
+            if not published:
+                await owner._journal._log._append("alerts-0", *transaction.alerts[0])  # type: ignore[attr-defined]
+                raise Stops
+        return await transact(transaction)
+
+    owner._journal._log.transact = keeps  # type: ignore[method-assign]
+    with contextlib.suppress(Stops):
+        finish(owner.run())
+    model.broker.mark("app-0", everything=True)
+    restore(model, held["before"])
+    following, status = model.tenure(interval=1e9)
+    if published:
+        with pytest.raises(StateRolledBack, match=r"event \d+ as published"):
+            finish(following.open())
+        following, status = model.tenure(interval=1e9)
+        finish(following.open(given_up=(0, GIVEN_UP)))
+        assert ledgers(status) == {"d0": (5, 5)}
+    else:
+        finish(following.open())
+    finish(following.run())
+    model.broker.mark("app-0", everything=True)
+    model.serve()
+    assert len(_of(model, EventType.ALERT)) == 1
 
 
 def test_an_alert_topic_made_anew_beside_its_own_state_is_no_rollback() -> None:

@@ -23,8 +23,9 @@ from stream_svt.protocol.tenure import Pace, Status, Tenure
 from stream_svt.service.wire import home
 from stream_svt.service.workload import Workload
 from tests.golden.regenerate import mutes_split
+from tests.simulation.effects import Effect, ModelLog
 from tests.simulation.log import Broker, Entry
-from tests.simulation.world import CONTROL, Effect, ModelLog, Silent
+from tests.simulation.world import CONTROL, Silent
 
 NAMES = [f"d{number}" for number in range(8)]
 COMMON = (

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from tests.simulation.applications import APPLICATIONS
 from tests.simulation.script import Fault, Script
 from tests.simulation.soak import BROKEN, histories, shrink
-from tests.simulation.world import play
+from tests.simulation.world import Variant, play
+from tests.support.broken_protocol import ForgetsReplays
 
 COUNT = 10_000
 
@@ -72,6 +73,23 @@ def test_a_broken_protocol_is_caught_and_its_history_shrinks(name: str) -> None:
     small = shrink(script, variant)
     assert len(small.faults) <= len(script.faults)
     assert any(said in text for text in play(small, variant).rules.violations), violations
+
+
+def test_a_replay_that_a_pause_ends_for_the_next_owner_is_caught() -> None:
+    """One in some thousand histories; this one came from seed 7634."""
+    faults = (
+        (30, Fault.STOP),
+        (48, Fault.COMMAND),
+        (73, Fault.SPLIT),
+        (87, Fault.KILL_AFTER),
+        (96, Fault.SPLIT),
+        (114, Fault.COMMAND),
+        (161, Fault.COMMAND),
+    )
+    script = Script(7634, 1, 25, faults)
+    assert play(script).rules.violations == []
+    found = play(script, Variant(journal=ForgetsReplays)).rules.violations
+    assert found == ["4 tops were computed and never released"]
 
 
 def test_a_shrunken_script_prints_as_it_can_be_run() -> None:

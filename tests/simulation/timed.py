@@ -18,8 +18,9 @@ from stream_svt.protocol.ports import Clock, Decoder
 from stream_svt.protocol.sealing import Place
 from stream_svt.protocol.tenure import Pace, Tenure
 from tests.simulation.applications import OTHER, TOPIC, Application
+from tests.simulation.effects import Effect, ModelLog
 from tests.simulation.log import Broker, Entry
-from tests.simulation.world import CONTROL, Effect, ModelFeed, ModelLog, ModelWorkload, Process
+from tests.simulation.world import CONTROL, ModelFeed, ModelWorkload, Process
 
 TAKES = {"fetch": 0.001, "append": 0.0005, "end": 0.002, "sleep": 0.0}
 """Seconds of a request; 0.001 for any other."""

@@ -7,47 +7,38 @@ gives the same history, byte for byte.
 
 from __future__ import annotations
 
+import contextlib
 import random
-from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import msgspec
 
-from stream_svt.errors import StreamSvtError
+from stream_svt.errors import RecordsLost, StateRolledBack, StreamSvtError
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.engine import Commit, Engine
 from stream_svt.monitor.released import DatasetView
 from stream_svt.monitor.spec import ApplicationSpec
+from stream_svt.protocol.controls import Controls, trust_the_topic
 from stream_svt.protocol.journal import Journal, Topics
-from stream_svt.protocol.ports import Clock, Stopped, Transaction
+from stream_svt.protocol.ports import Clock, Stopped
 from stream_svt.protocol.sealing import Place
-from stream_svt.protocol.tenure import Pace, Status, Tenure
+from stream_svt.protocol.tenure import Pace, State, Status, Tenure
 from stream_svt.service.kafka import BrokerUnavailable, Fenced
 from stream_svt.service.wire import Directory, QueryDecoder
 from tests.simulation.applications import DATASETS, OTHER, TOPIC, Application, application
-from tests.simulation.log import Broker, Entry
+from tests.simulation.auditing import audited
+from tests.simulation.effects import Effect, ModelLog
+from tests.simulation.log import Broker, Entry, Fate, Txn
 from tests.simulation.rules import Rules
 from tests.simulation.script import Fault, Script
 
 T = TypeVar("T")
 CONTROL = "control"
+_AWAITED = {State.ROLLED_BACK: Action.MARK_EXHAUSTED, State.LOST: Action.ACCEPT_LOSS}
 MOST_EFFECTS = 20_000
 """Effects after which a history counts as hanging."""
-
-
-class Effect:
-    """What a process wants done; awaiting it gives the result or raises."""
-
-    __slots__ = ("act", "kind")
-
-    def __init__(self, kind: str, act: Callable[[], Any]) -> None:
-        self.kind = kind
-        self.act = act
-
-    def __await__(self) -> Generator[Effect, Any, Any]:
-        """Hand the effect to the scheduler."""
-        return (yield self)
 
 
 @dataclass(eq=False)
@@ -105,69 +96,6 @@ class ModelWorkload:
         }
 
 
-class ModelLog:
-    """A process's writer and reader of the shard's books; see `stream_svt.protocol.ports.Log`."""
-
-    def __init__(self, broker: Broker, producer: str = "app-0") -> None:
-        self._broker = broker
-        self._producer = producer
-        self._epoch = 0
-
-    async def fence(self) -> None:
-        def fence() -> None:
-            self._epoch = self._broker.fence(self._producer)
-
-        await Effect("fence", fence)
-
-    async def transact(self, transaction: Transaction) -> int | None:
-        newest = None
-        for key, event in transaction.alerts:
-            newest = await self._append("alerts", key, event)
-        for topic, offset, reason in transaction.rejects:
-            await self._append("rejects", f"{topic}/{offset}".encode(), reason.encode())
-        for key, record in transaction.records.items():
-            await self._append("state", key, record)
-        epoch = self._epoch
-        await Effect("end", lambda: self._broker.end(self._producer, epoch))
-        return newest
-
-    async def prove(self) -> None:
-        await self.transact(Transaction((), (), {}))
-
-    async def _append(self, partition: str, key: bytes, value: bytes | None) -> int:
-        epoch = self._epoch
-        offset: int = await Effect(
-            "append", lambda: self._broker.append(self._producer, epoch, partition, key, value)
-        )
-        return offset
-
-    async def read_state(self, *, committed: bool = True) -> dict[bytes, bytes]:
-        def read() -> dict[bytes, bytes]:
-            live: dict[bytes, bytes] = {}
-            for entry in self._broker.read("state", committed=committed):
-                if entry.key is not None:
-                    live.pop(entry.key, None)
-                    if entry.value is not None:
-                        live[entry.key] = entry.value
-            return live
-
-        found: dict[bytes, bytes] = await Effect("read", read)
-        return found
-
-    async def read_alerts(self, start: int | None, take: Callable[[Any], None]) -> tuple[int, int]:
-        def read() -> tuple[list[Entry], tuple[int, int]]:
-            shown = list(self._broker.read("alerts", start or 0, committed=False))
-            return shown, self._broker.span("alerts", committed=False)
-
-        entries, span = await Effect("read", read)
-        for entry in entries:
-            take(entry)
-        return span
-
-    async def close(self) -> None:
-        self._epoch = -1
-
-
 class ModelFeed:
     """A process's reader of queries and commands; see `stream_svt.protocol.ports.Feed`."""
 
@@ -194,6 +122,8 @@ class ModelFeed:
         def fetch() -> dict[str, list[Entry]]:
             found: dict[str, list[Entry]] = {}
             for topic in sorted(self._reading.intersection(topics)):
+                if self._positions[topic] < self._world.broker.span(topic)[0]:
+                    raise RecordsLost(f"offsets are out of range on {topic}")
                 entries = list(self._world.broker.read(topic, self._positions[topic]))
                 if entries:
                     part = entries[: self._world.chance.randint(1, len(entries))]
@@ -221,6 +151,14 @@ class ModelFeed:
 
     def high_water(self, topic: str) -> int | None:
         return self._world.broker.span(topic)[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """The state partition as a transaction left it, and the events it knows, by id."""
+
+    records: dict[bytes, bytes]
+    charged: dict[str, bytes]
 
 
 MakeJournal = Callable[..., Journal]
@@ -265,7 +203,11 @@ class World:
         self._writer = random.Random(script.seed + 1)
         self._unwritten = script.queries
         self._commands = 0
+        self._paused = False
         self._calm = False
+        self._backups: list[Backup] = [Backup({}, {})]
+        self._judge = self.broker.decided
+        self.broker.decided = self._decided
 
     # Processes
 
@@ -280,6 +222,7 @@ class World:
 
     async def _live(self, process: Process) -> None:
         """Tenure after tenure, as `stream_svt.service.shard.Shard` does."""
+        given_up = None
         while not process.stop:
             journal = self._variant.journal(
                 self._variant.log(self.broker, process.number),
@@ -289,8 +232,9 @@ class World:
                 entropy=process.entropy.randbytes,
                 epoch=lambda: self.now,
             )
+            feed = ModelFeed(self, process)
             tenure = Tenure(
-                ModelFeed(self, process),
+                feed,
                 journal,
                 self._variant.workload(self._spec, process.entropy.randbytes),
                 shard=0,
@@ -301,15 +245,24 @@ class World:
                 status=process.status,
             )
             try:
-                await tenure.open()
+                accepted, given_up = given_up, None
+                await tenure.open(given_up=accepted)
                 await tenure.run()
             except Stopped:
                 pass
+            except StateRolledBack:
+                self.rules.refused()
+                process.status.state = State.ROLLED_BACK
+                with contextlib.suppress(Stopped, BrokerUnavailable):
+                    # Only a command from now on counts.
+                    end = (await feed.spans([CONTROL]))[CONTROL][1]
+                    controls = Controls(end, since=int(self.now * 1000), verify=trust_the_topic)
+                    given_up = await tenure.await_command(Action.MARK_EXHAUSTED, controls)
             except Fenced:
                 # Only a member of the group opens again; whether this one still is, chance decides.
                 if not self._calm and self.chance.random() < 0.5:
                     return
-            except BrokerUnavailable:
+            except (BrokerUnavailable, RecordsLost):
                 pass
             finally:
                 await_nothing(journal.close())
@@ -377,6 +330,7 @@ class World:
             self._processes.remove(process)
             return
         process.outcome = None
+        self._answer(process)
         self._variant.watch(self, process.status)
         self.effects += 1
         self.now += self.chance.random() * 0.02
@@ -422,17 +376,23 @@ class World:
                 process.stop = True
             case Fault.COMMAND:
                 self._command()
+            case Fault.RETENTION:
+                topic = self.chance.choice(self._spec.topics())
+                self.broker.first[topic] = self.chance.randint(*self.broker.span(topic))
+            case Fault.ROLLBACK:
+                self._roll_back()
+                return
             case _:
                 pass
         try:
             process.outcome = effect.act()
-        except Fenced as error:
+        except (Fenced, RecordsLost) as error:
             process.error = error
 
     def _attempt(self, effect: Effect) -> None:
         try:
             effect.act()
-        except Fenced:
+        except (Fenced, RecordsLost):
             self.trace.append("  it was refused")
 
     def _kill(self, process: Process) -> None:
@@ -460,10 +420,45 @@ class World:
         action = self.chance.choice(
             (Action.PAUSE, Action.RESUME, Action.CLOSE, Action.RESAMPLE, Action.RAISE_BUDGET)
         )
+        if self._paused and self.chance.random() < 0.5:
+            action = Action.CLOSE
+        self._paused = action is Action.PAUSE
         dataset = self.chance.choice(DATASETS)
         limit = str(5 + self._commands) if action is Action.RAISE_BUDGET else ""
         command = Command(id=f"c{self._commands}", action=action, dataset=dataset, limit=limit)
         self.broker.write(CONTROL, dataset.encode(), msgspec.json.encode(command))
+
+    def _answer(self, process: Process) -> None:
+        """Send the command that a process waits for, at times."""
+        action = _AWAITED.get(process.status.state)
+        if action is not None and self.chance.random() < 0.15:
+            self._commands += 1
+            command = Command(id=f"c{self._commands}", action=action)
+            self.broker.write(CONTROL, None, msgspec.json.encode(command))
+
+    def _decided(self, txn: Txn) -> None:
+        self._judge(txn)
+        written = {entry.key: entry.value for entry in txn.entries if entry.partition == "state"}
+        if txn.fate is not Fate.COMMITTED or not written:
+            return
+        live: dict[Any, Any] = self._backups[-1].records | written
+        records = {key: value for key, value in live.items() if value is not None}
+        self._backups.append(Backup(records, self.rules.charged))
+
+    def _roll_back(self) -> None:
+        """Put back an older state, as an operator does: all workers stopped, the topic made anew."""
+        for process in list(self._processes):
+            self._kill(process)
+        self._delayed.clear()
+        self.broker.fence("app-0")
+        # Mostly one of the last, now and then the newest; each may be put back as well, and the empty one.
+        back = min(int(self.chance.expovariate(0.3)), len(self._backups) - 1)
+        backup = self._backups[0 if self.chance.random() < 0.1 else -1 - back]
+        self.broker.partitions["state"] = []
+        for key, value in backup.records.items():
+            self.broker.write("state", key, value)
+        self._backups.append(backup)
+        self.rules.put_back(backup.records, backup.charged)
 
     def _settle(self) -> None:
         """Let one healthy owner finish in a calm world, then judge."""
@@ -478,12 +473,14 @@ class World:
         process = self._spawn()
         while process in self._processes and self.effects <= 2 * MOST_EFFECTS:
             self._step(process)
-            if process.idle > 2:
+            if process.idle > 2 and process.status.state not in _AWAITED:
                 process.stop = True
         if process in self._processes:
             self.rules.violations.append("a healthy owner does not come to an end")
         self.broker.mark("app-0", everything=True)
         self.rules.finish()
+        for finding in audited(self.broker).findings:
+            self.rules.say(f"audit: {finding}")
 
 
 def await_nothing(closing: Coroutine[Any, Any, None]) -> None:

@@ -230,9 +230,11 @@ class Log:
         del committed
         return dict(self.state)
 
-    async def read_alerts(self, start: int | None, take: Callable[[Record], None]) -> tuple[int, int]:
+    async def read_alerts(
+        self, start: int | None, take: Callable[[Record], None], *, committed: bool = False
+    ) -> tuple[int, int]:
         """Show nothing."""
-        del start, take
+        del start, take, committed
         return 0, 0
 
 

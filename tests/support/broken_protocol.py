@@ -97,6 +97,21 @@ class ForgetsOutbox(Journal):
         self._outbox = []
 
 
+class TakesAnyState(Journal):
+    """Goes on with whatever state it finds, however old."""
+
+    async def _check_rollback(self, *, empty: bool, accept: bool) -> None:
+        pass
+
+
+class ForgetsReplays(Journal):
+    """Forgets at a takeover that the owner before had not yet read all again that may have been read."""
+
+    def set_replay(self, ends: Mapping[str, int]) -> None:
+        """Store nothing."""
+        super().set_replay({})
+
+
 class ForgetsLostPublications(ForgetsOutbox, LosesPublications):
     """Ignores the outbox, and often has one to ignore."""
 
