@@ -72,6 +72,7 @@ class Broker:
         self.partitions: dict[str, list[Entry]] = {}
         self.first: dict[str, int] = {}
         self._producers: dict[str, _Producer] = {}
+        self._stable: dict[str, tuple[list[Entry], int]] = {}
         self.appended: Callable[[Entry], None] = lambda entry: None
         self.decided: Callable[[Txn], None] = lambda txn: None
 
@@ -160,10 +161,18 @@ class Broker:
     def span(self, partition: str, *, committed: bool = True) -> tuple[int, int]:
         """Return first and end offset for readers of either kind."""
         entries = self.partitions.get(partition, [])
-        end = len(entries)
-        if committed:
-            end = next((entry.offset for entry in entries if not entry.stable), end)
+        end = self._stable_end(partition, entries) if committed else len(entries)
         return self.first.get(partition, 0), end
+
+    def _stable_end(self, partition: str, entries: list[Entry]) -> int:
+        """Return where read_committed readers must stop; what was stable stays so."""
+        known, end = self._stable.get(partition, (entries, 0))
+        if known is not entries:  # made anew
+            end = 0
+        while end < len(entries) and entries[end].stable:
+            end += 1
+        self._stable[partition] = entries, end
+        return end
 
     def read(self, partition: str, start: int = 0, *, committed: bool = True) -> Iterator[Entry]:
         """Yield what a reader is shown from an offset to the end."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import multiprocessing
 import os
 import sys
@@ -102,7 +103,8 @@ def histories(
     if processes == 1:
         results: Iterable[Found] = map(work, shares)
         return _gather(results, found, most, report)
-    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+    quiet = partial(logging.disable, logging.CRITICAL)
+    with multiprocessing.get_context("spawn").Pool(processes, initializer=quiet) as pool:
         return _gather(pool.imap(work, shares), found, most, report)
 
 

@@ -175,7 +175,7 @@ def test_a_state_that_is_one_transaction_old_is_refused_if_that_one_was_committe
     owner, _ = model.tenure(interval=1e9)
     finish(owner.open())
     held: dict[str, Stored] = {}
-    commit, transact = owner._journal.commit, owner._journal._log.transact
+    transact = owner._journal._log.transact
 
     async def keeps(transaction: Any) -> int | None:
         if transaction.alerts and any(b"alert.v1" in event for _, event in transaction.alerts):
