@@ -42,11 +42,14 @@ class Application:
         Key and content of a query, by its number.
     cadence
         Seconds between transactions, None where they happen as soon as they can.
+    changed
+        What an operator may configure instead.
     """
 
     spec: ApplicationSpec
     query: Callable[[random.Random, int], tuple[bytes, bytes]]
     cadence: float | None = None
+    changed: ApplicationSpec | None = None
 
 
 @cache
@@ -54,8 +57,9 @@ def application(number: int) -> Application:
     """Return an application with two datasets of limit 5, enough for five runs."""
     monitors = "\n".join(f"  - {{name: m{k}, {text}}}" for k, text in enumerate(APPLICATIONS[number]))
     datasets = "{names: [a, b], limit: 5, unit: one basket}"
-    spec = load_spec(f"application: app\ndatasets:\n  - {datasets}\nmonitors:\n{monitors}\n")
-    return Application(spec, query, CADENCES[number])
+    text = f"application: app\ndatasets:\n  - {datasets}\nmonitors:\n{monitors}\n"
+    changed = load_spec(text.replace("threshold: 500", "threshold: 510", 1))
+    return Application(load_spec(text), query, CADENCES[number], changed)
 
 
 def query(chance: random.Random, number: int) -> tuple[bytes, bytes]:

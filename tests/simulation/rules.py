@@ -27,6 +27,11 @@ class Rules:
     ----------
     spec
         What was declared: an event's own word for a limit or a price is not taken.
+
+    Attributes
+    ----------
+    older
+        Whether the state is now older than the alerts, and its budgets are not given up.
     """
 
     def __init__(self, broker: Broker, spec: ApplicationSpec) -> None:
@@ -45,7 +50,9 @@ class Rules:
         self._contents: dict[str, bytes] = {}
         self._outcomes: dict[tuple[str, str, int, int], Any] = {}
         self._secrets: dict[tuple[str, str, int], bytes] = {}
-        self._put_back: list[tuple[int, bool, set[str]]] = []
+        self._put_back: list[tuple[tuple[int, int], bool, set[str]]] = []
+        self._deleted: list[list[Entry]] = []
+        self.older = False
         broker.appended = self._appended
         broker.decided = self._decided
 
@@ -60,29 +67,37 @@ class Rules:
         It is the newest if nothing else was ever sent to the alert partition, and nothing of what it has yet to
         publish was committed there.
         """
-        shown = [entry for entry in self._broker.partitions.get("alerts", []) if not entry.marker]
-        events = [msgspec.json.decode(entry.value or b"") for entry in shown]
-        stored = msgspec.msgpack.decode(records[b"meta"][_FRAME:]) if records else {"chunks": 0}
-        waiting = [
-            event for number in range(stored["chunks"]) for event in _outbox(records[f"ob/{number}".encode()])
-        ]
-        ids = {event["id"] for event in waiting}
-        newer = any(
-            charged.get(event["id"]) != entry.value or (event["id"] in ids and _committed(entry))
-            for event, entry in zip(events, shown, strict=True)
-        )
-        owing = {event["data"]["dataset"] for event in waiting if event["type"] == _GIVEN_UP}
-        end = self._broker.span("alerts", committed=False)[1]
+        self.older = newer = _newer(self._sent(), records, charged)
+        owing = {event["data"]["dataset"] for event in _waiting(records) if event["type"] == _GIVEN_UP}
+        end = len(self._deleted), self._broker.span("alerts", committed=False)[1]
         self._put_back.append((end, newer, set(self._limits) if newer else owing))
         self._charged = dict(charged)
         # What nobody was shown the start of may be drawn anew.
-        known = {
-            (data["dataset"], data["monitor"], data["run"])
-            for data in (event["data"] for event in events)
-            if data.get("run")
-        }
+        sent = [msgspec.json.decode(value)["data"] for entries in self._all() for value, _ in entries]
+        known = {(data["dataset"], data["monitor"], data["run"]) for data in sent if data.get("run")}
         self._secrets = {run: secrets for run, secrets in self._secrets.items() if run in known}
         self._outcomes = {top: outcome for top, outcome in self._outcomes.items() if top[:3] in known}
+
+    def can_tell(self, records: dict[bytes, bytes], charged: dict[str, bytes]) -> bool:
+        """Whether the alert topic as it is now shows if this state is the newest: what was deleted shows nothing."""
+        hidden = any(_newer(entries, records, charged) for entries in self._all()[:-1])
+        return not hidden or _newer(self._sent(), records, charged)
+
+    def made_anew(self) -> None:
+        """Take note that the alert partition is empty from now on, and what was in it."""
+        self._deleted.append(self._broker.partitions.get("alerts", []))
+        self._broker.partitions["alerts"] = []
+
+    def _all(self) -> list[list[tuple[bytes, bool]]]:
+        """Return what was ever sent to the alert partition, and whether it was committed: a list for each topic."""
+        topics = [*self._deleted, self._broker.partitions.get("alerts", [])]
+        return [
+            [(entry.value, _committed(entry)) for entry in entries if entry.value is not None]
+            for entries in topics
+        ]
+
+    def _sent(self) -> list[tuple[bytes, bool]]:
+        return self._all()[-1]
 
     def refused(self) -> None:
         """Take note that an owner refused the state as older than the alerts."""
@@ -138,9 +153,10 @@ class Rules:
     def _forget(self, txn: Txn) -> None:
         """Forget what was neither published nor is part of the transaction that gave the budgets up."""
         self._charged = {
-            msgspec.json.decode(entry.value)["id"]: entry.value
-            for entry in self._broker.partitions.get("alerts", [])
-            if entry.value is not None and _committed(entry)
+            msgspec.json.decode(value)["id"]: value
+            for entries in self._all()
+            for value, committed in entries
+            if committed
         }
         for entry in txn.entries:
             if (
@@ -150,18 +166,22 @@ class Rules:
             ):
                 self._charged |= _by_id(entry.value)
         self._secrets, self._outcomes = {}, {}
+        self.older = False
 
     def finish(self) -> None:
         """Judge the books once a healthy owner has had its time."""
+        deleted = [[entry for entry in entries if entry.visible] for entries in self._deleted]
         shown = [
-            (entry.offset, msgspec.json.decode(entry.value or b"")) for entry in self._broker.read("alerts")
+            ((number, entry.offset), msgspec.json.decode(entry.value or b""))
+            for number, entries in enumerate([*deleted, self._broker.read("alerts")])
+            for entry in entries
         ]
         if missing := self._charged.keys() - {event["id"] for _, event in shown}:
             self.say(f"{len(missing)} events were charged and never published")
         books = _Published(self._limits, self._raised(), self.say)
         boundaries = list(self._put_back)
-        for offset, event in shown:
-            while boundaries and boundaries[0][0] <= offset:
+        for place, event in shown:
+            while boundaries and boundaries[0][0] <= place:
                 books.put_back(boundaries.pop(0)[2])
             books.take(event)
             data = event["data"]
@@ -278,6 +298,22 @@ class _Published:
 def _outbox(value: bytes) -> list[dict[str, Any]]:
     (events,) = msgspec.msgpack.decode(value[_FRAME:])
     return [msgspec.json.decode(encoded) for _, _, encoded in events]
+
+
+def _waiting(records: dict[bytes, bytes]) -> list[dict[str, Any]]:
+    """Return the events that a state has yet to publish."""
+    chunks = msgspec.msgpack.decode(records[b"meta"][_FRAME:])["chunks"] if records else 0
+    return [event for number in range(chunks) for event in _outbox(records[f"ob/{number}".encode()])]
+
+
+def _newer(sent: list[tuple[bytes, bool]], records: dict[bytes, bytes], charged: dict[str, bytes]) -> bool:
+    """Whether events were sent that this state does not know, or that it does not know to be published."""
+    ids = {event["id"] for event in _waiting(records)}
+    for value, committed in sent:
+        name = msgspec.json.decode(value)["id"]
+        if charged.get(name) != value or (committed and name in ids):
+            return True
+    return False
 
 
 def _by_id(value: bytes) -> dict[str, bytes]:

@@ -23,9 +23,11 @@ class Fault(StrEnum):
     COMMAND = "an operator sends a command"
     ROLLBACK = "an operator puts back a state that was stored before"
     RETENTION = "retention takes queries, read or not"
+    RECONFIGURE = "workers that start from now on have another configuration"
+    ANEW = "the alert topic is made anew, all workers stopped"
 
 
-RARE = (Fault.ROLLBACK, Fault.RETENTION)
+RARE = (Fault.ROLLBACK, Fault.RETENTION, Fault.ANEW)
 """What ends runs or budgets, and with them much of what could still go wrong: not in every history."""
 HANDS_ON = (Fault.KILL_BEFORE, Fault.UNKNOWN, Fault.STOP, Fault.COMMAND, Fault.COMMAND, Fault.COMMAND)
 """An operator who reaches for the commands whenever a worker is in trouble."""

@@ -222,7 +222,7 @@ class World:
 
     async def _live(self, process: Process) -> None:
         """Tenure after tenure, as `stream_svt.service.shard.Shard` does."""
-        given_up = None
+        given_up, spec = None, self._spec
         while not process.stop:
             journal = self._variant.journal(
                 self._variant.log(self.broker, process.number),
@@ -236,7 +236,7 @@ class World:
             tenure = Tenure(
                 feed,
                 journal,
-                self._variant.workload(self._spec, process.entropy.randbytes),
+                self._variant.workload(spec, process.entropy.randbytes),
                 shard=0,
                 control=CONTROL,
                 pace=Pace(interval=0.5, max_records=12, cadence=self._application.cadence),
@@ -374,13 +374,13 @@ class World:
                 self.broker.time_out("app-0")
             case Fault.STOP:
                 process.stop = True
-            case Fault.COMMAND:
-                self._command()
             case Fault.RETENTION:
                 topic = self.chance.choice(self._spec.topics())
                 self.broker.first[topic] = self.chance.randint(*self.broker.span(topic))
-            case Fault.ROLLBACK:
-                self._roll_back()
+            case Fault.COMMAND | Fault.RECONFIGURE:
+                self._operate(fault)
+            case Fault.ROLLBACK | Fault.ANEW:
+                self._operate(fault)
                 return
             case _:
                 pass
@@ -388,6 +388,21 @@ class World:
             process.outcome = effect.act()
         except (Fenced, RecordsLost) as error:
             process.error = error
+
+    def _operate(self, fault: Fault) -> None:
+        match fault:
+            case Fault.COMMAND:
+                self._command()
+            case Fault.RECONFIGURE if self._application.changed is not None:
+                first, second = self._application.spec, self._application.changed
+                self._spec = second if self._spec is first else first
+            case Fault.ROLLBACK:
+                self._stop_all()
+                self._roll_back()
+            case Fault.ANEW:
+                self._stop_all()
+                if not self.rules.older:  # else nothing is left that could show it
+                    self.rules.made_anew()
 
     def _attempt(self, effect: Effect) -> None:
         try:
@@ -445,15 +460,19 @@ class World:
         records = {key: value for key, value in live.items() if value is not None}
         self._backups.append(Backup(records, self.rules.charged))
 
-    def _roll_back(self) -> None:
-        """Put back an older state, as an operator does: all workers stopped, the topic made anew."""
+    def _stop_all(self) -> None:
         for process in list(self._processes):
             self._kill(process)
         self._delayed.clear()
         self.broker.fence("app-0")
+
+    def _roll_back(self) -> None:
+        """Put back an older state, the topic made anew."""
         # Mostly one of the last, now and then the newest; each may be put back as well, and the empty one.
         back = min(int(self.chance.expovariate(0.3)), len(self._backups) - 1)
         backup = self._backups[0 if self.chance.random() < 0.1 else -1 - back]
+        if not self.rules.can_tell(backup.records, backup.charged):
+            return
         self.broker.partitions["state"] = []
         for key, value in backup.records.items():
             self.broker.write("state", key, value)
