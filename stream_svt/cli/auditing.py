@@ -12,6 +12,7 @@ import click
 
 from stream_svt.cli.connection import alert_topic, alert_topic_options, cluster, load, wait_for
 from stream_svt.cli.naming import count
+from stream_svt.errors import UnreadableState
 from stream_svt.privacy.loss import as_text
 from stream_svt.service.kafka import Cluster, tune
 
@@ -41,7 +42,8 @@ def audit(path: Path | None, servers: str | None, topic: str | None, state: bool
     Needs nothing but the published events: that they are numbered without gaps, that their charges add up to
     every running total and stay within the limit, that runs and tops are numbered without gaps. With -c, that
     alerts have the prices of their monitors as configured, too. With --state, for operators, that every ledger
-    is what the events add up to. Exit code 1: they do not.
+    is what the events add up to. Exit code 1: they do not; 4: nothing speaks against them, but a state cannot be
+    read.
     """
     from stream_svt.service.audit import audit_state, audit_topic
 
@@ -64,7 +66,9 @@ def audit(path: Path | None, servers: str | None, topic: str | None, state: bool
         click.echo(json.dumps(_as_json(found), indent=2))
     else:
         _print(found, topic)
-    return 0 if found.balances else 1
+    if found.found:
+        return 1
+    return UnreadableState.exit_code if found.unreadable else 0
 
 
 def _audit(topic: str, read: Callable[[Callable[[int], None]], Coroutine[Any, Any, Audit]]) -> Audit:
@@ -89,8 +93,8 @@ def _print(found: Audit, topic: str) -> None:
         )
     for partition in sorted(found.truncated):
         click.echo(f"partition {partition}: its oldest events are gone; what they charged is taken on trust")
-    for finding in found.findings:
-        click.echo(f"{click.style('FAIL', fg='red')} {finding}", err=True)
+    for problem in found.problems:
+        click.echo(f"{click.style('FAIL', fg='red')} {problem}", err=True)
     if found.found > len(found.findings):
         click.echo(f".. and {found.found - len(found.findings)} more", err=True)
     seen = f"{count(found.events, 'event')} on {topic}, {found.alerts} of them alerts"
@@ -98,8 +102,11 @@ def _print(found: Audit, topic: str) -> None:
         seen += f", {count(found.ledgers, 'ledger')} in the state"
     if found.balances:
         click.echo(f"The books balance: {seen}.")
-    else:
+    elif found.found:
         click.echo(f"The books do NOT balance: {count(found.found, 'finding')} in {seen}.", err=True)
+    else:
+        shards = count(len(found.unreadable), "shard")
+        click.echo(f"The state of {shards} could not be read. Nothing was found in {seen}.", err=True)
 
 
 def _as_json(found: Audit) -> dict[str, Any]:
@@ -108,6 +115,7 @@ def _as_json(found: Audit) -> dict[str, Any]:
         "events": found.events,
         "alerts": found.alerts,
         "ledgers": found.ledgers,
+        "unreadable": found.unreadable,
         "truncated_partitions": sorted(found.truncated),
         "findings": [str(finding) for finding in found.findings],
         "found": found.found,

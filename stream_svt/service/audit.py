@@ -153,7 +153,8 @@ class Audit:
 
     ``truncated`` names the partitions whose oldest events retention has taken; what those charged is taken
     from the first event that is left and cannot be re-derived. ``ledgers`` is the number of ledgers in the state
-    that the events were held against, None where the state was not looked at.
+    that the events were held against, None where the state was not looked at; ``unreadable`` says of which shards it
+    could not be read, and why.
     """
 
     events: int = 0
@@ -164,11 +165,17 @@ class Audit:
     datasets: dict[str, DatasetBooks] = field(default_factory=dict)
     last_sequence: dict[int, int] = field(default_factory=dict)
     ledgers: int | None = None
+    unreadable: list[str] = field(default_factory=list)
 
     @property
     def balances(self) -> bool:
-        """Whether nothing was found."""
-        return not self.found
+        """Whether everything was read, and nothing found."""
+        return not self.found and not self.unreadable
+
+    @property
+    def problems(self) -> list[str]:
+        """What could not be read, and what was found, in words."""
+        return [*self.unreadable, *map(str, self.findings)]
 
     def find(self, partition: int, offset: int | None, message: str) -> None:
         """Note something that does not balance."""
@@ -582,13 +589,13 @@ async def audit_state(config: Config, cluster: Cluster, *, on_records: Any = Non
     # Asked for before the state is read: an event is committed only after the transaction that charged it, so the
     # newest state knows every event before these ends, whatever a running worker does meanwhile.
     ends = await spans(cluster, places, f"auditing alert topic {alerts!r}")
-    failed: list[tuple[int, str]] = []
+    unreadable: list[str] = []
     states = []
     for shard in range(config.topics.partitions):
         try:
             states.append(await _read_state(config, cluster, topology.cluster_id, shard))
         except UnreadableState as error:
-            failed.append((shard, str(error)))
+            unreadable.append(str(error))
     auditor = Auditor(config.spec.monitors)
     newer = {state.shard: (ends[places[state.shard]][1], state.last_event) for state in states}
     await _add_topic(auditor, cluster, alerts, on_records, newer)
@@ -596,8 +603,7 @@ async def audit_state(config: Config, cluster: Cluster, *, on_records: Any = Non
         if first:
             auditor.lost(place.partition)
     audit = compare(auditor, states, lambda name: home(name.encode(), config.topics.partitions))
-    for shard, message in failed:
-        audit.find(shard, None, message)
+    audit.unreadable = unreadable
     return audit
 
 

@@ -31,3 +31,23 @@ def test_one_finding_is_one(stream_svt, monkeypatch):
     monkeypatch.setattr("stream_svt.service.audit.audit_topic", audited)
     ended = stream_svt("audit", "--topic", "shop.alerts")
     assert (ended.code, "do NOT balance: 1 finding in 2 events" in ended.err) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("findings", "code", "said"), [(0, 4, "of 1 shard could not be read"), (1, 1, "NOT balance")]
+)
+def test_a_state_that_cannot_be_read_is_no_finding(stream_svt, monkeypatch, findings, code, said):
+    async def audited(*_arguments, **_options) -> Audit:
+        found = Audit(
+            events=2, ledgers=1, unreadable=["the state of shard 0 cannot be used: its key is another"]
+        )
+        for number in range(findings):
+            found.find(0, number, "is missing")
+        return found
+
+    monkeypatch.setattr("stream_svt.service.audit.audit_topic", audited)
+    ended = stream_svt("audit", "--topic", "shop.alerts")
+    assert (ended.code, said in ended.err, "its key is another" in ended.err) == (code, True, True)
+    assert "books balance" not in ended.out
+    as_json = stream_svt("audit", "--topic", "shop.alerts", "--json")
+    assert (as_json.code, '"balances": false' in as_json.out) == (code, True)

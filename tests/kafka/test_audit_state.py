@@ -59,7 +59,7 @@ async def test_what_is_published_while_the_audit_runs_is_not_held_against_the_st
 
     monkeypatch.setattr(audit, "_read_state", read_between)
     found = await audited(drill)
-    assert found.findings == []
+    assert found.problems == []
     assert found.alerts == 2
 
 
@@ -75,7 +75,7 @@ async def test_beside_a_worker_that_charges_every_audit_balances(drill: Drill) -
     audits = 0
     while not spending.done() or not audits:
         found = await audited(drill)
-        assert found.findings == []
+        assert found.problems == []
         audits += 1
     await spending
     await drill.all_read(worker)
@@ -86,10 +86,10 @@ async def test_alerts_that_retention_took_to_the_last_are_not_held_against_the_s
     await drill.day(tops=2)
     await drill.scene.delete_before("alerts", -1)
     found = await audited(drill)
-    assert found.findings == []
+    assert found.problems == []
     assert found.truncated == {0}
     await drill.day(tops=1)
-    assert (await audited(drill)).findings == []
+    assert (await audited(drill)).problems == []
 
 
 async def test_a_budget_given_up_after_a_state_was_put_back_balances(drill: Drill) -> None:
@@ -102,4 +102,12 @@ async def test_a_budget_given_up_after_a_state_was_put_back_balances(drill: Dril
     assert (await drill.gives_up()).accepted
     await until(lambda: worker.ready)
     await drill.scene.stop(worker)
-    assert (await audited(drill)).findings == []
+    assert (await audited(drill)).problems == []
+
+
+async def test_a_state_under_another_key_is_unreadable_and_no_finding(drill: Drill) -> None:
+    await drill.day(tops=2)
+    (drill.directory / "key").write_text(bytes(32).hex())
+    found = await audited(drill)
+    assert (found.findings, found.balances, len(found.unreadable)) == ([], False, 1)
+    assert "key" in found.unreadable[0]

@@ -44,7 +44,7 @@ async def _audited(scene: Scene, config: Config | None = None) -> Audit:
     config = config or scene.config()
     public = await audit_topic(cluster_of(config), config.topics.alerts)
     operator = await audit_state(config, cluster_of(config))
-    assert [str(finding) for finding in [*public.findings, *operator.findings]] == []
+    assert public.problems + operator.problems == []
     return operator
 
 

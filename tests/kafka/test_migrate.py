@@ -59,7 +59,7 @@ async def _assert_balanced(scene: Scene) -> None:
     config = scene.config()
     public = await audit_topic(cluster_of(config), config.topics.alerts)
     operator = await audit_state(config, cluster_of(config))
-    assert [str(finding) for finding in [*public.findings, *operator.findings]] == []
+    assert public.problems + operator.problems == []
     assert operator.ledgers == len(NAMES)
     for shard in range(scene.partitions):
         found = [envelope.sequence for envelope, _ in await scene.events() if envelope.shard == shard]

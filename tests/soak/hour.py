@@ -189,7 +189,7 @@ class Hour(Stage):
                 self.violation(f"the query at {place} {name}")
         config = load_config(next(self._directory.glob("worker-*.yaml")), {})
         audit = await audit_state(config, cluster_of(config))
-        self.outcome.violations += [f"audit: {finding}" for finding in audit.findings]
+        self.outcome.violations += [f"audit: {problem}" for problem in audit.problems]
         self.outcome.notes.append(
             f"{count} queries, {alerts} alerts in {audit.events} events, {audit.ledgers} ledgers"
         )

@@ -307,7 +307,7 @@ class Stage:
         brokers = Cluster({"bootstrap_servers": self._servers})
         public = await audit_topic(brokers, config.topics.alerts, config.spec.monitors)
         operator = await audit_state(config, brokers)
-        self.outcome.violations += [f"audit: {finding}" for finding in (*public.findings, *operator.findings)]
+        self.outcome.violations += [f"audit: {problem}" for problem in public.problems + operator.problems]
         found = self.outcome.found
         self.outcome.notes.append(
             f"{found.queries} queries, {len(found.alerts)} alerts in {len(found.events)} events, "
