@@ -227,16 +227,24 @@ class Tenure:
         self, offsets: Mapping[str, tuple[int, int]], replay_to: Mapping[str, int]
     ) -> None:
         """Seek every topic to where the state says, and note how far a previous owner can have read."""
+        places: dict[str, int] = {}
         for topic in self._topics:
             first, end = offsets[topic]
             offset = self._engine.next_offset(topic)
             if offset is None:
                 offset = first if self._pace.start_at == "earliest" else end
                 self._engine.begin(topic, offset)
-            if not first <= offset <= end:
-                await self._await_acceptance(topic, offset, first, end)
-                offset = self._engine.next_offset(topic) or first
-            self._feed.seek(topic, offset)
+            places[topic] = offset
+        lost = {
+            topic: offset
+            for topic, offset in places.items()
+            if not offsets[topic][0] <= offset <= offsets[topic][1]
+        }
+        if lost:
+            await self._await_acceptance(lost, offsets)
+        for topic, offset in places.items():
+            first, end = offsets[topic]
+            self._feed.seek(topic, (self._engine.next_offset(topic) or first) if topic in lost else offset)
             if not self._engine.paused(topic):
                 self._replay_to[topic] = end
             # Pausing is a barrier, so of a topic that is paused nothing was read beyond the state: except by owners
@@ -246,24 +254,36 @@ class Tenure:
         control_next, _ = self._controls.position
         self._feed.seek(self._control, max(control_next, offsets[self._control][0]))
 
-    async def _await_acceptance(self, topic: str, wanted: int, first: int, end: int) -> None:
-        """Wait for `accept-loss`: records between the state and the topic are gone, and that must be loud."""
+    async def _await_acceptance(
+        self, lost: Mapping[str, int], offsets: Mapping[str, tuple[int, int]]
+    ) -> None:
+        """Wait for `accept-loss`: records between the state and these topics are gone, and that must be loud."""
+        gaps = [
+            f"from offset {wanted} of {topic!r}, which now holds {offsets[topic][0]} to {offsets[topic][1]}"
+            for topic, wanted in lost.items()
+        ]
         error = RecordsLost(
-            f"shard {self._shard}: records of query topic {topic!r} from offset {wanted} are gone, it "
-            f"now holds {first} "
-            f"to {end}: retention or deletion took them, or the topic was made anew. The shard waits; "
-            "'stream-svt "
-            "control accept-loss' goes on, closing its open runs at their full price"
+            f"shard {self._shard}: records of query topics are gone, {'; '.join(gaps)}: retention or deletion took "
+            "them, or the topic was made anew. The shard waits; 'stream-svt control accept-loss' goes on, closing the "
+            "open runs there at their full price"
         )
         self._status.state, self._status.reason = State.LOST, str(error)
         log.critical("event=records_lost shard=%d error=%r", self._shard, str(error))
         self._observer.failed(self._shard, "records_lost")
-        offset, command = await self.await_command(Action.ACCEPT_LOSS, self._controls)
-        self._engine.accept_loss(topic, first, end)
+        # Only a command from now on counts: one from before accepted another loss, or none.
+        end = (await self._feed.spans([self._control]))[self._control][1]
+        offset, command = await self.await_command(
+            Action.ACCEPT_LOSS, Controls(end, since=self._controls.since, verify=self._verify)
+        )
+        for topic in lost:
+            self._engine.accept_loss(topic, *offsets[topic])
+            log.warning(
+                "event=loss_accepted shard=%d topic=%s offset=%d", self._shard, topic, offsets[topic][0]
+            )
         self._controls.done(offset)
-        self._reply(command, f"reading of {topic} goes on at offset {first}")
+        places = ", ".join(f"{topic} at offset {offsets[topic][0]}" for topic in lost)
+        self._reply(command, f"reading goes on: {places}")
         self._status.state, self._status.reason = State.OPENING, ""
-        log.warning("event=loss_accepted shard=%d topic=%s offset=%d", self._shard, topic, first)
 
     async def await_command(self, action: Action, controls: Controls) -> tuple[int, Command]:
         """Read only the control partition until a command of this kind comes.

@@ -76,6 +76,11 @@ class Broker:
         self.appended: Callable[[Entry], None] = lambda entry: None
         self.decided: Callable[[Txn], None] = lambda txn: None
 
+    @property
+    def producers(self) -> list[str]:
+        """Names of all transactional producers."""
+        return sorted(self._producers)
+
     # Writing
 
     def fence(self, name: str) -> int:

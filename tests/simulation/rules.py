@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from stream_svt.monitor.spec import ApplicationSpec
 from tests.simulation.log import Broker, Entry, Fate, Txn
+from tests.simulation.published import GIVEN_UP, UNITS, Published
 
 _FRAME = 1 + 1 + 8 + 16
 """Bytes before the content of a plain state record: version, kind, sequence, check."""
-_UNITS = 10**9
-_GIVEN_UP = "io.stream-svt.budget.marked-exhausted.v1"
-_CLOSED = "io.stream-svt.run.closed.v1"
-_RAISED = "io.stream-svt.budget.raised.v1"
+_HIGH = 1_000
+"""What is above it has an alert: the threshold is 500, and noise is far smaller."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a state knows: the events that it charged, by id, and all that was ever sent when budgets were given up."""
+
+    charged: dict[str, bytes]
+    settled: frozenset[bytes] = frozenset()
+
+    def explains(self, value: bytes) -> bool:
+        """Whether an event that was sent shows nothing newer than this state."""
+        return value in self.settled or self.charged.get(msgspec.json.decode(value)["id"]) == value
 
 
 class Rules:
@@ -32,6 +42,10 @@ class Rules:
     ----------
     older
         Whether the state is now older than the alerts, and its budgets are not given up.
+    plain
+        Whether no command was given and no query deleted, so that every query far above a threshold has an alert.
+    commands
+        Those of control topics that were made anew.
     """
 
     def __init__(self, broker: Broker, spec: ApplicationSpec) -> None:
@@ -47,46 +61,57 @@ class Rules:
         self.tops = 0
         self._broker = broker
         self._charged: dict[str, bytes] = {}
+        self._settled: frozenset[bytes] = frozenset()
         self._contents: dict[str, bytes] = {}
         self._outcomes: dict[tuple[str, str, int, int], Any] = {}
         self._secrets: dict[tuple[str, str, int], bytes] = {}
         self._put_back: list[tuple[tuple[int, int], bool, set[str]]] = []
         self._deleted: list[list[Entry]] = []
         self.older = False
+        self.plain = True
+        self.commands: list[Entry] = []
+        self._anew = False
         broker.appended = self._appended
         broker.decided = self._decided
 
     @property
-    def charged(self) -> dict[str, bytes]:
-        """The events that the newest state knows, by id."""
-        return dict(self._charged)
+    def known(self) -> Known:
+        """What the newest state knows."""
+        return Known(dict(self._charged), self._settled)
 
-    def put_back(self, records: dict[bytes, bytes], charged: dict[str, bytes]) -> None:
-        """Take note that the state is now this one, which knows these events, and whether it must be refused.
+    def put_back(self, records: dict[bytes, bytes], known: Known) -> None:
+        """Take note that the state is now this one, and whether it must be refused.
 
         It is the newest if nothing else was ever sent to the alert partition, and nothing of what it has yet to
         publish was committed there.
         """
-        self.older = newer = _newer(self._sent(), records, charged)
-        owing = {event["data"]["dataset"] for event in _waiting(records) if event["type"] == _GIVEN_UP}
+        self.older = newer = _newer(self._all()[-1], records, known)
+        owing = {event["data"]["dataset"] for event in _waiting(records) if event["type"] == GIVEN_UP}
         end = len(self._deleted), self._broker.span("alerts", committed=False)[1]
         self._put_back.append((end, newer, set(self._limits) if newer else owing))
-        self._charged = dict(charged)
+        self._charged, self._settled = dict(known.charged), known.settled
         # What nobody was shown the start of may be drawn anew.
         sent = [msgspec.json.decode(value)["data"] for entries in self._all() for value, _ in entries]
-        known = {(data["dataset"], data["monitor"], data["run"]) for data in sent if data.get("run")}
-        self._secrets = {run: secrets for run, secrets in self._secrets.items() if run in known}
-        self._outcomes = {top: outcome for top, outcome in self._outcomes.items() if top[:3] in known}
+        shown = {(data["dataset"], data["monitor"], data["run"]) for data in sent if data.get("run")}
+        self._secrets = {run: secrets for run, secrets in self._secrets.items() if run in shown}
+        self._outcomes = {top: outcome for top, outcome in self._outcomes.items() if top[:3] in shown}
 
-    def can_tell(self, records: dict[bytes, bytes], charged: dict[str, bytes]) -> bool:
+    def can_tell(self, records: dict[bytes, bytes], known: Known) -> bool:
         """Whether the alert topic as it is now shows if this state is the newest: what was deleted shows nothing."""
-        hidden = any(_newer(entries, records, charged) for entries in self._all()[:-1])
-        return not hidden or _newer(self._sent(), records, charged)
+        hidden = any(_newer(entries, records, known) for entries in self._all()[:-1])
+        return not hidden or _newer(self._all()[-1], records, known)
 
-    def made_anew(self) -> None:
-        """Take note that the alert partition is empty from now on, and what was in it."""
-        self._deleted.append(self._broker.partitions.get("alerts", []))
-        self._broker.partitions["alerts"] = []
+    def make_anew(self, topic: str) -> None:
+        """Empty a partition, and take note of what was in it."""
+        was = self._broker.partitions.get(topic, [])
+        self._broker.partitions[topic] = []
+        self._broker.first.pop(topic, None)
+        if topic == "alerts":
+            self._deleted.append(was)
+        elif topic == "control":
+            self.commands += was
+        else:
+            self._anew, self.plain = True, False
 
     def _all(self) -> list[list[tuple[bytes, bool]]]:
         """Return what was ever sent to the alert partition, and whether it was committed: a list for each topic."""
@@ -95,9 +120,6 @@ class Rules:
             [(entry.value, _committed(entry)) for entry in entries if entry.value is not None]
             for entries in topics
         ]
-
-    def _sent(self) -> list[tuple[bytes, bool]]:
-        return self._all()[-1]
 
     def refused(self) -> None:
         """Take note that an owner refused the state as older than the alerts."""
@@ -138,7 +160,7 @@ class Rules:
                 continue
             if entry.key.startswith(b"ob/"):
                 self._charged |= _by_id(entry.value)
-                given_up = given_up or any(event["type"] == _GIVEN_UP for event in _outbox(entry.value))
+                given_up = given_up or any(event["type"] == GIVEN_UP for event in _outbox(entry.value))
             elif entry.key.startswith(b"d/"):
                 _, name, _, _, _, _, slots = msgspec.msgpack.decode(entry.value[_FRAME:])
                 for monitor, slot in slots.items():
@@ -152,6 +174,7 @@ class Rules:
 
     def _forget(self, txn: Txn) -> None:
         """Forget what was neither published nor is part of the transaction that gave the budgets up."""
+        self._settled |= {value for value, _ in self._all()[-1]}
         self._charged = {
             msgspec.json.decode(value)["id"]: value
             for entries in self._all()
@@ -178,30 +201,68 @@ class Rules:
         ]
         if missing := self._charged.keys() - {event["id"] for _, event in shown}:
             self.say(f"{len(missing)} events were charged and never published")
-        books = _Published(self._limits, self._raised(), self.say)
-        boundaries = list(self._put_back)
+        books = Published(self._limits, self._raised(), self.say)
+        boundaries, topic = list(self._put_back), 0
         for place, event in shown:
+            if place[0] != topic:
+                topic = place[0]
+                books.made_anew()
             while boundaries and boundaries[0][0] <= place:
                 books.put_back(boundaries.pop(0)[2])
             books.take(event)
             data = event["data"]
             if data.get("account") is not None:
-                self._priced(event["type"], data, round(data["account"]["charge"] * _UNITS))
+                self._priced(event["type"], data, round(data["account"]["charge"] * UNITS))
         self.tops = books.tops
         lost = {top for top in self._outcomes if top not in books.released and top[:3] not in books.closed}
-        if lost:
+        if lost and not self._anew:  # else the queries that showed them are gone, and nobody can tell
             self.say(f"{len(lost)} tops were computed and never released")
+        if not self._put_back and not self._anew:
+            if doubled := sum(times > 1 for times in books.topped.values()):
+                self.say(f"{doubled} queries have two alerts of a monitor")
+            self._complete(books, [event["type"] for _, event in shown])
         spent = books.spent
         stored = self._stored()
         if stored != {name: spent.get(name, 0) for name in stored}:
             self.say("the ledgers in the state are not the sums of the charges released")
 
+    def _complete(self, books: Published, kinds: list[str]) -> None:
+        """Demand an alert for every high query, where nothing but the budget can have kept a monitor from it."""
+        if (
+            len(self._openings) > 1
+            or not self.plain
+            or any(kind.endswith("spec.changed.v1") for kind in kinds)
+        ):
+            return
+        ((monitor, opening),) = self._openings.items()
+        ((_, price),) = self._prices.items()
+        topped = {offset for name, _, offset, _ in books.topped if name == monitor}
+        for name, limit in self._limits.items():
+            if books.spent[name] + opening + price > limit:
+                continue  # of the last run, what is left pays for no further one
+            missing = self._high(name) - topped
+            if missing:
+                self.say(f"{name}: {len(missing)} queries far above the threshold have no alert")
+
+    def _high(self, dataset: str) -> set[int]:
+        """Return the offsets of the queries of a dataset that are far above the threshold."""
+        found = set()
+        for entry in self._broker.read("t"):
+            try:
+                value = msgspec.json.decode(entry.value or b"").get("value", 0)
+            except msgspec.DecodeError:
+                continue
+            if entry.key == dataset.encode() and value > _HIGH:
+                found.add(entry.offset)
+        return found
+
     def _raised(self) -> set[int]:
         """Return the limits that commands asked for."""
         asked = re.findall(
-            rb'"limit": ?"([0-9.]+)"', b" ".join(entry.value or b"" for entry in self._broker.read("control"))
+            rb'"limit": ?"([0-9.]+)"',
+            b" ".join(entry.value or b"" for entry in [*self.commands, *self._broker.read("control")]),
         )
-        return {round(float(limit) * _UNITS) for limit in asked}
+        return {round(float(limit) * UNITS) for limit in asked}
 
     def _priced(self, kind: str, data: dict[str, Any], charge: int) -> None:
         if "gap" in data and charge != self._prices[data["monitor"], data["branch"]]:
@@ -223,78 +284,6 @@ class Rules:
         return found
 
 
-class _Published:
-    """The books as a subscriber keeps them, event by event."""
-
-    def __init__(self, limits: dict[str, int], raised: set[int], say: Callable[[str], None]) -> None:
-        self.spent: dict[str, int] = defaultdict(int)
-        self.tops = 0
-        self.released: set[tuple[str, str, int, int]] = set()
-        self.closed: set[tuple[str, str, int]] = set()
-        self._limits, self._raised, self._say = dict(limits), raised, say
-        self._numbered: dict[tuple[str, str, int], int] = defaultdict(int)
-        self._last = 0
-        self._gap = False
-        self._owing: set[str] = set()
-
-    def put_back(self, owing: set[str]) -> None:
-        """Go on beside a state that was put back, where these datasets' budgets must be given up first."""
-        self._owing = set(owing)
-        self._gap = bool(owing)
-
-    def take(self, event: dict[str, Any]) -> None:
-        """Take the next event."""
-        expected, self._last = self._last + 1, event["sequence"]
-        if self._last != expected and not (self._gap and self._last > expected):
-            self._say("events are lost, doubled or out of order for read_committed readers")
-        self._gap = False
-        data = event["data"]
-        if data.get("account") is None:
-            return
-        kind, name = event["type"], data["dataset"]
-        charge, spent, reserved, limit = (
-            round(data["account"][field] * _UNITS) for field in ("charge", "spent", "reserved", "limit")
-        )
-        if kind == _GIVEN_UP:
-            self._give_up(name, spent, limit)
-        elif name in self._owing:
-            if charge and not (kind == _CLOSED and data["reason"] == "marked-exhausted"):
-                self._say(f"{name}: {kind} from a state that is older than the alerts")
-            return
-        else:
-            self.spent[name] += charge
-        if kind == _CLOSED and data["reason"] == "loss":
-            self.closed.add((name, data["monitor"], data["run"]))
-        if kind == _RAISED and limit in self._raised:
-            self._limits[name] = limit
-        if limit != self._limits[name]:
-            self._say(f"{name}: the limit is not the one declared, and no command raised it")
-        if self.spent[name] != spent:
-            self._say(f"{name}: what is spent is not the sum of the charges released")
-        if spent + reserved > limit:
-            self._say(f"{name}: the limit is passed")
-        if "gap" in data:
-            self._top(name, data)
-
-    def _give_up(self, name: str, spent: int, limit: int) -> None:
-        if spent != limit or spent < self.spent[name] or limit < self._limits[name]:
-            self._say(f"{name}: something is left of a budget that was given up")
-        if limit in self._raised:  # by a command of which nobody was shown the answer
-            self._limits[name] = limit
-        self.spent[name] = spent
-        self._owing.discard(name)
-        for run in [run for run in self._numbered if run[0] == name]:
-            del self._numbered[run]
-
-    def _top(self, name: str, data: dict[str, Any]) -> None:
-        self.tops += 1
-        run = (name, data["monitor"], data["run"])
-        self._numbered[run] += 1
-        if data["top"] != self._numbered[run]:
-            self._say(f"{name}: the tops of run {data['run']} are not numbered densely")
-        self.released.add((*run, data["top"]))
-
-
 def _outbox(value: bytes) -> list[dict[str, Any]]:
     (events,) = msgspec.msgpack.decode(value[_FRAME:])
     return [msgspec.json.decode(encoded) for _, _, encoded in events]
@@ -306,14 +295,13 @@ def _waiting(records: dict[bytes, bytes]) -> list[dict[str, Any]]:
     return [event for number in range(chunks) for event in _outbox(records[f"ob/{number}".encode()])]
 
 
-def _newer(sent: list[tuple[bytes, bool]], records: dict[bytes, bytes], charged: dict[str, bytes]) -> bool:
+def _newer(sent: list[tuple[bytes, bool]], records: dict[bytes, bytes], known: Known) -> bool:
     """Whether events were sent that this state does not know, or that it does not know to be published."""
     ids = {event["id"] for event in _waiting(records)}
-    for value, committed in sent:
-        name = msgspec.json.decode(value)["id"]
-        if charged.get(name) != value or (committed and name in ids):
-            return True
-    return False
+    return any(
+        not known.explains(value) or (committed and msgspec.json.decode(value)["id"] in ids)
+        for value, committed in sent
+    )
 
 
 def _by_id(value: bytes) -> dict[str, bytes]:

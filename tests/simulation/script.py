@@ -24,7 +24,8 @@ class Fault(StrEnum):
     ROLLBACK = "an operator puts back a state that was stored before"
     RETENTION = "retention takes queries, read or not"
     RECONFIGURE = "workers that start from now on have another configuration"
-    ANEW = "the alert topic is made anew, all workers stopped"
+    ANEW = "a topic is made anew, all workers stopped"
+    DUPLICATE = "the request arrives twice, or queries and commands are written once more"
 
 
 RARE = (Fault.ROLLBACK, Fault.RETENTION, Fault.ANEW)

@@ -23,6 +23,7 @@ from tests.support.broken_protocol import (
     ChargesHalf,
     DoublesLimits,
     ForgetsOutbox,
+    LosesQueries,
     RedrawsNoise,
     SameTransaction,
     TakesAnyState,
@@ -64,7 +65,8 @@ BROKEN: dict[str, tuple[Variant, str]] = {
         "not the one declared, and no command",
     ),
     "any state taken for the newest": (Variant(journal=TakesAnyState), "older than the alerts"),
-    "two owners": (Variant(log=_unfenced), ""),
+    "queries lost": (Variant(workload=partial(ModelWorkload, decoder=LosesQueries)), "have no alert"),
+    "two owners": (Variant(log=_unfenced), "has two contents"),
 }
 """Deliberate bugs by name, and what the rules say of them."""
 
@@ -149,6 +151,8 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=DEFAULT_COUNT, help="histories (default: %(default)s)")
     parser.add_argument("--first", type=int, default=0, help="seed of the first one")
     arguments = parser.parse_args()
+    if arguments.count < 1:
+        parser.error("--count must be at least 1")
     began = last = time.monotonic()
 
     def report(found: Found) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -10,7 +11,6 @@ from tests.simulation.applications import APPLICATIONS
 from tests.simulation.script import Fault, Script
 from tests.simulation.soak import BROKEN, histories, shrink
 from tests.simulation.world import Variant, play
-from tests.support.broken_protocol import ForgetsReplays
 
 COUNT = 10_000
 
@@ -72,24 +72,36 @@ def test_a_broken_protocol_is_caught_and_its_history_shrinks(name: str) -> None:
     script, violations = found.failures[0]
     small = shrink(script, variant)
     assert len(small.faults) <= len(script.faults)
-    assert any(said in text for text in play(small, variant).rules.violations), violations
+    assert play(small, variant).rules.violations
+    assert any(said in text for text in violations), violations
 
 
-def test_a_replay_that_a_pause_ends_for_the_next_owner_is_caught() -> None:
-    """One in some thousand histories; this one came from seed 7634."""
-    faults = (
-        (30, Fault.STOP),
-        (48, Fault.COMMAND),
-        (73, Fault.SPLIT),
-        (87, Fault.KILL_AFTER),
-        (96, Fault.SPLIT),
-        (114, Fault.COMMAND),
-        (161, Fault.COMMAND),
-    )
-    script = Script(7634, 1, 25, faults)
-    assert play(script).rules.violations == []
-    found = play(script, Variant(journal=ForgetsReplays)).rules.violations
-    assert found == ["4 tops were computed and never released"]
+def test_who_nobody_fences_breaks_no_rule_alone() -> None:
+    """The control above is caught for its second owner, not for its names."""
+    for seed in range(20):
+        assert (
+            play(Script(seed, seed % len(APPLICATIONS), 20, ()), BROKEN["two owners"][0]).rules.violations
+            == []
+        )
+
+
+def test_a_query_with_two_alerts_is_found() -> None:
+    world = play(Script(7, 0, 12, ()))
+    alerts = [entry for entry in world.broker.read("alerts") if b'"gap"' in (entry.value or b"")]
+    again = msgspec.json.decode(alerts[0].value or b"") | {"id": "other", "sequence": 99}
+    world.broker.write("alerts", b"a", msgspec.json.encode(again))
+    world.rules.finish()
+    assert "1 queries have two alerts of a monitor" in world.rules.violations
+
+
+def test_an_error_in_a_history_is_a_violation_of_its_seed() -> None:
+    def fails(*_: object) -> None:
+        raise ZeroDivisionError("on purpose")
+
+    found = histories([3], Variant(watch=fails), processes=1)
+    assert [(script.seed, said) for script, said in found.failures] == [
+        (3, ["a process gave up: ZeroDivisionError: on purpose"])
+    ]
 
 
 def test_a_shrunken_script_prints_as_it_can_be_run() -> None:

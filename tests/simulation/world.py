@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from stream_svt.errors import RecordsLost, StateRolledBack, StreamSvtError
+from stream_svt.errors import RecordsLost, StateRolledBack
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.engine import Commit, Engine
 from stream_svt.monitor.released import DatasetView
@@ -31,12 +31,17 @@ from tests.simulation.applications import DATASETS, OTHER, TOPIC, Application, a
 from tests.simulation.auditing import audited
 from tests.simulation.effects import Effect, ModelLog
 from tests.simulation.log import Broker, Entry, Fate, Txn
-from tests.simulation.rules import Rules
+from tests.simulation.rules import Known, Rules
 from tests.simulation.script import Fault, Script
 
 T = TypeVar("T")
 CONTROL = "control"
 _AWAITED = {State.ROLLED_BACK: Action.MARK_EXHAUSTED, State.LOST: Action.ACCEPT_LOSS}
+_ACTIONS = (
+    *(2 * (Action.PAUSE, Action.RESUME, Action.CLOSE, Action.RESAMPLE, Action.RAISE_BUDGET)),
+    Action.ACCEPT_LOSS,
+    Action.MARK_EXHAUSTED,
+)
 MOST_EFFECTS = 20_000
 """Effects after which a history counts as hanging."""
 
@@ -78,6 +83,7 @@ class ModelWorkload:
 
     spec: ApplicationSpec
     entropy: Callable[[int], bytes]
+    decoder: type[QueryDecoder] = QueryDecoder
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -89,7 +95,7 @@ class ModelWorkload:
     def decoders(self, shard: int) -> dict[str, QueryDecoder]:
         directory = Directory(DATASETS, partition=shard, partitions=1)
         return {
-            topic: QueryDecoder(
+            topic: self.decoder(
                 topic, shard, directory, [m.name for m in self.spec.monitors if m.topic == topic]
             )
             for topic in self.topics
@@ -122,7 +128,8 @@ class ModelFeed:
         def fetch() -> dict[str, list[Entry]]:
             found: dict[str, list[Entry]] = {}
             for topic in sorted(self._reading.intersection(topics)):
-                if self._positions[topic] < self._world.broker.span(topic)[0]:
+                first, end = self._world.broker.span(topic)
+                if not first <= self._positions[topic] <= end:
                     raise RecordsLost(f"offsets are out of range on {topic}")
                 entries = list(self._world.broker.read(topic, self._positions[topic]))
                 if entries:
@@ -155,10 +162,10 @@ class ModelFeed:
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """The state partition as a transaction left it, and the events it knows, by id."""
+    """The state partition as a transaction left it, and what it knows."""
 
     records: dict[bytes, bytes]
-    charged: dict[str, bytes]
+    known: Known
 
 
 MakeJournal = Callable[..., Journal]
@@ -205,7 +212,7 @@ class World:
         self._commands = 0
         self._paused = False
         self._calm = False
-        self._backups: list[Backup] = [Backup({}, {})]
+        self._backups: list[Backup] = [Backup({}, Known({}))]
         self._judge = self.broker.decided
         self.broker.decided = self._decided
 
@@ -289,8 +296,8 @@ class World:
                 if not self._turn():
                     break
             self._settle()
-        except StreamSvtError as error:
-            self.rules.violations.append(f"a process gave up: {type(error).__name__}: {error}")
+        except Exception as error:  # noqa: BLE001  with it the history would be lost
+            self.rules.say(f"a process gave up: {type(error).__name__}: {error}")
         return self.rules.violations
 
     def _last_fault(self) -> int:
@@ -374,9 +381,12 @@ class World:
                 self.broker.time_out("app-0")
             case Fault.STOP:
                 process.stop = True
+            case Fault.DUPLICATE:
+                self._duplicate(effect)
             case Fault.RETENTION:
                 topic = self.chance.choice(self._spec.topics())
                 self.broker.first[topic] = self.chance.randint(*self.broker.span(topic))
+                self.rules.plain = False
             case Fault.COMMAND | Fault.RECONFIGURE:
                 self._operate(fault)
             case Fault.ROLLBACK | Fault.ANEW:
@@ -388,6 +398,15 @@ class World:
             process.outcome = effect.act()
         except (Fenced, RecordsLost) as error:
             process.error = error
+
+    def _duplicate(self, effect: Effect) -> None:
+        """Let a request to commit arrive twice; or have the last query and the last command written once more."""
+        if effect.kind == "end":
+            self._attempt(effect)
+            return
+        for topic in (*self._spec.topics(), CONTROL):
+            for last in self.broker.partitions[topic][-1:]:
+                self.broker.write(topic, last.key, last.value)
 
     def _operate(self, fault: Fault) -> None:
         match fault:
@@ -401,8 +420,9 @@ class World:
                 self._roll_back()
             case Fault.ANEW:
                 self._stop_all()
-                if not self.rules.older:  # else nothing is left that could show it
-                    self.rules.made_anew()
+                topic = self.chance.choice(("alerts", "alerts", CONTROL, self._spec.topics()[0]))
+                if topic != "alerts" or not self.rules.older:  # else nothing is left that could show it
+                    self.rules.make_anew(topic)
 
     def _attempt(self, effect: Effect) -> None:
         try:
@@ -416,8 +436,9 @@ class World:
 
     def _background(self) -> None:
         """Write markers, and let delayed requests arrive."""
-        if self.chance.random() < 0.7:
-            self.broker.mark("app-0")
+        for name in self.broker.producers:
+            if self.chance.random() < 0.7:
+                self.broker.mark(name)
         due = [item for item in self._delayed if item[0] <= self.effects]
         for item in due:
             self._delayed.remove(item)
@@ -432,13 +453,12 @@ class World:
 
     def _command(self) -> None:
         self._commands += 1
-        action = self.chance.choice(
-            (Action.PAUSE, Action.RESUME, Action.CLOSE, Action.RESAMPLE, Action.RAISE_BUDGET)
-        )
+        self.rules.plain = False
+        action = self.chance.choice(_ACTIONS)
         if self._paused and self.chance.random() < 0.5:
             action = Action.CLOSE
         self._paused = action is Action.PAUSE
-        dataset = self.chance.choice(DATASETS)
+        dataset = "" if action is Action.MARK_EXHAUSTED else self.chance.choice(DATASETS)
         limit = str(5 + self._commands) if action is Action.RAISE_BUDGET else ""
         command = Command(id=f"c{self._commands}", action=action, dataset=dataset, limit=limit)
         self.broker.write(CONTROL, dataset.encode(), msgspec.json.encode(command))
@@ -458,7 +478,7 @@ class World:
             return
         live: dict[Any, Any] = self._backups[-1].records | written
         records = {key: value for key, value in live.items() if value is not None}
-        self._backups.append(Backup(records, self.rules.charged))
+        self._backups.append(Backup(records, self.rules.known))
 
     def _stop_all(self) -> None:
         for process in list(self._processes):
@@ -471,13 +491,13 @@ class World:
         # Mostly one of the last, now and then the newest; each may be put back as well, and the empty one.
         back = min(int(self.chance.expovariate(0.3)), len(self._backups) - 1)
         backup = self._backups[0 if self.chance.random() < 0.1 else -1 - back]
-        if not self.rules.can_tell(backup.records, backup.charged):
+        if not self.rules.can_tell(backup.records, backup.known):
             return
         self.broker.partitions["state"] = []
         for key, value in backup.records.items():
             self.broker.write("state", key, value)
         self._backups.append(backup)
-        self.rules.put_back(backup.records, backup.charged)
+        self.rules.put_back(backup.records, backup.known)
 
     def _settle(self) -> None:
         """Let one healthy owner finish in a calm world, then judge."""
@@ -485,6 +505,9 @@ class World:
         self._faults = []
         for process in list(self._processes):
             self._kill(process)
+        for name in self.broker.producers:
+            # Of owners that are gone; the one to come fences its own name.
+            self.broker.time_out(name)
         for dataset in DATASETS:
             resume = Command(id=f"end-{dataset}", action=Action.RESUME, dataset=dataset)
             self.broker.write(CONTROL, dataset.encode(), msgspec.json.encode(resume))
@@ -496,7 +519,8 @@ class World:
                 process.stop = True
         if process in self._processes:
             self.rules.violations.append("a healthy owner does not come to an end")
-        self.broker.mark("app-0", everything=True)
+        for name in self.broker.producers:
+            self.broker.mark(name, everything=True)
         self.rules.finish()
         for finding in audited(self.broker).findings:
             self.rules.say(f"audit: {finding}")

@@ -13,14 +13,16 @@ from typing import Any
 
 import msgspec
 
+from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.books import Books, Slot
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.snapshot import DatasetRecord, pack_secrets
 from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.protocol.journal import Journal
-from stream_svt.protocol.ports import Transaction
+from stream_svt.protocol.ports import Record, Transaction
 from stream_svt.service.kafka import BrokerUnavailable
 from stream_svt.service.shard_log import ShardLog
+from stream_svt.service.wire import QueryDecoder
 
 
 class _LogOf:
@@ -104,14 +106,6 @@ class TakesAnyState(Journal):
         pass
 
 
-class ForgetsReplays(Journal):
-    """Forgets at a takeover that the owner before had not yet read all again that may have been read."""
-
-    def set_replay(self, ends: Mapping[str, int]) -> None:
-        """Store nothing."""
-        super().set_replay({})
-
-
 class ForgetsLostPublications(ForgetsOutbox, LosesPublications):
     """Ignores the outbox, and often has one to ignore."""
 
@@ -140,6 +134,16 @@ class DoublesLimits(Engine):
     def __init__(self, spec: ApplicationSpec, **options: Any) -> None:
         doubled = tuple(replace(dataset, limit=2 * dataset.limit) for dataset in spec.datasets)
         super().__init__(replace(spec, datasets=doubled), **options)
+
+
+class LosesQueries(QueryDecoder):
+    """Takes every fifth query for one far below any threshold."""
+
+    def decode(self, records: Sequence[Record]) -> QueryBatch:
+        lost = msgspec.json.encode({"id": "lost", "value": 0})
+        return super().decode(
+            [replace(record, value=lost) if record.offset % 5 == 2 else record for record in records]
+        )
 
 
 class NamesEachOwner(ShardLog):
