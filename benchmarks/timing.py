@@ -17,7 +17,7 @@ import argparse
 import asyncio
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -185,8 +185,9 @@ class Watched:
         """Return an engine of one dataset."""
         return Engine(self.spec, shard=shard, datasets=["a"], key=key, entropy=random.Random(1).randbytes)
 
-    def decoders(self, shard: int) -> dict[str, QueryDecoder]:
+    def decoders(self, shard: int, also: Iterable[tuple[str, str]] = ()) -> dict[str, QueryDecoder]:
         """Return the service's own decoder."""
+        del also
         return {"t": QueryDecoder("t", shard, Directory(["a"], partition=0, partitions=1), ["hot"])}
 
     # Feed

@@ -147,8 +147,15 @@ class Engine:
 
     # -- taking over -----------------------------------------------------------------------------------------
 
-    def load(self, records: Mapping[bytes, bytes], progress: bytes | None) -> None:
+    def load(self, records: Mapping[bytes, bytes], progress: bytes | None, *, after: int = 0) -> None:
         """Take over from the live state records; an empty mapping and no progress is the very first start.
+
+        Parameters
+        ----------
+        records, progress
+            As they were committed.
+        after
+            Number of an event from which on numbers count, where more were used than the records know.
 
         Raises
         ------
@@ -157,13 +164,14 @@ class Engine:
         ConfigError
             A dataset's declaration is not the journaled one.
         """
+        self._announcer.sequence = self._announcer.shard_events = self._events_before = after
         if progress is None:
             return
         plans = self._load_specs(records)
         stale = {stored for stored, plan in plans.items() if plan.hash != stored}
         stored = from_bytes(ProgressRecord, progress, key="meta")
-        self._announcer.sequence = stored.sequence
-        self._announcer.shard_events = stored.shard_events
+        self._announcer.sequence = max(stored.sequence, after)
+        self._announcer.shard_events = max(stored.shard_events, after)
         for name, (offset, row, clock_ms) in stored.positions.items():
             if name in self.runners:
                 runner = self.runners[name]
@@ -230,6 +238,7 @@ class Engine:
         number = self.number[name]
         record = read_dataset(data, f"d/{name}")
         books = Books.from_record(self.datasets[number], record, plans, mutes)
+        books.events = max(books.events, self._events_before)
         self._books[number] = books
         for monitor, slot in books.slots.items():
             runner = self.runners.get(monitor)
@@ -270,6 +279,10 @@ class Engine:
         """Return the query topics of the monitors in use."""
         return sorted({runner.spec.topic for runner in self.runners.values()})
 
+    def readers(self) -> list[tuple[str, str]]:
+        """Return topic and name of each monitor in use."""
+        return [(runner.spec.topic, name) for name, runner in self.runners.items()]
+
     # -- batches ---------------------------------------------------------------------------------------------
 
     def step(self, batch: QueryBatch) -> Step:
@@ -281,9 +294,11 @@ class Engine:
         for runner in self.runners.values():
             if runner.spec.topic == batch.topic:
                 done &= runner.advance(batch)
-        if done:
-            self._rejects.extend((batch.topic, offset, reason) for offset, reason in batch.rejects)
-            batch.rejects = []
+        # Before a commit in the middle, what lies before the place that it stores: it is not read again.
+        read = None if done else self.next_offset(batch.topic)
+        named = [reject for reject in batch.rejects if read is None or reject[0] < read]
+        self._rejects.extend((batch.topic, offset, reason) for offset, reason in named)
+        batch.rejects = [] if read is None else [reject for reject in batch.rejects if reject[0] >= read]
         return Step(done=done, durable_first=not done, urgent=bool(self._announcer.events))
 
     def take_commit(self) -> Commit:
@@ -605,25 +620,34 @@ class Engine:
             )
         return ended + lost, lost
 
-    def mark_exhausted(self, sequence: int = 0, shown: Mapping[str, Account] | None = None) -> None:
+    def mark_exhausted(self, shown: Mapping[tuple[str, str], Account] | None = None) -> None:
         """Mark every dataset of the shard exhausted: the way out where the stored state cannot be trusted.
 
         Parameters
         ----------
-        sequence
-            The highest event number seen on the alert partition; later events count on from it.
         shown
-            The largest limit and loss that events show of a dataset. Both count as spent: a limit that was raised
-            after the state was stored is not to be raised, and spent, a second time.
+            The largest limit and loss that events show, by dataset and measure. Both count as spent: a limit that was
+            raised after the state was stored is not to be raised, and spent, a second time.
+
+        Raises
+        ------
+        ConfigError
+            Events show a dataset that is not declared: declared later, it would get a new ledger.
         """
-        self._announcer.sequence = max(self._announcer.sequence, sequence)
-        self._announcer.shard_events = max(self._announcer.shard_events, sequence)
-        self._events_before = sequence
+        shown = shown or {}
+        undeclared = sorted({name for name, _ in shown} - {dataset.name for dataset in self.spec.datasets})
+        if undeclared:
+            message = (
+                "the alerts of shard {} show dataset {}, which the configuration does not declare; declare it again, "
+                "so that its budget is given up, too"
+            )
+            raise ConfigError(
+                [Problem(0, "datasets", message.format(self.shard, name)) for name in undeclared]
+            )
         for number, dataset in enumerate(self.datasets):
             books = self.books(number)
-            books.events = max(books.events, sequence)
-            if shown and dataset.name in shown:
-                books.exceed(shown[dataset.name])
+            if account := shown.get((dataset.name, books.ledger.kind.measure)):
+                books.exceed(account)
             for name, runner in self.runners.items():
                 if not runner.covers[number]:
                     continue
@@ -669,10 +693,18 @@ class Engine:
 
     # -- specifications --------------------------------------------------------------------------------------
 
-    def reload(self, spec: ApplicationSpec) -> None:
+    def reload(self, spec: ApplicationSpec, unread: Container[str] = ()) -> None:
         """Go on with another specification at a barrier; nothing happens where it is the one in use.
 
         Thresholds, mutes and pace hold from now on; what concerns noise and price from the next run on.
+
+        Parameters
+        ----------
+        spec
+            What holds from now on.
+        unread
+            Topics that were not read again since the takeover. An owner before may have tested their queries and lost
+            the outcomes: a run of a monitor that is removed there ends at its full price.
 
         Raises
         ------
@@ -693,7 +725,7 @@ class Engine:
         if refusals:
             raise ConfigError(refusals)
         for name in [name for name in self.runners if name not in wanted]:
-            self._remove(name)
+            self._remove(name, lost=self.runners[name].spec.topic in unread)
         for name, monitor in wanted.items():
             if name not in self.runners:
                 self._add(monitor)
@@ -760,13 +792,15 @@ class Engine:
             runner.paused += slot.paused
         runner.covers, runner.covers_all = covers, bool(covers.all())
 
-    def _remove(self, name: str) -> None:
+    def _remove(self, name: str, *, lost: bool) -> None:
         runner = self.runners[name]
         for number, books in self._books.items():
             slot = books.slots.get(name)
             if slot is not None:
                 runner.forget_pending(number)
-                if slot.state is State.RUNNING:
+                if slot.state is State.RUNNING and lost:
+                    self._close_at_full_price(runner, name, number, "unread")
+                elif slot.state is State.RUNNING:
                     self.end_run(runner, number, "removed")
         for number, part, _ in runner.save_pending():
             self._records[f"p/{self.datasets[number].name}/{name}/{part}".encode()] = None

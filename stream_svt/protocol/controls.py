@@ -185,7 +185,9 @@ class Controls:
     def search(
         self, records: Sequence[Record], action: Action
     ) -> tuple[tuple[int, Command] | None, list[tuple[int, str]]]:
-        """Look for the oldest command of a kind that is not done; also return which are refused before it, and why.
+        """Look for the oldest command of a kind, to a whole shard, that is not done.
+
+        Also returns which records before it are refused, and why.
 
         Keeps nothing: while only this command can help, whatever else comes is left for later, to be read again.
         """
@@ -196,7 +198,7 @@ class Controls:
             found = self._read_one(record)
             if isinstance(found, str):
                 refused.append((record.offset, found))
-            elif found.action is action:
+            elif found.action is action and not found.dataset:
                 return (record.offset, found), refused
         return None, refused
 

@@ -127,7 +127,7 @@ class Restored:
     """What a takeover found: an empty mapping and no progress is the very first start.
 
     ``last_event`` is the highest event number known, on the state topic or, after a rollback, the alert
-    topic; ``shown`` is then the largest limit and loss that events there show of each dataset.
+    topic; ``shown`` is then the largest limit and loss that events there show, by dataset and measure.
     """
 
     records: dict[bytes, bytes] = field(repr=False)
@@ -138,7 +138,7 @@ class Restored:
     commands_since: int
     last_event: int
     replay_to: dict[str, int]
-    shown: dict[str, released.Account] = field(default_factory=dict)
+    shown: dict[tuple[str, str], released.Account] = field(default_factory=dict)
 
 
 class Journal:
@@ -190,7 +190,7 @@ class Journal:
         self._macs: dict[bytes, int] = {}
         self._total = 0
         self._outbox: list[tuple[int, bytes, bytes]] = []
-        self._shown: dict[str, released.Account] = {}
+        self._shown: dict[tuple[str, str], released.Account] = {}
         self._claim = False
         self.published: list[int] = []
 
@@ -454,7 +454,7 @@ class Journal:
             # What waits belongs to a history that is given up: shown now, it would be a second outcome of a charge.
             self._outbox = []
             meta.last_event = meta.published = max(seen.newest, meta.published)
-            meta.commands_since = self._now_ms()
+            meta.commands_since = max(meta.commands_since, self._now_ms())
             self._shown = seen.accounts
             log.warning("event=rollback_accepted shard=%d newest_event=%d", self._shard, meta.published)
             return
@@ -596,7 +596,7 @@ class _Seen:
         self.count = self.newest = self.foreign = self.waiting = 0
         self.offset = meta.alert_offset
         self.anchored = False
-        self.accounts: dict[str, released.Account] = {}
+        self.accounts: dict[tuple[str, str], released.Account] = {}
 
     def take(self, record: Record) -> None:
         """Take the next record in."""
@@ -617,17 +617,19 @@ class _Seen:
             self.waiting = self.waiting or number
             return
         self.foreign = self.foreign or number
-        _, data = released.decode(record.value or b"")
-        if data.account is not None:
-            dataset, account = data.dataset, data.account
-            before = self.accounts.get(dataset)
-            if before is not None and before.measure == account.measure:
-                account = msgspec.structs.replace(
-                    account,
-                    limit=max(account.limit, before.limit),
-                    spent=max(account.spent, before.spent),
-                )
-            self.accounts[dataset] = account
+        envelope, data = released.decode(record.value or b"")
+        if data.account is None:
+            return
+        place = data.dataset, data.account.measure
+        if envelope.type == released.EventType.MOVED:  # to another shard, with its books
+            self.accounts.pop(place, None)
+            return
+        before = self.accounts.setdefault(place, data.account)
+        self.accounts[place] = msgspec.structs.replace(
+            before,
+            limit=max(data.account.limit, before.limit),
+            spent=max(data.account.spent, before.spent),
+        )
 
 
 def _mac(secret: bytes, key: bytes, record: bytes) -> int:

@@ -191,8 +191,8 @@ class Workload(Protocol):
         """Return a new engine for one shard; ``key`` derives its query noise."""
         ...
 
-    def decoders(self, shard: int) -> Mapping[str, Decoder]:
-        """Return a decoder for each query topic."""
+    def decoders(self, shard: int, also: Iterable[tuple[str, str]] = ()) -> Mapping[str, Decoder]:
+        """Return a decoder for each query topic; ``also`` are topic and name of monitors that queries may name, too."""
         ...
 
 

@@ -22,7 +22,7 @@ from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.released import DatasetView
 from stream_svt.protocol.controls import Controls, Verify, trust_the_topic
 from stream_svt.protocol.journal import Journal, Restored
-from stream_svt.protocol.ports import Clock, Feed, Observer, Record, Stopped, Workload
+from stream_svt.protocol.ports import Clock, Decoder, Feed, Observer, Record, Stopped, Workload
 
 log = logging.getLogger(__name__)
 
@@ -145,7 +145,7 @@ class Tenure:
         self._status = status
         self._engine: Engine
         self._controls: Controls
-        self._decoders = workload.decoders(shard)
+        self._decoders: Mapping[str, Decoder] = {}
         self._topics: tuple[str, ...] = ()
         self._replay_to: dict[str, int] = {}
         self._replayed = False
@@ -178,12 +178,14 @@ class Tenure:
         restored = await self._journal.open(after_rollback=given_up is not None)
         self._observer.restored(self._now() - began)
         self._engine = self._workload.engine(self._shard, restored.noise_key)
-        self._engine.load(restored.records, restored.progress)
+        after = 0 if given_up is None else restored.last_event
+        self._engine.load(restored.records, restored.progress, after=after)
         self._topics = self._workload.topics
+        self._decoders = self._workload.decoders(self._shard, self._engine.readers())
         offsets = await self._feed.spans([*self._topics, self._control])
-        self._controls = self._control_position(restored, given_up, *offsets[self._control])
+        self._controls = self._control_position(restored, given_up, offsets[self._control][1])
         if given_up is not None:
-            self._engine.mark_exhausted(restored.last_event, restored.shown)
+            self._engine.mark_exhausted(restored.shown)
             self._reply(given_up[1], "every dataset of the shard is marked exhausted")
             # The first transaction of this tenure: none may accept the state and keep its budgets.
             await self._commit()
@@ -209,7 +211,7 @@ class Tenure:
             self._engine.discard()
 
     def _control_position(
-        self, restored: Restored, given_up: tuple[int, Command] | None, first: int, end: int
+        self, restored: Restored, given_up: tuple[int, Command] | None, end: int
     ) -> Controls:
         since = restored.commands_since
         if given_up is not None:
@@ -219,8 +221,10 @@ class Tenure:
             return Controls(end, since=since, verify=self._verify)
         if restored.control_next > end:
             # Offsets begin anew, and what was signed for them before now must not be heard a second time.
-            log.warning("event=control_made_anew shard=%d offset=%d", self._shard, first)
-            return Controls(first, since=int(self._clock.epoch() * 1000), verify=self._verify)
+            # Of commands without a signature, nobody knows which were carried out.
+            log.warning("event=control_made_anew shard=%d offset=%d", self._shard, end)
+            since = max(since, int(self._clock.epoch() * 1000))
+            return Controls(end, since=since, verify=self._verify)
         return Controls(restored.control_next, restored.control_ahead, since=since, verify=self._verify)
 
     async def _find_places(
@@ -233,6 +237,10 @@ class Tenure:
             offset = self._engine.next_offset(topic)
             if offset is None:
                 offset = first if self._pace.start_at == "earliest" else end
+                if topic not in self._engine.topics():
+                    # Its monitors are added after the replay, and read it from here.
+                    self._feed.seek(topic, offset)
+                    continue
                 self._engine.begin(topic, offset)
             places[topic] = offset
         lost = {
@@ -315,7 +323,11 @@ class Tenure:
 
     def _resume(self) -> None:
         """Read what no command has stopped."""
-        wanted = {topic for topic in self._topics if not self._engine.paused(topic)}
+        wanted = {
+            topic
+            for topic in self._engine.topics()
+            if topic in self._topics and not self._engine.paused(topic)
+        }
         wanted.add(self._control)
         self._feed.resume(wanted - self._reading)
         self._feed.pause(self._reading - wanted)
@@ -409,9 +421,11 @@ class Tenure:
         self._journal.set_replay({})
         await self._commit()
         try:
-            self._engine.reload(self._workload.spec)
+            unread = set(self._engine.topics()) - set(self._topics)
+            self._engine.reload(self._workload.spec, unread)
         except ConfigError as error:
             raise ConfigError(error.problems, "the configuration against the stored state") from error
+        self._decoders = self._workload.decoders(self._shard)
         for topic in self._topics:
             self._engine.begin(topic, await self._feed.position(topic))
         await self._commit()

@@ -367,12 +367,15 @@ class Auditor:
             self._find(partition, offset, f"dataset {dataset} changed its measure")
         if charge < 0:
             self._find(partition, offset, f"dataset {dataset}: a charge below 0")
+        given_up = envelope.type == EventType.MARKED_EXHAUSTED and spent == limit >= stay.most_limit
         if spent != books.spent:
             message = f"charges add up to {_amount(books.spent, kind)}, the event says {_amount(spent, kind)}"
-            self._doubt(stay, offset, f"dataset {dataset}: {message}", older=spent < books.spent)
+            # A budget is given up whole, with charges and raises that an aborted transaction showed.
+            if not given_up or spent < books.spent:
+                self._doubt(stay, offset, f"dataset {dataset}: {message}", older=spent < books.spent)
             books.charged += spent - books.spent  # one gap is reported once
         if limit != books.limit:
-            if envelope.type != EventType.BUDGET_RAISED or limit < books.limit:
+            if (envelope.type != EventType.BUDGET_RAISED and not given_up) or limit < books.limit:
                 message = f"dataset {dataset}: its limit changed without being raised"
                 # One that was shown before is an older one, or one that older books were given up at.
                 self._doubt(stay, offset, message, older=limit <= stay.most_limit)

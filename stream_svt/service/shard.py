@@ -194,7 +194,7 @@ class Shard:
             except IllegalStateError:  # as in _hold
                 if not await self._step_back():
                     return
-            except (BrokerUnavailable, KafkaError, OSError, TimeoutError) as error:
+            except (BrokerUnavailable, RecordsLost, KafkaError, OSError, TimeoutError) as error:
                 log.warning("event=shard_retry shard=%d error=%s", self.number, type(error).__name__)
                 await self._wait(BACKOFF[-1])
         self.status.state = State.STOPPED

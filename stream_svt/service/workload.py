@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -39,14 +40,15 @@ class Workload:
             self.spec, shard=shard, datasets=self.directories[shard].datasets, key=key, entropy=os.urandom
         )
 
-    def decoders(self, shard: int) -> dict[str, QueryDecoder]:
-        """Return a decoder for each query topic."""
+    def decoders(self, shard: int, also: Iterable[tuple[str, str]] = ()) -> dict[str, QueryDecoder]:
+        """Return a decoder for each query topic; ``also`` are topic and name of monitors that queries may name, too."""
+        known = [*((monitor.topic, monitor.name) for monitor in self.spec.monitors), *also]
         return {
             topic: QueryDecoder(
                 topic,
                 shard,
                 self.directories[shard],
-                [monitor.name for monitor in self.spec.monitors if monitor.topic == topic],
+                [name for read, name in known if read == topic],
             )
             for topic in self.topics
         }

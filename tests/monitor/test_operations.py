@@ -190,7 +190,8 @@ def test_marking_exhausted_charges_everything_and_stops_every_monitor():
 
 def test_marking_exhausted_counts_events_on_from_the_highest_published_one():
     play = Play(spec_of(FORMS["plain"], datasets=_LIMIT))
-    play.engine.mark_exhausted(500)
+    play.engine.load({}, None, after=500)
+    play.engine.mark_exhausted()
     events = play.commit().events
     assert [event.sequence for event in events] == list(range(501, 501 + len(events)))
     assert all(int(event.id.rsplit("/", 1)[1]) > 500 for event in events)

@@ -172,7 +172,7 @@ class Broker:
     def _stable_end(self, partition: str, entries: list[Entry]) -> int:
         """Return where read_committed readers must stop; what was stable stays so."""
         known, end = self._stable.get(partition, (entries, 0))
-        if known is not entries:  # made anew
+        if known is not entries or end > len(entries):  # made anew, or cut short
             end = 0
         while end < len(entries) and entries[end].stable:
             end += 1

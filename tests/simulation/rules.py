@@ -148,7 +148,7 @@ class Rules:
                     # The books may have moved between: another monitor of the dataset was faster this time.
                     top = (data["dataset"], data["monitor"], data["run"], data["top"])
                     outcome = {**data, "account": None}
-                    if self._outcomes.setdefault(top, outcome) != outcome:
+                    if self._outcomes.setdefault(top, outcome) != outcome and not self._anew:
                         self.say(f"top {top} was computed twice, with different outcomes")
 
     def _decided(self, txn: Txn) -> None:

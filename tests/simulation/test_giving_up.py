@@ -11,9 +11,12 @@ import pytest
 
 from stream_svt.errors import ConfigError, StateRolledBack
 from stream_svt.monitor.commands import Action, Command
+from stream_svt.monitor.monitor_spec import MonitorSpec
+from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.released import LARGEST_SEQUENCE, EventType
 from stream_svt.monitor.spec import ApplicationSpec, load_spec
 from stream_svt.protocol.tenure import State, Status
+from stream_svt.service.audit import Auditor
 from tests.simulation.test_migration import COMMON, NAMES, Feed, Model, finish
 from tests.simulation.world import CONTROL
 
@@ -236,6 +239,103 @@ def test_a_forged_number_costs_the_budgets_once_and_not_the_books(number: int) -
         assert ledgers(status) == {"d0": (5, 5)}
     numbers = [event["sequence"] for event in model.events()[0] if event["id"] != "x"]
     assert numbers == list(range(1, len(numbers) + 1))
+
+
+def test_a_forged_account_hides_no_raise_that_was_published() -> None:
+    """Of another measure than the dataset's, and so of no use to compare; the events before it are."""
+    model, old = raised()
+    _send(model, 60, "b")
+    model.serve()
+    started = _of(model, EventType.RUN_STARTED)[-1]
+    account = {"measure": "rho", "charge": 0.0, "spent": 0.0, "reserved": 0.0, "limit": 1.0}
+    last = model.events()[0][-1]["sequence"]
+    forged = started | {"sequence": last + 1, "id": "x", "data": started["data"] | {"account": account}}
+    model.broker.write("alerts-0", b"d0", msgspec.json.encode(forged))
+    restore(model, old)
+    following, status = model.tenure()
+    finish(following.open(given_up=(0, GIVEN_UP)))
+    finish(following.run())
+    assert ledgers(status) == {"d0": (10, 10)}
+
+
+def test_what_a_release_closes_while_giving_up_is_numbered_after_all_that_was_shown(monkeypatch) -> None:
+    """It would not recompute the noise of the open run, and says so before anything is marked."""
+    model = Model(partitions=1, spec=one())
+    _send(model, 1, "a")
+    model.serve()
+    old = backup(model)
+    _send(model, 1, "b")
+    model.serve()
+    restore(model, old)
+    hashed = MonitorSpec.hash
+    monkeypatch.setattr(MonitorSpec, "hash", lambda self: f"x{hashed(self)[1:]}")
+    Plan.of.cache_clear()
+    finish(model.tenure()[0].open(given_up=(0, GIVEN_UP)))
+    Plan.of.cache_clear()
+    model.broker.mark("app-0", everything=True)
+    following, _ = model.tenure()
+    finish(following.open())
+    finish(following.run())
+    model.broker.mark("app-0", everything=True)
+    shown = model.events()[0]
+    assert [event["data"].get("reason") for event in shown].count("incompatible") == 1
+    assert [event["sequence"] for event in shown] == list(range(1, len(shown) + 1))
+    assert len({event["id"] for event in shown}) == len(shown)
+
+
+def test_the_audit_takes_a_budget_for_given_up_with_a_raise_that_was_shown_to_nobody_who_reads_it() -> None:
+    """Its event was sent, and aborted: an owner that gives the budget up has seen it, and counts it as spent."""
+    model = Model(partitions=1, spec=one())
+    _send(model, 3, "a")
+    model.serve()
+    old = backup(model)
+    command(model, "raise", action=Action.RAISE_BUDGET, dataset="d0", limit="10")
+    owner, _ = model.tenure()
+    finish(owner.open())
+    books: Any = owner._journal._log
+    transact = books.transact
+
+    async def dies(transaction: Any) -> int | None:
+        if any(b"budget.raised" in event for _, event in transaction.alerts):
+            for key, event in transaction.alerts:
+                await books._append("alerts", key, event)
+            raise Stops
+        newest: int | None = await transact(transaction)
+        return newest
+
+    books.transact = dies
+    with pytest.raises(Stops):
+        finish(owner.run())
+    model.broker.fence("app-0")
+    restore(model, old)
+    following, status = model.tenure()
+    finish(following.open(given_up=(0, GIVEN_UP)))
+    finish(following.run())
+    model.broker.mark("app-0", everything=True)
+    assert ledgers(status) == {"d0": (10, 10)}
+    auditor = Auditor()
+    for entry in model.broker.read("alerts-0"):
+        auditor.add(0, entry.offset, entry.value)
+    assert auditor.audit.problems == []
+
+
+@pytest.mark.parametrize("left", [0, 2])
+def test_no_command_is_carried_out_twice_where_the_control_topic_lost_records(left: int) -> None:
+    """Whether it was made anew or lost its newest record, nobody knows; commands from now on are heard."""
+    model = Model(partitions=1, spec=one())
+    _send(model, 2, "a")
+    model.serve()
+    command(model, "c1", action=Action.MARK_EXHAUSTED)
+    command(model, "c2", action=Action.RAISE_BUDGET, dataset="d0", limit="9")
+    command(model, "c3", action=Action.RESAMPLE, dataset="d0")
+    model.serve()
+    del model.broker.partitions["control-0"][left:]
+    for _ in range(2):
+        (status,) = model.serve()
+    assert status.views["d0"].spent < 9
+    command(model, "c4", action=Action.RAISE_BUDGET, dataset="d0", limit="12")
+    (status,) = model.serve()
+    assert status.views["d0"].limit == 12
 
 
 class Few(Feed):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -49,12 +50,11 @@ class WeekWorkload(ModelWorkload):
     def engine(self, shard: int, key: bytes) -> Engine:
         return Engine(self.spec, shard=shard, datasets=NAMES, key=key, entropy=self.entropy)
 
-    def decoders(self, shard: int) -> dict[str, QueryDecoder]:
+    def decoders(self, shard: int, also: Iterable[tuple[str, str]] = ()) -> dict[str, QueryDecoder]:
         directory = Directory(NAMES, partition=shard, partitions=1)
+        known = [*((monitor.topic, monitor.name) for monitor in self.spec.monitors), *also]
         return {
-            topic: QueryDecoder(
-                topic, shard, directory, [m.name for m in self.spec.monitors if m.topic == topic]
-            )
+            topic: QueryDecoder(topic, shard, directory, [name for read, name in known if read == topic])
             for topic in self.topics
         }
 

@@ -86,8 +86,8 @@ class _Workload(ModelWorkload):
         engine.labour = self._world.step_works
         return engine
 
-    def decoders(self, shard: int) -> dict[str, Any]:
-        return {topic: _Decoder(self._world, one) for topic, one in super().decoders(shard).items()}
+    def decoders(self, shard: int, also: Iterable[tuple[str, str]] = ()) -> dict[str, Any]:
+        return {topic: _Decoder(self._world, one) for topic, one in super().decoders(shard, also).items()}
 
 
 class _Decoder:

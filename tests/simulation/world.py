@@ -92,12 +92,11 @@ class ModelWorkload:
     def engine(self, shard: int, key: bytes) -> Engine:
         return Engine(self.spec, shard=shard, datasets=DATASETS, key=key, entropy=self.entropy)
 
-    def decoders(self, shard: int) -> dict[str, QueryDecoder]:
+    def decoders(self, shard: int, also: Iterable[tuple[str, str]] = ()) -> dict[str, QueryDecoder]:
         directory = Directory(DATASETS, partition=shard, partitions=1)
+        known = [*((monitor.topic, monitor.name) for monitor in self.spec.monitors), *also]
         return {
-            topic: self.decoder(
-                topic, shard, directory, [m.name for m in self.spec.monitors if m.topic == topic]
-            )
+            topic: self.decoder(topic, shard, directory, [name for read, name in known if read == topic])
             for topic in self.topics
         }
 
