@@ -1,0 +1,145 @@
+"""Restarts with another configuration, on the modelled log: no query and no lost outcome slips between two versions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from stream_svt.errors import ConfigError, StateRolledBack
+from stream_svt.monitor.released import EventType
+from stream_svt.monitor.spec import ApplicationSpec, load_spec
+from tests.simulation.test_giving_up import GIVEN_UP, Stops, backup, ledgers, restore
+from tests.simulation.test_migration import COMMON, Model, finish
+
+HOT = f"{{name: hot, mute: none, {COMMON}}}"
+OTHER = HOT.replace("hot", "other")
+ELSEWHERE = OTHER.replace("topic: t", "topic: u")
+
+
+def declared(*monitors: str, names: str = "d0") -> ApplicationSpec:
+    listed = "".join(f"  - {monitor}\n" for monitor in monitors)
+    return load_spec(
+        f"application: app\ndatasets: [{{names: [{names}], limit: 5, unit: one basket}}]\nmonitors:\n{listed}"
+    )
+
+
+def send(model: Model, count: int, name: str, topic: str = "t", dataset: str = "d0", **more: Any) -> None:
+    for number in range(count):
+        body = {"id": f"{name}{number}", "value": 90_000} | more
+        model.broker.write(f"{topic}-0", dataset.encode(), msgspec.json.encode(body))
+
+
+def events(model: Model, kind: EventType, monitor: str = "") -> list[dict[str, Any]]:
+    return [
+        event["data"]
+        for event in model.events()[0]
+        if event["type"] == kind and (not monitor or event["data"]["monitor"] == monitor)
+    ]
+
+
+def dies_before(model: Model, condition: Callable[[Any], bool]) -> None:
+    """Let an owner die in its first commit of which something is true."""
+    dying, _ = model.tenure()
+    finish(dying.open())
+    commit = dying._journal.commit
+
+    async def dies(content: Any) -> int:
+        if condition(content):
+            raise Stops
+        return await commit(content)
+
+    dying._journal.commit = dies  # type: ignore[method-assign]
+    with pytest.raises(Stops):
+        finish(dying.run())
+    model.broker.fence("app-0")
+
+
+def computed_a_top(content: Any) -> bool:
+    return any(event.type == EventType.ALERT for event in content.events)
+
+
+@pytest.mark.parametrize(("start_at", "seen"), [("earliest", 7), ("latest", 2)])
+def test_a_monitor_on_a_new_topic_begins_where_it_is_told(start_at: str, seen: int) -> None:
+    model = Model(partitions=1, spec=declared(HOT), start_at=start_at)
+    model.serve()
+    send(model, 2, "a")
+    model.serve()
+    send(model, 5, "before", topic="u")
+    model.broker.write("u-0", b"d0", b"{broken")
+    model.spec = declared(HOT, ELSEWHERE)
+    model.serve()
+    send(model, 2, "after", topic="u")
+    model.serve()
+    model.serve()
+    assert len(events(model, EventType.ALERT, "other")) == seen
+    assert [entry.key for entry in model.broker.read("rejects-0")] == [b"u/5"] * (start_at == "earliest")
+
+
+@pytest.mark.parametrize("removed", [ELSEWHERE, OTHER])
+def test_a_lost_outcome_of_a_monitor_that_is_removed_is_computed_or_paid(removed: str) -> None:
+    """Where its topic is read no more, nobody computes it; where it is, queries may name the monitor."""
+    topic = "u" if removed is ELSEWHERE else "t"
+    named = {} if removed is ELSEWHERE else {"monitor": "other"}
+    model = Model(partitions=1, spec=declared(HOT, removed))
+    send(model, 1, "low", topic, value=0, **named)
+    model.serve()
+    send(model, 1, "top", topic, **named)
+    dies_before(model, computed_a_top)
+    model.spec = declared(HOT)
+    model.serve()
+    model.serve()
+    (closed,) = events(model, EventType.RUN_CLOSED, "other")
+    tops = events(model, EventType.ALERT, "other")
+    if removed is ELSEWHERE:
+        assert (closed["reason"], closed["account"]["charge"], tops) == ("unread", 0.6, [])
+    else:
+        assert (closed["reason"], len(tops)) == ("removed", 1)
+
+
+def test_a_dataset_that_alerts_show_is_given_up_or_nothing_is() -> None:
+    """Configuration and state of a day on which it was not there: declared later, it would get a new ledger."""
+    model = Model(partitions=1, spec=declared(HOT))
+    send(model, 2, "a")
+    model.serve()
+    old = backup(model)
+    model.spec = declared(HOT, names="d0, d1")
+    send(model, 60, "b", dataset="d1")
+    model.serve()
+    model.serve()
+    model.broker.partitions["state-0"] = []
+    restore(model, old)
+    model.spec = declared(HOT)
+    with pytest.raises(StateRolledBack):
+        finish(model.tenure()[0].open())
+    with pytest.raises(ConfigError, match="show dataset d1, which the configuration does not declare"):
+        finish(model.tenure()[0].open(given_up=(0, GIVEN_UP)))
+    model.spec = declared(HOT, names="d0, d1")
+    following, status = model.tenure()
+    finish(following.open(given_up=(0, GIVEN_UP)))
+    finish(following.run())
+    assert ledgers(status) == {"d0": (5, 5), "d1": (5, 5)}
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_a_refused_record_before_a_run_is_named_however_its_owner_ends(crash: bool) -> None:
+    """The start of a run is stored in the middle of a batch: the records before that place are not read again."""
+    model = Model(partitions=1, spec=declared(HOT))
+    model.broker.write("t-0", b"d0", b"{broken")
+    send(model, 1, "a")
+    if crash:
+        seen = {"start": False}
+
+        def after_the_start(content: Any) -> bool:
+            before, seen["start"] = (
+                seen["start"],
+                any(e.type == EventType.RUN_STARTED for e in content.events),
+            )
+            return before
+
+        dies_before(model, after_the_start)
+    model.serve()
+    model.serve()
+    assert [entry.key for entry in model.broker.read("rejects-0")] == [b"t/0"]
