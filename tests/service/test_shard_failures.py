@@ -58,6 +58,7 @@ class Play:
         self.fatal: list[BaseException] = []
         self.consumer = Consumer()
         self.unassigned = False
+        self.waits: list[Exception] = []
         play = self
 
         class Tenure:
@@ -85,6 +86,8 @@ class Play:
             async def await_command(self, action: Action, controls: object) -> tuple[int, Command]:
                 if play.unassigned:
                     raise IllegalStateError
+                if play.waits:
+                    raise play.waits.pop()
                 if not play.answer.is_set():
                     done = {asyncio.ensure_future(event.wait()) for event in (play.answer, self.stop)}
                     await asyncio.wait(done, return_when=asyncio.FIRST_COMPLETED)
@@ -132,6 +135,16 @@ async def test_what_may_succeed_later_is_tried_again_for_ever(monkeypatch, endin
     await play.until(State.RUNNING)
     assert len(play.opened) == 2 * UNEXPECTED_LIMIT + 1
     assert play.fatal == []
+    await play.end()
+
+
+async def test_a_control_topic_made_anew_under_a_shard_that_waits_ends_no_worker(monkeypatch) -> None:
+    play = Play(monkeypatch, StateRolledBack("older"), StateRolledBack("older"))
+    monkeypatch.setattr(module, "BACKOFF", (0.0, 0.001))
+    play.waits = [RecordsLost("out of range")]
+    play.answer.set()
+    await play.until(State.RUNNING)
+    assert (play.fatal, play.waits) == ([], [])
     await play.end()
 
 
