@@ -11,7 +11,7 @@ from stream_svt.protocol.ports import Transaction
 from stream_svt.service.kafka import BrokerUnavailable, Cluster
 from stream_svt.service.shard_log import ShardLog
 from tests.soak import cluster, kill, proxy, zombie
-from tests.soak.stage import BROKER
+from tests.soak.stage import BROKER, SCARCE
 from tests.support.cluster import ThreeBrokers
 from tests.support.proxy import Api, Fault, ProxiedKafka, Proxy, Strike
 from tests.support.topics import create_topics
@@ -35,6 +35,7 @@ async def test_workers_killed_and_workers_that_stood_still_lose_and_double_nothi
         assert outcome.count == count
         assert len(outcome.found.alerts) > 100
         assert len(outcome.found.threshold_noises) > 10
+        assert (SCARCE, "plain") in outcome.found.exhausted
 
 
 async def test_a_commit_that_comes_late_does_not_end_another_transaction(tmp_path) -> None:
@@ -79,6 +80,7 @@ async def test_lost_and_late_requests_and_replies_lose_and_double_nothing(tmp_pa
     assert outcome.violations == []
     assert outcome.count == proxy.SHORT
     assert len(outcome.found.alerts) > 100
+    assert (SCARCE, "plain") in outcome.found.exhausted
 
 
 async def test_a_cluster_that_loses_a_broker_and_gets_it_back_loses_and_doubles_nothing(tmp_path) -> None:
@@ -87,3 +89,4 @@ async def test_a_cluster_that_loses_a_broker_and_gets_it_back_loses_and_doubles_
     assert outcome.violations == []
     assert outcome.count == cluster.SHORT
     assert len(outcome.found.alerts) > 100
+    assert (SCARCE, "plain") in outcome.found.exhausted

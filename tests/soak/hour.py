@@ -9,16 +9,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import logging
 import os
 import random
 import secrets
 import signal
 import sys
-import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,11 +25,12 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
-from stream_svt.service.audit import audit_state
+from stream_svt.service.audit import audit_state, audit_topic
 from stream_svt.service.config import load_config
 from stream_svt.service.embedded import EmbeddedKafka
 from stream_svt.service.kafka import tune
 from stream_svt.service.worker import cluster_of
+from tests.soak import report
 from tests.soak.stage import BROKER, DATASETS, HIGH, LOW, PARTITIONS, Outcome, Stage
 from tests.support.process import Service, free_port
 
@@ -85,15 +84,6 @@ def look(pid: int, at: float) -> Sample:
     """Return what a process holds now."""
     resident = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return Sample(at, resident * os.sysconf("SC_PAGE_SIZE"), len(list(Path(f"/proc/{pid}/fd").iterdir())))
-
-
-def growth(samples: list[Sample], span: float, of: Callable[[Sample], int]) -> tuple[int, int]:
-    """Return the maximum in the early and in the late part of the time."""
-    early, late = (
-        max(of(sample) for sample in samples if first * span <= sample.at <= last * span)
-        for first, last in (EARLY, LATE)
-    )
-    return early, late
 
 
 class Hour(Stage):
@@ -188,10 +178,12 @@ class Hour(Stage):
             for place in sorted(places)[:5]:
                 self.violation(f"the query at {place} {name}")
         config = load_config(next(self._directory.glob("worker-*.yaml")), {})
-        audit = await audit_state(config, cluster_of(config))
-        self.outcome.violations += [f"audit: {problem}" for problem in audit.problems]
+        brokers = cluster_of(config)
+        public = await audit_topic(brokers, config.topics.alerts, config.spec.monitors)
+        operator = await audit_state(config, brokers)
+        self.outcome.violations += [f"audit: {problem}" for problem in public.problems + operator.problems]
         self.outcome.notes.append(
-            f"{count} queries, {alerts} alerts in {audit.events} events, {audit.ledgers} ledgers"
+            f"{count} queries, {alerts} alerts in {operator.events} events, {operator.ledgers} ledgers"
         )
 
     async def _records(self, topic: str) -> AsyncIterator[Any]:
@@ -258,12 +250,22 @@ async def hour(kafka: EmbeddedKafka, application: str, directory: Path, minutes:
 
 
 def compare(stage: Hour, samples: list[Sample], span: float) -> None:
-    """Note what grew, as a violation where it grew beyond its bound."""
+    """Note what grew, as a violation where it grew beyond its bound, or was not looked at."""
+    looks = [
+        [sample for sample in samples if first * span <= sample.at <= last * span]
+        for first, last in (EARLY, LATE)
+    ]
+    if not all(looks):
+        early, late = map(len, looks)
+        stage.violation(
+            f"nothing to compare: the worker was looked at {early} times early, {late} times late"
+        )
+        return
     for name, of, bound in (
         ("bytes of memory", lambda sample: sample.memory, MEMORY_BOUND),
         ("open files", lambda sample: sample.files, FILES_BOUND),
     ):
-        early, late = growth(samples, span, of)
+        early, late = (max(map(of, part)) for part in looks)
         said = f"{name}: at most {early:,} early, {late:,} late, bound {bound:,} more"
         stage.outcome.notes.append(said)
         if late > early + bound:
@@ -285,25 +287,22 @@ async def play(directory: Path, minutes: float, seed: int) -> Outcome:
         return await hour(kafka, "soak-hour", directory, minutes, seed)
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Play, print what was found and the closing line; return 1 where a rule was broken."""
     parser = argparse.ArgumentParser(prog="tests/run soak hour", description=__doc__)
     parser.add_argument(
         "--minutes", type=float, default=60.0, help="how long (default: %(default)g, the full form)"
     )
     parser.add_argument("--seed", type=int, default=int(time.time()), help="of the random choices")
-    arguments = parser.parse_args()
-    print(f"seed {arguments.seed}", file=sys.stderr)
-    # A broker that is away is meant to be; the client says so many times a second.
-    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
-    with tempfile.TemporaryDirectory(prefix="stream-svt-soak-") as directory:
-        outcome = asyncio.run(play(Path(directory), arguments.minutes, arguments.seed))
-    for text in [*outcome.violations[:20]]:
-        print(text)
-    for note in outcome.notes:
-        print(note, file=sys.stderr)
-    print(f"soak.hour count {outcome.count} violations {len(outcome.violations)}")
-    return 1 if outcome.violations else 0
+    options = parser.parse_args(arguments)
+    if not options.minutes >= 1:
+        parser.error("the worker that stays is looked at for a minute or more")
+    print(f"seed {options.seed}", file=sys.stderr)
+    return report.finish(
+        "hour",
+        round(options.minutes),
+        lambda: report.on_brokers(lambda path: play(path, options.minutes, options.seed)),
+    )
 
 
 if __name__ == "__main__":

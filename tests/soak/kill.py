@@ -44,12 +44,12 @@ async def kills(kafka: EmbeddedKafka, application: str, directory: Path, count: 
             stage.start()
             before, settled = settled, chance.random() < 0.75
             if settled:
-                await stage.owned()
+                await stage.caught_up()
                 if before:  # else members of the group are missed that never joined
                     calm.append((killed, shards))
             else:  # the next one comes in the middle of the takeover
                 await asyncio.sleep(3.0 * chance.random())
-        await stage.owned()
+        await stage.caught_up()
     tenures = {
         number: _tenures(kafka.data_dir, f"{application}.state", number) for number in range(PARTITIONS)
     }

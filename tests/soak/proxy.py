@@ -38,6 +38,7 @@ async def faults(kafka: ProxiedKafka, application: str, directory: Path, count: 
             application,
             directory,
             through=proxy.address,
+            scarce=10,
             seed=seed,
         )
         struck: list[str] = []
@@ -53,25 +54,10 @@ async def faults(kafka: ProxiedKafka, application: str, directory: Path, count: 
                 stage.outcome.count += 1
                 struck.append(str(strike))
                 # What the client does about it comes later than the fault: a commit shows that it is over.
-                await _committed(stage)
+                await stage.caught_up()
     retried, fenced = stage.said("event=shard_retry"), stage.said("event=fenced")
     stage.outcome.notes += [f"{retried} tenures ended unanswered, {fenced} fenced", *struck]
     return stage.outcome
-
-
-async def _committed(stage: Stage) -> None:
-    """Wait until every shard has processed what is in the topic now."""
-    ends = await stage.ends()
-
-    async def done() -> bool:
-        (worker,) = stage.workers
-        shards = await asyncio.to_thread(worker.shards)
-        return all(
-            number in shards and shards[number]["offsets"].get(stage.queries, 0) >= end
-            for number, end in ends.items()
-        )
-
-    await stage.until(done, "a commit after the fault")
 
 
 async def play(directory: Path, count: int, seed: int) -> Outcome:

@@ -34,7 +34,7 @@ datasets:
   - names: [{datasets}]
     limit: {{epsilon: 100000}}
     unit: one basket
-  - {{name: scarce, limit: {{epsilon: 40}}, unit: one basket}}
+  - {{name: scarce, limit: {{epsilon: {scarce}}}, unit: one basket}}
 monitors:
   - name: plain
     topic: {application}.counts
@@ -61,19 +61,18 @@ monitors:
 DATASETS = ("north", "south", "east", "west", "centre")
 SCARCE = "scarce"
 """A dataset whose budget ends."""
-TERMS = Terms(
-    limits=dict.fromkeys(DATASETS, 100_000 * NANO) | {SCARCE: 40 * NANO},
-    openings={"plain": 235_294_130, "adaptive": 354_510_060},
-    prices={
-        ("plain", "top"): 117_647_058,
-        ("adaptive", "top"): 82_274_497,
-        ("adaptive", "middle"): 164_548_994,
-    },
-)
+OPENINGS = {"plain": 235_294_130, "adaptive": 354_510_060}
+PRICES = {
+    ("plain", "top"): 117_647_058,
+    ("adaptive", "top"): 82_274_497,
+    ("adaptive", "middle"): 164_548_994,
+}
 """Worked out once from the specification, and written down: the judge asks the service for nothing."""
 PARTITIONS = 2
 SESSION = 2.0
 HIGH, LOW = 50_000, 100
+SHARE, SCARCE_SHARE = 0.03, 0.1
+"""Of the queries, how many are far above the threshold: more where the budget is to end."""
 BURSTS = 40
 """Times a second at which queries are sent."""
 BROKER = {
@@ -106,6 +105,8 @@ class Stage:
         The brokers as the workers reach them, where that differs.
     rate
         Queries a second.
+    scarce
+        Limit (epsilon) of the dataset whose budget ends: low enough for the queries of the short form.
     """
 
     def __init__(
@@ -118,6 +119,7 @@ class Stage:
         through: str = "",
         replicas: int = 1,
         rate: int = 600,
+        scarce: int = 40,
         seed: int = 0,
     ) -> None:
         self.application = application
@@ -131,6 +133,7 @@ class Stage:
         self._directory = directory
         self._replicas = replicas
         self._rate = rate
+        self._scarce = scarce
         self._feed: asyncio.Task[None] | None = None
 
     @contextlib.asynccontextmanager
@@ -181,13 +184,15 @@ class Stage:
                 futures = []
                 for _ in range(max(1, self._rate // BURSTS)):
                     number += 1
+                    name = chance.choice((*DATASETS, SCARCE))
                     query = {
                         "id": f"q{number}",
-                        "value": _value(chance),
+                        "value": _value(chance, SCARCE_SHARE if name == SCARCE else SHARE),
                         "series": f"s{chance.randrange(50)}",
                     }
-                    key = chance.choice((*DATASETS, SCARCE)).encode()
-                    futures.append(await producer.send(self.queries, json.dumps(query).encode(), key=key))
+                    futures.append(
+                        await producer.send(self.queries, json.dumps(query).encode(), key=name.encode())
+                    )
                 await asyncio.sleep(1 / BURSTS)
                 # A broker that is away costs the stream some of its queries; what counts is what the log holds.
                 await asyncio.gather(*futures, return_exceptions=True)
@@ -215,6 +220,7 @@ class Stage:
                 port=port,
                 session=f"{SESSION:g}",
                 datasets=", ".join(DATASETS),
+                scarce=self._scarce,
             )
         )
         worker = Service(config, port, self._directory / f"worker-{len(self.past)}-{port}.log")
@@ -255,6 +261,27 @@ class Stage:
             return all(status is not None and status["ready"] for status in found)
 
         await self.until(done, "every shard is open at one worker", seconds)
+
+    async def caught_up(self, among: Sequence[Service] | None = None, seconds: float = 90.0) -> None:
+        """Wait until each shard runs at exactly one of these workers and has processed what the topic holds now."""
+        async with asyncio.timeout(seconds):
+            await self.owned(among, seconds)
+            ends = await self.ends()
+
+            async def done() -> bool:
+                owners = await self.owners(among)
+                found = await asyncio.gather(
+                    *(asyncio.to_thread(worker.shards) for worker in owners.values())
+                )
+                shards = {number: shards.get(number) for number, shards in zip(owners, found, strict=True)}
+                return all(
+                    (shard := shards.get(number)) is not None
+                    and shard["state"] == "running"
+                    and shard["offsets"].get(self.queries, 0) >= end
+                    for number, end in ends.items()
+                )
+
+            await self.until(done, "what was sent is processed", seconds)
 
     async def until(
         self, condition: Callable[[], Awaitable[bool]], wanted: str, seconds: float = 90.0
@@ -297,8 +324,10 @@ class Stage:
 
     async def _judge(self) -> None:
         certain = Certain(self.queries, "plain", HIGH, LOW, frozenset({SCARCE}))
+        limits = dict.fromkeys(DATASETS, 100_000 * NANO) | {SCARCE: self._scarce * NANO}
+        terms = Terms(limits, OPENINGS, PRICES)
         for data_dir in self._data_dirs:
-            found = await verify(data_dir, self.application, PARTITIONS, certain, TERMS)
+            found = await verify(data_dir, self.application, PARTITIONS, certain, terms)
             self.outcome.found = found
             self.outcome.violations += [
                 text for text in found.violations if text not in self.outcome.violations
@@ -311,7 +340,8 @@ class Stage:
         found = self.outcome.found
         self.outcome.notes.append(
             f"{found.queries} queries, {len(found.alerts)} alerts in {len(found.events)} events, "
-            f"{len(found.threshold_noises)} runs, {found.aborted} aborted transactions on a partition"
+            f"{len(found.threshold_noises)} runs, {found.aborted} aborted transactions on a partition; "
+            f"used up: {sorted('/'.join(place) for place in found.exhausted)}"
         )
 
     def said(self, text: str) -> int:
@@ -319,12 +349,12 @@ class Stage:
         return sum(worker.said(text) for worker in self.past)
 
 
-def _value(chance: random.Random) -> int:
+def _value(chance: random.Random, high: float) -> int:
     share = chance.random()
-    if share < 0.03:
+    if share < high:
         return HIGH
     # Near enough to the corrected threshold for the noise to decide.
-    return chance.randrange(4900, 5700) if share < 0.08 else chance.randrange(LOW)
+    return chance.randrange(4900, 5700) if share < high + 0.05 else chance.randrange(LOW)
 
 
 def _last_words(worker: Service) -> str:

@@ -15,9 +15,8 @@ import logging
 import random
 import re
 import sys
-import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache
@@ -38,6 +37,8 @@ from stream_svt.service.metrics import Metrics
 from tests.simulation.applications import DATASETS, Application
 from tests.simulation.script import Fault, Script
 from tests.simulation.world import ModelWorkload, Variant, World, play
+from tests.soak import report
+from tests.soak.stage import Outcome
 
 DEFAULT_COUNT = 20
 QUERIES = 60
@@ -350,9 +351,7 @@ def _marks(seed: int, values: tuple[Fraction, ...], seen: Seen) -> list[str]:
     return [f"seed {seed}: {len(found)} values are in what an outsider sees"] if found else []
 
 
-def pairs(
-    count: int, first: int = 0, leak: Leak | None = None, report: Callable[[int], None] = lambda done: None
-) -> tuple[int, list[str]]:
+def pairs(count: int, first: int = 0, leak: Leak | None = None) -> tuple[int, list[str]]:
     """Play pairs until so many count; return their number and what was found."""
     counted, violations, seed = 0, [], first
     while counted < count and len(violations) < 5:
@@ -360,23 +359,18 @@ def pairs(
         counted += found.counts
         violations += found.violations
         seed += 1
-        report(counted)
     return counted, violations
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Play, print the closing line, and return 1 where two could be told apart."""
     parser = argparse.ArgumentParser(prog="tests/run soak taint", description=__doc__)
-    parser.add_argument("--count", type=int, default=DEFAULT_COUNT, help="pairs (default: %(default)s)")
+    parser.add_argument(
+        "--count", type=report.at_least_one, default=DEFAULT_COUNT, help="pairs (default: %(default)s)"
+    )
     parser.add_argument("--first", type=int, default=0, help="seed")
-    arguments = parser.parse_args()
-    began = time.monotonic()
-    count, violations = pairs(arguments.count, arguments.first)
-    for text in violations:
-        print(text)
-    print(f"{time.monotonic() - began:.0f} s", file=sys.stderr)
-    print(f"soak.taint count {count} violations {len(violations)}")
-    return 1 if violations else 0
+    options = parser.parse_args(arguments)
+    return report.finish("taint", options.count, lambda: Outcome(*pairs(options.count, options.first)))
 
 
 if __name__ == "__main__":

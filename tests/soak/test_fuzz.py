@@ -99,13 +99,25 @@ def test_a_value_that_leads_to_a_refusal_is_caught(monkeypatch) -> None:
 
 
 def test_memory_that_a_message_takes_is_caught(monkeypatch) -> None:
-    fuzzer = Fuzzer(6)
-    fuzzer._weigh("query")
-    assert fuzzer.found.violations == []
-    monkeypatch.setattr(fuzz, "GROWTH", 1 << 20)
+    fuzzer, grown = Fuzzer(6), 0
+    monkeypatch.setattr(Fuzzer, "grown", property(lambda self: grown))
+    # As measured, then with a leak of 2 KB a message in the short form, and of 300 bytes in the full one.
+    for count, grown, caught in (  # noqa: B007  the property reads it
+        (COUNT, 83 << 20, False),
+        (1_000_000, 108 << 20, False),
+        (COUNT, (83 << 20) + 2000 * COUNT, True),
+        (1_000_000, (108 << 20) + 300 * 1_000_000, True),
+    ):
+        fuzzer.found.count = count
+        fuzzer._weigh("query")
+        assert any("grew by" in text for text in fuzzer.found.violations) == caught
+
+
+def test_the_size_of_the_process_is_what_is_weighed() -> None:
+    fuzzer = Fuzzer(7)
+    before = fuzzer.grown
     fuzzer._size -= 4096
-    fuzzer._weigh("query")
-    assert any("grew by" in text for text in fuzzer.found.violations)
+    assert fuzzer.grown >= before + (4 << 20)
 
 
 def test_a_soak_of_one_kind_is_none(monkeypatch) -> None:

@@ -33,6 +33,15 @@ def test_growth_is_a_violation(tmp_path: Path, memory: int, files: int, said: st
     assert said in violation
 
 
+@pytest.mark.parametrize("moments", [[], [1.0], [200.0], [900.0]])
+def test_a_process_that_was_not_looked_at_is_a_violation(tmp_path: Path, moments: list[float]) -> None:
+    """Not early, not late, or not at all: it may have ended."""
+    stage = Hour("127.0.0.1:1", [], "none", tmp_path)
+    compare(stage, [Sample(at, 1, 1) for at in moments], 1000.0)
+    (violation,) = stage.outcome.violations
+    assert "nothing to compare" in violation
+
+
 def test_memory_and_files_are_those_of_the_process(tmp_path: Path) -> None:
     before = look(os.getpid(), 1.0)
     block = bytearray(os.urandom(1)) * (64 << 20)

@@ -38,7 +38,7 @@ async def zombies(kafka: EmbeddedKafka, application: str, directory: Path, count
             began = time.monotonic()
             zombie.process.send_signal(signal.SIGSTOP)
             try:
-                await stage.owned([worker for worker in stage.workers if worker is not zombie])
+                await stage.caught_up([worker for worker in stage.workers if worker is not zombie])
                 hold = (
                     BEYOND_TRANSACTION - (time.monotonic() - began)
                     if number % 10 == 9
@@ -48,7 +48,7 @@ async def zombies(kafka: EmbeddedKafka, application: str, directory: Path, count
             finally:
                 zombie.process.send_signal(signal.SIGCONT)
             stage.outcome.count += 1
-            await stage.owned()
+            await stage.caught_up()
     fenced, parked = stage.said("event=fenced"), stage.said("event=parked")
     stage.outcome.notes.append(f"{fenced} tenures ended fenced, {parked} of them parked")
     return stage.outcome

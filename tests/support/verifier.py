@@ -32,27 +32,29 @@ class Findings:
     aborted: int = 0
     queries: int = 0
     threshold_noises: dict[tuple[str, str, int], set[bytes]] = field(default_factory=dict)
+    exhausted: set[tuple[str, str]] = field(default_factory=set)
+    """Datasets and monitors that said that the budget has ended."""
 
 
 @dataclass(frozen=True)
 class Certain:
-    """Queries whose outcome no noise decides, for one monitor that mutes nothing and whose budget does not end.
+    """Queries whose outcome no noise decides, for one monitor that mutes nothing.
 
     Attributes
     ----------
-    without
-        Datasets whose budget may end.
     topic
         The JSON queries.
     high, low
         From ``high`` on a query has exactly one alert, up to ``low`` it has none.
+    scarce
+        Datasets whose budget may end: after the last alert nothing is due any more, if an event says that it has.
     """
 
     topic: str
     monitor: str
     high: int
     low: int
-    without: frozenset[str] = frozenset()
+    scarce: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,11 @@ def _check_partition(
             )
     events = [json.loads(record.value or b"") for record in committed(alerts) if record.value]
     found.events += events
+    found.exhausted |= {
+        (event["data"]["dataset"], event["data"]["monitor"])
+        for event in events
+        if event["type"].endswith("monitor.exhausted.v1")
+    }
     for event_id, count in Counter(event["id"] for event in events).items():
         if count > 1:
             found.violations.append(f"{event_id} is committed {count} times")
@@ -208,17 +215,21 @@ def _check_outcomes(found: Findings, state: list[LogRecord]) -> None:
 
 def _check_queries(found: Findings, partition: int, certain: Certain, queries: list[LogRecord]) -> None:
     """Every query that must have an alert has one, none twice, and no other comes from nowhere."""
-    alerts = Counter(
-        alert["position"]["offset"]
-        for alert in found.alerts
-        if alert["position"]["partition"] == partition and alert["monitor"] == certain.monitor
-    )
+    alerts: Counter[int] = Counter()
+    last: dict[str, int] = {}
+    for alert in found.alerts:
+        if alert["position"]["partition"] == partition and alert["monitor"] == certain.monitor:
+            offset = alert["position"]["offset"]
+            alerts[offset] += 1
+            last[alert["dataset"]] = max(last.get(alert["dataset"], 0), offset)
+    ended = {name for name in certain.scarce if (name, certain.monitor) in found.exhausted}
     for query in queries:
         if query.marker is not None:
             continue
         value, count = json.loads(query.value or b"{}")["value"], alerts.pop(query.offset, 0)
         found.queries += 1
-        due = (query.key or b"").decode() not in certain.without
+        name = (query.key or b"").decode()
+        due = name not in ended or query.offset < last.get(name, 0)
         if count > 1 or (value >= certain.high and due and not count) or (value <= certain.low and count):
             found.violations.append(
                 f"query {query.offset} of partition {partition}, value {value}, has {count} alerts"

@@ -1,0 +1,115 @@
+"""Every soak ends with its closing line, and none that was not played, or went wrong, passes."""
+
+from __future__ import annotations
+
+import logging
+import runpy
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.soak import fuzz, hour, report, taint
+from tests.soak.stage import Outcome
+
+SOAKS = ("kill", "zombie", "proxy", "cluster", "forward", "fuzz", "taint", "hour")
+
+
+@pytest.fixture(autouse=True)
+def as_loud_as_before() -> Iterator[None]:
+    """A soak silences the Kafka client in its process, which here is that of all tests."""
+    client = logging.getLogger("aiokafka")
+    before = client.level
+    yield
+    client.setLevel(before)
+
+
+def soak(outcome: Outcome | Exception, *arguments: str) -> int:
+    """Run a soak that comes out like this."""
+
+    async def play(directory: Path, count: int, seed: int) -> Outcome:
+        assert directory.name.startswith("stream-svt-soak-")
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    return report.run("kill", "", play, short=3, full=9, arguments=arguments)
+
+
+def last_line(captured: pytest.CaptureFixture[str]) -> str:
+    return captured.readouterr().out.splitlines()[-1]
+
+
+def test_a_soak_without_a_violation_passes(capsys) -> None:
+    assert soak(Outcome(3, notes=["calm"])) == 0
+    printed = capsys.readouterr()
+    assert printed.out == "soak.kill count 3 violations 0\n"
+    assert "calm" in printed.err
+    assert soak(Outcome(7), "--count", "7") == 0
+
+
+def test_a_violation_is_shown_and_fails(capsys) -> None:
+    assert soak(Outcome(3, violations=["lost"] * 30)) == 1
+    *shown, last = capsys.readouterr().out.splitlines()
+    assert shown == ["lost"] * report.MOST_SHOWN
+    assert last == "soak.kill count 3 violations 30"
+
+
+@pytest.mark.parametrize("error", [ValueError("odd"), TimeoutError(), ExceptionGroup("both", [OSError()])])
+def test_an_error_within_a_soak_is_a_violation(capsys, error) -> None:
+    assert soak(error) == 1
+    printed = capsys.readouterr()
+    assert printed.out.startswith(f"it ended with {type(error).__name__}")
+    assert printed.out.endswith("soak.kill count 0 violations 1\n")
+    assert "Traceback" in printed.err
+
+
+def test_a_soak_that_came_to_an_early_end_fails(capsys) -> None:
+    assert soak(Outcome(2)) == 1
+    assert last_line(capsys) == "soak.kill count 2 violations 1"
+
+
+@pytest.mark.parametrize("name", SOAKS)
+@pytest.mark.parametrize("count", ["0", "-3"])
+def test_a_soak_of_nothing_is_refused(name: str, count: str, monkeypatch, capsys) -> None:
+    option = "--minutes" if name == "hour" else "--count"
+    monkeypatch.setattr(sys, "argv", [name, option, count])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(Path(__file__).with_name(f"{name}.py")), run_name="__main__")
+    assert ended.value.code == 2
+    assert option in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["kill", "zombie", "proxy", "cluster", "forward"])
+@pytest.mark.parametrize("violations", [[], ["lost"]])
+def test_the_closing_line_of_a_soak_on_brokers(name: str, violations: list[str], monkeypatch, capsys) -> None:
+    monkeypatch.setattr(report, "on_brokers", lambda _: Outcome(7, violations=violations))
+    monkeypatch.setattr(sys, "argv", [name, "--count", "7"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(Path(__file__).with_name(f"{name}.py")), run_name="__main__")
+    assert ended.value.code == len(violations)
+    assert last_line(capsys) == f"soak.{name} count 7 violations {len(violations)}"
+
+
+def test_the_closing_lines_of_those_without_brokers(monkeypatch, capfd) -> None:
+    assert fuzz.main(["--count", "60"]) == 0
+    assert last_line(capfd).endswith("violations 0")
+    monkeypatch.setattr(fuzz.released, "sequence_of", int)  # which knows nothing of alerts
+    assert fuzz.main(["--count", "200"]) == 1
+    assert last_line(capfd).startswith("soak.fuzz count 2")
+    for found, code in ((2, []), 0), ((1, ["told apart"]), 1), ((1, []), 1):
+        monkeypatch.setattr(taint, "pairs", lambda *_, found=found: found)
+        assert taint.main(["--count", "2"]) == code
+        assert last_line(capfd) == f"soak.taint count {found[0]} violations {code}"
+
+
+def test_the_closing_line_of_the_hour(monkeypatch, capsys) -> None:
+    async def play(directory: Path, minutes: float, seed: int) -> Outcome:
+        return Outcome(2 if minutes == 2 else 0)
+
+    monkeypatch.setattr(hour, "play", play)
+    assert hour.main(["--minutes", "2"]) == 0
+    assert last_line(capsys) == "soak.hour count 2 violations 0"
+    assert hour.main(["--minutes", "3"]) == 1
+    assert last_line(capsys) == "soak.hour count 0 violations 1"

@@ -1,0 +1,257 @@
+"""Each rule of the judge is broken once, in logs made up for it; `tests/kafka/test_exactly_once.py` has real ones."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import pytest
+
+from stream_svt.monitor.released import Alert, EventType, Lifecycle
+from tests.support import verifier
+from tests.support.alerts import account, alert, encoded, lifecycle
+from tests.support.log_reader import LogRecord
+from tests.support.verifier import NANO, Certain, Findings, Terms, verify
+
+HIGH, LOW = 50_000, 0
+TERMS = Terms({"shop": 4 * NANO}, {"hot": 200_000_000}, {("hot", "top"): 100_000_000})
+PUBLISHED = 2000
+"""When alerts are appended, in milliseconds; what charges them was committed a second before."""
+
+
+class Logs:
+    """The partitions of one shard: a run of one dataset with two tops, charged, then published."""
+
+    def __init__(self) -> None:
+        self.events = [
+            encoded(1, lifecycle("first", books=account(0.2, 0.2, reserved=1.0))),
+            encoded(2, alert(top=1, books=account(0.1, 0.3, reserved=0.9))),
+            encoded(3, alert(top=2, books=account(0.1, 0.4, reserved=0.8))),
+        ]
+        self.charged = list(self.events)
+        self.charged_at = PUBLISHED - 1000
+        self.spent = 400_000_000
+        self.secrets = [b"789"]
+        self.values = dict.fromkeys(range(41), LOW) | {41: HIGH, 42: HIGH}
+        self.also: list[bytes] = []
+        """Events of a transaction that was aborted."""
+        self.uncharged: list[bytes] = []
+        """Contents of an outbox whose transaction was aborted."""
+
+    def read(self, _: Path, topic: str, partition: int = 0) -> list[LogRecord]:
+        """Return what lies in a partition."""
+        assert partition == 0
+        match topic:
+            case "app.alerts":
+                return [*ended(self.events, PUBLISHED), *ended(self.also, PUBLISHED, "abort", 1000)]
+            case "app.state":
+                books = [
+                    (b"ob/1", outbox(self.charged)),
+                    *((b"d/shop", self.books(one)) for one in self.secrets),
+                ]
+                return [
+                    *ended(books, self.charged_at),
+                    *ended([(b"ob/1", outbox(self.uncharged))], self.charged_at, "abort", 1000),
+                ]
+            case _:
+                return [
+                    entry(offset, 0, b"shop", json.dumps({"value": value}).encode(), transactional=False)
+                    for offset, value in self.values.items()
+                ]
+
+    def books(self, secrets: bytes) -> bytes:
+        """Return a dataset's record: its name, its ledger, its slots."""
+        ledger = msgspec.msgpack.encode([0, 0, 0, self.spent])
+        slots = {"hot": [0, 0, 0, 1, 0, secrets]}
+        return framed([0, "shop", 0, 0, ledger, 0, slots])
+
+
+def framed(content: object) -> bytes:
+    return bytes(26) + msgspec.msgpack.encode(content)
+
+
+def outbox(events: list[bytes]) -> bytes:
+    return framed([[[number, b"shop", event] for number, event in enumerate(events, 1)]])
+
+
+def entry(
+    offset: int,
+    timestamp: int,
+    key: bytes | None,
+    value: bytes | None,
+    marker: Literal["commit", "abort"] | None = None,
+    *,
+    transactional: bool = True,
+) -> LogRecord:
+    return LogRecord(
+        offset=offset,
+        timestamp=timestamp,
+        append_time=True,
+        producer_id=1,
+        producer_epoch=0,
+        transactional=transactional,
+        marker=marker,
+        key=key,
+        value=value,
+        headers=(),
+    )
+
+
+def ended(
+    contents: list[Any], timestamp: int, marker: Literal["commit", "abort"] = "commit", first: int = 0
+) -> list[LogRecord]:
+    """Return a transaction with its marker."""
+    pairs = [content if isinstance(content, tuple) else (b"shop", content) for content in contents]
+    records = [entry(first + number, timestamp, *pair) for number, pair in enumerate(pairs)]
+    return [*records, entry(first + len(pairs), timestamp, None, None, marker)]
+
+
+@pytest.fixture
+def judged(monkeypatch) -> Callable[[Logs], Findings]:
+    def judge(logs: Logs, scarce: frozenset[str] = frozenset()) -> Findings:
+        async def read_ended(*place: Any) -> list[LogRecord]:
+            return logs.read(*place)
+
+        monkeypatch.setattr(verifier, "read_ended", read_ended)
+        monkeypatch.setattr(verifier, "read_partition", logs.read)
+        return asyncio.run(verify(Path(), "app", 1, Certain("counts", "hot", HIGH, LOW, scarce), TERMS))
+
+    return judge
+
+
+def replaced(number: int, data: Alert | Lifecycle, kind: EventType | None = None) -> Callable[[Logs], None]:
+    """Charge and publish another event in the place of one."""
+
+    def change(logs: Logs) -> None:
+        logs.events[number - 1] = logs.charged[number - 1] = encoded(number, data, kind=kind)
+
+    return change
+
+
+def test_logs_that_keep_the_rules_pass(judged) -> None:
+    found = judged(Logs())
+    assert found.violations == []
+    assert (found.queries, len(found.alerts), len(found.events), found.aborted) == (43, 2, 3, 2)
+    assert found.spent == {"shop": 400_000_000}
+
+
+def doubled(logs: Logs) -> None:
+    logs.events.append(logs.events[2])
+
+
+def lost(logs: Logs) -> None:
+    del logs.events[1]
+
+
+def out_of_order(logs: Logs) -> None:
+    logs.events[1:] = logs.events[:0:-1]
+
+
+def never_charged(logs: Logs) -> None:
+    del logs.charged[2]
+
+
+def charged_in_vain(logs: Logs) -> None:
+    logs.uncharged = [logs.charged.pop()]
+
+
+def charged_late(logs: Logs) -> None:
+    logs.charged_at = PUBLISHED + 1
+
+
+def other_copy(logs: Logs) -> None:
+    logs.also.append(encoded(2, alert(top=1, series="bread", books=account(0.1, 0.3, reserved=0.9))))
+
+
+def other_outcome(logs: Logs) -> None:
+    logs.uncharged.append(encoded(2, alert(top=1, series="bread")))
+
+
+def other_ledger(logs: Logs) -> None:
+    logs.spent += 1
+
+
+def other_noise(logs: Logs) -> None:
+    logs.secrets.append(b"780")
+
+
+def no_such_query(logs: Logs) -> None:
+    del logs.values[42]
+
+
+def far_below(logs: Logs) -> None:
+    logs.values[42] = LOW
+
+
+def without_alert(logs: Logs) -> None:
+    logs.values[43] = HIGH
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (doubled, "shop-3 is committed 2 times"),
+        (doubled, "lost, doubled or out of order"),
+        (doubled, "query 42 of partition 0, value 50000, has 2 alerts"),
+        (lost, "lost, doubled or out of order"),
+        (lost, "shop-2 was charged and never published"),
+        (out_of_order, "lost, doubled or out of order"),
+        (never_charged, "shop-3 was published and never charged"),
+        (charged_in_vain, "shop-3 was published and never charged"),
+        (charged_late, "shop-1 was visible 1 ms before its charge"),
+        (other_copy, "shop-2 was published with two contents"),
+        (other_outcome, "top ('shop', 'hot', 1, 1) was computed twice, with different outcomes"),
+        (other_ledger, "shop: the ledger says 400000001, the charges released 400000000"),
+        (other_noise, "the noise of run 1 of shop/hot changed"),
+        (no_such_query, "an alert for query 42, which is not there"),
+        (far_below, "query 42 of partition 0, value 0, has 1 alerts"),
+        (without_alert, "query 43 of partition 0, value 50000, has 0 alerts"),
+        (replaced(3, alert(top=2, books=account(0.1, 0.5))), "shop-3: charges so far do not add up"),
+        (replaced(3, alert(top=2, books=account(0.1, 0.4, 3.61))), "shop-3: the limit is passed"),
+        (replaced(3, alert(top=2, books=account(0.1, 0.4, 3.61, 5.0))), "the limit that was declared is passed"),
+        (replaced(3, alert(top=2, books=account(0.1, 0.4, 0.0, 5.0))), "the limit is not the one declared"),
+        (replaced(3, alert(top=3, books=account(0.1, 0.4))), "shop-3: tops of the run are not numbered densely"),
+        (replaced(3, alert(top=2, books=account(0.05, 0.35))), "shop-3: a top was not charged its price"),
+        (replaced(1, lifecycle("first", books=account(0.1, 0.1))), "the start of a run was not charged its price"),
+    ],
+)  # fmt: skip
+def test_a_broken_rule_is_seen(judged, change: Callable[[Logs], None], said: str) -> None:
+    logs = Logs()
+    change(logs)
+    found = judged(logs).violations
+    assert any(said in text for text in found), found
+
+
+# A budget that ends
+
+
+def used_up(logs: Logs) -> None:
+    """Publish that the monitor is exhausted."""
+    for log in (logs.events, logs.charged):
+        data = lifecycle("budget", books=account(0.0, 0.4, reserved=0.8))
+        log.append(encoded(4, data, kind=EventType.EXHAUSTED))
+
+
+def test_alerts_end_with_the_budget_and_an_event_says_so(judged) -> None:
+    logs = Logs()
+    logs.values |= dict.fromkeys(range(43, 100), HIGH)
+    scarce = frozenset({"shop"})
+    assert len(judged(logs, scarce).violations) == 57
+    used_up(logs)
+    found = judged(logs, scarce)
+    assert found.violations == []
+    assert found.exhausted == {("shop", "hot")}
+    # Said of a dataset whose budget is not to end, it excuses nothing.
+    assert len(judged(logs).violations) == 57
+
+
+def test_a_budget_that_ends_later_excuses_no_lost_alert(judged) -> None:
+    logs = Logs()
+    used_up(logs)
+    logs.values[40] = HIGH
+    (violation,) = judged(logs, frozenset({"shop"})).violations
+    assert "query 40 of partition 0, value 50000, has 0 alerts" in violation
