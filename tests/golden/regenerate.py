@@ -1,14 +1,14 @@
-"""Writes what is generated from the code: docs/state-machine.md, and the snapshots of the present state format.
+"""Writes what is generated from the code: docs/state-machine.md, and the snapshots of state formats that have none.
 
-Run ``python -m tests.golden.regenerate``. A folder of snapshots is never written again once its format has been
-released: a new format gets a new folder, and the old ones must still load and play on to the same transcript.
+Run ``python -m tests.golden.regenerate``. A snapshot is never written again: a new format gets a new folder, whose
+files `test_releases` then pins by their digests, and the old ones must still load and play on to the same transcript.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +85,7 @@ def golden_stream() -> list[Query]:
     return stream(23, 1000, monitors=["m0", "m1", "m2"])
 
 
-@contextmanager
+@contextlib.contextmanager
 def mutes_split(part_bytes: int = 120) -> Iterator[None]:
     """Let a few mutes be many: they are kept in records of their own, of about so many bytes."""
     limits = books._INLINE_BYTES, mutes._PART_BYTES
@@ -135,18 +135,32 @@ def rest_of(play: Play) -> list[str]:
     ]
 
 
-def main() -> None:
-    """Write everything that is generated."""
-    STATE_MACHINE.write_text(state_machine(), encoding="utf-8")
+def write_missing(place: Path) -> list[Path]:
+    """Write the snapshots that this release would write and that are not there; return them."""
+    new = []
     for version in WRITTEN:
         play = played(version)
-        folder = HERE / f"v{version}"
-        folder.mkdir(exist_ok=True)
         content = snapshot(play)
-        (folder / "state.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        (folder / "rest.txt").write_text("\n".join(rest_of(restored(content))) + "\n", encoding="utf-8")
         sealed = {key.hex(): record.hex() for key, record in sorted(written(play).items())}
-        (folder / "journal.json").write_text(json.dumps(sealed, indent=1) + "\n", encoding="utf-8")
+        texts = {
+            "state.json": json.dumps(content, indent=1),
+            "rest.txt": "\n".join(rest_of(restored(content))),
+            "journal.json": json.dumps(sealed, indent=1),
+        }
+        folder = place / f"v{version}"
+        folder.mkdir(exist_ok=True)
+        for name, text in texts.items():
+            with contextlib.suppress(FileExistsError), (folder / name).open("x", encoding="utf-8") as file:
+                file.write(text + "\n")
+                new.append(folder / name)
+    return new
+
+
+def main() -> None:
+    """Write everything that is generated, and say which snapshots are new."""
+    STATE_MACHINE.write_text(state_machine(), encoding="utf-8")
+    for path in write_missing(HERE):
+        print(f"{path}: new; pin its digest in tests/golden/test_releases.py")
 
 
 if __name__ == "__main__":

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,9 +15,21 @@ from stream_svt.errors import UnreadableState
 from stream_svt.protocol.journal import META, Meta
 from stream_svt.protocol.sealing import Sealing
 from tests.golden.journal import KEY, PLACE, finish, holding, journal
-from tests.golden.regenerate import HERE, rest_of, restored
+from tests.golden.regenerate import HERE, rest_of, restored, write_missing
 
 VERSIONS = sorted(folder.name for folder in HERE.glob("v*"))
+PINNED = {
+    "v1/journal.json": "9c3b1a1244c516e9ef056033f9ce7ef2a962bba8316223b37008cfb47085b1e8",
+    "v1/rest.txt": "f077b217c092d0a783bdf231d57b15082c4a1240375d66f4113119dafade2432",
+    "v1/state.json": "da89344d93f6f37aa6d37b3b04ad373edc6c66eacd7539e9201d2aad13a78fee",
+    "v2/journal.json": "e262c132feb6c27ea18f1fd69efbda074e010cf91fb874fbe41bff0318e3e0fe",
+    "v2/rest.txt": "f077b217c092d0a783bdf231d57b15082c4a1240375d66f4113119dafade2432",
+    "v2/state.json": "bc9a8d818f5d7017fc41e6de61c85e584bb8e5368e5dd73e25a7a78321fa1c25",
+}
+"""SHA-256 of every snapshot. A new format adds a folder and lines here; no line changes.
+
+They cannot be made again: the meta of `v1`, for one, lacks fields that a later one writes.
+"""
 
 
 def _sealed(version: str) -> dict[bytes, bytes]:
@@ -26,6 +40,21 @@ def _sealed(version: str) -> dict[bytes, bytes]:
 def _look(records: dict[bytes, bytes]) -> Any:
     books = journal(holding(records))
     return books, finish(books.look())
+
+
+def test_no_snapshot_has_changed_since_it_was_written() -> None:
+    found = {path.relative_to(HERE).as_posix(): path.read_bytes() for path in HERE.glob("v*/*")}
+    assert {name: hashlib.sha256(content).hexdigest() for name, content in found.items()} == PINNED
+
+
+def test_a_snapshot_that_is_there_is_never_written_again(tmp_path: Path) -> None:
+    kept = tmp_path / "v1" / "state.json"
+    kept.parent.mkdir()
+    kept.write_text("of an older release")
+    new = write_missing(tmp_path)
+    assert kept.read_text() == "of an older release"
+    assert sorted(path.relative_to(tmp_path).as_posix() for path in [*new, kept]) == sorted(PINNED)
+    assert write_missing(tmp_path) == []
 
 
 @pytest.mark.parametrize("version", VERSIONS)
