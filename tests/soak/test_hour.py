@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import AsyncMock, MagicMock
 
 import pytest
 
+from tests.soak import hour
 from tests.soak.hour import FILES_BOUND, MEMORY_BOUND, Hour, Sample, compare, look
 
 
@@ -40,6 +44,25 @@ def test_a_process_that_was_not_looked_at_is_a_violation(tmp_path: Path, moments
     compare(stage, [Sample(at, 1, 1) for at in moments], 1000.0)
     (violation,) = stage.outcome.violations
     assert "nothing to compare" in violation
+
+
+@pytest.mark.parametrize("audit", ["audit_topic", "audit_state"])
+async def test_what_either_audit_finds_is_a_violation(tmp_path: Path, monkeypatch, audit: str) -> None:
+    async def nothing(*_: object) -> AsyncIterator[object]:
+        for record in ():
+            yield record
+
+    stage = Hour("127.0.0.1:1", [], "none", tmp_path)
+    (tmp_path / "worker-1.yaml").touch()
+    for name in ("audit_topic", "audit_state"):
+        problems = ["the books do not balance"] * (name == audit)
+        found = SimpleNamespace(problems=problems, events=0, ledgers=0)
+        monkeypatch.setattr(hour, name, AsyncMock(return_value=found))
+    monkeypatch.setattr(Hour, "_records", nothing)
+    monkeypatch.setattr(hour, "load_config", lambda *_: MagicMock())
+    monkeypatch.setattr(hour, "cluster_of", MagicMock())
+    await stage._judge()
+    assert stage.outcome.violations == ["audit: the books do not balance"]
 
 
 def test_memory_and_files_are_those_of_the_process(tmp_path: Path) -> None:
