@@ -4,7 +4,8 @@ A dataset's home is a function of its name and the number of partitions, so most
 
 1. Every shard is taken over and must have consumed its queries and commands to their ends.
 2. Every shard takes leave of the datasets that move and marks its books as *moving*, in one transaction: from here
-   on nobody opens them but the migration. What is charged is published.
+   on nobody opens them but the migration. What is charged is published. Interrupted between two shards, the second
+   may still be opened at the old number: its datasets are all there, and it takes leave of what it finds then.
 3. The topics get their new partitions, the books' topics first: the new shards have books of their own, marked as
    moving, too, before there is anything that a worker could open them for.
 4. One transaction over all shards puts every dataset where it belongs and takes the marks away.
@@ -183,7 +184,7 @@ async def migrate(ground: Ground, move: Move) -> Report:
     Raises
     ------
     MigrationRefused
-        A shard has not consumed everything; nothing was changed.
+        A shard has not consumed everything; this attempt changed nothing.
     UnreadableState, StateRolledBack, ConfigError, BrokerError
         As a takeover.
     """
@@ -194,7 +195,8 @@ async def migrate(ground: Ground, move: Move) -> Report:
         report.finished_before = True
         report.books = await _check(ground, move)
         return report
-    unread = [await _require_drained(ground, move, shard) for shard in shards]
+    begun = any(shard.journal.moving for shard in shards)
+    unread = [await _require_drained(ground, move, shard, begun=begun) for shard in shards]
     for shard, left in zip(shards, unread, strict=True):
         _take_leave(move, shard, left, report)
     for shard in shards:
@@ -228,8 +230,9 @@ async def rehearse(ground: Ground, move: Move) -> Report:
     if all(shard.journal.moved for shard in shards):
         report.finished_before = True
         return report
+    begun = any(shard.journal.moving for shard in shards)
     for shard in shards:
-        _take_leave(move, shard, await _require_drained(ground, move, shard), report)
+        _take_leave(move, shard, await _require_drained(ground, move, shard, begun=begun), report)
     return report
 
 
@@ -249,12 +252,15 @@ async def _take_over(ground: Ground, move: Move, number: int) -> _Shard:
     return _opened(move, number, journal, await journal.open())
 
 
-async def _require_drained(ground: Ground, move: Move, shard: _Shard) -> set[str]:
+async def _require_drained(ground: Ground, move: Move, shard: _Shard, *, begun: bool) -> set[str]:
     """Refuse unless nothing waits for the shard; journal where a topic is read from that was never read.
 
-    Returns the topics of which queries are left unread, where that is wanted.
+    Returns the topics of which queries are left unread, where that is wanted. In a migration that was begun before,
+    no worker can be asked to make up for anything: lost records count as unread, and commands may wait for the end.
     """
     engine, restored = shard.engine, shard.restored
+    if shard.journal.moving:  # what it left was reckoned with then, and what came since nobody has tested
+        return set()
     topics = engine.topics()
     left: set[str] = set()
     spans = await ground.spans(shard.number, topics)
@@ -264,27 +270,32 @@ async def _require_drained(ground: Ground, move: Move, shard: _Shard) -> set[str
         if offset is None:
             offset = first if move.start_at == "earliest" else end
             engine.begin(topic, offset)
-        if not first <= offset <= end:
-            raise _not_drained(shard.number, f"records of topic {topic!r} were lost before they were read")
-        if shard.journal.moving or not await ground.unread(shard.number, topic, offset):
+        lost = not first <= offset <= end
+        if not lost and not await ground.unread(shard.number, topic, offset):
             continue
-        if not move.leave_unread:
-            raise _not_drained(shard.number, f"topic {topic!r} holds queries that were not read yet")
+        if not move.leave_unread or (lost and not begun):
+            what = f"topic {topic!r} holds queries that were not read yet"
+            if lost:
+                what = f"records of topic {topic!r} were lost before they were read"
+            raise _not_drained(shard.number, what, begun=begun)
         left.add(topic)
-    if restored.control_next is not None and not shard.journal.moving:
+    if restored.control_next is not None and not begun:
         done = Runs.unpacked(restored.control_ahead)
         if await ground.unread(shard.number, move.control, restored.control_next, done):
-            raise _not_drained(
-                shard.number, f"topic {move.control!r} holds commands that were not carried out"
-            )
+            what = f"topic {move.control!r} holds commands that were not carried out"
+            raise _not_drained(shard.number, what, begun=begun)
     return left
 
 
-def _not_drained(shard: int, what: str) -> MigrationRefused:
-    return MigrationRefused(
-        f"shard {shard}: {what}. Nothing was changed. Stop the producers, let the service run until its lag is 0 and "
-        "every shard is 'running', stop it, and try again"
+def _not_drained(shard: int, what: str, *, begun: bool) -> MigrationRefused:
+    remedy = (
+        "The migration was begun before, and until it is done no worker serves all shards: "
+        "go on without them, with --leave-unread"
+        if begun
+        else "Nothing was changed. Stop the producers, let the service run until its lag is 0 and every shard is "
+        "'running', stop it, and try again"
     )
+    return MigrationRefused(f"shard {shard}: {what}. {remedy}")
 
 
 def _take_leave(move: Move, shard: _Shard, unread: Container[str], report: Report) -> None:

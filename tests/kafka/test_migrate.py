@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from stream_svt.errors import ConfigError, MigrationRefused
+from stream_svt.monitor.engine import Commit
 from stream_svt.monitor.released import Alert, EventType
-from stream_svt.protocol.migration import Report
+from stream_svt.protocol.migration import MovingJournal, Report
 from stream_svt.service import migrate as service
 from stream_svt.service.audit import audit_state, audit_topic
 from stream_svt.service.wire import home
@@ -115,6 +116,15 @@ class _DyingGround(service.KafkaGround):
 
     at = ""
 
+    def journal(self, shard: int, partitions: int) -> MovingJournal:
+        journal = super().journal(shard, partitions)
+        if self.at == "between two shards" and shard == 1:
+            journal.leave = self._dies  # type: ignore[method-assign]
+        return journal
+
+    async def _dies(self, commit: Commit) -> None:
+        raise _Killed
+
     async def grow(self, *, inputs: bool) -> None:
         if self.at == f"before growing {inputs}":
             raise _Killed
@@ -141,6 +151,7 @@ async def test_a_migration_killed_anywhere_is_finished_by_the_next(scene: Scene,
     before = await _played(scene)
     monkeypatch.setattr(service, "KafkaGround", _DyingGround)
     for at in (
+        "between two shards",
         "before growing False",
         "before growing True",
         "in the last transaction",
@@ -149,6 +160,8 @@ async def test_a_migration_killed_anywhere_is_finished_by_the_next(scene: Scene,
         monkeypatch.setattr(_DyingGround, "at", at)
         with pytest.raises(_Killed):
             await _migrate(scene)
+        if at in ("between two shards", "before growing False"):
+            await _assert_no_worker_starts(scene)
         if at == "in the last transaction":
             scene.partitions = AFTER
             await _assert_no_worker_starts(scene)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import random
+import re
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,11 +14,12 @@ import msgspec
 import pytest
 
 from stream_svt.errors import MigrationRefused, MisuseError, UnreadableState
+from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.spec import ApplicationSpec, load_spec
 from stream_svt.protocol.journal import Journal, Topics
-from stream_svt.protocol.migration import Move, MovingJournal, Report, migrate, rehearse
+from stream_svt.protocol.migration import Books, Move, MovingJournal, Report, migrate, rehearse
 from stream_svt.protocol.ports import Clock
 from stream_svt.protocol.sealing import Place
 from stream_svt.protocol.tenure import Pace, Status, Tenure
@@ -163,11 +166,17 @@ class Model:
     spec: ApplicationSpec = SPEC
     partitions: int = BEFORE
     now: float = 1_000.0
+    start_at: str = "earliest"
     broker: Broker = field(init=False)
 
     def __post_init__(self) -> None:
         self.broker = Broker(now_ms=lambda: int(self.now * 1000))
         self.entropy = random.Random(1)
+
+    @property
+    def names(self) -> list[str]:
+        """Names of all datasets, as declared."""
+        return [dataset.name for dataset in self.spec.datasets]
 
     def journal(self, shard: int, partitions: int, kind: type[Any] = Journal, **options: Any) -> Any:
         return kind(
@@ -181,21 +190,21 @@ class Model:
             **options,
         )
 
-    def send(self, count: int, seed: int) -> None:
+    def send(self, count: int, seed: int, topic: str = "t", **more: Any) -> None:
         """Send queries to the homes of their datasets; some are far above the threshold."""
         chance = random.Random(seed)
         for number in range(count):
-            name = chance.choice(NAMES)
+            name = chance.choice(self.names)
             value = chance.choice((0, 480, 520, 90_000))
             body = {"id": f"q{seed}-{number}", "value": value, "series": f"i{chance.randrange(6)}"}
             shard = home(name.encode(), self.partitions)
-            self.broker.write(f"t-{shard}", name.encode(), msgspec.json.encode(body))
+            self.broker.write(f"{topic}-{shard}", name.encode(), msgspec.json.encode(body | more))
 
-    def serve(self) -> list[Status]:
+    def serve(self, feed: type[Feed] = Feed) -> list[Status]:
         """Let every shard read what there is, as its worker would."""
         found = []
         for shard in range(self.partitions):
-            tenure, status = self.tenure(shard)
+            tenure, status = self.tenure(shard, feed)
             finish(tenure.open())
             finish(tenure.run())
             self.broker.mark(f"app-{shard}", everything=True)
@@ -211,7 +220,7 @@ class Model:
             Workload(self.spec, self.partitions),
             shard=shard,
             control=CONTROL,
-            pace=Pace(interval=interval),
+            pace=Pace(interval=interval, start_at=self.start_at),
             clock=Clock(now=self._tick, epoch=lambda: self.now, sleep=None),  # type: ignore[arg-type]
             observer=Silent(),
             status=status,
@@ -223,9 +232,9 @@ class Model:
         return self.now
 
     def move(self, **changes: Any) -> Move:
-        homes = {name: home(name.encode(), AFTER) for name in NAMES}
+        homes = {name: home(name.encode(), AFTER) for name in self.names}
         before, after = Workload(self.spec, BEFORE), Workload(self.spec, AFTER)
-        return Move(before, after, BEFORE, AFTER, homes, CONTROL, **changes)
+        return Move(before, after, BEFORE, AFTER, homes, CONTROL, start_at=self.start_at, **changes)
 
     def migrate(
         self,
@@ -282,7 +291,7 @@ def _played() -> Model:
     return model
 
 
-def _assert_in_order(model: Model) -> None:
+def assert_in_order(model: Model) -> None:
     """Events are numbered densely on every shard, ids are unique, and charges add up across the move."""
     ids = set()
     spent: dict[str, int] = {}
@@ -316,7 +325,7 @@ def test_books_are_the_same_before_and_after_and_life_goes_on() -> None:
     model.send(200, 2)
     statuses = model.serve()
     assert len(statuses) == AFTER
-    _assert_in_order(model)
+    assert_in_order(model)
     kinds = [event["type"] for events in model.events().values() for event in events]
     assert kinds.count(EventType.MOVED) == len(report.moved)
     # Two of five shards are new: datasets that moved there have alerts, numbered on from what they were.
@@ -358,7 +367,7 @@ def test_mutes_come_along_also_where_they_have_records_of_their_own() -> None:
         model.send(60, 2)
         model.serve()
         assert {name: mutes[: len(before[name])] for name, mutes in _muted(model).items()} == before
-    _assert_in_order(model)
+    assert_in_order(model)
     parts = {
         key.decode().split("/")[1]: shard
         for shard in range(AFTER)
@@ -373,7 +382,7 @@ def _muted(model: Model) -> dict[str, list[str]]:
     """Return the muted series of each dataset, as stored."""
     return {
         books.name: list(books.slots["m1"].mutes)
-        for engine in _looked_at(model)
+        for engine in looked_at(model)
         for number in range(len(engine.datasets))
         if "m1" in (books := engine.books(number)).slots
     }
@@ -399,8 +408,7 @@ def _crashed_everywhere(*, after: bool, ground: type[Ground] = Ground) -> tuple[
         model.broker.mark("app-migrate")
         for shard in range(AFTER):
             model.broker.mark(f"app-{shard}")
-        if model.partitions == AFTER:
-            _assert_nobody_opens_what_is_moving(model)
+        _assert_who_opens(model)
         report = model.migrate(ground=ground)
         assert report is not None
         finished += report.finished_before
@@ -409,7 +417,7 @@ def _crashed_everywhere(*, after: bool, ground: type[Ground] = Ground) -> tuple[
         if crashed % 8 == 0:
             model.send(60, 3)
             model.serve()
-            _assert_in_order(model)
+            assert_in_order(model)
 
 
 class _ShardByShard(Ground):
@@ -425,18 +433,155 @@ def test_a_move_in_several_transactions_would_be_caught() -> None:
         _crashed_everywhere(after=True, ground=_ShardByShard)
 
 
-def _assert_nobody_opens_what_is_moving(model: Model) -> None:
-    """A worker that could start finds all shards moved or none open."""
+def _assert_who_opens(model: Model) -> None:
+    """At the old number only shards that were not reached open, and none once topics grow; at the new one all or none.
+
+    Before the last topic has grown, a worker of the new number is refused for the topics alone.
+    """
+    assert not (_opened(model, BEFORE) and model.partitions == AFTER)
+    if model.partitions == AFTER:
+        assert len(_opened(model, AFTER)) in (0, AFTER)
+
+
+def _opened(model: Model, partitions: int) -> set[int]:
+    """Take every shard over as workers of that number would; return those that let them."""
     model.broker.fence("app-migrate")
-    opened = 0
-    for shard in range(AFTER):
+    opened = set()
+    for shard in range(partitions):
         try:
-            finish(model.journal(shard, AFTER).open())
-            opened += 1
+            finish(model.journal(shard, partitions).open())
+            opened.add(shard)
         except UnreadableState as error:
-            if "was begun and is not finished" not in str(error):
+            if not re.search("was begun and is not finished|its topics now have", str(error)):
                 raise
-    assert opened in (0, AFTER)
+    return opened
+
+
+@pytest.mark.parametrize("dies", [None, 3, 8, 20])
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_what_shards_not_reached_yet_do_at_the_old_number_is_kept(after: bool, dies: int | None) -> None:
+    """Their worker reads everything, or dies at one of its effects and leaves queries unread, of outcomes lost."""
+    played = _played()
+    partly = lost_at_full_price = 0
+    for crash in itertools.count(1):
+        model = copy.deepcopy(played)
+        if model.migrate(crash=crash, after=after) is not None:
+            break
+        opened = _opened(model, BEFORE)
+        partly += len(opened) == 1
+        model.send(40, 3)
+        for shard in opened:
+            tenure, _ = model.tenure(shard)
+            finish(tenure.open())
+            finish(tenure.run(), crash=dies)
+            model.broker.fence(f"app-{shard}")
+        if not opened:
+            continue
+        expected, full_price = _expected(model, opened)
+        report = model.migrate(leave_unread=dies is not None)
+        assert report is not None
+        assert report.books == _rounded(expected)
+        assert report.full_price == full_price
+        lost_at_full_price += full_price
+        model.send(40, 4)
+        model.serve()
+        assert_in_order(model)
+    assert partly > 10
+    assert (lost_at_full_price > 0) is (dies is not None)
+
+
+def _expected(model: Model, opened: set[int]) -> tuple[Books, int]:
+    """Return the books after the migration, and how many runs it closes at full price, from the state before."""
+    books: Books = {}
+    full_price = 0
+    for shard in range(BEFORE):
+        restored = finish(model.journal(shard, BEFORE, MovingJournal, target=AFTER).look())
+        engine = Workload(model.spec, BEFORE).engine(shard, restored.noise_key)
+        engine.load(restored.records, restored.progress)
+        unread = shard in opened and finish(Ground(model).unread(shard, "t", engine.next_offset("t") or 0))
+        for view in engine.views():
+            moves = home(view.dataset.encode(), AFTER) != shard
+            lost = [
+                monitor.run_left
+                for monitor in view.monitors
+                if unread and monitor.state == "running" and (moves or monitor.monitor == "m1")
+            ]
+            books[view.dataset] = view.spent + sum(lost), view.limit
+            full_price += len(lost)
+    return books, full_price
+
+
+def _rounded(books: Books) -> dict[str, tuple[Any, float]]:
+    return {name: (pytest.approx(spent), limit) for name, (spent, limit) in books.items()}
+
+
+def _begun(model: Model) -> Model:
+    """Crash a migration where shard 0 was reached and shard 1 was not."""
+    for crash in itertools.count(1):
+        begun = copy.deepcopy(model)
+        begun.migrate(crash=crash)
+        if _opened(copy.deepcopy(begun), BEFORE) == {1}:
+            return begun
+    raise AssertionError
+
+
+class _Accepting(Feed):
+    """An operator accepts a loss once the shard waits for that."""
+
+    async def fetch(
+        self, topics: Any, patience: float, max_records: int | None = None
+    ) -> dict[str, list[Entry]]:
+        if not self._rounds and topics == [CONTROL]:
+            accept = Command(id=f"loss-{self._shard}", action=Action.ACCEPT_LOSS)
+            self._broker.write(f"{CONTROL}-{self._shard}", None, msgspec.json.encode(accept))
+        return await super().fetch(topics, patience, max_records)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_migration_that_was_begun_can_go_on_whatever_came_meanwhile(lost: bool) -> None:
+    """No worker can read it: queries on both shards, which retention may have taken, and commands."""
+    model = _begun(_played())
+    model.send(40, 3)
+    expected, full_price = _expected(model, {1})
+    if lost:
+        for partition in ("t-0", "t-1"):
+            model.broker.first[partition] = model.broker.span(partition)[1]
+    names = [name for name in NAMES if home(name.encode(), BEFORE) == 1]
+    for name in names:
+        pause = Command(id=name, action=Action.PAUSE, dataset=name, monitor="m0")
+        model.broker.write(f"{CONTROL}-1", None, msgspec.json.encode(pause))
+    found = "were lost before they were read" if lost else "holds queries that were not read yet"
+    for attempt in (model.migrate, lambda: finish(rehearse(Ground(model), model.move()))):
+        with pytest.raises(MigrationRefused, match=f"shard 1: .* {found}.*begun before.*--leave-unread"):
+            attempt()
+    report = model.migrate(leave_unread=True)
+    assert report is not None
+    assert report.full_price == full_price > 0
+    assert report.books == _rounded(expected)
+    model.serve(_Accepting if lost else Feed)
+    assert_in_order(model)
+    replies = {
+        event["data"]["detail"]["command"]: event["data"]["reason"]
+        for events in model.events().values()
+        for event in events
+        if event["type"] == EventType.COMMAND_REPLY
+    }
+    stays = {name: home(name.encode(), AFTER) == 1 for name in names}
+    assert set(stays.values()) == {True, False}
+    accepted = {f"loss-{shard}": True for shard in range(BEFORE) if lost}
+    assert replies == {name: "accepted" if yes else "refused" for name, yes in (stays | accepted).items()}
+
+
+def test_lost_records_and_commands_stop_a_migration_that_was_not_begun() -> None:
+    model = _played()
+    pause = Command(id="c", action=Action.PAUSE, dataset="d0", monitor="m0")
+    model.broker.write(f"{CONTROL}-0", None, msgspec.json.encode(pause))
+    with pytest.raises(MigrationRefused, match=r"commands that were not carried out.*Nothing was changed"):
+        model.migrate(leave_unread=True)
+    model.send(3, 9)
+    model.broker.first["t-0"] = model.broker.span("t-0")[1]
+    with pytest.raises(MigrationRefused, match=r"were lost before they were read.*Nothing was changed"):
+        model.migrate(leave_unread=True)
 
 
 def test_unread_queries_stop_a_migration_unless_they_are_to_be_left() -> None:
@@ -467,64 +612,7 @@ def test_a_rehearsal_tells_the_same_and_changes_nothing(unread: bool) -> None:
     assert (report.full_price > 0) is unread
 
 
-def _closed(model: Model, first: Mapping[int, int]) -> dict[tuple[str, str], tuple[str, float]]:
-    """Return reason and charge of the runs closed since events of those numbers, by dataset and monitor."""
-    return {
-        (data["dataset"], data["monitor"]): (data["reason"], data["account"]["charge"])
-        for shard, events in model.events().items()
-        for event in events[first[shard] :]
-        if event["type"] == EventType.RUN_CLOSED
-        for data in [event["data"]]
-    }
-
-
-def test_runs_whose_tests_may_be_lost_with_queries_left_unread_close_at_full_price() -> None:
-    """Shard 0 has queries that a worker tested and lost, shard 1 has read everything."""
-    model = _played()
-    left = next(name for name in NAMES if home(name.encode(), BEFORE) == 0)
-    model.broker.write("t-0", left.encode(), msgspec.json.encode({"id": "lost", "value": 90_000}))
-    first = {shard: len(events) for shard, events in model.events().items()}
-    before = model.books()
-    running = {
-        (view.dataset, monitor.monitor): monitor.run_left
-        for engine in _looked_at(model)
-        for view in engine.views()
-        for monitor in view.monitors
-        if monitor.state == "running"
-    }
-    report = model.migrate(leave_unread=True)
-    assert report is not None
-    closed = _closed(model, first)
-    kinds = set()
-    for (dataset, monitor), run_left in running.items():
-        moves = home(dataset.encode(), AFTER) != home(dataset.encode(), BEFORE)
-        unread = home(dataset.encode(), BEFORE) == 0
-        timed = monitor == "m1"  # its mutes end by the clock
-        kinds.add((moves, unread, timed))
-        found = closed.pop((dataset, monitor), None)
-        if unread and (moves or timed):
-            assert found == ("unread", pytest.approx(run_left))
-        elif moves:
-            assert found == ("moved", 0)
-        else:
-            assert found is None
-    assert not closed
-    assert len(kinds) == 8
-    for name, (spent, limit) in before.items():
-        lost = sum(
-            left
-            for (dataset, monitor), left in running.items()
-            if dataset == name
-            and home(name.encode(), BEFORE) == 0
-            and (monitor == "m1" or home(name.encode(), AFTER) != 0)
-        )
-        assert report.books[name] == (pytest.approx(spent + lost), limit)
-    model.send(60, 4)
-    model.serve()
-    _assert_in_order(model)
-
-
-def _looked_at(model: Model) -> list[Engine]:
+def looked_at(model: Model) -> list[Engine]:
     """Return the engines of the present state."""
     engines = []
     for shard in range(model.partitions):
