@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,13 +13,17 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
+from stream_svt.errors import ConfigError
+from stream_svt.monitor.released import EventType
 from stream_svt.protocol.tenure import State
+from stream_svt.service import kafka
 from stream_svt.service.audit import Audit, audit_state, audit_topic
 from stream_svt.service.config import Config, parse_config
 from stream_svt.service.embedded import EmbeddedKafka
 from stream_svt.service.topology import look, problems
 from stream_svt.service.worker import Worker, cluster_of
-from tests.support.worker import HIGH, LOW, Scene, until
+from tests.support.topics import create_topics
+from tests.support.worker import CLOCK, COMPACTED, HIGH, LOW, Scene, until
 
 pytestmark = pytest.mark.kafka
 DAY = 24 * 3600
@@ -89,6 +94,7 @@ async def test_retention_that_overtakes_a_stopped_service_is_accepted_by_command
     await scene.delete_before("counts", 4)
     worker = await scene.start(ready=False)
     await until(lambda: [status.state for status in worker.statuses()] == [State.LOST])
+    await asyncio.sleep(0.5)  # only then has the shard found where commands that count begin
     assert not worker.ready
     await _audited(scene)
     await scene.command("accept-loss", partition=0)
@@ -112,6 +118,7 @@ async def test_a_query_topic_made_anew_is_a_loss_and_its_queries_meet_new_noise(
     await scene.make_anew("counts")
     worker = await scene.start(ready=False)
     await until(lambda: [status.state for status in worker.statuses()] == [State.LOST])
+    await asyncio.sleep(0.5)  # only then has the shard found where commands that count begin
     await scene.command("accept-loss", partition=0)
     await until(lambda: worker.ready)
     await scene.producer.client.force_metadata_update()
@@ -157,25 +164,88 @@ async def test_an_alert_topic_made_anew_takes_no_budget_back(scene: Scene) -> No
     assert found.truncated == {0}
 
 
-async def test_a_control_topic_made_anew_is_heard_from_its_beginning(scene: Scene) -> None:
+async def test_a_control_topic_made_anew_is_heard_from_the_end_that_a_worker_finds(scene: Scene) -> None:
     worker = await scene.start()
     for action in ("pause", "resume") * 2:
         await scene.command(action, "a", partition=0)
-    await until(lambda: worker.ready and not worker.statuses()[0].outbox)
-    await asyncio.sleep(0.5)
+    await _heard(scene, 4)
     await scene.stop(worker)
     await scene.make_anew("control")
+    await scene.command("pause", "a", partition=0)  # while no worker runs: it may be a copy
+    worker = await scene.start()
+    await scene.command("pause", "b", partition=0)
+    await _heard(scene, 5)
+    assert _paused(worker) == ["b"]
+    await scene.command("resume", "b", partition=0)
+    await scene.send("a", HIGH)
+    await _read(scene, worker, 1)
+    assert len(await scene.alerts()) == 1
+    assert await _replies(scene) == 6
+    await _audited(scene)
+
+
+async def test_a_control_topic_made_anew_and_filled_as_far_as_the_place_reached_is_read_on_from_there(
+    scene: Scene,
+) -> None:
+    """The limit that the manual states: offsets are all that tells one topic from the other."""
+    worker = await scene.start()
+    for action in ("pause", "resume"):
+        await scene.command(action, "c", partition=0)
+    await _heard(scene, 2)
+    await scene.stop(worker)
+    await scene.make_anew("control")
+    for dataset in "abc":
+        await scene.command("pause", dataset, partition=0)
+    worker = await scene.start()
+    await _heard(scene, 3)
+    assert _paused(worker) == ["c"]
+
+
+@pytest.mark.parametrize("name", ["counts", "control"])
+async def test_a_worker_whose_query_or_control_topic_is_deleted_ends_and_begins_again_once_it_is_there(
+    scene: Scene, name: str
+) -> None:
+    worker = await scene.start()
+    await _delete(scene, name)
+    await until(lambda: not worker.alive)
+    ended = worker.failed.exception()
+    assert isinstance(ended, ConfigError)
+    assert ended.exit_code == 2
+    left = {"counts": "control", "control": "counts"}[name]
+    assert f"was assigned for {scene.application}.{left} only" in str(ended)
+    await scene.stop(worker)
+    with pytest.raises(ConfigError, match=rf"{scene.application}\.{name}' does not exist"):
+        await Worker(scene.config()).start()
+    await create_topics(scene.servers, {f"{scene.application}.{name}": 1}, CLOCK)
+    await scene.start()
+
+
+@pytest.mark.parametrize("name", ["state", "alerts", "rejects"])
+async def test_a_worker_whose_written_topic_is_deleted_tries_again_until_it_is_there(
+    scene: Scene, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka, "CALL_DEADLINE", 2.0)  # of a transaction; it would be ten seconds
     worker = await scene.start()
     await scene.send("a", HIGH)
     await _read(scene, worker, 1)
-    await scene.command("pause", "a", partition=0)
-    await until(lambda: [m["state"] for m in worker.status()["datasets"][0]["monitors"]] == ["paused"])
-    assert len(await scene.alerts()) == 1
-    await scene.command("resume", "a", partition=0)
+    await _delete(scene, name)
+    await asyncio.sleep(1)
+    assert worker.ready  # nothing is noticed before something is to be written
     await scene.send("a", HIGH)
-    await _read(scene, worker, 2)
-    assert len(await scene.alerts()) == 2
-    await _audited(scene)
+    await scene.producer.send_and_wait(scene.queries, b"no query", partition=0)
+    await until(lambda: worker.statuses()[0].state is State.RETRYING)
+    assert "no answer from the broker in time" in worker.statuses()[0].reason
+    assert worker.alive
+    await create_topics(
+        scene.servers, {f"{scene.application}.{name}": 1}, CLOCK | (COMPACTED if name == "state" else {})
+    )
+    if name == "state":
+        await until(lambda: worker.statuses()[0].state is State.ROLLED_BACK)
+        return
+    await _read(scene, worker, 3)
+    assert [alert.top for alert in await scene.alerts()] == ([2] if name == "alerts" else [1, 2])
+    assert [json.loads(record.value)["offset"] for record in await scene.read("rejects")] == [2]
+    assert (await audit_state(scene.config(), cluster_of(scene.config()))).problems == []
 
 
 async def test_a_broker_clock_that_leaps_and_steps_back_ends_mutes_early_or_late_and_nothing_else(
@@ -287,6 +357,34 @@ async def test_a_new_sealing_key_is_taken_up_by_restart_while_another_worker_run
     # Nothing is sealed with the old key any more.
     alone = parse_config(scene.text() + "sealing: {key_file: new}\n", directory=tmp_path)
     assert (await _audited(scene, alone)).alerts == 2
+
+
+def _paused(worker: Worker) -> list[str]:
+    return [
+        view["dataset"]
+        for view in worker.status()["datasets"]
+        if [monitor["state"] for monitor in view["monitors"]] == ["paused"]
+    ]
+
+
+async def _replies(scene: Scene) -> int:
+    return [envelope.type for envelope, _ in await scene.events()].count(EventType.COMMAND_REPLY)
+
+
+async def _heard(scene: Scene, commands: int) -> None:
+    """Wait until so many commands have been answered."""
+    async with asyncio.timeout(20):
+        while await _replies(scene) < commands:
+            await asyncio.sleep(0.1)
+
+
+async def _delete(scene: Scene, name: str) -> None:
+    admin = AIOKafkaAdminClient(bootstrap_servers=scene.servers)
+    await admin.start()
+    try:
+        await admin.delete_topics([f"{scene.application}.{name}"])
+    finally:
+        await admin.close()
 
 
 async def _set_clock(scene: Scene, config: Config, kind: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from stream_svt.errors import BrokerError, ConfigError
 from stream_svt.monitor.commands import Action
+from stream_svt.monitor.released import EventType
 from stream_svt.service import migrate as service
 from stream_svt.service.audit import audit_state, audit_topic
 from stream_svt.service.check import check_brokers
@@ -18,6 +19,7 @@ from stream_svt.service.config import Config, parse_config
 from stream_svt.service.control import for_datasets, send
 from stream_svt.service.signatures import SigningKey, signing_key
 from stream_svt.service.worker import Worker, cluster_of
+from stream_svt.subscribe import subscribe
 from tests.support.permissions import allow
 from tests.support.tls import PASSWORD, USERS, SecureKafka
 from tests.support.worker import HIGH, Scene, until
@@ -189,6 +191,33 @@ async def test_each_permission_that_an_auditor_lacks_is_named(guarded) -> None:
         said = "write" if operation == "describe" else operation
         guarded.assert_named(str(failed.value), (said, resource, rest))
     assert (await audit_state(everything, cluster_of(everything))).balances
+
+
+async def test_the_permission_that_a_subscriber_lacks_is_named(guarded) -> None:
+    """What `watch` says, too: it is such a subscription."""
+    worker = await guarded.scene.start()
+    await guarded.scene.send("a", HIGH)
+    await guarded.scene.settled(worker, 1)
+    await guarded.scene.stop(worker)
+    seeing, alone, everything = await guarded.users(
+        [("describe", "topic", ".alerts")], AUDITOR, [*AUDITOR, ("read", "group", "-readers")]
+    )
+    topic, group = f"{guarded.scene.application}.alerts", f"{guarded.scene.application}-readers"
+
+    async def first(config: Config, group_id: str | None = None) -> str:
+        reading = subscribe(
+            **config.kafka_arguments(), topic=topic, group_id=group_id, from_beginning=True, lifecycle=True
+        )
+        try:
+            async with asyncio.timeout(30), reading:
+                return (await anext(aiter(reading))).type
+        except BrokerError as error:
+            return str(error)
+
+    lacks = f"subscribing to topic '{topic}': permission READ on "
+    assert (await first(seeing)).startswith(f"{lacks}the topic is missing")
+    assert (await first(alone, group)) == f"{lacks}group '{group}' is missing"
+    assert (await first(alone)) == (await first(everything, group)) == EventType.DECLARED
 
 
 async def test_each_permission_that_a_migration_lacks_is_named_before_anything_changes(guarded) -> None:
