@@ -35,8 +35,8 @@ class Event:
 EVENTS: Final[Mapping[EventType, Event]] = {
     EventType.ALERT: Event("A query reached the noisy threshold: a top, charged and durable."),
     EventType.DECLARED: Event(
-        "The dataset's ledger was opened with its limit.",
-        ("first-start",),
+        "The dataset's ledger was opened with its limit, or came from another shard with a migration: `arrived`.",
+        ("first-start", "arrived"),
         detail={"unit": text("The privacy unit, in the words of the configuration.")},
         about="dataset",
     ),

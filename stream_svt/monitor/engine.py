@@ -12,7 +12,7 @@ It decides; the shard moves bytes. The order that keeps the guarantee:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -619,6 +619,14 @@ class Engine:
                 detail={"shard": homes[name], "partitions": partitions},
             )
         return ended + lost, lost
+
+    def arrived(self, names: Iterable[str]) -> None:
+        """Announce datasets that came from another shard, with their books."""
+        for name in names:
+            number = self.number[name]
+            books, detail = self._books[number], {"unit": self._books[number].unit}
+            self._dirty.add(number)
+            self._announcer.announce(EventType.DECLARED, books, reason="arrived", detail=detail)
 
     def mark_exhausted(self, shown: Mapping[tuple[str, str], Account] | None = None) -> None:
         """Mark every dataset of the shard exhausted: the way out where the stored state cannot be trusted.

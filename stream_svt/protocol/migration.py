@@ -343,11 +343,10 @@ async def _arrivals(
     records: dict[int, Mapping[bytes, bytes | None]] = {}
     for shard in shards:
         live = {key: content for key, content in shard.live.items() if key not in leaving[shard.number]}
-        _try(
-            move, shard.number, live | arriving[shard.number], shard.progress or b"", shard.restored.noise_key
+        gone: dict[bytes, bytes | None] = dict(leaving[shard.number])
+        records[shard.number] = _arrive(
+            move, shard, live, shard.progress or b"", gone, arriving[shard.number]
         )
-        changes: dict[bytes, bytes | None] = {**leaving[shard.number], **arriving[shard.number]}
-        records[shard.number] = shard.journal.arrive(Commit(records=changes, progress=shard.progress or b""))
     for newcomer in newcomers:
         number = newcomer.number
         records[number] = await _settle(ground, move, newcomer, arriving[number], clocks)
@@ -388,13 +387,33 @@ async def _settle(
     shard.journal.set_control(spans[move.control][1], ())
     commit = engine.take_commit()
     live = {key: content for key, content in commit.records.items() if content is not None}
-    _try(move, number, live | dict(arriving), commit.progress, shard.restored.noise_key)
-    return shard.journal.arrive(Commit(records={**commit.records, **arriving}, progress=commit.progress))
+    return _arrive(move, shard, live, commit.progress, commit.records, arriving)
 
 
-def _try(move: Move, number: int, live: Mapping[bytes, bytes], progress: bytes, noise_key: bytes) -> None:
-    """Load what a shard will find, while everything can still stay as it is."""
-    move.after.engine(number, noise_key).load(live, progress or None)
+def _arrive(
+    move: Move,
+    shard: _Shard,
+    live: Mapping[bytes, bytes],
+    progress: bytes,
+    changes: Mapping[bytes, bytes | None],
+    arriving: Mapping[bytes, bytes],
+) -> Mapping[bytes, bytes | None]:
+    """Load what a shard will find, while everything can still stay as it is; return what is written there.
+
+    Each dataset that arrives is announced: were the state lost before its first event here, nothing on this partition
+    would show that its books had begun elsewhere.
+    """
+    engine = move.after.engine(shard.number, shard.restored.noise_key)
+    engine.load({**live, **arriving}, progress or None)
+    engine.arrived(key[2:].decode() for key in arriving if key.startswith(b"d/"))
+    commit = engine.take_commit()
+    return shard.journal.arrive(
+        Commit(
+            records={**changes, **arriving, **commit.records},
+            progress=commit.progress if arriving else progress,
+            events=commit.events if arriving else [],
+        )
+    )
 
 
 async def _check(ground: Ground, move: Move) -> Books:

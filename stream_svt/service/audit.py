@@ -231,7 +231,14 @@ class Auditor:
         self._explain_gap(partition, envelope.type, data)
         stay = None
         if data.account is not None:
-            stay = self._check_account(partition, offset, envelope, data.dataset, data.account)
+            # With a budget go charges and raises that only an aborted transaction showed, or nobody.
+            giving_up = (
+                envelope.type == EventType.MARKED_EXHAUSTED
+                or getattr(data, "reason", "") == "marked-exhausted"
+            )
+            stay = self._check_account(
+                partition, offset, envelope, data.dataset, data.account, giving_up=giving_up
+            )
         if isinstance(data, Alert):
             audit.alerts += 1
             self._check_top(offset, data, stay)
@@ -342,7 +349,14 @@ class Auditor:
             self._find(partition, *self._gaps.pop(partition))
 
     def _check_account(
-        self, partition: int, offset: int, envelope: Envelope, dataset: str, account: Account
+        self,
+        partition: int,
+        offset: int,
+        envelope: Envelope,
+        dataset: str,
+        account: Account,
+        *,
+        giving_up: bool,
     ) -> Stay | None:
         kind = _KINDS.get(account.measure)
         if kind is None:
@@ -367,18 +381,15 @@ class Auditor:
             self._find(partition, offset, f"dataset {dataset} changed its measure")
         if charge < 0:
             self._find(partition, offset, f"dataset {dataset}: a charge below 0")
-        given_up = envelope.type == EventType.MARKED_EXHAUSTED and spent == limit >= stay.most_limit
         if spent != books.spent:
             message = f"charges add up to {_amount(books.spent, kind)}, the event says {_amount(spent, kind)}"
-            # A budget is given up whole, with charges and raises that an aborted transaction showed.
-            if not given_up or spent < books.spent:
-                self._doubt(stay, offset, f"dataset {dataset}: {message}", older=spent < books.spent)
+            self._doubt(stay, offset, f"dataset {dataset}: {message}", older=giving_up or spent < books.spent)
             books.charged += spent - books.spent  # one gap is reported once
         if limit != books.limit:
-            if (envelope.type != EventType.BUDGET_RAISED and not given_up) or limit < books.limit:
+            if envelope.type != EventType.BUDGET_RAISED or limit < books.limit:
                 message = f"dataset {dataset}: its limit changed without being raised"
                 # One that was shown before is an older one, or one that older books were given up at.
-                self._doubt(stay, offset, message, older=limit <= stay.most_limit)
+                self._doubt(stay, offset, message, older=giving_up or limit <= stay.most_limit)
             books.limit = limit
         if spent + reserved > limit:
             total = f"{_amount(spent + reserved, kind)} spent and reserved"
@@ -405,7 +416,7 @@ class Auditor:
         self._find(stay.partition, offset, f"dataset {dataset}: {message}")
 
     def _doubt(self, stay: Stay, offset: int, message: str, *, older: bool) -> None:
-        """Note a finding; one that a rollback explains counts unless the dataset's budget is then given up."""
+        """Note a finding; one that a rollback explains counts unless the budget is given up there, or then."""
         if older:
             stay.older.append((offset, message))
         else:

@@ -204,6 +204,7 @@ def _lost() -> Play:
     play.play(TOPIC, [Query(k % 3, 0) for k in range(30)])
     play.engine.move({"a": 1, "b": 0, "c": 0}, 5)
     play.engine.move({"a": 1, "b": 1, "c": 0}, 5, unread={TOPIC})
+    play.engine.arrived(["c"])
     play.engine.accept_loss(TOPIC, 5000)
     play.commit()
     play.play(TOPIC, [Query(k % 3, 0) for k in range(5030)])

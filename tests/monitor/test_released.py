@@ -153,8 +153,8 @@ def test_subjects_name_the_dataset_and_the_series_of_an_alert(play):
 def test_reasons_are_a_fixed_set_of_words(play):
     reasons = {event.data.reason for event in play.events if isinstance(event.data, Lifecycle)}
     assert reasons <= {
-        "first-start", "first", "resampled", "cutoff", "schedule", "command", "removed", "loss", "incompatible",
-        "marked-exhausted", "budget", "top", "accepted", "refused", "added", "changed", "moved", "migrated",
+        "first-start", "arrived", "first", "resampled", "cutoff", "schedule", "command", "removed", "loss",
+        "incompatible", "marked-exhausted", "budget", "top", "accepted", "refused", "added", "changed", "moved", "migrated",
     }  # fmt: skip
 
 

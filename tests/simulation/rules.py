@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -20,10 +21,21 @@ _HIGH = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What a state knows: the events that it charged, by id, and all that was ever sent when budgets were given up."""
+    """What a state knows.
+
+    Attributes
+    ----------
+    charged
+        The events that it charged, by id.
+    settled
+        All that was ever sent when budgets were given up.
+    outcomes
+        The tops that were computed until then, whether or not they are charged.
+    """
 
     charged: dict[str, bytes]
     settled: frozenset[bytes] = frozenset()
+    outcomes: Mapping[tuple[str, str, int, int], Any] = field(default_factory=dict)
 
     def explains(self, value: bytes) -> bool:
         """Whether an event that was sent shows nothing newer than this state."""
@@ -77,7 +89,7 @@ class Rules:
     @property
     def known(self) -> Known:
         """What the newest state knows."""
-        return Known(dict(self._charged), self._settled)
+        return Known(dict(self._charged), self._settled, dict(self._outcomes))
 
     def put_back(self, records: dict[bytes, bytes], known: Known) -> None:
         """Take note that the state is now this one, and whether it must be refused.
@@ -94,7 +106,8 @@ class Rules:
         sent = [msgspec.json.decode(value)["data"] for entries in self._all() for value, _ in entries]
         shown = {(data["dataset"], data["monitor"], data["run"]) for data in sent if data.get("run")}
         self._secrets = {run: secrets for run, secrets in self._secrets.items() if run in shown}
-        self._outcomes = {top: outcome for top, outcome in self._outcomes.items() if top[:3] in shown}
+        # What was computed later may come out otherwise, for another command or configuration may come before it.
+        self._outcomes = {top: outcome for top, outcome in known.outcomes.items() if top[:3] in shown}
 
     def can_tell(self, records: dict[bytes, bytes], known: Known) -> bool:
         """Whether the alert topic as it is now shows if this state is the newest: what was deleted shows nothing."""

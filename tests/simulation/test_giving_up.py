@@ -17,7 +17,8 @@ from stream_svt.monitor.released import LARGEST_SEQUENCE, EventType
 from stream_svt.monitor.spec import ApplicationSpec, load_spec
 from stream_svt.protocol.tenure import State, Status
 from stream_svt.service.audit import Auditor
-from tests.simulation.test_migration import COMMON, NAMES, Feed, Model, finish
+from stream_svt.service.wire import home
+from tests.simulation.test_migration import AFTER, BEFORE, COMMON, NAMES, Feed, Model, _played, finish
 from tests.simulation.world import CONTROL
 
 GIVEN_UP = Command(id="c", action=Action.MARK_EXHAUSTED)
@@ -421,3 +422,35 @@ def _send(model: Model, count: int, name: str, value: int = 90_000) -> None:
 
 def _of(model: Model, kind: EventType) -> list[dict[str, Any]]:
     return [event for event in model.events()[0] if event["type"] == kind]
+
+
+def test_what_a_migration_brought_to_a_new_shard_is_not_forgotten_with_its_state() -> None:
+    """Nothing was spent there yet: without a word of where it came from, its books would begin anew."""
+    model = _played()
+    model.send(400, 5)
+    model.serve()
+    before = model.books()
+    model.migrate()
+    spent = {name: before[name] for name in before if home(name.encode(), AFTER) >= BEFORE}
+    assert max(amount for amount, _ in spent.values()) > 1
+    for shard in sorted({home(name.encode(), AFTER) for name in spent}):
+        model.broker.partitions[f"state-{shard}"] = []
+        with pytest.raises(StateRolledBack):
+            finish(model.tenure(shard)[0].open())
+        following, status = model.tenure(shard)
+        finish(following.open(given_up=(0, GIVEN_UP)))
+        assert all(view.spent == view.limit for view in status.views.values())
+
+
+def test_a_raise_from_before_a_migration_is_known_to_the_new_shard() -> None:
+    model = _played()
+    name = next(name for name in NAMES if home(name.encode(), AFTER) >= BEFORE)
+    raising = Command(id="r", action=Action.RAISE_BUDGET, dataset=name, limit="10")
+    model.broker.write(f"{CONTROL}-{home(name.encode(), BEFORE)}", None, msgspec.json.encode(raising))
+    model.serve()
+    model.migrate()
+    shard = home(name.encode(), AFTER)
+    model.broker.partitions[f"state-{shard}"] = []
+    following, status = model.tenure(shard)
+    finish(following.open(given_up=(0, GIVEN_UP)))
+    assert ledgers(status)[name] == (10, 10)
