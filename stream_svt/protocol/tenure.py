@@ -275,11 +275,11 @@ class Tenure:
             "them, or the topic was made anew. The shard waits; 'stream-svt control accept-loss' goes on, closing the "
             "open runs there at their full price"
         )
+        # Only a command from now on counts: one from before accepted another loss, or none.
+        end = (await self._feed.spans([self._control]))[self._control][1]
         self._status.state, self._status.reason = State.LOST, str(error)
         log.critical("event=records_lost shard=%d error=%r", self._shard, str(error))
         self._observer.failed(self._shard, "records_lost")
-        # Only a command from now on counts: one from before accepted another loss, or none.
-        end = (await self._feed.spans([self._control]))[self._control][1]
         offset, command = await self.await_command(
             Action.ACCEPT_LOSS, Controls(end, since=self._controls.since, verify=self._verify)
         )

@@ -460,7 +460,10 @@ async def _try_group(config: Config, cluster: Cluster, report: Report) -> None:
     group = group_id(config.spec.application)
     doing = f"looking at group {group!r}"
     try:
-        async with started(cluster.admin(), doing) as admin, deadline(CALL_DEADLINE, doing):
+        async with (
+            started(cluster.admin(), doing) as admin,
+            deadline(CALL_DEADLINE, doing, group=group),
+        ):
             while True:
                 try:
                     await admin.list_consumer_group_offsets(group)

@@ -134,9 +134,9 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
             if topics != self._topics:
                 message = (
                     f"partition {number} was assigned for {', '.join(topics)} only, not for all of "
-                    f"{', '.join(self._topics)}: another worker of group {self._name!r} subscribes to "
-                    "other topics. "
-                    "Stop all workers, then start them with the same configuration"
+                    f"{', '.join(self._topics)}: a topic was deleted, or another worker of group {self._name!r} "
+                    "subscribes to other topics. Create what is missing with 'stream-svt check --create-topics', or "
+                    "stop all workers, then start them with the same configuration"
                 )
                 raise ConfigError([Problem(0, "monitors", message)], "consumer group")
         log.info("event=assigned shards=%s", ",".join(map(str, numbers)) or "none")

@@ -304,13 +304,13 @@ class Shard:
         Only commands sent from now on count: where the control partition was read up to is part of the state
         that cannot be trusted.
         """
-        self.status.state, self.status.reason = State.ROLLED_BACK, str(error)
-        self._metrics.failed(self.number, "rolled_back")
-        log.critical("event=rolled_back shard=%d error=%r", self.number, str(error))
         place = TopicPartition(self._control, self.number)
         found = await spans(
             self._cluster, [place], f"shard {self.number}: finding the end of the control topic"
         )
+        self.status.state, self.status.reason = State.ROLLED_BACK, str(error)
+        self._metrics.failed(self.number, "rolled_back")
+        log.critical("event=rolled_back shard=%d error=%r", self.number, str(error))
         tenure = self._tenure(self._make_journal(self.number))
         return await tenure.await_command(
             Action.MARK_EXHAUSTED,

@@ -227,7 +227,7 @@ def test_check_names_each_missing_permission(stream_svt, written, guarded_broker
     assert guest.code == 2
     needed = [
         *(f"{doing.upper()} on resource TOPIC '{on}'" for doing, kind, on in grants[:7] if kind == "topic"),
-        "READ on resource GROUP",
+        f"READ on resource GROUP '{name}'",
         "WRITE on resource TRANSACTIONAL_ID",
     ]
     assert len(needed) == 9

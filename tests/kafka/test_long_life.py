@@ -94,7 +94,6 @@ async def test_retention_that_overtakes_a_stopped_service_is_accepted_by_command
     await scene.delete_before("counts", 4)
     worker = await scene.start(ready=False)
     await until(lambda: [status.state for status in worker.statuses()] == [State.LOST])
-    await asyncio.sleep(0.5)  # only then has the shard found where commands that count begin
     assert not worker.ready
     await _audited(scene)
     await scene.command("accept-loss", partition=0)
@@ -118,7 +117,6 @@ async def test_a_query_topic_made_anew_is_a_loss_and_its_queries_meet_new_noise(
     await scene.make_anew("counts")
     worker = await scene.start(ready=False)
     await until(lambda: [status.state for status in worker.statuses()] == [State.LOST])
-    await asyncio.sleep(0.5)  # only then has the shard found where commands that count begin
     await scene.command("accept-loss", partition=0)
     await until(lambda: worker.ready)
     await scene.producer.client.force_metadata_update()

@@ -154,7 +154,8 @@ def test_reasons_are_a_fixed_set_of_words(play):
     reasons = {event.data.reason for event in play.events if isinstance(event.data, Lifecycle)}
     assert reasons <= {
         "first-start", "arrived", "first", "resampled", "cutoff", "schedule", "command", "removed", "loss",
-        "incompatible", "marked-exhausted", "budget", "top", "accepted", "refused", "added", "changed", "moved", "migrated",
+        "incompatible", "marked-exhausted", "budget", "top", "accepted", "refused", "added", "changed", "moved",
+        "migrated",
     }  # fmt: skip
 
 
