@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
@@ -11,7 +12,9 @@ from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from stream_svt.errors import ConfigError
 from stream_svt.monitor.released import EventType
 from stream_svt.protocol.tenure import State
-from tests.support.worker import HIGH, LOW, Scene, until
+from stream_svt.service.config import parse_config
+from tests.support.topics import create_topics
+from tests.support.worker import CLOCK, HIGH, LOW, Scene, until
 
 pytestmark = pytest.mark.kafka
 
@@ -41,6 +44,24 @@ async def test_rejects_name_the_reason_and_processing_goes_on(scene: Scene) -> N
     assert len(await scene.alerts()) == 1
     reasons = sorted(record.value.split(b'"reason":')[1] for record in await scene.read("rejects"))
     assert reasons == [b'"invalid-utf8"}', b'"undeclared"}']
+
+
+async def test_a_monitor_added_on_a_new_topic_tests_what_stands_there(scene: Scene) -> None:
+    worker = await scene.start()
+    await scene.send("a", HIGH)
+    await scene.settled(worker, 1)
+    await scene.stop(worker)
+    other = f"{scene.application}.other"
+    await create_topics(scene.servers, {other: scene.partitions}, CLOCK)
+    await scene.send("a", HIGH, LOW, HIGH, topic=other)
+    hot = scene.text()[scene.text().index("  - name: hot") :]
+    added = hot.replace("name: hot", "name: added").replace(scene.queries, other)
+    worker = await scene.start(parse_config(scene.text() + added, directory=Path()))
+    await scene.settled(worker, 4)
+    await scene.send("a", HIGH, topic=other)
+    await scene.settled(worker, 5)
+    found = [alert.position.offset for alert in await scene.alerts() if alert.monitor == "added"]
+    assert found == [0, 2, 3]
 
 
 async def test_a_raised_budget_and_a_malformed_command_both_get_an_answer(scene: Scene) -> None:
