@@ -220,8 +220,8 @@ class TopicsConfig(Strict):
     start_at: Annotated[Literal["earliest", "latest"], BeforeValidator(one_of(["earliest", "latest"]))] = (
         Field(
             default="earliest",
-            description="Where a query topic is read from that the application has not read before: earliest or "
-            "latest. Default earliest.",
+            description="Where a query topic is read from that no monitor in use has read yet: earliest or latest. "
+            "Default earliest.",
         )
     )
 

@@ -42,24 +42,30 @@ class Application:
         Key and content of a query, by its number.
     cadence
         Seconds between transactions, None where they happen as soon as they can.
-    changed
-        What an operator may configure instead.
+    others
+        What an operator may configure instead: another threshold, a monitor more on another topic, or one less.
     """
 
     spec: ApplicationSpec
     query: Callable[[random.Random, int], tuple[bytes, bytes]]
     cadence: float | None = None
-    changed: ApplicationSpec | None = None
+    others: tuple[ApplicationSpec, ...] = ()
 
 
 @cache
 def application(number: int) -> Application:
     """Return an application with two datasets of limit 5, enough for five runs."""
-    monitors = "\n".join(f"  - {{name: m{k}, {text}}}" for k, text in enumerate(APPLICATIONS[number]))
+    monitors = [f"{{name: m{k}, {text}}}" for k, text in enumerate(APPLICATIONS[number])]
+    more = [*monitors, f"{{name: more, topic: {OTHER}, {_STREAM}, mute: none}}"]
+    changed = [monitors[0].replace("threshold: 500", "threshold: 510"), *monitors[1:]]
+    others = [changed, more, *([monitors[:-1]] if len(monitors) > 1 else [])]
+    return Application(_spec(monitors), query, CADENCES[number], tuple(map(_spec, others)))
+
+
+def _spec(monitors: list[str]) -> ApplicationSpec:
     datasets = "{names: [a, b], limit: 5, unit: one basket}"
-    text = f"application: app\ndatasets:\n  - {datasets}\nmonitors:\n{monitors}\n"
-    changed = load_spec(text.replace("threshold: 500", "threshold: 510", 1))
-    return Application(load_spec(text), query, CADENCES[number], changed)
+    listed = "".join(f"  - {monitor}\n" for monitor in monitors)
+    return load_spec(f"application: app\ndatasets:\n  - {datasets}\nmonitors:\n{listed}")
 
 
 def query(chance: random.Random, number: int) -> tuple[bytes, bytes]:

@@ -60,7 +60,7 @@ class Published:
             return
         else:
             self.spent[name] += charge
-        if kind == _CLOSED and data["reason"] == "loss":
+        if kind == _CLOSED and data["reason"] in {"loss", "unread"}:
             self.closed.add((name, data["monitor"], data["run"]))
         if kind == _RAISED and limit in self._raised:
             self._limits[name] = limit

@@ -47,22 +47,25 @@ class Rules:
 
     Parameters
     ----------
-    spec
-        What was declared: an event's own word for a limit or a price is not taken.
+    specs
+        What was declared, the usual one first: an event's own word for a limit or a price is not taken.
 
     Attributes
     ----------
     older
         Whether the state is now older than the alerts, and its budgets are not given up.
+    reconfigured
+        Whether workers were given another configuration.
     plain
-        Whether no command was given and no query deleted, so that every query far above a threshold has an alert.
+        Whether not, no command was given and no query deleted, so that every query far above a threshold has an alert.
     commands
         Those of control topics that were made anew.
     """
 
-    def __init__(self, broker: Broker, spec: ApplicationSpec) -> None:
-        self._limits = {dataset.name: dataset.limit for dataset in spec.datasets}
-        mechanisms = {monitor.name: monitor.mechanism() for monitor in spec.monitors}
+    def __init__(self, broker: Broker, *specs: ApplicationSpec) -> None:
+        self._limits = {dataset.name: dataset.limit for dataset in specs[0].datasets}
+        mechanisms = {monitor.name: monitor.mechanism() for spec in specs for monitor in spec.monitors}
+        self._usual = [monitor.name for monitor in specs[0].monitors]
         self._openings = {name: mechanism.threshold_charge for name, mechanism in mechanisms.items()}
         self._prices = {
             (name, branch.name): branch.charge
@@ -80,7 +83,7 @@ class Rules:
         self._put_back: list[tuple[tuple[int, int], bool, set[str]]] = []
         self._deleted: list[list[Entry]] = []
         self.older = False
-        self.plain = True
+        self.plain, self.reconfigured = True, False
         self.commands: list[Entry] = []
         self._anew = False
         broker.appended = self._appended
@@ -231,24 +234,24 @@ class Rules:
         if lost and not self._anew:  # else the queries that showed them are gone, and nobody can tell
             self.say(f"{len(lost)} tops were computed and never released")
         if not self._put_back and not self._anew:
-            if doubled := sum(times > 1 for times in books.topped.values()):
+            # A monitor that is removed and added again may begin where its topic does.
+            if not self.reconfigured and (doubled := sum(times > 1 for times in books.topped.values())):
                 self.say(f"{doubled} queries have two alerts of a monitor")
-            self._complete(books, [event["type"] for _, event in shown])
+            self._complete(books)
         spent = books.spent
         stored = self._stored()
         if stored != {name: spent.get(name, 0) for name in stored}:
             self.say("the ledgers in the state are not the sums of the charges released")
 
-    def _complete(self, books: Published, kinds: list[str]) -> None:
+    def _complete(self, books: Published) -> None:
         """Demand an alert for every high query, where nothing but the budget can have kept a monitor from it."""
-        if (
-            len(self._openings) > 1
-            or not self.plain
-            or any(kind.endswith("spec.changed.v1") for kind in kinds)
-        ):
+        if len(self._usual) > 1 or not self.plain:
             return
-        ((monitor, opening),) = self._openings.items()
-        ((_, price),) = self._prices.items()
+        (monitor,) = self._usual
+        opening, price = (
+            self._openings[monitor],
+            max(p for (name, _), p in self._prices.items() if name == monitor),
+        )
         topped = {offset for name, _, offset, _ in books.topped if name == monitor}
         for name, limit in self._limits.items():
             if books.spent[name] + opening + price > limit:

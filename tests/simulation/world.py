@@ -205,7 +205,9 @@ class World:
         self._delayed: list[tuple[int, Callable[[], Any]]] = []
         self._application = stage or application(script.form)
         self._spec = self._application.spec
-        self.rules = Rules(self.broker, self._spec)
+        specs = (self._spec, *self._application.others)
+        self._topics = sorted({topic for spec in specs for topic in spec.topics()})
+        self.rules = Rules(self.broker, *specs)
         self._writer = random.Random(script.seed + 1)
         self._unwritten = script.queries
         self._commands = 0
@@ -383,7 +385,7 @@ class World:
             case Fault.DUPLICATE:
                 self._duplicate(effect)
             case Fault.RETENTION:
-                topic = self.chance.choice(self._spec.topics())
+                topic = self.chance.choice(self._topics)
                 self.broker.first[topic] = self.chance.randint(*self.broker.span(topic))
                 self.rules.plain = False
             case Fault.COMMAND | Fault.RECONFIGURE:
@@ -403,7 +405,7 @@ class World:
         if effect.kind == "end":
             self._attempt(effect)
             return
-        for topic in (*self._spec.topics(), CONTROL):
+        for topic in (*self._topics, CONTROL):
             for last in self.broker.partitions[topic][-1:]:
                 self.broker.write(topic, last.key, last.value)
 
@@ -411,15 +413,15 @@ class World:
         match fault:
             case Fault.COMMAND:
                 self._command()
-            case Fault.RECONFIGURE if self._application.changed is not None:
-                first, second = self._application.spec, self._application.changed
-                self._spec = second if self._spec is first else first
+            case Fault.RECONFIGURE:
+                self._spec = self.chance.choice((self._application.spec, *self._application.others))
+                self.rules.plain, self.rules.reconfigured = False, True
             case Fault.ROLLBACK:
                 self._stop_all()
                 self._roll_back()
             case Fault.ANEW:
                 self._stop_all()
-                topic = self.chance.choice(("alerts", "alerts", CONTROL, self._spec.topics()[0]))
+                topic = self.chance.choice(("alerts", "alerts", CONTROL, self._topics[0]))
                 if topic != "alerts" or not self.rules.older:  # else nothing is left that could show it
                     self.rules.make_anew(topic)
 
@@ -444,8 +446,9 @@ class World:
             self._attempt(Effect("delayed", item[1]))
 
     def _write(self, count: int) -> None:
-        topics = self._spec.topics()
+        usual = self._application.spec.topics()
         for _ in range(min(count, self._unwritten)):
+            topics = usual if self._writer.random() < 0.8 else self._topics
             key, body = self._application.query(self._writer, self.script.queries - self._unwritten)
             self.broker.write(self._writer.choice(topics), key, body)
             self._unwritten -= 1
