@@ -508,8 +508,9 @@ class World:
         for process in list(self._processes):
             self._kill(process)
         for name in self.broker.producers:
-            # Of owners that are gone; the one to come fences its own name.
+            # Of owners that are gone: whoever comes fences its own name only.
             self.broker.time_out(name)
+            self.broker.mark(name, everything=True)
         for dataset in DATASETS:
             resume = Command(id=f"end-{dataset}", action=Action.RESUME, dataset=dataset)
             self.broker.write(CONTROL, dataset.encode(), msgspec.json.encode(resume))
