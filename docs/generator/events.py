@@ -99,7 +99,14 @@ EVENTS: Final[Mapping[EventType, Event]] = {
     EventType.MARKED_EXHAUSTED: Event(
         "An operator gave the dataset's budget up: all of it counts as spent.",
         ("command",),
-        detail={"dataset": text("The dataset.")},
+        detail={
+            "dataset": text("The dataset."),
+            "after": {
+                "type": ["integer", "null"],
+                "minimum": 0,
+                "description": "The last number that was used before, where the state was older than the events.",
+            },
+        },
         about="dataset",
     ),
     EventType.COMMAND_REPLY: Event(

@@ -30,6 +30,7 @@ from stream_svt.monitor.life_cycle import Signal, State
 from stream_svt.monitor.monitor_spec import MonitorSpec, Reload, reload_kind
 from stream_svt.monitor.options import Mute, OnHalt, Retry, Sweep
 from stream_svt.monitor.plan import Plan
+from stream_svt.monitor.quantities import is_dataset_name
 from stream_svt.monitor.released import Account, DatasetView, EventType, ReleasedEvent
 from stream_svt.monitor.retry import RetryRunner
 from stream_svt.monitor.runner import Hit, Runner, Status, Tests
@@ -634,16 +635,20 @@ class Engine:
         Parameters
         ----------
         shown
-            The largest limit and loss that events show, by dataset and measure. Both count as spent: a limit that was
-            raised after the state was stored is not to be raised, and spent, a second time.
+            Where the state is older than the events: the largest limit and loss that they show, by dataset and
+            measure. Both count as spent: a limit that was raised after the state was stored is not to be raised, and
+            spent, a second time. Each event then says after which number the books go on.
 
         Raises
         ------
         ConfigError
             Events show a dataset that is not declared: declared later, it would get a new ledger.
         """
+        after = None if shown is None else self._events_before
         shown = shown or {}
-        undeclared = sorted({name for name, _ in shown} - {dataset.name for dataset in self.spec.datasets})
+        declared = {dataset.name for dataset in self.spec.datasets}
+        # What could never be declared was forged.
+        undeclared = sorted({name for name, _ in shown if is_dataset_name(name)} - declared)
         if undeclared:
             message = (
                 "the alerts of shard {} show dataset {}, which the configuration does not declare; declare it again, "
@@ -671,7 +676,7 @@ class Engine:
                 books,
                 reason="command",
                 charge=rest,
-                detail={"dataset": dataset.name},
+                detail={"dataset": dataset.name, "after": after},
             )
 
     def reply(self, command_id: str, action: str, dataset: str, *, accepted: bool, message: str) -> None:

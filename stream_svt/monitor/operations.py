@@ -34,7 +34,9 @@ def _carry_out(engine: Engine, command: Command) -> str:
         engine.mark_exhausted()
         return "every dataset of the shard is marked exhausted"
     if command.action is Action.ACCEPT_LOSS:
-        raise CommandRefused("no records were lost on this shard; nothing was changed")
+        raise CommandRefused(
+            "no records were lost on this shard, or it did not wait yet when this was sent; nothing was changed"
+        )
     number = engine.number.get(command.dataset)
     if number is None:
         raise CommandRefused(

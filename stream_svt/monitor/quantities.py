@@ -261,6 +261,13 @@ TopicName = Annotated[
     WithJsonSchema({"type": "string", "pattern": f"^{_TOPIC}$"}),
 ]
 dataset_name = _pattern(_DATASET, "a dataset name without spaces, slashes or any of * ? [ ] (at most 200)")
+
+
+def is_dataset_name(text: str) -> bool:
+    """Tell whether a dataset may be called so."""
+    return re.fullmatch(_DATASET, text) is not None
+
+
 DatasetName = Annotated[
     str, PlainValidator(dataset_name), WithJsonSchema({"type": "string", "pattern": f"^{_DATASET}$"})
 ]

@@ -617,13 +617,10 @@ class _Seen:
             self.waiting = self.waiting or number
             return
         self.foreign = self.foreign or number
-        envelope, data = released.decode(record.value or b"")
+        _, data = released.decode(record.value or b"")
         if data.account is None:
             return
         place = data.dataset, data.account.measure
-        if envelope.type == released.EventType.MOVED:  # to another shard, with its books
-            self.accounts.pop(place, None)
-            return
         before = self.accounts.setdefault(place, data.account)
         self.accounts[place] = msgspec.structs.replace(
             before,

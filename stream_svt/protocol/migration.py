@@ -344,6 +344,10 @@ async def _arrivals(
     for shard in shards:
         live = {key: content for key, content in shard.live.items() if key not in leaving[shard.number]}
         gone: dict[bytes, bytes | None] = dict(leaving[shard.number])
+        # Commands that came meanwhile meant the shard as it was, with other datasets: like a new one, it hears those
+        # from now on.
+        end = (await ground.spans(shard.number, [move.control]))[move.control][1]
+        shard.journal.set_control(end, ())
         records[shard.number] = _arrive(
             move, shard, live, shard.progress or b"", gone, arriving[shard.number]
         )
@@ -410,8 +414,8 @@ def _arrive(
     return shard.journal.arrive(
         Commit(
             records={**changes, **arriving, **commit.records},
-            progress=commit.progress if arriving else progress,
-            events=commit.events if arriving else [],
+            progress=commit.progress if progress else progress,
+            events=commit.events,
         )
     )
 

@@ -192,7 +192,9 @@ class Tenure:
         status.views = {view.dataset: view for view in self._engine.views()}
         self._observer.baseline(self._shard, status.views.values())
         await self._find_places(offsets, restored.replay_to)
-        self._journal.set_replay(self._replay_to)
+        # What is owed on a topic that this configuration lacks is still owed.
+        owed = {topic: end for topic, end in restored.replay_to.items() if topic not in self._topics}
+        self._journal.set_replay({**owed, **self._replay_to})
         await self._commit()
         self._resume()
         status.state = State.REPLAYING
@@ -283,6 +285,8 @@ class Tenure:
         offset, command = await self.await_command(
             Action.ACCEPT_LOSS, Controls(end, since=self._controls.since, verify=self._verify)
         )
+        # Retention goes on meanwhile.
+        offsets = await self._feed.spans(list(lost))
         for topic in lost:
             self._engine.accept_loss(topic, *offsets[topic])
             log.warning(

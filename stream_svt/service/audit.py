@@ -30,7 +30,6 @@ from stream_svt.monitor.monitor_spec import MonitorSpec
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.released import (
     LARGEST_SEQUENCE,
-    Account,
     Alert,
     Envelope,
     EventType,
@@ -58,6 +57,8 @@ _OLDER = (
     "up the shard's budgets with 'stream-svt control mark-exhausted'"
 )
 _ENDS = frozenset({EventType.RUN_HALTED, EventType.RUN_CLOSED})
+_GIVING_UP = frozenset({"marked-exhausted", "incompatible"})
+"""Reasons with which runs are closed before a budget is given up."""
 _KINDS = {kind.measure: kind for kind in Kind}
 
 
@@ -126,7 +127,10 @@ class Stay:
     opened
         Number of the first run of each monitor that began here, and where.
     older
-        What shows that the books went back to an older version: a finding, unless the budget was given up for that.
+        What shows that the books went back to an older version: a finding, unless the budget was given up then.
+    hidden
+        What charges and raises explain that only an aborted transaction showed: a finding, unless the budget was given
+        up for an older state.
     most_spent, most_limit
         The largest amounts that events showed here.
     """
@@ -143,6 +147,7 @@ class Stay:
     opened: dict[str, tuple[int, int]] = field(default_factory=dict)
     tops: dict[str, int] = field(default_factory=dict)
     older: list[tuple[int, str]] = field(default_factory=list)
+    hidden: list[tuple[int, str]] = field(default_factory=list)
     given_up: bool = False
     left: bool = False
 
@@ -207,7 +212,7 @@ class Auditor:
         }
         self._so_far = Audit()
         self._ids: set[str] = set()
-        self._gaps: dict[int, tuple[int, str]] = {}
+        self._gaps: dict[int, tuple[int, str, int]] = {}
         self._here: dict[tuple[int, str], Stay] = {}
         self._stays: dict[str, list[Stay]] = {}
 
@@ -231,14 +236,7 @@ class Auditor:
         self._explain_gap(partition, envelope.type, data)
         stay = None
         if data.account is not None:
-            # With a budget go charges and raises that only an aborted transaction showed, or nobody.
-            giving_up = (
-                envelope.type == EventType.MARKED_EXHAUSTED
-                or getattr(data, "reason", "") == "marked-exhausted"
-            )
-            stay = self._check_account(
-                partition, offset, envelope, data.dataset, data.account, giving_up=giving_up
-            )
+            stay = self._check_account(partition, offset, envelope, data)
         if isinstance(data, Alert):
             audit.alerts += 1
             self._check_top(offset, data, stay)
@@ -249,8 +247,8 @@ class Auditor:
     def audit(self) -> Audit:
         """The outcome, once every record was added: what each partition shows, and how datasets moved between them."""
         audit = replace(self._so_far, findings=list(self._so_far.findings), datasets={})
-        for partition, gap in self._gaps.items():
-            audit.find(partition, *gap)
+        for partition, (offset, message, _) in self._gaps.items():
+            audit.find(partition, offset, message)
         for dataset in self._stays:
             audit.datasets[dataset] = self._follow(audit, dataset)
         return audit
@@ -295,7 +293,7 @@ class Auditor:
                     f"dataset {dataset} left partition {before.partition} with {left} spent and goes on "
                     f"with {_amount(books.before, books.kind)}, or with another limit",
                 )
-            for offset, message in stay.older:
+            for offset, message in [*stay.older, *stay.hidden]:
                 audit.find(stay.partition, offset, message)
             for monitor, (run, offset) in stay.opened.items():
                 expected = runs.get(monitor, 0) + 1
@@ -326,7 +324,8 @@ class Auditor:
         elif envelope.sequence != (last or 0) + 1:
             expected = (last or 0) + 1
             self._report_gap(partition)
-            self._gaps[partition] = offset, f"event number {envelope.sequence}, expected {expected}"
+            message = f"event number {envelope.sequence}, expected {expected}"
+            self._gaps[partition] = offset, message, envelope.sequence - 1
             if envelope.sequence < expected:
                 self._report_gap(partition)
         audit.last_sequence[partition] = envelope.sequence
@@ -339,25 +338,22 @@ class Auditor:
         """
         if partition not in self._gaps:
             return
-        if kind == EventType.MARKED_EXHAUSTED:
+        if _after(data) >= self._gaps[partition][2]:
             del self._gaps[partition]
-        elif kind != EventType.DECLARED and getattr(data, "reason", "") != "marked-exhausted":
+        elif kind != EventType.DECLARED and getattr(data, "reason", "") not in _GIVING_UP:
             self._report_gap(partition)
 
     def _report_gap(self, partition: int) -> None:
         if partition in self._gaps:
-            self._find(partition, *self._gaps.pop(partition))
+            offset, message, _ = self._gaps.pop(partition)
+            self._find(partition, offset, message)
 
     def _check_account(
-        self,
-        partition: int,
-        offset: int,
-        envelope: Envelope,
-        dataset: str,
-        account: Account,
-        *,
-        giving_up: bool,
+        self, partition: int, offset: int, envelope: Envelope, data: Alert | Lifecycle
     ) -> Stay | None:
+        dataset, account = data.dataset, data.account
+        if account is None:
+            return None
         kind = _KINDS.get(account.measure)
         if kind is None:
             self._find(partition, offset, f"dataset {dataset}: unknown measure {account.measure!r}")
@@ -383,29 +379,33 @@ class Auditor:
             self._find(partition, offset, f"dataset {dataset}: a charge below 0")
         if spent != books.spent:
             message = f"charges add up to {_amount(books.spent, kind)}, the event says {_amount(spent, kind)}"
-            self._doubt(stay, offset, f"dataset {dataset}: {message}", older=giving_up or spent < books.spent)
+            self._doubt(stay, offset, f"dataset {dataset}: {message}", data, older=spent < books.spent)
             books.charged += spent - books.spent  # one gap is reported once
         if limit != books.limit:
             if envelope.type != EventType.BUDGET_RAISED or limit < books.limit:
                 message = f"dataset {dataset}: its limit changed without being raised"
                 # One that was shown before is an older one, or one that older books were given up at.
-                self._doubt(stay, offset, message, older=giving_up or limit <= stay.most_limit)
+                self._doubt(stay, offset, message, data, older=limit <= stay.most_limit)
             books.limit = limit
         if spent + reserved > limit:
             total = f"{_amount(spent + reserved, kind)} spent and reserved"
             self._find(partition, offset, f"dataset {dataset}: {total} of {_amount(limit, kind)}")
         if envelope.type == EventType.MARKED_EXHAUSTED and spent == limit:
-            self._check_given_up(stay, offset, spent, limit)
+            self._check_given_up(stay, offset, spent, limit, data)
         stay.most_spent, stay.most_limit = max(stay.most_spent, spent), max(stay.most_limit, limit)
         return stay
 
-    def _check_given_up(self, stay: Stay, offset: int, spent: int, limit: int) -> None:
+    def _check_given_up(
+        self, stay: Stay, offset: int, spent: int, limit: int, data: Alert | Lifecycle
+    ) -> None:
         """Take a budget for given up where nothing of what was ever shown of it is left.
 
         Otherwise older books were closed at their older limit: raised again to what it had been, it is spent twice.
         """
         if limit >= stay.most_limit and spent >= stay.most_spent:
             stay.older, stay.runs, stay.given_up = [], {}, True
+            if _after(data) >= 0:
+                stay.hidden = []
             return
         dataset, kind = stay.books.dataset, stay.books.kind
         given_up = f"{_amount(spent, kind)} of {as_text(limit, kind)}"
@@ -415,10 +415,12 @@ class Auditor:
         )
         self._find(stay.partition, offset, f"dataset {dataset}: {message}")
 
-    def _doubt(self, stay: Stay, offset: int, message: str, *, older: bool) -> None:
+    def _doubt(self, stay: Stay, offset: int, message: str, data: Alert | Lifecycle, *, older: bool) -> None:
         """Note a finding; one that a rollback explains counts unless the budget is given up there, or then."""
         if older:
             stay.older.append((offset, message))
+        elif getattr(data, "reason", "") in _GIVING_UP or _after(data) >= 0:
+            stay.hidden.append((offset, message))
         else:
             self._find(stay.partition, offset, message)
 
@@ -496,6 +498,12 @@ class Auditor:
                     self._find(partition, offset, f"dataset {data.dataset} {message}")
             stay.left = True
             del self._here[partition, data.dataset]
+
+
+def _after(data: Alert | Lifecycle) -> int:
+    """Return the number after which an event says that books go on which were given up, -1 where it does not."""
+    after = data.detail.get("after") if isinstance(data, Lifecycle) else None
+    return after if isinstance(after, int) else -1
 
 
 def _number(event_id: str) -> int:

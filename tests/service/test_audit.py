@@ -53,27 +53,40 @@ def test_a_raised_limit_is_accepted_and_a_silent_one_is_not():
     assert "its limit changed without being raised" in only_finding([*GOOD, silent])
 
 
-GIVEN_UP = (lifecycle("command", run=0, monitor="", books=books(0.5, 1.0)), EventType.MARKED_EXHAUSTED)
+CLOSED = (lifecycle("marked-exhausted", books=books(0, 0.5)), EventType.RUN_CLOSED)
 
 
 @pytest.mark.parametrize(
-    ("between", "found"),
+    ("between", "after", "found"),
     [
-        ([], 0),
-        ([(lifecycle("marked-exhausted", books=books(0, 0.5)), EventType.RUN_CLOSED)], 0),
-        ([(lifecycle("command", books=books(0, 0.5)), EventType.PAUSED)], 1),
+        ([], 7, 0),
+        ([CLOSED], 7, 0),
+        ([(lifecycle("incompatible", books=books(0, 0.5)), EventType.RUN_CLOSED)], 7, 0),
+        ([(lifecycle("command", books=books(0, 0.5)), EventType.PAUSED)], 7, 1),
+        # A command to a running shard, and one that explains fewer numbers than are missing.
+        ([CLOSED], None, 1),
+        ([CLOSED], 6, 1),
     ],
 )
-def test_numbers_are_skipped_only_where_the_budgets_are_given_up(between, found):
+def test_numbers_are_skipped_only_where_the_budgets_are_given_up(between, after, found):
     """What an aborted transaction sent is shown to nobody, and its numbers are not given again."""
+    given_up = lifecycle("command", run=0, monitor="", books=books(0.5, 1.0), detail={"after": after})
     auditor = Auditor()
     for number, (data, kind) in enumerate(GOOD, 1):
         auditor.add(0, number, encoded(number, data, kind=kind))
-    for number, (data, kind) in enumerate([*between, GIVEN_UP], len(GOOD) + 3):
+    for number, (data, kind) in enumerate([*between, (given_up, EventType.MARKED_EXHAUSTED)], len(GOOD) + 3):
         auditor.add(0, number, encoded(number, data, kind=kind))
     assert auditor.audit.found == found
     if found:
         assert "event number 8, expected 6" in str(auditor.audit.findings[0])
+
+
+@pytest.mark.parametrize(("after", "found"), [(2, 0), (None, 1)])
+def test_a_charge_that_nobody_was_shown_goes_with_a_budget_given_up_for_an_older_state_only(after, found):
+    closed = (lifecycle("marked-exhausted", books=books(0, 0.6)), EventType.RUN_CLOSED)
+    given_up = lifecycle("command", run=0, monitor="", books=books(0.4, 1.0), detail={"after": after})
+    audit = audited([DECLARED, STARTED, closed, (given_up, EventType.MARKED_EXHAUSTED)])
+    assert len(audit.findings) == found, audit.findings
 
 
 def test_numbers_that_are_skipped_at_the_end_are_found():

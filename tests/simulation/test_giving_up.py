@@ -242,16 +242,25 @@ def test_a_forged_number_costs_the_budgets_once_and_not_the_books(number: int) -
     assert numbers == list(range(1, len(numbers) + 1))
 
 
-def test_a_forged_account_hides_no_raise_that_was_published() -> None:
-    """Of another measure than the dataset's, and so of no use to compare; the events before it are."""
+@pytest.mark.parametrize(
+    ("kind", "dataset", "account"),
+    [
+        (EventType.RUN_STARTED, "d0", {"measure": "rho", "limit": 1.0}),
+        (EventType.MOVED, "d0", {"measure": "epsilon", "limit": 5.0}),
+        (EventType.RUN_STARTED, "could never/be declared", {"measure": "epsilon", "limit": 5.0}),
+    ],
+)
+def test_a_forged_event_hides_no_raise_that_was_published(kind, dataset, account) -> None:
+    """One of another measure than the dataset's, one that it left, and one of no dataset at all."""
     model, old = raised()
     _send(model, 60, "b")
     model.serve()
     started = _of(model, EventType.RUN_STARTED)[-1]
-    account = {"measure": "rho", "charge": 0.0, "spent": 0.0, "reserved": 0.0, "limit": 1.0}
+    account = {"charge": 0.0, "spent": 0.0, "reserved": 0.0} | account
     last = model.events()[0][-1]["sequence"]
-    forged = started | {"sequence": last + 1, "id": "x", "data": started["data"] | {"account": account}}
-    model.broker.write("alerts-0", b"d0", msgspec.json.encode(forged))
+    data = started["data"] | {"account": account, "dataset": dataset}
+    forged = started | {"sequence": last + 1, "id": "x", "type": kind, "data": data}
+    model.broker.write("alerts-0", dataset.encode(), msgspec.json.encode(forged))
     restore(model, old)
     following, status = model.tenure()
     finish(following.open(given_up=(0, GIVEN_UP)))

@@ -566,10 +566,8 @@ def test_a_migration_that_was_begun_can_go_on_whatever_came_meanwhile(lost: bool
         for event in events
         if event["type"] == EventType.COMMAND_REPLY
     }
-    stays = {name: home(name.encode(), AFTER) == 1 for name in names}
-    assert set(stays.values()) == {True, False}
-    accepted = {f"loss-{shard}": True for shard in range(BEFORE) if lost}
-    assert replies == {name: "accepted" if yes else "refused" for name, yes in (stays | accepted).items()}
+    # They meant the shard as it was: with other datasets, it hears commands from then on.
+    assert replies == {f"loss-{shard}": "accepted" for shard in range(BEFORE) if lost}
 
 
 def test_lost_records_and_commands_stop_a_migration_that_was_not_begun() -> None:
