@@ -9,9 +9,10 @@ import msgspec
 import pytest
 
 from stream_svt.errors import ConfigError, StateRolledBack
+from stream_svt.monitor.commands import Action
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.spec import ApplicationSpec, load_spec
-from tests.simulation.test_giving_up import GIVEN_UP, Stops, backup, ledgers, restore
+from tests.simulation.test_giving_up import GIVEN_UP, Few, Stops, backup, command, ledgers, restore
 from tests.simulation.test_migration import COMMON, Model, finish
 
 HOT = f"{{name: hot, mute: none, {COMMON}}}"
@@ -143,3 +144,41 @@ def test_a_refused_record_before_a_run_is_named_however_its_owner_ends(crash: bo
     model.serve()
     model.serve()
     assert [entry.key for entry in model.broker.read("rejects-0")] == [b"t/0"]
+
+
+def test_a_replay_owed_on_a_paused_topic_is_still_owed_after_a_configuration_without_it() -> None:
+    """Else a close would give back what the outcome costs that was computed and lost."""
+    both, without = declared(HOT, ELSEWHERE), declared(ELSEWHERE)
+    model = Model(partitions=1, spec=both)
+    send(model, 1, "first", value=0)
+    send(model, 1, "first", "u", value=0)
+    model.serve()
+    send(model, 20, "low", value=0)
+    send(model, 1, "top")
+    dies_before(model, computed_a_top)
+    # The next owner hears of a pause in the middle; the one after it knows nothing of the topic, and ends early.
+    second, _ = model.tenure(feed=Few, interval=1e9)
+    feed: Any = second._feed
+    feed.rounds = 4
+    feed.hook = lambda number: (
+        number == 0 and command(model, "p", action=Action.PAUSE, dataset="d0", monitor="hot")
+    )
+    finish(second.open())
+    finish(second.run())
+    model.broker.mark("app-0", everything=True)
+    send(model, 30, "more", "u", value=0)
+    model.spec = without
+    third, _ = model.tenure(feed=Few, interval=1e9)
+    third._feed.rounds = 1  # type: ignore[attr-defined]
+    finish(third.open())
+    finish(third.run())
+    model.broker.mark("app-0", everything=True)
+    model.spec = both
+    command(model, "x", action=Action.CLOSE, dataset="d0", monitor="hot")
+    model.serve()
+    assert events(model, EventType.RUN_CLOSED, "hot") == []
+    command(model, "r", action=Action.RESUME, dataset="d0", monitor="hot")
+    for _ in range(2):
+        model.serve()
+    assert len(events(model, EventType.ALERT, "hot")) == 1
+    assert len(events(model, EventType.RUN_CLOSED, "hot")) == 1
