@@ -16,6 +16,8 @@ import pytest
 from stream_svt.errors import MigrationRefused, MisuseError, UnreadableState
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.engine import Engine
+from stream_svt.monitor.monitor_spec import MonitorSpec
+from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.spec import ApplicationSpec, load_spec
 from stream_svt.protocol.journal import Journal, Topics
@@ -568,6 +570,32 @@ def test_a_migration_that_was_begun_can_go_on_whatever_came_meanwhile(lost: bool
     }
     # They meant the shard as it was: with other datasets, it hears commands from then on.
     assert replies == {f"loss-{shard}": "accepted" for shard in range(BEFORE) if lost}
+
+
+def test_a_release_that_closes_runs_while_it_ends_a_migration_announces_them(monkeypatch: Any) -> None:
+    """Of another release than began it, one that would not compute their noise again; also where nothing arrives."""
+    homes = {f"e{n}": (home(f"e{n}".encode(), BEFORE), home(f"e{n}".encode(), AFTER)) for n in range(400)}
+    names = [next(n for n, found in homes.items() if found == place) for place in ((0, 0), (0, 3), (1, 1))]
+    model = Model(
+        spec=load_spec(
+            f"application: app\ndatasets: [{{names: [{', '.join(names)}], limit: 5, unit: one basket}}]\n"
+            f"monitors:\n  - {{name: m0, mute: none, {COMMON}}}\n"
+        )
+    )
+    for name in names:
+        body = msgspec.json.encode({"id": name, "value": 90_000})
+        model.broker.write(f"t-{homes[name][0]}", name.encode(), body)
+    model.serve()
+    model = _begun(model)
+    hashed = MonitorSpec.hash
+    monkeypatch.setattr(MonitorSpec, "hash", lambda self: f"x{hashed(self)[1:]}")
+    Plan.of.cache_clear()
+    assert model.migrate(leave_unread=True) is not None
+    model.serve()
+    Plan.of.cache_clear()
+    assert_in_order(model)
+    for shard in range(BEFORE):
+        assert "incompatible" in [event["data"].get("reason") for event in model.events()[shard]]
 
 
 def test_lost_records_and_commands_stop_a_migration_that_was_not_begun() -> None:
