@@ -525,8 +525,9 @@ class World:
         for name in self.broker.producers:
             self.broker.mark(name, everything=True)
         self.rules.finish()
-        for finding in audited(self.broker).findings:
-            self.rules.say(f"audit: {finding}")
+        if self.rules.auditable:
+            for finding in audited(self.broker).findings:
+                self.rules.say(f"audit: {finding}")
 
 
 def await_nothing(closing: Coroutine[Any, Any, None]) -> None:
