@@ -811,7 +811,7 @@ class Engine:
             slot = books.slots.get(name)
             if slot is not None:
                 runner.forget_pending(number)
-                if slot.state is State.RUNNING and lost:
+                if lost:
                     self._close_at_full_price(runner, name, number, "unread")
                 elif slot.state is State.RUNNING:
                     self.end_run(runner, number, "removed")

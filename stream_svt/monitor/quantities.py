@@ -261,6 +261,9 @@ TopicName = Annotated[
     WithJsonSchema({"type": "string", "pattern": f"^{_TOPIC}$"}),
 ]
 dataset_name = _pattern(_DATASET, "a dataset name without spaces, slashes or any of * ? [ ] (at most 200)")
+DatasetName = Annotated[
+    str, PlainValidator(dataset_name), WithJsonSchema({"type": "string", "pattern": f"^{_DATASET}$"})
+]
 
 
 def is_dataset_name(text: str) -> bool:
@@ -268,9 +271,6 @@ def is_dataset_name(text: str) -> bool:
     return re.fullmatch(_DATASET, text) is not None
 
 
-DatasetName = Annotated[
-    str, PlainValidator(dataset_name), WithJsonSchema({"type": "string", "pattern": f"^{_DATASET}$"})
-]
 Text = Annotated[
     str,
     BeforeValidator(_pattern(r"(?s).*\S.*", "a text that is not empty")),

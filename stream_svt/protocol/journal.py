@@ -430,21 +430,18 @@ class Journal:
         else shows another history, a newer one, or one beside it (the records of an aborted transaction, put back).
         """
         topic, meta, start = self._topics.alerts, self._meta, self._meta.alert_offset
-        waiting = {number: event for number, _, event in self._outbox}
-        seen = _Seen(meta, waiting)
-        first, end = await self._log.read_alerts(start, seen.take)
+        seen, first, end = await self._look_at_alerts(start)
         if start is not None and first <= start and not seen.anchored:
             # The topic was made anew, and what stands in it lies before the place where the old one was left.
-            start, seen = None, _Seen(meta, waiting)
-            first, end = await self._log.read_alerts(start, seen.take)
+            start = None
+            seen, first, end = await self._look_at_alerts(start)
         done = 0
         if seen.waiting and not seen.foreign:
-            committed = _Seen(meta, waiting)
-            await self._log.read_alerts(start, committed.take, committed=True)
+            committed, *_ = await self._look_at_alerts(start, committed=True)
             done = committed.waiting
         # Beyond what the books explain there can be one transaction that was aborted, and its mark.
         explained = 0 if empty else meta.alert_end
-        deleted = explained is not None and first > explained + (len(waiting) + 1 if not empty else 0)
+        deleted = explained is not None and first > explained + (len(self._outbox) + 1 if not empty else 0)
         meta.alert_end = end
         self._shown = {}
         if not seen.foreign and not done and not deleted and not (empty and seen.count):
@@ -476,6 +473,12 @@ class Journal:
             "'stream-svt "
             "control mark-exhausted' while a worker waits"
         )
+
+    async def _look_at_alerts(self, start: int | None, *, committed: bool = False) -> tuple[_Seen, int, int]:
+        """Return what the alert partition shows from an offset on, with its first offset and its end."""
+        seen = _Seen(self._meta, {number: event for number, _, event in self._outbox})
+        first, end = await self._log.read_alerts(start, seen.take, committed=committed)
+        return seen, first, end
 
     def _now_ms(self) -> int:
         return int(self._epoch() * 1000)

@@ -251,10 +251,10 @@ class Tenure:
             if not offsets[topic][0] <= offset <= offsets[topic][1]
         }
         if lost:
-            await self._await_acceptance(lost, offsets)
+            places |= await self._await_acceptance(lost, offsets)
         for topic, offset in places.items():
-            first, end = offsets[topic]
-            self._feed.seek(topic, (self._engine.next_offset(topic) or first) if topic in lost else offset)
+            end = offsets[topic][1]
+            self._feed.seek(topic, offset)
             if not self._engine.paused(topic):
                 self._replay_to[topic] = end
             # Pausing is a barrier, so of a topic that is paused nothing was read beyond the state: except by owners
@@ -266,8 +266,11 @@ class Tenure:
 
     async def _await_acceptance(
         self, lost: Mapping[str, int], offsets: Mapping[str, tuple[int, int]]
-    ) -> None:
-        """Wait for `accept-loss`: records between the state and these topics are gone, and that must be loud."""
+    ) -> dict[str, int]:
+        """Wait for `accept-loss`: records between the state and these topics are gone, and that must be loud.
+
+        Returns where each of them is read on.
+        """
         gaps = [
             f"from offset {wanted} of {topic!r}, which now holds {offsets[topic][0]} to {offsets[topic][1]}"
             for topic, wanted in lost.items()
@@ -296,6 +299,7 @@ class Tenure:
         places = ", ".join(f"{topic} at offset {offsets[topic][0]}" for topic in lost)
         self._reply(command, f"reading goes on: {places}")
         self._status.state, self._status.reason = State.OPENING, ""
+        return {topic: self._engine.next_offset(topic) or 0 for topic in lost}
 
     async def await_command(self, action: Action, controls: Controls) -> tuple[int, Command]:
         """Read only the control partition until a command of this kind comes.

@@ -40,7 +40,7 @@ from stream_svt.monitor.released import (
 from stream_svt.monitor.snapshot import DatasetRecord
 from stream_svt.privacy.ledger import MAX_UNITS, Ledger
 from stream_svt.privacy.loss import Kind, as_text
-from stream_svt.protocol.journal import Journal, Topics
+from stream_svt.protocol.journal import Journal, Restored, Topics
 from stream_svt.protocol.sealing import Place
 from stream_svt.service.config import Config
 from stream_svt.service.kafka import CALL_DEADLINE, Cluster, deadline, read_partition, spans, started
@@ -340,7 +340,7 @@ class Auditor:
             return
         if _after(data) >= self._gaps[partition][2]:
             del self._gaps[partition]
-        elif kind != EventType.DECLARED and getattr(data, "reason", "") not in _GIVING_UP:
+        elif kind != EventType.DECLARED and not _gives_up(data):
             self._report_gap(partition)
 
     def _report_gap(self, partition: int) -> None:
@@ -419,7 +419,7 @@ class Auditor:
         """Note a finding; one that a rollback explains counts unless the budget is given up there, or then."""
         if older:
             stay.older.append((offset, message))
-        elif getattr(data, "reason", "") in _GIVING_UP or _after(data) >= 0:
+        elif _gives_up(data) or _after(data) >= 0:
             stay.hidden.append((offset, message))
         else:
             self._find(stay.partition, offset, message)
@@ -500,6 +500,11 @@ class Auditor:
             del self._here[partition, data.dataset]
 
 
+def _gives_up(data: Alert | Lifecycle) -> bool:
+    """Tell whether an event closes a run as runs are closed before a budget is given up."""
+    return isinstance(data, Lifecycle) and data.reason in _GIVING_UP
+
+
 def _after(data: Alert | Lifecycle) -> int:
     """Return the number after which an event says that books go on which were given up, -1 where it does not."""
     after = data.detail.get("after") if isinstance(data, Lifecycle) else None
@@ -524,6 +529,16 @@ class ShardState:
     last_event: int
     datasets: dict[str, DatasetRecord] = field(repr=False)
     waiting: list[tuple[int, bytes, bytes]] = field(repr=False)
+
+    @classmethod
+    def of(cls, shard: int, restored: Restored, journal: Journal) -> ShardState:
+        """Return what a journal found that was looked at."""
+        datasets = {
+            key[2:].decode(): read_dataset(content, key.decode())
+            for key, content in restored.records.items()
+            if key.startswith(b"d/")
+        }
+        return cls(shard, restored.last_event, datasets, journal.waiting)
 
 
 def compare(auditor: Auditor, states: Sequence[ShardState], homes: Callable[[str], int]) -> Audit:
@@ -647,12 +662,7 @@ async def _read_state(config: Config, cluster: Cluster, cluster_id: str, shard: 
         restored = await journal.look()
     except UnreadableState:
         restored = await journal.look()
-    datasets = {
-        key[2:].decode(): read_dataset(content, key.decode())
-        for key, content in restored.records.items()
-        if key.startswith(b"d/")
-    }
-    return ShardState(shard, restored.last_event, datasets, journal.waiting)
+    return ShardState.of(shard, restored, journal)
 
 
 async def audit_topic(

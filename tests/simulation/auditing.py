@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import random
 
-from stream_svt.monitor.books import read_dataset
 from stream_svt.protocol.journal import Journal, Topics
 from stream_svt.protocol.sealing import Place
 from stream_svt.service.audit import Audit, Auditor, ShardState, compare
-from tests.simulation.effects import ModelLog
+from tests.simulation.effects import ModelLog, finish
 from tests.simulation.log import Broker
 
 
@@ -22,18 +21,8 @@ def audited(broker: Broker) -> Audit:
         entropy=random.Random(0).randbytes,
         epoch=lambda: 0.0,
     )
-    looking, outcome = journal.look(), None
-    try:
-        while True:
-            outcome = looking.send(outcome).act()  # type: ignore[arg-type]
-    except StopIteration as ended:
-        restored = ended.value
-    datasets = {
-        key[2:].decode(): read_dataset(content, key.decode())
-        for key, content in restored.records.items()
-        if key.startswith(b"d/")
-    }
+    state = ShardState.of(0, finish(journal.look()), journal)
     auditor = Auditor()
     for entry in broker.read("alerts"):
         auditor.add(0, entry.offset, entry.value)
-    return compare(auditor, [ShardState(0, restored.last_event, datasets, journal.waiting)], lambda name: 0)
+    return compare(auditor, [state], lambda name: 0)

@@ -86,3 +86,20 @@ class ModelLog:
 
     async def close(self) -> None:
         self._epoch = -1
+
+
+def finish(work: Any, *, crash: int | None = None, after: bool = False) -> Any:
+    """Run a coroutine, carrying its effects out; stop at an effect where that is wanted."""
+    outcome, count = None, 0
+    try:
+        while True:
+            effect = work.send(outcome)
+            count += 1
+            if count == crash:
+                if after:
+                    effect.act()
+                work.close()
+                return None
+            outcome = effect.act()
+    except StopIteration as ended:
+        return ended.value

@@ -17,7 +17,6 @@ class Published:
 
     def __init__(self, limits: dict[str, int], raised: set[int], say: Callable[[str], None]) -> None:
         self.spent: dict[str, int] = defaultdict(int)
-        self.tops = 0
         self.topped: Counter[tuple[str, str, int, int]] = Counter()
         self.released: set[tuple[str, str, int, int]] = set()
         self.closed: set[tuple[str, str, int]] = set()
@@ -85,7 +84,6 @@ class Published:
             del self._numbered[run]
 
     def _top(self, name: str, data: dict[str, Any]) -> None:
-        self.tops += 1
         run = (name, data["monitor"], data["run"])
         self._numbered[run] += 1
         if data["top"] != self._numbered[run]:

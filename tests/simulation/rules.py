@@ -138,7 +138,7 @@ class Rules:
         """Return what was ever sent to the alert partition, and whether it was committed: a list for each topic."""
         topics = [*self._deleted, self._broker.partitions.get("alerts", [])]
         return [
-            [(entry.value, _committed(entry)) for entry in entries if entry.value is not None]
+            [(entry.value, entry.visible) for entry in entries if entry.value is not None]
             for entries in topics
         ]
 
@@ -163,7 +163,7 @@ class Rules:
                 self.say(f"{event['id']} has two contents")
         elif entry.partition == "state" and (entry.key or b"").startswith(b"ob/"):
             # Computed, whether or not it will ever be durable: computed again it must be the same.
-            for event in _outbox(entry.value):
+            for event, _ in _outbox(entry.value):
                 data = event["data"]
                 if "gap" in data:
                     # The books may have moved between: another monitor of the dataset was faster this time.
@@ -175,13 +175,15 @@ class Rules:
     def _decided(self, txn: Txn) -> None:
         if txn.fate is not Fate.COMMITTED:
             return
+        own: dict[str, bytes] = {}
         given_up = False
         for entry in txn.entries:
             if entry.partition != "state" or entry.value is None or entry.key is None:
                 continue
             if entry.key.startswith(b"ob/"):
-                self._charged |= _by_id(entry.value)
-                given_up = given_up or any(event["type"] == GIVEN_UP for event in _outbox(entry.value))
+                for event, encoded in _outbox(entry.value):
+                    own[event["id"]] = encoded
+                    given_up = given_up or event["type"] == GIVEN_UP
             elif entry.key.startswith(b"d/"):
                 _, name, _, _, _, _, slots = msgspec.msgpack.decode(entry.value[_FRAME:])
                 for monitor, slot in slots.items():
@@ -191,10 +193,11 @@ class Rules:
                         if known != secrets:
                             self.say(f"the noise of run {run} of {name}/{monitor} changed")
         if given_up and self._put_back:
-            self._forget(txn)
+            self._forget()
+        self._charged |= own
 
-    def _forget(self, txn: Txn) -> None:
-        """Forget what was neither published nor is part of the transaction that gave the budgets up."""
+    def _forget(self) -> None:
+        """Forget what was not published before the transaction that gave the budgets up."""
         self._settled |= {value for value, _ in self._all()[-1]}
         self._charged = {
             msgspec.json.decode(value)["id"]: value
@@ -202,13 +205,6 @@ class Rules:
             for value, committed in entries
             if committed
         }
-        for entry in txn.entries:
-            if (
-                entry.partition == "state"
-                and (entry.key or b"").startswith(b"ob/")
-                and entry.value is not None
-            ):
-                self._charged |= _by_id(entry.value)
         self._secrets, self._outcomes = {}, {}
         self.older = False
 
@@ -234,7 +230,7 @@ class Rules:
             data = event["data"]
             if data.get("account") is not None:
                 self._priced(event["type"], data, round(data["account"]["charge"] * UNITS))
-        self.tops = books.tops
+        self.tops = books.topped.total()
         lost = {top for top in self._outcomes if top not in books.released and top[:3] not in books.closed}
         if lost and not self._anew:  # else the queries that showed them are gone, and nobody can tell
             self.say(f"{len(lost)} tops were computed and never released")
@@ -253,13 +249,12 @@ class Rules:
         if len(self._usual) > 1 or not self.plain:
             return
         (monitor,) = self._usual
-        opening, price = (
-            self._openings[monitor],
-            max(p for (name, _), p in self._prices.items() if name == monitor),
+        least = self._openings[monitor] + max(
+            price for (name, _), price in self._prices.items() if name == monitor
         )
         topped = {offset for name, _, offset, _ in books.topped if name == monitor}
         for name, limit in self._limits.items():
-            if books.spent[name] + opening + price > limit:
+            if books.spent[name] + least > limit:
                 continue  # of the last run, what is left pays for no further one
             missing = self._high(name) - topped
             if missing:
@@ -305,15 +300,16 @@ class Rules:
         return found
 
 
-def _outbox(value: bytes) -> list[dict[str, Any]]:
+def _outbox(value: bytes) -> list[tuple[dict[str, Any], bytes]]:
+    """Return the events of an outbox record, and how they are published."""
     (events,) = msgspec.msgpack.decode(value[_FRAME:])
-    return [msgspec.json.decode(encoded) for _, _, encoded in events]
+    return [(msgspec.json.decode(encoded), encoded) for _, _, encoded in events]
 
 
 def _waiting(records: dict[bytes, bytes]) -> list[dict[str, Any]]:
     """Return the events that a state has yet to publish."""
     chunks = msgspec.msgpack.decode(records[b"meta"][_FRAME:])["chunks"] if records else 0
-    return [event for number in range(chunks) for event in _outbox(records[f"ob/{number}".encode()])]
+    return [event for number in range(chunks) for event, _ in _outbox(records[f"ob/{number}".encode()])]
 
 
 def _newer(sent: list[tuple[bytes, bool]], records: dict[bytes, bytes], known: Known) -> bool:
@@ -323,12 +319,3 @@ def _newer(sent: list[tuple[bytes, bool]], records: dict[bytes, bytes], known: K
         not known.explains(value) or (committed and msgspec.json.decode(value)["id"] in ids)
         for value, committed in sent
     )
-
-
-def _by_id(value: bytes) -> dict[str, bytes]:
-    (events,) = msgspec.msgpack.decode(value[_FRAME:])
-    return {msgspec.json.decode(encoded)["id"]: encoded for _, _, encoded in events}
-
-
-def _committed(entry: Entry) -> bool:
-    return entry.txn is None or entry.txn.fate is Fate.COMMITTED

@@ -18,6 +18,8 @@ from tests.simulation.effects import ModelLog
 from tests.simulation.log import Broker
 from tests.simulation.script import Script
 from tests.simulation.world import ModelWorkload, Variant, play
+from tests.soak import report
+from tests.soak.stage import Outcome
 from tests.support.broken_protocol import (
     ChargesAfterPublishing,
     ChargesHalf,
@@ -31,6 +33,8 @@ from tests.support.broken_protocol import (
 
 DEFAULT_COUNT = 10_000
 _SHARE = 50
+SHRUNK = 3
+"""Histories of which the smallest one is looked for."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,7 @@ def histories(
     *,
     most: int = 20,
     processes: int | None = None,
-    report: Callable[[Found], None] = lambda found: None,
+    progress: Callable[[Found], None] = lambda found: None,
 ) -> Found:
     """Play the histories of these seeds; stop after so many failures."""
     seeds = list(seeds)
@@ -104,16 +108,16 @@ def histories(
     work = partial(_some, variant=variant, most=most)
     if processes == 1:
         results: Iterable[Found] = map(work, shares)
-        return _gather(results, found, most, report)
+        return _gather(results, found, most, progress)
     quiet = partial(logging.disable, logging.CRITICAL)
     with multiprocessing.get_context("spawn").Pool(processes, initializer=quiet) as pool:
-        return _gather(pool.imap(work, shares), found, most, report)
+        return _gather(pool.imap(work, shares), found, most, progress)
 
 
-def _gather(results: Iterable[Found], found: Found, most: int, report: Callable[[Found], None]) -> Found:
+def _gather(results: Iterable[Found], found: Found, most: int, progress: Callable[[Found], None]) -> Found:
     for part in results:
         found.add(part)
-        report(found)
+        progress(found)
         if len(found.failures) >= most:
             break
     return found
@@ -148,30 +152,35 @@ def shrink(script: Script, variant: Variant | None = None) -> Script:
 def main() -> int:
     """Play, print the closing line, and return 1 where a rule was broken."""
     parser = argparse.ArgumentParser(prog="tests/run soak simulation", description=__doc__)
-    parser.add_argument("--count", type=int, default=DEFAULT_COUNT, help="histories (default: %(default)s)")
+    parser.add_argument(
+        "--count", type=report.at_least_one, default=DEFAULT_COUNT, help="histories (default: %(default)s)"
+    )
     parser.add_argument("--first", type=int, default=0, help="seed of the first one")
     arguments = parser.parse_args()
-    if arguments.count < 1:
-        parser.error("--count must be at least 1")
     began = last = time.monotonic()
 
-    def report(found: Found) -> None:
+    def progress(found: Found) -> None:
         nonlocal last
         if time.monotonic() - last > 30:
             last = time.monotonic()
             print(f"{found.count} histories, {found.tops} alerts, {last - began:.0f} s", file=sys.stderr)
 
-    found = histories(range(arguments.first, arguments.first + arguments.count), report=report)
-    for script, _ in found.failures[:3]:
-        small = shrink(script)
-        print(f"seed {script.seed} breaks a rule; the smallest history that does:\n  {small}")
-        world = play(small)
-        print("  " + "\n  ".join([*world.rules.violations, *world.trace]))
-    print(
-        f"{found.effects} effects, {found.tops} alerts in {time.monotonic() - began:.0f} s", file=sys.stderr
-    )
-    print(f"soak.simulation count {found.count} violations {len(found.failures)}")
-    return 1 if found.failures else 0
+    def played() -> Outcome:
+        found = histories(range(arguments.first, arguments.first + arguments.count), progress=progress)
+        told = [_told(*failure, small=number < SHRUNK) for number, failure in enumerate(found.failures)]
+        return Outcome(found.count, told, [f"{found.effects} effects, {found.tops} alerts"])
+
+    return report.finish("simulation", arguments.count, played)
+
+
+def _told(script: Script, violations: list[str], *, small: bool) -> str:
+    """Return how a rule was broken, by the smallest history that breaks one where that is wanted."""
+    trace: list[str] = []
+    if small:
+        script = shrink(script)
+        world = play(script)
+        violations, trace = world.rules.violations, world.trace
+    return "\n  ".join([f"seed {script.seed} breaks a rule:", str(script), *violations, *trace])
 
 
 if __name__ == "__main__":

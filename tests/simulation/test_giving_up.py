@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -15,14 +14,28 @@ from stream_svt.monitor.monitor_spec import MonitorSpec
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.released import LARGEST_SEQUENCE, EventType
 from stream_svt.monitor.spec import ApplicationSpec, load_spec
-from stream_svt.protocol.tenure import State, Status
+from stream_svt.protocol.tenure import State
 from stream_svt.service.audit import Auditor
 from stream_svt.service.wire import home
-from tests.simulation.test_migration import AFTER, BEFORE, COMMON, NAMES, Feed, Model, _played, finish
+from tests.simulation.effects import finish
+from tests.simulation.model import (
+    AFTER,
+    BEFORE,
+    COMMON,
+    GIVEN_UP,
+    NAMES,
+    Few,
+    Model,
+    Stops,
+    Stored,
+    backup,
+    command,
+    ledgers,
+    played_model,
+    restore,
+    send,
+)
 from tests.simulation.world import CONTROL
-
-GIVEN_UP = Command(id="c", action=Action.MARK_EXHAUSTED)
-Stored = dict[bytes, bytes]
 
 
 def one(limit: float = 5) -> ApplicationSpec:
@@ -30,24 +43,6 @@ def one(limit: float = 5) -> ApplicationSpec:
         f"application: app\ndatasets: [{{names: [d0], limit: {limit}, unit: one basket}}]\n"
         f"monitors:\n  - {{name: m0, mute: none, {COMMON}}}\n"
     )
-
-
-def command(model: Model, name: str, **fields: Any) -> None:
-    model.broker.write(f"{CONTROL}-0", None, msgspec.json.encode(Command(id=name, **fields)))
-
-
-def backup(model: Model) -> Stored:
-    newest = {entry.key: entry.value for entry in model.broker.read("state-0")}
-    return {key: value for key, value in newest.items() if key is not None and value is not None}
-
-
-def restore(model: Model, state: Stored) -> None:
-    for key, value in state.items():
-        model.broker.write("state-0", key, value)
-
-
-def ledgers(status: Status) -> dict[str, tuple[float, float]]:
-    return {name: (view.spent, view.limit) for name, view in status.views.items()}
 
 
 def rolled_back() -> Model:
@@ -67,16 +62,12 @@ def rolled_back() -> Model:
 def raised() -> tuple[Model, Stored]:
     """A model whose limit was raised from 5 to 10, and its state from before."""
     model = Model(partitions=1, spec=one())
-    _send(model, 3, "a")
+    send(model, 3, "a")
     model.serve()
     old = backup(model)
     command(model, "raise", action=Action.RAISE_BUDGET, dataset="d0", limit="10")
     model.serve()
     return model, old
-
-
-class Stops(Exception):
-    """What ends a tenure in the middle."""
 
 
 def _effects() -> int:
@@ -123,7 +114,7 @@ def test_both_ends_of_a_crash_are_met() -> None:
 
 def test_a_raise_that_the_state_forgot_is_spent_and_cannot_be_granted_again() -> None:
     model, old = raised()
-    _send(model, 60, "b")
+    send(model, 60, "b")
     model.serve()
     published, limit = model.books()["d0"]
     assert (published > 5, limit) == (True, 10)
@@ -135,7 +126,7 @@ def test_a_raise_that_the_state_forgot_is_spent_and_cannot_be_granted_again() ->
     command(model, "again", action=Action.RAISE_BUDGET, dataset="d0", limit="10")
     tops = len(_of(model, EventType.ALERT))
     model.serve()
-    _send(model, 60, "c")
+    send(model, 60, "c")
     model.serve()
     assert len(_of(model, EventType.ALERT)) == tops
     for spec in (one(5), one(10)):  # FILE may say what was declared, or what holds
@@ -158,13 +149,13 @@ def test_a_file_that_does_not_fit_the_older_state_accepts_nothing() -> None:
 def test_an_older_state_is_refused_beside_an_alert_topic_made_anew(more: int) -> None:
     """New events lie before the place where the old topic was left, or on both sides of it."""
     model = Model(partitions=1, spec=one())
-    _send(model, 6, "a")
+    send(model, 6, "a")
     model.serve()
     old = backup(model)
     model.broker.partitions["alerts-0"] = []
     model.serve()
     command(model, "raise", action=Action.RAISE_BUDGET, dataset="d0", limit="50")
-    _send(model, more, "b")
+    send(model, more, "b")
     model.serve()
     restore(model, old)
     with pytest.raises(StateRolledBack):
@@ -175,7 +166,7 @@ def test_an_older_state_is_refused_beside_an_alert_topic_made_anew(more: int) ->
 def test_a_state_that_is_one_transaction_old_is_refused_if_that_one_was_committed(published: bool) -> None:
     """It has yet to publish what it charged; sent and aborted, that is to be sent again."""
     model = Model(partitions=1, spec=one())
-    _send(model, 1, "a")
+    send(model, 1, "a")
     owner, _ = model.tenure(interval=1e9)
     finish(owner.open())
     held: dict[str, Stored] = {}
@@ -212,12 +203,12 @@ def test_a_state_that_is_one_transaction_old_is_refused_if_that_one_was_committe
 
 def test_an_alert_topic_made_anew_beside_its_own_state_is_no_rollback() -> None:
     model = Model(partitions=1, spec=one())
-    _send(model, 6, "a")
+    send(model, 6, "a")
     model.serve()
     model.broker.partitions["alerts-0"] = []
     for number in range(3):
         model.serve()
-        _send(model, 1, f"b{number}")
+        send(model, 1, f"b{number}")
     model.serve()
     assert _of(model, EventType.ALERT)
 
@@ -225,7 +216,7 @@ def test_an_alert_topic_made_anew_beside_its_own_state_is_no_rollback() -> None:
 @pytest.mark.parametrize("number", [2**60, LARGEST_SEQUENCE])
 def test_a_forged_number_costs_the_budgets_once_and_not_the_books(number: int) -> None:
     model = Model(partitions=1, spec=one())
-    _send(model, 3, "a")
+    send(model, 3, "a")
     model.serve()
     forged = model.events()[0][-1] | {"sequence": number, "id": "x"}
     model.broker.write("alerts-0", b"d0", msgspec.json.encode(forged))
@@ -253,7 +244,7 @@ def test_a_forged_number_costs_the_budgets_once_and_not_the_books(number: int) -
 def test_a_forged_event_hides_no_raise_that_was_published(kind, dataset, account) -> None:
     """One of another measure than the dataset's, one that it left, and one of no dataset at all."""
     model, old = raised()
-    _send(model, 60, "b")
+    send(model, 60, "b")
     model.serve()
     started = _of(model, EventType.RUN_STARTED)[-1]
     account = {"charge": 0.0, "spent": 0.0, "reserved": 0.0} | account
@@ -271,10 +262,10 @@ def test_a_forged_event_hides_no_raise_that_was_published(kind, dataset, account
 def test_what_a_release_closes_while_giving_up_is_numbered_after_all_that_was_shown(monkeypatch) -> None:
     """It would not recompute the noise of the open run, and says so before anything is marked."""
     model = Model(partitions=1, spec=one())
-    _send(model, 1, "a")
+    send(model, 1, "a")
     model.serve()
     old = backup(model)
-    _send(model, 1, "b")
+    send(model, 1, "b")
     model.serve()
     restore(model, old)
     hashed = MonitorSpec.hash
@@ -296,7 +287,7 @@ def test_what_a_release_closes_while_giving_up_is_numbered_after_all_that_was_sh
 def test_the_audit_takes_a_budget_for_given_up_with_a_raise_that_was_shown_to_nobody_who_reads_it() -> None:
     """Its event was sent, and aborted: an owner that gives the budget up has seen it, and counts it as spent."""
     model = Model(partitions=1, spec=one())
-    _send(model, 3, "a")
+    send(model, 3, "a")
     model.serve()
     old = backup(model)
     command(model, "raise", action=Action.RAISE_BUDGET, dataset="d0", limit="10")
@@ -333,7 +324,7 @@ def test_the_audit_takes_a_budget_for_given_up_with_a_raise_that_was_shown_to_no
 def test_no_command_is_carried_out_twice_where_the_control_topic_lost_records(left: int) -> None:
     """Whether it was made anew or lost its newest record, nobody knows; commands from now on are heard."""
     model = Model(partitions=1, spec=one())
-    _send(model, 2, "a")
+    send(model, 2, "a")
     model.serve()
     command(model, "c1", action=Action.MARK_EXHAUSTED)
     command(model, "c2", action=Action.RAISE_BUDGET, dataset="d0", limit="9")
@@ -348,36 +339,14 @@ def test_no_command_is_carried_out_twice_where_the_control_topic_lost_records(le
     assert status.views["d0"].limit == 12
 
 
-class Few(Feed):
-    """Hands a few records over at a time."""
-
-    rounds = 99
-    hook: Callable[[int], None] | None = None
-
-    @property
-    def stopping(self) -> bool:
-        return self._rounds >= self.rounds
-
-    async def fetch(
-        self, topics: Any, patience: float, max_records: int | None = None
-    ) -> dict[str, list[Any]]:
-        if self.hook is not None:
-            self.hook(self._rounds)
-        found = await super().fetch(topics, patience, max_records)
-        for topic, entries in found.items():
-            found[topic] = entries[:5]
-            self._positions[topic] = found[topic][-1].offset + 1
-        return found
-
-
 @pytest.mark.parametrize("told_at", [0, 99])
 def test_a_pause_in_the_middle_of_a_replay_ends_it_for_no_owner(told_at: int) -> None:
     """What is closed before a lost outcome is computed again would give back what that outcome costs."""
     model = Model(partitions=1, spec=one())
-    _send(model, 1, "first", value=0)
+    send(model, 1, "first", value=0)
     model.serve()
-    _send(model, 20, "low", value=0)
-    _send(model, 1, "top")
+    send(model, 20, "low", value=0)
+    send(model, 1, "top")
     # An owner computes the top and dies in its transaction.
     dying, _ = model.tenure(feed=Few, interval=1e9)
     finish(dying.open())
@@ -423,19 +392,13 @@ def test_a_pause_in_the_middle_of_a_replay_ends_it_for_no_owner(told_at: int) ->
     assert kinds.index(EventType.ALERT) < kinds.index(EventType.RUN_CLOSED)
 
 
-def _send(model: Model, count: int, name: str, value: int = 90_000) -> None:
-    for number in range(count):
-        body = msgspec.json.encode({"id": f"{name}{number}", "value": value})
-        model.broker.write("t-0", b"d0", body)
-
-
 def _of(model: Model, kind: EventType) -> list[dict[str, Any]]:
     return [event for event in model.events()[0] if event["type"] == kind]
 
 
 def test_what_a_migration_brought_to_a_new_shard_is_not_forgotten_with_its_state() -> None:
     """Nothing was spent there yet: without a word of where it came from, its books would begin anew."""
-    model = _played()
+    model = played_model()
     model.send(400, 5)
     model.serve()
     before = model.books()
@@ -452,7 +415,7 @@ def test_what_a_migration_brought_to_a_new_shard_is_not_forgotten_with_its_state
 
 
 def test_a_raise_from_before_a_migration_is_known_to_the_new_shard() -> None:
-    model = _played()
+    model = played_model()
     name = next(name for name in NAMES if home(name.encode(), AFTER) >= BEFORE)
     raising = Command(id="r", action=Action.RAISE_BUDGET, dataset=name, limit="10")
     model.broker.write(f"{CONTROL}-{home(name.encode(), BEFORE)}", None, msgspec.json.encode(raising))

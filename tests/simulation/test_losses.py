@@ -8,9 +8,9 @@ from stream_svt.monitor.commands import Action
 from stream_svt.monitor.released import EventType
 from stream_svt.protocol.ports import Stopped
 from stream_svt.protocol.tenure import State
-from tests.simulation.test_giving_up import command
-from tests.simulation.test_migration import Feed, Model, finish
-from tests.simulation.test_reconfigured import ELSEWHERE, HOT, declared, events, send
+from tests.simulation.effects import finish
+from tests.simulation.model import Feed, Model, command, send
+from tests.simulation.test_reconfigured import ELSEWHERE, HOT, declared, events
 
 
 class Patient(Feed):

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import copy
 import itertools
-import random
 import re
-from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -19,278 +17,15 @@ from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.monitor_spec import MonitorSpec
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.released import EventType
-from stream_svt.monitor.spec import ApplicationSpec, load_spec
-from stream_svt.protocol.journal import Journal, Topics
-from stream_svt.protocol.migration import Books, Move, MovingJournal, Report, migrate, rehearse
-from stream_svt.protocol.ports import Clock
-from stream_svt.protocol.sealing import Place
-from stream_svt.protocol.tenure import Pace, Status, Tenure
+from stream_svt.monitor.spec import load_spec
+from stream_svt.protocol.migration import Books, MovingJournal, rehearse
 from stream_svt.service.wire import home
 from stream_svt.service.workload import Workload
 from tests.golden.regenerate import mutes_split
-from tests.simulation.effects import Effect, ModelLog
-from tests.simulation.log import Broker, Entry
-from tests.simulation.world import CONTROL, Silent
-
-NAMES = [f"d{number}" for number in range(8)]
-COMMON = (
-    "topic: t, epsilon: 1, cutoff: 3, sensitivity: 1, monotonic: true, bounds: [0, 100000], threshold: 500, "
-    "expected_queries: 1000"
-)
-RETRY = "append: {retry: {attempts: 3, lifetime: 60, capacity: 4, every: 5}}"
-SPEC = load_spec(
-    f"application: app\ndatasets: [{{names: [{', '.join(NAMES)}], limit: 5, unit: one basket}}]\n"
-    f"monitors:\n  - {{name: m0, mute: none, {COMMON}}}\n  - {{name: m1, mute: 1h, {RETRY}, {COMMON}}}\n"
-)
-BEFORE, AFTER = 2, 5
-KEY = bytes(range(32))
-
-
-class ShardLog(ModelLog):
-    """A shard's part of a log with several shards: names carry the shard's number."""
-
-    def __init__(self, broker: Broker, shard: int) -> None:
-        super().__init__(_Part(broker, shard), f"app-{shard}")
-
-
-class _Part:
-    """A broker as one shard sees it."""
-
-    def __init__(self, broker: Broker, shard: int) -> None:
-        self._broker, self._shard = broker, shard
-
-    def _name(self, partition: str) -> str:
-        return f"{partition}-{self._shard}"
-
-    def fence(self, producer: str) -> int:
-        return self._broker.fence(producer)
-
-    def append(
-        self, producer: str, epoch: int, partition: str, key: bytes | None, value: bytes | None
-    ) -> int:
-        return self._broker.append(producer, epoch, self._name(partition), key, value)
-
-    def end(self, producer: str, epoch: int) -> None:
-        self._broker.end(producer, epoch)
-
-    def read(self, partition: str, start: int = 0, *, committed: bool = True) -> Any:
-        return self._broker.read(self._name(partition), start, committed=committed)
-
-    def span(self, partition: str, *, committed: bool = True) -> tuple[int, int]:
-        return self._broker.span(self._name(partition), committed=committed)
-
-
-class Feed:
-    """Everything a shard can read now, and then the end."""
-
-    def __init__(self, broker: Broker, shard: int) -> None:
-        self._broker, self._shard = broker, shard
-        self._positions: dict[str, int] = {}
-        self._reading: set[str] = set()
-        self._rounds = 0
-
-    @property
-    def stopping(self) -> bool:
-        return self._rounds > 6
-
-    async def spans(self, topics: Sequence[str]) -> dict[str, tuple[int, int]]:
-        return {topic: self._broker.span(f"{topic}-{self._shard}") for topic in topics}
-
-    async def fetch(
-        self, topics: Any, patience: float, max_records: int | None = None
-    ) -> dict[str, list[Entry]]:
-        self._rounds += 1
-        found = {}
-        for topic in sorted(self._reading.intersection(topics)):
-            entries = list(self._broker.read(f"{topic}-{self._shard}", self._positions[topic]))
-            if entries:
-                found[topic] = entries
-                self._positions[topic] = entries[-1].offset + 1
-        return found
-
-    async def position(self, topic: str) -> int:
-        return self._positions[topic]
-
-    def seek(self, topic: str, offset: int) -> None:
-        self._positions[topic] = offset
-
-    def resume(self, topics: Any) -> None:
-        self._reading |= set(topics)
-
-    def pause(self, topics: Any) -> None:
-        self._reading -= set(topics)
-
-    def high_water(self, topic: str) -> int | None:
-        return None
-
-
-class Ground:
-    """See `stream_svt.protocol.migration.Ground`."""
-
-    def __init__(self, model: Model) -> None:
-        self._model = model
-        self._epoch = 0
-
-    async def claim(self) -> None:
-        self._epoch = await Effect("claim", lambda: self._model.broker.fence("app-migrate"))
-
-    def journal(self, shard: int, partitions: int) -> MovingJournal:
-        return self._model.journal(shard, partitions, MovingJournal, target=AFTER)
-
-    async def spans(self, shard: int, topics: Sequence[str]) -> dict[str, tuple[int, int]]:
-        return {topic: self._model.broker.span(f"{topic}-{shard}") for topic in topics}
-
-    async def unread(self, shard: int, topic: str, offset: int, done: Container[int] = ()) -> bool:
-        left = self._model.broker.read(f"{topic}-{shard}", offset)
-        return any(entry.offset not in done for entry in left)
-
-    async def grow(self, *, inputs: bool) -> None:
-        if inputs:
-            await Effect("grow", lambda: setattr(self._model, "partitions", AFTER))
-
-    async def write(self, records: Mapping[int, Mapping[bytes, bytes | None]]) -> None:
-        broker, epoch = self._model.broker, self._epoch
-        for shard, changes in records.items():
-            for key, value in changes.items():
-                await Effect("append", _append(broker, epoch, f"state-{shard}", key, value))
-        await Effect("end", lambda: broker.end("app-migrate", epoch))
-        await self.claim()
-
-
-def _append(broker: Broker, epoch: int, partition: str, key: bytes, value: bytes | None) -> Callable[[], int]:
-    return lambda: broker.append("app-migrate", epoch, partition, key, value)
-
-
-@dataclass
-class Model:
-    """An application on the modelled log."""
-
-    spec: ApplicationSpec = SPEC
-    partitions: int = BEFORE
-    now: float = 1_000.0
-    start_at: str = "earliest"
-    broker: Broker = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.broker = Broker(now_ms=lambda: int(self.now * 1000))
-        self.entropy = random.Random(1)
-
-    @property
-    def names(self) -> list[str]:
-        """Names of all datasets, as declared."""
-        return [dataset.name for dataset in self.spec.datasets]
-
-    def journal(self, shard: int, partitions: int, kind: type[Any] = Journal, **options: Any) -> Any:
-        return kind(
-            ShardLog(self.broker, shard),
-            Place("cluster", "app", "state", shard),
-            Topics("state", "alerts", "rejects"),
-            partitions=partitions,
-            masters=(KEY,),
-            entropy=self.entropy.randbytes,
-            epoch=lambda: self.now,
-            **options,
-        )
-
-    def send(self, count: int, seed: int, topic: str = "t", **more: Any) -> None:
-        """Send queries to the homes of their datasets; some are far above the threshold."""
-        chance = random.Random(seed)
-        for number in range(count):
-            name = chance.choice(self.names)
-            value = chance.choice((0, 480, 520, 90_000))
-            body = {"id": f"q{seed}-{number}", "value": value, "series": f"i{chance.randrange(6)}"}
-            shard = home(name.encode(), self.partitions)
-            self.broker.write(f"{topic}-{shard}", name.encode(), msgspec.json.encode(body | more))
-
-    def serve(self, feed: type[Feed] = Feed) -> list[Status]:
-        """Let every shard read what there is, as its worker would."""
-        found = []
-        for shard in range(self.partitions):
-            tenure, status = self.tenure(shard, feed)
-            finish(tenure.open())
-            finish(tenure.run())
-            self.broker.mark(f"app-{shard}", everything=True)
-            found.append(status)
-        return found
-
-    def tenure(self, shard: int = 0, feed: type[Feed] = Feed, interval: float = 0.1) -> tuple[Tenure, Status]:
-        """Return a tenure that has not been opened, and where it reports."""
-        status = Status(shard)
-        tenure = Tenure(
-            feed(self.broker, shard),
-            self.journal(shard, self.partitions),
-            Workload(self.spec, self.partitions),
-            shard=shard,
-            control=CONTROL,
-            pace=Pace(interval=interval, start_at=self.start_at),
-            clock=Clock(now=self._tick, epoch=lambda: self.now, sleep=None),  # type: ignore[arg-type]
-            observer=Silent(),
-            status=status,
-        )
-        return tenure, status
-
-    def _tick(self) -> float:
-        self.now += 0.01
-        return self.now
-
-    def move(self, **changes: Any) -> Move:
-        homes = {name: home(name.encode(), AFTER) for name in self.names}
-        before, after = Workload(self.spec, BEFORE), Workload(self.spec, AFTER)
-        return Move(before, after, BEFORE, AFTER, homes, CONTROL, start_at=self.start_at, **changes)
-
-    def migrate(
-        self,
-        *,
-        crash: int | None = None,
-        after: bool = False,
-        ground: type[Ground] = Ground,
-        leave_unread: bool = False,
-    ) -> Report | None:
-        """Migrate; crash at an effect, before or after it. None where it crashed."""
-        move = self.move(leave_unread=leave_unread)
-        report: Report | None = finish(migrate(ground(self), move), crash=crash, after=after)
-        return report
-
-    def events(self) -> dict[int, list[dict[str, Any]]]:
-        return {
-            shard: [msgspec.json.decode(entry.value) for entry in self.broker.read(f"alerts-{shard}")]
-            for shard in range(AFTER)
-        }
-
-    def books(self) -> dict[str, tuple[float, float]]:
-        """Return spent and limit by dataset, as the events tell them."""
-        found = {}
-        for events in self.events().values():
-            for event in events:
-                if account := event["data"]["account"]:
-                    name = event["data"]["dataset"]
-                    spent = max(found.get(name, (0.0, 0.0))[0], account["spent"])
-                    found[name] = (spent, account["limit"])
-        return found
-
-
-def finish(work: Any, *, crash: int | None = None, after: bool = False) -> Any:
-    """Run a coroutine, carrying its effects out; stop at an effect where that is wanted."""
-    outcome, count = None, 0
-    try:
-        while True:
-            effect = work.send(outcome)
-            count += 1
-            if count == crash:
-                if after:
-                    effect.act()
-                work.close()
-                return None
-            outcome = effect.act()
-    except StopIteration as ended:
-        return ended.value
-
-
-def _played() -> Model:
-    model = Model()
-    model.send(60, 1)
-    model.serve()
-    return model
+from tests.simulation.effects import finish
+from tests.simulation.log import Entry
+from tests.simulation.model import AFTER, BEFORE, COMMON, NAMES, Feed, Ground, Model, played_model
+from tests.simulation.world import CONTROL
 
 
 def assert_in_order(model: Model) -> None:
@@ -317,7 +52,7 @@ def assert_in_order(model: Model) -> None:
 
 
 def test_books_are_the_same_before_and_after_and_life_goes_on() -> None:
-    model = _played()
+    model = played_model()
     before = model.books()
     report = model.migrate()
     assert report is not None
@@ -343,7 +78,7 @@ def test_books_are_the_same_before_and_after_and_life_goes_on() -> None:
 
 
 def test_a_dataset_that_stays_keeps_its_open_run() -> None:
-    model = _played()
+    model = played_model()
     model.migrate()
     kept = {name for name in NAMES if home(name.encode(), AFTER) == home(name.encode(), BEFORE)}
     closed = {
@@ -359,7 +94,7 @@ def test_a_dataset_that_stays_keeps_its_open_run() -> None:
 
 def test_mutes_come_along_also_where_they_have_records_of_their_own() -> None:
     with mutes_split(40):
-        model = _played()
+        model = played_model()
         before = _muted(model)
         assert sum(map(len, before.values())) > 10
         report = model.migrate()
@@ -399,7 +134,7 @@ def test_a_migration_crashed_at_any_effect_is_finished_by_the_next(after: bool) 
 
 def _crashed_everywhere(*, after: bool, ground: type[Ground] = Ground) -> tuple[int, int]:
     """Crash at each effect in turn and migrate again; return how often, and how often nothing was left to do."""
-    played = _played()
+    played = played_model()
     before = played.books()
     crashed = finished = 0
     while True:
@@ -463,7 +198,7 @@ def _opened(model: Model, partitions: int) -> set[int]:
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_what_shards_not_reached_yet_do_at_the_old_number_is_kept(after: bool, dies: int | None) -> None:
     """Their worker reads everything, or dies at one of its effects and leaves queries unread, of outcomes lost."""
-    played = _played()
+    played = played_model()
     partly = lost_at_full_price = 0
     for crash in itertools.count(1):
         model = copy.deepcopy(played)
@@ -542,7 +277,7 @@ class _Accepting(Feed):
 @pytest.mark.parametrize("lost", [False, True])
 def test_a_migration_that_was_begun_can_go_on_whatever_came_meanwhile(lost: bool) -> None:
     """No worker can read it: queries on both shards, which retention may have taken, and commands."""
-    model = _begun(_played())
+    model = _begun(played_model())
     model.send(40, 3)
     expected, full_price = _expected(model, {1})
     if lost:
@@ -599,7 +334,7 @@ def test_a_release_that_closes_runs_while_it_ends_a_migration_announces_them(mon
 
 
 def test_lost_records_and_commands_stop_a_migration_that_was_not_begun() -> None:
-    model = _played()
+    model = played_model()
     pause = Command(id="c", action=Action.PAUSE, dataset="d0", monitor="m0")
     model.broker.write(f"{CONTROL}-0", None, msgspec.json.encode(pause))
     with pytest.raises(MigrationRefused, match=r"commands that were not carried out.*Nothing was changed"):
@@ -611,7 +346,7 @@ def test_lost_records_and_commands_stop_a_migration_that_was_not_begun() -> None
 
 
 def test_unread_queries_stop_a_migration_unless_they_are_to_be_left() -> None:
-    model = _played()
+    model = played_model()
     model.send(3, 9)
     with pytest.raises(MigrationRefused, match="were not read yet"):
         model.migrate()
@@ -621,7 +356,7 @@ def test_unread_queries_stop_a_migration_unless_they_are_to_be_left() -> None:
 
 @pytest.mark.parametrize("unread", [False, True])
 def test_a_rehearsal_tells_the_same_and_changes_nothing(unread: bool) -> None:
-    model = _played()
+    model = played_model()
     if unread:
         model.send(9, 9)
     lengths = {name: len(entries) for name, entries in model.broker.partitions.items()}

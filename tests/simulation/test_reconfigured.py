@@ -5,15 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
 import pytest
 
 from stream_svt.errors import ConfigError, StateRolledBack
 from stream_svt.monitor.commands import Action
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.spec import ApplicationSpec, load_spec
-from tests.simulation.test_giving_up import GIVEN_UP, Few, Stops, backup, command, ledgers, restore
-from tests.simulation.test_migration import COMMON, Model, finish
+from tests.simulation.effects import finish
+from tests.simulation.model import (
+    COMMON,
+    GIVEN_UP,
+    Few,
+    Model,
+    Stops,
+    backup,
+    command,
+    ledgers,
+    restore,
+    send,
+)
 
 HOT = f"{{name: hot, mute: none, {COMMON}}}"
 OTHER = HOT.replace("hot", "other")
@@ -25,12 +35,6 @@ def declared(*monitors: str, names: str = "d0") -> ApplicationSpec:
     return load_spec(
         f"application: app\ndatasets: [{{names: [{names}], limit: 5, unit: one basket}}]\nmonitors:\n{listed}"
     )
-
-
-def send(model: Model, count: int, name: str, topic: str = "t", dataset: str = "d0", **more: Any) -> None:
-    for number in range(count):
-        body = {"id": f"{name}{number}", "value": 90_000} | more
-        model.broker.write(f"{topic}-0", dataset.encode(), msgspec.json.encode(body))
 
 
 def events(model: Model, kind: EventType, monitor: str = "") -> list[dict[str, Any]]:

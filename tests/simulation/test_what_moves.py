@@ -12,18 +12,9 @@ from stream_svt.monitor.released import DatasetView, EventType
 from stream_svt.monitor.spec import load_spec
 from stream_svt.protocol.migration import rehearse
 from stream_svt.service.wire import home
-from tests.simulation.test_migration import (
-    AFTER,
-    BEFORE,
-    COMMON,
-    NAMES,
-    RETRY,
-    Ground,
-    Model,
-    assert_in_order,
-    finish,
-    looked_at,
-)
+from tests.simulation.effects import finish
+from tests.simulation.model import AFTER, BEFORE, COMMON, NAMES, RETRY, Ground, Model
+from tests.simulation.test_migration import assert_in_order, looked_at
 
 ZCDP = [name.replace("d", "y") for name in NAMES]
 SET = (

@@ -25,7 +25,6 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
-from stream_svt.service.audit import audit_state, audit_topic
 from stream_svt.service.config import load_config
 from stream_svt.service.embedded import EmbeddedKafka
 from stream_svt.service.kafka import tune
@@ -178,10 +177,7 @@ class Hour(Stage):
             for place in sorted(places)[:5]:
                 self.violation(f"the query at {place} {name}")
         config = load_config(next(self._directory.glob("worker-*.yaml")), {})
-        brokers = cluster_of(config)
-        public = await audit_topic(brokers, config.topics.alerts, config.spec.monitors)
-        operator = await audit_state(config, brokers)
-        self.outcome.violations += [f"audit: {problem}" for problem in public.problems + operator.problems]
+        operator = await self._audit(config, cluster_of(config))
         self.outcome.notes.append(
             f"{count} queries, {alerts} alerts in {operator.events} events, {operator.ledgers} ledgers"
         )

@@ -17,8 +17,8 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError
 
 from stream_svt.errors import BrokerError
-from stream_svt.service.audit import audit_state, audit_topic
-from stream_svt.service.config import load_config
+from stream_svt.service.audit import Audit, audit_state, audit_topic
+from stream_svt.service.config import Config, load_config
 from stream_svt.service.kafka import Cluster
 from tests.support.process import Service, free_port
 from tests.support.topics import create_topics
@@ -334,15 +334,20 @@ class Stage:
             ]
         config = load_config(next(self._directory.glob("worker-*.yaml")), {})
         brokers = Cluster({"bootstrap_servers": self._servers})
-        public = await audit_topic(brokers, config.topics.alerts, config.spec.monitors)
-        operator = await audit_state(config, brokers)
-        self.outcome.violations += [f"audit: {problem}" for problem in public.problems + operator.problems]
+        await self._audit(config, brokers)
         found = self.outcome.found
         self.outcome.notes.append(
             f"{found.queries} queries, {len(found.alerts)} alerts in {len(found.events)} events, "
             f"{len(found.threshold_noises)} runs, {found.aborted} aborted transactions on a partition; "
             f"used up: {sorted('/'.join(place) for place in found.exhausted)}"
         )
+
+    async def _audit(self, config: Config, brokers: Cluster) -> Audit:
+        """Note what either form of the audit finds; return the operator's."""
+        public = await audit_topic(brokers, config.topics.alerts, config.spec.monitors)
+        operator = await audit_state(config, brokers)
+        self.outcome.violations += [f"audit: {problem}" for problem in public.problems + operator.problems]
+        return operator
 
     def said(self, text: str) -> int:
         """Return how often the workers printed a text."""

@@ -11,6 +11,7 @@ from unittest.mock import AsyncMock, MagicMock
 import pytest
 
 from tests.soak import hour
+from tests.soak import stage as judge
 from tests.soak.hour import FILES_BOUND, MEMORY_BOUND, Hour, Sample, compare, look
 
 
@@ -57,7 +58,7 @@ async def test_what_either_audit_finds_is_a_violation(tmp_path: Path, monkeypatc
     for name in ("audit_topic", "audit_state"):
         problems = ["the books do not balance"] * (name == audit)
         found = SimpleNamespace(problems=problems, events=0, ledgers=0)
-        monkeypatch.setattr(hour, name, AsyncMock(return_value=found))
+        monkeypatch.setattr(judge, name, AsyncMock(return_value=found))
     monkeypatch.setattr(Hour, "_records", nothing)
     monkeypatch.setattr(hour, "load_config", lambda *_: MagicMock())
     monkeypatch.setattr(hour, "cluster_of", MagicMock())
