@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from stream_svt.cli.connection import cluster, config_option, load, wait_for
+from stream_svt.cli.naming import count
 from stream_svt.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -51,8 +52,7 @@ def check(path: Path, create_topics: bool, offline: bool) -> int:
         _print(report.findings)
         click.echo()
     if report.problems:
-        count = len(report.problems)
-        click.echo(f"{count} problem{'s' if count > 1 else ''}: see FAIL above.", err=True)
+        click.echo(f"{count(len(report.problems), 'problem')}: see FAIL above.", err=True)
         return ConfigError.exit_code
     click.echo("Ready to run." if not offline else "The configuration is valid.")
     return 0

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from stream_svt.cli.connection import cluster, config_option, load, wait_for
+from stream_svt.cli.naming import count
 from stream_svt.service.config import Config
 
 if TYPE_CHECKING:
@@ -65,8 +66,9 @@ def _print(config: Config, report: Report, partitions: int, dry_run: bool) -> No
         click.echo(f"The migration to {partitions} partitions is done: nothing is left to do.")
     else:
         will = "would move" if dry_run else "moved"
-        count = f"{len(report.moved)} of {len(report.books)} datasets"
-        click.echo(f"{count} {will}, {report.runs_closed} open runs {'would end' if dry_run else 'ended'}.")
+        moved = f"{len(report.moved)} of {count(len(report.books), 'dataset')}"
+        ended = "would end" if dry_run else "ended"
+        click.echo(f"{moved} {will}, {count(report.runs_closed, 'open run')} {ended}.")
         if report.full_price:
             click.echo(
                 f"{report.full_price} of those runs, whose queries are left unread, "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
@@ -224,7 +225,10 @@ async def test_the_command_line_migrates_and_audits(scene: Scene, tmp_path, capf
         return ended.out
 
     move = ("migrate", "-c", path, "--partitions", AFTER)
-    assert "would move" in await says(*move, "--dry-run")
-    assert "What is spent and the limits are what they were" in await says(*move)
+    told = await says(*move, "--dry-run")
+    assert re.search(r"^\d of \d datasets would move, \d open runs? would end\.$", told, re.MULTILINE), told
+    told = await says(*move)
+    assert re.search(r"^\d of \d datasets moved, \d open runs? ended\.$", told, re.MULTILINE), told
+    assert "What is spent and the limits are what they were" in told
     path.write_text(path.read_text().replace("partitions: 2", "partitions: 5"))
     assert "9 ledgers in the state" in await says("audit", "-c", path, "--state")
