@@ -20,9 +20,7 @@ from docs.generator import example
 from docs.generator.asyncapi import message_name
 from docs.generator.events import EVENTS
 from docs.generator.reasons import REASONS
-from stream_svt.monitor import monitor_spec
 from stream_svt.monitor.commands import Action, Command
-from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.released import CONTENT_TYPE, EventType, ReleasedEvent, encode
 from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.protocol.controls import parse
@@ -33,7 +31,7 @@ from tests.simulation.applications import APPLICATIONS
 from tests.simulation.log import Entry
 from tests.simulation.script import Script
 from tests.simulation.world import play as history
-from tests.support.engine_play import Play, Query
+from tests.support.engine_play import Play, Query, another_release
 from tests.support.monitor_forms import FORMS, TOPIC, spec_of, stream
 from tests.support.worker import HIGH, LOW, Scene
 
@@ -139,14 +137,14 @@ def reader() -> Reader:
     return Reader()
 
 
-def test_all_that_monitors_release_is_described_and_all_that_is_described_is_released(reader, monkeypatch):
-    found = [problem for event in _of_every_kind(monkeypatch) for problem in reader.event(event)]
+def test_all_that_monitors_release_is_described_and_all_that_is_described_is_released(reader):
+    found = [problem for event in _of_every_kind() for problem in reader.event(event)]
     assert found == []
     documented = {(kind, reason) for kind, event in EVENTS.items() for reason in event.reasons or (None,)}
     assert reader.seen == documented
 
 
-def _of_every_kind(monkeypatch: pytest.MonkeyPatch) -> Iterator[bytes]:
+def _of_every_kind() -> Iterator[bytes]:
     """Play monitors of every form, with every command and every mishap; yield what they release."""
     plays = [
         _operated(spec_of(*FORMS.values(), datasets="{names: [a, b, c], limit: 60, unit: one basket}")),
@@ -154,7 +152,7 @@ def _of_every_kind(monkeypatch: pytest.MonkeyPatch) -> Iterator[bytes]:
         _reloaded(),
         _scheduled(),
         _lost(),
-        _incompatible(monkeypatch),
+        _incompatible(),
     ]
     for play in plays:
         for event in play.events:
@@ -213,15 +211,11 @@ def _lost() -> Play:
     return play
 
 
-def _incompatible(monkeypatch: pytest.MonkeyPatch) -> Play:
+def _incompatible() -> Play:
     """Take over open runs whose noise another release drew."""
     play = Play(spec_of(FORMS["plain"]))
     play.play(TOPIC, [Query(k % 3, 0) for k in range(30)])
-    with monkeypatch.context() as patch:
-        patch.setattr(monitor_spec, "SAMPLER_VERSION", monitor_spec.SAMPLER_VERSION + 1)
-        patch.setattr(
-            Plan, "of", Plan.of.__wrapped__.__get__(Plan)
-        )  # plans are kept: these are of this version
+    with another_release():
         play.crash()
         play.commit()
     return play

@@ -10,8 +10,6 @@ import pytest
 
 from stream_svt.errors import ConfigError, StateRolledBack
 from stream_svt.monitor.commands import Action, Command
-from stream_svt.monitor.monitor_spec import MonitorSpec
-from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.released import LARGEST_SEQUENCE, EventType
 from stream_svt.monitor.spec import ApplicationSpec, load_spec
 from stream_svt.protocol.tenure import State
@@ -36,6 +34,7 @@ from tests.simulation.model import (
     send,
 )
 from tests.simulation.world import CONTROL
+from tests.support.engine_play import another_release
 
 
 def one(limit: float = 5) -> ApplicationSpec:
@@ -259,7 +258,7 @@ def test_a_forged_event_hides_no_raise_that_was_published(kind, dataset, account
     assert ledgers(status) == {"d0": (10, 10)}
 
 
-def test_what_a_release_closes_while_giving_up_is_numbered_after_all_that_was_shown(monkeypatch) -> None:
+def test_what_a_release_closes_while_giving_up_is_numbered_after_all_that_was_shown() -> None:
     """It would not recompute the noise of the open run, and says so before anything is marked."""
     model = Model(partitions=1, spec=one())
     send(model, 1, "a")
@@ -268,15 +267,12 @@ def test_what_a_release_closes_while_giving_up_is_numbered_after_all_that_was_sh
     send(model, 1, "b")
     model.serve()
     restore(model, old)
-    hashed = MonitorSpec.hash
-    monkeypatch.setattr(MonitorSpec, "hash", lambda self: f"x{hashed(self)[1:]}")
-    Plan.of.cache_clear()
-    finish(model.tenure()[0].open(given_up=(0, GIVEN_UP)))
-    Plan.of.cache_clear()
-    model.broker.mark("app-0", everything=True)
-    following, _ = model.tenure()
-    finish(following.open())
-    finish(following.run())
+    with another_release():
+        finish(model.tenure()[0].open(given_up=(0, GIVEN_UP)))
+        model.broker.mark("app-0", everything=True)
+        following, _ = model.tenure()
+        finish(following.open())
+        finish(following.run())
     model.broker.mark("app-0", everything=True)
     shown = model.events()[0]
     assert [event["data"].get("reason") for event in shown].count("incompatible") == 1

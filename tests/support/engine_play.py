@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
 
 import numpy as np
+import pytest
 
+from stream_svt.monitor import monitor_spec
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.engine import Commit, Engine
+from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.released import ReleasedEvent
 from stream_svt.monitor.spec import ApplicationSpec
 
@@ -20,6 +24,16 @@ KEY = bytes(range(32))
 def constant_entropy(count: int) -> bytes:
     """Return bytes that are always the same: every run then draws the same noise, whenever it is opened."""
     return (b"\x9d\x31\x5a\xc4\x77\x02\xee\x18" * (count // 8 + 1))[:count]
+
+
+@contextmanager
+def another_release() -> Iterator[None]:
+    """Be a release that would not compute the noise of this one's open runs again."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(monitor_spec, "SAMPLER_VERSION", monitor_spec.SAMPLER_VERSION + 1)
+        # Plans are kept: those are of this release.
+        patch.setattr(Plan, "of", Plan.of.__wrapped__.__get__(Plan))
+        yield
 
 
 @dataclass(frozen=True)
