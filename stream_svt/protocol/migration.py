@@ -252,17 +252,18 @@ async def _take_over(ground: Ground, move: Move, number: int) -> _Shard:
     return _opened(move, number, journal, await journal.open())
 
 
-async def _require_drained(ground: Ground, move: Move, shard: _Shard, *, begun: bool) -> set[str]:
+async def _require_drained(ground: Ground, move: Move, shard: _Shard, *, begun: bool) -> dict[str, int]:
     """Refuse unless nothing waits for the shard; journal where a topic is read from that was never read.
 
-    Returns the topics of which queries are left unread, where that is wanted. In a migration that was begun before,
-    no worker can be asked to make up for anything: lost records count as unread, and commands may wait for the end.
+    Returns the topics of which queries are left unread, where that is wanted, with their ends. In a migration that was
+    begun before, no worker can be asked to make up for anything: lost records count as unread, and commands may wait
+    for the end.
     """
     engine, restored = shard.engine, shard.restored
     if shard.journal.moving:  # what it left was reckoned with then, and what came since nobody has tested
-        return set()
+        return {}
     topics = engine.topics()
-    left: set[str] = set()
+    left: dict[str, int] = {}
     spans = await ground.spans(shard.number, topics)
     for topic in topics:
         first, end = spans[topic]
@@ -278,7 +279,7 @@ async def _require_drained(ground: Ground, move: Move, shard: _Shard, *, begun: 
             if lost:
                 what = f"records of topic {topic!r} were lost before they were read"
             raise _not_drained(shard.number, what, begun=begun)
-        left.add(topic)
+        left[topic] = end
     if restored.control_next is not None and not begun:
         done = Runs.unpacked(restored.control_ahead)
         if await ground.unread(shard.number, move.control, restored.control_next, done):
@@ -298,10 +299,13 @@ def _not_drained(shard: int, what: str, *, begun: bool) -> MigrationRefused:
     return MigrationRefused(f"shard {shard}: {what}. {remedy}")
 
 
-def _take_leave(move: Move, shard: _Shard, unread: Container[str], report: Report) -> None:
+def _take_leave(move: Move, shard: _Shard, unread: Mapping[str, int], report: Report) -> None:
     """Take leave of what moves, unless that is done, and report it; nothing is durable yet."""
     report.moved += [name for name in shard.datasets if move.homes[name] != shard.number]
     if not shard.journal.moving:
+        # A dataset that comes paused stops a topic although nobody made durable what was read of it.
+        read = {topic: end for topic, end in unread.items() if not shard.engine.paused(topic)}
+        shard.journal.set_replay({**shard.restored.replay_to, **read})
         ended, lost = shard.engine.move(move.homes, move.target, unread)
         report.runs_closed += ended
         report.full_price += lost

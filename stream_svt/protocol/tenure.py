@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from stream_svt.errors import ConfigError, MisuseError, RecordsLost
+from stream_svt.monitor import released
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.released import DatasetView
@@ -31,6 +32,9 @@ IDLE_FETCH = 0.5
 
 COMMAND_FETCH = 1.0
 """Seconds a fetch waits while only a command can help."""
+
+ANYWHERE = released.LARGEST_SEQUENCE
+"""Offset up to which a topic may have been read where nobody has looked how long it is."""
 
 
 class State(StrEnum):
@@ -192,9 +196,7 @@ class Tenure:
         status.views = {view.dataset: view for view in self._engine.views()}
         self._observer.baseline(self._shard, status.views.values())
         await self._find_places(offsets, restored.replay_to)
-        # What is owed on a topic that this configuration lacks is still owed.
-        owed = {topic: end for topic, end in restored.replay_to.items() if topic not in self._topics}
-        self._journal.set_replay({**owed, **self._replay_to})
+        self._journal.set_replay({**self._owed(restored.replay_to), **self._replay_to})
         await self._commit()
         self._resume()
         status.state = State.REPLAYING
@@ -263,6 +265,12 @@ class Tenure:
                 self._replay_to[topic] = min(replay_to[topic], end)
         control_next, _ = self._controls.position
         self._feed.seek(self._control, max(control_next, offsets[self._control][0]))
+
+    def _owed(self, replay_to: Mapping[str, int]) -> dict[str, int]:
+        """Return how far topics may have been read that this configuration lacks; anywhere, where none was paused."""
+        topics = set(self._engine.topics()).difference(self._topics)
+        ends = {topic: replay_to.get(topic) if self._engine.paused(topic) else ANYWHERE for topic in topics}
+        return {topic: end for topic, end in ends.items() if end is not None}
 
     async def _await_acceptance(
         self, lost: Mapping[str, int], offsets: Mapping[str, tuple[int, int]]
@@ -426,7 +434,6 @@ class Tenure:
         for topic, end in self._replay_to.items():
             if await self._feed.position(topic) < end:
                 return
-        self._journal.set_replay({})
         await self._commit()
         try:
             unread = set(self._engine.topics()) - set(self._topics)
@@ -436,6 +443,8 @@ class Tenure:
         self._decoders = self._workload.decoders(self._shard)
         for topic in self._topics:
             self._engine.begin(topic, await self._feed.position(topic))
+        # Not before the configuration is accepted, and what it takes away is closed.
+        self._journal.set_replay({})
         await self._commit()
         self._resume()
         self._replayed = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -14,8 +14,6 @@ import pytest
 from stream_svt.errors import MigrationRefused, MisuseError, UnreadableState
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.engine import Engine
-from stream_svt.monitor.monitor_spec import MonitorSpec
-from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.spec import load_spec
 from stream_svt.protocol.migration import Books, MovingJournal, rehearse
@@ -26,6 +24,7 @@ from tests.simulation.effects import finish
 from tests.simulation.log import Entry
 from tests.simulation.model import AFTER, BEFORE, COMMON, NAMES, Feed, Ground, Model, played_model
 from tests.simulation.world import CONTROL
+from tests.support.engine_play import another_release
 
 
 def assert_in_order(model: Model) -> None:
@@ -252,12 +251,12 @@ def _rounded(books: Books) -> dict[str, tuple[Any, float]]:
     return {name: (pytest.approx(spent), limit) for name, (spent, limit) in books.items()}
 
 
-def _begun(model: Model) -> Model:
-    """Crash a migration where shard 0 was reached and shard 1 was not."""
+def _begun(model: Model, left: Iterable[int] = (1,), *, leave_unread: bool = False) -> Model:
+    """Crash a migration where shard 0 was reached and shard 1 was not, unless other shards are to be left."""
     for crash in itertools.count(1):
         begun = copy.deepcopy(model)
-        begun.migrate(crash=crash)
-        if _opened(copy.deepcopy(begun), BEFORE) == {1}:
+        begun.migrate(crash=crash, leave_unread=leave_unread)
+        if _opened(copy.deepcopy(begun), BEFORE) == set(left):
             return begun
     raise AssertionError
 
@@ -307,7 +306,7 @@ def test_a_migration_that_was_begun_can_go_on_whatever_came_meanwhile(lost: bool
     assert replies == {f"loss-{shard}": "accepted" for shard in range(BEFORE) if lost}
 
 
-def test_a_release_that_closes_runs_while_it_ends_a_migration_announces_them(monkeypatch: Any) -> None:
+def test_a_release_that_closes_runs_while_it_ends_a_migration_announces_them() -> None:
     """Of another release than began it, one that would not compute their noise again; also where nothing arrives."""
     homes = {f"e{n}": (home(f"e{n}".encode(), BEFORE), home(f"e{n}".encode(), AFTER)) for n in range(400)}
     names = [next(n for n, found in homes.items() if found == place) for place in ((0, 0), (0, 3), (1, 1))]
@@ -322,15 +321,54 @@ def test_a_release_that_closes_runs_while_it_ends_a_migration_announces_them(mon
         model.broker.write(f"t-{homes[name][0]}", name.encode(), body)
     model.serve()
     model = _begun(model)
-    hashed = MonitorSpec.hash
-    monkeypatch.setattr(MonitorSpec, "hash", lambda self: f"x{hashed(self)[1:]}")
-    Plan.of.cache_clear()
-    assert model.migrate(leave_unread=True) is not None
-    model.serve()
-    Plan.of.cache_clear()
+    with another_release():
+        assert model.migrate(leave_unread=True) is not None
+        model.serve()
     assert_in_order(model)
     for shard in range(BEFORE):
         assert "incompatible" in [event["data"].get("reason") for event in model.events()[shard]]
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_a_dataset_that_comes_paused_ends_no_replay(crash: bool) -> None:
+    """Else a close would give back what the outcome costs that was computed on a dataset there, and lost."""
+    model = Model()
+    comes = next(
+        name for name in NAMES if (home(name.encode(), BEFORE), home(name.encode(), AFTER)) == (0, 1)
+    )
+    stays = next(name for name in NAMES if home(name.encode(), BEFORE) == home(name.encode(), AFTER) == 1)
+
+    def write(name: str, value: int) -> None:
+        query = msgspec.json.encode({"id": f"{name}-{value}", "value": value, "monitor": "m0"})
+        model.broker.write(f"t-{home(name.encode(), BEFORE)}", name.encode(), query)
+
+    def tell(shard: int, action: Action, dataset: str) -> None:
+        told = Command(id=action.value, action=action, dataset=dataset, monitor="m0")
+        model.broker.write(f"{CONTROL}-{shard}", None, msgspec.json.encode(told))
+
+    def alerts() -> list[str]:
+        return [event["data"]["dataset"] for event in model.events()[1] if event["type"] == EventType.ALERT]
+
+    write(comes, 0)
+    write(stays, 0)
+    model.serve()
+    tell(0, Action.PAUSE, comes)
+    model.serve()
+    write(stays, 90_000)  # tested by an owner that lost the outcome
+    if crash:
+        model = _begun(model, left=(), leave_unread=True)
+    assert model.migrate(leave_unread=True) is not None
+    model.partitions = AFTER
+    tell(1, Action.CLOSE, stays)
+    model.serve()
+    assert not any(event["type"] == EventType.RUN_CLOSED for event in model.events()[1])
+    assert alerts() == []
+    tell(1, Action.RESUME, comes)
+    model.serve()
+    model.serve()
+    assert alerts() == [stays]
+    (closed,) = [event for event in model.events()[1] if event["type"] == EventType.RUN_CLOSED]
+    assert (closed["data"]["dataset"], closed["data"]["reason"]) == (stays, "command")
 
 
 def test_lost_records_and_commands_stop_a_migration_that_was_not_begun() -> None:

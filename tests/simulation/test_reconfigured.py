@@ -45,10 +45,13 @@ def events(model: Model, kind: EventType, monitor: str = "") -> list[dict[str, A
     ]
 
 
-def dies_before(model: Model, condition: Callable[[Any], bool]) -> None:
-    """Let an owner die in its first commit of which something is true."""
+def dies_before(
+    model: Model, condition: Callable[[Any], bool], first: Callable[[], None] = lambda: None
+) -> None:
+    """Let an owner die in its first commit of which something is true; after it opened, something comes first."""
     dying, _ = model.tenure()
     finish(dying.open())
+    first()
     commit = dying._journal.commit
 
     async def dies(content: Any) -> int:
@@ -150,17 +153,15 @@ def test_a_refused_record_before_a_run_is_named_however_its_owner_ends(crash: bo
     assert [entry.key for entry in model.broker.read("rejects-0")] == [b"t/0"]
 
 
-def test_a_replay_owed_on_a_paused_topic_is_still_owed_after_a_configuration_without_it() -> None:
-    """Else a close would give back what the outcome costs that was computed and lost."""
-    both, without = declared(HOT, ELSEWHERE), declared(ELSEWHERE)
-    model = Model(partitions=1, spec=both)
+def paused_within_a_replay(spec: ApplicationSpec) -> Model:
+    """A top of monitor hot was computed and lost; the next owner heard of a pause before it came there."""
+    model = Model(partitions=1, spec=spec)
     send(model, 1, "first", value=0)
     send(model, 1, "first", "u", value=0)
     model.serve()
     send(model, 20, "low", value=0)
     send(model, 1, "top")
     dies_before(model, computed_a_top)
-    # The next owner hears of a pause in the middle; the one after it knows nothing of the topic, and ends early.
     second, _ = model.tenure(feed=Few, interval=1e9)
     feed: Any = second._feed
     feed.rounds = 4
@@ -170,14 +171,11 @@ def test_a_replay_owed_on_a_paused_topic_is_still_owed_after_a_configuration_wit
     finish(second.open())
     finish(second.run())
     model.broker.mark("app-0", everything=True)
-    send(model, 30, "more", "u", value=0)
-    model.spec = without
-    third, _ = model.tenure(feed=Few, interval=1e9)
-    third._feed.rounds = 1  # type: ignore[attr-defined]
-    finish(third.open())
-    finish(third.run())
-    model.broker.mark("app-0", everything=True)
-    model.spec = both
+    return model
+
+
+def assert_computed_before_it_closes(model: Model) -> None:
+    """A close gives nothing back before the lost outcome is computed again."""
     command(model, "x", action=Action.CLOSE, dataset="d0", monitor="hot")
     model.serve()
     assert events(model, EventType.RUN_CLOSED, "hot") == []
@@ -186,3 +184,61 @@ def test_a_replay_owed_on_a_paused_topic_is_still_owed_after_a_configuration_wit
         model.serve()
     assert len(events(model, EventType.ALERT, "hot")) == 1
     assert len(events(model, EventType.RUN_CLOSED, "hot")) == 1
+
+
+def test_a_replay_owed_on_a_paused_topic_is_still_owed_after_a_configuration_without_it() -> None:
+    """Else a close would give back what the outcome costs that was computed and lost."""
+    both, without = declared(HOT, ELSEWHERE), declared(ELSEWHERE)
+    model = paused_within_a_replay(both)
+    send(model, 30, "more", "u", value=0)
+    model.spec = without
+    third, _ = model.tenure(feed=Few, interval=1e9)
+    third._feed.rounds = 1  # type: ignore[attr-defined]
+    finish(third.open())
+    finish(third.run())
+    model.broker.mark("app-0", everything=True)
+    model.spec = both
+    assert_computed_before_it_closes(model)
+
+
+def test_a_replay_is_owed_until_the_configuration_is_accepted() -> None:
+    both = declared(HOT, ELSEWHERE)
+    model = paused_within_a_replay(both)
+    model.spec = declared(HOT.replace("topic: t", "topic: w"), ELSEWHERE)
+    third, _ = model.tenure()
+    finish(third.open())
+    with pytest.raises(ConfigError, match="cannot change"):
+        finish(third.run())
+    model.broker.mark("app-0", everything=True)
+    model.spec = both
+    assert_computed_before_it_closes(model)
+
+
+def test_a_replay_is_owed_until_the_monitors_of_a_topic_that_is_gone_are_closed() -> None:
+    """Their removal at full price, and the end of the replay, are one transaction."""
+    both = declared(HOT, ELSEWHERE)
+    model = paused_within_a_replay(both)
+    model.spec = declared(ELSEWHERE)
+    dies_before(model, lambda content: any(e.type == EventType.RUN_CLOSED for e in content.events))
+    model.spec = both
+    assert_computed_before_it_closes(model)
+
+
+def test_a_pause_under_a_configuration_without_the_topic_ends_no_replay() -> None:
+    """What was running then may have been read further than anybody knows."""
+    both = declared(HOT, ELSEWHERE)
+    model = Model(partitions=1, spec=both)
+    send(model, 1, "first", value=0)
+    send(model, 1, "first", "u", value=0)
+    model.serve()
+    dies_before(model, computed_a_top, first=lambda: send(model, 1, "top"))
+    send(model, 40, "more", "u", value=0)
+    model.spec = declared(ELSEWHERE)
+    command(model, "p", action=Action.PAUSE, dataset="d0", monitor="hot")
+    second, _ = model.tenure(feed=Few, interval=1e9)
+    second._feed.rounds = 3  # type: ignore[attr-defined]
+    finish(second.open())
+    finish(second.run())
+    model.broker.mark("app-0", everything=True)
+    model.spec = both
+    assert_computed_before_it_closes(model)
