@@ -148,7 +148,9 @@ class Engine:
 
     # -- taking over -----------------------------------------------------------------------------------------
 
-    def load(self, records: Mapping[bytes, bytes], progress: bytes | None, *, after: int = 0) -> None:
+    def load(
+        self, records: Mapping[bytes, bytes], progress: bytes | None, *, after: int = 0, highest_id: int = 0
+    ) -> None:
         """Take over from the live state records; an empty mapping and no progress is the very first start.
 
         Parameters
@@ -157,6 +159,9 @@ class Engine:
             As they were committed.
         after
             Number of an event from which on numbers count, where more were used than the records know.
+        highest_id
+            Largest number with which an id ends that the records do not know: of a dataset that a migration brought,
+            it may lie above all numbers of the shard.
 
         Raises
         ------
@@ -165,7 +170,8 @@ class Engine:
         ConfigError
             A dataset's declaration is not the journaled one.
         """
-        self._announcer.sequence = self._announcer.shard_events = self._events_before = after
+        self._announcer.sequence = self._announcer.shard_events = after
+        self._events_before = max(after, highest_id)
         if progress is None:
             return
         plans = self._load_specs(records)

@@ -233,6 +233,13 @@ def sequence_of(record: bytes | None) -> int:
     return number if 0 < number <= LARGEST_SEQUENCE else 0
 
 
+def number_of(event_id: str) -> int:
+    """Return the number with which an event's id ends; 0 for none, or one that it cannot have."""
+    last = event_id.rpartition("/")[2]
+    number = int(last) if last.isascii() and last.isdigit() and len(last) < 20 else 0
+    return number if number <= LARGEST_SEQUENCE else 0
+
+
 def decode(record: bytes) -> tuple[Envelope, Alert | Lifecycle]:
     """Return envelope and content of an encoded event.
 

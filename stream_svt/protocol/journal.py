@@ -127,7 +127,8 @@ class Restored:
     """What a takeover found: an empty mapping and no progress is the very first start.
 
     ``last_event`` is the highest event number known, on the state topic or, after a rollback, the alert
-    topic; ``shown`` is then the largest limit and loss that events there show, by dataset and measure.
+    topic; ``shown`` is then the largest limit and loss that events there show, by dataset and measure, and
+    ``highest_id`` the largest number with which their ids end.
     """
 
     records: dict[bytes, bytes] = field(repr=False)
@@ -139,6 +140,7 @@ class Restored:
     last_event: int
     replay_to: dict[str, int]
     shown: dict[tuple[str, str], released.Account] = field(default_factory=dict)
+    highest_id: int = 0
 
 
 class Journal:
@@ -191,6 +193,7 @@ class Journal:
         self._total = 0
         self._outbox: list[tuple[int, bytes, bytes]] = []
         self._shown: dict[tuple[str, str], released.Account] = {}
+        self._highest_id = 0
         self._claim = False
         self.published: list[int] = []
 
@@ -301,6 +304,7 @@ class Journal:
             meta.last_event,
             dict(meta.replay_to),
             self._shown,
+            self._highest_id,
         )
 
     async def commit(self, commit: Commit) -> int:
@@ -443,7 +447,7 @@ class Journal:
         explained = 0 if empty else meta.alert_end
         deleted = explained is not None and first > explained + (len(self._outbox) + 1 if not empty else 0)
         meta.alert_end = end
-        self._shown = {}
+        self._shown, self._highest_id = {}, 0
         if not seen.foreign and not done and not deleted and not (empty and seen.count):
             return
         if accept:
@@ -452,7 +456,7 @@ class Journal:
             self._outbox = []
             meta.last_event = meta.published = max(seen.newest, meta.published)
             meta.commands_since = max(meta.commands_since, self._now_ms())
-            self._shown = seen.accounts
+            self._shown, self._highest_id = seen.accounts, seen.highest_id
             log.warning("event=rollback_accepted shard=%d newest_event=%d", self._shard, meta.published)
             return
         found = "is empty" if empty else f"ends with event {meta.last_event}"
@@ -596,7 +600,7 @@ class _Seen:
 
     def __init__(self, meta: Meta, outbox: Mapping[int, bytes]) -> None:
         self._meta, self._outbox = meta, outbox
-        self.count = self.newest = self.foreign = self.waiting = 0
+        self.count = self.newest = self.foreign = self.waiting = self.highest_id = 0
         self.offset = meta.alert_offset
         self.anchored = False
         self.accounts: dict[tuple[str, str], released.Account] = {}
@@ -620,7 +624,8 @@ class _Seen:
             self.waiting = self.waiting or number
             return
         self.foreign = self.foreign or number
-        _, data = released.decode(record.value or b"")
+        envelope, data = released.decode(record.value or b"")
+        self.highest_id = max(self.highest_id, released.number_of(envelope.id))
         if data.account is None:
             return
         place = data.dataset, data.account.measure

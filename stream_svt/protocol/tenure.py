@@ -183,7 +183,7 @@ class Tenure:
         self._observer.restored(self._now() - began)
         self._engine = self._workload.engine(self._shard, restored.noise_key)
         after = 0 if given_up is None else restored.last_event
-        self._engine.load(restored.records, restored.progress, after=after)
+        self._engine.load(restored.records, restored.progress, after=after, highest_id=restored.highest_id)
         self._topics = self._workload.topics
         self._decoders = self._workload.decoders(self._shard, self._engine.readers())
         offsets = await self._feed.spans([*self._topics, self._control])

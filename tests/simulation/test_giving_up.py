@@ -13,7 +13,7 @@ from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.released import LARGEST_SEQUENCE, EventType
 from stream_svt.monitor.spec import ApplicationSpec, load_spec
 from stream_svt.protocol.tenure import State
-from stream_svt.service.audit import Auditor
+from stream_svt.service.audit import Auditor, ShardState, compare
 from stream_svt.service.wire import home
 from tests.simulation.effects import finish
 from tests.simulation.model import (
@@ -274,8 +274,8 @@ def test_what_a_release_closes_while_giving_up_is_numbered_after_all_that_was_sh
         finish(following.open())
         finish(following.run())
     model.broker.mark("app-0", everything=True)
-    shown = model.events()[0]
     Plan.of.cache_clear()  # plans of that release
+    shown = model.events()[0]
     assert [event["data"].get("reason") for event in shown].count("incompatible") == 1
     assert [event["sequence"] for event in shown] == list(range(1, len(shown) + 1))
     assert len({event["id"] for event in shown}) == len(shown)
@@ -423,3 +423,88 @@ def test_a_raise_from_before_a_migration_is_known_to_the_new_shard() -> None:
     following, status = model.tenure(shard)
     finish(following.open(given_up=(0, GIVEN_UP)))
     assert ledgers(status)[name] == (10, 10)
+
+
+def _gives_up(model: Model, shard: int = 0) -> None:
+    """Find that a shard's state is not the one behind its alerts, and give its budgets up."""
+    with pytest.raises(StateRolledBack):
+        finish(model.tenure(shard)[0].open())
+    told = model.broker.write(f"{CONTROL}-{shard}", None, msgspec.json.encode(GIVEN_UP))
+    giving, _ = model.tenure(shard)
+    finish(giving.open(given_up=(told.offset, GIVEN_UP)))
+    finish(giving.run())
+    _settle(model)
+
+
+def _settle(model: Model) -> None:
+    for producer in ["app-migrate", *(f"app-{shard}" for shard in range(AFTER))]:
+        model.broker.mark(producer, everything=True)
+
+
+def _problems(model: Model) -> list[str]:
+    """Return what the audit finds, in its public form and in the operator's."""
+    states = []
+    for shard in range(model.partitions):
+        journal = model.journal(shard, model.partitions)
+        states.append(ShardState.of(shard, finish(journal.look()), journal))
+    auditor = Auditor(model.spec.monitors)
+    for shard in range(AFTER):
+        for entry in model.broker.read(f"alerts-{shard}"):
+            auditor.add(shard, entry.offset, entry.value)
+    found = auditor.audit.problems
+    return found + compare(auditor, states, lambda name: home(name.encode(), model.partitions)).problems
+
+
+@pytest.mark.parametrize("lost", ["rolled back", "deleted"])
+def test_no_id_is_used_twice_for_a_dataset_that_brought_more_events_than_its_shard_has(lost: str) -> None:
+    model = Model()
+    name = next(name for name in NAMES if home(name.encode(), AFTER) >= BEFORE)
+    shard = home(name.encode(), AFTER)
+
+    def queries(partition: int, count: int, tag: str, monitor: str = "m0") -> None:
+        for number in range(count):
+            body = {"id": f"{tag}{number}", "value": 90_000, "monitor": monitor}
+            model.broker.write(f"t-{partition}", name.encode(), msgspec.json.encode(body))
+        model.serve()
+        model.serve()
+
+    queries(home(name.encode(), BEFORE), 5, "x", "m1")
+    queries(home(name.encode(), BEFORE), 2, "a")
+    model.migrate()
+    _settle(model)
+    queries(shard, 1, "b")
+    old = list(model.broker.read(f"state-{shard}"))
+    queries(shard, 2, "c")
+    assert _problems(model) == []
+    if lost == "deleted":
+        model.broker.partitions[f"state-{shard}"] = []
+    else:
+        for entry in old:
+            model.broker.write(f"state-{shard}", entry.key, entry.value)
+    _gives_up(model, shard)
+    raising = Command(id="r", action=Action.RAISE_BUDGET, dataset=name, limit="20")
+    model.broker.write(f"{CONTROL}-{shard}", None, msgspec.json.encode(raising))
+    model.serve()
+    queries(shard, 9, "d")
+    ids = [event["id"] for events in model.events().values() for event in events]
+    assert len(set(ids)) == len(ids)
+    assert _problems(model) == []
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, str(2**64), str(LARGEST_SEQUENCE), "\u0663", "-1", ""])
+def test_a_forged_id_uses_no_numbers_up(number: str) -> None:
+    model = Model(partitions=1, spec=one())
+    send(model, 3, "a")
+    model.serve()
+    last = model.events()[0][-1]
+    forged = last | {"sequence": last["sequence"] + 1, "id": f"app/d0/m0/1/{number}"}
+    model.broker.write("alerts-0", b"d0", msgspec.json.encode(forged))
+    _gives_up(model)
+    command(model, "raise", action=Action.RAISE_BUDGET, dataset="d0", limit="20")
+    model.serve()
+    send(model, 3, "b")
+    model.serve()
+    model.serve()
+    ids = [event["id"] for event in model.events()[0]]
+    assert len(set(ids)) == len(ids)
+    assert len(_of(model, EventType.ALERT)) == 6

@@ -159,7 +159,7 @@ class NamesEachOwner(ShardLog):
 class RedrawsNoise(Engine):
     """Draws threshold noise anew at every takeover."""
 
-    def load(self, records: Mapping[bytes, bytes], progress: bytes | None, *, after: int = 0) -> None:
+    def load(self, records: Mapping[bytes, bytes], progress: bytes | None, **numbers: int) -> None:
         """Take over with other secrets in every open run."""
         changed = dict(records)
         for key, data in records.items():
@@ -170,5 +170,5 @@ class RedrawsNoise(Engine):
                         noise = int.from_bytes(os.urandom(1), "big")
                         slot.secrets = pack_secrets(noise, noise, noise)
                 changed[key] = msgspec.msgpack.encode(record)
-        super().load(changed, progress, after=after)
+        super().load(changed, progress, **numbers)
         self._dirty |= set(self._books)
