@@ -579,7 +579,9 @@ class Engine:
             if runner.spec.topic != topic:
                 continue
             kept = offset <= runner.offset and (end is None or runner.offset <= end)
-            runner.offset, runner.row, runner.started = runner.offset if kept else offset, 0, True
+            if not kept or runner.offset == end:  # the record is gone of which it may have tested rows
+                runner.row = 0
+            runner.offset, runner.started = runner.offset if kept else offset, True
             for number in [n for n, books in self._books.items() if name in books.slots]:
                 runner.forget_pending(number)
                 self._close_at_full_price(runner, name, number, "loss")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.life_cycle import State
 from stream_svt.monitor.released import EventType, ReleasedEvent
-from tests.support.engine_play import Play, Query
+from tests.support.engine_play import Play, Query, batch_of
 from tests.support.monitor_forms import FORMS, TOPIC, assert_books_balance, spec_of, standing, stream
 
 _LIMIT = "{names: [a, b], limit: 3, unit: one basket}"
@@ -196,6 +197,24 @@ def test_marking_exhausted_counts_events_on_from_the_highest_published_one():
     assert [event.sequence for event in events] == list(range(501, 501 + len(events)))
     assert all(int(event.id.rsplit("/", 1)[1]) > 500 for event in events)
     assert all(view.spent == view.limit for view in play.engine.views())
+
+
+@pytest.mark.parametrize(("end", "place"), [(2, (1, 3)), (1, (1, 0))])
+def test_accepting_a_loss_tests_no_row_a_second_time(end, place):
+    """The place is kept, also inside a columnar record; where the topic ends before it, that record is gone."""
+    play = Play(spec_of(FORMS["never muted"]))
+    queries = [Query(0, 0), *[Query(0, 10**6, f"s{row}") for row in range(6)]]
+    batch = batch_of(TOPIC, queries, 0, 7)
+    batch.offset = np.array([0] + [1] * 6)
+    batch.row = np.array([0, *range(6)])
+    batch.end = 2
+    while play.engine.next_offset(TOPIC) == 0:
+        assert play.engine.step(batch).durable_first
+        play.commit()
+    runner = play.engine.runners["m0"]
+    assert (runner.offset, runner.row) == (1, 3)
+    play.engine.accept_loss(TOPIC, 1, end)
+    assert (runner.offset, runner.row) == place
 
 
 def test_accepting_a_loss_closes_the_topics_runs_at_full_price_and_drops_what_waited():
