@@ -194,6 +194,7 @@ class Journal:
         self._outbox: list[tuple[int, bytes, bytes]] = []
         self._shown: dict[tuple[str, str], released.Account] = {}
         self._highest_id = 0
+        self._stale: dict[bytes, bytes] = {}
         self._claim = False
         self.published: list[int] = []
 
@@ -262,6 +263,7 @@ class Journal:
             records, stale = self._restore(raw)
             await self._check_rollback(empty=not raw, accept=after_rollback)
             self._broken, self._claim = False, True
+            self._stale = {key: records[key] for key in stale}
             if after_rollback:
                 return self._restored(records)
             await self._transaction(Commit(progress=self._meta.progress or b""))
@@ -273,10 +275,7 @@ class Journal:
             self._broken = True
             await self._log.prove()
             raise
-        for start in range(0, len(stale), REWRITE_RECORDS):
-            again = {key: records[key] for key in stale[start : start + REWRITE_RECORDS]}
-            await self._transaction(Commit(records=dict(again), progress=self._meta.progress or b""))
-        self._meta.sealed_only = self.key_id != NO_KEY
+        await self._seal_again()
         return self._restored(records)
 
     async def look(self) -> Restored:
@@ -317,7 +316,12 @@ class Journal:
         MisuseError
             A record is larger than Kafka takes, or the journal was not opened again after an error.
         """
-        return await self._transaction(commit)
+        given_up = self._claim  # the first transaction after a rollback, which `open` left to the caller
+        count = await self._transaction(commit)
+        if given_up:
+            self._stale = {key: old for key, old in self._stale.items() if key not in commit.records}
+            await self._seal_again()
+        return count
 
     async def flush(self) -> int:
         """Publish what waits in the outbox, without new state; return how many events went out."""
@@ -486,6 +490,14 @@ class Journal:
 
     def _now_ms(self) -> int:
         return int(self._epoch() * 1000)
+
+    async def _seal_again(self) -> None:
+        """Write again what the present key has not sealed."""
+        stale, self._stale = list(self._stale.items()), {}
+        for start in range(0, len(stale), REWRITE_RECORDS):
+            again: dict[bytes, bytes | None] = dict(stale[start : start + REWRITE_RECORDS])
+            await self._transaction(Commit(records=again, progress=self._meta.progress or b""))
+        self._meta.sealed_only = self.key_id != NO_KEY
 
     async def _read_back(self) -> None:
         """Read the first record written: WRITE without READ would only show at the next takeover."""

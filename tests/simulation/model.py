@@ -159,6 +159,7 @@ class Model:
     partitions: int = BEFORE
     now: float = 1_000.0
     start_at: str = "earliest"
+    masters: tuple[bytes, ...] = (KEY,)
     broker: Broker = field(init=False)
 
     def __post_init__(self) -> None:
@@ -176,7 +177,7 @@ class Model:
             Place("cluster", "app", "state", shard),
             Topics("state", "alerts", "rejects"),
             partitions=partitions,
-            masters=(KEY,),
+            masters=self.masters,
             entropy=self.entropy.randbytes,
             epoch=lambda: self.now,
             **options,

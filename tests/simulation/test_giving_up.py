@@ -508,3 +508,20 @@ def test_a_forged_id_uses_no_numbers_up(number: str) -> None:
     ids = [event["id"] for event in model.events()[0]]
     assert len(set(ids)) == len(ids)
     assert len(_of(model, EventType.ALERT)) == 6
+
+
+def test_a_state_that_is_given_up_while_its_key_is_replaced_is_sealed_with_the_new_one() -> None:
+    before, after = bytes(range(32)), bytes(range(1, 33))
+    model = Model(partitions=1, spec=one(), masters=(before,))
+    send(model, 1, "a")
+    model.serve()
+    old = backup(model)
+    send(model, 3, "b")
+    model.serve()
+    restore(model, old)
+    model.masters = (after, before)
+    _gives_up(model)
+    model.masters = (after,)
+    following, status = model.tenure()
+    finish(following.open())
+    assert ledgers(status) == {"d0": (5, 5)}
