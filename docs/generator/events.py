@@ -116,6 +116,11 @@ EVENTS: Final[Mapping[EventType, Event]] = {
             "command": text("Id of the command."),
             "action": text("What was asked."),
             "message": text("What was done, or why nothing was."),
+            "after": {
+                "type": ["integer", "null"],
+                "minimum": 0,
+                "description": "As in `budget.marked-exhausted`, where budgets were given up.",
+            },
         },
         about="dataset or shard",
     ),

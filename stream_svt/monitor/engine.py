@@ -637,7 +637,7 @@ class Engine:
             self._dirty.add(number)
             self._announcer.announce(EventType.DECLARED, books, reason="arrived", detail=detail)
 
-    def mark_exhausted(self, shown: Mapping[tuple[str, str], Account] | None = None) -> None:
+    def mark_exhausted(self, shown: Mapping[tuple[str, str], Account] | None = None) -> int | None:
         """Mark every dataset of the shard exhausted: the way out where the stored state cannot be trusted.
 
         Parameters
@@ -647,12 +647,18 @@ class Engine:
             measure. Both count as spent: a limit that was raised after the state was stored is not to be raised, and
             spent, a second time. Each event then says after which number the books go on.
 
+        Returns
+        -------
+        int | None
+            That number.
+
         Raises
         ------
         ConfigError
             Events show a dataset that is not declared: declared later, it would get a new ledger.
         """
-        after = None if shown is None else self._events_before
+        # What `load` had to announce comes behind it, too.
+        after = None if shown is None else self._announcer.sequence - len(self._announcer.events)
         shown = shown or {}
         declared = {dataset.name for dataset in self.spec.datasets}
         # What could never be declared was forged.
@@ -686,10 +692,20 @@ class Engine:
                 charge=rest,
                 detail={"dataset": dataset.name, "after": after},
             )
+        return after
 
-    def reply(self, command_id: str, action: str, dataset: str, *, accepted: bool, message: str) -> None:
-        """Acknowledge a command on the alert topic."""
-        detail = {"command": command_id, "action": action, "message": message}
+    def reply(
+        self,
+        command_id: str,
+        action: str,
+        dataset: str,
+        *,
+        accepted: bool,
+        message: str,
+        after: int | None = None,
+    ) -> None:
+        """Acknowledge a command on the alert topic; ``after`` is what `mark_exhausted` returned."""
+        detail = {"command": command_id, "action": action, "message": message, "after": after}
         reason = "accepted" if accepted else "refused"
         number = self.number.get(dataset)
         books = None if number is None else self.books(number)

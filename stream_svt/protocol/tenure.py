@@ -189,8 +189,8 @@ class Tenure:
         offsets = await self._feed.spans([*self._topics, self._control])
         self._controls = self._control_position(restored, given_up, offsets[self._control][1])
         if given_up is not None:
-            self._engine.mark_exhausted(restored.shown)
-            self._reply(given_up[1], "every dataset of the shard is marked exhausted")
+            used = self._engine.mark_exhausted(restored.shown)
+            self._reply(given_up[1], "every dataset of the shard is marked exhausted", used)
             # The first transaction of this tenure: none may accept the state and keep its budgets.
             await self._commit()
         status.views = {view.dataset: view for view in self._engine.views()}
@@ -334,8 +334,10 @@ class Tenure:
             feed.pause([self._control])
         return found
 
-    def _reply(self, command: Command, message: str) -> None:
-        self._engine.reply(command.id, command.action.value, command.dataset, accepted=True, message=message)
+    def _reply(self, command: Command, message: str, after: int | None = None) -> None:
+        self._engine.reply(
+            command.id, command.action.value, command.dataset, accepted=True, message=message, after=after
+        )
 
     def _resume(self) -> None:
         """Read what no command has stopped."""

@@ -264,6 +264,7 @@ class Few(Feed):
     """Hands a few records over at a time."""
 
     rounds = 99
+    most = 5
     hook: Callable[[int], None] | None = None
 
     @property
@@ -277,7 +278,7 @@ class Few(Feed):
             self.hook(self._rounds)
         found = await super().fetch(topics, patience, max_records)
         for topic, entries in found.items():
-            found[topic] = entries[:5]
+            found[topic] = entries[: self.most]
             self._positions[topic] = found[topic][-1].offset + 1
         return found
 

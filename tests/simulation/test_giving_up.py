@@ -33,6 +33,7 @@ from tests.simulation.model import (
     restore,
     send,
 )
+from tests.simulation.test_reconfigured import ELSEWHERE, HOT, declared
 from tests.simulation.world import CONTROL
 from tests.support.engine_play import another_release
 
@@ -508,6 +509,73 @@ def test_a_forged_id_uses_no_numbers_up(number: str) -> None:
     ids = [event["id"] for event in model.events()[0]]
     assert len(set(ids)) == len(ids)
     assert len(_of(model, EventType.ALERT)) == 6
+
+
+def test_numbers_that_only_records_put_back_know_are_explained() -> None:
+    """Those of an aborted transaction: it had charged more than the owner did that went on instead."""
+    model = Model(partitions=1, spec=one())
+    send(model, 1, "a")
+    model.serve()
+    send(model, 3, "b")
+    owner, _ = model.tenure(interval=1e9)
+    finish(owner.open())
+    _settle(model)
+    held: Stored = {}
+    transact = owner._journal._log.transact
+
+    async def dies(transaction: Any) -> int | None:
+        if b"ob/0" in transaction.records:
+            held.update(backup(model) | transaction.records)
+            raise Stops
+        return await transact(transaction)
+
+    owner._journal._log.transact = dies  # type: ignore[method-assign]
+    with pytest.raises(Stops):
+        finish(owner.run())
+    model.broker.fence("app-0")
+    following, _ = model.tenure(feed=Few, interval=1e9)
+    following._feed.rounds, following._feed.most = 2, 1  # type: ignore[attr-defined]
+    finish(following.open())
+    finish(following.run())
+    _settle(model)
+    last = model.events()[0][-1]["sequence"]
+    restore(model, held)
+    _gives_up(model)
+    (given_up,) = _of(model, EventType.MARKED_EXHAUSTED)
+    assert given_up["data"]["detail"]["after"] > last
+    assert _problems(model) == []
+
+
+def test_numbers_that_a_shard_without_datasets_skips_are_explained() -> None:
+    """The last one that was used was sent and aborted: no reader of the alerts is shown it."""
+    model = Model(partitions=2, spec=declared(HOT))
+    model.serve()
+    model.spec = declared(HOT, ELSEWHERE)
+    model.serve()
+    model.serve()
+    old = list(model.broker.read("state-1"))
+    model.spec = declared(HOT)
+    owner, _ = model.tenure(1)
+    finish(owner.open())
+    books: Any = owner._journal._log
+    transact = books.transact
+
+    async def dies(transaction: Any) -> int | None:
+        if transaction.alerts:
+            for key, event in transaction.alerts:
+                await books._append("alerts", key, event)
+            raise Stops
+        newest: int | None = await transact(transaction)
+        return newest
+
+    books.transact = dies
+    with pytest.raises(Stops):
+        finish(owner.run())
+    model.broker.fence("app-1")
+    model.broker.partitions["state-1"] = old
+    _gives_up(model, 1)
+    assert [event["sequence"] for event in model.events()[1]] == [1, 3, 4]
+    assert _problems(model) == []
 
 
 def test_a_state_that_is_given_up_while_its_key_is_replaced_is_sealed_with_the_new_one() -> None:
