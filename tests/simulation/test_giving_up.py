@@ -275,7 +275,6 @@ def test_what_a_release_closes_while_giving_up_is_numbered_after_all_that_was_sh
         finish(following.open())
         finish(following.run())
     model.broker.mark("app-0", everything=True)
-    Plan.of.cache_clear()  # plans of that release
     shown = model.events()[0]
     assert [event["data"].get("reason") for event in shown].count("incompatible") == 1
     assert [event["sequence"] for event in shown] == list(range(1, len(shown) + 1))
