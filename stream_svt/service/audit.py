@@ -133,6 +133,8 @@ class Stay:
         up for an older state.
     most_spent, most_limit
         The largest amounts that events showed here.
+    began_at
+        What the budget was given up at, for an older state, before anything was opened or released here; else -1.
     """
 
     partition: int
@@ -149,6 +151,7 @@ class Stay:
     older: list[tuple[int, str]] = field(default_factory=list)
     hidden: list[tuple[int, str]] = field(default_factory=list)
     given_up: bool = False
+    began_at: int = -1
     left: bool = False
 
 
@@ -156,10 +159,10 @@ class Stay:
 class Audit:
     """The outcome: books balance where ``findings`` is empty.
 
-    ``truncated`` names the partitions whose oldest events retention has taken; what those charged is taken
-    from the first event that is left and cannot be re-derived. ``ledgers`` is the number of ledgers in the state
-    that the events were held against, None where the state was not looked at; ``unreadable`` says of which shards it
-    could not be read, and why.
+    ``truncated`` names the partitions whose oldest events are gone, by retention or with a topic made anew; what those
+    charged is taken from the first event that is left and cannot be re-derived. ``ledgers`` is the number of ledgers in
+    the state that the events were held against, None where the state was not looked at; ``unreadable`` says of which
+    shards it could not be read, and why.
     """
 
     events: int = 0
@@ -254,7 +257,7 @@ class Auditor:
         return audit
 
     def lost(self, partition: int) -> None:
-        """Note that retention has taken events of a partition; where one is left, it shows that by its number."""
+        """Note that events of a partition are gone; where one is left, it shows that by its number."""
         if not self.last(partition):
             self._so_far.truncated.add(partition)
 
@@ -275,6 +278,7 @@ class Auditor:
         """Check that a dataset's books go on where they were left; return them as a whole."""
         before: Stay | None = None
         runs: dict[str, int] = {}
+        most, given_up = 0, False
         whole = replace(self.stays(dataset)[0].books, charged=0, alerts=0, events=0)
         # What retention took may have held a move.
         known = not audit.truncated
@@ -286,7 +290,11 @@ class Auditor:
                     audit.find(*place, f"dataset {dataset} begins with {amount} spent")
             elif not before.left:
                 audit.find(*place, f"dataset {dataset} has events on partition {before.partition} too")
-            elif known and (books.before, stay.began_with) != (before.books.spent, before.books.limit):
+            elif (
+                known
+                and (books.before, stay.began_with) != (before.books.spent, before.books.limit)
+                and stay.began_at < most
+            ):
                 left = _amount(before.books.spent, before.books.kind)
                 audit.find(
                     *place,
@@ -297,16 +305,19 @@ class Auditor:
                 audit.find(stay.partition, offset, message)
             for monitor, (run, offset) in stay.opened.items():
                 expected = runs.get(monitor, 0) + 1
-                if run != expected and known:
+                if run != expected and known and (monitor in runs or not given_up):
                     message = (
                         f"dataset {dataset} monitor {monitor}: run {run} started, expected run {expected}"
                     )
                     audit.find(stay.partition, offset, message)
+            if stay.given_up:
+                runs, given_up = {}, True
             runs |= {monitor: run.run for monitor, run in stay.runs.items()}
+            most = max(most, stay.most_spent, stay.most_limit)
             whole = replace(
                 books,
                 before=whole.before,
-                charged=whole.charged + books.charged,
+                charged=books.spent - whole.before,  # what is missing between two stays is reported once
                 alerts=whole.alerts + books.alerts,
                 events=whole.events + books.events,
             )
@@ -401,11 +412,12 @@ class Auditor:
         """Take a budget for given up where nothing of what was ever shown of it is left.
 
         Otherwise older books were closed at their older limit: raised again to what it had been, it is spent twice.
+        An ordinary command closes the newest books: it explains nothing, and their runs go on as they are numbered.
         """
         if limit >= stay.most_limit and spent >= stay.most_spent:
-            stay.older, stay.runs, stay.given_up = [], {}, True
             if _after(data) >= 0:
-                stay.hidden = []
+                stay.began_at = limit if not (stay.opened or stay.tops) else stay.began_at
+                stay.older, stay.hidden, stay.runs, stay.given_up = [], [], {}, True
             return
         dataset, kind = stay.books.dataset, stay.books.kind
         given_up = f"{_amount(spent, kind)} of {as_text(limit, kind)}"
@@ -601,8 +613,8 @@ def _differences(audit: Audit, stays: Sequence[Stay], record: DatasetRecord) -> 
     if stays[-1].last and record.events != stays[-1].last:
         yield f"{record.events} events are counted, the newest one is number {stays[-1].last}"
     for name, slot in record.slots.items():
-        run = next((stay.runs[name] for stay in reversed(stays) if name in stay.runs), RunBooks(over=True))
-        if run.run != slot.run and not audit.truncated and not stays[-1].given_up:
+        run = _newest_run(stays, name, slot.run)
+        if run.run != slot.run and not audit.truncated:
             yield f"monitor {name} is at run {slot.run}, the events are at run {run.run}"
         elif run.run == slot.run and run.over is (name in running):
             yield f"monitor {name}: run {slot.run} is {'open' if run.over else 'closed'}, the events say otherwise"
@@ -610,6 +622,16 @@ def _differences(audit: Audit, stays: Sequence[Stay], record: DatasetRecord) -> 
         given_up = any(stay.given_up for stay in stays)
         if not (audit.truncated or given_up) and slot.tops != tops:
             yield f"monitor {name} has counted {slot.tops} tops, {tops} were released"
+
+
+def _newest_run(stays: Sequence[Stay], monitor: str, stored: int) -> RunBooks:
+    """Return the newest run that the events tell of; the stored one, over, where older books had seen fewer."""
+    for stay in reversed(stays):
+        if monitor in stay.runs:
+            return stay.runs[monitor]
+        if stay.given_up:
+            return RunBooks(stored, over=True)
+    return RunBooks(over=True)
 
 
 async def audit_state(config: Config, cluster: Cluster, *, on_records: Any = None) -> Audit:  # noqa: ANN401

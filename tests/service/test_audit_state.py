@@ -173,10 +173,13 @@ def test_a_move_with_an_open_run_is_found() -> None:
 
 def test_a_budget_given_up_after_a_rollback_balances_and_one_that_is_not_does_not() -> None:
     rolled_back = (lifecycle("first-start", run=0, monitor="", books=_books(0, 0)), EventType.DECLARED)
-    given_up = (lifecycle("command", run=0, monitor="", books=_books(1, 1)), EventType.MARKED_EXHAUSTED)
+    given_up = _given_up(1)
     raised = (lifecycle("command", run=0, monitor="", books=_books(0, 1, limit=2)), EventType.BUDGET_RAISED)
     anew = (lifecycle("first", run=1, books=_books(0.1, 1.1, 0.4, limit=2)), EventType.RUN_STARTED)
     assert _found(_stays((*FIRST_STAY[:3], rolled_back, given_up, raised, anew))) == []
+    # An ordinary command to the shard makes nothing good.
+    found = _found(_stays((*FIRST_STAY[:3], rolled_back, _given_up(1, after=None))))
+    assert "charges add up to epsilon 0.3, the event says epsilon 0" in found[0]
     found = _found(_stays((*FIRST_STAY[:3], rolled_back)))
     assert "charges add up to epsilon 0.3, the event says epsilon 0" in found[0]
 
@@ -190,10 +193,10 @@ RAISED = (
 """A dataset whose limit of 1 was raised to 2, and then used."""
 
 
-def _given_up(limit: float) -> tuple:
-    return lifecycle(
-        "command", run=0, monitor="", books=_books(limit, limit, limit=limit)
-    ), EventType.MARKED_EXHAUSTED
+def _given_up(limit: float, *, after: int | None = 9, charge: float | None = None) -> tuple:
+    books = _books(limit if charge is None else charge, limit, limit=limit)
+    detail = {"after": after}
+    return lifecycle("command", run=0, monitor="", books=books, detail=detail), EventType.MARKED_EXHAUSTED
 
 
 def test_a_budget_given_up_at_less_than_its_events_had_shown_does_not_balance() -> None:
@@ -219,3 +222,70 @@ def test_books_that_went_back_and_forth_without_being_given_up_do_not_balance() 
     back = (lifecycle("later", run=0, monitor="", books=_books(0, 1.7, limit=2)), EventType.MUTED)
     found = _found(_stays((*RAISED, FIRST_STAY[0], back)))
     assert sum("its limit changed without being raised" in text for text in found) == 2
+
+
+ARRIVED = (lifecycle("arrived", run=0, monitor="", books=_books(0, 1)), EventType.DECLARED)
+
+
+def _marked_and_moved(number: int) -> Audit:
+    """Mark a dataset exhausted with an ordinary command, move and raise it; its next run has this number."""
+    marked = (
+        *FIRST_STAY[:3],
+        (lifecycle("marked-exhausted", books=_books(0.2, 0.5)), EventType.RUN_CLOSED),
+        _given_up(1, after=None, charge=0.5),
+        (lifecycle("migrated", run=0, monitor="", books=_books(0, 1)), EventType.MOVED),
+    )
+    raised = (lifecycle("command", run=0, monitor="", books=_books(0, 1, limit=2)), EventType.BUDGET_RAISED)
+    again = (lifecycle("resampled", run=number, books=_books(0.1, 1.1, 0.4, limit=2)), EventType.RUN_STARTED)
+    return _stays(marked, (ARRIVED, raised, again))
+
+
+def test_runs_go_on_as_they_are_numbered_after_an_ordinary_mark_and_a_move() -> None:
+    assert _found(_marked_and_moved(2)) == []
+    for number in (1, 3):
+        assert f"run {number} started, expected run 2" in _found(_marked_and_moved(number))[0]
+
+
+def test_runs_are_numbered_anew_after_a_move_where_older_books_were_given_up() -> None:
+    moved = (lifecycle("migrated", run=0, monitor="", books=_books(0, 1)), EventType.MOVED)
+    raised = (lifecycle("command", run=0, monitor="", books=_books(0, 1, limit=2)), EventType.BUDGET_RAISED)
+    again = (lifecycle("first", run=1, books=_books(0.1, 1.1, 0.4, limit=2)), EventType.RUN_STARTED)
+    given_up = (*FIRST_STAY[:3], FIRST_STAY[0], _given_up(1), moved)
+    assert _found(_stays(given_up, (ARRIVED, raised, again))) == []
+
+
+LEFT = (
+    *RAISED[:4],
+    (lifecycle("moved", books=_books(0, 0.3, limit=2)), EventType.RUN_CLOSED),
+    (lifecycle("migrated", run=0, monitor="", books=_books(0, 0.3, limit=2)), EventType.MOVED),
+)
+"""A dataset whose limit was raised to 2, and which then moved."""
+OLDER_CLOSED = (lifecycle("marked-exhausted", books=_books(0.3, 0.4)), EventType.RUN_CLOSED)
+
+
+@pytest.mark.parametrize(
+    ("anew", "found"),
+    [
+        ((FIRST_STAY[0], _given_up(2)), 0),
+        # Older books with a run that closes first.
+        ((OLDER_CLOSED, _given_up(2, charge=1.6)), 0),
+        # A raise that was shown is left to be granted again.
+        ((FIRST_STAY[0], _given_up(1)), 1),
+        # An ordinary command, and none at all.
+        ((FIRST_STAY[0], _given_up(2, after=None)), 1),
+        ((FIRST_STAY[0],), 1),
+        # What was charged before was charged twice.
+        ((FIRST_STAY[0], FIRST_STAY[1], FIRST_STAY[2], _given_up(2, charge=1.7)), 1),
+    ],
+)
+def test_books_that_begin_anew_where_they_were_left_balance_only_if_they_are_given_up_at_once(
+    anew: tuple, found: int
+) -> None:
+    moved = (lifecycle("migrated", run=0, monitor="", books=_books(0, 2, limit=2)), EventType.MOVED)
+    audit = _stays(LEFT, anew)
+    messages = [text for text in _found(audit) if "left partition 1 with epsilon 0.3 spent" in text]
+    assert len(messages) == found, _found(audit)
+    if not found:
+        assert _found(audit) == []
+        assert audit.datasets["shop"].spent == 2 * 10**9
+        assert _found(_stays(LEFT, (*anew, moved), (OLDER_CLOSED,)))

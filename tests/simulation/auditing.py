@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import random
+from typing import TYPE_CHECKING
 
 from stream_svt.protocol.journal import Journal, Topics
 from stream_svt.protocol.sealing import Place
 from stream_svt.service.audit import Audit, Auditor, ShardState, compare
+from stream_svt.service.wire import home
 from tests.simulation.effects import ModelLog, finish
 from tests.simulation.log import Broker
+
+if TYPE_CHECKING:
+    from tests.simulation.model import Model
 
 
 def audited(broker: Broker) -> Audit:
@@ -26,3 +31,25 @@ def audited(broker: Broker) -> Audit:
     for entry in broker.read("alerts"):
         auditor.add(0, entry.offset, entry.value)
     return compare(auditor, [state], lambda name: 0)
+
+
+def settle(model: Model) -> None:
+    """Let every transaction that was decided be seen."""
+    for producer in model.broker.producers:
+        model.broker.mark(producer, everything=True)
+
+
+def both_forms(model: Model) -> tuple[Audit, Audit]:
+    """Audit an application of several shards: the operator's form, and the public one."""
+    settle(model)
+    states = []
+    for shard in range(model.partitions):
+        journal = model.journal(shard, model.partitions)
+        states.append(ShardState.of(shard, finish(journal.look()), journal))
+    forms = Auditor(model.spec.monitors), Auditor(model.spec.monitors)
+    for auditor in forms:
+        for shard in range(model.partitions):
+            for entry in model.broker.read(f"alerts-{shard}"):
+                auditor.add(shard, entry.offset, entry.value)
+    operator, public = forms
+    return compare(operator, states, lambda name: home(name.encode(), model.partitions)), public.audit

@@ -1,0 +1,148 @@
+"""The audit that is shipped, on applications that gave budgets up, and moved."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+
+import msgspec
+import pytest
+
+from stream_svt.errors import StateRolledBack
+from stream_svt.monitor.commands import Action
+from stream_svt.monitor.released import EventType
+from stream_svt.protocol.migration import MovingJournal
+from stream_svt.service.audit import Auditor
+from stream_svt.service.wire import home
+from tests.simulation.auditing import both_forms, settle
+from tests.simulation.effects import finish
+from tests.simulation.model import AFTER, BEFORE, GIVEN_UP, NAMES, Model, played_model
+from tests.simulation.world import CONTROL
+
+MOVED = [name for name in NAMES if home(name.encode(), BEFORE) == 0 != home(name.encode(), AFTER)]
+"""Datasets that leave shard 0."""
+
+
+def found(model: Model) -> list[str]:
+    """Return what either form finds."""
+    operator, public = both_forms(model)
+    return [*operator.problems, *public.problems]
+
+
+def _command(model: Model, shard: int, name: str, **fields: object) -> None:
+    model.broker.write(f"{CONTROL}-{shard}", None, msgspec.json.encode({"id": name, **fields}))
+
+
+def _raise_and_go_on(model: Model) -> None:
+    for name in MOVED:
+        shard = home(name.encode(), AFTER)
+        _command(model, shard, f"r{name}", action=Action.RAISE_BUDGET, dataset=name, limit="20")
+    model.serve()
+    started = _started(model)
+    model.send(100, 7)
+    model.serve()
+    assert _started(model) > started
+
+
+def _started(model: Model) -> int:
+    kinds = [event["type"] for events in model.events().values() for event in events]
+    return kinds.count(EventType.RUN_STARTED)
+
+
+def test_what_was_marked_exhausted_and_moved_balances() -> None:
+    model = played_model()
+    for shard in range(BEFORE):
+        _command(model, shard, f"x{shard}", action=Action.MARK_EXHAUSTED)
+    model.serve()
+    assert found(model) == []
+    model.migrate()
+    assert found(model) == []
+    _raise_and_go_on(model)
+    assert found(model) == []
+
+
+def _given_up_while_moving() -> Model:
+    """A model of which shard 0 took leave of what moves, lost its state, and gave its budgets up."""
+    played = played_model()
+    for crash in itertools.count(1):
+        model = copy.deepcopy(played)
+        assert model.migrate(crash=crash) is None
+        settle(model)
+        reached, other = (
+            model.journal(shard, BEFORE, MovingJournal, target=AFTER) for shard in range(BEFORE)
+        )
+        finish(reached.look())
+        finish(other.look())
+        if reached.moving and not reached.pending and not other.moving:
+            break
+    model.broker.partitions["state-0"] = []
+    with pytest.raises(StateRolledBack):
+        finish(model.tenure()[0].open())
+    following, _ = model.tenure()
+    finish(following.open(given_up=(0, GIVEN_UP)))
+    finish(following.run())
+    settle(model)
+    return model
+
+
+def test_what_was_given_up_while_it_moved_balances() -> None:
+    model = _given_up_while_moving()
+    assert found(model) == []
+    model.migrate()
+    assert found(model) == []
+    _raise_and_go_on(model)
+    assert found(model) == []
+
+
+def test_what_is_wrong_with_books_given_up_while_they_moved_is_found() -> None:
+    """Any event left out, and any charge after which less is spent than it says."""
+    model = _given_up_while_moving()
+    model.migrate()
+    _raise_and_go_on(model)
+    assert found(model) == []
+    (after,) = {
+        event["data"]["detail"].get("after")
+        for event in model.events()[0]
+        if event["type"] == EventType.MARKED_EXHAUSTED
+    }
+    shown = {
+        shard: [msgspec.json.encode(event) for event in events] for shard, events in model.events().items()
+    }
+    for shard, events in shown.items():
+        # Retention takes the first ones, whether the last one is missing only the state tells, and the last one
+        # before budgets are given up may have been aborted.
+        for place in {*range(1, len(events) - 1)} - ({after - 1} if shard == 0 else set()):
+            assert _public({**shown, shard: [*events[:place], *events[place + 1 :]]}), (shard, place)
+        for place, event in enumerate(model.events()[shard]):
+            account = event["data"]["account"]
+            if (
+                shard and account and account["charge"]
+            ):  # what shard 0 showed before was given up with the rest
+                account["spent"] -= 0.1
+                less = msgspec.json.encode(event)
+                assert _public({**shown, shard: [*events[:place], less, *events[place + 1 :]]}), (
+                    shard,
+                    place,
+                )
+
+
+def _public(shown: dict[int, list[bytes]]) -> list[str]:
+    auditor = Auditor()
+    for shard, events in shown.items():
+        for offset, event in enumerate(events):
+            auditor.add(shard, offset, event)
+    return auditor.audit.problems
+
+
+def test_books_that_begin_anew_after_a_move_without_being_given_up_are_found() -> None:
+    """Both the state of the new shard and its alerts were lost: nobody could tell, but for what it left."""
+    model = played_model()
+    model.migrate()
+    assert found(model) == []
+    shard = next(shard for name in MOVED if (shard := home(name.encode(), AFTER)) >= BEFORE)
+    model.broker.partitions[f"state-{shard}"] = []
+    model.broker.partitions[f"alerts-{shard}"] = []
+    model.send(60, 4)
+    model.serve()
+    for audit in both_forms(model):
+        assert any("spent and goes on with epsilon 0" in problem for problem in audit.problems)
