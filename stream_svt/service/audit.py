@@ -565,6 +565,8 @@ def compare(auditor: Auditor, states: Sequence[ShardState], homes: Callable[[str
         for number, _, event in state.waiting:
             if number > auditor.last(state.shard):
                 auditor.add(state.shard, number, event)
+        if state.last_event and not auditor.last(state.shard):
+            auditor.lost(state.shard)  # the partition was made anew, and nothing was published since
     audit = auditor.audit
     audit.ledgers = 0
     for state in states:

@@ -94,11 +94,6 @@ class Rules:
         """What the newest state knows."""
         return Known(dict(self._charged), self._settled, dict(self._outcomes))
 
-    @property
-    def auditable(self) -> bool:
-        """Whether the alert partition holds anything to audit: made anew and still empty, it vouches for nothing."""
-        return not self._deleted or any(True for _ in self._broker.read("alerts"))
-
     def put_back(self, records: dict[bytes, bytes], known: Known) -> None:
         """Take note that the state is now this one, and whether it must be refused.
 

@@ -1,4 +1,4 @@
-"""The audit that is shipped, on applications that gave budgets up, and moved."""
+"""The audit that is shipped, on applications that gave budgets up, moved, and lost what they had published."""
 
 from __future__ import annotations
 
@@ -146,3 +146,18 @@ def test_books_that_begin_anew_after_a_move_without_being_given_up_are_found() -
     model.serve()
     for audit in both_forms(model):
         assert any("spent and goes on with epsilon 0" in problem for problem in audit.problems)
+
+
+def test_alerts_made_anew_and_still_empty_are_said_to_be_gone_and_no_finding() -> None:
+    model = played_model()
+    assert found(model) == []
+    model.broker.partitions["alerts-0"] = []
+    operator, _ = both_forms(model)
+    assert (operator.problems, operator.truncated) == ([], {0})
+    model.serve()  # a takeover, after which the state no longer knows where the old ones ended
+    operator, _ = both_forms(model)
+    assert (operator.problems, operator.truncated) == ([], {0})
+    model.send(60, 3)
+    model.serve()
+    operator, _ = both_forms(model)
+    assert (operator.problems, operator.truncated) == ([], {0})

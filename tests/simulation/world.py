@@ -525,9 +525,8 @@ class World:
         for name in self.broker.producers:
             self.broker.mark(name, everything=True)
         self.rules.finish()
-        if self.rules.auditable:
-            for finding in audited(self.broker).findings:
-                self.rules.say(f"audit: {finding}")
+        for finding in audited(self.broker).findings:
+            self.rules.say(f"audit: {finding}")
 
 
 def await_nothing(closing: Coroutine[Any, Any, None]) -> None:
