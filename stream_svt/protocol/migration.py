@@ -95,6 +95,10 @@ class Ground(Protocol):
         """Tell whether a partition holds a record from an offset on that is not among those done."""
         ...
 
+    async def shards(self) -> int:
+        """Return how many shards have partitions to write to."""
+        ...
+
     async def grow(self, *, inputs: bool) -> None:
         """Give topics the partitions wanted, as far as they lack them: queries and commands, or what shards write."""
         ...
@@ -184,11 +188,13 @@ async def migrate(ground: Ground, move: Move) -> Report:
     Raises
     ------
     MigrationRefused
-        A shard has not consumed everything; this attempt changed nothing.
+        A shard has not consumed everything, or no interrupted migration left what is there; this attempt changed
+        nothing.
     UnreadableState, StateRolledBack, ConfigError, BrokerError
         As a takeover.
     """
     await ground.claim()
+    present = await _look_at_all(ground, move)
     report = Report()
     shards = [await _take_over(ground, move, number) for number in range(move.partitions)]
     if all(shard.journal.moved for shard in shards):
@@ -199,11 +205,13 @@ async def migrate(ground: Ground, move: Move) -> Report:
     unread = [await _require_drained(ground, move, shard, begun=begun) for shard in shards]
     for shard, left in zip(shards, unread, strict=True):
         _take_leave(move, shard, left, report)
+    # Those that are there already may be refused, too: before anybody takes leave.
+    newcomers = [await _newcomer(ground, move, number) for number in range(move.partitions, present)]
     for shard in shards:
         if not shard.journal.moving:
             await _leave(shard)
     await ground.grow(inputs=False)
-    newcomers = [await _newcomer(ground, move, number) for number in range(move.partitions, move.target)]
+    newcomers += [await _newcomer(ground, move, number) for number in range(present, move.target)]
     await ground.grow(inputs=True)
     await ground.write(await _arrivals(ground, move, shards, newcomers))
     for shard in [*shards, *newcomers]:
@@ -222,6 +230,7 @@ async def rehearse(ground: Ground, move: Move) -> Report:
     MigrationRefused, UnreadableState, ConfigError, BrokerError
         As `migrate`.
     """
+    await _look_at_all(ground, move)
     report = Report()
     shards = []
     for number in range(move.partitions):
@@ -234,6 +243,51 @@ async def rehearse(ground: Ground, move: Move) -> Report:
     for shard in shards:
         _take_leave(move, shard, await _require_drained(ground, move, shard, begun=begun), report)
     return report
+
+
+async def _look_at_all(ground: Ground, move: Move) -> int:
+    """Refuse, before anything is written, what no interrupted migration leaves; return how many shards there are.
+
+    All shards get where they belong in one transaction: where one is there and another is not, that one's state is
+    older, or the first one's is no migration's.
+    """
+    present = await ground.shards()
+    moved: list[int] = []
+    others: list[int] = []
+    used = False
+    for number in range(present):
+        old = number < move.partitions
+        journal = ground.journal(number, move.partitions if old else -move.target)
+        restored = await journal.look()
+        (moved if journal.moved else others).append(number)
+        used = used or (journal.moved and (old or restored.last_event > 0))
+    if moved and others:
+        raise MigrationRefused(_mixed(move, moved, others, used=used))
+    return present
+
+
+def _mixed(move: Move, moved: Sequence[int], others: Sequence[int], *, used: bool) -> str:
+    """Say how to go on where some shards are where they belong and others are not."""
+    if not used:
+        return (
+            f"{_named(moved)}: there are books already, and nothing was charged there: a worker ran with "
+            f"{move.target} partitions before the migration. Nothing was changed. Empty the state topic's "
+            f"partitions of {_named(moved)}, then run the migration again"
+        )
+    # Where no shard that was there before has moved, the new ones' books may be second ledgers of the same datasets.
+    given_up = _named(others) if moved[0] < move.partitions else "every shard"
+    return (
+        f"{_named(moved)}: the books are where a migration to {move.target} partitions puts them, those of "
+        f"{_named(others)} are not, and no interrupted migration leaves that: an older state was put back, or a worker "
+        f"ran with {move.target} partitions before. Nothing was changed. Put the newest state of {_named(others)} "
+        f"back. If there is none, empty the state topic's partitions of {_named(others)}, not the alert topic's, set "
+        f"topics.partitions: {move.target}, start the workers and, before any producer, give up the budgets of "
+        f"{given_up} with 'stream-svt control mark-exhausted'"
+    )
+
+
+def _named(shards: Sequence[int]) -> str:
+    return f"shard{'s' * (len(shards) != 1)} {', '.join(map(str, shards))}"
 
 
 def _books(engine: Engine) -> Books:
@@ -367,9 +421,8 @@ async def _newcomer(ground: Ground, move: Move, number: int) -> _Shard:
     restored = await journal.open()
     if not journal.moving:
         raise MigrationRefused(
-            f"shard {number} has books of its own already: a worker ran with {move.target} partitions before the "
-            "migration. Its state cannot be told from a second ledger; empty that partition of the state topic, and of "
-            "the alert topic, then run the migration again"
+            f"shard {number} has books of its own already: a worker ran with {move.target} partitions meanwhile. "
+            "Stop it, then run the migration again"
         )
     return _Shard(number, journal, move.after.engine(number, restored.noise_key), restored, {}, None)
 

@@ -141,6 +141,12 @@ class KafkaGround:
             self._reader = reader
         return self._reader
 
+    async def shards(self) -> int:
+        """Return how many partitions the topics have that a shard writes to."""
+        own = self._config.topics
+        counts = (await look(self._config, self._cluster)).partitions
+        return min(counts[topic] for topic in (own.state, own.alerts, own.rejects))
+
     async def grow(self, *, inputs: bool) -> None:
         """Create the partitions that are missing, and wait until the brokers speak of them."""
         own = self._config.topics

@@ -134,7 +134,11 @@ class Ground:
         left = self._model.broker.read(f"{topic}-{shard}", offset)
         return any(entry.offset not in done for entry in left)
 
+    async def shards(self) -> int:
+        return self._model.written
+
     async def grow(self, *, inputs: bool) -> None:
+        self._model.written = AFTER
         if inputs:
             await Effect("grow", lambda: setattr(self._model, "partitions", AFTER))
 
@@ -157,6 +161,7 @@ class Model:
 
     spec: ApplicationSpec = SPEC
     partitions: int = BEFORE
+    written: int = BEFORE
     now: float = 1_000.0
     start_at: str = "earliest"
     masters: tuple[bytes, ...] = (KEY,)
@@ -311,16 +316,16 @@ def command(model: Model, name: str, **fields: Any) -> None:
     model.broker.write(f"{CONTROL}-0", None, msgspec.json.encode(Command(id=name, **fields)))
 
 
-def backup(model: Model) -> Stored:
-    """Return the state of shard 0."""
-    newest = {entry.key: entry.value for entry in model.broker.read("state-0")}
+def backup(model: Model, shard: int = 0) -> Stored:
+    """Return the state of a shard."""
+    newest = {entry.key: entry.value for entry in model.broker.read(f"state-{shard}")}
     return {key: value for key, value in newest.items() if key is not None and value is not None}
 
 
-def restore(model: Model, state: Stored) -> None:
-    """Write a state over that of shard 0."""
+def restore(model: Model, state: Stored, shard: int = 0) -> None:
+    """Write a state over that of a shard."""
     for key, value in state.items():
-        model.broker.write("state-0", key, value)
+        model.broker.write(f"state-{shard}", key, value)
 
 
 def ledgers(status: Status) -> dict[str, tuple[float, float]]:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from stream_svt.errors import MigrationRefused, MisuseError, UnreadableState
+from stream_svt.errors import MigrationRefused, MisuseError, StateRolledBack, UnreadableState
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.released import EventType
@@ -22,7 +22,22 @@ from stream_svt.service.workload import Workload
 from tests.golden.regenerate import mutes_split
 from tests.simulation.effects import finish
 from tests.simulation.log import Entry
-from tests.simulation.model import AFTER, BEFORE, COMMON, NAMES, Feed, Ground, Model, played_model
+from tests.simulation.model import (
+    AFTER,
+    BEFORE,
+    COMMON,
+    GIVEN_UP,
+    NAMES,
+    Feed,
+    Ground,
+    Model,
+    Stops,
+    Stored,
+    backup,
+    ledgers,
+    played_model,
+    restore,
+)
 from tests.simulation.world import CONTROL
 from tests.support.engine_play import another_release
 
@@ -369,6 +384,135 @@ def test_a_dataset_that_comes_paused_ends_no_replay(crash: bool) -> None:
     assert alerts() == [stays]
     (closed,) = [event for event in model.events()[1] if event["type"] == EventType.RUN_CLOSED]
     assert (closed["data"]["dataset"], closed["data"]["reason"]) == (stays, "command")
+
+
+class _StopsBeforeTheMove(Ground):
+    async def grow(self, *, inputs: bool) -> None:
+        if inputs:
+            raise Stops
+        await super().grow(inputs=inputs)
+
+
+def _finished(names: list[str] = NAMES) -> tuple[Model, dict[int, Stored]]:
+    """A model that was migrated and lived on, with the states from the middle."""
+    model = Model(
+        spec=load_spec(
+            f"application: app\ndatasets: [{{names: [{', '.join(names)}], limit: 5, unit: one basket}}]\n"
+            f"monitors:\n  - {{name: m0, mute: none, {COMMON}}}\n"
+        )
+    )
+    model.send(60, 1)
+    model.serve()
+    model.serve()
+    with pytest.raises(Stops):
+        model.migrate(ground=_StopsBeforeTheMove)
+    for shard in range(BEFORE):
+        model.broker.mark(f"app-{shard}", everything=True)
+    middle = {shard: backup(model, shard) for shard in range(AFTER)}
+    assert model.migrate() is not None
+    body = msgspec.json.encode({"id": "later", "value": 90_000})
+    model.broker.write(f"t-{home(b'd0', AFTER)}", b"d0", body)
+    model.serve()
+    model.serve()
+    return model, middle
+
+
+def _refused(model: Model) -> str:
+    """Migrate, and rehearse it; return why that is refused. Nothing is written."""
+    told = []
+    entries = {name: len(entries) for name, entries in model.broker.partitions.items()}
+    for attempt in (model.migrate, lambda: finish(rehearse(Ground(model), model.move()))):
+        with pytest.raises(MigrationRefused) as refused:
+            attempt()
+        told.append(str(refused.value))
+    assert {name: len(entries) for name, entries in model.broker.partitions.items()} == entries
+    assert told[0] == told[1]
+    return told[0]
+
+
+def _given_up(model: Model, shard: int) -> dict[str, tuple[float, float]]:
+    """Give up a shard that waits for it, or nothing where it does not; return its books."""
+    tenure, status = model.tenure(shard)
+    try:
+        finish(tenure.open())
+    except StateRolledBack:
+        tenure, status = model.tenure(shard)
+        finish(tenure.open(given_up=(0, GIVEN_UP)))
+    model.broker.fence(f"app-{shard}")
+    tenure, status = model.tenure(shard)
+    finish(tenure.open())
+    return ledgers(status)
+
+
+@pytest.mark.parametrize("shard", range(AFTER))
+def test_a_state_from_the_middle_put_back_after_the_end_changes_nothing(shard: int) -> None:
+    # Nothing moves to shard 0, and nothing happens there afterwards: its alerts do not show that its state is older.
+    model, middle = _finished([name for name in NAMES if name != "d1"])
+    before = model.books()
+    model.broker.partitions[f"state-{shard}"] = []
+    restore(model, middle[shard], shard)
+    others = sorted({*range(AFTER)} - {shard})
+    told = _refused(model)
+    assert f"those of shard {shard} are not, and no interrupted migration leaves that" in told
+    assert f"give up the budgets of shard {shard} with" in told
+    for number in others:
+        finish(model.tenure(number)[0].open())
+    # As told where there is no newer state.
+    model.broker.partitions[f"state-{shard}"] = []
+    books = {name: found for number in range(AFTER) for name, found in _given_up(model, number).items()}
+    for name, (spent, limit) in before.items():
+        gone = home(name.encode(), AFTER) == shard
+        assert books[name] == (limit if gone else pytest.approx(spent), limit)
+    assert model.migrate().finished_before  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("charged", [False, True])
+def test_a_worker_that_ran_at_the_new_number_before_is_found_before_anything_is_written(
+    charged: bool,
+) -> None:
+    """Its books are second ledgers of the same datasets."""
+    model = played_model()
+    before = model.books()
+    model.written = model.partitions = AFTER
+    if charged:
+        body = msgspec.json.encode({"id": "q", "value": 90_000})
+        model.broker.write("t-3", b"d0", body)
+    for shard in range(BEFORE, AFTER):
+        tenure, _ = model.tenure(shard)
+        finish(tenure.open())
+        finish(tenure.run())
+    assert bool(model.events()[3]) is charged
+    told = _refused(model)
+    if not charged:
+        assert "nothing was charged there" in told
+        for shard in range(BEFORE, AFTER):
+            model.broker.partitions[f"state-{shard}"] = []
+        report = model.migrate()
+        assert report is not None
+        assert {name: report.books[name] for name in before} == before
+        return
+    assert "those of shards 0, 1 are not" in told
+    assert "give up the budgets of every shard" in told
+    for shard in range(BEFORE):
+        model.broker.partitions[f"state-{shard}"] = []
+    for shard in range(AFTER):
+        _given_up(model, shard)
+        model.broker.write(f"{CONTROL}-{shard}", None, msgspec.json.encode(GIVEN_UP))
+    views = [view for status in model.serve() for view in status.views.values()]
+    assert {view.dataset for view in views} == set(NAMES)
+    assert all(view.spent == view.limit for view in views)
+
+
+def test_a_new_shard_that_is_refused_is_found_before_any_shard_takes_leave() -> None:
+    """Its state is empty, beside alerts."""
+    model, _ = _finished()
+    used = model.broker.partitions["alerts-3"]
+    model = played_model()
+    model.written = AFTER
+    model.broker.partitions["alerts-3"] = used
+    with pytest.raises(StateRolledBack, match="shard 3"):
+        model.migrate()
+    assert _opened(model, BEFORE) == {0, 1}
 
 
 def test_lost_records_and_commands_stop_a_migration_that_was_not_begun() -> None:
