@@ -352,6 +352,10 @@ class Engine:
         """Tell whether consumption of a topic is stopped by a command."""
         return any(runner.paused for runner in self.runners.values() if runner.spec.topic == topic)
 
+    def delete(self, keys: Iterable[bytes]) -> None:
+        """Delete records with the next commit of which nothing was loaded."""
+        self._records.update(dict.fromkeys(keys))
+
     def discard(self) -> None:
         """Break the circle of engine and runners: both go at once, not when a collector comes across them."""
         self.runners.clear()

@@ -262,6 +262,7 @@ class Journal:
             raw = await self._log.read_state()
             records, stale = self._restore(raw)
             await self._check_rollback(empty=not raw, accept=after_rollback)
+            self._check_partitions(self._meta.partitions)
             self._broken, self._claim = False, True
             self._stale = {key: records[key] for key in stale}
             if after_rollback:
@@ -289,6 +290,7 @@ class Journal:
         self._broken = True
         self._sealing = Sealing(self._place, self._masters, self._entropy)
         records, _ = self._restore(await self._log.read_state())
+        self._check_partitions(self._meta.partitions)
         return self._restored(records)
 
     def _restored(self, records: dict[bytes, bytes]) -> Restored:
@@ -358,7 +360,6 @@ class Journal:
         meta = self._decode(META, opened, Meta)
         if meta.format != FORMAT or meta.sequence != opened.sequence:
             raise self._unreadable(f"record 'meta' has format {meta.format}, this version reads {FORMAT}")
-        self._check_partitions(meta.partitions)
         records: dict[bytes, bytes] = {}
         stale: list[bytes] = []
         total = 0
@@ -404,7 +405,9 @@ class Journal:
         if count != self._partitions:
             raise self._unreadable(
                 f"the application has {count} partitions and its topics now have {self._partitions}: a dataset "
-                "would get a second ledger. Restore the partition count, or change it with 'stream-svt migrate'"
+                "would get a second ledger. Restore the partition count, or change it with 'stream-svt migrate'. If "
+                "that was done already, this state is older: put the newest one back; if there is none, 'stream-svt "
+                "migrate' says what to do"
             )
 
     def _open(self, key: bytes, record: bytes, meta: Meta) -> Opened:
@@ -454,7 +457,10 @@ class Journal:
         self._shown, self._highest_id = {}, 0
         if not seen.foreign and not done and not deleted and not (empty and seen.count):
             return
+        if seen.moved_to != self._partitions:  # they show no migration to this number that was finished since
+            self._check_partitions(meta.partitions)
         if accept:
+            meta.partitions = self._partitions
             meta.alert_offset = seen.offset
             # What waits belongs to a history that is given up: shown now, it would be a second outcome of a charge.
             self._outbox = []
@@ -613,6 +619,7 @@ class _Seen:
     def __init__(self, meta: Meta, outbox: Mapping[int, bytes]) -> None:
         self._meta, self._outbox = meta, outbox
         self.count = self.newest = self.foreign = self.waiting = self.highest_id = 0
+        self.moved_to, self._leaves_for = 0, max(-meta.partitions, 0)
         self.offset = meta.alert_offset
         self.anchored = False
         self.accounts: dict[tuple[str, str], released.Account] = {}
@@ -638,6 +645,11 @@ class _Seen:
         self.foreign = self.foreign or number
         envelope, data = released.decode(record.value or b"")
         self.highest_id = max(self.highest_id, released.number_of(envelope.id))
+        if envelope.type == released.EventType.MOVED and isinstance(data, released.Lifecycle):
+            self.moved_to, self._leaves_for = 0, data.detail.get("partitions", 0)
+        elif envelope.type != released.EventType.RUN_CLOSED:
+            # Whoever has taken leave says nothing else before the migration is finished.
+            self.moved_to = self._leaves_for
         if data.account is None:
             return
         place = data.dataset, data.account.measure

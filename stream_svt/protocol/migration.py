@@ -20,7 +20,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from stream_svt.errors import MigrationRefused, MisuseError
+from stream_svt.errors import MigrationRefused, MisuseError, StateRolledBack
 from stream_svt.monitor.engine import Commit, Engine
 from stream_svt.protocol.controls import Runs
 from stream_svt.protocol.journal import Journal, Restored
@@ -303,7 +303,17 @@ def _opened(move: Move, number: int, journal: MovingJournal, restored: Restored)
 
 async def _take_over(ground: Ground, move: Move, number: int) -> _Shard:
     journal = ground.journal(number, move.partitions)
-    return _opened(move, number, journal, await journal.open())
+    return _opened(move, number, journal, await _open(journal))
+
+
+async def _open(journal: MovingJournal) -> Restored:
+    try:
+        return await journal.open()
+    except StateRolledBack as error:
+        message = (
+            "Where no worker waits for that, a migration is in its middle, and only the newest state helps"
+        )
+        raise StateRolledBack(f"{error}. {message}") from error
 
 
 async def _require_drained(ground: Ground, move: Move, shard: _Shard, *, begun: bool) -> dict[str, int]:
@@ -378,6 +388,14 @@ async def _leave(shard: _Shard) -> None:
     shard.progress = commit.progress
 
 
+def dataset_of(key: bytes) -> str | None:
+    """Return the dataset that a state record belongs to, if it belongs to one."""
+    kind, _, rest = key.partition(b"/")
+    if kind not in (b"d", b"p", b"q"):
+        return None
+    return (rest if kind == b"d" else rest.rsplit(b"/", 2)[0]).decode()
+
+
 async def _arrivals(
     ground: Ground, move: Move, shards: Sequence[_Shard], newcomers: Sequence[_Shard]
 ) -> dict[int, Mapping[bytes, bytes | None]]:
@@ -387,14 +405,11 @@ async def _arrivals(
     clocks: dict[str, int] = {}
     for shard in shards:
         for key, content in shard.live.items():
-            kind, _, rest = key.partition(b"/")
-            if kind not in (b"d", b"p", b"q"):
-                continue
-            dataset = (rest if kind == b"d" else rest.rsplit(b"/", 2)[0]).decode()
-            if move.homes[dataset] == shard.number:
+            dataset = dataset_of(key)
+            if dataset is None or move.homes[dataset] == shard.number:
                 continue
             leaving[shard.number][key] = None
-            if kind != b"p":
+            if not key.startswith(b"p/"):
                 arriving[move.homes[dataset]][key] = content
         for name, runner in shard.engine.runners.items():
             clocks[name] = max(clocks.get(name, 0), runner.clock_ms)
@@ -418,7 +433,7 @@ async def _arrivals(
 async def _newcomer(ground: Ground, move: Move, number: int) -> _Shard:
     """Open a new shard's books."""
     journal = ground.journal(number, -move.target)
-    restored = await journal.open()
+    restored = await _open(journal)
     if not journal.moving:
         raise MigrationRefused(
             f"shard {number} has books of its own already: a worker ran with {move.target} partitions meanwhile. "

@@ -12,7 +12,7 @@ order:
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -23,6 +23,7 @@ from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.released import DatasetView
 from stream_svt.protocol.controls import Controls, Verify, trust_the_topic
 from stream_svt.protocol.journal import Journal, Restored
+from stream_svt.protocol.migration import dataset_of
 from stream_svt.protocol.ports import Clock, Decoder, Feed, Observer, Record, Stopped, Workload
 
 log = logging.getLogger(__name__)
@@ -183,7 +184,11 @@ class Tenure:
         self._observer.restored(self._now() - began)
         self._engine = self._workload.engine(self._shard, restored.noise_key)
         after = 0 if given_up is None else restored.last_event
+        gone = [] if given_up is None else self._moved_away(restored.records)
+        for key in gone:
+            del restored.records[key]
         self._engine.load(restored.records, restored.progress, after=after, highest_id=restored.highest_id)
+        self._engine.delete(gone)
         self._topics = self._workload.topics
         self._decoders = self._workload.decoders(self._shard, self._engine.readers())
         offsets = await self._feed.spans([*self._topics, self._control])
@@ -208,6 +213,11 @@ class Tenure:
             self._now() - began,
             self._journal.key_id,
         )
+
+    def _moved_away(self, records: Iterable[bytes]) -> list[bytes]:
+        """Return the keys that older books, of another number of partitions, have of datasets that moved away since."""
+        elsewhere = {dataset.name for dataset in self._workload.spec.datasets} - self._engine.number.keys()
+        return [key for key in records if dataset_of(key) in elsewhere]
 
     def end(self) -> None:
         """Let go of what the tenure held in memory, however it ended; nothing is written."""

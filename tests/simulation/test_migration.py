@@ -17,6 +17,7 @@ from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.spec import load_spec
 from stream_svt.protocol.migration import Books, MovingJournal, rehearse
+from stream_svt.service.audit import Auditor, ShardState, compare
 from stream_svt.service.wire import home
 from stream_svt.service.workload import Workload
 from tests.golden.regenerate import mutes_split
@@ -393,8 +394,8 @@ class _StopsBeforeTheMove(Ground):
         await super().grow(inputs=inputs)
 
 
-def _finished(names: list[str] = NAMES) -> tuple[Model, dict[int, Stored]]:
-    """A model that was migrated and lived on, with the states from the middle."""
+def _finished(names: list[str] = NAMES) -> tuple[Model, dict[int, Stored], dict[int, Stored]]:
+    """A model that was migrated and lived on, with the states from before and from the middle."""
     model = Model(
         spec=load_spec(
             f"application: app\ndatasets: [{{names: [{', '.join(names)}], limit: 5, unit: one basket}}]\n"
@@ -404,6 +405,7 @@ def _finished(names: list[str] = NAMES) -> tuple[Model, dict[int, Stored]]:
     model.send(60, 1)
     model.serve()
     model.serve()
+    earlier = {shard: backup(model, shard) for shard in range(BEFORE)}
     with pytest.raises(Stops):
         model.migrate(ground=_StopsBeforeTheMove)
     for shard in range(BEFORE):
@@ -414,7 +416,7 @@ def _finished(names: list[str] = NAMES) -> tuple[Model, dict[int, Stored]]:
     model.broker.write(f"t-{home(b'd0', AFTER)}", b"d0", body)
     model.serve()
     model.serve()
-    return model, middle
+    return model, earlier, middle
 
 
 def _refused(model: Model) -> str:
@@ -447,7 +449,7 @@ def _given_up(model: Model, shard: int) -> dict[str, tuple[float, float]]:
 @pytest.mark.parametrize("shard", range(AFTER))
 def test_a_state_from_the_middle_put_back_after_the_end_changes_nothing(shard: int) -> None:
     # Nothing moves to shard 0, and nothing happens there afterwards: its alerts do not show that its state is older.
-    model, middle = _finished([name for name in NAMES if name != "d1"])
+    model, _, middle = _finished([name for name in NAMES if name != "d1"])
     before = model.books()
     model.broker.partitions[f"state-{shard}"] = []
     restore(model, middle[shard], shard)
@@ -464,6 +466,59 @@ def test_a_state_from_the_middle_put_back_after_the_end_changes_nothing(shard: i
         gone = home(name.encode(), AFTER) == shard
         assert books[name] == (limit if gone else pytest.approx(spent), limit)
     assert model.migrate().finished_before  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("shards", [[0], [1], [0, 1]])
+@pytest.mark.parametrize("middle", [False, True], ids=["earlier", "middle"])
+def test_a_state_of_the_old_number_that_is_older_than_its_alerts_can_be_given_up(
+    shards: list[int], middle: bool
+) -> None:
+    """At the new number: what has moved away since has its books elsewhere, what has come is given up, too."""
+    model, *stored = _finished()
+    model.send(90, 9)
+    model.serve()
+    model.serve()
+    before = model.books()
+    for shard in shards:
+        model.broker.partitions[f"state-{shard}"] = []
+        restore(model, stored[middle][shard], shard)
+        with pytest.raises(StateRolledBack, match="mark-exhausted"):
+            finish(model.tenure(shard)[0].open())
+    books: Books = {}
+    for shard in range(AFTER):
+        found = _given_up(model, shard)
+        assert {home(name.encode(), AFTER) for name in found} <= {shard}
+        books |= found
+    for name, (spent, limit) in before.items():
+        gone = home(name.encode(), AFTER) in shards
+        assert books[name] == (limit if gone else pytest.approx(spent), limit)
+    model.send(40, 10)
+    model.serve()
+    model.serve()
+    auditor, states = Auditor(model.spec.monitors), []
+    for shard in range(AFTER):
+        journal = model.journal(shard, AFTER)
+        states.append(ShardState.of(shard, finish(journal.look()), journal))
+        for entry in model.broker.read(f"alerts-{shard}"):
+            auditor.add(shard, entry.offset, entry.value)
+    assert compare(auditor, states, lambda name: home(name.encode(), AFTER)).problems == []
+    assert model.migrate().finished_before  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("shard", range(BEFORE))
+def test_an_older_state_is_given_up_at_the_new_number_only_after_the_migration(shard: int) -> None:
+    """What was to move is lost with it before that: at its new home, nothing would be known of it."""
+    model = played_model()
+    model.serve()
+    earlier = backup(model, shard)
+    with pytest.raises(Stops):
+        model.migrate(ground=_StopsBeforeTheMove)
+    model.broker.partitions[f"state-{shard}"] = []
+    restore(model, earlier, shard)
+    model.partitions = AFTER
+    tenure, _ = model.tenure(shard)
+    with pytest.raises(UnreadableState, match="has 2 partitions and its topics now have 5"):
+        finish(tenure.open(given_up=(0, GIVEN_UP)))
 
 
 @pytest.mark.parametrize("charged", [False, True])
@@ -505,7 +560,7 @@ def test_a_worker_that_ran_at_the_new_number_before_is_found_before_anything_is_
 
 def test_a_new_shard_that_is_refused_is_found_before_any_shard_takes_leave() -> None:
     """Its state is empty, beside alerts."""
-    model, _ = _finished()
+    model, *_ = _finished()
     used = model.broker.partitions["alerts-3"]
     model = played_model()
     model.written = AFTER
