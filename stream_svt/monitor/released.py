@@ -234,7 +234,7 @@ def sequence_of(record: bytes | None) -> int:
 
 
 def number_of(event_id: str) -> int:
-    """Return the number with which an event's id ends; 0 for none, or one that it cannot have."""
+    """Return the number of an event among those of its dataset, with which its id ends; 0 for none that can be."""
     last = event_id.rpartition("/")[2]
     number = int(last) if last.isascii() and last.isdigit() and len(last) < 20 else 0
     return number if number <= LARGEST_SEQUENCE else 0

@@ -35,6 +35,7 @@ from stream_svt.monitor.released import (
     EventType,
     Lifecycle,
     decode,
+    number_of,
     sequence_of,
 )
 from stream_svt.monitor.snapshot import DatasetRecord
@@ -377,10 +378,10 @@ class Auditor:
         stay = self._here.get((partition, dataset))
         if stay is None:
             books = DatasetBooks(dataset, kind, limit, before=spent - charge)
-            stay = Stay(partition, offset, _number(envelope.id), 0, books, limit, spent, limit)
+            stay = Stay(partition, offset, number_of(envelope.id), 0, books, limit, spent, limit)
             self._here[partition, dataset] = stay
             self._stays.setdefault(dataset, []).append(stay)
-        books, stay.last = stay.books, _number(envelope.id)
+        books, stay.last = stay.books, number_of(envelope.id)
         books.events += 1
         books.charged += charge
         books.reserved = reserved
@@ -521,12 +522,6 @@ def _after(data: Alert | Lifecycle) -> int:
     """Return the number after which an event says that books go on which were given up, -1 where it does not."""
     after = data.detail.get("after") if isinstance(data, Lifecycle) else None
     return after if isinstance(after, int) else -1
-
-
-def _number(event_id: str) -> int:
-    """Return the number of an event among those of its dataset, the last part of its id."""
-    last = event_id.rpartition("/")[2]
-    return int(last) if last.isascii() and last.isdigit() and len(last) < 20 else 0
 
 
 def _amount(units: int, kind: Kind) -> str:
