@@ -242,10 +242,13 @@ class Watched:
         assert committed in {True, False}
         return dict(self._state)
 
-    async def read_alerts(self, start: int | None, take: Callable[[Any], None]) -> tuple[int, int]:
+    async def read_alerts(
+        self, start: int | None, take: Callable[[Any], None], *, committed: bool = False
+    ) -> tuple[int, int]:
         """Return that there are none."""
         assert start is None
         assert take
+        assert committed in {True, False}
         return 0, 0
 
     # Observer
