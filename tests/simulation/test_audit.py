@@ -148,6 +148,31 @@ def test_books_that_begin_anew_after_a_move_without_being_given_up_are_found() -
         assert any("spent and goes on with epsilon 0" in problem for problem in audit.problems)
 
 
+@pytest.mark.parametrize("amount", ["spent", "limit"])
+def test_books_that_get_smaller_in_a_move_are_found_also_where_retention_took_others(amount: str) -> None:
+    """Events that are gone can have charged and raised, and given nothing back."""
+    model = played_model()
+    model.migrate()
+    model.serve()
+    events = model.events()
+    name = next(
+        event["data"]["dataset"]
+        for event in reversed(events[0])
+        if event["type"] == EventType.MOVED and event["data"]["account"]["spent"] > 0
+    )
+    for event in events[home(name.encode(), AFTER)]:
+        if event["data"]["dataset"] == name:
+            event["data"]["account"][amount] -= 0.1
+    shown = {shard: [msgspec.json.encode(event) for event in found] for shard, found in events.items()}
+    assert not _public(
+        {shard: [msgspec.json.encode(e) for e in found] for shard, found in model.events().items()}
+    )
+    for taken in (0, 2):
+        shown[1] = shown[1][taken:]
+        (problem,) = _public(shown)
+        assert f"dataset {name} left partition 0" in problem
+
+
 def test_alerts_made_anew_and_still_empty_are_said_to_be_gone_and_no_finding() -> None:
     model = played_model()
     assert found(model) == []
