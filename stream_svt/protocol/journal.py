@@ -630,7 +630,8 @@ class _Seen:
         self.count += 1
         self.offset = record.offset
         number = released.sequence_of(record.value)
-        forged = number > meta.last_event + LEAP
+        far = meta.last_event + LEAP
+        forged = number > far
         if record.offset == meta.alert_offset:
             self.anchored = True
             if forged:  # and given budgets up for
@@ -644,7 +645,8 @@ class _Seen:
             return
         self.foreign = self.foreign or number
         envelope, data = released.decode(record.value or b"")
-        self.highest_id = max(self.highest_id, released.number_of(envelope.id))
+        if (last := released.number_of(envelope.id)) <= far:
+            self.highest_id = max(self.highest_id, last)
         if envelope.type == released.EventType.MOVED and isinstance(data, released.Lifecycle):
             self.moved_to, self._leaves_for = 0, data.detail.get("partitions", 0)
         elif envelope.type != released.EventType.RUN_CLOSED:

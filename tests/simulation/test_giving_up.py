@@ -499,15 +499,17 @@ def test_a_forged_id_uses_no_numbers_up(number: str) -> None:
     last = model.events()[0][-1]
     forged = last | {"sequence": last["sequence"] + 1, "id": f"app/d0/m0/1/{number}"}
     model.broker.write("alerts-0", b"d0", msgspec.json.encode(forged))
-    _gives_up(model)
-    command(model, "raise", action=Action.RAISE_BUDGET, dataset="d0", limit="20")
-    model.serve()
-    send(model, 3, "b")
-    model.serve()
-    model.serve()
+    for turn, limit in enumerate(("20", "40")):
+        _gives_up(model)
+        command(model, f"raise{turn}", action=Action.RAISE_BUDGET, dataset="d0", limit=limit)
+        model.serve()
+        send(model, 3, f"b{turn}")
+        model.serve()
+        model.serve()
+        model.broker.partitions["state-0"] = []
     ids = [event["id"] for event in model.events()[0]]
     assert len(set(ids)) == len(ids)
-    assert len(_of(model, EventType.ALERT)) == 6
+    assert len(_of(model, EventType.ALERT)) == 9
 
 
 def test_numbers_that_only_records_put_back_know_are_explained() -> None:
