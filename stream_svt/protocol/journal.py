@@ -279,6 +279,17 @@ class Journal:
         await self._seal_again()
         return self._restored(records)
 
+    async def fence(self) -> None:
+        """Let no earlier writer commit anything more, and what one did commit be visible; writes nothing.
+
+        Raises
+        ------
+        BrokerError
+            As `open`.
+        """
+        self._broken = True
+        await self._log.fence()
+
     async def look(self) -> Restored:
         """Read and verify the books as they are, whoever holds them; writes nothing and takes nothing over.
 

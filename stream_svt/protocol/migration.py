@@ -194,7 +194,7 @@ async def migrate(ground: Ground, move: Move) -> Report:
         As a takeover.
     """
     await ground.claim()
-    present = await _look_at_all(ground, move)
+    present = await _look_at_all(ground, move, fence=True)
     report = Report()
     shards = [await _take_over(ground, move, number) for number in range(move.partitions)]
     if all(shard.journal.moved for shard in shards):
@@ -230,7 +230,7 @@ async def rehearse(ground: Ground, move: Move) -> Report:
     MigrationRefused, UnreadableState, ConfigError, BrokerError
         As `migrate`.
     """
-    await _look_at_all(ground, move)
+    await _look_at_all(ground, move, fence=False)
     report = Report()
     shards = []
     for number in range(move.partitions):
@@ -245,11 +245,12 @@ async def rehearse(ground: Ground, move: Move) -> Report:
     return report
 
 
-async def _look_at_all(ground: Ground, move: Move) -> int:
+async def _look_at_all(ground: Ground, move: Move, *, fence: bool) -> int:
     """Refuse, before anything is written, what no interrupted migration leaves; return how many shards there are.
 
     All shards get where they belong in one transaction: where one is there and another is not, that one's state is
-    older, or the first one's is no migration's.
+    older, or the first one's is no migration's. Unless a shard's writers are fenced first, its part of that transaction
+    may not be visible yet.
     """
     present = await ground.shards()
     moved: list[int] = []
@@ -258,11 +259,15 @@ async def _look_at_all(ground: Ground, move: Move) -> int:
     for number in range(present):
         old = number < move.partitions
         journal = ground.journal(number, move.partitions if old else -move.target)
+        if fence:
+            await journal.fence()
         restored = await journal.look()
+        await journal.close()
         (moved if journal.moved else others).append(number)
         used = used or (journal.moved and (old or restored.last_event > 0))
     if moved and others:
-        raise MigrationRefused(_mixed(move, moved, others, used=used))
+        again = "" if fence else ". If a migration has ended only just now, look again"
+        raise MigrationRefused(_mixed(move, moved, others, used=used) + again)
     return present
 
 
@@ -303,15 +308,18 @@ def _opened(move: Move, number: int, journal: MovingJournal, restored: Restored)
 
 async def _take_over(ground: Ground, move: Move, number: int) -> _Shard:
     journal = ground.journal(number, move.partitions)
-    return _opened(move, number, journal, await _open(journal))
+    return _opened(move, number, journal, await _open(move, number, journal))
 
 
-async def _open(journal: MovingJournal) -> Restored:
+async def _open(move: Move, number: int, journal: MovingJournal) -> Restored:
     try:
         return await journal.open()
     except StateRolledBack as error:
         message = (
-            "Where no worker waits for that, a migration is in its middle, and only the newest state helps"
+            "Where no worker waits for that, only the newest state helps in the middle of a migration. If one to "
+            f"{move.target} partitions was finished and there is no newest state, empty the state topic's partition "
+            f"of shard {number}, not the alert topic's, set topics.partitions: {move.target}, start the workers and, "
+            "before any producer, give the shard's budgets up"
         )
         raise StateRolledBack(f"{error}. {message}") from error
 
@@ -433,7 +441,7 @@ async def _arrivals(
 async def _newcomer(ground: Ground, move: Move, number: int) -> _Shard:
     """Open a new shard's books."""
     journal = ground.journal(number, -move.target)
-    restored = await _open(journal)
+    restored = await _open(move, number, journal)
     if not journal.moving:
         raise MigrationRefused(
             f"shard {number} has books of its own already: a worker ran with {move.target} partitions meanwhile. "

@@ -148,6 +148,29 @@ def test_books_that_begin_anew_after_a_move_without_being_given_up_are_found() -
         assert any("spent and goes on with epsilon 0" in problem for problem in audit.problems)
 
 
+def test_what_a_shard_published_is_gone_and_what_its_datasets_left_behind_is_not() -> None:
+    """They spent more since they moved; only that they spent less than was shown before would be wrong."""
+    model = played_model()
+    model.migrate()
+    model.send(100, 3)
+    model.serve()
+    model.serve()
+    for name in MOVED:
+        shard = home(name.encode(), AFTER)
+        kept, model.broker.partitions[f"alerts-{shard}"] = model.broker.partitions[f"alerts-{shard}"], []
+        operator, _ = both_forms(model)
+        assert (operator.problems, operator.truncated) == ([], {shard})
+        more = copy.deepcopy(model)
+        for entry in more.broker.partitions["alerts-0"]:
+            event = msgspec.json.decode(entry.value or b"{}")
+            if event and event["data"]["dataset"] == name:
+                event["data"]["account"]["spent"] += 5
+                entry.value = msgspec.json.encode(event)
+        operator, _ = both_forms(more)
+        assert any("is spent, the events say" in problem for problem in operator.problems)
+        model.broker.partitions[f"alerts-{shard}"] = kept
+
+
 @pytest.mark.parametrize("amount", ["spent", "limit"])
 def test_books_that_get_smaller_in_a_move_are_found_also_where_retention_took_others(amount: str) -> None:
     """Events that are gone can have charged and raised, and given nothing back."""
