@@ -33,15 +33,9 @@ def audited(broker: Broker) -> Audit:
     return compare(auditor, [state], lambda name: 0)
 
 
-def settle(model: Model) -> None:
-    """Let every transaction that was decided be seen."""
-    for producer in model.broker.producers:
-        model.broker.mark(producer, everything=True)
-
-
 def both_forms(model: Model) -> tuple[Audit, Audit]:
     """Audit an application of several shards: the operator's form, and the public one."""
-    settle(model)
+    model.settle()
     states = []
     for shard in range(model.partitions):
         journal = model.journal(shard, model.partitions)
@@ -53,3 +47,9 @@ def both_forms(model: Model) -> tuple[Audit, Audit]:
                 auditor.add(shard, entry.offset, entry.value)
     operator, public = forms
     return compare(operator, states, lambda name: home(name.encode(), model.partitions)), public.audit
+
+
+def problems(model: Model) -> list[str]:
+    """Return what either form finds."""
+    operator, public = both_forms(model)
+    return [*operator.problems, *public.problems]

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+import pytest
 
+from stream_svt.errors import StateRolledBack
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.spec import ApplicationSpec, load_spec
 from stream_svt.protocol.journal import Journal, Topics
@@ -27,11 +29,19 @@ COMMON = (
     "topic: t, epsilon: 1, cutoff: 3, sensitivity: 1, monotonic: true, bounds: [0, 100000], threshold: 500, "
     "expected_queries: 1000"
 )
+PLAIN = f"{{name: m0, mute: none, {COMMON}}}"
 RETRY = "append: {retry: {attempts: 3, lifetime: 60, capacity: 4, every: 5}}"
-SPEC = load_spec(
-    f"application: app\ndatasets: [{{names: [{', '.join(NAMES)}], limit: 5, unit: one basket}}]\n"
-    f"monitors:\n  - {{name: m0, mute: none, {COMMON}}}\n  - {{name: m1, mute: 1h, {RETRY}, {COMMON}}}\n"
-)
+
+
+def declared(*monitors: str, names: str = "d0", limit: float = 5) -> ApplicationSpec:
+    """Return an application with these monitors on these datasets."""
+    listed = "".join(f"  - {monitor}\n" for monitor in monitors)
+    return load_spec(
+        f"application: app\ndatasets: [{{names: [{names}], limit: {limit}, unit: one basket}}]\nmonitors:\n{listed}"
+    )
+
+
+SPEC = declared(PLAIN, f"{{name: m1, mute: 1h, {RETRY}, {COMMON}}}", names=", ".join(NAMES))
 BEFORE, AFTER = 2, 5
 KEY = bytes(range(32))
 
@@ -264,6 +274,11 @@ class Model:
                     found[name] = (spent, account["limit"])
         return found
 
+    def settle(self) -> None:
+        """Let every transaction that was decided be seen."""
+        for producer in self.broker.producers:
+            self.broker.mark(producer, everything=True)
+
 
 class Few(Feed):
     """Hands a few records over at a time."""
@@ -311,9 +326,9 @@ GIVEN_UP = Command(id="c", action=Action.MARK_EXHAUSTED)
 Stored = dict[bytes, bytes]
 
 
-def command(model: Model, name: str, **fields: Any) -> None:
-    """Send a command to shard 0."""
-    model.broker.write(f"{CONTROL}-0", None, msgspec.json.encode(Command(id=name, **fields)))
+def command(model: Model, name: str, shard: int = 0, **fields: Any) -> None:
+    """Send a command to a shard."""
+    model.broker.write(f"{CONTROL}-{shard}", None, msgspec.json.encode(Command(id=name, **fields)))
 
 
 def backup(model: Model, shard: int = 0) -> Stored:
@@ -326,6 +341,17 @@ def restore(model: Model, state: Stored, shard: int = 0) -> None:
     """Write a state over that of a shard."""
     for key, value in state.items():
         model.broker.write(f"state-{shard}", key, value)
+
+
+def give_up(model: Model, shard: int = 0) -> None:
+    """Find that a shard's state is not the one behind its alerts, and give its budgets up."""
+    with pytest.raises(StateRolledBack):
+        finish(model.tenure(shard)[0].open())
+    told = model.broker.write(f"{CONTROL}-{shard}", None, msgspec.json.encode(GIVEN_UP))
+    giving, _ = model.tenure(shard)
+    finish(giving.open(given_up=(told.offset, GIVEN_UP)))
+    finish(giving.run())
+    model.settle()
 
 
 def ledgers(status: Status) -> dict[str, tuple[float, float]]:

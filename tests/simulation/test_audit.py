@@ -8,40 +8,34 @@ import itertools
 import msgspec
 import pytest
 
-from stream_svt.errors import StateRolledBack
 from stream_svt.monitor.commands import Action
 from stream_svt.monitor.released import EventType
 from stream_svt.protocol.migration import MovingJournal
 from stream_svt.service.audit import Auditor
 from stream_svt.service.wire import home
-from tests.simulation.auditing import both_forms, settle
+from tests.simulation.auditing import both_forms, problems
 from tests.simulation.effects import finish
-from tests.simulation.model import AFTER, BEFORE, GIVEN_UP, NAMES, Model, played_model
-from tests.simulation.world import CONTROL
+from tests.simulation.model import AFTER, BEFORE, NAMES, Model, command, give_up, played_model
 
 MOVED = [name for name in NAMES if home(name.encode(), BEFORE) == 0 != home(name.encode(), AFTER)]
 """Datasets that leave shard 0."""
 
 
-def found(model: Model) -> list[str]:
-    """Return what either form finds."""
-    operator, public = both_forms(model)
-    return [*operator.problems, *public.problems]
-
-
-def _command(model: Model, shard: int, name: str, **fields: object) -> None:
-    model.broker.write(f"{CONTROL}-{shard}", None, msgspec.json.encode({"id": name, **fields}))
-
-
 def _raise_and_go_on(model: Model) -> None:
     for name in MOVED:
         shard = home(name.encode(), AFTER)
-        _command(model, shard, f"r{name}", action=Action.RAISE_BUDGET, dataset=name, limit="20")
+        command(model, f"r{name}", shard, action=Action.RAISE_BUDGET, dataset=name, limit="20")
     model.serve()
     started = _started(model)
     model.send(100, 7)
     model.serve()
     assert _started(model) > started
+
+
+def assert_balances_through_a_move(model: Model) -> None:
+    for step in (lambda: None, model.migrate, lambda: _raise_and_go_on(model)):
+        step()
+        assert problems(model) == []
 
 
 def _started(model: Model) -> int:
@@ -52,13 +46,9 @@ def _started(model: Model) -> int:
 def test_what_was_marked_exhausted_and_moved_balances() -> None:
     model = played_model()
     for shard in range(BEFORE):
-        _command(model, shard, f"x{shard}", action=Action.MARK_EXHAUSTED)
+        command(model, f"x{shard}", shard, action=Action.MARK_EXHAUSTED)
     model.serve()
-    assert found(model) == []
-    model.migrate()
-    assert found(model) == []
-    _raise_and_go_on(model)
-    assert found(model) == []
+    assert_balances_through_a_move(model)
 
 
 def _given_up_while_moving() -> Model:
@@ -67,7 +57,7 @@ def _given_up_while_moving() -> Model:
     for crash in itertools.count(1):
         model = copy.deepcopy(played)
         assert model.migrate(crash=crash) is None
-        settle(model)
+        model.settle()
         reached, other = (
             model.journal(shard, BEFORE, MovingJournal, target=AFTER) for shard in range(BEFORE)
         )
@@ -76,22 +66,13 @@ def _given_up_while_moving() -> Model:
         if reached.moving and not reached.pending and not other.moving:
             break
     model.broker.partitions["state-0"] = []
-    with pytest.raises(StateRolledBack):
-        finish(model.tenure()[0].open())
-    following, _ = model.tenure()
-    finish(following.open(given_up=(0, GIVEN_UP)))
-    finish(following.run())
-    settle(model)
+    give_up(model)
     return model
 
 
 def test_what_was_given_up_while_it_moved_balances() -> None:
     model = _given_up_while_moving()
-    assert found(model) == []
-    model.migrate()
-    assert found(model) == []
-    _raise_and_go_on(model)
-    assert found(model) == []
+    assert_balances_through_a_move(model)
 
 
 def test_what_is_wrong_with_books_given_up_while_they_moved_is_found() -> None:
@@ -99,7 +80,7 @@ def test_what_is_wrong_with_books_given_up_while_they_moved_is_found() -> None:
     model = _given_up_while_moving()
     model.migrate()
     _raise_and_go_on(model)
-    assert found(model) == []
+    assert problems(model) == []
     (after,) = {
         event["data"]["detail"].get("after")
         for event in model.events()[0]
@@ -138,7 +119,7 @@ def test_books_that_begin_anew_after_a_move_without_being_given_up_are_found() -
     """Both the state of the new shard and its alerts were lost: nobody could tell, but for what it left."""
     model = played_model()
     model.migrate()
-    assert found(model) == []
+    assert problems(model) == []
     shard = next(shard for name in MOVED if (shard := home(name.encode(), AFTER)) >= BEFORE)
     model.broker.partitions[f"state-{shard}"] = []
     model.broker.partitions[f"alerts-{shard}"] = []
@@ -198,7 +179,7 @@ def test_books_that_get_smaller_in_a_move_are_found_also_where_retention_took_ot
 
 def test_alerts_made_anew_and_still_empty_are_said_to_be_gone_and_no_finding() -> None:
     model = played_model()
-    assert found(model) == []
+    assert problems(model) == []
     model.broker.partitions["alerts-0"] = []
     operator, _ = both_forms(model)
     assert (operator.problems, operator.truncated) == ([], {0})

@@ -9,40 +9,39 @@ import msgspec
 import pytest
 
 from stream_svt.errors import ConfigError, StateRolledBack
-from stream_svt.monitor.commands import Action, Command
+from stream_svt.monitor.commands import Action
 from stream_svt.monitor.released import LARGEST_SEQUENCE, EventType
-from stream_svt.monitor.spec import ApplicationSpec, load_spec
-from stream_svt.protocol.tenure import State
-from stream_svt.service.audit import Auditor, ShardState, compare
+from stream_svt.monitor.spec import ApplicationSpec
+from stream_svt.protocol.tenure import State, Tenure
+from stream_svt.service.audit import Auditor
 from stream_svt.service.wire import home
+from tests.simulation.auditing import problems
 from tests.simulation.effects import finish
 from tests.simulation.model import (
     AFTER,
     BEFORE,
-    COMMON,
     GIVEN_UP,
     NAMES,
+    PLAIN,
     Few,
     Model,
     Stops,
     Stored,
     backup,
     command,
+    declared,
+    give_up,
     ledgers,
     played_model,
     restore,
     send,
 )
-from tests.simulation.test_reconfigured import ELSEWHERE, HOT, declared
-from tests.simulation.world import CONTROL
+from tests.simulation.test_reconfigured import ELSEWHERE, HOT
 from tests.support.engine_play import another_release
 
 
 def one(limit: float = 5) -> ApplicationSpec:
-    return load_spec(
-        f"application: app\ndatasets: [{{names: [d0], limit: {limit}, unit: one basket}}]\n"
-        f"monitors:\n  - {{name: m0, mute: none, {COMMON}}}\n"
-    )
+    return declared(PLAIN, limit=limit)
 
 
 def rolled_back() -> Model:
@@ -68,6 +67,25 @@ def raised() -> tuple[Model, Stored]:
     command(model, "raise", action=Action.RAISE_BUDGET, dataset="d0", limit="10")
     model.serve()
     return model, old
+
+
+def _dies_having_sent(model: Model, owner: Tenure, kind: bytes, shard: int = 0) -> None:
+    """Let an owner die in its first transaction with such an event, once its events are sent."""
+    books: Any = owner._journal._log
+    transact = books.transact
+
+    async def dies(transaction: Any) -> int | None:
+        if any(kind in event for _, event in transaction.alerts):
+            for key, event in transaction.alerts:
+                await books._append("alerts", key, event)
+            raise Stops
+        newest: int | None = await transact(transaction)
+        return newest
+
+    books.transact = dies
+    with pytest.raises(Stops):
+        finish(owner.run())
+    model.broker.fence(f"app-{shard}")
 
 
 def _effects() -> int:
@@ -290,21 +308,7 @@ def test_the_audit_takes_a_budget_for_given_up_with_a_raise_that_was_shown_to_no
     command(model, "raise", action=Action.RAISE_BUDGET, dataset="d0", limit="10")
     owner, _ = model.tenure()
     finish(owner.open())
-    books: Any = owner._journal._log
-    transact = books.transact
-
-    async def dies(transaction: Any) -> int | None:
-        if any(b"budget.raised" in event for _, event in transaction.alerts):
-            for key, event in transaction.alerts:
-                await books._append("alerts", key, event)
-            raise Stops
-        newest: int | None = await transact(transaction)
-        return newest
-
-    books.transact = dies
-    with pytest.raises(Stops):
-        finish(owner.run())
-    model.broker.fence("app-0")
+    _dies_having_sent(model, owner, b"budget.raised")
     restore(model, old)
     following, status = model.tenure()
     finish(following.open(given_up=(0, GIVEN_UP)))
@@ -414,8 +418,7 @@ def test_what_a_migration_brought_to_a_new_shard_is_not_forgotten_with_its_state
 def test_a_raise_from_before_a_migration_is_known_to_the_new_shard() -> None:
     model = played_model()
     name = next(name for name in NAMES if home(name.encode(), AFTER) >= BEFORE)
-    raising = Command(id="r", action=Action.RAISE_BUDGET, dataset=name, limit="10")
-    model.broker.write(f"{CONTROL}-{home(name.encode(), BEFORE)}", None, msgspec.json.encode(raising))
+    command(model, "r", home(name.encode(), BEFORE), action=Action.RAISE_BUDGET, dataset=name, limit="10")
     model.serve()
     model.migrate()
     shard = home(name.encode(), AFTER)
@@ -423,36 +426,6 @@ def test_a_raise_from_before_a_migration_is_known_to_the_new_shard() -> None:
     following, status = model.tenure(shard)
     finish(following.open(given_up=(0, GIVEN_UP)))
     assert ledgers(status)[name] == (10, 10)
-
-
-def _gives_up(model: Model, shard: int = 0) -> None:
-    """Find that a shard's state is not the one behind its alerts, and give its budgets up."""
-    with pytest.raises(StateRolledBack):
-        finish(model.tenure(shard)[0].open())
-    told = model.broker.write(f"{CONTROL}-{shard}", None, msgspec.json.encode(GIVEN_UP))
-    giving, _ = model.tenure(shard)
-    finish(giving.open(given_up=(told.offset, GIVEN_UP)))
-    finish(giving.run())
-    _settle(model)
-
-
-def _settle(model: Model) -> None:
-    for producer in ["app-migrate", *(f"app-{shard}" for shard in range(AFTER))]:
-        model.broker.mark(producer, everything=True)
-
-
-def _problems(model: Model) -> list[str]:
-    """Return what the audit finds, in its public form and in the operator's."""
-    states = []
-    for shard in range(model.partitions):
-        journal = model.journal(shard, model.partitions)
-        states.append(ShardState.of(shard, finish(journal.look()), journal))
-    auditor = Auditor(model.spec.monitors)
-    for shard in range(AFTER):
-        for entry in model.broker.read(f"alerts-{shard}"):
-            auditor.add(shard, entry.offset, entry.value)
-    found = auditor.audit.problems
-    return found + compare(auditor, states, lambda name: home(name.encode(), model.partitions)).problems
 
 
 @pytest.mark.parametrize("lost", ["rolled back", "deleted"])
@@ -471,24 +444,23 @@ def test_no_id_is_used_twice_for_a_dataset_that_brought_more_events_than_its_sha
     queries(home(name.encode(), BEFORE), 5, "x", "m1")
     queries(home(name.encode(), BEFORE), 2, "a")
     model.migrate()
-    _settle(model)
+    model.settle()
     queries(shard, 1, "b")
     old = list(model.broker.read(f"state-{shard}"))
     queries(shard, 2, "c")
-    assert _problems(model) == []
+    assert problems(model) == []
     if lost == "deleted":
         model.broker.partitions[f"state-{shard}"] = []
     else:
         for entry in old:
             model.broker.write(f"state-{shard}", entry.key, entry.value)
-    _gives_up(model, shard)
-    raising = Command(id="r", action=Action.RAISE_BUDGET, dataset=name, limit="20")
-    model.broker.write(f"{CONTROL}-{shard}", None, msgspec.json.encode(raising))
+    give_up(model, shard)
+    command(model, "r", shard, action=Action.RAISE_BUDGET, dataset=name, limit="20")
     model.serve()
     queries(shard, 9, "d")
     ids = [event["id"] for events in model.events().values() for event in events]
     assert len(set(ids)) == len(ids)
-    assert _problems(model) == []
+    assert problems(model) == []
 
 
 @pytest.mark.parametrize("number", ["9" * 5000, str(2**64), str(LARGEST_SEQUENCE), "\u0663", "-1", ""])
@@ -500,7 +472,7 @@ def test_a_forged_id_uses_no_numbers_up(number: str) -> None:
     forged = last | {"sequence": last["sequence"] + 1, "id": f"app/d0/m0/1/{number}"}
     model.broker.write("alerts-0", b"d0", msgspec.json.encode(forged))
     for turn, limit in enumerate(("20", "40")):
-        _gives_up(model)
+        give_up(model)
         command(model, f"raise{turn}", action=Action.RAISE_BUDGET, dataset="d0", limit=limit)
         model.serve()
         send(model, 3, f"b{turn}")
@@ -520,7 +492,7 @@ def test_numbers_that_only_records_put_back_know_are_explained() -> None:
     send(model, 3, "b")
     owner, _ = model.tenure(interval=1e9)
     finish(owner.open())
-    _settle(model)
+    model.settle()
     held: Stored = {}
     transact = owner._journal._log.transact
 
@@ -538,13 +510,13 @@ def test_numbers_that_only_records_put_back_know_are_explained() -> None:
     following._feed.rounds, following._feed.most = 2, 1  # type: ignore[attr-defined]
     finish(following.open())
     finish(following.run())
-    _settle(model)
+    model.settle()
     last = model.events()[0][-1]["sequence"]
     restore(model, held)
-    _gives_up(model)
+    give_up(model)
     (given_up,) = _of(model, EventType.MARKED_EXHAUSTED)
     assert given_up["data"]["detail"]["after"] > last
-    assert _problems(model) == []
+    assert problems(model) == []
 
 
 def test_numbers_that_a_shard_without_datasets_skips_are_explained() -> None:
@@ -558,25 +530,11 @@ def test_numbers_that_a_shard_without_datasets_skips_are_explained() -> None:
     model.spec = declared(HOT)
     owner, _ = model.tenure(1)
     finish(owner.open())
-    books: Any = owner._journal._log
-    transact = books.transact
-
-    async def dies(transaction: Any) -> int | None:
-        if transaction.alerts:
-            for key, event in transaction.alerts:
-                await books._append("alerts", key, event)
-            raise Stops
-        newest: int | None = await transact(transaction)
-        return newest
-
-    books.transact = dies
-    with pytest.raises(Stops):
-        finish(owner.run())
-    model.broker.fence("app-1")
+    _dies_having_sent(model, owner, b"", shard=1)
     model.broker.partitions["state-1"] = old
-    _gives_up(model, 1)
+    give_up(model, 1)
     assert [event["sequence"] for event in model.events()[1]] == [1, 3, 4]
-    assert _problems(model) == []
+    assert problems(model) == []
 
 
 def test_a_state_that_is_given_up_while_its_key_is_replaced_is_sealed_with_the_new_one() -> None:
@@ -589,7 +547,7 @@ def test_a_state_that_is_given_up_while_its_key_is_replaced_is_sealed_with_the_n
     model.serve()
     restore(model, old)
     model.masters = (after, before)
-    _gives_up(model)
+    give_up(model)
     model.masters = (after,)
     following, status = model.tenure()
     finish(following.open())

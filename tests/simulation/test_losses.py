@@ -9,8 +9,8 @@ from stream_svt.monitor.released import EventType
 from stream_svt.protocol.ports import Stopped
 from stream_svt.protocol.tenure import State
 from tests.simulation.effects import finish
-from tests.simulation.model import Feed, Model, command, send
-from tests.simulation.test_reconfigured import ELSEWHERE, HOT, declared, events
+from tests.simulation.model import Feed, Model, command, declared, send
+from tests.simulation.test_reconfigured import ELSEWHERE, HOT, events
 
 
 class Patient(Feed):

@@ -15,27 +15,27 @@ from stream_svt.errors import MigrationRefused, MisuseError, StateRolledBack, Un
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.released import EventType
-from stream_svt.monitor.spec import load_spec
 from stream_svt.protocol.migration import Books, MovingJournal, rehearse
-from stream_svt.service.audit import Auditor, ShardState, compare
 from stream_svt.service.wire import home
 from stream_svt.service.workload import Workload
 from tests.golden.regenerate import mutes_split
-from tests.simulation.auditing import settle
+from tests.simulation.auditing import problems
 from tests.simulation.effects import finish
 from tests.simulation.log import Entry
 from tests.simulation.model import (
     AFTER,
     BEFORE,
-    COMMON,
     GIVEN_UP,
     NAMES,
+    PLAIN,
     Feed,
     Ground,
     Model,
     Stops,
     Stored,
     backup,
+    command,
+    declared,
     ledgers,
     played_model,
     restore,
@@ -338,12 +338,7 @@ def test_a_release_that_closes_runs_while_it_ends_a_migration_announces_them() -
     """Of another release than began it, one that would not compute their noise again; also where nothing arrives."""
     homes = {f"e{n}": (home(f"e{n}".encode(), BEFORE), home(f"e{n}".encode(), AFTER)) for n in range(400)}
     names = [next(n for n, found in homes.items() if found == place) for place in ((0, 0), (0, 3), (1, 1))]
-    model = Model(
-        spec=load_spec(
-            f"application: app\ndatasets: [{{names: [{', '.join(names)}], limit: 5, unit: one basket}}]\n"
-            f"monitors:\n  - {{name: m0, mute: none, {COMMON}}}\n"
-        )
-    )
+    model = Model(spec=declared(PLAIN, names=", ".join(names)))
     for name in names:
         body = msgspec.json.encode({"id": name, "value": 90_000})
         model.broker.write(f"t-{homes[name][0]}", name.encode(), body)
@@ -371,8 +366,7 @@ def test_a_dataset_that_comes_paused_ends_no_replay(crash: bool) -> None:
         model.broker.write(f"t-{home(name.encode(), BEFORE)}", name.encode(), query)
 
     def tell(shard: int, action: Action, dataset: str) -> None:
-        told = Command(id=action.value, action=action, dataset=dataset, monitor="m0")
-        model.broker.write(f"{CONTROL}-{shard}", None, msgspec.json.encode(told))
+        command(model, action.value, shard, action=action, dataset=dataset, monitor="m0")
 
     def alerts() -> list[str]:
         return [event["data"]["dataset"] for event in model.events()[1] if event["type"] == EventType.ALERT]
@@ -408,12 +402,7 @@ class _StopsBeforeTheMove(Ground):
 
 def _finished(names: list[str] = NAMES) -> tuple[Model, dict[int, Stored], dict[int, Stored]]:
     """A model that was migrated and lived on, with the states from before and from the middle."""
-    model = Model(
-        spec=load_spec(
-            f"application: app\ndatasets: [{{names: [{', '.join(names)}], limit: 5, unit: one basket}}]\n"
-            f"monitors:\n  - {{name: m0, mute: none, {COMMON}}}\n"
-        )
-    )
+    model = Model(spec=declared(PLAIN, names=", ".join(names)))
     model.send(60, 1)
     model.serve()
     model.serve()
@@ -433,7 +422,7 @@ def _finished(names: list[str] = NAMES) -> tuple[Model, dict[int, Stored], dict[
 
 def _refused(model: Model) -> str:
     """Migrate, and rehearse it; return why that is refused. Nothing is written."""
-    settle(model)
+    model.settle()
     told = []
     entries = {name: len(entries) for name, entries in model.broker.partitions.items()}
     for attempt in (model.migrate, lambda: finish(rehearse(Ground(model), model.move()))):
@@ -509,13 +498,7 @@ def test_a_state_of_the_old_number_that_is_older_than_its_alerts_can_be_given_up
     model.send(40, 10)
     model.serve()
     model.serve()
-    auditor, states = Auditor(model.spec.monitors), []
-    for shard in range(AFTER):
-        journal = model.journal(shard, AFTER)
-        states.append(ShardState.of(shard, finish(journal.look()), journal))
-        for entry in model.broker.read(f"alerts-{shard}"):
-            auditor.add(shard, entry.offset, entry.value)
-    assert compare(auditor, states, lambda name: home(name.encode(), AFTER)).problems == []
+    assert problems(model) == []
     assert model.migrate().finished_before  # type: ignore[union-attr]
 
 

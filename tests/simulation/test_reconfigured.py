@@ -10,7 +10,7 @@ import pytest
 from stream_svt.errors import ConfigError, StateRolledBack
 from stream_svt.monitor.commands import Action
 from stream_svt.monitor.released import EventType
-from stream_svt.monitor.spec import ApplicationSpec, load_spec
+from stream_svt.monitor.spec import ApplicationSpec
 from tests.simulation.effects import finish
 from tests.simulation.model import (
     COMMON,
@@ -20,6 +20,7 @@ from tests.simulation.model import (
     Stops,
     backup,
     command,
+    declared,
     ledgers,
     restore,
     send,
@@ -28,13 +29,6 @@ from tests.simulation.model import (
 HOT = f"{{name: hot, mute: none, {COMMON}}}"
 OTHER = HOT.replace("hot", "other")
 ELSEWHERE = OTHER.replace("topic: t", "topic: u")
-
-
-def declared(*monitors: str, names: str = "d0") -> ApplicationSpec:
-    listed = "".join(f"  - {monitor}\n" for monitor in monitors)
-    return load_spec(
-        f"application: app\ndatasets: [{{names: [{names}], limit: 5, unit: one basket}}]\nmonitors:\n{listed}"
-    )
 
 
 def events(model: Model, kind: EventType, monitor: str = "") -> list[dict[str, Any]]:
@@ -153,24 +147,36 @@ def test_a_refused_record_before_a_run_is_named_however_its_owner_ends(crash: bo
     assert [entry.key for entry in model.broker.read("rejects-0")] == [b"t/0"]
 
 
-def paused_within_a_replay(spec: ApplicationSpec) -> Model:
-    """A top of monitor hot was computed and lost; the next owner heard of a pause before it came there."""
+def both_read(spec: ApplicationSpec) -> Model:
+    """A model that has read both topics."""
     model = Model(partitions=1, spec=spec)
     send(model, 1, "first", value=0)
     send(model, 1, "first", "u", value=0)
     model.serve()
+    return model
+
+
+def serve_a_while(model: Model, rounds: int, hook: Callable[[int], object] = lambda number: None) -> None:
+    """Let an owner read a few records in each of so many rounds, and commit at the end."""
+    owner, _ = model.tenure(feed=Few, interval=1e9)
+    feed: Any = owner._feed
+    feed.rounds, feed.hook = rounds, hook
+    finish(owner.open())
+    finish(owner.run())
+    model.settle()
+
+
+def paused_within_a_replay(spec: ApplicationSpec) -> Model:
+    """A top of monitor hot was computed and lost; the next owner heard of a pause before it came there."""
+    model = both_read(spec)
     send(model, 20, "low", value=0)
     send(model, 1, "top")
     dies_before(model, computed_a_top)
-    second, _ = model.tenure(feed=Few, interval=1e9)
-    feed: Any = second._feed
-    feed.rounds = 4
-    feed.hook = lambda number: (
-        number == 0 and command(model, "p", action=Action.PAUSE, dataset="d0", monitor="hot")
+    serve_a_while(
+        model,
+        4,
+        lambda number: number == 0 and command(model, "p", action=Action.PAUSE, dataset="d0", monitor="hot"),
     )
-    finish(second.open())
-    finish(second.run())
-    model.broker.mark("app-0", everything=True)
     return model
 
 
@@ -192,11 +198,7 @@ def test_a_replay_owed_on_a_paused_topic_is_still_owed_after_a_configuration_wit
     model = paused_within_a_replay(both)
     send(model, 30, "more", "u", value=0)
     model.spec = without
-    third, _ = model.tenure(feed=Few, interval=1e9)
-    third._feed.rounds = 1  # type: ignore[attr-defined]
-    finish(third.open())
-    finish(third.run())
-    model.broker.mark("app-0", everything=True)
+    serve_a_while(model, 1)
     model.spec = both
     assert_computed_before_it_closes(model)
 
@@ -227,18 +229,11 @@ def test_a_replay_is_owed_until_the_monitors_of_a_topic_that_is_gone_are_closed(
 def test_a_pause_under_a_configuration_without_the_topic_ends_no_replay() -> None:
     """What was running then may have been read further than anybody knows."""
     both = declared(HOT, ELSEWHERE)
-    model = Model(partitions=1, spec=both)
-    send(model, 1, "first", value=0)
-    send(model, 1, "first", "u", value=0)
-    model.serve()
+    model = both_read(both)
     dies_before(model, computed_a_top, first=lambda: send(model, 1, "top"))
     send(model, 40, "more", "u", value=0)
     model.spec = declared(ELSEWHERE)
     command(model, "p", action=Action.PAUSE, dataset="d0", monitor="hot")
-    second, _ = model.tenure(feed=Few, interval=1e9)
-    second._feed.rounds = 3  # type: ignore[attr-defined]
-    finish(second.open())
-    finish(second.run())
-    model.broker.mark("app-0", everything=True)
+    serve_a_while(model, 3)
     model.spec = both
     assert_computed_before_it_closes(model)
