@@ -96,12 +96,13 @@ class View(Protocol):
 
 
 class PlainView:
-    """One line an event, and one every few seconds about progress: for pipes, logs and tests."""
+    """The addresses, one line an event, and one every few seconds about progress: for pipes, logs and tests."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._rate = Rate(PLAIN_INTERVAL)
         self._next = 0.0
+        self._addressed = False
 
     def __enter__(self) -> Self:
         """Nothing to open."""
@@ -121,7 +122,10 @@ class PlainView:
         self.say(f"{entry.kind:<9} {entry.dataset} {entry.monitor}: {entry.text}")
 
     def refresh(self, scene: Scene, now: float) -> None:
-        """Print progress now and then."""
+        """Print the addresses once, and progress now and then."""
+        if not self._addressed:
+            self._addressed = True
+            self.say(_foot(scene).plain)
         rate = self._rate.note(now, scene.seen)
         if now < self._next or not scene.line:
             return

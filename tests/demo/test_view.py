@@ -79,8 +79,9 @@ def test_a_pipe_gets_plain_lines(scene):
     lines = out.getvalue().splitlines()
     assert lines[0] == "starting [it] ..."
     assert lines[1].startswith("resampled retail-week-1 hot-items-append: run 2")
-    assert lines[2].startswith("progress  line 490 of 88,162, 16,470 queries")
-    assert len(lines) == 3
+    assert all(url in lines[2] for url in URLS.values())
+    assert lines[3].startswith("progress  line 490 of 88,162, 16,470 queries")
+    assert len(lines) == 4
 
 
 def test_a_terminal_gets_the_live_picture(scene):
