@@ -126,6 +126,16 @@ async def test_an_alert_appears_and_a_bar_moves_without_a_reload_and_is_said_alo
         assert seen.said == []
 
 
+async def test_what_the_rounding_of_figures_leaves_over_is_nothing(chromium: Browser, stage: Stage) -> None:
+    assert 4.0 - 3.3 - 0.7 > 0
+    stage.topic.put(alert("a", at=time.time(), books=account(3.3, reserved=0.7)))
+    async with visit(chromium, stage.url) as seen:
+        bar = seen.page.locator(".budget", has_text="protects").first.locator(".bar")
+        await expect(bar).to_have_attribute(
+            "aria-label", "3.3 spent, 0.7 reserved by open runs, 0 free, of 4 epsilon"
+        )
+
+
 async def test_it_says_what_is_left_and_how_long_it_lasts_in_words(chromium: Browser, stage: Stage) -> None:
     busy(stage)
     async with visit(chromium, stage.url) as seen:

@@ -93,7 +93,7 @@ document.addEventListener("DOMContentLoaded", () => {
   const since = (time) => make("time", { datetime: new Date(time * 1000).toISOString(), title: clock(time), "data-at": time }, ago(time));
 
   const STATES = {
-    idle: "waiting for its first query", running: "running", halted: "halted", exhausted: "used up", paused: "paused",
+    idle: "waiting for a first query", running: "running", halted: "halted", exhausted: "used up", paused: "paused",
     unknown: "not known here",
   };
   const ORDER = ["running", "idle", "halted", "paused", "exhausted", "unknown"];
@@ -103,7 +103,12 @@ document.addEventListener("DOMContentLoaded", () => {
 
   // -- budgets ----------------------------------------------------------------------------------------------
 
-  const leftOf = (one) => (one.spent === null ? null : Math.max(one.limit - one.spent, 0));
+  // The ledger is exact, figures here are doubles: what their rounding leaves over is nothing.
+  const restOf = (limit, ...amounts) => {
+    const rest = amounts.reduce((left, amount) => left - amount, limit);
+    return rest > limit * 1e-12 ? rest : 0;
+  };
+  const leftOf = (one) => (one.spent === null ? null : restOf(one.limit, one.spent));
   const stopped = (one) => one.monitors.length > 0 && one.monitors.every((monitor) => monitor.state === "exhausted");
   const isOver = (one) => one.ends !== null && one.ends < now();
 
@@ -186,7 +191,7 @@ document.addEventListener("DOMContentLoaded", () => {
     row.amount.replaceChildren(...(left === null ? [`limit ${limit} ${measure}`]
       : [make("strong", {}, loss(left, measure)), ` of ${limit} ${measure} left`]));
     const [spent, reserved] = [one.spent ?? 0, one.reserved ?? 0];
-    const free = Math.max(one.limit - spent - reserved, 0);
+    const free = restOf(one.limit, spent, reserved);
     for (const [node, amount] of [[row.spent, spent], [row.reserved, reserved]]) {
       node.style.width = `${Math.min(100 * amount / one.limit, 100)}%`;
       node.style.minWidth = amount > 0 ? "3px" : "0";
