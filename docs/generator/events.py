@@ -104,7 +104,7 @@ EVENTS: Final[Mapping[EventType, Event]] = {
             "after": {
                 "type": ["integer", "null"],
                 "minimum": 0,
-                "description": "The last number that was used before, where the state was older than the events.",
+                "description": "Where the state was older than the events: numbers go on after this one.",
             },
         },
         about="dataset",

@@ -44,6 +44,8 @@ REWRITE_RECORDS = 5_000
 SECRET_BYTES = 32
 LEAP = 2**53
 """Events that no shard has charged since its state was written: a number further ahead is forged."""
+STEP = 2**20
+"""How far a number may lie beyond the highest one seen: what goes on after a forged one, once accepted, is genuine."""
 
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=released.LARGEST_SEQUENCE)]
@@ -126,9 +128,9 @@ class Topics:
 class Restored:
     """What a takeover found: an empty mapping and no progress is the very first start.
 
-    ``last_event`` is the highest event number known, on the state topic or, after a rollback, the alert
-    topic; ``shown`` is then the largest limit and loss that events there show, by dataset and measure, and
-    ``highest_id`` the largest number with which their ids end.
+    ``last_event`` is the number of the newest event, or, after a rollback, one beyond all that were ever used;
+    ``shown`` is then the largest limit and loss that events on the alert topic show, by dataset and measure, and
+    ``highest_id`` a number beyond all with which ids end.
     """
 
     records: dict[bytes, bytes] = field(repr=False)
@@ -418,7 +420,8 @@ class Journal:
                 f"the application has {count} partitions and its topics now have {self._partitions}: a dataset "
                 "would get a second ledger. Restore the partition count, or change it with 'stream-svt migrate'. If "
                 "that was done already, this state is older: put the newest one back; if there is none, 'stream-svt "
-                "migrate' says what to do"
+                f"migrate --partitions {self._partitions}' says what to do, with topics.partitions: {count} in the "
+                "configuration"
             )
 
     def _open(self, key: bytes, record: bytes, meta: Meta) -> Opened:
@@ -468,17 +471,12 @@ class Journal:
         self._shown, self._highest_id = {}, 0
         if not seen.foreign and not done and not deleted and not (empty and seen.count):
             return
-        if seen.moved_to != self._partitions:  # they show no migration to this number that was finished since
+        if meta.partitions < 0 or seen.moved_to != self._partitions:
+            # They show no migration to this number that was finished since. In the middle of one, whatever is shown
+            # can be forged, and the ledgers of what was to move are nowhere else.
             self._check_partitions(meta.partitions)
         if accept:
-            meta.partitions = self._partitions
-            meta.alert_offset = seen.offset
-            # What waits belongs to a history that is given up: shown now, it would be a second outcome of a charge.
-            self._outbox = []
-            meta.last_event = meta.published = max(seen.newest, meta.published)
-            meta.commands_since = max(meta.commands_since, self._now_ms())
-            self._shown, self._highest_id = seen.accounts, seen.highest_id
-            log.warning("event=rollback_accepted shard=%d newest_event=%d", self._shard, meta.published)
+            await self._accept()
             return
         found = "is empty" if empty else f"ends with event {meta.last_event}"
         if seen.newest > meta.last_event:
@@ -496,8 +494,26 @@ class Journal:
             "application. Going "
             "on would spend budgets twice. Put the state back, or give up the shard's budgets with "
             "'stream-svt "
-            "control mark-exhausted' while a worker waits"
+            f"control mark-exhausted' while a worker waits{_raises_gone(first, empty=empty)}"
         )
+
+    async def _accept(self) -> None:
+        """Go on with books that are older than the alerts, after every event that these show."""
+        meta = self._meta
+        # From the beginning: of a topic that was made anew, more lies before the old place than after it.
+        seen, _, meta.alert_end = await self._look_at_alerts(None)
+        # Retention, or a topic made anew, may have taken events whose numbers nobody knows any more. No shard has used
+        # as many as there are milliseconds since 1970.
+        now = self._now_ms()
+        newest = max(seen.newest, meta.published)
+        meta.partitions = self._partitions
+        meta.alert_offset = seen.offset
+        # What waits belongs to a history that is given up: shown now, it would be a second outcome of a charge.
+        self._outbox = []
+        meta.last_event = meta.published = max(newest, now)
+        meta.commands_since = max(meta.commands_since, now)
+        self._shown, self._highest_id = seen.accounts, max(seen.highest_id, now)
+        log.warning("event=rollback_accepted shard=%d newest_event=%d", self._shard, newest)
 
     async def _look_at_alerts(self, start: int | None, *, committed: bool = False) -> tuple[_Seen, int, int]:
         """Return what the alert partition shows from an offset on, with its first offset and its end."""
@@ -630,7 +646,7 @@ class _Seen:
     def __init__(self, meta: Meta, outbox: Mapping[int, bytes]) -> None:
         self._meta, self._outbox = meta, outbox
         self.count = self.newest = self.foreign = self.waiting = self.highest_id = 0
-        self.moved_to, self._leaves_for = 0, max(-meta.partitions, 0)
+        self.moved_to = self._leaves_for = 0
         self.offset = meta.alert_offset
         self.anchored = False
         self.accounts: dict[tuple[str, str], released.Account] = {}
@@ -642,7 +658,7 @@ class _Seen:
         self.offset = record.offset
         number = released.sequence_of(record.value)
         far = meta.last_event + LEAP
-        forged = number > far
+        forged = number > max(far, self.newest + STEP)
         if record.offset == meta.alert_offset:
             self.anchored = True
             if forged:  # and given budgets up for
@@ -656,7 +672,7 @@ class _Seen:
             return
         self.foreign = self.foreign or number
         envelope, data = released.decode(record.value or b"")
-        if (last := released.number_of(envelope.id)) <= far:
+        if (last := released.number_of(envelope.id)) <= max(far, self.highest_id + STEP):
             self.highest_id = max(self.highest_id, last)
         if envelope.type == released.EventType.MOVED and isinstance(data, released.Lifecycle):
             self.moved_to, self._leaves_for = 0, data.detail.get("partitions", 0)
@@ -672,6 +688,17 @@ class _Seen:
             limit=max(data.account.limit, before.limit),
             spent=max(data.account.spent, before.spent),
         )
+
+
+def _raises_gone(first: int, *, empty: bool) -> str:
+    """Say what to do first where alerts are gone that may have shown a raised limit."""
+    if not first:
+        return ""
+    emptied = "" if empty else ", and empty the state topic's partition of this shard"
+    return (
+        f". Alerts before offset {first} are gone, and a raise that only they showed is forgotten then: if a limit was "
+        f"raised, first write the highest one ever granted into the configuration{emptied}"
+    )
 
 
 def _mac(secret: bytes, key: bytes, record: bytes) -> int:

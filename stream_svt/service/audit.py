@@ -286,7 +286,9 @@ class Auditor:
         for stay in self.stays(dataset):
             books, place = stay.books, (stay.partition, stay.offset)
             if before is None:
-                if books.before and (known or (stay.partition not in audit.truncated and stay.number <= 1)):
+                gone = not known and (stay.partition in audit.truncated or stay.number > 1)
+                # What only an aborted transaction showed was given up with the rest.
+                if books.before and not gone and stay.began_at < 0:
                     amount = _amount(books.before, books.kind)
                     audit.find(*place, f"dataset {dataset} begins with {amount} spent")
             elif not before.left:

@@ -89,6 +89,22 @@ def test_a_charge_that_nobody_was_shown_goes_with_a_budget_given_up_for_an_older
     assert len(audit.findings) == found, audit.findings
 
 
+@pytest.mark.parametrize(
+    ("late", "after", "found"),
+    [(False, 1, 0), (True, 1, 1), (False, None, 1)],
+    ids=["first", "late", "ordinary"],
+)
+def test_books_of_which_nobody_was_shown_the_beginning_may_be_given_up_for_an_older_state(late, after, found):
+    """Before anything else was shown of them: it was sent, and aborted."""
+    closed = (lifecycle("marked-exhausted", books=books(0.4, 0.5)), EventType.RUN_CLOSED)
+    started = (lifecycle("first", books=books(0.1, 0.2, reserved=0.4)), EventType.RUN_STARTED)
+    given_up = lifecycle("command", run=0, monitor="", books=books(0.5, 1.0), detail={"after": after})
+    begun = [started, closed] if late else [closed]
+    audit = audited([*begun, (given_up, EventType.MARKED_EXHAUSTED)])
+    assert len(audit.findings) == found, audit.findings
+    assert all("shop begins with epsilon 0.1 spent" in finding.message for finding in audit.findings)
+
+
 def test_numbers_that_are_skipped_at_the_end_are_found():
     auditor = Auditor()
     for number, (data, kind) in zip((1, 2, 4), GOOD[:3], strict=True):

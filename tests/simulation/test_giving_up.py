@@ -69,6 +69,19 @@ def raised() -> tuple[Model, Stored]:
     return model, old
 
 
+def assert_in_order(events: list[dict[str, Any]]) -> None:
+    """Numbers have no gaps, but for the one that giving up tells of: it goes on after all that was ever used."""
+    (given_up,) = {
+        event["data"]["detail"]["after"] for event in events if "after" in event["data"].get("detail", {})
+    }
+    numbers = [event["sequence"] for event in events]
+    old = sum(number <= given_up for number in numbers)
+    assert numbers[:old] == list(range(1, old + 1))
+    assert numbers[old:] == list(range(given_up + 1, given_up + 1 + len(numbers) - old))
+    assert 0 < old < len(numbers)
+    assert given_up >= 1_000_000  # milliseconds since the model's clock began
+
+
 def _dies_having_sent(model: Model, owner: Tenure, kind: bytes, shard: int = 0) -> None:
     """Let an owner die in its first transaction with such an event, once its events are sent."""
     books: Any = owner._journal._log
@@ -180,6 +193,88 @@ def test_an_older_state_is_refused_beside_an_alert_topic_made_anew(more: int) ->
         finish(model.tenure()[0].open())
 
 
+@pytest.mark.parametrize("known", [False, True])
+def test_what_an_alert_topic_made_anew_shows_before_the_old_place_is_given_up_too(known: bool) -> None:
+    model = Model(partitions=1, spec=declared(PLAIN, names="d0, d1", limit=40))
+
+    def alerts(count: int, name: str, dataset: str = "d0") -> int:
+        send(model, count, name, dataset=dataset)
+        for _ in range(3):
+            model.serve()
+        return model.broker.span("alerts-0")[1]
+
+    alerts(1, "a", "d1")
+    alerts(40, "b")
+    old = backup(model)
+    journal = model.journal(0, 1)
+    finish(journal.look())
+    place = journal._meta.alert_offset
+    model.broker.partitions["alerts-0"] = []
+    name = "d1" if known else "d2"
+    model.spec = declared(PLAIN, names="d0, d1, d2", limit=40)
+    model.serve()
+    command(model, "raise", action=Action.RAISE_BUDGET, dataset=name, limit="60")
+    model.serve()
+    assert alerts(6 + known, "c", name) < place
+    assert alerts(40, "d") > place
+    assert not model.broker.partitions["alerts-0"][place].marker  # found there, it looks like the old topic
+    model.spec = declared(PLAIN, names="d0, d1", limit=40)
+    model.broker.partitions["state-0"] = []
+    restore(model, old)
+    if not known:
+        with pytest.raises(ConfigError):
+            give_up(model)
+        return
+    give_up(model)
+    (status,) = model.serve()
+    assert ledgers(status)["d1"] == (60, 60)
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_no_number_is_used_twice_where_retention_took_the_alerts_and_the_state_is_lost(own: bool) -> None:
+    """Also where a migration brought a dataset, whose ids are beyond all that its new shard ever numbered."""
+    names = [name for name in (f"e{number}" for number in range(200)) if _homes(name) == (0, 3)][:2]
+    shard = 0 if own else 3
+    model = Model(partitions=BEFORE, spec=declared(PLAIN, names=", ".join(names)))
+
+    def queries(partition: int, count: int, tag: str, name: str = names[0]) -> None:
+        for number in range(count):
+            body = {"id": f"{tag}{number}", "value": 90_000}
+            model.broker.write(f"t-{partition}", name.encode(), msgspec.json.encode(body))
+        model.serve()
+        model.serve()
+
+    queries(0, 14, "a")
+    history = [event for events in model.events().values() for event in events]
+    if not own:
+        model.migrate()
+        model.settle()
+        model.serve()
+    model.broker.first[f"alerts-{shard}"] = len(model.broker.partitions[f"alerts-{shard}"])
+    queries(shard, 2, "b", names[1])
+    assert all(event["data"]["dataset"] != names[0] for event in model.events()[shard])
+    model.broker.partitions[f"state-{shard}"] = []
+    with pytest.raises(
+        StateRolledBack, match=r"Alerts before offset \d+ are gone.* highest one ever granted"
+    ):
+        finish(model.tenure(shard)[0].open())
+    give_up(model, shard)
+    command(model, "raise", shard, action=Action.RAISE_BUDGET, dataset=names[0], limit="20")
+    model.serve()
+    queries(shard, 9, "c")
+    events = model.events()[shard]
+    assert any(event["data"]["dataset"] == names[0] for event in events)
+    assert not {event["id"] for event in events} & {event["id"] for event in history}
+    assert len({event["id"] for event in events}) == len(events)
+    if own:
+        assert min(event["sequence"] for event in events) > max(event["sequence"] for event in history)
+    assert problems(model) == []
+
+
+def _homes(name: str) -> tuple[int, int]:
+    return home(name.encode(), BEFORE), home(name.encode(), AFTER)
+
+
 @pytest.mark.parametrize("published", [False, True])
 def test_a_state_that_is_one_transaction_old_is_refused_if_that_one_was_committed(published: bool) -> None:
     """It has yet to publish what it charged; sent and aborted, that is to be sent again."""
@@ -247,8 +342,7 @@ def test_a_forged_number_costs_the_budgets_once_and_not_the_books(number: int) -
         finish(following.open())
         finish(following.run())
         assert ledgers(status) == {"d0": (5, 5)}
-    numbers = [event["sequence"] for event in model.events()[0] if event["id"] != "x"]
-    assert numbers == list(range(1, len(numbers) + 1))
+    assert_in_order([event for event in model.events()[0] if event["id"] != "x"])
 
 
 @pytest.mark.parametrize(
@@ -295,7 +389,7 @@ def test_what_a_release_closes_while_giving_up_is_numbered_after_all_that_was_sh
     model.broker.mark("app-0", everything=True)
     shown = model.events()[0]
     assert [event["data"].get("reason") for event in shown].count("incompatible") == 1
-    assert [event["sequence"] for event in shown] == list(range(1, len(shown) + 1))
+    assert_in_order(shown)
     assert len({event["id"] for event in shown}) == len(shown)
 
 
@@ -463,13 +557,23 @@ def test_no_id_is_used_twice_for_a_dataset_that_brought_more_events_than_its_sha
     assert problems(model) == []
 
 
-@pytest.mark.parametrize("number", ["9" * 5000, str(2**64), str(LARGEST_SEQUENCE), "\u0663", "-1", ""])
-def test_a_forged_id_uses_no_numbers_up(number: str) -> None:
+EDGE = [2**53 + number for number in (-5, -1, 0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("sequence", "number"),
+    [
+        *((None, number) for number in ("9" * 5000, 2**64, LARGEST_SEQUENCE, "\u0663", "-1", "", *EDGE)),
+        *((sequence, "x") for sequence in EDGE),
+    ],
+)
+def test_a_forged_number_uses_no_numbers_up(sequence: int | None, number: Any) -> None:
+    """Nor is what goes on after one that was accepted taken for forged, once the state is lost again."""
     model = Model(partitions=1, spec=one())
     send(model, 3, "a")
     model.serve()
     last = model.events()[0][-1]
-    forged = last | {"sequence": last["sequence"] + 1, "id": f"app/d0/m0/1/{number}"}
+    forged = last | {"sequence": sequence or last["sequence"] + 1, "id": f"app/d0/m0/1/{number}"}
     model.broker.write("alerts-0", b"d0", msgspec.json.encode(forged))
     for turn, limit in enumerate(("20", "40")):
         give_up(model)
@@ -533,7 +637,7 @@ def test_numbers_that_a_shard_without_datasets_skips_are_explained() -> None:
     _dies_having_sent(model, owner, b"", shard=1)
     model.broker.partitions["state-1"] = old
     give_up(model, 1)
-    assert [event["sequence"] for event in model.events()[1]] == [1, 3, 4]
+    assert_in_order(model.events()[1])
     assert problems(model) == []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import itertools
 import re
 from collections.abc import Iterable, Mapping
@@ -39,6 +40,7 @@ from tests.simulation.model import (
     ledgers,
     played_model,
     restore,
+    send,
 )
 from tests.simulation.world import CONTROL
 from tests.support.engine_play import another_release
@@ -476,7 +478,10 @@ def test_a_state_from_the_middle_put_back_after_the_end_changes_nothing(shard: i
 def test_a_state_of_the_old_number_that_is_older_than_its_alerts_can_be_given_up(
     shards: list[int], middle: bool
 ) -> None:
-    """At the new number: what has moved away since has its books elsewhere, what has come is given up, too."""
+    """At the new number: what has moved away since has its books elsewhere, what has come is given up, too.
+
+    From the middle of the migration, it has to be emptied first: where that is not over, nothing else is known.
+    """
     model, *stored = _finished()
     model.send(90, 9)
     model.serve()
@@ -485,8 +490,17 @@ def test_a_state_of_the_old_number_that_is_older_than_its_alerts_can_be_given_up
     for shard in shards:
         model.broker.partitions[f"state-{shard}"] = []
         restore(model, stored[middle][shard], shard)
-        with pytest.raises(StateRolledBack, match="mark-exhausted"):
+        refused, way = (UnreadableState, "migrate") if middle else (StateRolledBack, "mark-exhausted")
+        with pytest.raises(refused, match=way):
             finish(model.tenure(shard)[0].open())
+    if middle:
+        told = _refused(model)
+        if len(shards) == BEFORE:
+            shards = list(range(AFTER))
+        everything = "every shard" if len(shards) == AFTER else f"shard {shards[0]}"
+        assert f"empty the state topic's partitions of {everything}, not" in told
+        for shard in shards:
+            model.broker.partitions[f"state-{shard}"] = []
     books: Books = {}
     for shard in range(AFTER):
         found = _given_up(model, shard)
@@ -518,12 +532,47 @@ def test_an_older_state_is_given_up_at_the_new_number_only_after_the_migration(s
         finish(tenure.open(given_up=(0, GIVEN_UP)))
 
 
+def test_no_alert_makes_a_state_from_the_middle_of_a_migration_one_to_be_given_up() -> None:
+    """It could be forged, and the ledgers of what was to move would be gone."""
+    model = played_model()
+    with pytest.raises(Stops):
+        model.migrate(ground=_StopsBeforeTheMove)
+    model.settle()
+    last = model.events()[0][-1]
+    forged = last | {"sequence": last["sequence"] + 1, "id": "x", "type": EventType.PAUSED}
+    model.broker.write("alerts-0", b"d0", msgspec.json.encode(forged))
+    model.partitions = AFTER
+    for given_up in (None, (0, GIVEN_UP)):
+        with pytest.raises(UnreadableState, match="was begun and is not finished"):
+            finish(model.tenure(0)[0].open(given_up=given_up))
+
+
+def test_what_a_worker_says_of_a_state_from_before_a_migration_leads_out() -> None:
+    model, earlier, _ = _finished([name for name in NAMES if name != "d1"])
+    model.broker.partitions["state-0"] = []
+    restore(model, earlier[0], 0)
+    way = (
+        "'stream-svt migrate --partitions 5' says what to do, with topics.partitions: 2 in the configuration"
+    )
+    with pytest.raises(UnreadableState, match=way):
+        finish(model.tenure(0)[0].open())
+    assert "give up the budgets of shard 0 with" in _refused(model)
+
+
 @pytest.mark.parametrize("charged", [False, True])
 def test_a_worker_that_ran_at_the_new_number_before_is_found_before_anything_is_written(
     charged: bool,
 ) -> None:
     """Its books are second ledgers of the same datasets."""
     model = played_model()
+    raised = next(
+        name for name in NAMES if home(name.encode(), BEFORE) == 0 and home(name.encode(), AFTER) != 0
+    )
+    command(model, "raise", action=Action.RAISE_BUDGET, dataset=raised, limit="10")
+    model.serve()
+    send(model, 24, "z", dataset=raised)
+    for _ in range(2):
+        model.serve()
     before = model.books()
     model.written = model.partitions = AFTER
     if charged:
@@ -545,14 +594,21 @@ def test_a_worker_that_ran_at_the_new_number_before_is_found_before_anything_is_
         return
     assert "those of shards 0, 1 are not" in told
     assert "give up the budgets of every shard" in told
-    for shard in range(BEFORE):
+    assert "empty the state topic's partitions of every shard, not the alert topic's" in told
+    assert "write the highest limits ever granted into the configuration" in told
+    for shard in range(AFTER):
         model.broker.partitions[f"state-{shard}"] = []
+    granted = tuple(
+        dataclasses.replace(dataset, limit=dataset.limit * (2 if dataset.name == raised else 1))
+        for dataset in model.spec.datasets
+    )
+    model.spec = dataclasses.replace(model.spec, datasets=granted)
     for shard in range(AFTER):
         _given_up(model, shard)
         model.broker.write(f"{CONTROL}-{shard}", None, msgspec.json.encode(GIVEN_UP))
     views = [view for status in model.serve() for view in status.views.values()]
     assert {view.dataset for view in views} == set(NAMES)
-    assert all(view.spent == view.limit for view in views)
+    assert all(view.spent == view.limit == (10 if view.dataset == raised else 5) for view in views)
 
 
 def test_a_new_shard_that_is_refused_is_found_before_any_shard_takes_leave() -> None:
