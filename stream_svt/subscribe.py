@@ -64,7 +64,7 @@ class Event(Generic[Data_co]):
     time
         When the event was charged, by the service's clock.
     shard, sequence
-        Shard and number of the event in it, from 1, without gaps.
+        Shard and number of the event in it, from 1, without gaps, but where budgets were given up.
     partition, offset
         Where the record stands on the alert topic.
     data

@@ -43,9 +43,11 @@ CHUNK_BYTES = 600_000
 REWRITE_RECORDS = 5_000
 SECRET_BYTES = 32
 LEAP = 2**53
-"""Events that no shard has charged since its state was written: a number further ahead is forged."""
+"""Events that no shard has charged: a number beyond it is forged."""
 STEP = 2**20
-"""How far a number may lie beyond the highest one seen: what goes on after a forged one, once accepted, is genuine."""
+"""How far a number may lie beyond the highest one known: what goes on after a forged one, once accepted, is genuine."""
+YEAR_2020 = 1_577_836_800
+"""Seconds from 1970 to 2020."""
 
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=released.LARGEST_SEQUENCE)]
@@ -467,6 +469,8 @@ class Journal:
         # Beyond what the books explain there can be one transaction that was aborted, and its mark.
         explained = 0 if empty else meta.alert_end
         deleted = explained is not None and first > explained + (len(self._outbox) + 1 if not empty else 0)
+        # Whether there were alerts that nobody can read any more, and the books do not know.
+        gone = seen.oldest != 1 if start is None else first > start
         meta.alert_end = end
         self._shown, self._highest_id = {}, 0
         if not seen.foreign and not done and not deleted and not (empty and seen.count):
@@ -476,7 +480,7 @@ class Journal:
             # can be forged, and the ledgers of what was to move are nowhere else.
             self._check_partitions(meta.partitions)
         if accept:
-            await self._accept()
+            self._accept(seen, gone=gone)
             return
         found = "is empty" if empty else f"ends with event {meta.last_event}"
         if seen.newest > meta.last_event:
@@ -494,25 +498,27 @@ class Journal:
             "application. Going "
             "on would spend budgets twice. Put the state back, or give up the shard's budgets with "
             "'stream-svt "
-            f"control mark-exhausted' while a worker waits{_raises_gone(first, empty=empty)}"
+            f"control mark-exhausted' while a worker waits{_raises_gone(empty=empty) if gone else ''}"
         )
 
-    async def _accept(self) -> None:
-        """Go on with books that are older than the alerts, after every event that these show."""
-        meta = self._meta
-        # From the beginning: of a topic that was made anew, more lies before the old place than after it.
-        seen, _, meta.alert_end = await self._look_at_alerts(None)
-        # Retention, or a topic made anew, may have taken events whose numbers nobody knows any more. No shard has used
-        # as many as there are milliseconds since 1970.
-        now = self._now_ms()
-        newest = max(seen.newest, meta.published)
+    def _accept(self, seen: _Seen, *, gone: bool) -> None:
+        """Go on with books that are older than the alerts, after every event that these show.
+
+        Where alerts are ``gone``, by retention or with a topic made anew, nobody knows their numbers any more. Then
+        numbers go on by the clock: no shard charges an event a second for years, and no dataset one a millisecond.
+        Numbers of events have to fit 32 bits, for readers of CloudEvents.
+        """
+        meta, now = self._meta, self._now_ms()
+        newest, highest_id = max(seen.newest, meta.published), seen.highest_id
+        if gone:
+            newest, highest_id = max(newest, now // 1000 - YEAR_2020), max(highest_id, now)
         meta.partitions = self._partitions
         meta.alert_offset = seen.offset
         # What waits belongs to a history that is given up: shown now, it would be a second outcome of a charge.
         self._outbox = []
-        meta.last_event = meta.published = max(newest, now)
+        meta.last_event = meta.published = newest
         meta.commands_since = max(meta.commands_since, now)
-        self._shown, self._highest_id = seen.accounts, max(seen.highest_id, now)
+        self._shown, self._highest_id = seen.accounts, highest_id
         log.warning("event=rollback_accepted shard=%d newest_event=%d", self._shard, newest)
 
     async def _look_at_alerts(self, start: int | None, *, committed: bool = False) -> tuple[_Seen, int, int]:
@@ -645,7 +651,7 @@ class _Seen:
 
     def __init__(self, meta: Meta, outbox: Mapping[int, bytes]) -> None:
         self._meta, self._outbox = meta, outbox
-        self.count = self.newest = self.foreign = self.waiting = self.highest_id = 0
+        self.count = self.oldest = self.newest = self.foreign = self.waiting = self.highest_id = 0
         self.moved_to = self._leaves_for = 0
         self.offset = meta.alert_offset
         self.anchored = False
@@ -657,10 +663,13 @@ class _Seen:
         self.count += 1
         self.offset = record.offset
         number = released.sequence_of(record.value)
-        far = meta.last_event + LEAP
+        self.oldest = self.oldest or number
+        # Whatever was taken for genuine once has to be so beside any other state.
+        far = max(LEAP, meta.last_event + STEP)
         forged = number > max(far, self.newest + STEP)
         if record.offset == meta.alert_offset:
-            self.anchored = True
+            # Of a topic made anew, something else stands where the old one was left.
+            self.anchored = forged or number <= meta.published
             if forged:  # and given budgets up for
                 return
         if number <= meta.published:
@@ -690,14 +699,12 @@ class _Seen:
         )
 
 
-def _raises_gone(first: int, *, empty: bool) -> str:
+def _raises_gone(*, empty: bool) -> str:
     """Say what to do first where alerts are gone that may have shown a raised limit."""
-    if not first:
-        return ""
     emptied = "" if empty else ", and empty the state topic's partition of this shard"
     return (
-        f". Alerts before offset {first} are gone, and a raise that only they showed is forgotten then: if a limit was "
-        f"raised, first write the highest one ever granted into the configuration{emptied}"
+        ". Some alerts are gone, and a raise that only they showed is forgotten then: if a limit was raised, first "
+        f"write the highest one ever granted into the configuration{emptied}"
     )
 
 

@@ -172,7 +172,7 @@ class Model:
     spec: ApplicationSpec = SPEC
     partitions: int = BEFORE
     written: int = BEFORE
-    now: float = 1_000.0
+    now: float = 1_790_000_000.0
     start_at: str = "earliest"
     masters: tuple[bytes, ...] = (KEY,)
     broker: Broker = field(init=False)

@@ -194,7 +194,7 @@ class World:
     ) -> None:
         self.script = script
         self.chance = random.Random(script.seed)
-        self.now = 1_000.0
+        self.now = 1_790_000_000.0
         self.broker = Broker(now_ms=lambda: int(self.now * 1000))
         self.effects = 0
         self.trace: list[str] = []
