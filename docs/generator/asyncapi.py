@@ -233,7 +233,9 @@ def _event_schema(kind: EventType, event: Event) -> Schema:
         },
         "datacontenttype": {"const": "application/json"},
         "shard": count("The shard that released it."),
-        "sequence": count("Number of the event in its shard, without gaps, but where budgets were given up.", 1),
+        "sequence": count(
+            "Number of the event in its shard, without gaps, but where budgets were given up.", 1
+        ),
         "data": data,
     }
     return {
