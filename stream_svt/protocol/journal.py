@@ -470,7 +470,7 @@ class Journal:
         explained = 0 if empty else meta.alert_end
         deleted = explained is not None and first > explained + (len(self._outbox) + 1 if not empty else 0)
         # Whether there were alerts that nobody can read any more, and the books do not know.
-        gone = seen.oldest != 1 if start is None else first > start
+        gone = first > (start or 0) or (start is None and seen.oldest != 1)
         meta.alert_end = end
         self._shown, self._highest_id = {}, 0
         if not seen.foreign and not done and not deleted and not (empty and seen.count):
@@ -505,8 +505,8 @@ class Journal:
         """Go on with books that are older than the alerts, after every event that these show.
 
         Where alerts are ``gone``, by retention or with a topic made anew, nobody knows their numbers any more. Then
-        numbers go on by the clock: no shard charges an event a second for years, and no dataset one a millisecond.
-        Numbers of events have to fit 32 bits, for readers of CloudEvents.
+        numbers go on by the clock: a shard charges less than an event a second, from one such giving up to the next or
+        from 2020 on, and a dataset less than one a millisecond. They have to fit 32 bits, for readers of CloudEvents.
         """
         meta, now = self._meta, self._now_ms()
         newest, highest_id = max(seen.newest, meta.published), seen.highest_id

@@ -257,6 +257,33 @@ def test_no_number_is_used_twice_where_retention_took_the_alerts_and_the_state_i
     assert problems(model) == []
 
 
+def test_a_copy_of_the_first_event_does_not_hide_that_alerts_are_gone() -> None:
+    """No takeover objects to it: its number is one of those that the books know."""
+    model = Model(partitions=1, spec=one())
+    send(model, 1, "a")
+    for _ in range(2):
+        model.serve()
+    copied = next(iter(model.broker.read("alerts-0"))).value
+    send(model, 12, "b")
+    for _ in range(2):
+        model.serve()
+    used = {event["sequence"] for event in model.events()[0]}
+    older = backup(model)
+    model.broker.first["alerts-0"] = model.broker.span("alerts-0")[1]
+    model.broker.write("alerts-0", b"d0", copied)
+    model.serve()
+    model.broker.partitions["state-0"] = []
+    with pytest.raises(StateRolledBack, match="Some alerts are gone"):
+        finish(model.tenure()[0].open())
+    give_up(model)
+    model.serve()
+    assert not used & {event["sequence"] for event in model.events()[0][1:]}
+    model.broker.partitions["state-0"] = []
+    restore(model, older)
+    with pytest.raises(StateRolledBack):
+        finish(model.tenure()[0].open())
+
+
 @pytest.mark.parametrize("number", [2**53 + number for number in range(3)])
 def test_an_older_state_is_found_beside_alerts_that_a_forged_number_came_between(number: int) -> None:
     """Whether that one counts is the same beside every state: else what went on after it would be forged as well."""
