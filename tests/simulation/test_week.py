@@ -68,6 +68,7 @@ class Week(World):
 
     def __init__(self, script: Script) -> None:
         super().__init__(script, Variant(workload=_workload), Application(SPEC, query))
+        self.now = 1_000.0  # its datasets are those of the first days of 1970
         self.skew = 0.0
         self.leaps = 0
         self.written: list[int] = []

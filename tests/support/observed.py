@@ -291,7 +291,8 @@ class Fleet:
         tick = self._ticks
         for item in range(8):
             yield _query(f"{tick}-{item}", LOW, f"item-{item}")
-        if self._news and (tick + place) % (4 if dataset == SMALL else 15) == 0:
+        # Charges of the small budget come in several scrapes, also where some are late.
+        if self._news and (tick + place) % (8 if dataset == SMALL else 15) == 0:
             # One item that is news, and one that was news before: it is muted.
             yield _query(f"{tick}-high", HIGH, f"news-{tick}")
             yield _query(f"{tick}-again", HIGH, "hit")
