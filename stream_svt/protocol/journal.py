@@ -130,9 +130,9 @@ class Topics:
 class Restored:
     """What a takeover found: an empty mapping and no progress is the very first start.
 
-    ``last_event`` is the number of the newest event, or, after a rollback, one beyond all that were ever used;
+    ``last_event`` is the number of the newest event, or, after a rollback, one that no event's number exceeds;
     ``shown`` is then the largest limit and loss that events on the alert topic show, by dataset and measure, and
-    ``highest_id`` a number beyond all with which ids end.
+    ``highest_id`` one that no number exceeds with which their ids end.
     """
 
     records: dict[bytes, bytes] = field(repr=False)

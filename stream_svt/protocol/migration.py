@@ -285,9 +285,16 @@ def _mixed(move: Move, moved: Sequence[int], others: Sequence[int], *, used: boo
         f"{_named(moved)}: the books are where a migration to {move.target} partitions puts them, those of "
         f"{_named(others)} are not, and no interrupted migration leaves that: an older state was put back, or a worker "
         f"ran with {move.target} partitions before. Nothing was changed. Put the newest state of {_named(others)} "
-        f"back. If there is none, empty the state topic's partitions of {given_up}, not the alert topic's, write the "
-        f"highest limits ever granted into the configuration, set topics.partitions: {move.target}, start the workers "
-        f"and, before any producer, give up the budgets of {given_up} with 'stream-svt control mark-exhausted'"
+        f"back. If there is none, {_without_state(move, given_up)}"
+    )
+
+
+def _without_state(move: Move, shards: str) -> str:
+    """Say how to go on where the newest state of these shards is lost."""
+    return (
+        f"empty the state topic's partitions of {shards}, not the alert topic's, write the highest limits ever granted "
+        f"into the configuration, set topics.partitions: {move.target}, start the workers and, before any producer, "
+        f"give up the budgets of {shards} with 'stream-svt control mark-exhausted'"
     )
 
 
@@ -317,10 +324,8 @@ async def _open(move: Move, number: int, journal: MovingJournal) -> Restored:
     except StateRolledBack as error:
         message = (
             "Where no worker waits for that, only the newest state helps in the middle of a migration. If one to "
-            f"{move.target} partitions was finished and there is no newest state, empty the state topic's partition "
-            f"of shard {number}, not the alert topic's, write the highest limits ever granted into the configuration, "
-            f"set topics.partitions: {move.target}, start the workers and, before any producer, give the shard's "
-            "budgets up"
+            f"{move.target} partitions was finished and there is no newest state, "
+            f"{_without_state(move, _named([number]))}"
         )
         raise StateRolledBack(f"{error}. {message}") from error
 

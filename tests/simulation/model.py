@@ -315,11 +315,28 @@ def played_model() -> Model:
     return model
 
 
-def send(model: Model, count: int, name: str, topic: str = "t", dataset: str = "d0", **more: Any) -> None:
-    """Send queries to shard 0, far above the threshold unless told."""
+def send(
+    model: Model, count: int, name: str, topic: str = "t", dataset: str = "d0", shard: int = 0, **more: Any
+) -> None:
+    """Send queries to a shard, far above the threshold unless told."""
     for number in range(count):
         body = {"id": f"{name}{number}", "value": 90_000} | more
-        model.broker.write(f"{topic}-0", dataset.encode(), msgspec.json.encode(body))
+        model.broker.write(f"{topic}-{shard}", dataset.encode(), msgspec.json.encode(body))
+
+
+def go_on(model: Model, count: int, name: str, dataset: str = "d0", **more: Any) -> None:
+    """Send queries and serve, until what they cost is published."""
+    send(model, count, name, dataset=dataset, **more)
+    for _ in range(2):
+        model.serve()
+
+
+def alert_place(model: Model) -> int:
+    """Return up to which offset of its alert partition the stored state of shard 0 knows."""
+    journal = model.journal(0, 1)
+    finish(journal.look())
+    place: int = journal._meta.alert_offset
+    return place
 
 
 GIVEN_UP = Command(id="c", action=Action.MARK_EXHAUSTED)

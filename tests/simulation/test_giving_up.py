@@ -27,16 +27,18 @@ from tests.simulation.model import (
     Model,
     Stops,
     Stored,
+    alert_place,
     backup,
     command,
     declared,
     give_up,
+    go_on,
     ledgers,
     played_model,
     restore,
     send,
 )
-from tests.simulation.test_reconfigured import ELSEWHERE, HOT
+from tests.simulation.test_reconfigured import ELSEWHERE, HOT, serve_a_while
 from tests.support.engine_play import another_release
 
 
@@ -184,26 +186,23 @@ def test_an_older_state_is_refused_beside_an_alert_topic_made_anew(more: int) ->
 def test_what_an_alert_topic_made_anew_shows_before_the_old_place_is_given_up_too(known: bool) -> None:
     model = Model(partitions=1, spec=declared(PLAIN, names="d0, d1", limit=40))
 
-    def alerts(count: int, name: str, dataset: str = "d0") -> int:
-        send(model, count, name, dataset=dataset)
-        for _ in range(3):
-            model.serve()
+    def end() -> int:
         return model.broker.span("alerts-0")[1]
 
-    alerts(1, "a", "d1")
-    alerts(40, "b")
-    old = backup(model)
-    journal = model.journal(0, 1)
-    finish(journal.look())
-    place = journal._meta.alert_offset
+    go_on(model, 1, "a", "d1")
+    go_on(model, 40, "b")
+    model.serve()
+    old, place = backup(model), alert_place(model)
     model.broker.partitions["alerts-0"] = []
     name = "d1" if known else "d2"
     model.spec = declared(PLAIN, names="d0, d1, d2", limit=40)
     model.serve()
     command(model, "raise", action=Action.RAISE_BUDGET, dataset=name, limit="60")
     model.serve()
-    assert alerts(6 + known, "c", name) < place
-    assert alerts(40, "d") > place
+    go_on(model, 6 + known, "c", name)
+    assert end() < place
+    go_on(model, 40, "d")
+    assert end() > place
     assert not model.broker.partitions["alerts-0"][place].marker  # found there, it looks like the old topic
     model.spec = declared(PLAIN, names="d0, d1", limit=40)
     model.broker.partitions["state-0"] = []
@@ -224,21 +223,14 @@ def test_no_number_is_used_twice_where_retention_took_the_alerts_and_the_state_i
     shard = 0 if own else 3
     model = Model(partitions=BEFORE, spec=declared(PLAIN, names=", ".join(names)))
 
-    def queries(partition: int, count: int, tag: str, name: str = names[0]) -> None:
-        for number in range(count):
-            body = {"id": f"{tag}{number}", "value": 90_000}
-            model.broker.write(f"t-{partition}", name.encode(), msgspec.json.encode(body))
-        model.serve()
-        model.serve()
-
-    queries(0, 14, "a")
+    go_on(model, 14, "a", names[0])
     history = [event for events in model.events().values() for event in events]
     if not own:
         model.migrate()
         model.settle()
         model.serve()
     model.broker.first[f"alerts-{shard}"] = len(model.broker.partitions[f"alerts-{shard}"])
-    queries(shard, 2, "b", names[1])
+    go_on(model, 2, "b", names[1], shard=shard)
     assert all(event["data"]["dataset"] != names[0] for event in model.events()[shard])
     model.broker.partitions[f"state-{shard}"] = []
     with pytest.raises(StateRolledBack, match=r"Some alerts are gone.* highest one ever granted"):
@@ -246,7 +238,7 @@ def test_no_number_is_used_twice_where_retention_took_the_alerts_and_the_state_i
     give_up(model, shard)
     command(model, "raise", shard, action=Action.RAISE_BUDGET, dataset=names[0], limit="20")
     model.serve()
-    queries(shard, 9, "c")
+    go_on(model, 9, "c", names[0], shard=shard)
     events = model.events()[shard]
     assert any(event["data"]["dataset"] == names[0] for event in events)
     assert not {event["id"] for event in events} & {event["id"] for event in history}
@@ -260,13 +252,9 @@ def test_no_number_is_used_twice_where_retention_took_the_alerts_and_the_state_i
 def test_a_copy_of_the_first_event_does_not_hide_that_alerts_are_gone() -> None:
     """No takeover objects to it: its number is one of those that the books know."""
     model = Model(partitions=1, spec=one())
-    send(model, 1, "a")
-    for _ in range(2):
-        model.serve()
+    go_on(model, 1, "a")
     copied = next(iter(model.broker.read("alerts-0"))).value
-    send(model, 12, "b")
-    for _ in range(2):
-        model.serve()
+    go_on(model, 12, "b")
     used = {event["sequence"] for event in model.events()[0]}
     older = backup(model)
     model.broker.first["alerts-0"] = model.broker.span("alerts-0")[1]
@@ -289,23 +277,20 @@ def test_an_older_state_is_found_beside_alerts_that_a_forged_number_came_between
     """Whether that one counts is the same beside every state: else what went on after it would be forged as well."""
     model = Model(partitions=1, spec=one())
 
-    def go_on(name: str, count: int, limit: str | None = None) -> None:
-        if limit:
-            command(model, name, action=Action.RAISE_BUDGET, dataset="d0", limit=limit)
-            model.serve()
-        send(model, count, name)
-        for _ in range(2):
-            model.serve()
+    def raise_and_go_on(limit: str, count: int) -> None:
+        command(model, f"raise{limit}", action=Action.RAISE_BUDGET, dataset="d0", limit=limit)
+        model.serve()
+        go_on(model, count, f"q{limit}")
 
-    go_on("a", 3)
+    go_on(model, 3, "a")
     forged = model.events()[0][-1] | {"sequence": number, "id": "x"}
     model.broker.write("alerts-0", b"d0", msgspec.json.encode(forged))
     give_up(model)
-    go_on("b", 3, "20")
+    raise_and_go_on("20", 3)
     older = backup(model)
     model.broker.partitions["state-0"] = []
     give_up(model)
-    go_on("c", 6, "40")
+    raise_and_go_on("40", 6)
     model.broker.partitions["state-0"] = []
     restore(model, older)
     with pytest.raises(StateRolledBack):
@@ -316,9 +301,7 @@ def test_an_older_state_is_found_beside_alerts_that_a_forged_number_came_between
 def test_what_was_forged_while_a_worker_ran_and_no_takeover_met_costs_nothing_later(name: str) -> None:
     """It lies before the place from which the alerts are read: nobody had a reason to look who wrote it."""
     model = Model(partitions=1, spec=one())
-    send(model, 1, "a")
-    for _ in range(2):
-        model.serve()
+    go_on(model, 1, "a")
     last = model.events()[0][-1]
 
     def disturb(round_: int) -> None:
@@ -329,16 +312,10 @@ def test_what_was_forged_while_a_worker_ran_and_no_takeover_met_costs_nothing_la
         elif round_ < 6:
             send(model, 1, f"b{round_}")
 
-    owner, _ = model.tenure(feed=Few, interval=0.0)
-    owner._feed.hook, owner._feed.rounds = disturb, 12  # type: ignore[attr-defined]
-    finish(owner.open())
-    finish(owner.run())
-    model.settle()
+    serve_a_while(model, 12, disturb)
     model.serve()
     older = backup(model)
-    send(model, 2, "c")
-    for _ in range(2):
-        model.serve()
+    go_on(model, 2, "c")
     restore(model, older)
     give_up(model)
     (status,) = model.serve()
@@ -351,16 +328,10 @@ def test_raises_are_called_forgotten_only_where_alerts_are_gone_that_the_state_d
     gone: bool,
 ) -> None:
     model, _ = raised()
-    send(model, 3, "b")
-    for _ in range(2):
-        model.serve()
-    older = backup(model)
-    journal = model.journal(0, 1)
-    finish(journal.look())
-    send(model, 9, "c")
-    for _ in range(2):
-        model.serve()
-    model.broker.first["alerts-0"] = journal._meta.alert_offset + gone
+    go_on(model, 3, "b")
+    older, place = backup(model), alert_place(model)
+    go_on(model, 9, "c")
+    model.broker.first["alerts-0"] = place + gone
     restore(model, older)
     with pytest.raises(StateRolledBack) as refused:
         finish(model.tenure()[0].open())
@@ -626,11 +597,7 @@ def test_no_id_is_used_twice_for_a_dataset_that_brought_more_events_than_its_sha
     shard = home(name.encode(), AFTER)
 
     def queries(partition: int, count: int, tag: str, monitor: str = "m0") -> None:
-        for number in range(count):
-            body = {"id": f"{tag}{number}", "value": 90_000, "monitor": monitor}
-            model.broker.write(f"t-{partition}", name.encode(), msgspec.json.encode(body))
-        model.serve()
-        model.serve()
+        go_on(model, count, tag, name, shard=partition, monitor=monitor)
 
     queries(home(name.encode(), BEFORE), 5, "x", "m1")
     queries(home(name.encode(), BEFORE), 2, "a")

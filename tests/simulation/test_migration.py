@@ -37,10 +37,10 @@ from tests.simulation.model import (
     backup,
     command,
     declared,
+    go_on,
     ledgers,
     played_model,
     restore,
-    send,
 )
 from tests.simulation.world import CONTROL
 from tests.support.engine_play import another_release
@@ -570,9 +570,7 @@ def test_a_worker_that_ran_at_the_new_number_before_is_found_before_anything_is_
     )
     command(model, "raise", action=Action.RAISE_BUDGET, dataset=raised, limit="10")
     model.serve()
-    send(model, 24, "z", dataset=raised)
-    for _ in range(2):
-        model.serve()
+    go_on(model, 24, "z", raised)
     before = model.books()
     model.written = model.partitions = AFTER
     if charged:
