@@ -331,6 +331,13 @@ def go_on(model: Model, count: int, name: str, dataset: str = "d0", **more: Any)
         model.serve()
 
 
+def raise_and_go_on(model: Model, limit: str, count: int, dataset: str = "d0", shard: int = 0) -> None:
+    """Raise a budget, and spend of it."""
+    command(model, f"raise-{limit}", shard, action=Action.RAISE_BUDGET, dataset=dataset, limit=limit)
+    model.serve()
+    go_on(model, count, f"after-{limit}-", dataset, shard=shard)
+
+
 def alert_place(model: Model) -> int:
     """Return up to which offset of its alert partition the stored state of shard 0 knows."""
     journal = model.journal(0, 1)

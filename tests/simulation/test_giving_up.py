@@ -35,6 +35,7 @@ from tests.simulation.model import (
     go_on,
     ledgers,
     played_model,
+    raise_and_go_on,
     restore,
     send,
 )
@@ -197,9 +198,7 @@ def test_what_an_alert_topic_made_anew_shows_before_the_old_place_is_given_up_to
     name = "d1" if known else "d2"
     model.spec = declared(PLAIN, names="d0, d1, d2", limit=40)
     model.serve()
-    command(model, "raise", action=Action.RAISE_BUDGET, dataset=name, limit="60")
-    model.serve()
-    go_on(model, 6 + known, "c", name)
+    raise_and_go_on(model, "60", 6 + known, name)
     assert end() < place
     go_on(model, 40, "d")
     assert end() > place
@@ -236,9 +235,7 @@ def test_no_number_is_used_twice_where_retention_took_the_alerts_and_the_state_i
     with pytest.raises(StateRolledBack, match=r"Some alerts are gone.* highest one ever granted"):
         finish(model.tenure(shard)[0].open())
     give_up(model, shard)
-    command(model, "raise", shard, action=Action.RAISE_BUDGET, dataset=names[0], limit="20")
-    model.serve()
-    go_on(model, 9, "c", names[0], shard=shard)
+    raise_and_go_on(model, "20", 9, names[0], shard)
     events = model.events()[shard]
     assert any(event["data"]["dataset"] == names[0] for event in events)
     assert not {event["id"] for event in events} & {event["id"] for event in history}
@@ -276,21 +273,15 @@ def test_a_copy_of_the_first_event_does_not_hide_that_alerts_are_gone() -> None:
 def test_an_older_state_is_found_beside_alerts_that_a_forged_number_came_between(number: int) -> None:
     """Whether that one counts is the same beside every state: else what went on after it would be forged as well."""
     model = Model(partitions=1, spec=one())
-
-    def raise_and_go_on(limit: str, count: int) -> None:
-        command(model, f"raise{limit}", action=Action.RAISE_BUDGET, dataset="d0", limit=limit)
-        model.serve()
-        go_on(model, count, f"q{limit}")
-
     go_on(model, 3, "a")
     forged = model.events()[0][-1] | {"sequence": number, "id": "x"}
     model.broker.write("alerts-0", b"d0", msgspec.json.encode(forged))
     give_up(model)
-    raise_and_go_on("20", 3)
+    raise_and_go_on(model, "20", 3)
     older = backup(model)
     model.broker.partitions["state-0"] = []
     give_up(model)
-    raise_and_go_on("40", 6)
+    raise_and_go_on(model, "40", 6)
     model.broker.partitions["state-0"] = []
     restore(model, older)
     with pytest.raises(StateRolledBack):
@@ -639,13 +630,9 @@ def test_a_forged_number_uses_no_numbers_up(sequence: int | None, number: Any) -
     last = model.events()[0][-1]
     forged = last | {"sequence": sequence or last["sequence"] + 1, "id": f"app/d0/m0/1/{number}"}
     model.broker.write("alerts-0", b"d0", msgspec.json.encode(forged))
-    for turn, limit in enumerate(("20", "40")):
+    for limit in ("20", "40"):
         give_up(model)
-        command(model, f"raise{turn}", action=Action.RAISE_BUDGET, dataset="d0", limit=limit)
-        model.serve()
-        send(model, 3, f"b{turn}")
-        model.serve()
-        model.serve()
+        raise_and_go_on(model, limit, 3)
         model.broker.partitions["state-0"] = []
     ids = [event["id"] for event in model.events()[0]]
     assert len(set(ids)) == len(ids)

@@ -37,9 +37,9 @@ from tests.simulation.model import (
     backup,
     command,
     declared,
-    go_on,
     ledgers,
     played_model,
+    raise_and_go_on,
     restore,
 )
 from tests.simulation.world import CONTROL
@@ -568,9 +568,7 @@ def test_a_worker_that_ran_at_the_new_number_before_is_found_before_anything_is_
     raised = next(
         name for name in NAMES if home(name.encode(), BEFORE) == 0 and home(name.encode(), AFTER) != 0
     )
-    command(model, "raise", action=Action.RAISE_BUDGET, dataset=raised, limit="10")
-    model.serve()
-    go_on(model, 24, "z", raised)
+    raise_and_go_on(model, "10", 24, raised)
     before = model.books()
     model.written = model.partitions = AFTER
     if charged:

@@ -21,6 +21,7 @@ from tests.simulation.model import (
     backup,
     command,
     declared,
+    go_on,
     ledgers,
     restore,
     send,
@@ -73,9 +74,7 @@ def test_a_monitor_on_a_new_topic_begins_where_it_is_told(start_at: str, seen: i
     model.broker.write("u-0", b"d0", b"{broken")
     model.spec = declared(HOT, ELSEWHERE)
     model.serve()
-    send(model, 2, "after", topic="u")
-    model.serve()
-    model.serve()
+    go_on(model, 2, "after", topic="u")
     assert len(events(model, EventType.ALERT, "other")) == seen
     assert [entry.key for entry in model.broker.read("rejects-0")] == [b"u/5"] * (start_at == "earliest")
 
@@ -108,9 +107,7 @@ def test_a_dataset_that_alerts_show_is_given_up_or_nothing_is() -> None:
     model.serve()
     old = backup(model)
     model.spec = declared(HOT, names="d0, d1")
-    send(model, 60, "b", dataset="d1")
-    model.serve()
-    model.serve()
+    go_on(model, 60, "b", "d1")
     model.broker.partitions["state-0"] = []
     restore(model, old)
     model.spec = declared(HOT)
