@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 FOR_EVER = -1
 UNTIL_RUN_ENDS = -2
 
+_RECORD_BYTES = 400
+_SLOT_BYTES = 200
 _INLINE_BYTES = 300_000
 """Mutes of a dataset beyond which they get state records of their own: what Kafka takes as one record is limited."""
 
@@ -62,6 +64,11 @@ class Slot:
     def signal(self, signal: Signal) -> None:
         """Go to the state that follows."""
         self.state = advance(self.state, signal)
+
+    @property
+    def shown(self) -> str:
+        """The state in one word: a pause hides what is behind it."""
+        return "paused" if self.paused else self.state.value
 
     @property
     def halted_by_branch(self) -> bool:
@@ -197,6 +204,12 @@ class Books:
             ],
         )
 
+    @property
+    def weight(self) -> int:
+        """About how many bytes the dataset's own state record has, rather more than less."""
+        mutes = 0 if self.split else sum(slot.mutes.size for slot in self.slots.values())
+        return _RECORD_BYTES + _SLOT_BYTES * len(self.slots) + mutes
+
     def save(self) -> dict[bytes, bytes | None]:
         """Return the state records that changed since the last save, by key; None deletes one.
 
@@ -272,7 +285,7 @@ def monitor_view(name: str, slot: Slot, kind: Kind, queued: int) -> MonitorView:
     """Return the released state of one monitor on one dataset."""
     return MonitorView(
         monitor=name,
-        state="paused" if slot.paused else slot.state.value,
+        state=slot.shown,
         run=slot.run,
         run_tops=slot.run_tops,
         tops=slot.tops,

@@ -34,6 +34,8 @@ class Command(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
         One monitor of the dataset; empty for all of them.
     limit
         For `raise-budget`: the new limit, as exact text in the dataset's own measure ("5", "11/2").
+    now
+        For `pause`: act before a replay has ended, and close the open run at its full price.
     issued_by
         Free text, copied to the reply.
     """
@@ -43,4 +45,5 @@ class Command(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     dataset: str = ""
     monitor: str = ""
     limit: str = ""
+    now: bool = False
     issued_by: str = ""

@@ -2,7 +2,8 @@
 
 It decides; the shard moves bytes. The order that keeps the guarantee:
 
-1. `Engine.step` tests queries. It stops (``durable_first``) where a run's threshold noise is not durable yet.
+1. `Engine.step` tests queries, a bounded number at a time. It asks for a commit (``durable_first``) where a run's
+   threshold noise is not durable yet, and where the commit has grown as large as one may be.
 2. `Engine.take_commit` hands out everything that has to become durable, released events included.
 3. Once that is durable, `Engine.committed`; the events may be published with the *next* transaction only.
 4. If a transaction fails, the engine is thrown away and a new one loads the stored state. The same queries then
@@ -12,7 +13,7 @@ It decides; the shard moves bytes. The order that keeps the guarantee:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -25,6 +26,7 @@ from stream_svt.monitor import operations
 from stream_svt.monitor.announcer import Announcer
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.books import FOR_EVER, UNTIL_RUN_ENDS, Books, Slot, read_dataset
+from stream_svt.monitor.bounds import BOUNDS, Bounds
 from stream_svt.monitor.commands import Command
 from stream_svt.monitor.life_cycle import Signal, State
 from stream_svt.monitor.monitor_spec import MonitorSpec, Reload, reload_kind
@@ -48,6 +50,9 @@ Integers = NDArray[np.int64]
 Parts = list[tuple[int, bytes]]
 """Numbered state records."""
 
+EVENT_BYTES = 800
+"""What an event takes, about: in the outbox, and once more where it is published."""
+
 _PART_KEY = re.compile(r"(.+)/([^/]+)/([0-9]{1,18})", re.DOTALL)
 
 
@@ -58,9 +63,9 @@ class Step:
     Attributes
     ----------
     done
-        Every monitor has consumed the whole batch.
+        Every monitor has consumed the whole batch. If not, `step` is to be called again with the same batch.
     durable_first
-        New threshold noise must be durable before `step` is called again with the same batch.
+        What was done must be durable before that: there is new threshold noise, or the commit is full.
     urgent
         Something waits to be charged or published: commit now rather than at the next interval.
     """
@@ -115,6 +120,8 @@ class Engine:
         32 secret bytes from which query noise is derived; durable before the first query.
     entropy
         Returns so many fresh random bytes, from the operating system.
+    bounds
+        How much one step does and one commit holds.
     """
 
     def __init__(
@@ -125,6 +132,7 @@ class Engine:
         datasets: Sequence[str],
         key: bytes,
         entropy: Callable[[int], bytes],
+        bounds: Bounds = BOUNDS,
     ) -> None:
         declared = {dataset.name: dataset for dataset in spec.datasets}
         self.spec = spec
@@ -143,6 +151,8 @@ class Engine:
         self._old_specs: set[str] = set()
         self._opened: list[tuple[Runner, int, int]] = []
         self._taken: list[tuple[Runner, int, int]] = []
+        self._bounds = bounds
+        self._weight = 0
         for monitor in spec.monitors:
             self._add(monitor)
 
@@ -257,15 +267,16 @@ class Engine:
     def _take_over(self, runner: Runner, number: int, slot: Slot) -> None:
         """Let a runner go on where the slot of one of its datasets stands."""
         runner.restore_mutes(number, slot)
-        runner.paused += slot.paused and bool(runner.covers[number])
         if slot.state is State.RUNNING:
             runner.use(number, slot, durable=True)
-        elif runner.covers[number]:
+        if runner.covers[number]:
             runner.status[number] = self._status(slot)
 
     def _status(self, slot: Slot) -> Status:
-        """Return the status of a slot without an open run."""
-        return Status.SKIP if slot.stopped or slot.state is State.EXHAUSTED else Status.WAITING
+        """Return the status of a slot whose open run, if there is one, is durable."""
+        if slot.paused or slot.stopped or slot.state is State.EXHAUSTED:
+            return Status.SKIP
+        return Status.TESTABLE if slot.state is State.RUNNING else Status.WAITING
 
     # -- positions -------------------------------------------------------------------------------------------
 
@@ -293,20 +304,83 @@ class Engine:
     # -- batches ---------------------------------------------------------------------------------------------
 
     def step(self, batch: QueryBatch) -> Step:
-        """Test the queries of a batch, or what an earlier call with the same batch left of them.
+        """Test queries of a batch, or of what earlier calls with the same batch left of it.
 
-        Between two calls with ``durable_first`` the shard commits: an opened run is compared only after that.
+        One call does a bounded amount of work. With ``durable_first`` the shard commits before the next one: an opened
+        run is compared only after that, and no commit grows beyond what a transaction takes.
         """
+        if self.full:
+            return Step(done=False, durable_first=True, urgent=True)
+        runners = [runner for runner in self.runners.values() if runner.spec.topic == batch.topic]
+        part, whole = self._next_part(batch, runners)
+        before = self._place(batch, runners)
         done = True
-        for runner in self.runners.values():
-            if runner.spec.topic == batch.topic:
-                done &= runner.advance(batch)
+        for runner in runners:
+            done &= runner.advance(part)
         # Before a commit in the middle, what lies before the place that it stores: it is not read again.
-        read = None if done else self.next_offset(batch.topic)
-        named = [reject for reject in batch.rejects if read is None or reject[0] < read]
+        after = batch.end if whole and done else self._place(batch, runners)
+        named = [reject for reject in batch.rejects if before <= reject[0] < after]
         self._rejects.extend((batch.topic, offset, reason) for offset, reason in named)
-        batch.rejects = [] if read is None else [reject for reject in batch.rejects if reject[0] >= read]
-        return Step(done=done, durable_first=not done, urgent=bool(self._announcer.events))
+        return Step(done=whole and done, durable_first=not done, urgent=bool(self._announcer.events))
+
+    def _place(self, batch: QueryBatch, runners: Sequence[Runner]) -> int:
+        """Return the first offset of a batch that some of its monitors have yet to look at."""
+        return max([batch.first, *([min(runner.offset for runner in runners)] if runners else [])])
+
+    def _next_part(self, batch: QueryBatch, runners: Sequence[Runner]) -> tuple[QueryBatch, bool]:
+        """Return the rows of a batch to look at next, and whether they are the last ones.
+
+        They open a bounded number of runs, cost a bounded amount of work, and name a bounded number of rejects.
+        All monitors look at the same rows, so that a dataset's record is written once for all runs that open on it.
+        """
+        size = len(batch)
+        offset, row = min(((runner.offset, runner.row) for runner in runners), default=(batch.end, 0))
+        start = int(np.searchsorted(batch.offset, offset))
+        while start < size and batch.offset[start] == offset and batch.row[start] < row:
+            start += 1
+        stop = min(
+            size, start + max(1, self._bounds.cost // max(1, sum(runner.row_cost for runner in runners)))
+        )
+        if any(runner.periods is not None for runner in runners):  # each row may be refused
+            stop = min(stop, start + self._bounds.rejects)
+        stop = self._rows_to_open(batch, runners, start, stop)
+        end = batch.end if stop == size else int(batch.offset[stop])
+        rest = [place for place, _ in batch.rejects if place >= offset]
+        if len(rest) > self._bounds.rejects and rest[self._bounds.rejects] < end:
+            end = rest[self._bounds.rejects]
+            stop = int(np.searchsorted(batch.offset, end))
+        if start == 0 and end == batch.end:
+            return batch, True
+        return batch.part(start, stop, end), end == batch.end
+
+    def _rows_to_open(self, batch: QueryBatch, runners: Sequence[Runner], start: int, stop: int) -> int:
+        """Return before which row at most `Bounds.runs` runs open, one for each dataset and monitor that waits."""
+        room = max(1, self._bounds.runs - len(self._opened))
+        while start < stop:
+            # Each row may open a run for every monitor: look at no more rows than may be of use, and at more where
+            # few of them open one.
+            last = min(stop, start + self._bounds.runs)
+            datasets, first = np.unique(batch.dataset[start:last], return_index=True)
+            opens = np.zeros(last - start, dtype=np.int64)
+            for runner in runners:
+                opens[first] += runner.status[datasets] == Status.WAITING
+            total = np.cumsum(opens)
+            if total[-1] > room:
+                return start + max(1, int(np.searchsorted(total, room, side="right")))
+            if total[-1] == 0:
+                start = last
+                continue
+            return last
+        return stop
+
+    @property
+    def full(self) -> bool:
+        """Whether the next commit is as large as one may be."""
+        return (
+            len(self._opened) >= self._bounds.runs
+            or len(self._dirty) + len(self._rejects) + len(self._records) >= self._bounds.records
+            or self._weight + EVENT_BYTES * len(self._announcer.events) >= self._bounds.size
+        )
 
     def take_commit(self) -> Commit:
         """Return what has to be durable next."""
@@ -329,7 +403,7 @@ class Engine:
                 for reason, count in runner.skipped.items()
             },
         )
-        self._records, self._rejects, self._dirty = {}, [], set()
+        self._records, self._rejects, self._dirty, self._weight = {}, [], set(), 0
         self._taken.extend(self._opened)
         self._opened = []
         for runner in self.runners.values():
@@ -347,10 +421,6 @@ class Engine:
         """Return the released state of all datasets as it stands after `load`."""
         names = list(self.runners)
         return [self._view(number, names) for number in range(len(self.datasets))]
-
-    def paused(self, topic: str) -> bool:
-        """Tell whether consumption of a topic is stopped by a command."""
-        return any(runner.paused for runner in self.runners.values() if runner.spec.topic == topic)
 
     def delete(self, keys: Iterable[bytes]) -> None:
         """Delete records with the next commit of which nothing was loaded."""
@@ -388,7 +458,9 @@ class Engine:
             self._announcer.announce(
                 EventType.DECLARED, books, reason="first-start", detail={"unit": books.unit}
             )
-        self._dirty.add(number)
+        if number not in self._dirty:
+            self._dirty.add(number)
+            self._weight += books.weight
         return books
 
     def slot(self, runner: Runner, dataset: int) -> Slot:
@@ -459,6 +531,7 @@ class Engine:
         last = slot.left < plan.mechanism.smallest_charge
         slot.signal(Signal.LAST_TOP if last else Signal.TOP)
         self._announcer.alert(books, runner.spec, plan, slot, hit, charge)
+        self._weight += EVENT_BYTES + 4 * (len(hit.series or "") + len(hit.query_id))
         ended = self._mute(runner, books, slot, hit, clock_ms)
         if last:
             slot.halts += 1
@@ -494,6 +567,10 @@ class Engine:
         refused = (batch.topic, int(batch.offset[row]), reason)
         if first is runner and refused not in self._rejects[-1:]:
             self._rejects.append(refused)
+
+    def refuse(self, topic: str, offset: int, reason: str) -> None:
+        """Refuse a record that is no query."""
+        self._rejects.append((topic, offset, reason))
 
     def _mute(self, runner: Runner, books: Books, slot: Slot, hit: Hit, clock_ms: int) -> list[str]:
         """Mute the series of a top as declared; return the oldest, whose mutes end where there are too many."""
@@ -551,15 +628,23 @@ class Engine:
         slot.stopped = False
         runner.status[dataset] = self._status(slot)
 
-    def pause(self, runner: Runner, dataset: int, *, paused: bool) -> None:
-        """Stop or resume the consumption of a monitor's topic; nothing is skipped."""
+    def pause(self, runner: Runner, dataset: int, *, at_full_price: bool = False) -> None:
+        """Skip the queries of a dataset from now on; an open run stays open, unless it is closed at its full price."""
         books = self.books(dataset)
         slot = books.slot(runner.name)
-        if slot.paused != paused:
-            slot.paused = paused
-            runner.paused += 1 if paused else -1
-        kind = EventType.PAUSED if paused else EventType.RESUMED
-        self._announcer.announce(kind, books, monitor=runner.name, slot=slot, reason="command")
+        slot.paused = True
+        if at_full_price:
+            self._close_at_full_price(runner, runner.name, dataset, "paused")
+        runner.status[dataset] = self._status(slot)
+        self._announcer.announce(EventType.PAUSED, books, monitor=runner.name, slot=slot, reason="command")
+
+    def resume(self, runner: Runner, dataset: int) -> None:
+        """Test the queries of a paused dataset again."""
+        books = self.books(dataset)
+        slot = books.slot(runner.name)
+        slot.paused = False
+        runner.status[dataset] = self._status(slot)
+        self._announcer.announce(EventType.RESUMED, books, monitor=runner.name, slot=slot, reason="command")
 
     def raise_limit(self, dataset: int, limit: int) -> None:
         """Raise a dataset's limit, in ledger units; its exhausted monitors wake."""
@@ -573,22 +658,35 @@ class Engine:
                 if runner is not None:
                     runner.status[dataset] = self._status(slot)
 
+    def close_lost(self, topic: str) -> Iterator[None]:
+        """Close the open runs of a topic whose records are lost at full price, and drop what waits.
+
+        Yields whenever the next commit is full: the caller commits, and goes on.
+        """
+        for name, runner in self.runners.items():
+            if runner.spec.topic != topic:
+                continue
+            for number in [n for n, books in self._books.items() if name in books.slots]:
+                runner.forget_pending(number)
+                self._close_at_full_price(runner, name, number, "loss")
+                if self.full:
+                    yield
+
     def accept_loss(self, topic: str, offset: int, end: int | None = None) -> None:
         """Go on at ``offset`` although records before it are gone: open runs of the topic close at full price.
 
         A monitor that stands behind ``end``, where the topic ended, was in a topic that is no longer: it goes on at
         ``offset``, too.
         """
-        for name, runner in self.runners.items():
+        for _ in self.close_lost(topic):
+            pass
+        for runner in self.runners.values():
             if runner.spec.topic != topic:
                 continue
             kept = offset <= runner.offset and (end is None or runner.offset <= end)
             if not kept or runner.offset == end:  # the record is gone of which it may have tested rows
                 runner.row = 0
             runner.offset, runner.started = runner.offset if kept else offset, True
-            for number in [n for n, books in self._books.items() if name in books.slots]:
-                runner.forget_pending(number)
-                self._close_at_full_price(runner, name, number, "loss")
         self._announcer.shard_event(
             EventType.LOSS_ACCEPTED, reason="command", detail={"topic": topic, "offset": offset}
         )
@@ -637,8 +735,8 @@ class Engine:
         """Announce datasets that came from another shard, with their books."""
         for name in names:
             number = self.number[name]
-            books, detail = self._books[number], {"unit": self._books[number].unit}
-            self._dirty.add(number)
+            books = self.books(number)
+            detail = {"unit": books.unit}
             self._announcer.announce(EventType.DECLARED, books, reason="arrived", detail=detail)
 
     def mark_exhausted(self, shown: Mapping[tuple[str, str], Account] | None = None) -> int | None:
@@ -721,7 +819,7 @@ class Engine:
         slot = books.slots.get(name)
         if slot is None or slot.state is not State.RUNNING:
             return
-        self._dirty.add(number)
+        self.books(number)
         slot.signal(Signal.ENDED)
         if runner is not None:
             runner.end_run_mutes(number, slot)
@@ -752,6 +850,28 @@ class Engine:
         ConfigError
             The change needs a new application or a restart; nothing was changed.
         """
+        self.check_reload(spec)
+        wanted = {monitor.name: monitor for monitor in spec.monitors}
+        for _ in self.close_removed(spec, unread):
+            pass
+        for name in [name for name in self.runners if name not in wanted]:
+            self._remove(name)
+        for name, monitor in wanted.items():
+            if name not in self.runners:
+                self._add(monitor)
+                self._announcer.spec_changed(name, "added", monitor.hash(), [])
+            elif self.runners[name].spec != monitor:
+                self._change(self.runners[name], monitor)
+        self.spec = spec
+
+    def check_reload(self, spec: ApplicationSpec) -> None:
+        """Refuse another specification that cannot be gone on with; changes nothing.
+
+        Raises
+        ------
+        ConfigError
+            As `reload`.
+        """
         names = [dataset.name for dataset in spec.datasets if dataset.name in self.number]
         if len(names) != len(self.datasets):
             message = "datasets cannot be removed while the service runs"
@@ -765,15 +885,6 @@ class Engine:
         ]
         if refusals:
             raise ConfigError(refusals)
-        for name in [name for name in self.runners if name not in wanted]:
-            self._remove(name, lost=self.runners[name].spec.topic in unread)
-        for name, monitor in wanted.items():
-            if name not in self.runners:
-                self._add(monitor)
-                self._announcer.spec_changed(name, "added", monitor.hash(), [])
-            elif self.runners[name].spec != monitor:
-                self._change(self.runners[name], monitor)
-        self.spec = spec
 
     def _add(self, spec: MonitorSpec, *, journal: bool = True) -> Runner:
         runner = _RUNNERS[type(spec.append)](self, spec, self.datasets, self._covers(spec))
@@ -817,32 +928,36 @@ class Engine:
         self._forget_old_specs()
         self._announcer.spec_changed(spec.name, "changed", plan.hash, fields)
 
-    def _cover(self, runner: Runner, covers: NDArray[np.bool_]) -> None:
-        """Let a monitor run on other datasets than before."""
-        for number in np.flatnonzero(runner.covers & ~covers).tolist():
-            runner.forget_pending(number)
-            slot = self.slot(runner, number)
-            if slot.state is State.RUNNING:
-                self.end_run(runner, number, "removed")
-            runner.status[number] = Status.SKIP
-            # Nobody could resume it there; where the dataset is covered again, it is paused again.
-            runner.paused -= slot.paused
-        for number in np.flatnonzero(covers & ~runner.covers).tolist():
-            slot = self.slot(runner, number)
-            runner.status[number] = self._status(slot)
-            runner.paused += slot.paused
-        runner.covers, runner.covers_all = covers, bool(covers.all())
+    def close_removed(self, spec: ApplicationSpec, unread: Container[str] = ()) -> Iterator[None]:
+        """Close the open runs that another specification has no place for, and drop what waits there.
 
-    def _remove(self, name: str, *, lost: bool) -> None:
-        runner = self.runners[name]
-        for number, books in self._books.items():
-            slot = books.slots.get(name)
-            if slot is not None:
+        Yields whenever the next commit is full: the caller commits, and goes on. `reload` then finds nothing to close.
+        """
+        wanted = {monitor.name: monitor for monitor in spec.monitors}
+        for name, runner in self.runners.items():
+            monitor = wanted.get(name)
+            gone = runner.covers if monitor is None else runner.covers & ~self._covers(monitor)
+            lost = monitor is None and runner.spec.topic in unread
+            for number in np.flatnonzero(gone).tolist():
                 runner.forget_pending(number)
+                if self.slot(runner, number).state is not State.RUNNING:
+                    continue
                 if lost:
                     self._close_at_full_price(runner, name, number, "unread")
-                elif slot.state is State.RUNNING:
+                else:
                     self.end_run(runner, number, "removed")
+                if self.full:
+                    yield
+
+    def _cover(self, runner: Runner, covers: NDArray[np.bool_]) -> None:
+        """Let a monitor run on other datasets than before."""
+        runner.status[runner.covers & ~covers] = Status.SKIP
+        for number in np.flatnonzero(covers & ~runner.covers).tolist():
+            runner.status[number] = self._status(self.slot(runner, number))
+        runner.covers, runner.covers_all = covers, bool(covers.all())
+
+    def _remove(self, name: str) -> None:
+        runner = self.runners[name]
         for number, part, _ in runner.save_pending():
             self._records[f"p/{self.datasets[number].name}/{name}/{part}".encode()] = None
         del self.runners[name]

@@ -51,9 +51,9 @@ def _carry_out(engine: Engine, command: Command) -> str:
         _check(engine, runner, number, command.action)
     for runner in runners:
         if command.action is Action.PAUSE:
-            engine.pause(runner, number, paused=True)
+            engine.pause(runner, number, at_full_price=command.now)
         elif command.action is Action.RESUME:
-            engine.pause(runner, number, paused=False)
+            engine.resume(runner, number)
         elif command.action is Action.CLOSE:
             engine.close_run(runner, number)
         else:

@@ -36,6 +36,11 @@ class RetryRunner(Runner):
             raise MisuseError(message)
         return rules
 
+    @property
+    def row_cost(self) -> int:
+        """What a query costs: it is looked at by itself."""
+        return 50
+
     def queued(self, dataset: int) -> int:
         """Return the number of series that wait."""
         return len(self.queues.get(dataset, ()))
@@ -85,6 +90,8 @@ class RetryRunner(Runner):
             int(Status.TESTABLE),
         )  # looked up once: this loop is what a query costs
         for row, dataset in enumerate(datasets.tolist(), start=at):
+            if self.host.full:
+                return row
             if not self.covers[dataset] or (view.eligible is not None and not view.eligible[row]):
                 continue
             if self.status[dataset] != testable:
@@ -92,7 +99,7 @@ class RetryRunner(Runner):
                     self.host.open_run(self, dataset, int(view.clock[row]))
                 if self.status[dataset] == Status.PENDING:
                     return row
-                self.skip(self.host.slot(self, dataset).state.value, 1)
+                self.skip(self.host.slot(self, dataset).shown, 1)
                 continue
             queue = self.queues.get(dataset)
             if queue is None:

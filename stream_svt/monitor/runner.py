@@ -59,6 +59,11 @@ class Hit:
 class Host(Protocol):
     """What a runner asks of the engine: runs, charges and events."""
 
+    @property
+    def full(self) -> bool:
+        """Whether the next commit is as large as one may be: nothing more is opened or tested before it."""
+        ...
+
     def open_run(self, runner: Runner, dataset: int, clock_ms: int) -> None:
         """Open a run where the ledger admits one; sets the dataset's status either way."""
         ...
@@ -154,7 +159,6 @@ class Runner:
         self.row = 0
         self.clock_ms = 0
         self.started = False
-        self.paused = 0
         self.mutes: dict[int, Mutes] = {}
         self.mute_filter = MuteFilter()
         self.tested = 0
@@ -176,9 +180,9 @@ class Runner:
         return self.plans[-1]
 
     @property
-    def blocked(self) -> bool:
-        """Whether some run waits for its threshold noise to become durable."""
-        return bool((self.status == Status.PENDING).any())
+    def row_cost(self) -> int:
+        """What a query costs, as a multiple of one that is tested with a whole batch at once."""
+        return 1
 
     def plan_of(self, dataset: int) -> Plan:
         """Return the plan of a dataset's open run."""
@@ -283,11 +287,17 @@ class Runner:
     # -- a batch ---------------------------------------------------------------------------------------------
 
     def advance(self, batch: QueryBatch) -> bool:
-        """Consume the batch from where the monitor stands; False where it is blocked before the end."""
+        """Consume the batch from where the monitor stands.
+
+        False where the engine has to commit before the end: durable noise is needed, or the commit is full.
+        """
         view = self._view(batch)
         at, size = view.start, len(batch)
         self._open_waiting(view, at, size, ahead=True)
         while True:
+            if self.host.full and at < size:
+                self._stop_at(view, at)
+                return False
             stop = self._boundary(view, at)
             reached = self._tests(view, at, stop)
             if at < reached < stop:
@@ -303,8 +313,8 @@ class Runner:
         self._refuse_outside(view, size)
         if size > view.start:
             self.clock_ms = int(view.clock[-1])
-        if self.offset < batch.end:  # where monitors of a topic stand apart, a batch may lie behind this one
-            self.offset, self.row = batch.end, 0
+        # Where monitors of a topic stand apart, a batch may lie behind this one.
+        self.offset, self.row = max((self.offset, self.row), (batch.end, batch.end_row))
         return True
 
     def _view(self, batch: QueryBatch) -> View:
@@ -362,22 +372,26 @@ class Runner:
         """Whether nothing happens to a dataset before its next query, so that this may be prepared for."""
         return True
 
-    def _open_waiting(self, view: View, first: int, last: int, *, ahead: bool = False) -> None:
+    def _open_waiting(self, view: View, first: int, last: int, *, ahead: bool = False) -> int:
         """Open runs for datasets that have a query in rows [first, last) and no run, in order of appearance.
 
-        ``ahead`` of the tests this is done for a whole batch, so that one commit makes all of them durable.
+        ``ahead`` of the tests this is done for a whole batch, so that one commit makes all of them durable. Returns
+        the row reached: ``last``, or the first one whose run has to wait for the next commit.
         """
         waiting = self.status[view.batch.dataset[first:last]] == Status.WAITING
         if view.eligible is not None:
             waiting &= view.eligible[first:last]
         if not waiting.any():
-            return
+            return last
         rows = np.flatnonzero(waiting) + first
         _, appearance = np.unique(view.batch.dataset[rows], return_index=True)
         for row in rows[np.sort(appearance)].tolist():
             dataset = int(view.batch.dataset[row])
             if not ahead or self._acts_on_queries_alone(dataset):
+                if self.host.full:
+                    return int(row)
                 self.host.open_run(self, dataset, int(view.clock[row]))
+        return last
 
     def _boundary(self, view: View, at: int) -> int:
         """Return the next row from ``at`` on before which something happens; the batch's size where nothing does."""
@@ -408,6 +422,8 @@ class Runner:
         for row in np.sort(queries[first]).tolist():
             dataset = int(view.batch.dataset[at + row])
             if due[row] and (row == 0 or self._acts_on_queries_alone(dataset)):
+                if row and self.host.full:
+                    break
                 self.host.end_run(self, dataset, "schedule")
                 self.host.open_run(self, dataset, int(view.clock[at + row]))
         return True
@@ -416,7 +432,7 @@ class Runner:
 
     def _tests(self, view: View, at: int, stop: int) -> int:
         """Test rows [at, stop) once; return the row reached, before ``stop`` where a run is not durable yet."""
-        self._open_waiting(view, at, stop)
+        stop = self._open_waiting(view, at, stop)
         datasets = view.batch.dataset[at:stop]
         status = self.status[datasets]
         eligible = None if view.eligible is None else view.eligible[at:stop]
@@ -451,7 +467,7 @@ class Runner:
     def _count_idle(self, datasets: Integers) -> None:
         """Count the queries of datasets that are not tested now, by reason."""
         for dataset, count in zip(*np.unique(datasets, return_counts=True), strict=True):
-            self.skip(self.host.slot(self, int(dataset)).state.value, int(count))
+            self.skip(self.host.slot(self, int(dataset)).shown, int(count))
 
     def _silence(self, view: View, at: int, live: Mask, silent: Mask) -> None:
         """Move the queries of muted series from ``live`` to ``silent``."""
@@ -499,6 +515,8 @@ class Runner:
                 tops.append(row)
                 woken = self.host.top(self, hit, int(view.clock[row]))
                 stop = self._after_top(view, at, stop, row, hit, live, silent, woken)
+                if self.host.full:
+                    stop = min(stop, row + 1)
         return stop, tops
 
     def _candidates(self, view: View, at: int, live: Mask) -> list[tuple[list[int], Integers, Integers]]:

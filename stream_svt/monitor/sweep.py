@@ -57,6 +57,11 @@ class SweepRunner(Runner):
             raise MisuseError(message)
         return rules
 
+    @property
+    def row_cost(self) -> int:
+        """What a query costs: its place in its set is looked up by itself."""
+        return 10
+
     def queued(self, dataset: int) -> int:
         """Return the number of queries that wait in open sets of a dataset."""
         return sum(len(waiting) for waiting in self.sets.get(dataset, {}).values())
@@ -173,6 +178,8 @@ class SweepRunner(Runner):
         now, after = int(view.clock[at]), self.rules.close_after
         while after is not None and (oldest := self._oldest()) is not None and oldest[0] + after <= now:
             _, dataset, name = oldest
+            if self.host.full:
+                return False
             if not self._sweep(dataset, self.sets[dataset][name], now):
                 return False
         marked = view.markers.get(at)
@@ -180,7 +187,7 @@ class SweepRunner(Runner):
             dataset = int(view.batch.dataset[at])
             closing = self.sets.get(dataset, {}).get(marked)
             if closing is not None:
-                return self._sweep(dataset, closing, now)
+                return not self.host.full and self._sweep(dataset, closing, now)
         return True
 
     def _sweep(self, dataset: int, waiting: OpenSet, now: int) -> bool:

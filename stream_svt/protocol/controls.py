@@ -11,9 +11,6 @@ import msgspec
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.protocol.ports import Record
 
-AT_ONCE = frozenset({Action.PAUSE, Action.RESUME})
-"""Commands that need not wait for the replay after a takeover: they stop or start reading and skip nothing."""
-
 COMMAND_LIMIT = 65_536
 WAITING_LIMIT = 10_000
 """Commands that may wait for a replay."""
@@ -58,6 +55,11 @@ def parse(value: bytes | None) -> Command | str:
         return Malformed.BAD_FIELD
     except (msgspec.DecodeError, RecursionError):
         return Malformed.NOT_JSON
+
+
+def acts_at_once(command: Command) -> bool:
+    """Tell whether a command need not wait for the replay: a pause that pays in full for what it cuts off."""
+    return command.action is Action.PAUSE and command.now
 
 
 class Runs(Container[int]):
@@ -114,8 +116,8 @@ class Runs(Container[int]):
 class Controls:
     """Commands read and not yet done.
 
-    After a takeover most commands wait until the shard has replayed what its predecessor had read; those of
-    `AT_ONCE` overtake them, and so do refusals. So what is done is an offset and some offsets beyond it. Of those only
+    After a takeover commands wait until the shard has replayed what its predecessor may have read; a pause that is to
+    act now overtakes them, and so do refusals. So what is done is an offset and some offsets beyond it. Of those only
     runs are kept, never more than commands wait, so that nobody's refused records make the books grow.
 
     Parameters
@@ -207,7 +209,7 @@ class Controls:
         return [
             (offset, command)
             for offset, command in self._waiting.items()
-            if replayed or isinstance(command, str) or command.action in AT_ONCE
+            if replayed or isinstance(command, str) or acts_at_once(command)
         ]
 
     def done(self, offset: int) -> None:

@@ -3,13 +3,14 @@
 Layout of a shard's partition of the state topic (compacted)::
 
     meta     sequence of the last transaction, the engine's progress, keys, digest, what was published
-    ob/<i>   events charged by that transaction and not yet published; counts only if i < meta.chunks and the
-             record carries the same sequence (chunks are overwritten, never deleted)
+    ob/<i>   events charged and rejects found by transaction meta.charged and not all published yet; counts only if
+             i < meta.chunks and the record carries that sequence (chunks are overwritten, never deleted)
     others   the engine's records and the shard's, opaque here
 
-Transaction N makes batch N's state and events durable and publishes the events of transaction N-1: an event
-is visible to anybody only after the transaction that charged it has committed. Any exception leaves the
-outcome of a transaction unknown, so the journal is broken then: `open` fences the old producer and reads
+Transaction N makes batch N's state, events and rejects durable. Transaction N+1 publishes them, or their first slice
+where one transaction would become too large; then transactions that only publish follow, and no commit before the last
+of them. So an event is visible to anybody only after the transaction that charged it has committed. Any exception
+leaves the outcome of a transaction unknown, so the journal is broken then: `open` fences the old producer and reads
 everything again.
 """
 
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Annotated, TypeVar
@@ -26,6 +27,7 @@ import msgspec
 
 from stream_svt.errors import MisuseError, StateRolledBack, UnreadableState
 from stream_svt.monitor import released
+from stream_svt.monitor.bounds import BOUNDS, Bounds
 from stream_svt.monitor.engine import Commit
 from stream_svt.protocol.ports import Log, Record, Transaction
 from stream_svt.protocol.sealing import NO_KEY, Opened, Place, Sealing, describe
@@ -40,7 +42,8 @@ RECORD_LIMIT = 900_000
 """Bytes of the largest record: Kafka's default limit is 1,048,588 for a whole batch."""
 CHUNK_EVENTS = 200
 CHUNK_BYTES = 600_000
-REWRITE_RECORDS = 5_000
+RESTORE_RECORDS = 500
+"""Records that are verified before other work of the process gets its turn: some 10 ms."""
 SECRET_BYTES = 32
 LEAP = 2**53
 """Events that no shard has charged: a number beyond it is forged."""
@@ -60,8 +63,11 @@ class Meta(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     Attributes
     ----------
-    sequence, chunks
-        Number of the transaction, and of its outbox records.
+    sequence
+        Number of the transaction.
+    charged, chunks
+        Number of the newest transaction that charged events or found rejects, and of its outbox records; no chunks
+        once all of it is published.
     partitions
         Number of partitions of all topics. While a migration is under way, the number wanted, negative: then
         nobody but the migration goes on.
@@ -81,9 +87,9 @@ class Meta(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     alert_end
         End of the alert partition as far as this transaction and those before explain it, the marks that end
         transactions included; None in books from before it was kept.
-    replay_to
-        Per query topic how far an owner before may have read and not committed, while that is not read again. What
-        is committed of a topic says nothing of it once a command has paused the topic in the middle.
+    read_to
+        By query topic the offset that bounds what was ever stepped: no record from there on has been. A record past
+        it is stepped only once a larger bound is durable.
     noise_key, digest_key
         Secrets of the shard; drawn once, durable before their first use.
     digest
@@ -94,6 +100,7 @@ class Meta(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     format: int = FORMAT
     sequence: _Count = 0
+    charged: _Count = 0
     chunks: _Count = 0
     partitions: int
     progress: bytes | None = None
@@ -104,7 +111,7 @@ class Meta(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     published: _Count = 0
     alert_offset: _Count | None = None
     alert_end: _Count | None = None
-    replay_to: dict[str, _Count] = {}
+    read_to: dict[str, _Count] = {}
     noise_key: _Secret
     digest_key: _Secret
     digest: bytes = bytes(32)
@@ -112,9 +119,10 @@ class Meta(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class Chunk(msgspec.Struct, array_like=True):
-    """One outbox record: (event sequence, record key, encoded event), in order."""
+    """One outbox record: (event sequence, record key, encoded event) and (topic, offset, reason), in order."""
 
     events: list[tuple[int, bytes, bytes]]
+    rejects: list[tuple[str, int, str]] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,9 +150,13 @@ class Restored:
     control_ahead: list[int]
     commands_since: int
     last_event: int
-    replay_to: dict[str, int]
+    read_to: dict[str, int]
     shown: dict[tuple[str, str], released.Account] = field(default_factory=dict)
     highest_id: int = 0
+
+
+async def _keep_going() -> None:
+    """Nothing else waits for its turn."""
 
 
 class Journal:
@@ -167,6 +179,10 @@ class Journal:
         Source of secret random bytes.
     epoch
         Seconds since 1970, for the time frozen in an event.
+    bounds
+        How much a transaction publishes.
+    give_way
+        Awaited between the slices of long work, so that other work of the process gets its turn.
     """
 
     def __init__(
@@ -180,6 +196,8 @@ class Journal:
         adopt_plain: bool = False,
         entropy: Callable[[int], bytes],
         epoch: Callable[[], float],
+        bounds: Bounds = BOUNDS,
+        give_way: Callable[[], Awaitable[None]] = _keep_going,
     ) -> None:
         self._log = log
         self._place = place
@@ -189,13 +207,17 @@ class Journal:
         self._adopt_plain = adopt_plain
         self._entropy = entropy
         self._epoch = epoch
+        self._bounds = bounds
+        self._give_way = give_way
         self._shard = place.shard
         self._broken = True
         self._meta = Meta(partitions=partitions, noise_key=b"", digest_key=b"")
         self._sealing = Sealing(place, (), entropy)
         self._macs: dict[bytes, int] = {}
         self._total = 0
+        self._chunks_total = 0
         self._outbox: list[tuple[int, bytes, bytes]] = []
+        self._rejects: list[tuple[str, int, str]] = []
         self._shown: dict[tuple[str, str], released.Account] = {}
         self._highest_id = 0
         self._stale: dict[bytes, bytes] = {}
@@ -209,8 +231,13 @@ class Journal:
 
     @property
     def pending(self) -> int:
-        """Number of events that are charged and durable but not yet published."""
-        return len(self._outbox)
+        """Number of events and rejects that are durable but not yet published."""
+        return len(self._outbox) + len(self._rejects)
+
+    @property
+    def backlog(self) -> bool:
+        """Whether more waits than the next transaction publishes: the next commit has to wait for the rest."""
+        return len(self._slice()) < len(self._outbox)
 
     @property
     def waiting(self) -> list[tuple[int, bytes, bytes]]:
@@ -233,9 +260,14 @@ class Journal:
         if since is not None:
             self._meta.commands_since = since
 
-    def set_replay(self, ends: Mapping[str, int]) -> None:
-        """Say how far each topic may have been read before; durable with the next transaction."""
-        self._meta.replay_to = dict(ends)
+    @property
+    def read_to(self) -> Mapping[str, int]:
+        """By query topic the offset before which everything lies that was ever stepped (see `Meta`)."""
+        return self._meta.read_to
+
+    def set_read_to(self, ends: Mapping[str, int]) -> None:
+        """Say how far each topic may be stepped; durable with the next transaction."""
+        self._meta.read_to = dict(ends)
 
     async def open(self, *, after_rollback: bool = False) -> Restored:
         """Take the shard over: fence, read, verify, and write a first transaction of this tenure.
@@ -264,7 +296,7 @@ class Journal:
         # Only now: the older owner can no longer commit, and its open transaction has been aborted.
         try:
             raw = await self._log.read_state()
-            records, stale = self._restore(raw)
+            records, stale = await self._restore(raw)
             await self._check_rollback(empty=not raw, accept=after_rollback)
             self._check_partitions(self._meta.partitions)
             self._broken, self._claim = False, True
@@ -304,7 +336,7 @@ class Journal:
         """
         self._broken = True
         self._sealing = Sealing(self._place, self._masters, self._entropy)
-        records, _ = self._restore(await self._log.read_state())
+        records, _ = await self._restore(await self._log.read_state())
         self._check_partitions(self._meta.partitions)
         return self._restored(records)
 
@@ -318,20 +350,21 @@ class Journal:
             list(meta.control_ahead),
             meta.commands_since,
             meta.last_event,
-            dict(meta.replay_to),
+            dict(meta.read_to),
             self._shown,
             self._highest_id,
         )
 
     async def commit(self, commit: Commit) -> int:
-        """Make a commit durable and publish what the previous one charged; return how many events went out.
+        """Make a commit durable and publish what waits of the previous one; return how many events went out.
 
         Raises
         ------
         Fenced, BrokerUnavailable
             The outcome is unknown; `open` before anything else.
         MisuseError
-            A record is larger than Kafka takes, or the journal was not opened again after an error.
+            A record is larger than Kafka takes, the journal was not opened again after an error, or more waits to
+            be published than one transaction takes (`backlog`).
         """
         given_up = self._claim  # the first transaction after a rollback, which `open` left to the caller
         count = await self._transaction(commit)
@@ -341,8 +374,8 @@ class Journal:
         return count
 
     async def flush(self) -> int:
-        """Publish what waits in the outbox, without new state; return how many events went out."""
-        if not self._outbox:
+        """Publish what waits, or the first slice of it, without new state; return how many events went out."""
+        if not self.pending:
             return 0
         return await self._transaction(Commit(progress=self._meta.progress or b""))
 
@@ -353,9 +386,10 @@ class Journal:
 
     # Reading
 
-    def _restore(self, raw: Mapping[bytes, bytes]) -> tuple[dict[bytes, bytes], list[bytes]]:
+    async def _restore(self, raw: Mapping[bytes, bytes]) -> tuple[dict[bytes, bytes], list[bytes]]:
         """Verify what was read; return the live records and the keys of those to be sealed again."""
-        self._macs, self._total, self._outbox = {}, 0, []
+        self._macs, self._total, self._chunks_total = {}, 0, 0
+        self._outbox, self._rejects = [], []
         if not raw:
             self._meta = Meta(
                 partitions=self._partitions,
@@ -378,7 +412,9 @@ class Journal:
         records: dict[bytes, bytes] = {}
         stale: list[bytes] = []
         total = 0
-        for key, record in raw.items():
+        for number, (key, record) in enumerate(raw.items(), start=1):
+            if number % RESTORE_RECORDS == 0:
+                await self._give_way()
             if key == META or key.startswith(OUTBOX):
                 continue
             found = self._open(key, record, meta)
@@ -387,29 +423,40 @@ class Journal:
             total += mac
             if found.key_id != self.key_id:
                 stale.append(key)
-        macs_total = total
-        for number in range(meta.chunks):
-            key = OUTBOX + str(number).encode()
-            if key not in raw:
-                raise self._unreadable(f"record {describe(key)} is missing")
-            found = self._open(key, raw[key], meta)
-            if found.sequence != meta.sequence:
-                raise self._unreadable(f"record {describe(key)} belongs to another transaction")
-            total += _mac(meta.digest_key, key, raw[key])
-            self._outbox += self._decode(key, found, Chunk).events
-        if _digest(total) != meta.digest:
+        chunks_total = self._restore_outbox(raw, meta)
+        if _digest(total + chunks_total) != meta.digest:
             raise self._unreadable(
                 "its records do not add up to the digest in 'meta': some were lost, added, or put back "
                 "to an older version"
             )
-        self._total = macs_total
+        self._total, self._chunks_total = total, chunks_total
         if opened.key_id != self.key_id:
             # Whoever knows the key before, or read what was plain, knows the digest's secret.
             meta.digest_key = self._entropy(SECRET_BYTES)
-            self._macs = {key: _mac(meta.digest_key, key, raw[key]) for key in records}
+            for number, key in enumerate(records, start=1):
+                if number % RESTORE_RECORDS == 0:
+                    await self._give_way()
+                self._macs[key] = _mac(meta.digest_key, key, raw[key])
             self._total = sum(self._macs.values())
+            self._chunks_total = sum(_mac(meta.digest_key, key, raw[key]) for key in _chunk_keys(meta))
         self._meta = meta
         return records, stale
+
+    def _restore_outbox(self, raw: Mapping[bytes, bytes], meta: Meta) -> int:
+        """Take back what is charged and not published; return the sum of the hashes of its records."""
+        total = 0
+        for key in _chunk_keys(meta):
+            if key not in raw:
+                raise self._unreadable(f"record {describe(key)} is missing")
+            found = self._open(key, raw[key], meta)
+            if found.sequence != meta.charged:
+                raise self._unreadable(f"record {describe(key)} belongs to another transaction")
+            total += _mac(meta.digest_key, key, raw[key])
+            chunk = self._decode(key, found, Chunk)
+            self._outbox += [event for event in chunk.events if event[0] > meta.published]
+            if meta.charged == meta.sequence:  # else they went out with the first slice
+                self._rejects += chunk.rejects
+        return total
 
     def _check_partitions(self, count: int) -> None:
         if count < 0:
@@ -515,7 +562,7 @@ class Journal:
         meta.partitions = self._partitions
         meta.alert_offset = seen.offset
         # What waits belongs to a history that is given up: shown now, it would be a second outcome of a charge.
-        self._outbox = []
+        self._outbox, self._rejects, self._chunks_total, meta.chunks = [], [], 0, 0
         meta.last_event = meta.published = newest
         meta.commands_since = max(meta.commands_since, now)
         self._shown, self._highest_id = seen.accounts, highest_id
@@ -531,10 +578,20 @@ class Journal:
         return int(self._epoch() * 1000)
 
     async def _seal_again(self) -> None:
-        """Write again what the present key has not sealed."""
+        """Write again what the present key has not sealed; what waits to be published is sealed with the old one."""
+        if self._stale or not self._meta.sealed_only:
+            while self.pending:
+                await self.flush()
         stale, self._stale = list(self._stale.items()), {}
-        for start in range(0, len(stale), REWRITE_RECORDS):
-            again: dict[bytes, bytes | None] = dict(stale[start : start + REWRITE_RECORDS])
+        again: dict[bytes, bytes | None] = {}
+        size = 0
+        for key, content in stale:
+            if again and (len(again) == self._bounds.records or size + len(content) > self._bounds.size):
+                await self._transaction(Commit(records=again, progress=self._meta.progress or b""))
+                again, size = {}, 0
+            again[key] = content
+            size += len(content)
+        if again:
             await self._transaction(Commit(records=again, progress=self._meta.progress or b""))
         self._meta.sealed_only = self.key_id != NO_KEY
 
@@ -559,50 +616,68 @@ class Journal:
         # Whatever ends this early, cancellation included, leaves memory and log apart.
         self._broken = True
         claim, self._claim = self._claim, False
-        sealed, meta, total, fresh = self._prepare(commit, claim=claim)
+        sealed, after = self._prepare(commit, claim=claim)
+        shown = self._slice()
         offset = await self._log.transact(
-            Transaction([(key, event) for _, key, event in self._outbox], commit.rejects, sealed, claim)
+            Transaction([(key, event) for _, key, event in shown], self._rejects, sealed, claim)
         )
         if offset is not None:
-            meta.alert_offset = offset
-        self.published = [number for number, _, _ in self._outbox]
-        self._meta, self._total, self._outbox = meta, total, fresh
+            after.meta.alert_offset = offset
+        self.published = [number for number, _, _ in shown]
+        self._meta, self._total, self._chunks_total = after.meta, after.total, after.chunks_total
+        self._outbox, self._rejects = after.outbox, after.rejects
         self._broken = False
         return len(self.published)
 
-    def _explained(self, *, claim: bool) -> int | None:
+    def _slice(self) -> list[tuple[int, bytes, bytes]]:
+        """Return the events that the next transaction publishes: all that wait, or as many as it may hold."""
+        size = 0
+        for number, (_, _, event) in enumerate(self._outbox):
+            size += len(event)
+            if number and (number == self._bounds.published or size > self._bounds.published_size):
+                return self._outbox[:number]
+        return self._outbox
+
+    def _explained(self, shown: int, *, claim: bool) -> int | None:
         """Return where the alert partition ends after the next transaction: its events, and its mark."""
         end = self._meta.alert_end
-        if end is None or not (self._outbox or claim):
+        if end is None or not (shown or claim):
             return end
-        return end + len(self._outbox) + 1
+        return end + shown + 1
 
-    def _prepare(
-        self, commit: Commit, *, claim: bool = False
-    ) -> tuple[dict[bytes, bytes | None], Meta, int, list[tuple[int, bytes, bytes]]]:
-        """Return the next transaction's records, and what holds once they are durable: meta, sum, outbox."""
+    def _prepare(self, commit: Commit, *, claim: bool = False) -> tuple[dict[bytes, bytes | None], _After]:
+        """Return the next transaction's records, and what holds once they are durable."""
         sequence = self._meta.sequence + 1
+        shown = self._slice()
         sealed, total = self._seal_records(commit, sequence)
-        fresh = self._freeze(commit.events)
-        chunks = {
-            OUTBOX + str(number).encode(): self._sealed(
-                OUTBOX + str(number).encode(), sequence, Chunk(events)
-            )
-            for number, events in enumerate(_split(fresh))
-        }
+        rest, rejects, chunks, charged = self._outbox[len(shown) :], list(commit.rejects), 0, sequence
+        chunks_total = 0
+        if commit.events or commit.rejects:
+            if rest:
+                raise MisuseError(
+                    f"shard {self._shard} commits before everything is published that was charged before"
+                )
+            rest = self._freeze(commit.events)
+            for chunk in _split(rest, rejects):
+                key = OUTBOX + str(chunks).encode()
+                sealed[key] = record = self._sealed(key, sequence, chunk)
+                chunks_total += _mac(self._meta.digest_key, key, record)
+                chunks += 1
+        elif rest:
+            chunks, charged, chunks_total = self._meta.chunks, self._meta.charged, self._chunks_total
         meta = msgspec.structs.replace(
             self._meta,
             sequence=sequence,
-            chunks=len(chunks),
+            charged=charged,
+            chunks=chunks,
             progress=commit.progress or self._meta.progress,
-            published=self._outbox[-1][0] if self._outbox else self._meta.published,
-            last_event=max([self._meta.last_event, *(number for number, _, _ in fresh[-1:])]),
-            alert_end=self._explained(claim=claim),
-            digest=_digest(total + sum(_mac(self._meta.digest_key, *item) for item in chunks.items())),
+            published=shown[-1][0] if shown else self._meta.published,
+            last_event=max([self._meta.last_event, *(number for number, _, _ in rest[-1:])]),
+            alert_end=self._explained(len(shown), claim=claim),
+            digest=_digest(total + chunks_total),
         )
-        sealed |= chunks
         sealed[META] = self._sealed(META, sequence, meta)
-        return sealed, meta, total, fresh
+        return sealed, _After(meta, total, chunks_total, rest, rejects)
 
     def _seal_records(self, commit: Commit, sequence: int) -> tuple[dict[bytes, bytes | None], int]:
         """Return the records as they are written and the new sum of the live records' hashes."""
@@ -644,6 +719,17 @@ class Journal:
             )
             for event in events
         ]
+
+
+@dataclass(frozen=True, slots=True)
+class _After:
+    """What holds once a transaction is durable."""
+
+    meta: Meta
+    total: int
+    chunks_total: int
+    outbox: list[tuple[int, bytes, bytes]]
+    rejects: list[tuple[str, int, str]]
 
 
 class _Seen:
@@ -708,6 +794,10 @@ def _raises_gone(*, empty: bool) -> str:
     )
 
 
+def _chunk_keys(meta: Meta) -> Iterator[bytes]:
+    return (OUTBOX + str(number).encode() for number in range(meta.chunks))
+
+
 def _mac(secret: bytes, key: bytes, record: bytes) -> int:
     digest = hashlib.blake2b(len(key).to_bytes(4, "big") + key, digest_size=32, key=secret)
     digest.update(record)
@@ -718,13 +808,14 @@ def _digest(total: int) -> bytes:
     return (total % (1 << 256)).to_bytes(32, "big")
 
 
-def _split(events: list[tuple[int, bytes, bytes]]) -> list[list[tuple[int, bytes, bytes]]]:
-    chunks: list[list[tuple[int, bytes, bytes]]] = []
+def _split(events: list[tuple[int, bytes, bytes]], rejects: list[tuple[str, int, str]]) -> list[Chunk]:
+    """Return outbox records of a bounded size; the rejects, which the engine bounds, go into the first."""
+    chunks = [Chunk([], rejects)]
     size = 0
     for event in events:
         size += len(event[2])
-        if not chunks or len(chunks[-1]) == CHUNK_EVENTS or size > CHUNK_BYTES:
-            chunks.append([])
+        if len(chunks[-1].events) == CHUNK_EVENTS or (chunks[-1].events and size > CHUNK_BYTES):
+            chunks.append(Chunk([], []))
             size = len(event[2])
-        chunks[-1].append(event)
+        chunks[-1].events.append(event)
     return chunks

@@ -71,7 +71,7 @@ class MovingJournal(Journal):
         if self.pending or not self.moving:
             raise MisuseError(f"shard {self._shard} is not ready to be moved")
         self._meta.partitions = self._target
-        records, *_ = self._prepare(commit)
+        records, _ = self._prepare(commit)
         self._broken = True
         return records
 
@@ -381,9 +381,7 @@ def _take_leave(move: Move, shard: _Shard, unread: Mapping[str, int], report: Re
     """Take leave of what moves, unless that is done, and report it; nothing is durable yet."""
     report.moved += [name for name in shard.datasets if move.homes[name] != shard.number]
     if not shard.journal.moving:
-        # A dataset that comes paused stops a topic although nobody made durable what was read of it.
-        read = {topic: end for topic, end in unread.items() if not shard.engine.paused(topic)}
-        shard.journal.set_replay({**shard.restored.replay_to, **read})
+        shard.journal.set_read_to(shard.restored.read_to)
         ended, lost = shard.engine.move(move.homes, move.target, unread)
         report.runs_closed += ended
         report.full_price += lost

@@ -16,8 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from stream_svt.errors import ConfigError, MisuseError, RecordsLost
-from stream_svt.monitor import released
+from stream_svt.errors import ConfigError, RecordsLost
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.released import DatasetView
@@ -31,11 +30,11 @@ log = logging.getLogger(__name__)
 IDLE_FETCH = 0.5
 """Seconds a fetch waits where nothing presses: bounds how late a reload or the watchdog is served."""
 
+READ_AHEAD = 2
+"""How far beyond a commit records are stepped, in multiples of the most records of a fetch: what a takeover replays."""
+
 COMMAND_FETCH = 1.0
 """Seconds a fetch waits while only a command can help."""
-
-ANYWHERE = released.LARGEST_SEQUENCE
-"""Offset up to which a topic may have been read where nobody has looked how long it is."""
 
 
 class State(StrEnum):
@@ -153,6 +152,7 @@ class Tenure:
         self._decoders: Mapping[str, Decoder] = {}
         self._topics: tuple[str, ...] = ()
         self._replay_to: dict[str, int] = {}
+        self._read_to: dict[str, int] = {}
         self._replayed = False
         self._reading: set[str] = set()
         self._uncommitted = 0
@@ -200,8 +200,8 @@ class Tenure:
             await self._commit()
         status.views = {view.dataset: view for view in self._engine.views()}
         self._observer.baseline(self._shard, status.views.values())
-        await self._find_places(offsets, restored.replay_to)
-        self._journal.set_replay({**self._owed(restored.replay_to), **self._replay_to})
+        self._read_to = dict(restored.read_to)
+        await self._find_places(offsets)
         await self._commit()
         self._resume()
         status.state = State.REPLAYING
@@ -241,10 +241,8 @@ class Tenure:
             return Controls(end, since=since, verify=self._verify)
         return Controls(restored.control_next, restored.control_ahead, since=since, verify=self._verify)
 
-    async def _find_places(
-        self, offsets: Mapping[str, tuple[int, int]], replay_to: Mapping[str, int]
-    ) -> None:
-        """Seek every topic to where the state says, and note how far a previous owner can have read."""
+    async def _find_places(self, offsets: Mapping[str, tuple[int, int]]) -> None:
+        """Seek every topic to where the state says, and note how far a previous owner can have stepped."""
         places: dict[str, int] = {}
         for topic in self._topics:
             first, end = offsets[topic]
@@ -265,22 +263,14 @@ class Tenure:
         if lost:
             places |= await self._await_acceptance(lost, offsets)
         for topic, offset in places.items():
-            end = offsets[topic][1]
             self._feed.seek(topic, offset)
-            if not self._engine.paused(topic):
-                self._replay_to[topic] = end
-            # Pausing is a barrier, so of a topic that is paused nothing was read beyond the state: except by owners
-            # before the one that paused it, where that one had not read it all again.
-            elif topic in replay_to:
-                self._replay_to[topic] = min(replay_to[topic], end)
+            read_to = min(self._read_to.get(topic, 0), offsets[topic][1])
+            if offset < read_to and topic not in lost:  # what was lost is paid for, and nothing of it owed
+                self._replay_to[topic] = read_to
+            if topic in lost:
+                self._read_to.pop(topic, None)
         control_next, _ = self._controls.position
         self._feed.seek(self._control, max(control_next, offsets[self._control][0]))
-
-    def _owed(self, replay_to: Mapping[str, int]) -> dict[str, int]:
-        """Return how far topics may have been read that this configuration lacks; anywhere, where none was paused."""
-        topics = set(self._engine.topics()).difference(self._topics)
-        ends = {topic: replay_to.get(topic) if self._engine.paused(topic) else ANYWHERE for topic in topics}
-        return {topic: end for topic, end in ends.items() if end is not None}
 
     async def _await_acceptance(
         self, lost: Mapping[str, int], offsets: Mapping[str, tuple[int, int]]
@@ -309,6 +299,8 @@ class Tenure:
         # Retention goes on meanwhile.
         offsets = await self._feed.spans(list(lost))
         for topic in lost:
+            for _ in self._engine.close_lost(topic):
+                await self._commit()
             self._engine.accept_loss(topic, *offsets[topic])
             log.warning(
                 "event=loss_accepted shard=%d topic=%s offset=%d", self._shard, topic, offsets[topic][0]
@@ -350,13 +342,8 @@ class Tenure:
         )
 
     def _resume(self) -> None:
-        """Read what no command has stopped."""
-        wanted = {
-            topic
-            for topic in self._engine.topics()
-            if topic in self._topics and not self._engine.paused(topic)
-        }
-        wanted.add(self._control)
+        """Read the topics of the monitors in use."""
+        wanted = {*self._engine.topics()}.intersection(self._topics) | {self._control}
         self._feed.resume(wanted - self._reading)
         self._feed.pause(self._reading - wanted)
         self._reading = wanted
@@ -399,18 +386,23 @@ class Tenure:
                 continue
             batch = self._decoders[topic].decode(found)
             self._observer.read(topic, len(found))
+            if batch.end > self._read_to.get(topic, 0):
+                self._read_to[topic] = batch.end
+                await self._commit()
+            self._uncommitted += len(found)
             while True:
                 began = self._now()
                 step = self._engine.step(batch)
                 if self._pace.cadence is None:
                     self._steps.append(self._now() - began)
-                self._uncommitted += len(found)
                 if step.done:
                     break
-                if not step.durable_first:
-                    raise MisuseError("the engine neither consumed a batch nor asked for a commit")
-                await self._commit()
-            if self._pace.cadence is None and (step.urgent or step.durable_first):
+                if step.durable_first:
+                    await self._commit()
+                    self._uncommitted += len(found)  # of which some are still to be looked at
+                else:
+                    await self._clock.sleep(0.0)
+            if self._pace.cadence is None and step.urgent:
                 await self._commit()
 
     def _commit_is_due(self) -> bool:
@@ -429,26 +421,33 @@ class Tenure:
         if not due:
             return
         await self._commit()
-        rejects: list[tuple[str, int, str]] = []
         for offset, command in due:
+            if self._engine.full:
+                await self._commit()
             if isinstance(command, str):
-                rejects.append((self._control, offset, command))
+                self._engine.refuse(self._control, offset, command)
             else:
                 log.info(
                     "event=command shard=%d action=%s offset=%d", self._shard, command.action.value, offset
                 )
                 self._engine.apply(command)
             self._controls.done(offset)
-        await self._commit(rejects)
-        self._resume()
+        await self._commit()
 
     async def _finish_replay(self) -> None:
         for topic, end in self._replay_to.items():
             if await self._feed.position(topic) < end:
                 return
         await self._commit()
+        unread = {
+            topic
+            for topic in set(self._engine.topics()).difference(self._topics)
+            if (self._engine.next_offset(topic) or 0) < self._read_to.get(topic, 0)
+        }
         try:
-            unread = set(self._engine.topics()) - set(self._topics)
+            self._engine.check_reload(self._workload.spec)
+            for _ in self._engine.close_removed(self._workload.spec, unread):
+                await self._commit()
             self._engine.reload(self._workload.spec, unread)
         except ConfigError as error:
             raise ConfigError(error.problems, "the configuration against the stored state") from error
@@ -456,7 +455,8 @@ class Tenure:
         for topic in self._topics:
             self._engine.begin(topic, await self._feed.position(topic))
         # Not before the configuration is accepted, and what it takes away is closed.
-        self._journal.set_replay({})
+        topics = self._engine.topics()
+        self._read_to = {topic: end for topic, end in self._read_to.items() if topic in topics}
         await self._commit()
         self._resume()
         self._replayed = True
@@ -472,11 +472,12 @@ class Tenure:
         now = self._now() - self._origin
         await self._clock.sleep(self._pace.cadence - now % self._pace.cadence)
 
-    async def _commit(self, rejects: Sequence[tuple[str, int, str]] = ()) -> None:
+    async def _commit(self) -> None:
+        """Make durable what the engine holds; then publish what is too much for the next transaction to publish."""
         await self._tick()
         began = self._now()
         commit = self._engine.take_commit()
-        commit.rejects = [*commit.rejects, *rejects]
+        self._journal.set_read_to(self._bounds())
         self._journal.set_control(*self._controls.position, self._controls.since)
         await self._journal.commit(commit)
         self._engine.committed()
@@ -494,6 +495,16 @@ class Tenure:
         self._status.offsets = {
             topic: offset for topic in self._topics if (offset := self._engine.next_offset(topic)) is not None
         }
+        while self._journal.backlog:
+            await self._publish()
+
+    def _bounds(self) -> Mapping[str, int]:
+        """Return how far each topic may be stepped before the next commit."""
+        for topic in self._engine.topics():
+            if (offset := self._engine.next_offset(topic)) is not None:
+                least = offset + READ_AHEAD * self._pace.max_records
+                self._read_to[topic] = max(self._read_to.get(topic, 0), least)
+        return self._read_to
 
     async def _publish(self) -> None:
         await self._tick()

@@ -270,6 +270,7 @@ class Worker:
             adopt_plain=config.sealing.adopt_plain,
             entropy=os.urandom,
             epoch=time.time,
+            give_way=_give_way,
         )
 
     def _fail(self, error: BaseException) -> None:
@@ -336,6 +337,10 @@ def _refused(old: ApplicationSpec, new: ApplicationSpec, views: Mapping[str, Dat
         message = "cannot change in a live monitor; declare a monitor of another name instead"
         found += [Problem(0, f"monitors.{monitor.name}.{name}", message) for name in fields]
     return found
+
+
+async def _give_way() -> None:
+    await asyncio.sleep(0)
 
 
 def _version() -> str:

@@ -65,8 +65,8 @@ def state_machine() -> str:
     lines += [
         "",
         "A signal that a state refuses is a fault of the program: it raises and changes nothing. The state follows",
-        "from released outcomes and commands alone, so it is public. *Paused* is no state: it stops consumption,",
-        "skips nothing and may be combined with any of them.",
+        "from released outcomes and commands alone, so it is public. *Paused* is no state: queries of a paused monitor",
+        "are skipped and counted, and a pause may be combined with any of them.",
         "",
         "Written by `python -m tests.golden.regenerate` from `stream_svt/monitor/life_cycle.py`; a test compares.",
         "",

@@ -72,9 +72,8 @@ class Reader:
 def do(play: Play, reader: Reader, step: tuple[str, object]) -> None:
     kind, what = step
     if kind == "queries":
-        if not play.engine.paused(TOPIC):
-            at = play.engine.next_offset(TOPIC)
-            play.play(TOPIC, [Query(0, 0)] * at + [Query(dataset, value) for dataset, value in what])
+        at = play.engine.next_offset(TOPIC)
+        play.play(TOPIC, [Query(0, 0)] * at + [Query(dataset, value) for dataset, value in what])
     else:
         dataset, monitor, limit = what
         play.engine.apply(

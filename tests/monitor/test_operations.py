@@ -82,19 +82,47 @@ def test_a_refused_command_for_several_monitors_changes_none():
     assert not _slot(play).paused
 
 
-def test_a_pause_stops_the_topic_until_resumed_and_survives_a_crash():
+def test_a_pause_skips_the_queries_of_its_dataset_until_resumed_and_survives_a_crash():
     play = _play()
+    run, spent = _slot(play).run, _books(play).spent
     assert _command(play, "pause").data.reason == "accepted"
-    assert play.engine.paused(TOPIC)
-    play.crash()
-    assert play.engine.paused(TOPIC)
+    for crash in (False, True):
+        if crash:
+            play.crash()
+        _more(play, 10**6)
+        assert play.commits[-1].skipped == {("m0", "paused"): 1}
+        assert play.commits[-1].tested == {}
+    play.feed(
+        TOPIC,
+        [*[Query(0, 0)] * play.engine.next_offset(TOPIC), Query(1, 0)],
+        play.engine.next_offset(TOPIC) + 1,
+    )
+    assert play.commit().tested == {"m0": 1}
+    assert (_slot(play).state, _slot(play).run, _books(play).spent) == (State.RUNNING, run, spent)
     assert _command(play, "pause").data.reason == "refused"
     assert _command(play, "resume").data.reason == "accepted"
-    assert not play.engine.paused(TOPIC)
-    play.crash()
-    assert not play.engine.paused(TOPIC)
+    for crash in (False, True):
+        if crash:
+            play.crash()
+        _more(play, 0)
+        assert play.commits[-1].tested == {"m0": 1}
+    assert _slot(play).run == run
     kinds = [e.type for e in play.events if e.type in (EventType.PAUSED, EventType.RESUMED)]
     assert kinds == [EventType.PAUSED, EventType.RESUMED]
+
+
+def test_a_pause_that_acts_now_closes_the_run_at_its_full_price():
+    play = _play()
+    owed = _books(play).spent + _books(play).reserved
+    assert _command(play, "pause", now=True).data.reason == "accepted"
+    assert (_books(play).spent, _books(play).reserved) == (owed, 0)
+    (closed,) = [e for e in play.commits[-1].events if e.type is EventType.RUN_CLOSED]
+    assert closed.data.reason == "paused"
+    _more(play, 10**6)
+    assert play.commits[-1].skipped == {("m0", "paused"): 1}
+    _command(play, "resume")
+    _more(play, 0)
+    assert _slot(play).run == 2
 
 
 def test_closing_releases_what_was_not_spent_until_a_resample_opens_a_new_run():

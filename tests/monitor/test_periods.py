@@ -124,7 +124,7 @@ def test_structural_rejects_are_handed_on_once():
 
     play = Play(spec_of(FORMS["plain"], FORMS["adaptive"]))
     batch = batch_of(TOPIC, [Query(0, 0), Query(1, 0)], 0, 2)
-    batch.rejects = [(7, "not-json")]
+    batch.end, batch.rejects = 8, [(7, "not-json")]
     while not play.engine.step(batch).done:
         play.commit()
     play.commit()

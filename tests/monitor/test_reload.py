@@ -295,19 +295,27 @@ def test_a_monitor_that_is_removed_ends_its_runs_and_leaves_no_record_behind(for
     assert play.engine.books(0).slots["m1"].spent > 0
 
 
+def _paused(play, monitor):
+    """Return the datasets whose queries a monitor covers and skips for a pause."""
+    runner = play.engine.runners[monitor]
+    return [
+        n for n in range(len(play.engine.datasets)) if runner.covers[n] and play.engine.slot(runner, n).paused
+    ]
+
+
 @pytest.mark.parametrize("restart", [False, True])
 def test_a_monitor_that_comes_back_goes_on_with_its_mutes_its_runs_and_its_pause(restart):
     form = FORMS["plain"] + ", max_mutes: 2"
     play = _play(_PLAIN, form)
     _more(play, Query(0, 10**5, "x"), Query(0, 10**5, "y"))
-    play.engine.pause(play.engine.runners["m1"], 0, paused=True)
+    play.engine.pause(play.engine.runners["m1"], 0)
     _reload(play, _PLAIN)
     if restart:
         play.crash()
     _reload(play, _PLAIN, form)
-    assert play.engine.paused(TOPIC)
-    play.engine.pause(play.engine.runners["m1"], 0, paused=False)
-    assert not play.engine.paused(TOPIC)
+    assert _paused(play, "m1") == [0]
+    play.engine.resume(play.engine.runners["m1"], 0)
+    assert _paused(play, "m1") == []
     tops = len(_alerts(play))
     _more(play, *[Query(0, 10**5, name, monitor="m1") for name in ("y", "z", "x")])
     assert [(a.series, a.run) for a in _alerts(play)[tops:]] == [("z", 2), ("x", 2)]
@@ -318,32 +326,32 @@ def test_a_monitor_that_comes_back_goes_on_with_its_mutes_its_runs_and_its_pause
 def test_a_pause_holds_only_where_the_monitor_still_runs_and_waits_where_it_may_come_back(restart):
     elsewhere = _PLAIN + ", datasets: [b, c]"
     play = _play(_PLAIN)
-    play.engine.pause(play.engine.runners["m0"], 0, paused=True)
+    play.engine.pause(play.engine.runners["m0"], 0)
     _reload(play, elsewhere)
     if restart:
         play.crash()
-    assert not play.engine.paused(TOPIC)
+    assert _paused(play, "m0") == []
     _reload(play, _PLAIN)
     if restart:
         play.crash()
-    assert play.engine.paused(TOPIC)
+    assert _paused(play, "m0") == [0]
     assert play.engine.views()[0].monitors[0].state == "paused"
     play.engine.apply(Command(id="r", action=Action.RESUME, dataset="a"))
     assert play.commit().events[-1].data.reason == "accepted"
-    assert not play.engine.paused(TOPIC)
+    assert _paused(play, "m0") == []
 
 
 @pytest.mark.parametrize("restart", [False, True])
 def test_a_pause_of_another_dataset_holds_when_one_is_taken_away(restart):
     play = _play(_PLAIN)
     for number in (0, 1):
-        play.engine.pause(play.engine.runners["m0"], number, paused=True)
+        play.engine.pause(play.engine.runners["m0"], number)
     _reload(play, _PLAIN + ", datasets: [b, c]")
     if restart:
         play.crash()
-    assert play.engine.paused(TOPIC)
+    assert _paused(play, "m0") == [1]
     play.engine.apply(Command(id="r", action=Action.RESUME, dataset="b"))
-    assert not play.engine.paused(TOPIC)
+    assert _paused(play, "m0") == []
 
 
 def test_an_exhausted_monitor_that_comes_back_is_still_exhausted():

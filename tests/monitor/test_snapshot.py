@@ -201,13 +201,13 @@ def test_a_large_record_of_an_older_release_loads_and_moves_its_mutes_out_with_i
     play.records[b"d/a"] = to_bytes(record)
     play.crash()
     assert not play.commit().records
-    play.engine.pause(play.engine.runners["m0"], 0, paused=True)
+    play.engine.pause(play.engine.runners["m0"], 0)
     written = play.commit().records
     stored = from_bytes(DatasetRecord, written[b"d/a"], key="d/a")
     assert (stored.version, stored.slots["m0"].mutes) == (SPLIT, [])
     play.crash()
     assert list(play.engine.books(0).slots["m0"].mutes) == names
-    play.engine.pause(play.engine.runners["m0"], 0, paused=False)
+    play.engine.resume(play.engine.runners["m0"], 0)
     assert [key for key in play.commit().records if key.startswith(b"q/")] == []
 
 

@@ -1,4 +1,4 @@
-"""Commands are done in order and once; pausing does not wait for a replay."""
+"""Commands are done in order and once; only a pause that is to act now does not wait for a replay."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Record:
     value: bytes | None
 
 
-def record(offset: int, action: str) -> Record:
-    return Record(offset, b'{"id":"%d","action":"%s"}' % (offset, action.encode()))
+def record(offset: int, action: str, *, now: bool = False) -> Record:
+    return Record(offset, msgspec.json.encode(Command(id=str(offset), action=Action(action), now=now)))
 
 
 def test_after_the_replay_everything_is_due_in_order() -> None:
@@ -38,10 +38,11 @@ def test_after_the_replay_everything_is_due_in_order() -> None:
     assert [offset for offset, _ in controls.due(replayed=True)] == [3, 5, 6]
 
 
-def test_before_the_replay_only_pause_resume_and_refusals_are_due() -> None:
+def test_before_the_replay_only_a_pause_that_acts_now_and_refusals_are_due() -> None:
     controls = Controls(0)
-    controls.add([record(0, "raise-budget"), record(1, "pause"), Record(2, b"{"), record(3, "resume")])
-    assert [offset for offset, _ in controls.due(replayed=False)] == [1, 2, 3]
+    controls.add([record(0, "raise-budget"), record(1, "pause", now=True), Record(2, b"{")])
+    controls.add([record(3, "resume"), record(4, "pause"), record(5, "close", now=True)])
+    assert [offset for offset, _ in controls.due(replayed=False)] == [1, 2]
 
 
 def test_what_overtook_is_remembered_across_a_takeover() -> None:

@@ -89,7 +89,7 @@ CONTENTS = {
     "huge map": b"\xdf\xff\xff\xff\xff",
     "huge bytes": b"\x81\xa8progress\xc6\xff\xff\xff\xff",
     "huge list": b"\x81\xadcontrol_ahead\xdd\xff\xff\xff\xff",
-    "many chunks": meta(chunks=10**12),
+    "many chunks": meta(chunks=10**12, charged=1),
     "negative chunks": meta(chunks=-1),
     "long digest key": meta(digest_key=bytes(65)),
     "short noise key": meta(noise_key=b""),
@@ -111,7 +111,7 @@ async def test_a_forged_plain_meta_is_an_unreadable_state(content: bytes) -> Non
 async def test_a_forged_plain_outbox_is_an_unreadable_state(content: bytes) -> None:
     first = OUTBOX + b"0"
     with pytest.raises(UnreadableState, match="ob/0"):
-        await look(plain(META, meta(chunks=1)) | plain(first, content))
+        await look(plain(META, meta(chunks=1, charged=1)) | plain(first, content))
 
 
 async def test_a_key_that_is_no_text_makes_a_plain_state_unreadable() -> None:
@@ -122,6 +122,8 @@ async def test_a_key_that_is_no_text_makes_a_plain_state_unreadable() -> None:
 async def test_what_these_forgeries_are_made_from_is_read() -> None:
     """Else the tests above could pass for another reason: only the digest is wrong here."""
     with pytest.raises(UnreadableState, match="digest"):
-        await look(plain(META, meta(chunks=1)) | plain(OUTBOX + b"0", msgspec.msgpack.encode(Chunk([]))))
+        await look(
+            plain(META, meta(chunks=1, charged=1)) | plain(OUTBOX + b"0", msgspec.msgpack.encode(Chunk([])))
+        )
     assert msgspec.msgpack.decode(meta(), type=Meta).sequence == 1
     await look(plain(META, meta()))

@@ -59,7 +59,7 @@ class Published:
             return
         else:
             self.spent[name] += charge
-        if kind == _CLOSED and data["reason"] in {"loss", "unread"}:
+        if kind == _CLOSED and data["reason"] in {"loss", "unread", "paused"}:
             self.closed.add((name, data["monitor"], data["run"]))
         if kind == _RAISED and limit in self._raised:
             self._limits[name] = limit

@@ -297,14 +297,19 @@ class Rules:
 
 def _outbox(value: bytes) -> list[tuple[dict[str, Any], bytes]]:
     """Return the events of an outbox record, and how they are published."""
-    (events,) = msgspec.msgpack.decode(value[_FRAME:])
+    events, _ = msgspec.msgpack.decode(value[_FRAME:])
     return [(msgspec.json.decode(encoded), encoded) for _, _, encoded in events]
 
 
 def _waiting(records: dict[bytes, bytes]) -> list[dict[str, Any]]:
     """Return the events that a state has yet to publish."""
-    chunks = msgspec.msgpack.decode(records[b"meta"][_FRAME:])["chunks"] if records else 0
-    return [event for number in range(chunks) for event, _ in _outbox(records[f"ob/{number}".encode()])]
+    meta = msgspec.msgpack.decode(records[b"meta"][_FRAME:]) if records else {"chunks": 0, "published": 0}
+    return [
+        event
+        for number in range(meta["chunks"])
+        for event, _ in _outbox(records[f"ob/{number}".encode()])
+        if event["sequence"] > meta["published"]
+    ]
 
 
 def _newer(sent: list[tuple[bytes, bool]], records: dict[bytes, bytes], known: Known) -> bool:

@@ -45,7 +45,9 @@ class _Broken(ModelWorkload):
 
     def engine(self, shard: int, key: bytes) -> Engine:
         """Return the broken engine."""
-        return self.kind(self.spec, shard=shard, datasets=DATASETS, key=key, entropy=self.entropy)
+        return self.kind(
+            self.spec, shard=shard, datasets=DATASETS, key=key, entropy=self.entropy, bounds=self.bounds
+        )
 
 
 def _unfenced(broker: Broker, number: int) -> ModelLog:

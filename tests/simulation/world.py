@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from stream_svt.errors import RecordsLost, StateRolledBack
+from stream_svt.monitor.bounds import BOUNDS, Bounds
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.engine import Commit, Engine
 from stream_svt.monitor.released import DatasetView
@@ -41,6 +42,13 @@ _ACTIONS = (
     *(2 * (Action.PAUSE, Action.RESUME, Action.CLOSE, Action.RESAMPLE, Action.RAISE_BUDGET)),
     Action.ACCEPT_LOSS,
     Action.MARK_EXHAUSTED,
+)
+_BOUNDS = (
+    BOUNDS,
+    Bounds(published=2),
+    Bounds(runs=1, published=1),
+    Bounds(records=2, rejects=1, cost=3),
+    Bounds(size=2_000, cost=1, published_size=1_500),
 )
 MOST_EFFECTS = 20_000
 """Effects after which a history counts as hanging."""
@@ -84,13 +92,16 @@ class ModelWorkload:
     spec: ApplicationSpec
     entropy: Callable[[int], bytes]
     decoder: type[QueryDecoder] = QueryDecoder
+    bounds: Bounds = BOUNDS
 
     @property
     def topics(self) -> tuple[str, ...]:
         return self.spec.topics()
 
     def engine(self, shard: int, key: bytes) -> Engine:
-        return Engine(self.spec, shard=shard, datasets=DATASETS, key=key, entropy=self.entropy)
+        return Engine(
+            self.spec, shard=shard, datasets=DATASETS, key=key, entropy=self.entropy, bounds=self.bounds
+        )
 
     def decoders(self, shard: int, also: Iterable[tuple[str, str]] = ()) -> dict[str, QueryDecoder]:
         directory = Directory(DATASETS, partition=shard, partitions=1)
@@ -181,7 +192,7 @@ class Variant:
 
     journal: MakeJournal = Journal
     log: MakeLog = field(default=lambda broker, number: ModelLog(broker))
-    workload: Callable[[ApplicationSpec, Callable[[int], bytes]], Any] = ModelWorkload
+    workload: Callable[..., Any] = ModelWorkload
     observer: Callable[[], Any] = Silent
     watch: Callable[[World, Status], None] = lambda world, status: None
 
@@ -232,6 +243,8 @@ class World:
         """Tenure after tenure, as `stream_svt.service.shard.Shard` does."""
         given_up, spec = None, self._spec
         while not process.stop:
+            # Owners differ in how much they do at once, as batches and other work make them differ.
+            bounds = self.chance.choice(_BOUNDS)
             journal = self._variant.journal(
                 self._variant.log(self.broker, process.number),
                 Place("cluster", "app", "state", 0),
@@ -239,12 +252,13 @@ class World:
                 partitions=1,
                 entropy=process.entropy.randbytes,
                 epoch=lambda: self.now,
+                bounds=bounds,
             )
             feed = ModelFeed(self, process)
             tenure = Tenure(
                 feed,
                 journal,
-                self._variant.workload(spec, process.entropy.randbytes),
+                self._variant.workload(spec, process.entropy.randbytes, bounds=bounds),
                 shard=0,
                 control=CONTROL,
                 pace=Pace(interval=0.5, max_records=12, cadence=self._application.cadence),
@@ -462,7 +476,8 @@ class World:
         self._paused = action is Action.PAUSE
         dataset = "" if action is Action.MARK_EXHAUSTED else self.chance.choice(DATASETS)
         limit = str(5 + self._commands) if action is Action.RAISE_BUDGET else ""
-        command = Command(id=f"c{self._commands}", action=action, dataset=dataset, limit=limit)
+        now = action is Action.PAUSE and self.chance.random() < 0.3
+        command = Command(id=f"c{self._commands}", action=action, dataset=dataset, limit=limit, now=now)
         self.broker.write(CONTROL, dataset.encode(), msgspec.json.encode(command))
 
     def _answer(self, process: Process) -> None:

@@ -255,5 +255,5 @@ def _charged_at(state: list[LogRecord]) -> dict[str, int]:
 
 
 def _outbox(record: LogRecord) -> list[dict[str, Any]]:
-    (events,) = msgspec.msgpack.decode((record.value or b"")[_FRAME:])
+    events, _ = msgspec.msgpack.decode((record.value or b"")[_FRAME:])
     return [json.loads(encoded) for _, _, encoded in events]
