@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from stream_svt.monitor.spec import ApplicationSpec
+from tests.simulation.computed import Computed
 from tests.simulation.log import Broker, Entry, Fate, Txn
 from tests.simulation.published import GIVEN_UP, UNITS, Published
 
@@ -86,6 +87,7 @@ class Rules:
         self.plain, self.reconfigured = True, False
         self.commands: list[Entry] = []
         self._anew = False
+        self.computed = Computed(self.say)
         broker.appended = self._appended
         broker.decided = self._decided
 
@@ -102,6 +104,7 @@ class Rules:
         """
         self.older = newer = _newer(self._all()[-1], records, known)
         owing = {event["data"]["dataset"] for event in _waiting(records) if event["type"] == GIVEN_UP}
+        self.computed.forget()
         end = len(self._deleted), self._broker.span("alerts", committed=False)[1]
         self._put_back.append((end, newer, set(self._limits) if newer else owing))
         self._charged, self._settled = dict(known.charged), known.settled
@@ -128,6 +131,7 @@ class Rules:
             self.commands += was
         else:
             self._anew, self.plain = True, False
+            self.computed.forget()
 
     def _all(self) -> list[list[tuple[bytes, bool]]]:
         """Return what was ever sent to the alert partition, and whether it was committed: a list for each topic."""
@@ -226,6 +230,7 @@ class Rules:
             if data.get("account") is not None:
                 self._priced(event["type"], data, round(data["account"]["charge"] * UNITS))
         self.tops = books.topped.total()
+        self.computed.judge(books.closed)
         lost = {top for top in self._outcomes if top not in books.released and top[:3] not in books.closed}
         if lost and not self._anew:  # else the queries that showed them are gone, and nobody can tell
             self.say(f"{len(lost)} tops were computed and never released")

@@ -25,10 +25,14 @@ from tests.support.broken_protocol import (
     ChargesHalf,
     DoublesLimits,
     ForgetsOutbox,
+    ForgetsPositions,
     LosesQueries,
+    PausesBeforeReplay,
+    PublishesSliceEarly,
     RedrawsNoise,
     SameTransaction,
     TakesAnyState,
+    TestsBeforeDurable,
 )
 
 DEFAULT_COUNT = 10_000
@@ -69,6 +73,19 @@ BROKEN: dict[str, tuple[Variant, str]] = {
     "twice the limit": (
         Variant(workload=partial(_Broken, kind=DoublesLimits)),
         "not the one declared, and no command",
+    ),
+    "a slice published before it is charged": (Variant(journal=PublishesSliceEarly), "before its charge"),
+    "a slice without its positions": (
+        Variant(workload=partial(_Broken, kind=ForgetsPositions)),
+        "two alerts",
+    ),
+    "a budget's last run decided by a lost outcome": (
+        Variant(workload=partial(_Broken, kind=TestsBeforeDurable)),
+        "computed",
+    ),
+    "a pause that skips on one side of a takeover": (
+        Variant(tenure=PausesBeforeReplay),
+        "neither computed again nor paid for",
     ),
     "any state taken for the newest": (Variant(journal=TakesAnyState), "older than the alerts"),
     "queries lost": (Variant(workload=partial(ModelWorkload, decoder=LosesQueries)), "have no alert"),

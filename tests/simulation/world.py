@@ -30,6 +30,7 @@ from stream_svt.service.kafka import BrokerUnavailable, Fenced
 from stream_svt.service.wire import Directory, QueryDecoder
 from tests.simulation.applications import DATASETS, OTHER, TOPIC, Application, application
 from tests.simulation.auditing import audited
+from tests.simulation.computed import Computed
 from tests.simulation.effects import Effect, ModelLog
 from tests.simulation.log import Broker, Entry, Fate, Txn
 from tests.simulation.rules import Known, Rules
@@ -110,6 +111,22 @@ class ModelWorkload:
             topic: self.decoder(topic, shard, directory, [name for read, name in known if read == topic])
             for topic in self.topics
         }
+
+
+@dataclass(frozen=True)
+class WatchedWorkload:
+    """A workload whose engines are watched while they compute."""
+
+    workload: Any
+    computed: Computed
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.workload, name)
+
+    def engine(self, shard: int, key: bytes) -> Engine:
+        engine = self.workload.engine(shard, key)
+        self.computed.watch(engine)
+        return engine
 
 
 class ModelFeed:
@@ -193,6 +210,7 @@ class Variant:
     journal: MakeJournal = Journal
     log: MakeLog = field(default=lambda broker, number: ModelLog(broker))
     workload: Callable[..., Any] = ModelWorkload
+    tenure: Callable[..., Tenure] = Tenure
     observer: Callable[[], Any] = Silent
     watch: Callable[[World, Status], None] = lambda world, status: None
 
@@ -255,10 +273,13 @@ class World:
                 bounds=bounds,
             )
             feed = ModelFeed(self, process)
-            tenure = Tenure(
+            tenure = self._variant.tenure(
                 feed,
                 journal,
-                self._variant.workload(spec, process.entropy.randbytes, bounds=bounds),
+                WatchedWorkload(
+                    self._variant.workload(spec, process.entropy.randbytes, bounds=bounds),
+                    self.rules.computed,
+                ),
                 shard=0,
                 control=CONTROL,
                 pace=Pace(interval=0.5, max_records=12, cadence=self._application.cadence),

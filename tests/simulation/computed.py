@@ -1,0 +1,116 @@
+"""Every test that any owner computed: computed again, it has the same outcome; if not, its run is paid in full.
+
+Retries are compared by their tops only (see `rules`): here are the tests on arrival.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from stream_svt.monitor.batch import QueryBatch
+from stream_svt.monitor.engine import Engine, Step
+from stream_svt.monitor.retry import RetryRunner
+from stream_svt.monitor.runner import Runner
+
+Run = tuple[str, str, int]
+Place = tuple[int, int]
+
+
+class Computed:
+    """Tests by run and place, with their outcomes.
+
+    A test is *owed* once an owner took over whose state does not reach it: it has to be computed again. What an owner
+    computes after another one took over is lost whatever comes out, and owed to nobody; its outcome is compared, too.
+
+    Parameters
+    ----------
+    say
+        Told what broke a rule.
+    """
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._outcomes: dict[tuple[Run, Place], bool] = {}
+        self._unsettled: set[tuple[Run, Place]] = set()
+        self._owed: set[tuple[Run, Place]] = set()
+        self._newest: Engine | None = None
+
+    def watch(self, engine: Engine) -> None:
+        """Take note of what an engine computes from now on, and of where it takes over."""
+        add, step = engine._add, engine.step
+        self._newest = engine
+
+        def added(*args: Any, **options: Any) -> Runner:
+            runner = add(*args, **options)
+            self._watch_runner(engine, runner)
+            if options.get(
+                "journal", True
+            ):  # added by a reload: it was removed after a replay, or never there
+                self._unsettled = {test for test in self._unsettled if test[0][1] != runner.name}
+            return runner
+
+        def first_step(batch: QueryBatch) -> Step:
+            if engine is self._newest:
+                self._taken_over(engine)
+            engine.step = step  # type: ignore[method-assign]
+            return step(batch)
+
+        for runner in engine.runners.values():
+            self._watch_runner(engine, runner)
+        engine._add, engine.step = added, first_step  # type: ignore[method-assign]
+
+    def forget(self) -> None:
+        """Begin anew: queries or budgets are gone, and what was computed with them."""
+        self._outcomes, self._unsettled, self._owed = {}, set(), set()
+
+    def judge(self, paid: set[Run]) -> None:
+        """Demand that nothing is owed but in runs that were closed at their full price."""
+        if lost := {test for test in self._owed if test[0] not in paid}:
+            self._say(f"{len(lost)} tests were computed, lost, and neither computed again nor paid for")
+
+    def _taken_over(self, engine: Engine) -> None:
+        positions = {
+            name: (runner.offset, runner.row) for name, runner in engine.runners.items() if runner.started
+        }
+        for test in self._unsettled:
+            (_, monitor, _), place = test
+            if monitor in positions and place >= positions[monitor]:
+                self._owed.add(test)
+        self._unsettled = set()
+
+    def _watch_runner(self, engine: Engine, runner: Runner) -> None:
+        if isinstance(runner, RetryRunner):
+            arrive = runner._arrive
+
+            def arrived(dataset: int, queue: Any, arrival: Any, *rest: Any) -> None:
+                slot = engine.slot(runner, dataset)
+                before, tops, run = runner.tested, slot.tops, slot.run
+                arrive(dataset, queue, arrival, *rest)
+                if runner.tested > before:
+                    top = engine.slot(runner, dataset).tops > tops
+                    self._add(engine, runner, dataset, run, (arrival.offset, arrival.row), top)
+
+            runner._arrive = arrived  # type: ignore[method-assign]
+            return
+        tested = runner._tested
+
+        def noted(view: Any, at: int, live: Any, tops: Iterable[int]) -> None:
+            found = set(tops)
+            for row in (np.flatnonzero(live) + at).tolist():
+                dataset = int(view.batch.dataset[row])
+                place = int(view.batch.offset[row]), int(view.batch.row[row])
+                self._add(engine, runner, dataset, engine.slot(runner, dataset).run, place, row in found)
+            tested(view, at, live, tops)
+
+        runner._tested = noted  # type: ignore[method-assign]
+
+    def _add(self, engine: Engine, runner: Runner, dataset: int, run: int, place: Place, top: bool) -> None:
+        test = (engine.datasets[dataset].name, runner.name, run), place
+        if self._outcomes.setdefault(test, top) != top:
+            self._say(f"test {test} was computed twice, with different outcomes")
+        if engine is self._newest:
+            self._unsettled.add(test)
+            self._owed.discard(test)
