@@ -25,12 +25,13 @@ class Fault(StrEnum):
     RETENTION = "retention takes queries, read or not"
     RECONFIGURE = "workers that start from now on have another configuration"
     ANEW = "a topic is made anew, all workers stopped"
+    PAUSE = "an operator pauses a dataset, and the process dies before the effect"
     DUPLICATE = "the request arrives twice, or queries and commands are written once more"
 
 
 RARE = (Fault.ROLLBACK, Fault.RETENTION, Fault.ANEW)
 """What ends runs or budgets, and with them much of what could still go wrong: not in every history."""
-HANDS_ON = (Fault.KILL_BEFORE, Fault.UNKNOWN, Fault.STOP, Fault.COMMAND, Fault.COMMAND, Fault.COMMAND)
+HANDS_ON = (Fault.KILL_BEFORE, Fault.PAUSE, Fault.UNKNOWN, Fault.STOP, Fault.COMMAND, Fault.COMMAND, Fault.COMMAND)
 """An operator who reaches for the commands whenever a worker is in trouble."""
 
 

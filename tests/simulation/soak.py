@@ -77,7 +77,7 @@ BROKEN: dict[str, tuple[Variant, str]] = {
     "a slice published before it is charged": (Variant(journal=PublishesSliceEarly), "before its charge"),
     "a slice without its positions": (
         Variant(workload=partial(_Broken, kind=ForgetsPositions)),
-        "two alerts",
+        "neither computed again nor paid for",
     ),
     "a budget's last run decided by a lost outcome": (
         Variant(workload=partial(_Broken, kind=TestsBeforeDurable)),

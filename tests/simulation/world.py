@@ -393,6 +393,10 @@ class World:
             case Fault.KILL_BEFORE:
                 self._kill(process)
                 return
+            case Fault.PAUSE:
+                self._command(Action.PAUSE)
+                self._kill(process)
+                return
             case Fault.KILL_AFTER:
                 self._attempt(effect)
                 self._kill(process)
@@ -488,12 +492,12 @@ class World:
             self.broker.write(self._writer.choice(topics), key, body)
             self._unwritten -= 1
 
-    def _command(self) -> None:
+    def _command(self, action: Action | None = None) -> None:
         self._commands += 1
         self.rules.plain = False
-        action = self.chance.choice(_ACTIONS)
-        if self._paused and self.chance.random() < 0.5:
-            action = Action.CLOSE
+        if action is None:
+            again = self._paused and self.chance.random() < 0.5
+            action = Action.RESUME if again else self.chance.choice(_ACTIONS)
         self._paused = action is Action.PAUSE
         dataset = "" if action is Action.MARK_EXHAUSTED else self.chance.choice(DATASETS)
         limit = str(5 + self._commands) if action is Action.RAISE_BUDGET else ""
