@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from stream_svt.mechanisms.estimates import estimate, lower_bound
-from stream_svt.monitor.books import FOR_EVER, UNTIL_RUN_ENDS, Books, Slot
+from stream_svt.monitor.books import FOR_EVER, UNTIL_RUN_ENDS, Books
 from stream_svt.monitor.released import (
     Alert,
     EventType,
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from stream_svt.monitor.monitor_spec import MonitorSpec
     from stream_svt.monitor.plan import Plan
     from stream_svt.monitor.runner import Hit
+    from stream_svt.monitor.snapshot import Slot
 
 
 class Announcer:

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import sys
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from stream_svt.errors import BudgetExceeded, ConfigError, Problem, UnreadableState
-from stream_svt.monitor.life_cycle import Signal, State, advance
+from stream_svt.monitor.life_cycle import State
 from stream_svt.monitor.mutes import Mutes
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.released import Account, DatasetView, MonitorView
 from stream_svt.monitor.snapshot import (
+    NO_SECRETS,
     SPLIT,
     VERSION,
     DatasetRecord,
     MuteRecord,
-    SlotRecord,
+    Slot,
     from_bytes,
-    pack_secrets,
     to_bytes,
-    unpack_secrets,
 )
 from stream_svt.privacy.ledger import MAX_UNITS, Ledger
 from stream_svt.privacy.loss import Kind, as_text, to_float
@@ -37,48 +36,6 @@ _INLINE_BYTES = 300_000
 """Mutes of a dataset beyond which they get state records of their own: what Kafka takes as one record is limited."""
 
 
-@dataclass(slots=True)
-class Slot:
-    """One monitor on one dataset. ``left`` is what the open run may still spend, in epsilon units.
-
-    ``mutes`` maps a muted series to the clock (ms) at which it wakes, `FOR_EVER` or `UNTIL_RUN_ENDS`.
-    """
-
-    state: State = State.IDLE
-    stopped: bool = False
-    paused: bool = False
-    run: int = 0
-    plan: Plan | None = None
-    threshold_noise: int = field(default=0, repr=False)
-    salt_high: int = field(default=0, repr=False)
-    salt_low: int = field(default=0, repr=False)
-    left: int = 0
-    run_tops: int = 0
-    started_ms: int = 0
-    tops: int = 0
-    runs: int = 0
-    halts: int = 0
-    spent: int = 0
-    mutes: Mutes = field(default_factory=Mutes)
-
-    def signal(self, signal: Signal) -> None:
-        """Go to the state that follows."""
-        self.state = advance(self.state, signal)
-
-    @property
-    def shown(self) -> str:
-        """The state in one word: a pause hides what is behind it."""
-        return "paused" if self.paused else self.state.value
-
-    @property
-    def halted_by_branch(self) -> bool:
-        """Whether what is left pays the cheapest branch only."""
-        if self.plan is None or self.state is not State.RUNNING:
-            return False
-        charges = [branch.charge for branch in self.plan.mechanism.branches]
-        return len(charges) > 1 and self.left < max(charges)
-
-
 class Books:
     """One dataset of the shard. Amounts are ledger units.
 
@@ -86,9 +43,15 @@ class Books:
     ----------
     spec
         The declaration; its limit becomes the ledger's at the very first start and is then a fact of the state.
+
+    Attributes
+    ----------
+    slots, mutes
+        By monitor; mutes only of those that ever muted a series. They map it to the clock (ms) at which it wakes,
+        `FOR_EVER` or `UNTIL_RUN_ENDS`.
     """
 
-    __slots__ = ("declared_limit", "events", "ledger", "name", "slots", "split", "unit")
+    __slots__ = ("declared_limit", "events", "ledger", "mutes", "name", "slots", "split", "unit")
 
     def __init__(self, spec: DatasetSpec) -> None:
         self.name = spec.name
@@ -98,6 +61,7 @@ class Books:
         self.events = 0
         self.split = False
         self.slots: dict[str, Slot] = {}
+        self.mutes: dict[str, Mutes] = {}
 
     def slot(self, monitor: str) -> Slot:
         """Return the slot of a monitor, a new one where it has none yet."""
@@ -174,7 +138,7 @@ class Books:
         else:
             self.ledger.release(slot.left)
         slot.left = 0
-        slot.threshold_noise = slot.salt_high = slot.salt_low = 0
+        slot.secrets = NO_SECRETS
 
     def end_run_at_full_price(self, slot: Slot) -> int:
         """Close a run whose outcomes cannot be recomputed: what it reserved counts as spent. Return that amount."""
@@ -187,7 +151,9 @@ class Books:
         self.end_run(slot)
         return lost
 
-    def view(self, shard: int, monitors: list[str], queued: dict[str, int]) -> DatasetView:
+    def view(
+        self, shard: int, monitors: list[str], queued: dict[str, int], top_only: Collection[str]
+    ) -> DatasetView:
         """Return the released state of the dataset and of ``monitors``."""
         kind = self.ledger.kind
         return DatasetView(
@@ -199,7 +165,14 @@ class Books:
             spent=to_float(self.ledger.spent, kind),
             reserved=to_float(self.ledger.reserved, kind),
             monitors=[
-                monitor_view(name, self.slots.get(name) or Slot(), kind, queued.get(name, 0))
+                monitor_view(
+                    name,
+                    self.slots.get(name) or Slot(),
+                    kind,
+                    muted=len(self.mutes.get(name, ())),
+                    queued=queued.get(name, 0),
+                    top_branch_only=name in top_only,
+                )
                 for name in monitors
             ],
         )
@@ -207,7 +180,7 @@ class Books:
     @property
     def weight(self) -> int:
         """About how many bytes the dataset's own state record has, rather more than less."""
-        mutes = 0 if self.split else sum(slot.mutes.size for slot in self.slots.values())
+        mutes = 0 if self.split else sum(mutes.size for mutes in self.mutes.values())
         return _RECORD_BYTES + _SLOT_BYTES * len(self.slots) + mutes
 
     def save(self) -> dict[bytes, bytes | None]:
@@ -215,21 +188,29 @@ class Books:
 
         Mutes move into records of their own once they are many, and stay there.
         """
-        self.split = self.split or sum(slot.mutes.size for slot in self.slots.values()) > _INLINE_BYTES
+        self.split = self.split or sum(mutes.size for mutes in self.mutes.values()) > _INLINE_BYTES
         records: dict[bytes, bytes | None] = {f"d/{self.name}".encode(): self.to_bytes()}
         if self.split:
-            for name, slot in self.slots.items():
-                for number, data in slot.mutes.save():
+            for name, mutes in self.mutes.items():
+                for number, data in mutes.save():
                     records[f"q/{self.name}/{name}/{number}".encode()] = data
         return records
 
     def to_bytes(self) -> bytes:
         """Return the dataset's own state record."""
-        slots = {name: _slot_record(slot, mutes=not self.split) for name, slot in self.slots.items()}
-        version = SPLIT if self.split else VERSION
+        mutes = (
+            {} if self.split else {name: list(held.items()) for name, held in self.mutes.items() if len(held)}
+        )
         return to_bytes(
             DatasetRecord(
-                version, self.name, self.unit, self.declared_limit, self.ledger.to_bytes(), self.events, slots
+                SPLIT if self.split else VERSION,
+                self.name,
+                self.unit,
+                self.declared_limit,
+                self.ledger.to_bytes(),
+                self.events,
+                self.slots,
+                mutes,
             )
         )
 
@@ -258,30 +239,31 @@ class Books:
         books.ledger = Ledger.from_bytes(record.ledger)
         books.declared_limit, books.events = record.declared_limit, record.events
         _refuse_changed_declaration(spec, record, books.ledger)
-        for name, stored in record.slots.items():
-            try:
-                slot = books.slots[name] = _slot(stored)
-            except ValueError:
-                message = (
-                    f"state record d/{spec.name}: monitor {name} is in a state this release does not know"
-                )
-                raise UnreadableState(message) from None
-            if name in mutes:
-                slot.mutes = Mutes.restore(
-                    (number, from_bytes(MuteRecord, data, key=f"q/{spec.name}/{name}/{number}"))
-                    for number, data in mutes[name]
-                )
-            slot.plan = plans.get(stored.spec_hash)
-            if slot.state is State.RUNNING and slot.plan is None:
+        for name, slot in record.slots.items():
+            plan = plans.get(slot.spec_hash)
+            if slot.state is State.RUNNING and plan is None:
                 message = (
                     f"dataset {spec.name}, monitor {name}: run {slot.run} is open under specification "
-                    f"{stored.spec_hash}, which the state does not hold; the state is incomplete"
+                    f"{slot.spec_hash}, which the state does not hold; the state is incomplete"
                 )
                 raise UnreadableState(message)
+            # Of equal texts and secrets only one is kept: every dataset has the same.
+            slot.spec_hash = "" if plan is None else plan.hash
+            if slot.secrets == NO_SECRETS:
+                slot.secrets = NO_SECRETS
+            books.slots[sys.intern(name)] = slot
+        books.mutes = {sys.intern(name): Mutes(stored) for name, stored in record.mutes.items()}
+        for name, parts in mutes.items():
+            books.mutes[sys.intern(name)] = Mutes.restore(
+                (number, from_bytes(MuteRecord, data, key=f"q/{spec.name}/{name}/{number}"))
+                for number, data in parts
+            )
         return books
 
 
-def monitor_view(name: str, slot: Slot, kind: Kind, queued: int) -> MonitorView:
+def monitor_view(
+    name: str, slot: Slot, kind: Kind, *, muted: int, queued: int, top_branch_only: bool
+) -> MonitorView:
     """Return the released state of one monitor on one dataset."""
     return MonitorView(
         monitor=name,
@@ -293,9 +275,9 @@ def monitor_view(name: str, slot: Slot, kind: Kind, queued: int) -> MonitorView:
         halts=slot.halts,
         spent=to_float(slot.spent, kind),
         run_left=to_float(slot.left, Kind.PURE),
-        muted=len(slot.mutes),
+        muted=muted,
         queued=queued,
-        top_branch_only=slot.halted_by_branch,
+        top_branch_only=top_branch_only,
     )
 
 
@@ -308,47 +290,6 @@ def read_dataset(data: bytes, key: str) -> DatasetRecord:
         It cannot be decoded.
     """
     return from_bytes(DatasetRecord, data, key=key)
-
-
-def _slot_record(slot: Slot, *, mutes: bool) -> SlotRecord:
-    return SlotRecord(
-        state=slot.state.value,
-        stopped=slot.stopped,
-        paused=slot.paused,
-        run=slot.run,
-        spec_hash="" if slot.plan is None else slot.plan.hash,
-        secrets=pack_secrets(slot.threshold_noise, slot.salt_high, slot.salt_low),
-        left=slot.left,
-        run_tops=slot.run_tops,
-        started_ms=slot.started_ms,
-        tops=slot.tops,
-        runs=slot.runs,
-        halts=slot.halts,
-        spent=slot.spent,
-        mutes=list(slot.mutes.items()) if mutes else [],
-    )
-
-
-def _slot(record: SlotRecord) -> Slot:
-    threshold_noise, salt_high, salt_low = unpack_secrets(record.secrets)
-    return Slot(
-        state=State(record.state),
-        stopped=record.stopped,
-        paused=record.paused,
-        run=record.run,
-        plan=None,
-        threshold_noise=threshold_noise,
-        salt_high=salt_high,
-        salt_low=salt_low,
-        left=record.left,
-        run_tops=record.run_tops,
-        started_ms=record.started_ms,
-        tops=record.tops,
-        runs=record.runs,
-        halts=record.halts,
-        spent=record.spent,
-        mutes=Mutes(record.mutes),
-    )
 
 
 def _refuse_changed_declaration(spec: DatasetSpec, record: DatasetRecord, ledger: Ledger) -> None:

@@ -25,11 +25,12 @@ from stream_svt.mechanisms.sampler import KeyedSampler, draw_threshold
 from stream_svt.monitor import operations
 from stream_svt.monitor.announcer import Announcer
 from stream_svt.monitor.batch import QueryBatch
-from stream_svt.monitor.books import FOR_EVER, UNTIL_RUN_ENDS, Books, Slot, read_dataset
+from stream_svt.monitor.books import FOR_EVER, UNTIL_RUN_ENDS, Books, read_dataset
 from stream_svt.monitor.bounds import BOUNDS, Bounds
 from stream_svt.monitor.commands import Command
 from stream_svt.monitor.life_cycle import Signal, State
 from stream_svt.monitor.monitor_spec import MonitorSpec, Reload, reload_kind
+from stream_svt.monitor.mutes import Mutes
 from stream_svt.monitor.options import Mute, OnHalt, Retry, Sweep
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.quantities import is_dataset_name
@@ -39,8 +40,10 @@ from stream_svt.monitor.runner import Hit, Runner, Status, Tests
 from stream_svt.monitor.snapshot import (
     VERSION,
     ProgressRecord,
+    Slot,
     SpecRecord,
     from_bytes,
+    pack_secrets,
     to_bytes,
 )
 from stream_svt.monitor.spec import ApplicationSpec
@@ -141,6 +144,7 @@ class Engine:
         self.number = {dataset.name: number for number, dataset in enumerate(self.datasets)}
         self.runners: dict[str, Runner] = {}
         self._books: dict[int, Books] = {}
+        self._plans: dict[str, Plan] = {}
         self._sampler = KeyedSampler(key)
         self._entropy = entropy
         self._announcer = Announcer(spec.application, shard)
@@ -223,7 +227,8 @@ class Engine:
                         "use the release that wrote it"
                     )
                     raise UnreadableState(message) from None
-                plans[record.hash] = Plan.of(spec)
+                plans[record.hash] = plan = Plan.of(spec)
+                self._plans[plan.hash] = plan
                 if kind == "m":
                     current[rest] = spec
                 else:
@@ -254,6 +259,7 @@ class Engine:
             raise ConfigError([Problem(0, "datasets", message)])
         number = self.number[name]
         record = read_dataset(data, f"d/{name}")
+        lost = [monitor for monitor, slot in record.slots.items() if slot.spec_hash in stale]
         books = Books.from_record(self.datasets[number], record, plans, mutes)
         books.events = max(books.events, self._events_before)
         self._books[number] = books
@@ -261,14 +267,16 @@ class Engine:
             runner = self.runners.get(monitor)
             if runner is not None:
                 self._take_over(runner, number, slot)
-            if slot.state is State.RUNNING and record.slots[monitor].spec_hash in stale:
-                self._close_at_full_price(runner, monitor, number, "incompatible")
+        for monitor in lost:
+            self._close_at_full_price(self.runners.get(monitor), monitor, number, "incompatible")
 
     def _take_over(self, runner: Runner, number: int, slot: Slot) -> None:
         """Let a runner go on where the slot of one of its datasets stands."""
-        runner.restore_mutes(number, slot)
+        mutes = self._books[number].mutes.get(runner.name)
+        if mutes is not None:
+            runner.hold_mutes(number, mutes)
         if slot.state is State.RUNNING:
-            runner.use(number, slot, durable=True)
+            runner.use(number, slot, self._plans[slot.spec_hash], durable=True)
         if runner.covers[number]:
             runner.status[number] = self._status(slot)
 
@@ -445,7 +453,12 @@ class Engine:
         books = self._books.get(number) or Books(self.datasets[number])
         covering = [name for name in names if self.runners[name].covers[number]]
         queued = {name: self.runners[name].queued(number) for name in covering}
-        return books.view(self.shard, covering, queued)
+        top_only = {
+            name
+            for name, slot in books.slots.items()
+            if name in queued and self.runners[name].top_branch_only(number, slot)
+        }
+        return books.view(self.shard, covering, queued, top_only)
 
     # -- what runners ask ------------------------------------------------------------------------------------
 
@@ -490,22 +503,22 @@ class Engine:
                 EventType.EXHAUSTED, books, monitor=runner.name, slot=slot, reason="budget"
             )
             return
-        if slot.runs and (slot.plan is None or slot.plan.grid != plan.grid):
+        before = self._plans.get(slot.spec_hash)
+        if slot.runs and (before is None or before.grid != plan.grid):
             runner.forget_pending(dataset)
         slot.signal(Signal.ADMITTED)
-        slot.plan = plan
+        slot.spec_hash = plan.hash
         slot.run += 1
         slot.runs += 1
         slot.run_tops = 0
         slot.started_ms = clock_ms
         mechanism = plan.mechanism
-        slot.threshold_noise = draw_threshold(
-            mechanism.threshold_noise, mechanism.threshold_rate, self._entropy
-        )
+        noise = draw_threshold(mechanism.threshold_noise, mechanism.threshold_rate, self._entropy)
         salt = self._entropy(16)
-        slot.salt_high = int.from_bytes(salt[:8], "little")
-        slot.salt_low = int.from_bytes(salt[8:], "little")
-        runner.use(dataset, slot, durable=False)
+        slot.secrets = pack_secrets(
+            noise, int.from_bytes(salt[:8], "little"), int.from_bytes(salt[8:], "little")
+        )
+        runner.use(dataset, slot, plan, durable=False)
         self._opened.append((runner, dataset, slot.run))
         self._announcer.run_started(books, runner.name, slot, charge)
 
@@ -582,17 +595,21 @@ class Engine:
             until = UNTIL_RUN_ENDS
         elif not isinstance(rule, Mute):
             until = clock_ms + rule
-        runner.end_expired_mutes(hit.dataset, slot, clock_ms)
-        runner.mute(hit.dataset, slot, hit.series, until)
-        ended = list(islice(slot.mutes, max(0, len(slot.mutes) - runner.spec.max_mutes)))
+        mutes = books.mutes.get(runner.name)
+        if mutes is None:
+            mutes = books.mutes[runner.name] = Mutes()
+            runner.hold_mutes(hit.dataset, mutes)
+        runner.end_expired_mutes(hit.dataset, clock_ms)
+        runner.mute(hit.dataset, hit.series, until)
+        ended = list(islice(mutes, max(0, len(mutes) - runner.spec.max_mutes)))
         for series in ended:
-            runner.unmute(hit.dataset, slot, series)
+            runner.unmute(hit.dataset, series)
         self._announcer.muted(books, runner.name, slot, hit.series, until)
         return ended
 
     def _end(self, runner: Runner, books: Books, slot: Slot, number: int) -> None:
         """Close the books of a run, forget its secrets and say whether another may follow."""
-        runner.end_run_mutes(number, slot)
+        runner.end_run_mutes(number)
         books.end_run(slot)
         runner.retire(number, self._status(slot))
 
@@ -822,7 +839,7 @@ class Engine:
         self.books(number)
         slot.signal(Signal.ENDED)
         if runner is not None:
-            runner.end_run_mutes(number, slot)
+            runner.end_run_mutes(number)
         lost = books.end_run_at_full_price(slot)
         if runner is not None:
             runner.retire(number, self._status(slot))
@@ -892,6 +909,7 @@ class Engine:
         if offset is not None:
             runner.offset, runner.started = offset, True
         self.runners[spec.name] = runner
+        self._plans[runner.plan.hash] = runner.plan
         if journal:
             self._journal_spec(runner.plan, f"m/{spec.name}")
         for number, books in self._books.items():  # a monitor of this name may have run before
@@ -909,18 +927,18 @@ class Engine:
         self._journal_spec(runner.plan, f"h/{runner.plan.hash}")
         self._old_specs.add(runner.plan.hash)
         plan = Plan.of(spec)
+        self._plans[plan.hash] = plan
         open_runs = {
             number: slot
             for number, books in self._books.items()
             if (slot := books.slots.get(spec.name)) is not None and slot.state is State.RUNNING
         }
-        used = {slot.plan.hash for slot in open_runs.values() if slot.plan is not None} - {plan.hash}
+        used = {slot.spec_hash for slot in open_runs.values()} - {plan.hash}
         runner.plans = [*(known for known in runner.plans if known.hash in used), plan]
         versions = {known.hash: index for index, known in enumerate(runner.plans)}
         runner.version[:] = len(runner.plans) - 1
         for number, slot in open_runs.items():
-            if slot.plan is not None:
-                runner.version[number] = versions[slot.plan.hash]
+            runner.version[number] = versions[slot.spec_hash]
         self._cover(runner, self._covers(spec))
         for number in np.flatnonzero(runner.status >= Status.PENDING).tolist():
             runner.schedule(number, self.slot(runner, number))
@@ -967,7 +985,7 @@ class Engine:
     def _forget_old_specs(self) -> None:
         """Delete the stored specifications under which no run was opened that still matters."""
         slots = [slot for books in self._books.values() for slot in books.slots.values()]
-        used = {slot.plan.hash for slot in slots if slot.plan is not None}
+        used = {slot.spec_hash for slot in slots}
         for old in sorted(self._old_specs - used):
             self._records[f"h/{old}".encode()] = None
         self._old_specs &= used

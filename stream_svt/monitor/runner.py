@@ -19,12 +19,14 @@ from numpy.typing import NDArray
 
 from stream_svt.errors import UnreadableState
 from stream_svt.monitor.batch import QueryBatch
-from stream_svt.monitor.books import FOR_EVER, UNTIL_RUN_ENDS, Slot
+from stream_svt.monitor.books import FOR_EVER, UNTIL_RUN_ENDS
 from stream_svt.monitor.datasets import DatasetSpec
+from stream_svt.monitor.life_cycle import State
 from stream_svt.monitor.monitor_spec import MonitorSpec
 from stream_svt.monitor.mutes import MuteFilter, Mutes, series_hashes
 from stream_svt.monitor.pending import Block
 from stream_svt.monitor.plan import Plan
+from stream_svt.monitor.snapshot import Slot, unpack_secrets
 
 Integers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -188,21 +190,16 @@ class Runner:
         """Return the plan of a dataset's open run."""
         return self.plans[int(self.version[dataset])]
 
-    def use(self, dataset: int, slot: Slot, *, durable: bool) -> None:
-        """Take the open run of a slot into the arrays."""
-        plan = slot.plan
-        if plan is None:
-            message = "a slot without an open run cannot be tested"
-            raise AssertionError(message)
+    def use(self, dataset: int, slot: Slot, plan: Plan, *, durable: bool) -> None:
+        """Take the open run of a slot, and the plan it was opened under, into the arrays."""
         known = [index for index, candidate in enumerate(self.plans) if candidate.hash == plan.hash]
         if not known:
             self.plans.insert(0, plan)
             self.version += 1
             known = [0]
         self.version[dataset] = known[-1]
-        self.threshold_noise[dataset] = slot.threshold_noise
-        self.salt_high[dataset] = slot.salt_high
-        self.salt_low[dataset] = slot.salt_low
+        secrets = unpack_secrets(slot.secrets)
+        self.threshold_noise[dataset], self.salt_high[dataset], self.salt_low[dataset] = secrets
         self.schedule(dataset, slot)
         self.status[dataset] = Status.TESTABLE if durable else Status.PENDING
 
@@ -211,6 +208,13 @@ class Runner:
         every = self.spec.resample_every
         self.deadline[dataset] = _NEVER if every is None else slot.started_ms + every
 
+    def top_branch_only(self, dataset: int, slot: Slot) -> bool:
+        """Tell whether what is left of an open run pays the cheapest branch only."""
+        if slot.state is not State.RUNNING:
+            return False
+        charges = [branch.charge for branch in self.plan_of(dataset).mechanism.branches]
+        return len(charges) > 1 and slot.left < max(charges)
+
     def retire(self, dataset: int, status: Status) -> None:
         """Forget the secrets of a run that ended."""
         self.threshold_noise[dataset] = 0
@@ -218,36 +222,36 @@ class Runner:
         self.deadline[dataset] = _NEVER
         self.status[dataset] = status
 
-    def mute(self, dataset: int, slot: Slot, series: str, until: int) -> None:
-        """Mute a series of a slot until a clock (ms), `FOR_EVER` or `UNTIL_RUN_ENDS`; the newest mute is last."""
-        known = slot.mutes.add(series, until)
-        self.mutes[dataset] = slot.mutes
-        if not known:
+    def hold_mutes(self, dataset: int, mutes: Mutes) -> None:
+        """Take the mutes of a dataset, which its books hold, into the filter; those added later count by `mute`."""
+        self.mutes[dataset] = mutes
+        self.mute_filter.add(dataset, mutes, self.mutes)
+
+    def mute(self, dataset: int, series: str, until: int) -> None:
+        """Mute a series until a clock (ms), `FOR_EVER` or `UNTIL_RUN_ENDS`; the newest mute is last."""
+        if not self.mutes[dataset].add(series, until):
             self.mute_filter.add(dataset, [series], self.mutes)
 
-    def end_expired_mutes(self, dataset: int, slot: Slot, clock_ms: int) -> None:
+    def end_expired_mutes(self, dataset: int, clock_ms: int) -> None:
         """Forget the oldest mutes as far as they ran out."""
-        while len(slot.mutes):
-            series, until = next(slot.mutes.items())
+        mutes = self.mutes[dataset]
+        while len(mutes):
+            series, until = next(mutes.items())
             if until in (FOR_EVER, UNTIL_RUN_ENDS) or clock_ms < until:
                 return
-            self.unmute(dataset, slot, series)
+            self.unmute(dataset, series)
 
-    def unmute(self, dataset: int, slot: Slot, series: str) -> None:
+    def unmute(self, dataset: int, series: str) -> None:
         """End a mute."""
-        slot.mutes.discard(series)
+        self.mutes[dataset].discard(series)
         self.mute_filter.remove(dataset, series)
 
-    def end_run_mutes(self, dataset: int, slot: Slot) -> None:
+    def end_run_mutes(self, dataset: int) -> None:
         """End the mutes that hold until the run ends."""
-        for series in [series for series, until in slot.mutes.items() if until == UNTIL_RUN_ENDS]:
-            self.unmute(dataset, slot, series)
-
-    def restore_mutes(self, dataset: int, slot: Slot) -> None:
-        """Take the mutes of a loaded slot into the filter."""
-        if len(slot.mutes):
-            self.mutes[dataset] = slot.mutes
-            self.mute_filter.add(dataset, slot.mutes, self.mutes)
+        if dataset in self.mutes:
+            held = self.mutes[dataset].items()
+            for series in [series for series, until in held if until == UNTIL_RUN_ENDS]:
+                self.unmute(dataset, series)
 
     def skip(self, reason: str, count: int) -> None:
         """Count queries that were not tested."""

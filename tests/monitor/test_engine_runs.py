@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from stream_svt.mechanisms.sparse_vector import SparseVector
-from stream_svt.monitor.books import Slot
 from stream_svt.monitor.engine import Commit
 from stream_svt.monitor.pending import Block, OpenSet, RetryQueue, Waiting
 from stream_svt.monitor.released import EventType
-from stream_svt.monitor.snapshot import DatasetRecord, from_bytes, unpack_secrets
+from stream_svt.monitor.snapshot import DatasetRecord, Slot, from_bytes, pack_secrets, unpack_secrets
 from tests.support.engine_play import Play, Query, batch_of
 from tests.support.monitor_forms import FORMS, TOPIC, interrupted, spec_of, stream
 
@@ -118,7 +117,7 @@ def test_the_length_of_a_record_tells_nothing_of_its_noise():
     books, sizes = play.engine.books(0), set()
     slot = books.slots["m0"]
     for noise, salt in ((0, 0), (1, 200), (70_000, 2**20), (-(2**59), 2**64 - 1)):
-        slot.threshold_noise, slot.salt_high, slot.salt_low = noise, salt, salt
+        slot.secrets = pack_secrets(noise, salt, salt)
         sizes.add(len(books.to_bytes()))
     assert len(sizes) == 1
 
@@ -213,7 +212,7 @@ def test_a_thousand_mutes_hold_each_for_its_own_dataset_also_after_a_restart():
     play = Play(spec_of(form, datasets="{names: [a, b], limit: 1000, unit: one basket}"))
     queries = [Query(0, 10**5, f"s{k}") for k in range(1000)]
     play.play(TOPIC, queries)
-    assert len(play.engine.books(0).slots["m0"].mutes) == 1000
+    assert len(play.engine.books(0).mutes["m0"]) == 1000
     for _ in range(2):
         at = len(queries)
         queries += [Query(0, 10**5, f"s{k}") for k in range(1000)] + [
@@ -239,7 +238,7 @@ def test_nothing_secret_shows_when_something_is_printed():
     numbers = np.array([123456789])
     block = Block(numbers, numbers, numbers, numbers, ["x"], ["q"])
     waiting = Waiting(1, 0, 123456789, 1, 0, 0, 0, "x", "q")
-    slot = Slot(threshold_noise=123456789, salt_high=123456789, salt_low=123456789)
+    slot = Slot(secrets=b"123456789" + bytes(15))
     batch = batch_of(TOPIC, [Query(0, 123456789)], 0, 1)
     commit = Commit(records={b"d/a": b"123456789"}, progress=b"123456789")
     things = [

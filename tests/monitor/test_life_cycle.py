@@ -7,8 +7,8 @@ import itertools
 import pytest
 
 from stream_svt.errors import MisuseError
-from stream_svt.monitor.books import Slot
 from stream_svt.monitor.life_cycle import TRANSITIONS, Signal, State, advance
+from stream_svt.monitor.snapshot import Slot
 from tests.golden.regenerate import STATE_MACHINE, state_machine
 
 _EVERY = list(itertools.product(State, Signal))

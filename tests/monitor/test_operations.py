@@ -146,7 +146,7 @@ def test_closing_releases_what_was_not_spent_until_a_resample_opens_a_new_run():
 
 def test_a_resample_ends_the_run_and_the_next_query_pays_a_new_threshold():
     play = _play()
-    charge = _slot(play).plan.mechanism.threshold_charge
+    charge = play.engine.runners["m0"].plan.mechanism.threshold_charge
     spent = _books(play).spent
     _command(play, "resample")
     assert _slot(play).state is State.HALTED

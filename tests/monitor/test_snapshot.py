@@ -187,7 +187,7 @@ def test_many_mutes_of_long_series_fit_into_records_that_kafka_takes():
         assert sum(len(data or b"") for data in written.values()) < 2 * 600 * 1050 + 200_000
         if last % 2400 == 0:
             play.crash()
-    mutes = play.engine.books(0).slots["m0"].mutes
+    mutes = play.engine.books(0).mutes["m0"]
     assert list(mutes) == [query.series for query in queries[-10_000:]]
     play.feed(TOPIC, [*queries, *queries[:1], *queries[-3:]], count + 4)
     assert play.commit().skipped == {("m0", "muted"): 3}
@@ -197,16 +197,16 @@ def test_a_large_record_of_an_older_release_loads_and_moves_its_mutes_out_with_i
     play = _played(FORMS["plain"])
     record = from_bytes(DatasetRecord, play.records[b"d/a"], key="d/a")
     names = [f"older {k:06}" for k in range(20_000)]
-    record.slots["m0"].mutes = [(name, -1) for name in names]
+    record.mutes["m0"] = [(name, -1) for name in names]
     play.records[b"d/a"] = to_bytes(record)
     play.crash()
     assert not play.commit().records
     play.engine.pause(play.engine.runners["m0"], 0)
     written = play.commit().records
     stored = from_bytes(DatasetRecord, written[b"d/a"], key="d/a")
-    assert (stored.version, stored.slots["m0"].mutes) == (SPLIT, [])
+    assert (stored.version, stored.mutes) == (SPLIT, {})
     play.crash()
-    assert list(play.engine.books(0).slots["m0"].mutes) == names
+    assert list(play.engine.books(0).mutes["m0"]) == names
     play.engine.resume(play.engine.runners["m0"], 0)
     assert [key for key in play.commit().records if key.startswith(b"q/")] == []
 

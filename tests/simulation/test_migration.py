@@ -136,7 +136,7 @@ def test_mutes_come_along_also_where_they_have_records_of_their_own() -> None:
 def _muted(model: Model) -> dict[str, list[str]]:
     """Return the muted series of each dataset, as stored."""
     return {
-        books.name: list(books.slots["m1"].mutes)
+        books.name: list(books.mutes.get("m1", ()))
         for engine in looked_at(model)
         for number in range(len(engine.datasets))
         if "m1" in (books := engine.books(number)).slots

@@ -14,11 +14,11 @@ from typing import Any
 import msgspec
 
 from stream_svt.monitor.batch import QueryBatch
-from stream_svt.monitor.books import Books, Slot
+from stream_svt.monitor.books import Books
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.engine import Engine, Step
 from stream_svt.monitor.runner import Runner, Status
-from stream_svt.monitor.snapshot import DatasetRecord, ProgressRecord, pack_secrets, to_bytes
+from stream_svt.monitor.snapshot import DatasetRecord, ProgressRecord, Slot, pack_secrets, to_bytes
 from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.protocol.controls import Controls
 from stream_svt.protocol.journal import Journal
