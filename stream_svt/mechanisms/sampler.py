@@ -183,8 +183,8 @@ def draw_threshold(noise: Noise, rate: Fraction, entropy: Callable[[int], bytes]
 def _geometric_of_words(word: Callable[[], int], rate: Fraction) -> int:
     """One threshold draw, by floats where the module's margin allows it: many datasets open at once."""
     first = word()
-    inverse = rate.denominator / rate.numerator  # correctly rounded, as all else here assumes
-    if first >= _LEAST_FAST_WORD and inverse < 2**40:
+    if first >= _LEAST_FAST_WORD and rate.denominator < rate.numerator << 40:
+        inverse = rate.denominator / rate.numerator  # correctly rounded
         scaled = -math.log(first * 2.0**-_WORD) * inverse
         if abs(scaled - round(scaled)) >= _MARGIN * inverse:
             return int(scaled)

@@ -43,6 +43,8 @@ class Books:
     ----------
     spec
         The declaration; its limit becomes the ledger's at the very first start and is then a fact of the state.
+    ledger
+        The dataset's ledger, a new one where it has none yet.
 
     Attributes
     ----------
@@ -53,11 +55,11 @@ class Books:
 
     __slots__ = ("declared_limit", "events", "ledger", "mutes", "name", "slots", "split", "unit")
 
-    def __init__(self, spec: DatasetSpec) -> None:
+    def __init__(self, spec: DatasetSpec, ledger: Ledger | None = None) -> None:
         self.name = spec.name
         self.unit = spec.unit
         self.declared_limit = spec.limit
-        self.ledger = Ledger(spec.kind, spec.limit)
+        self.ledger = Ledger(spec.kind, spec.limit) if ledger is None else ledger
         self.events = 0
         self.split = False
         self.slots: dict[str, Slot] = {}
@@ -231,12 +233,11 @@ class Books:
         UnreadableState
             A run is open under a specification that the state does not hold, or mutes cannot be read.
         """
-        books = cls(spec)
+        books = cls(spec, Ledger.from_bytes(record.ledger))
         books.split = record.version == SPLIT
         if mutes.keys() - (record.slots.keys() if books.split else ()):
             message = f"the state holds mutes q/{spec.name}/* that its record d/{spec.name} knows nothing of"
             raise UnreadableState(message)
-        books.ledger = Ledger.from_bytes(record.ledger)
         books.declared_limit, books.events = record.declared_limit, record.events
         _refuse_changed_declaration(spec, record, books.ledger)
         for name, slot in record.slots.items():

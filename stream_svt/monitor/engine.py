@@ -13,7 +13,8 @@ It decides; the shard moves bytes. The order that keeps the guarantee:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -52,6 +53,14 @@ from stream_svt.monitor.sweep import SweepRunner
 Integers = NDArray[np.int64]
 Parts = list[tuple[int, bytes]]
 """Numbered state records."""
+Named = list[tuple[str, bytes]]
+"""State records of one kind, with what follows the kind in their keys."""
+
+KEYS_AT_ONCE = 10_000
+"""State records whose keys `Engine.loading` sorts between two yields: a few milliseconds of work, as the next one."""
+
+LOADED_AT_ONCE = 250_000
+"""Bytes of state records that it takes over between two yields."""
 
 EVENT_BYTES = 800
 """What an event takes, about: in the outbox, and once more where it is published."""
@@ -165,7 +174,16 @@ class Engine:
     def load(
         self, records: Mapping[bytes, bytes], progress: bytes | None, *, after: int = 0, highest_id: int = 0
     ) -> None:
+        """Take over as `loading` does, at once."""
+        for _ in self.loading(records, progress, after=after, highest_id=highest_id):
+            pass
+
+    def loading(
+        self, records: Mapping[bytes, bytes], progress: bytes | None, *, after: int = 0, highest_id: int = 0
+    ) -> Iterator[None]:
         """Take over from the live state records; an empty mapping and no progress is the very first start.
+
+        This is done in slices of a few milliseconds: the engine is of use once no slice is left.
 
         Parameters
         ----------
@@ -188,7 +206,8 @@ class Engine:
         self._events_before = max(after, highest_id)
         if progress is None:
             return
-        plans = self._load_specs(records)
+        found = yield from _by_kind(records)
+        plans = self._load_specs(found["m"], found["h"])
         stale = {stored for stored, plan in plans.items() if plan.hash != stored}
         stored = from_bytes(ProgressRecord, progress, key="meta")
         self._announcer.sequence = max(stored.sequence, after)
@@ -197,12 +216,16 @@ class Engine:
             if name in self.runners:
                 runner = self.runners[name]
                 runner.offset, runner.row, runner.clock_ms, runner.started = offset, row, clock_ms, True
-        numbered = _parts(records)
-        pending, mutes = numbered["p"], numbered["q"]
-        for key, data in records.items():
-            kind, _, rest = key.decode().partition("/")
-            if kind == "d":
-                self._load_dataset(rest, data, plans, stale, mutes.pop(rest, {}))
+        pending = yield from _parts("p", found["p"])
+        mutes = yield from _parts("q", found["q"])
+        size = 0
+        for name, data in found["d"]:
+            muted = mutes.pop(name, {})
+            self._load_dataset(name, data, plans, stale, muted)
+            size += len(data) + _size(muted)
+            if size > LOADED_AT_ONCE:
+                size = 0
+                yield
         for dataset in mutes:
             raise UnreadableState(f"the state holds mutes q/{dataset}/* without a record d/{dataset}")
         for dataset, by_monitor in pending.items():
@@ -210,20 +233,23 @@ class Engine:
                 runner_of = self.runners.get(monitor)
                 if runner_of is not None and dataset in self.number:
                     runner_of.restore_pending(self.number[dataset], parts, f"p/{dataset}/{monitor}")
+            size += _size(by_monitor)
+            if size > LOADED_AT_ONCE:
+                size = 0
+                yield
 
-    def _load_specs(self, records: Mapping[bytes, bytes]) -> dict[str, Plan]:
+    def _load_specs(self, monitors: Named, older: Named) -> dict[str, Plan]:
         """Rebuild the monitors of the state; return every known plan by its stored hash."""
         plans: dict[str, Plan] = {}
         current: dict[str, MonitorSpec] = {}
-        for key, data in records.items():
-            kind, _, rest = key.decode().partition("/")
-            if kind in ("m", "h"):
-                record = from_bytes(SpecRecord, data, key=key.decode())
+        for kind, named in (("m", monitors), ("h", older)):
+            for rest, data in named:
+                record = from_bytes(SpecRecord, data, key=f"{kind}/{rest}")
                 try:
                     spec = MonitorSpec.from_json(record.spec)
                 except ValueError:
                     message = (
-                        f"state record {key.decode()} holds a specification that this release cannot read; "
+                        f"state record {kind}/{rest} holds a specification that this release cannot read; "
                         "use the release that wrote it"
                     )
                     raise UnreadableState(message) from None
@@ -231,8 +257,7 @@ class Engine:
                 self._plans[plan.hash] = plan
                 if kind == "m":
                     current[rest] = spec
-                else:
-                    self._old_specs.add(rest)
+        self._old_specs.update(rest for rest, _ in older)
         if current:
             self.runners = {}
             self._records = {}
@@ -994,18 +1019,34 @@ class Engine:
         self._records[key.encode()] = to_bytes(SpecRecord(VERSION, plan.hash, plan.spec.to_json()))
 
 
-def _parts(records: Mapping[bytes, bytes]) -> dict[str, dict[str, dict[str, Parts]]]:
-    """Return the numbered state records by kind, dataset and monitor."""
-    parts: dict[str, dict[str, dict[str, Parts]]] = {"p": {}, "q": {}}
-    for key, data in records.items():
+def _by_kind(records: Mapping[bytes, bytes]) -> Generator[None, None, Mapping[str, Named]]:
+    """Return the state records by kind, each with the rest of its key; yields now and then."""
+    found: dict[str, Named] = defaultdict(list)
+    for count, (key, data) in enumerate(records.items(), start=1):
         kind, _, rest = key.decode().partition("/")
-        if kind in parts:
-            found = _PART_KEY.fullmatch(rest)
-            if found is None:
-                raise UnreadableState(f"state record {key!r} has a key that no release writes")
-            dataset, monitor, number = found.groups()
-            parts[kind].setdefault(dataset, {}).setdefault(monitor, []).append((int(number), data))
+        found[kind].append((rest, data))
+        if count % KEYS_AT_ONCE == 0:
+            yield
+    return found
+
+
+def _parts(kind: str, named: Named) -> Generator[None, None, dict[str, dict[str, Parts]]]:
+    """Return numbered state records of a kind by dataset and monitor; yields now and then."""
+    parts: dict[str, dict[str, Parts]] = {}
+    for count, (rest, data) in enumerate(named, start=1):
+        found = _PART_KEY.fullmatch(rest)
+        if found is None:
+            message = f"state record {f'{kind}/{rest}'.encode()!r} has a key that no release writes"
+            raise UnreadableState(message)
+        dataset, monitor, number = found.groups()
+        parts.setdefault(dataset, {}).setdefault(monitor, []).append((int(number), data))
+        if count % KEYS_AT_ONCE == 0:
+            yield
     return parts
+
+
+def _size(by_monitor: Mapping[str, Parts]) -> int:
+    return sum(len(data) for parts in by_monitor.values() for _, data in parts)
 
 
 _RUNNERS: Mapping[type, type[Runner]] = {type(None): Runner, Sweep: SweepRunner, Retry: RetryRunner}

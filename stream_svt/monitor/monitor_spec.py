@@ -180,7 +180,7 @@ class MonitorSpec(Strict):
 
     def reserve_units(self, kind: Kind) -> int:
         """Return the units left for other monitors, rounded up."""
-        return -to_units(-self.reserve, kind)
+        return -to_units(-self.reserve, kind) if self.reserve else 0
 
     @property
     def lattice_sensitivity(self) -> int:

@@ -187,7 +187,10 @@ class Tenure:
         gone = [] if given_up is None else self._moved_away(restored.records)
         for key in gone:
             del restored.records[key]
-        self._engine.load(restored.records, restored.progress, after=after, highest_id=restored.highest_id)
+        for _ in self._engine.loading(
+            restored.records, restored.progress, after=after, highest_id=restored.highest_id
+        ):
+            await self._clock.sleep(0)
         self._engine.delete(gone)
         self._topics = self._workload.topics
         self._decoders = self._workload.decoders(self._shard, self._engine.readers())

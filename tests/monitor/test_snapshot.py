@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 
 import msgspec
 import pytest
 
 from stream_svt.errors import ConfigError, UnreadableState
-from stream_svt.monitor import monitor_spec
+from stream_svt.monitor import engine, monitor_spec
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.snapshot import (
@@ -24,7 +25,7 @@ from stream_svt.monitor.spec import load_spec
 from stream_svt.protocol.journal import RECORD_LIMIT
 from tests.golden.regenerate import HERE, WRITTEN, mutes_split, played, rest_of, restored
 from tests.support.engine_play import Play, Query
-from tests.support.monitor_forms import FORMS, TOPIC, assert_books_balance, spec_of, stream
+from tests.support.monitor_forms import FORMS, TOPIC, assert_books_balance, spec_of, standing, stream
 
 _VERSIONS = sorted(folder.name for folder in HERE.glob("v*"))
 
@@ -59,6 +60,24 @@ def test_loading_and_saving_again_changes_nothing():
     assert not commit.records
     assert not commit.events
     assert (play.records, play.progress) == before
+
+
+def test_a_large_state_is_taken_over_in_small_slices_and_is_the_same_then(monkeypatch):
+    names = ", ".join(f"d{number}" for number in range(60))
+    forms = FORMS["plain"], FORMS["retry"], FORMS["sweep"]
+    play = Play(spec_of(*forms, datasets=f"{{names: [{names}], limit: 100, unit: one basket}}"))
+    with mutes_split():
+        play.play(TOPIC, stream(5, 600, datasets=60))
+    play.crash()
+    whole = standing(play)
+    monkeypatch.setattr(engine, "KEYS_AT_ONCE", 10)
+    monkeypatch.setattr(engine, "LOADED_AT_ONCE", 1000)
+    play.engine = play._new()
+    loaded = [len(play.engine._books) for _ in play.engine.loading(play.records, play.progress)]
+    sizes = [len(data) for key, data in play.records.items() if key.startswith(b"d/")]
+    assert len(loaded) > len(play.records) // 10 + sum(sizes) // (1000 + max(sizes))
+    assert max(later - sooner for sooner, later in pairwise([0, *loaded, 60])) <= 1000 // min(sizes) + 1
+    assert standing(play) == whole
 
 
 @pytest.mark.parametrize("kind", ["d/", "p/", "m/", "q/"])

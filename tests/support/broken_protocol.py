@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -241,7 +241,9 @@ class NamesEachOwner(ShardLog):
 class RedrawsNoise(Engine):
     """Draws threshold noise anew at every takeover."""
 
-    def load(self, records: Mapping[bytes, bytes], progress: bytes | None, **numbers: int) -> None:
+    def loading(
+        self, records: Mapping[bytes, bytes], progress: bytes | None, **numbers: int
+    ) -> Iterator[None]:
         """Take over with other secrets in every open run."""
         changed = dict(records)
         for key, data in records.items():
@@ -252,5 +254,5 @@ class RedrawsNoise(Engine):
                         noise = int.from_bytes(os.urandom(1), "big")
                         slot.secrets = pack_secrets(noise, noise, noise)
                 changed[key] = msgspec.msgpack.encode(record)
-        super().load(changed, progress, **numbers)
+        yield from super().loading(changed, progress, **numbers)
         self._dirty |= set(self._books)
