@@ -1,0 +1,43 @@
+"""What opening every run at once takes: 20,000 datasets x 40 monitors on one partition, one query each.
+
+One embedded broker and one worker, started as a user starts it, its configuration in a file, its state sealed and
+empty. 20,000 queries wait, one a dataset, and all 40 monitors read them: 800,000 runs are opened, charged and
+announced. ``open_done`` is 1 where all of them are committed within 180 s of the worker's start; the process may have
+no more memory than ``open_peak_rss_mib`` says: the most it had resident until then (VmHWM).
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.scale.application import Application, wait
+from stream_svt.service.embedded import EmbeddedKafka
+
+DATASETS, MONITORS = 20_000, 40
+SECONDS = 180.0
+
+
+def measure(datasets: int = DATASETS, monitors: int = MONITORS) -> dict[str, float]:
+    """Return `open_done` and `open_peak_rss_mib`."""
+    with EmbeddedKafka() as kafka, tempfile.TemporaryDirectory() as directory:
+        application = Application.make(
+            kafka.bootstrap_servers, Path(directory), datasets=datasets, monitors=monitors
+        )
+        application.fill()
+        began = time.monotonic()
+        with application.worker() as worker:
+            done = wait(lambda: worker.ended or application.read(worker), SECONDS) and not worker.ended
+            took = time.monotonic() - began
+            peak = 0.0 if worker.ended else worker.peak_mib()
+            shard = {} if worker.ended else worker.shard()
+            print(
+                f"{datasets:,} datasets x {monitors} monitors: {'done' if done else 'not done'} after {took:.1f} s, "
+                f"{peak:.0f} MiB at most; {shard.get('offsets')}",
+                file=sys.stderr,
+            )
+            if worker.ended:
+                print(worker.log.read_text()[-2000:], file=sys.stderr)
+    return {"open_done": float(done), "open_peak_rss_mib": peak}

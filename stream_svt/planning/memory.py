@@ -1,0 +1,63 @@
+"""How much memory a worker takes: a model of what it holds, with measured figures.
+
+A test holds what the model says of datasets and runs to measurement; `benchmarks/scale/opening.py` measures a whole
+process. What queries leave behind comes on top, for the configuration says nothing of it: muted series (about 300
+bytes each), and queries that wait in open sets or for a retry.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from stream_svt.monitor.spec import ApplicationSpec
+
+MIB = 2**20
+PROCESS = 110 * MIB
+"""The interpreter with all its libraries, and a worker of a small configuration."""
+WORK = 100 * MIB
+"""What passes through: queries read ahead, a step's arrays, the transaction in flight and the one before."""
+DECLARED = 1_000
+"""Bytes of a dataset that is declared, on every worker."""
+DATASET = 1_200
+"""Bytes of a dataset on the worker that holds its shard: ledger, counters, what proves its record."""
+RUN = 450
+"""Bytes of a monitor on a dataset, its run open: what is counted of it, its secrets, its place in the arrays."""
+RECORD = 300
+"""Bytes of a dataset's state record."""
+STORED = 110
+"""Bytes of a monitor in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes that a worker takes at most, every monitor with an open run on every dataset it covers.
+
+    Attributes
+    ----------
+    all_shards
+        For a worker that holds every shard: one that is alone, be it because the others failed.
+    one_shard
+        For a worker that holds one of them.
+    """
+
+    all_shards: int
+    one_shard: int
+
+
+def needed(spec: ApplicationSpec, partitions: int) -> Memory:
+    """Return how much memory a worker takes.
+
+    While a shard is opened, its records are held twice beside what is made of them: sealed, and opened.
+    """
+    datasets = len(spec.datasets)
+    runs = sum(monitor.covers(dataset.name) for monitor in spec.monitors for dataset in spec.datasets)
+    process = PROCESS + WORK + DECLARED * datasets
+    held = DATASET * datasets + RUN * runs
+    opening = 2 * (RECORD * datasets + STORED * runs)
+    return Memory(
+        all_shards=process + held + ceil(opening / partitions),
+        one_shard=process + ceil((held + opening) / partitions),
+    )
