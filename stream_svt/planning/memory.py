@@ -21,14 +21,16 @@ WORK = 100 * MIB
 """What passes through: queries read ahead, a step's arrays, the transaction in flight and the one before."""
 DECLARED = 1_000
 """Bytes of a dataset that is declared, on every worker."""
-DATASET = 1_200
+DATASET = 900
 """Bytes of a dataset on the worker that holds its shard: ledger, counters, what proves its record."""
 RUN = 450
 """Bytes of a monitor on a dataset, its run open: what is counted of it, its secrets, its place in the arrays."""
-RECORD = 300
+RECORD = 75
 """Bytes of a dataset's state record."""
 STORED = 110
 """Bytes of a monitor in it."""
+OBJECT = 150
+"""Bytes that a record takes beside its content while it is held: as an object, in a dictionary, its seal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ def needed(spec: ApplicationSpec, partitions: int) -> Memory:
     runs = sum(monitor.covers(dataset.name) for monitor in spec.monitors for dataset in spec.datasets)
     process = PROCESS + WORK + DECLARED * datasets
     held = DATASET * datasets + RUN * runs
-    opening = 2 * (RECORD * datasets + STORED * runs)
+    opening = 2 * ((RECORD + OBJECT) * datasets + STORED * runs)
     return Memory(
         all_shards=process + held + ceil(opening / partitions),
         one_shard=process + ceil((held + opening) / partitions),

@@ -12,6 +12,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import ceil
 from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
@@ -27,6 +28,7 @@ from aiokafka.errors import (
 from stream_svt import lenient
 from stream_svt.errors import BrokerError, UnreadableState
 from stream_svt.monitor.spec import Retry
+from stream_svt.planning.memory import MIB, needed
 from stream_svt.protocol.journal import META
 from stream_svt.protocol.sealing import NO_KEY, Place, Sealing
 from stream_svt.service.config import Config
@@ -100,6 +102,7 @@ def check_offline(config: Config) -> Report:
     datasets, monitors = len(spec.datasets), len(spec.monitors)
     size = f"{monitors} monitor{'s' * (monitors != 1)} on {datasets} dataset{'s' * (datasets != 1)}"
     report.ok("configuration", f"{config.source}: {size}")
+    report.ok("memory", _memory(config))
     for note in config.notes:  # those of the specification are among them
         report.note("configuration", str(note))
     if config.master_key is None:
@@ -122,6 +125,18 @@ def check_offline(config: Config) -> Report:
         "keeps a second ledger, and the two losses add up. No check can see that",
     )
     return report
+
+
+def _memory(config: Config) -> str:
+    """Return how much memory workers take, in words."""
+    memory, shards = needed(config.spec, config.topics.partitions), config.topics.partitions
+    alone = ceil(memory.all_shards / MIB)
+    if shards == 1:
+        return f"a worker takes up to about {alone} MiB; muted and waiting queries come on top"
+    return (
+        f"a worker takes up to about {alone} MiB with all {shards} shards, {ceil(memory.one_shard / MIB)} MiB with "
+        "one; muted and waiting queries come on top"
+    )
 
 
 async def check_brokers(config: Config, cluster: Cluster, *, create_topics: bool = False) -> Report:

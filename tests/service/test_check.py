@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import replace
 
 import pytest
@@ -91,7 +92,20 @@ def test_room_for_large_compressed_batches_is_noted():
 def test_offline_the_ledger_and_sealing_are_always_mentioned():
     report = check_offline(config())
     assert report.problems == []
-    assert {finding.subject for finding in report.findings} >= {"configuration", "sealing", "ledger"}
+    assert {finding.subject for finding in report.findings} >= {
+        "configuration",
+        "memory",
+        "sealing",
+        "ledger",
+    }
+
+
+def test_offline_it_is_said_how_much_memory_a_worker_takes():
+    said = {finding.subject: finding.message for finding in check_offline(config()).findings}["memory"]
+    found = re.match(r"a worker takes up to about (\d+) MiB with all 4 shards, (\d+) MiB with one;", said)
+    assert found
+    alone, with_one = map(int, found.groups())
+    assert 200 < with_one <= alone < 300
 
 
 def test_offline_it_is_said_who_may_give_commands(tmp_path):

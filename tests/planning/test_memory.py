@@ -1,0 +1,118 @@
+"""What the model of memory says is held to what an engine, its records and their hashes take."""
+
+from __future__ import annotations
+
+import gc
+import os
+import tracemalloc
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from stream_svt.monitor.batch import QueryBatch
+from stream_svt.monitor.engine import Engine
+from stream_svt.monitor.spec import ApplicationSpec, load_spec
+from stream_svt.planning import memory
+from stream_svt.protocol.journal import _mac
+
+ROOT = Path(__file__).parents[2]
+FACTOR = 1.5
+"""The model says no less than is measured, and no more than so many times as much."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """Bytes of an engine with all runs open and of the hashes of its records; bytes of those of datasets."""
+
+    engine: int
+    records: int
+
+
+def _spec(datasets: int, monitors: int) -> ApplicationSpec:
+    names = ", ".join(f"ward-{number:05}" for number in range(datasets))
+    form = "topic: t, epsilon: 1, cutoff: 10, sensitivity: 1, monotonic: true, expected_queries: 1000000"
+    return load_spec(
+        f"application: a\ndatasets: [{{names: [{names}], limit: 100, unit: u}}]\nmonitors:\n"
+        + "".join(
+            f"  - {{name: monitor-{number:02}, {form}, bounds: [0, 100000], threshold: {5000 + number}}}\n"
+            for number in range(monitors)
+        )
+    )
+
+
+def _held(datasets: int, monitors: int) -> Held:
+    spec = _spec(datasets, monitors)
+    names = [dataset.name for dataset in spec.datasets]
+    gc.collect()
+    tracemalloc.start()
+    try:
+        engine = Engine(spec, shard=0, datasets=names, key=bytes(32), entropy=os.urandom)
+        engine.begin("t", 0)
+        numbers, zeros = np.arange(datasets), np.zeros(datasets, dtype=np.int64)
+        batch = QueryBatch(
+            topic="t",
+            first=0,
+            end=datasets,
+            offset=numbers,
+            row=zeros,
+            timestamp_ms=np.full(datasets, 1_767_571_200_000),
+            dataset=numbers,
+            whole=zeros,
+            query_id=["q"] * datasets,
+        )
+        hashes, sizes = dict[bytes, int](), dict[str, int]()
+        done = False
+        while not done:
+            done = engine.step(batch).done
+            for key, record in engine.take_commit().records.items():
+                hashes[key] = _mac(bytes(32), key, record or b"")
+                sizes[key.decode()] = len(record or b"")
+            engine.committed()
+        stored = sum(size for key, size in sizes.items() if key.startswith("d/"))
+        del batch, numbers, zeros, record, sizes
+        gc.collect()
+        return Held(tracemalloc.get_traced_memory()[0], stored)
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.fixture(scope="module")
+def measured() -> dict[str, float]:
+    """Return what a further dataset with one monitor, and a further monitor on it, take."""
+    few, many, wide = _held(200, 1), _held(600, 1), _held(600, 9)
+    runs = 600 * 8
+    run, stored = (wide.engine - many.engine) / runs, (wide.records - many.records) / runs
+    return {
+        "RUN": run,
+        "STORED": stored,
+        "DATASET": (many.engine - few.engine) / 400 - run,
+        "RECORD": (many.records - few.records) / 400 - stored,
+    }
+
+
+@pytest.mark.parametrize("name", ["DATASET", "RUN", "RECORD", "STORED"])
+def test_a_figure_of_the_model_is_what_is_measured(measured: dict[str, float], name: str) -> None:
+    assert measured[name] <= getattr(memory, name) <= FACTOR * measured[name], measured
+
+
+def test_a_worker_needs_most_with_every_shard_and_the_same_with_one_where_there_is_one() -> None:
+    spec = _spec(30, 2)
+    many, one = memory.needed(spec, 4), memory.needed(spec, 1)
+    assert many.one_shard < many.all_shards < one.all_shards == one.one_shard
+    fixed = memory.PROCESS + memory.WORK + 30 * memory.DECLARED
+    held = 30 * memory.DATASET + 60 * memory.RUN
+    assert many.all_shards == fixed + held + (30 * (memory.RECORD + memory.OBJECT) + 60 * memory.STORED) // 2
+    assert one.all_shards == fixed + held + 2 * (30 * (memory.RECORD + memory.OBJECT) + 60 * memory.STORED)
+
+
+def test_the_limits_that_are_shipped_are_enough_for_800_000_runs_and_a_fifth_more() -> None:
+    wanted = memory.needed(_spec(20_000, 40), 1).all_shards * 1.2
+    manifest = yaml.safe_load((ROOT / "deploy" / "kubernetes" / "service" / "deployment.yaml").read_text())
+    [container] = manifest["spec"]["template"]["spec"]["containers"]
+    stack = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+    assert container["resources"]["limits"]["memory"] == "1Gi"
+    assert {stack["services"][name]["mem_limit"] for name in ("worker-1", "worker-2")} == {"1g"}
+    assert 2**29 < wanted <= 2**30
