@@ -390,16 +390,8 @@ class World:
 
     def _disturb(self, process: Process, effect: Effect, fault: Fault | None) -> None:
         match fault:
-            case Fault.KILL_BEFORE:
-                self._kill(process)
-                return
-            case Fault.PAUSE:
-                self._command(Action.PAUSE)
-                self._kill(process)
-                return
-            case Fault.KILL_AFTER:
-                self._attempt(effect)
-                self._kill(process)
+            case Fault.KILL_BEFORE | Fault.KILL_AFTER | Fault.PAUSE:
+                self._die(process, effect, fault)
                 return
             case Fault.LOST:
                 process.error = BrokerUnavailable("the request was lost")
@@ -469,6 +461,13 @@ class World:
             effect.act()
         except (Fenced, RecordsLost):
             self.trace.append("  it was refused")
+
+    def _die(self, process: Process, effect: Effect, fault: Fault) -> None:
+        if fault is Fault.KILL_AFTER:
+            self._attempt(effect)
+        elif fault is Fault.PAUSE:
+            self._command(Action.PAUSE)
+        self._kill(process)
 
     def _kill(self, process: Process) -> None:
         process.life.close()
