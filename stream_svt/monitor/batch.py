@@ -45,7 +45,8 @@ class QueryBatch:
     whole
         int64; value of each row whose value is an integer below 2**62 in size; 0 elsewhere.
     other
-        Value of the remaining rows by row index: an exact decimal, or None for what is not a finite number.
+        Value of the remaining rows by row index: an exact decimal, infinite where a number is too large to be told
+        from that, or None for what is not a number.
     series, set_id
         Per row, or None where a query names none. ``set_id`` is None as a whole where no row names a set.
     threshold

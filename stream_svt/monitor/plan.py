@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -34,7 +35,7 @@ class Grid:
     def values(self, batch: QueryBatch, first: int, last: int) -> NDArray[np.int64]:
         """Return the lattice values of rows [first, last): floor(value / granularity) after clamping.
 
-        What is not a finite number becomes the lower bound, like any low value.
+        What is not a number becomes the lower bound, like any low value.
         """
         numerator, denominator = self.granularity.numerator, self.granularity.denominator
         steps = batch.whole[first:last]
@@ -49,11 +50,15 @@ class Grid:
         steps = np.clip(steps, self.low, self.high)
         for row, number in batch.other.items():
             if first <= row < last:
-                steps[row - first] = self.low if number is None else self.value(Fraction(number))
+                steps[row - first] = self.low if number is None else self.value(number)
         return steps
 
-    def value(self, number: Fraction) -> int:
+    def value(self, number: Fraction | Decimal) -> int:
         """Return one lattice value."""
+        if isinstance(number, Decimal):
+            if number.is_infinite():
+                return self.high if number > 0 else self.low
+            number = Fraction(number)
         return min(max(math.floor(number / self.granularity), self.low), self.high)
 
     def threshold(self, number: Fraction) -> int:

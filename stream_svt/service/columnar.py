@@ -6,8 +6,8 @@ refused as a whole.
 
 A record cannot become more than it is: bodies must not be compressed (Kafka compresses batches), nothing is swapped
 or copied on reading, dictionaries are looked up and never expanded, and what the texts of all rows add up to is
-bounded. What stands in the column `value`, whatever its type, is never a reason to refuse: what is not a finite number,
-or cannot be read, is None there.
+bounded. What stands in the column `value`, whatever its type, is never a reason to refuse: what is not a number, or
+cannot be read, is None there.
 """
 
 from __future__ import annotations
@@ -268,7 +268,9 @@ def _limits(column: _Arrow) -> list[Fraction | None]:
 
 
 def _limit(number: Decimal | None) -> Fraction:
-    return _BAD if number is None or number.adjusted() < -_MODERATE else Fraction(number)
+    if number is None or not number.is_finite() or number.adjusted() < -_MODERATE:
+        return _BAD
+    return Fraction(number)
 
 
 def _values(parts: Sequence[_Arrow]) -> tuple[NDArray[np.int64], dict[int, Decimal | None]]:
@@ -321,7 +323,7 @@ def _nothing(rows: int) -> dict[int, Decimal | None]:
 
 
 def _numbers(column: _Arrow) -> tuple[NDArray[np.int64], dict[int, Decimal | None]]:
-    """Return a column's whole numbers, and the others, or None for what is no finite number, by row."""
+    """Return a column's whole numbers, and the others, or None for what is no number, by row."""
     import pyarrow as pa
 
     rows = len(column)
@@ -350,9 +352,11 @@ def _number(value: object) -> int | Decimal | None:
     """Return what `exact.number` returns for the same number; a float is the fraction it stands for."""
     if value is None:
         return None
-    if isinstance(value, float) and not math.isfinite(value):
+    if isinstance(value, float) and math.isnan(value):
         return None
     number = Decimal(value)  # type: ignore[arg-type]
+    if number.is_infinite():
+        return number
     if number and abs(number.adjusted()) > _MODERATE:
         return exact.number(str(number).encode())
     if number.copy_abs() < exact.WHOLE_LIMIT and number == number.to_integral_value():

@@ -19,6 +19,9 @@ WHOLE_LIMIT = 1 << 62
 _LONG = 1000
 """Tokens of more characters are shortened: no lattice is fine enough to tell the difference."""
 
+_HUGE = Decimal("Infinity")
+"""Stands for every number too large for a double: each lies beyond the bounds of any lattice, on its side."""
+
 _TINY = Decimal("1e-400")
 """Stands for every non-zero number too small for a double: its floor on a lattice is the same."""
 
@@ -29,21 +32,18 @@ _THRESHOLD_LENGTH = 64
 
 
 def number(token: bytes) -> int | Decimal | None:
-    """Return the number a valid JSON token stands for, None where it is not a finite number.
+    """Return the number a valid JSON token stands for, None where it is not a number.
 
-    A number that a double cannot hold because it is too large (``1e999``) is not finite; one too small to
+    One that a double cannot hold because it is too large (``1e999``) is infinite, with its sign; one too small to
     tell from zero keeps its sign. A whole number comes as `int` where it is below 2**62 in size.
     """
     if not token or token[0] not in b"-0123456789":
         return None
     if len(token) > _LONG:
-        shortened = _shortened(token)
-        if shortened is None:
-            return None
-        token = shortened
+        token = _shortened(token)
     size = float(token)
-    if not math.isfinite(size):
-        return None
+    if math.isinf(size):
+        return _HUGE if size > 0 else -_HUGE
     if abs(size) < 1e-300:
         return _near_zero(token)
     exact = Decimal(token.decode("ascii"))
@@ -59,11 +59,12 @@ def _near_zero(token: bytes) -> int | Decimal:
     return -_TINY if token.startswith(b"-") else _TINY
 
 
-def _shortened(token: bytes) -> bytes | None:
+def _shortened(token: bytes) -> bytes:
     """Return a short token for a long one: leading digits, then a 1 where non-zero digits were dropped."""
     match = _NUMBER.fullmatch(token)
-    if match is None:
-        return None
+    if match is None:  # pragma: no cover - the token is a number of JSON
+        message = "no number of JSON"
+        raise AssertionError(message)
     sign, whole, fraction, direction, power = (part or b"" for part in match.groups())
     digits = whole + fraction
     significant = digits.lstrip(b"0")
@@ -72,10 +73,10 @@ def _shortened(token: bytes) -> bytes | None:
     # the number is 0.significant times ten to this
     point = len(whole) - (len(digits) - len(significant))
     if len(power) > 9:
-        return sign + b"1e-350" if direction == b"-" else None
+        return sign + (b"1e-350" if direction == b"-" else b"1e999")
     point += int(direction + (power or b"0"))
     if point > 310:
-        return None
+        return sign + b"1e999"
     if point < -350:
         return sign + b"1e-350"
     kept = significant[: _LONG // 2]
@@ -84,7 +85,7 @@ def _shortened(token: bytes) -> bytes | None:
 
 
 def columns(tokens: Sequence[Raw]) -> tuple[NDArray[np.int64], dict[int, Decimal | None]]:
-    """Return whole values, and by row index the others, or None for what is no finite number."""
+    """Return whole values, and by row index the others, or None for what is no number."""
     whole = _integers(tokens)
     if whole is not None:
         return whole, {}
@@ -122,6 +123,6 @@ def threshold(token: bytes) -> Fraction | None:
     if len(token) > _THRESHOLD_LENGTH:
         return None
     value = number(token)
-    if value is None or (isinstance(value, Decimal) and value.copy_abs() <= _TINY):
+    if value is None or (isinstance(value, Decimal) and not _TINY < value.copy_abs() < _HUGE):
         return None
     return Fraction(value)

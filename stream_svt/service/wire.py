@@ -4,8 +4,8 @@ Two ways lead to the same batch. The fast one decodes all messages of a batch in
 it can be proven that no message reached into another. The slow one takes message by message and names the
 reason of every rejection. A property test holds the two together.
 
-A `value` is never a reason to reject: whatever stands there and is not a finite number reaches the engine as
-None and becomes the monitor's lower bound there, uncounted and unlogged.
+A `value` is never a reason to reject: whatever stands there and is not a number reaches the engine as None and
+becomes the monitor's lower bound there, uncounted and unlogged.
 """
 
 from __future__ import annotations

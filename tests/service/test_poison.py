@@ -90,7 +90,7 @@ def values() -> dict[str, Any]:
         "time": pa.array([1], pa.time64("ns")),
         "null": pa.nulls(1),
         "run ends": pa.RunEndEncodedArray.from_arrays(pa.array([1], pa.int32()), pa.array([3])),
-        "infinite": pa.array([float("inf")]),
+        "not a number": pa.array([float("nan")]),
     }
 
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from stream_svt.errors import MisuseError
 from stream_svt.monitor.batch import QueryBatch
+from stream_svt.monitor.plan import Grid
 from stream_svt.service import columnar, exact
 from stream_svt.service.wire import MAX_BYTES, Directory, QueryDecoder, Reason, concatenate, home
 
@@ -114,18 +115,29 @@ def test_integers_beyond_the_arrays_range_stay_exact():
 NO_NUMBER = [
     b'"5"', b'"text"', b'"a\xff"', b'"\\ud800"', b"null", b"true", b"{}", b'{"a":[1,{}]}', b"[1,2]", b"NaN",
     b"nan", b"Infinity", b"-Infinity", b"inf", b"abc", b"01", b"+5", b".5", b"1.", b"1e", b"1_0", b"0x1F",
-    b"1e999", b"-1e999", b"1e99999999999999999999", b"", b" ", b"'5'", b"tru", b"[" * 5000 + b"]" * 5000,
-    b"1 2", b"9" * 400,
+    b"", b" ", b"'5'", b"tru", b"[" * 5000 + b"]" * 5000, b"1 2",
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("value", NO_NUMBER, ids=lambda v: repr(v[:20]))
-def test_what_is_no_finite_number_is_accepted_without_a_trace(value):
+def test_what_is_no_number_is_accepted_without_a_trace(value):
     batch = decode(b'{"id":"q1","series":"s","value":%b,"time":1}' % value)
     assert batch.rejects == []
     assert batch.other == {0: None}
     assert batch.whole.tolist() == [0]
     assert (batch.series[0], batch.query_id[0]) == ("s", "q1")
+
+
+TOO_LARGE = [b"1e999", b"1e99999999999999999999", b"9" * 400, b"7" * 2000, b"0." + b"1" * 2000 + b"e2000"]
+
+
+@pytest.mark.parametrize("value", TOO_LARGE, ids=lambda v: repr(v[:20]))
+def test_a_number_that_overflows_goes_to_the_bound_on_its_side(value):
+    grid = Grid(Fraction(1, 100), -500, 700)
+    for text, bound in ((value, 700), (b"-" + value, -500)):
+        batch = decode(b'{"id":"q1","value":%b}' % text)
+        assert batch.rejects == []
+        assert grid.values(batch, 0, 1).tolist() == [bound]
 
 
 @pytest.mark.parametrize(
@@ -161,8 +173,8 @@ def test_bad_values_among_good_ones_change_nothing_else():
         (b"0e999999999999", 0),
         (b"0." + b"0" * 900_000 + b"1", Decimal("1e-400")),
         (b"0" * 1 + b"." + b"0" * 900_000, 0),
-        (b"7" * 900_000, None),
-        (b"1e" + b"9" * 900_000, None),
+        (b"7" * 900_000, Decimal("Infinity")),
+        (b"1e" + b"9" * 900_000, Decimal("Infinity")),
         (b"1e-" + b"9" * 900_000, Decimal("1e-400")),
     ],
     ids=lambda v: repr(v)[:20],
@@ -190,8 +202,8 @@ def test_a_long_fraction_is_never_rounded_across_a_whole_number():
 def test_numbers_keep_their_exact_value(value):
     text = str(value).lower().replace("infinity", "1e999").replace("e+", "e")
     found = exact.number(text.encode())
-    if found is None:
-        assert abs(float(text)) == float("inf")
+    if abs(float(text)) == float("inf"):
+        assert found == Decimal(float(text))
     elif abs(float(text)) >= 1e-300:
         assert Fraction(found) == Fraction(text)
     else:
@@ -442,8 +454,8 @@ def test_a_columnar_record_gives_a_numbered_row_for_each_query():
 
 def test_columnar_values_are_exact_and_never_a_reason_to_refuse():
     pytest.importorskip("pyarrow")
-    batch = columnar_batch(arrow(id=list("abcde"), value=[1.5, float("nan"), float("inf"), None, 7.0]))
-    assert batch.other == {0: Decimal("1.5"), 1: None, 2: None, 3: None}
+    batch = columnar_batch(arrow(id=list("abcde"), value=[1.5, float("nan"), float("-inf"), None, 7.0]))
+    assert batch.other == {0: Decimal("1.5"), 1: None, 2: Decimal("-Infinity"), 3: None}
     assert batch.whole.tolist() == [0, 0, 0, 0, 7]
     assert columnar_batch(arrow(id=["a"], value=["text"])).other == {0: None}
     assert columnar_batch(arrow(id=["a"])).other == {0: None}
@@ -480,6 +492,7 @@ def test_columnar_options_reach_their_rows():
         ({"id": ["a"], "monitor": ["lukewarm"]}, "unknown-monitor"),
         ({"id": ["a"], "monitor": ["hot"], "threshold": ["x"]}, "bad-threshold"),
         ({"id": ["a"], "threshold": [float("nan")]}, "bad-threshold"),
+        ({"id": ["a"], "threshold": [float("inf")]}, "bad-threshold"),
     ],
 )
 def test_a_malformed_columnar_record_is_refused_as_a_whole(columns, reason):
