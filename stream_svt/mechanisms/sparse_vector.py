@@ -103,7 +103,8 @@ class SparseVector:
         D: most that one answer changes between neighbours, in grid steps.
     monotonic
         Whether neighbours move all answers of a run the same way (counts under add or remove do). Halves the
-        query noise; declaring it wrongly voids the guarantee (loss 5/3 of the charge in the exact test).
+        query noise; declaring it wrongly voids the guarantee: the loss is up to
+        (threshold + 2 queries) / (threshold + queries) of the charge, 1.83 at 10 tops, and tends to 2.
     threshold_noise, query_noise
         Noise families.
     threshold_charge, threshold_rate
