@@ -1,8 +1,7 @@
 """Columnar query records: an Arrow IPC stream whose rows are queries of one dataset.
 
-Needs pyarrow (extra `arrow`). Columns carry the names of the JSON fields: `id` and `value`, and `series`,
-`set`, `closed`, `threshold` and `monitor` where used; other columns are not looked at. One record is accepted or
-refused as a whole.
+Columns carry the names of the JSON fields: `id` and `value`, and `series`, `set`, `closed`, `threshold` and `monitor`
+where used; other columns are not looked at. One record is accepted or refused as a whole.
 
 A record cannot become more than it is: bodies must not be compressed (Kafka compresses batches), nothing is swapped
 or copied on reading, dictionaries are looked up and never expanded, and what the texts of all rows add up to is
@@ -12,16 +11,15 @@ cannot be read, is None there.
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import struct
 from collections.abc import Callable, Collection, Iterator, Sequence
 from decimal import Decimal
 from fractions import Fraction
-from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from stream_svt.service import exact
@@ -29,7 +27,7 @@ from stream_svt.service import exact
 if TYPE_CHECKING:
     from stream_svt.monitor.batch import QueryBatch
 
-_Arrow: TypeAlias = Any  # pyarrow is optional and has no types
+_Arrow: TypeAlias = Any  # pyarrow has no types
 _Number: TypeAlias = int | Decimal
 _T = TypeVar("_T")
 
@@ -63,12 +61,6 @@ class Refused(Exception):
     def __init__(self, reason: str) -> None:
         self.reason = reason
         super().__init__(reason)
-
-
-@cache
-def available() -> bool:
-    """Tell whether columnar records can be read here."""
-    return importlib.util.find_spec("pyarrow") is not None
 
 
 def read(message: bytes, batch: QueryBatch, monitors: Collection[str], max_text: int) -> None:
@@ -123,8 +115,6 @@ def read(message: bytes, batch: QueryBatch, monitors: Collection[str], max_text:
 
 def _parts(message: bytes) -> list[_Arrow]:
     """Return the record batches of a stream, none of them looked into yet."""
-    import pyarrow as pa
-
     parts: list[_Arrow] = []
     rows = 0
     try:
@@ -143,8 +133,6 @@ def _parts(message: bytes) -> list[_Arrow]:
 
 def _headers(message: bytes) -> Iterator[tuple[str, bytes]]:
     """Yield kind and metadata of each message in a stream, which Arrow has checked to be well formed."""
-    import pyarrow as pa
-
     for part in pa.ipc.MessageReader.open_stream(message):
         yield part.type, part.metadata.to_pybytes()
 
@@ -188,8 +176,6 @@ def _followed(metadata: bytes, place: int) -> int:
 
 def _column(part: _Arrow, name: str) -> _Arrow:
     """Return a column of a record batch, None where it is absent or of no type."""
-    import pyarrow as pa
-
     at = part.schema.get_all_field_indices(name)
     if not at:
         return None
@@ -199,8 +185,6 @@ def _column(part: _Arrow, name: str) -> _Arrow:
 
 def _gather(parts: Sequence[_Arrow], name: str, take: Callable[[_Arrow], list[_T]]) -> list[_T | None]:
     """Return a column of all batches; what is wrong with its form refuses the record."""
-    import pyarrow as pa
-
     gathered: list[_T | None] = []
     for part in parts:
         try:
@@ -217,8 +201,6 @@ def _gather(parts: Sequence[_Arrow], name: str, take: Callable[[_Arrow], list[_T
 
 def _rows(column: _Arrow, take: Callable[[_Arrow], list[_T]]) -> list[_T | None]:
     """Return what stands at each row; of a dictionary every entry is taken once, and none is copied."""
-    import pyarrow as pa
-
     if not pa.types.is_dictionary(column.type):
         return [*take(column)]
     entries = take(column.dictionary)
@@ -227,8 +209,6 @@ def _rows(column: _Arrow, take: Callable[[_Arrow], list[_T]]) -> list[_T | None]
 
 
 def _text(column: _Arrow, reason: str, max_text: int) -> list[str | None]:
-    import pyarrow as pa
-
     def take(part: _Arrow) -> list[str | None]:
         if not (pa.types.is_string(part.type) or pa.types.is_large_string(part.type)):
             raise Refused(reason)
@@ -241,8 +221,6 @@ def _text(column: _Arrow, reason: str, max_text: int) -> list[str | None]:
 
 
 def _closed(column: _Arrow) -> list[bool | None]:
-    import pyarrow as pa
-
     def take(part: _Arrow) -> list[bool | None]:
         if not pa.types.is_boolean(part.type):
             raise Refused("bad-set")
@@ -274,8 +252,6 @@ def _limit(number: Decimal | None) -> Fraction:
 
 
 def _values(parts: Sequence[_Arrow]) -> tuple[NDArray[np.int64], dict[int, Decimal | None]]:
-    import pyarrow as pa
-
     wholes: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
     others: dict[int, Decimal | None] = {}
     at = 0
@@ -297,8 +273,6 @@ def _values(parts: Sequence[_Arrow]) -> tuple[NDArray[np.int64], dict[int, Decim
 
 
 def _value(column: _Arrow) -> tuple[NDArray[np.int64], dict[int, Decimal | None]]:
-    import pyarrow as pa
-
     if not pa.types.is_dictionary(column.type):
         return _numbers(column)
     rows = len(column)
@@ -324,8 +298,6 @@ def _nothing(rows: int) -> dict[int, Decimal | None]:
 
 def _numbers(column: _Arrow) -> tuple[NDArray[np.int64], dict[int, Decimal | None]]:
     """Return a column's whole numbers, and the others, or None for what is no number, by row."""
-    import pyarrow as pa
-
     rows = len(column)
     other: dict[int, Decimal | None] = {}
     if pa.types.is_signed_integer(column.type) and not column.null_count:

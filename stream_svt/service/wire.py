@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from stream_svt.errors import MisuseError
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.protocol.ports import Record
-from stream_svt.service import columnar, exact
+from stream_svt.service import exact
 
 MAX_BYTES: Final = 1 << 20
 """Longest message that is looked at, in bytes."""
@@ -236,7 +236,7 @@ class QueryDecoder:
     def _decode_part(self, kind: str, records: list[Record]) -> QueryBatch:
         if kind == "json":
             return self._decode_json(records)
-        if kind == "arrow" and columnar.available():
+        if kind == "arrow":
             return concatenate([self._decode_columnar(record) for record in records])
         batch = self._nothing(records)
         for record in records:
@@ -245,6 +245,8 @@ class QueryDecoder:
         return batch
 
     def _decode_columnar(self, record: Record) -> QueryBatch:
+        from stream_svt.service import columnar  # commands that read no query do without pyarrow
+
         batch = self._nothing([record])
         reason = self.directory.reason(record.key)
         if reason is None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 
 import msgspec
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,7 +18,7 @@ from hypothesis import strategies as st
 from stream_svt.errors import MisuseError
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.plan import Grid
-from stream_svt.service import columnar, exact
+from stream_svt.service import exact
 from stream_svt.service.wire import MAX_BYTES, Directory, QueryDecoder, Reason, concatenate, home
 
 NAMES = [f"shop-{number}" for number in range(12)]
@@ -421,15 +424,12 @@ def test_other_content_is_refused_between_accepted_records():
     assert (batch.offset.tolist(), batch.first, batch.end) == ([1, 4], 1, 5)
 
 
-def test_columnar_records_are_refused_where_pyarrow_is_missing(monkeypatch):
-    monkeypatch.setattr(columnar, "available", lambda: False)
-    assert decoder().decode([Record(1, AT_HOME, b"x", headers=ARROW)]).rejects == [
-        (1, "unsupported-content-type")
-    ]
+def test_a_command_that_reads_no_query_does_without_pyarrow():
+    code = "import stream_svt.cli, sys; sys.exit('pyarrow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def arrow(**columns: object) -> bytes:
-    pa = pytest.importorskip("pyarrow")
     table = pa.table(columns)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
@@ -453,7 +453,6 @@ def test_a_columnar_record_gives_a_numbered_row_for_each_query():
 
 
 def test_columnar_values_are_exact_and_never_a_reason_to_refuse():
-    pytest.importorskip("pyarrow")
     batch = columnar_batch(arrow(id=list("abcde"), value=[1.5, float("nan"), float("-inf"), None, 7.0]))
     assert batch.other == {0: Decimal("1.5"), 1: None, 2: Decimal("-Infinity"), 3: None}
     assert batch.whole.tolist() == [0, 0, 0, 0, 7]
@@ -505,7 +504,6 @@ def test_a_malformed_columnar_record_is_refused_as_a_whole(columns, reason):
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_damaged_columnar_records_are_refused_or_accepted_but_never_fail(data):
-    pytest.importorskip("pyarrow")
     message = bytearray(arrow(id=["a", "b"], value=[1, 2], series=["x", None]))
     for _ in range(data.draw(st.integers(0, 4))):
         message[data.draw(st.integers(0, len(message) - 1))] = data.draw(st.integers(0, 255))

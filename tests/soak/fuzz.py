@@ -31,7 +31,6 @@ from stream_svt.monitor.spec import load_spec
 from stream_svt.protocol.controls import Controls, Malformed, parse
 from stream_svt.protocol.journal import META
 from stream_svt.protocol.sealing import Sealing
-from stream_svt.service import columnar
 from stream_svt.service.audit import Auditor
 from stream_svt.service.config import parse_config
 from stream_svt.service.signatures import HEADER, Refusal, Verifier, shared_key
@@ -177,8 +176,6 @@ class Fuzzer:
             "alert": self.events,
             "state": self.records,
         }
-        if not columnar.available():
-            del kinds["columnar"]
         while self.found.count < count:
             # Whichever is furthest behind.
             kind = min(kinds, key=lambda name: self.found.kinds[name] / SHARES[name])
