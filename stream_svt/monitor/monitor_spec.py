@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from stream_svt.errors import MisuseError
 from stream_svt.mechanisms import correction as corrections
-from stream_svt.mechanisms.lattice import VALUE_LIMIT, grid_floor, grid_sensitivity
+from stream_svt.mechanisms.lattice import BOUND_LIMIT, PARTS, VALUE_LIMIT, grid_floor, grid_sensitivity
 from stream_svt.mechanisms.noise import Noise
 from stream_svt.mechanisms.sampler import SAMPLER_VERSION
 from stream_svt.mechanisms.sparse_vector import SparseVector, adaptive, ladder, sparse_vector
@@ -100,7 +100,8 @@ class MonitorSpec(Strict):
     )
     granularity: PositiveExact = Field(
         default=Fraction(1),
-        description="Real units a step of the integer lattice stands for; greater than 0. Default 1.",
+        description="Real units a step of the integer lattice stands for: a decimal of at most 18 places, "
+        "greater than 0. Default 1.",
     )
     bounds: Annotated[tuple[Exact, Exact], BeforeValidator(_pair)] = Field(
         description="[low, high] in real units. Values are clamped to them, and what is no number counts "
@@ -331,8 +332,19 @@ class MonitorSpec(Strict):
         grid = (
             f"the lattice holds fewer than 2^47 steps of {found(self.granularity)}: use a coarser granularity"
         )
-        if max(map(abs, self.lattice_bounds)) >= VALUE_LIMIT:
+        if PARTS % self.granularity.denominator:
+            problems.append(
+                ("granularity", f"must be a decimal of at most 18 places, found {found(self.granularity)}")
+            )
+        elif max(map(abs, self.lattice_bounds)) >= VALUE_LIMIT:
             problems.append(("bounds", f"{grid}, or narrower bounds"))
+        elif max(map(abs, self.bounds)) * self.granularity.denominator >= BOUND_LIMIT:
+            problems.append(
+                (
+                    "bounds",
+                    "are too far from 0 for so fine a granularity: use a larger unit, or a coarser granularity",
+                )
+            )
         if abs(self.lattice_threshold) >= VALUE_LIMIT:
             problems.append(("threshold", f"{grid}, or another threshold"))
         if self.lattice_sensitivity >= VALUE_LIMIT:

@@ -78,6 +78,7 @@ class Worker:
             self.statuses,
             shards=config.topics.partitions,
             control=config.topics.control,
+            engine_times=config.web.engine_times,
         )
         self.failed: asyncio.Future[None] | None = None
         self._cluster = cluster_of(config)
