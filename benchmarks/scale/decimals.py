@@ -1,4 +1,4 @@
-"""What a decimal costs beside an integer: decoding a batch of JSON records and testing it, in ns of processor time for each query.
+"""What a decimal costs beside an integer: decoding a JSON batch and testing it, in ns of processor time for each query.
 
 All values have six digits; those of the second workload have a point among them, those of the third are what a
 program prints of a random double (17 digits). The lattice has steps of 0.01. Medians of interleaved turns.

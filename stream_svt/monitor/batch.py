@@ -100,7 +100,7 @@ class QueryBatch:
             timestamp_ms=self.timestamp_ms[rows],
             dataset=self.dataset[rows],
             whole=self.whole[rows],
-            other=_within(self.other, start, stop),
+            fraction=None if self.fraction is None else self.fraction[rows],
             series=self.series[rows],
             set_id=None if self.set_id is None else self.set_id[rows],
             threshold=_within(self.threshold, start, stop),
