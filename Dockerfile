@@ -1,7 +1,7 @@
 # One image for every command of stream-svt: a worker by default, or check, watch, status, audit, demo, ...
 #
 #   docker build -t stream-svt .
-#   docker build -t stream-svt --build-arg EXTRAS=arrow .      # with columnar query batches
+#   docker build -t stream-svt --build-arg EXTRAS=plot .       # with pictures of a plan
 #
 # The version of Python that the tests run on. For a build that can be repeated, pin it by digest.
 ARG PYTHON=3.11-slim-bookworm

@@ -32,6 +32,11 @@ def test_every_dependency_has_a_lower_bound(requirement: str) -> None:
     assert re.fullmatch(r"[\w.-]+>=\d[\w.]*(,<[\w.]+)?", requirement)
 
 
+def test_every_installation_reads_columnar_records() -> None:
+    """A worker that refused what another one tests would not repeat its outcomes."""
+    assert any(requirement.startswith("pyarrow>=") for requirement in PROJECT["dependencies"])
+
+
 @pytest.mark.parametrize("script", ["tests/lowest", "deploy/sbom", "deploy/scan"])
 def test_a_script_can_be_run_and_is_well_formed(script: str) -> None:
     assert os.access(ROOT / script, os.X_OK)

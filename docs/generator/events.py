@@ -57,11 +57,22 @@ EVENTS: Final[Mapping[EventType, Event]] = {
     EventType.RUN_HALTED: Event("The run reported its last top.", ("cutoff",)),
     EventType.RUN_CLOSED: Event(
         "The run ended before its last top. Reason `command`: close or resample; `schedule`: "
-        "resample_every; `removed`: its monitor or dataset left the configuration; `moved`: migration. "
+        "resample_every; `removed`: its monitor or dataset left the configuration; `sensitivity`: its monitor "
+        "now declares a larger one, or is no longer monotonic; `moved`: migration. "
         "With `loss`, `marked-exhausted`, `unread` (a migration left queries of it unread) and `incompatible` "
         "(another release cannot repeat its outcomes) "
         "it was closed at its full price.",
-        ("command", "schedule", "removed", "moved", "loss", "unread", "marked-exhausted", "incompatible"),
+        (
+            "command",
+            "schedule",
+            "removed",
+            "sensitivity",
+            "moved",
+            "loss",
+            "unread",
+            "marked-exhausted",
+            "incompatible",
+        ),
     ),
     EventType.EXHAUSTED: Event(
         "The ledger cannot pay another run; the monitor skips its queries.", ("budget",)

@@ -86,8 +86,8 @@ FIELDS: Final[Mapping[type, Mapping[str, Schema]]] = {
 QUERY: Final[Mapping[str, Schema]] = {
     "id": {**TEXT, "description": "Name of the query, repeated in an alert. Public."},
     "value": {
-        "description": "The true answer: a number. Whatever is no finite number, or is missing, counts as the lower "
-        "bound and is no reason to reject."
+        "description": "The true answer: a number. One too large for a double counts as the bound on its side; "
+        "whatever is no number, or is missing, as the lower bound. Neither is a reason to reject."
     },
     "series": {**optional(TEXT), "description": "What the query is about: an item, a region. Public."},
     "set": {

@@ -66,6 +66,7 @@ from stream_svt.mechanisms.run import (
     Outcomes,
     Run,
     Top,
+    mechanism_id,
 )
 from stream_svt.mechanisms.sparse_vector import SparseVector, sparse_vector
 
@@ -188,7 +189,7 @@ class Sparse:
     def open(self, threshold_noise: int, salt: tuple[int, int]) -> Run:
         """Begin a run with a fresh threshold noise; its charge is spent before the first test."""
         opened = self.per_top.open(threshold_noise, salt)
-        return replace(opened, left=self.epsilon - self.threshold_charge)
+        return replace(opened, mechanism=mechanism_id(self), left=self.epsilon - self.threshold_charge)
 
     def needs_threshold(self, run: Run) -> bool:
         """Whether the threshold of the run is used up and the run can go on with a fresh one."""
@@ -203,11 +204,11 @@ class Sparse:
             When the threshold in force has not reported its top: a second draw would cost it again. For a run of
             another mechanism.
         """
-        require_own(run, self.epsilon - self.threshold_charge)
+        require_own(run, self, self.epsilon - self.threshold_charge)
         if not self.needs_threshold(run):
             raise MisuseError("a fresh threshold is drawn after a top of a run that has more to spend")
         opened = self.per_top.open(threshold_noise, salt)
-        return replace(opened, left=run.left - self.threshold_charge, tops=run.tops)
+        return replace(opened, mechanism=run.mechanism, left=run.left - self.threshold_charge, tops=run.tops)
 
     def is_over(self, run: Run) -> bool:
         """Whether all tops of the run are used."""
@@ -232,12 +233,12 @@ class Sparse:
         MisuseError
             As `SparseVector.step`.
         """
-        require_own(run, self.epsilon - self.threshold_charge)
+        require_own(run, self, self.epsilon - self.threshold_charge)
         if self.is_over(run) or self.needs_threshold(run):
             raise RunExhausted(
                 "the threshold of this run has reported its top; draw a fresh one with `resample`, or open a new run"
             )
-        part = replace(run, left=self.per_top.smallest_charge)
+        part = replace(run, mechanism=mechanism_id(self.per_top), left=self.per_top.smallest_charge)
         _, outcomes = self.per_top.step(part, values, thresholds, attempts, noise)
         tops = tuple(self._reported(run, top, values, noise) for top in outcomes.tops)
         left = run.left - sum(top.charge for top in tops)

@@ -8,7 +8,7 @@ like an ordinary result, so that it is refused here. Messages never hold an answ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from enum import StrEnum
 from typing import TypeGuard, TypeVar
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from stream_svt.errors import MisuseError
 from stream_svt.mechanisms.lattice import NOISE_LIMIT, THRESHOLD_NOISE_LIMIT, VALUE_LIMIT
-from stream_svt.mechanisms.run import BranchNoise, Integers, Run
+from stream_svt.mechanisms.run import BranchNoise, Integers, Run, mechanism_id
 
 _Kind = TypeVar("_Kind", bound=StrEnum)
 
@@ -146,7 +146,7 @@ def noise_of_each(noise: BranchNoise, answers: int) -> BranchNoise:
     return checked
 
 
-def require_own(run: Run, most: int) -> None:
+def require_own(run: Run, mechanism: Hashable, most: int) -> None:
     """Refuse a run that a mechanism cannot have opened.
 
     Parameters
@@ -157,12 +157,17 @@ def require_own(run: Run, most: int) -> None:
     Raises
     ------
     MisuseError
-        For a run with more left, whose noise is that of another charge, and for a threshold noise of no sampler.
+        For a run of another mechanism, whose threshold noise is that of another charge, for one with more left than
+        it was opened with, and for a threshold noise of no sampler.
     """
+    if run.mechanism != mechanism_id(mechanism):
+        raise MisuseError(
+            f"this run was opened by another mechanism than this {type(mechanism).__name__}: noise and charges would "
+            "not agree. Step it with a mechanism of exactly the parameters that opened it"
+        )
     if run.left > most:
         raise MisuseError(
-            "this run has more left than any run of this mechanism: it was opened by another one, and its tops "
-            "would not be paid for by this one's noise"
+            "this run has more left than any run of this mechanism: its tops would not be paid for by its noise"
         )
     rho = run.threshold_noise
     if not is_whole(rho) or not -THRESHOLD_NOISE_LIMIT <= rho <= THRESHOLD_NOISE_LIMIT:

@@ -46,7 +46,7 @@ from stream_svt.mechanisms.arguments import lattice_values, next_word, require_b
 from stream_svt.mechanisms.contract import Law, Neighbours, Shifts
 from stream_svt.mechanisms.lattice import GAP_LIMIT, LEAST_RATE, VALUE_LIMIT
 from stream_svt.mechanisms.noise import Noise
-from stream_svt.mechanisms.run import UNITS_PER_EPSILON, BranchNoise, Integers, Run
+from stream_svt.mechanisms.run import UNITS_PER_EPSILON, BranchNoise, Integers, Run, mechanism_id
 from stream_svt.mechanisms.selection import Chosen, Drawn, Selection, TopK
 
 Real = TypeVar("Real", float, Fraction)
@@ -131,7 +131,7 @@ class ExponentialMechanism:
         """Begin a run; it is charged by its step. There is no threshold: its noise is 0."""
         if threshold_noise:
             raise MisuseError("the exponential mechanism has no threshold: its threshold noise is 0")
-        return Run(threshold_noise=0, salt=salt, left=self.epsilon)
+        return Run(threshold_noise=0, salt=salt, mechanism=mechanism_id(self), left=self.epsilon)
 
     def is_over(self, run: Run) -> bool:
         """Whether the run has made its step."""
@@ -156,7 +156,7 @@ class ExponentialMechanism:
             When there are fewer than two utilities, for a run or utilities that `SparseVector.step` refuses, and
             for a word outside [0, 2^64).
         """
-        require_own(run, self.epsilon)
+        require_own(run, self, self.epsilon)
         if self.is_over(run):
             raise RunExhausted("this run has made its one step; a new one pays again")
         values = lattice_values(values)
@@ -231,7 +231,7 @@ class NoisyMaxGumbel:
 
     def open(self, threshold_noise: int, salt: tuple[int, int]) -> Run:
         """Begin a run; it is charged by its step. There is no threshold: its noise is 0."""
-        return self.fine.open(threshold_noise, salt)
+        return replace(self.fine.open(threshold_noise, salt), mechanism=mechanism_id(self))
 
     def is_over(self, run: Run) -> bool:
         """Whether the run has made its step."""
@@ -254,12 +254,14 @@ class NoisyMaxGumbel:
         MisuseError
             When there are fewer than two utilities, or one does not fit the finer grid.
         """
-        run, selection = self.fine.step(run, self._refined(values), noise)
+        require_own(run, self, self.epsilon)
+        part = replace(run, mechanism=mechanism_id(self.fine))
+        after, selection = self.fine.step(part, self._refined(values), noise)
         tops = tuple(
             Chosen(row=top.row, gap=None if top.gap is None else top.gap // self.refinement)
             for top in selection.tops
         )
-        return run, replace(selection, tops=tops)
+        return replace(after, mechanism=run.mechanism), replace(selection, tops=tops)
 
     def shifts(
         self,

@@ -34,8 +34,9 @@ from fractions import Fraction
 import numpy as np
 
 from stream_svt.errors import MisuseError, RunExhausted
+from stream_svt.mechanisms.arguments import require_own
 from stream_svt.mechanisms.noise import Noise
-from stream_svt.mechanisms.run import Integers, Run
+from stream_svt.mechanisms.run import Integers, Run, mechanism_id
 from stream_svt.mechanisms.sampler import draw_threshold
 
 WIDEST = 10**5
@@ -165,7 +166,7 @@ class GaussianSparseVector:
 
     def open(self, threshold_noise: int, salt: tuple[int, int]) -> Run:
         """Begin a run with a fresh draw of variance `threshold_variance`."""
-        return Run(threshold_noise=threshold_noise, salt=salt, left=self.cutoff)
+        return Run(threshold_noise=threshold_noise, salt=salt, mechanism=mechanism_id(self), left=self.cutoff)
 
     def is_over(self, run: Run) -> bool:
         """Whether all tops are used."""
@@ -180,7 +181,10 @@ class GaussianSparseVector:
         ------
         RunExhausted
             When the run is over already.
+        MisuseError
+            For a run of another mechanism.
         """
+        require_own(run, self, self.cutoff)
         if self.is_over(run):
             raise RunExhausted("this run has used all its tops; a new one pays for a new threshold")
         reached = np.flatnonzero(values + noise >= thresholds + self.correction + run.threshold_noise)

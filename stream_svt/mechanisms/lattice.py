@@ -14,6 +14,15 @@ from stream_svt.errors import MisuseError
 VALUE_LIMIT = 2**47
 """Values and thresholds are strictly smaller in magnitude than this many grid steps."""
 
+PARTS = 10**18
+"""Parts of one in which a value's fraction is counted; a grid step is a whole number of them."""
+
+WHOLE_LIMIT = 2**62
+"""Whole parts of values saturate here, beyond the bounds of every lattice."""
+
+BOUND_LIMIT = 2**61
+"""Bounds times the denominator of the granularity are below this in magnitude, so that int64 holds every step."""
+
 CORRECTION_LIMIT = 2**48
 """Corrections are strictly smaller in magnitude than this many grid steps."""
 

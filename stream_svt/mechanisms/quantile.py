@@ -49,6 +49,7 @@ from stream_svt.mechanisms.run import (
     Integers,
     Outcomes,
     Run,
+    mechanism_id,
 )
 from stream_svt.mechanisms.sparse_vector import Branch, SparseVector
 
@@ -199,7 +200,7 @@ class UnboundedQuantile:
     def open(self, threshold_noise: int, salt: tuple[int, int]) -> Run:
         """Begin a run; the charge of its threshold is spent before the first test."""
         opened = self._engine.open(threshold_noise, salt)
-        return replace(opened, left=self.epsilon - self.threshold_charge)
+        return replace(opened, mechanism=mechanism_id(self), left=self.epsilon - self.threshold_charge)
 
     def is_over(self, run: Run) -> bool:
         """Whether the run has reported."""
@@ -222,11 +223,12 @@ class UnboundedQuantile:
         MisuseError
             As `SparseVector.step`.
         """
-        require_own(run, self.epsilon - self.threshold_charge)
+        require_own(run, self, self.epsilon - self.threshold_charge)
         if self.is_over(run):
             raise RunExhausted("this run has told its quantile; a new one pays for a new threshold")
-        part = replace(run, left=self.query_units)
-        _, outcomes = self._engine.step(part, values, 0, 0, noise)
+        engine = self._engine
+        part = replace(run, mechanism=mechanism_id(engine), left=self.query_units)
+        _, outcomes = engine.step(part, values, 0, 0, noise)
         tops = tuple(replace(top, charge=run.left, left=0) for top in outcomes.tops)
         left = 0 if tops else run.left
         return replace(run, left=left, tops=len(tops)), Outcomes(consumed=outcomes.consumed, tops=tops)

@@ -7,9 +7,13 @@ is handed in, which is what lets the same code run in production, in proofs and 
 
 from __future__ import annotations
 
+import hashlib
 import struct
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field, fields, is_dataclass
+from enum import Enum
+from fractions import Fraction
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +26,36 @@ Integers = NDArray[np.int64]
 BranchNoise = Callable[[int], Integers]
 """Fresh query noise of every test, by branch number."""
 
-_RUN = struct.Struct("<BqQQqq")
-_RUN_VERSION = 1
+_MECHANISM_BYTES = 16
+_RUN = struct.Struct(f"<B{_MECHANISM_BYTES}sqQQqq")
+_RUN_VERSION = 2
+
+
+@lru_cache(maxsize=1024)
+def mechanism_id(mechanism: Hashable) -> bytes:
+    """Return 16 bytes that name a mechanism: a digest of its class and of all its parameters.
+
+    Equal mechanisms have equal names, in every process and release that writes runs of this version.
+    """
+    return hashlib.sha256(_described(mechanism).encode()).digest()[:_MECHANISM_BYTES]
+
+
+def _described(value: object) -> str:
+    """Return a parameter as text; numpy's integers as Python's."""
+    if is_dataclass(value):
+        parts = (f"{part.name}={_described(getattr(value, part.name))}" for part in fields(value))
+        return f"{type(value).__name__}({','.join(parts)})"
+    match value:
+        case tuple():
+            return f"({','.join(map(_described, value))})"
+        case Enum():
+            return str(value.value)
+        case bool() | float() | str() | Fraction() | None:
+            return str(value)
+        case int() | np.integer():
+            return str(int(value))
+    message = f"a parameter of type {type(value).__name__} has no name"
+    raise TypeError(message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +68,8 @@ class Run:
         Grid steps; as sensitive as the data, since whoever knows it reads every bottom at full price.
     salt
         128 secret bits that keep the query noise of this run apart from that of all others.
+    mechanism
+        Name of the mechanism that opened it, see `mechanism_id`; no other steps it.
     left
         Units that tops may still cost.
     tops
@@ -44,12 +78,13 @@ class Run:
 
     threshold_noise: int = field(repr=False)
     salt: tuple[int, int] = field(repr=False)
+    mechanism: bytes = field(repr=False)
     left: int
     tops: int = 0
 
     def to_bytes(self) -> bytes:
-        """Return the run in 41 bytes."""
-        return _RUN.pack(_RUN_VERSION, self.threshold_noise, *self.salt, self.left, self.tops)
+        """Return the run in 57 bytes."""
+        return _RUN.pack(_RUN_VERSION, self.mechanism, self.threshold_noise, *self.salt, self.left, self.tops)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Run:
@@ -64,10 +99,12 @@ class Run:
             raise UnreadableState(
                 "a stored run has an unknown format: another version wrote it, or it is damaged"
             )
-        _, threshold_noise, high, low, left, tops = _RUN.unpack(data)
+        _, mechanism, threshold_noise, high, low, left, tops = _RUN.unpack(data)
         if left < 0 or tops < 0:
             raise UnreadableState("a stored run holds a negative count; it is damaged")
-        return cls(threshold_noise=threshold_noise, salt=(high, low), left=left, tops=tops)
+        return cls(
+            threshold_noise=threshold_noise, salt=(high, low), mechanism=mechanism, left=left, tops=tops
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,7 +65,7 @@ from stream_svt.mechanisms.arguments import (
 from stream_svt.mechanisms.contract import Law, Neighbours, Shifts
 from stream_svt.mechanisms.lattice import GAP_LIMIT, LEAST_RATE, THRESHOLD_NOISE_LIMIT, VALUE_LIMIT
 from stream_svt.mechanisms.noise import Noise, set_families, variance
-from stream_svt.mechanisms.run import UNITS_PER_EPSILON, BranchNoise, Integers, Run
+from stream_svt.mechanisms.run import UNITS_PER_EPSILON, BranchNoise, Integers, Run, mechanism_id
 
 _UNPROVED = {
     "random": "breaking ties uniformly at random showed no violation where it was enumerated, but has no proof",
@@ -243,7 +243,7 @@ class TopK:
         """
         if threshold_noise:
             raise MisuseError("top-k has no threshold: its threshold noise is 0")
-        return Run(threshold_noise=0, salt=salt, left=self.epsilon)
+        return Run(threshold_noise=0, salt=salt, mechanism=mechanism_id(self), left=self.epsilon)
 
     def is_over(self, run: Run) -> bool:
         """Whether the run has made its step."""
@@ -267,7 +267,7 @@ class TopK:
             When there are not more than `count` answers (as many are enough without a last gap), and for a run,
             answers or noise that `SparseVector.step` refuses.
         """
-        require_own(run, self.epsilon)
+        require_own(run, self, self.epsilon)
         if self.is_over(run):
             raise _used()
         values = lattice_values(values)
@@ -419,7 +419,9 @@ class HybridIdentity:
             128 fresh secret bits.
         """
         _check_threshold_noise(threshold_noise)
-        return Run(threshold_noise=threshold_noise, salt=salt, left=self.epsilon)
+        return Run(
+            threshold_noise=threshold_noise, salt=salt, mechanism=mechanism_id(self), left=self.epsilon
+        )
 
     def is_over(self, run: Run) -> bool:
         """Whether the run has made its step: every output costs something."""
@@ -442,7 +444,7 @@ class HybridIdentity:
         MisuseError
             When there is no answer, and for a run, answers or noise that `SparseVector.step` refuses.
         """
-        require_own(run, self.epsilon)
+        require_own(run, self, self.epsilon)
         if self.is_over(run):
             raise _used()
         values = lattice_values(values)
@@ -574,7 +576,12 @@ class HybridEstimates:
             128 fresh secret bits.
         """
         _check_threshold_noise(threshold_noise)
-        return Run(threshold_noise=threshold_noise, salt=salt, left=self.epsilon - self.threshold_charge)
+        return Run(
+            threshold_noise=threshold_noise,
+            salt=salt,
+            mechanism=mechanism_id(self),
+            left=self.epsilon - self.threshold_charge,
+        )
 
     def is_over(self, run: Run) -> bool:
         """Whether the run cannot pay another answer."""
@@ -597,7 +604,7 @@ class HybridEstimates:
         MisuseError
             For a run, answers or noise that `SparseVector.step` refuses.
         """
-        require_own(run, self.epsilon - self.threshold_charge)
+        require_own(run, self, self.epsilon - self.threshold_charge)
         if self.is_over(run):
             raise RunExhausted("this run has listed all its answers; a new one pays for a new threshold")
         values = lattice_values(values)

@@ -1,10 +1,9 @@
-"""What a monitor reads: query records as arrays, values still exact and unclamped."""
+"""What a monitor reads: query records as arrays, values still exact as far as any lattice can tell, and unclamped."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from decimal import Decimal
 from fractions import Fraction
 from typing import Protocol, TypeVar
 
@@ -42,10 +41,10 @@ class QueryBatch:
         int64; broker timestamp of each row's record.
     dataset
         int64; index of the dataset in the shard's list of datasets.
-    whole
-        int64; value of each row whose value is an integer below 2**62 in size; 0 elsewhere.
-    other
-        Value of the remaining rows by row index: an exact decimal, or None for what is not a finite number.
+    whole, fraction
+        int64; the floor of each row's value, and what the value lies above it in 10^-18, rounded down. The floor
+        saturates at 2^62 in size; what is no number is the least, -2^62. ``fraction`` is None where all values
+        of a batch are known to be whole.
     series, set_id
         Per row, or None where a query names none. ``set_id`` is None as a whole where no row names a set.
     threshold
@@ -70,7 +69,7 @@ class QueryBatch:
     timestamp_ms: NDArray[np.int64]
     dataset: NDArray[np.int64]
     whole: NDArray[np.int64]
-    other: dict[int, Decimal | None] = field(default_factory=dict)
+    fraction: NDArray[np.int64] | None = None
     series: list[str | None] = field(default_factory=list)
     set_id: list[str | None] | None = None
     threshold: dict[int, Fraction] = field(default_factory=dict)
@@ -101,7 +100,7 @@ class QueryBatch:
             timestamp_ms=self.timestamp_ms[rows],
             dataset=self.dataset[rows],
             whole=self.whole[rows],
-            other=_within(self.other, start, stop),
+            fraction=None if self.fraction is None else self.fraction[rows],
             series=self.series[rows],
             set_id=None if self.set_id is None else self.set_id[rows],
             threshold=_within(self.threshold, start, stop),

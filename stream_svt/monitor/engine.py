@@ -16,6 +16,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from itertools import islice
 
 import numpy as np
@@ -30,7 +31,13 @@ from stream_svt.monitor.books import FOR_EVER, UNTIL_RUN_ENDS, Books, read_datas
 from stream_svt.monitor.bounds import BOUNDS, Bounds
 from stream_svt.monitor.commands import Command
 from stream_svt.monitor.life_cycle import Signal, State
-from stream_svt.monitor.monitor_spec import MonitorSpec, Reload, reload_kind
+from stream_svt.monitor.monitor_spec import (
+    Declared,
+    MonitorSpec,
+    changes_refused,
+    declaration_refused,
+    reload_kind,
+)
 from stream_svt.monitor.mutes import Mutes
 from stream_svt.monitor.options import Mute, OnHalt, Retry, Sweep
 from stream_svt.monitor.plan import Plan
@@ -43,6 +50,7 @@ from stream_svt.monitor.snapshot import (
     ProgressRecord,
     Slot,
     SpecRecord,
+    TopicRecord,
     from_bytes,
     pack_secrets,
     to_bytes,
@@ -162,6 +170,7 @@ class Engine:
         self._dirty: set[int] = set()
         self._events_before = 0
         self._old_specs: set[str] = set()
+        self._declared: dict[str, Declared] = {}
         self._opened: list[tuple[Runner, int, int]] = []
         self._taken: list[tuple[Runner, int, int]] = []
         self._bounds = bounds
@@ -207,7 +216,7 @@ class Engine:
         if progress is None:
             return
         found = yield from _by_kind(records)
-        plans = self._load_specs(found["m"], found["h"])
+        plans = self._load_specs(found["m"], found["h"], found["t"])
         stale = {stored for stored, plan in plans.items() if plan.hash != stored}
         stored = from_bytes(ProgressRecord, progress, key="meta")
         self._announcer.sequence = max(stored.sequence, after)
@@ -238,7 +247,7 @@ class Engine:
                 size = 0
                 yield
 
-    def _load_specs(self, monitors: Named, older: Named) -> dict[str, Plan]:
+    def _load_specs(self, monitors: Named, older: Named, topics: Named) -> dict[str, Plan]:
         """Rebuild the monitors of the state; return every known plan by its stored hash."""
         plans: dict[str, Plan] = {}
         current: dict[str, MonitorSpec] = {}
@@ -261,6 +270,7 @@ class Engine:
         if current:
             self.runners = {}
             self._records = {}
+            self._declared = {rest: _read_topic(data, f"t/{rest}") for rest, data in topics}
             # Runners act in this order: it must not depend on how the state topic was compacted.
             order = [monitor.name for monitor in self.spec.monitors if monitor.name in current]
             for name in [*order, *sorted(current.keys() - set(order))]:
@@ -918,13 +928,13 @@ class Engine:
         if len(names) != len(self.datasets):
             message = "datasets cannot be removed while the service runs"
             raise ConfigError([Problem(0, "datasets", message)])
-        wanted = {monitor.name: monitor for monitor in spec.monitors}
-        refusals = [
-            problem
-            for name, monitor in wanted.items()
-            if name in self.runners
-            for problem in _refusals(self.runners[name].spec, monitor)
-        ]
+        refusals = []
+        for monitor in spec.monitors:
+            runner = self.runners.get(monitor.name)
+            if runner is not None:
+                refusals += changes_refused(runner.spec, monitor)
+            elif monitor.topic in self._declared:
+                refusals += declaration_refused(self._declared[monitor.topic], monitor)
         if refusals:
             raise ConfigError(refusals)
 
@@ -937,6 +947,7 @@ class Engine:
         self._plans[runner.plan.hash] = runner.plan
         if journal:
             self._journal_spec(runner.plan, f"m/{spec.name}")
+        self._declare(spec)
         for number, books in self._books.items():  # a monitor of this name may have run before
             slot = books.slots.get(spec.name)
             if slot is not None:
@@ -968,27 +979,37 @@ class Engine:
         for number in np.flatnonzero(runner.status >= Status.PENDING).tolist():
             runner.schedule(number, self.slot(runner, number))
         self._journal_spec(plan, f"m/{spec.name}")
+        self._declare(spec)
         self._forget_old_specs()
         self._announcer.spec_changed(spec.name, "changed", plan.hash, fields)
 
     def close_removed(self, spec: ApplicationSpec, unread: Container[str] = ()) -> Iterator[None]:
         """Close the open runs that another specification has no place for, and drop what waits there.
 
+        Those of a monitor that declares a larger sensitivity, or is no longer monotonic, are among them: they would
+        test new answers with the noise of the old declaration.
+
         Yields whenever the next commit is full: the caller commits, and goes on. `reload` then finds nothing to close.
         """
         wanted = {monitor.name: monitor for monitor in spec.monitors}
         for name, runner in self.runners.items():
             monitor = wanted.get(name)
-            gone = runner.covers if monitor is None else runner.covers & ~self._covers(monitor)
-            lost = monitor is None and runner.spec.topic in unread
-            for number in np.flatnonzero(gone).tolist():
+            raised = monitor is not None and Declared.by(runner.spec).raised(monitor)
+            lost = (monitor is None or raised) and runner.spec.topic in unread
+            if monitor is None or raised:
+                gone = forgotten = runner.covers
+            else:
+                gone = runner.covers & ~self._covers(monitor)
+                # What waits was measured on the lattice of the old specification.
+                forgotten = gone if Plan.of(monitor).grid == runner.plan.grid else runner.covers
+            for number in np.flatnonzero(forgotten).tolist():
                 runner.forget_pending(number)
-                if self.slot(runner, number).state is not State.RUNNING:
+                if not gone[number] or self.slot(runner, number).state is not State.RUNNING:
                     continue
                 if lost:
                     self._close_at_full_price(runner, name, number, "unread")
                 else:
-                    self.end_run(runner, number, "removed")
+                    self.end_run(runner, number, "sensitivity" if raised else "removed")
                 if self.full:
                     yield
 
@@ -1014,6 +1035,15 @@ class Engine:
         for old in sorted(self._old_specs - used):
             self._records[f"h/{old}".encode()] = None
         self._old_specs &= used
+
+    def _declare(self, spec: MonitorSpec) -> None:
+        """Keep what a monitor declares about its topic, for ever."""
+        known = self._declared.get(spec.topic)
+        declared = Declared.by(spec) if known is None else known.and_by(spec)
+        if declared != known:
+            self._declared[spec.topic] = declared
+            record = TopicRecord(VERSION, str(declared.sensitivity), declared.general)
+            self._records[f"t/{spec.topic}".encode()] = to_bytes(record)
 
     def _journal_spec(self, plan: Plan, key: str) -> None:
         self._records[key.encode()] = to_bytes(SpecRecord(VERSION, plan.hash, plan.spec.to_json()))
@@ -1052,12 +1082,12 @@ def _size(by_monitor: Mapping[str, Parts]) -> int:
 _RUNNERS: Mapping[type, type[Runner]] = {type(None): Runner, Sweep: SweepRunner, Retry: RetryRunner}
 
 
-def _refusals(old: MonitorSpec, new: MonitorSpec) -> list[Problem]:
-    """Return what of a changed monitor cannot take effect while the application lives."""
-    fields = [name for name, kind in reload_kind(old, new).items() if kind is Reload.NEVER]
-    if type(old.append) is not type(new.append):
-        fields.append("append")
-    message = (
-        "cannot change in a live monitor: its runs are tied to it. Declare a monitor of another name instead"
-    )
-    return [Problem(0, f"monitors.{new.name}.{name}", message) for name in fields]
+def _read_topic(data: bytes, key: str) -> Declared:
+    record = from_bytes(TopicRecord, data, key=key)
+    try:
+        return Declared(Fraction(record.sensitivity), record.general)
+    except (ValueError, ZeroDivisionError):
+        message = (
+            f"state record {key} holds a sensitivity that is no number; the shard stops rather than guess"
+        )
+        raise UnreadableState(message) from None

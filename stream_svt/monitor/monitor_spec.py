@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from fractions import Fraction
@@ -14,9 +15,9 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from stream_svt.errors import MisuseError
+from stream_svt.errors import MisuseError, Problem
 from stream_svt.mechanisms import correction as corrections
-from stream_svt.mechanisms.lattice import VALUE_LIMIT, grid_floor, grid_sensitivity
+from stream_svt.mechanisms.lattice import BOUND_LIMIT, PARTS, VALUE_LIMIT, grid_floor, grid_sensitivity
 from stream_svt.mechanisms.noise import Noise
 from stream_svt.mechanisms.sampler import SAMPLER_VERSION
 from stream_svt.mechanisms.sparse_vector import SparseVector, adaptive, ladder, sparse_vector
@@ -100,7 +101,8 @@ class MonitorSpec(Strict):
     )
     granularity: PositiveExact = Field(
         default=Fraction(1),
-        description="Real units a step of the integer lattice stands for; greater than 0. Default 1.",
+        description="Real units a step of the integer lattice stands for: a decimal of at most 18 places, "
+        "greater than 0. Default 1.",
     )
     bounds: Annotated[tuple[Exact, Exact], BeforeValidator(_pair)] = Field(
         description="[low, high] in real units. Values are clamped to them, and what is no number counts "
@@ -331,8 +333,19 @@ class MonitorSpec(Strict):
         grid = (
             f"the lattice holds fewer than 2^47 steps of {found(self.granularity)}: use a coarser granularity"
         )
-        if max(map(abs, self.lattice_bounds)) >= VALUE_LIMIT:
+        if PARTS % self.granularity.denominator:
+            problems.append(
+                ("granularity", f"must be a decimal of at most 18 places, found {found(self.granularity)}")
+            )
+        elif max(map(abs, self.lattice_bounds)) >= VALUE_LIMIT:
             problems.append(("bounds", f"{grid}, or narrower bounds"))
+        elif max(map(abs, self.bounds)) * self.granularity.denominator >= BOUND_LIMIT:
+            problems.append(
+                (
+                    "bounds",
+                    "are too far from 0 for so fine a granularity: use a larger unit, or a coarser granularity",
+                )
+            )
         if abs(self.lattice_threshold) >= VALUE_LIMIT:
             problems.append(("threshold", f"{grid}, or another threshold"))
         if self.lattice_sensitivity >= VALUE_LIMIT:
@@ -501,6 +514,75 @@ def reload_kind(old: MonitorSpec, new: MonitorSpec) -> dict[str, Reload]:
         for name, kind in _RELOAD.items()
         if getattr(old, name) != getattr(new, name)
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What was declared about the answers on a query topic, the most cautious of several declarations.
+
+    Attributes
+    ----------
+    sensitivity
+        In real units.
+    general
+        Whether neighbours may move answers of one run both ways.
+    """
+
+    sensitivity: Fraction
+    general: bool
+
+    @classmethod
+    def by(cls, spec: MonitorSpec) -> Declared:
+        """Return what a monitor declares."""
+        return cls(spec.sensitivity, not spec.monotonic)
+
+    def and_by(self, spec: MonitorSpec) -> Declared:
+        """Return what this and a monitor declare together."""
+        return Declared(max(self.sensitivity, spec.sensitivity), self.general or not spec.monotonic)
+
+    def undercut(self, spec: MonitorSpec) -> dict[str, str]:
+        """Return the fields in which a monitor declares less, each with what to do.
+
+        Answers that were made under the older declaration may still lie in the topic, whatever was read of it.
+        """
+        undercut = {}
+        remedy = (
+            "answers made under that may still lie there. {}, or let the monitor read another query topic"
+        )
+        if spec.sensitivity < self.sensitivity:
+            declared = found(self.sensitivity)
+            undercut["sensitivity"] = (
+                f"the queries on topic {spec.topic!r} were declared with sensitivity {declared}, and "
+                + remedy.format(f"Declare at least {declared}")
+            )
+        if spec.monotonic and self.general:
+            undercut["monotonic"] = (
+                f"the queries on topic {spec.topic!r} were declared not monotonic, and "
+                + remedy.format("Declare monotonic: false")
+            )
+        return undercut
+
+    def raised(self, spec: MonitorSpec) -> bool:
+        """Whether a monitor declares more: runs opened before would test its answers with too little noise."""
+        return spec.sensitivity > self.sensitivity or not (spec.monotonic or self.general)
+
+
+def changes_refused(old: MonitorSpec, new: MonitorSpec) -> list[Problem]:
+    """Return what of a changed monitor cannot take effect while the application lives."""
+    fields = [name for name, kind in reload_kind(old, new).items() if kind is Reload.NEVER]
+    if type(old.append) is not type(new.append):
+        fields.append("append")
+    message = (
+        "cannot change in a live monitor: its runs are tied to it. Declare a monitor of another name instead"
+    )
+    refused = [Problem(0, f"monitors.{new.name}.{name}", message) for name in fields]
+    return refused + (declaration_refused(Declared.by(old), new) if old.topic == new.topic else [])
+
+
+def declaration_refused(declared: Declared, new: MonitorSpec) -> list[Problem]:
+    """Return where a monitor declares less than what was declared about its topic before."""
+    undercut = declared.undercut(new)
+    return [Problem(0, f"monitors.{new.name}.{name}", message) for name, message in undercut.items()]
 
 
 def digest(content: object) -> str:

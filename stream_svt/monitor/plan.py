@@ -11,21 +11,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_svt.mechanisms.lattice import VALUE_LIMIT
+from stream_svt.mechanisms.lattice import PARTS, VALUE_LIMIT
 from stream_svt.mechanisms.sparse_vector import SparseVector
 from stream_svt.monitor.batch import QueryBatch
 
 if TYPE_CHECKING:
     from stream_svt.monitor.monitor_spec import MonitorSpec
 
-# Below these, bounds of fewer than 2^47 steps times the denominator stay within int64.
-_SAFE_NUMERATOR = 2**15
-_SAFE_DENOMINATOR = 2**60
-
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """The lattice of a monitor: ``granularity`` real units a step, values clamped to [low, high] steps."""
+    """The lattice of a monitor: ``granularity`` real units a step, values clamped to [low, high] steps.
+
+    The granularity is a whole number of 10^-18, the bounds in units of its denominator are below `BOUND_LIMIT`.
+    """
 
     granularity: Fraction
     low: int
@@ -34,27 +33,21 @@ class Grid:
     def values(self, batch: QueryBatch, first: int, last: int) -> NDArray[np.int64]:
         """Return the lattice values of rows [first, last): floor(value / granularity) after clamping.
 
-        What is not a finite number becomes the lower bound, like any low value.
+        What is not a number becomes the lower bound, like any low value. All rows take the same steps.
         """
         numerator, denominator = self.granularity.numerator, self.granularity.denominator
         steps = batch.whole[first:last]
         if numerator != 1 or denominator != 1:
-            if numerator >= _SAFE_NUMERATOR or denominator >= _SAFE_DENOMINATOR:
-                exact = [self.value(Fraction(int(number))) for number in steps]
-                steps = np.array(exact, dtype=np.int64)
-            else:
-                least = math.floor(self.low * self.granularity) - 1
-                most = math.ceil((self.high + 1) * self.granularity)
-                steps = np.clip(steps, least, most) * denominator // numerator
-        steps = np.clip(steps, self.low, self.high)
-        for row, number in batch.other.items():
-            if first <= row < last:
-                steps[row - first] = self.low if number is None else self.value(Fraction(number))
-        return steps
-
-    def value(self, number: Fraction) -> int:
-        """Return one lattice value."""
-        return min(max(math.floor(number / self.granularity), self.low), self.high)
+            least = math.floor(self.low * self.granularity) - 1
+            most = math.ceil((self.high + 1) * self.granularity)
+            steps = np.clip(steps, least, most)
+            if denominator != 1:
+                steps *= denominator
+                if batch.fraction is not None:
+                    steps += batch.fraction[first:last] // (PARTS // denominator)
+            if numerator != 1:
+                steps //= numerator
+        return np.clip(steps, self.low, self.high)
 
     def threshold(self, number: Fraction) -> int:
         """Return a threshold in steps: the least step not below it."""

@@ -5,6 +5,7 @@ Records, by key:
 - ``d/<dataset>``: ledger and monitors of a dataset (:class:`DatasetRecord`);
 - ``m/<monitor>``: the monitor's specification as last applied;
 - ``h/<hash>``: an older specification under which a run is still open;
+- ``t/<topic>``: what was ever declared about the answers on a query topic (:class:`TopicRecord`);
 - ``p/<dataset>/<monitor>/<number>``: queries waiting for another test (:class:`PendingRecord`);
 - ``q/<dataset>/<monitor>/<number>``: muted series (:class:`MuteRecord`), where a dataset has many.
 
@@ -136,6 +137,18 @@ class SpecRecord(msgspec.Struct, array_like=True):
     spec: str
 
 
+class TopicRecord(msgspec.Struct, array_like=True):
+    """The most cautious declaration ever made about a query topic; it outlives the monitors that made it.
+
+    ``sensitivity`` is an exact fraction as text, in real units; ``general`` says that some monitor did not declare its
+    answers monotonic.
+    """
+
+    version: int
+    sensitivity: str
+    general: bool
+
+
 def pack_secrets(threshold_noise: int, salt_high: int, salt_low: int) -> bytes:
     """Return a run's secrets as a `Slot` holds them."""
     return _SECRETS.pack(threshold_noise, salt_high, salt_low)
@@ -147,13 +160,15 @@ def unpack_secrets(secrets: bytes) -> tuple[int, int, int]:
     return threshold_noise, salt_high, salt_low
 
 
-Record = TypeVar("Record", DatasetRecord, MuteRecord, PendingRecord, ProgressRecord, SpecRecord)
+Record = TypeVar("Record", DatasetRecord, MuteRecord, PendingRecord, ProgressRecord, SpecRecord, TopicRecord)
 _READABLE: dict[type, tuple[int, ...]] = {DatasetRecord: (VERSION, SPLIT), MuteRecord: (SPLIT,)}
 
 _ENCODER = msgspec.msgpack.Encoder()
 
 
-def to_bytes(record: DatasetRecord | MuteRecord | PendingRecord | ProgressRecord | SpecRecord) -> bytes:
+def to_bytes(
+    record: DatasetRecord | MuteRecord | PendingRecord | ProgressRecord | SpecRecord | TopicRecord,
+) -> bytes:
     """Return the record's plain bytes."""
     return _ENCODER.encode(record)
 

@@ -1,27 +1,25 @@
 """Columnar query records: an Arrow IPC stream whose rows are queries of one dataset.
 
-Needs pyarrow (extra `arrow`). Columns carry the names of the JSON fields: `id` and `value`, and `series`,
-`set`, `closed`, `threshold` and `monitor` where used; other columns are not looked at. One record is accepted or
-refused as a whole.
+Columns carry the names of the JSON fields: `id` and `value`, and `series`, `set`, `closed`, `threshold` and `monitor`
+where used; other columns are not looked at. One record is accepted or refused as a whole.
 
 A record cannot become more than it is: bodies must not be compressed (Kafka compresses batches), nothing is swapped
 or copied on reading, dictionaries are looked up and never expanded, and what the texts of all rows add up to is
-bounded. What stands in the column `value`, whatever its type, is never a reason to refuse: what is not a finite number,
-or cannot be read, is None there.
+bounded. What stands in the column `value`, whatever its type, is never a reason to refuse: what is not a number, or
+cannot be read, is None there.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import struct
 from collections.abc import Callable, Collection, Iterator, Sequence
 from decimal import Decimal
 from fractions import Fraction
-from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from stream_svt.service import exact
@@ -29,8 +27,7 @@ from stream_svt.service import exact
 if TYPE_CHECKING:
     from stream_svt.monitor.batch import QueryBatch
 
-_Arrow: TypeAlias = Any  # pyarrow is optional and has no types
-_Number: TypeAlias = int | Decimal
+_Arrow: TypeAlias = Any  # pyarrow has no types
 _T = TypeVar("_T")
 
 MAX_ROWS: Final = 1 << 20
@@ -41,6 +38,9 @@ MAX_TEXT_IN_ALL: Final = 16 << 20
 
 _MODERATE: Final = 300
 """Powers of ten beyond which a number is handled with care."""
+
+_DIGITS: Final = 18
+"""Digits of a decimal that fit 64 bits."""
 
 _BAD: Final = Fraction(-1, 3)
 """Stands for a threshold that is none: no decimal or binary number is this one."""
@@ -63,12 +63,6 @@ class Refused(Exception):
     def __init__(self, reason: str) -> None:
         self.reason = reason
         super().__init__(reason)
-
-
-@cache
-def available() -> bool:
-    """Tell whether columnar records can be read here."""
-    return importlib.util.find_spec("pyarrow") is not None
 
 
 def read(message: bytes, batch: QueryBatch, monitors: Collection[str], max_text: int) -> None:
@@ -109,10 +103,9 @@ def read(message: bytes, batch: QueryBatch, monitors: Collection[str], max_text:
     batch.threshold = {
         row: limit for row, limit in enumerate(limits) if limit is not None and not closed[row]
     }
-    batch.whole, batch.other = _values(parts)
-    for row in batch.markers:
-        batch.whole[row] = 0
-        batch.other.pop(row, None)
+    batch.whole, batch.fraction = _values(parts)
+    markers = list(batch.markers)
+    batch.whole[markers] = batch.fraction[markers] = 0
     batch.series = series
     batch.set_id = sets if sets.count(None) != rows else None
     batch.query_id = [name or "" for name in ids]
@@ -123,8 +116,6 @@ def read(message: bytes, batch: QueryBatch, monitors: Collection[str], max_text:
 
 def _parts(message: bytes) -> list[_Arrow]:
     """Return the record batches of a stream, none of them looked into yet."""
-    import pyarrow as pa
-
     parts: list[_Arrow] = []
     rows = 0
     try:
@@ -143,8 +134,6 @@ def _parts(message: bytes) -> list[_Arrow]:
 
 def _headers(message: bytes) -> Iterator[tuple[str, bytes]]:
     """Yield kind and metadata of each message in a stream, which Arrow has checked to be well formed."""
-    import pyarrow as pa
-
     for part in pa.ipc.MessageReader.open_stream(message):
         yield part.type, part.metadata.to_pybytes()
 
@@ -188,8 +177,6 @@ def _followed(metadata: bytes, place: int) -> int:
 
 def _column(part: _Arrow, name: str) -> _Arrow:
     """Return a column of a record batch, None where it is absent or of no type."""
-    import pyarrow as pa
-
     at = part.schema.get_all_field_indices(name)
     if not at:
         return None
@@ -199,8 +186,6 @@ def _column(part: _Arrow, name: str) -> _Arrow:
 
 def _gather(parts: Sequence[_Arrow], name: str, take: Callable[[_Arrow], list[_T]]) -> list[_T | None]:
     """Return a column of all batches; what is wrong with its form refuses the record."""
-    import pyarrow as pa
-
     gathered: list[_T | None] = []
     for part in parts:
         try:
@@ -217,8 +202,6 @@ def _gather(parts: Sequence[_Arrow], name: str, take: Callable[[_Arrow], list[_T
 
 def _rows(column: _Arrow, take: Callable[[_Arrow], list[_T]]) -> list[_T | None]:
     """Return what stands at each row; of a dictionary every entry is taken once, and none is copied."""
-    import pyarrow as pa
-
     if not pa.types.is_dictionary(column.type):
         return [*take(column)]
     entries = take(column.dictionary)
@@ -227,8 +210,6 @@ def _rows(column: _Arrow, take: Callable[[_Arrow], list[_T]]) -> list[_T | None]
 
 
 def _text(column: _Arrow, reason: str, max_text: int) -> list[str | None]:
-    import pyarrow as pa
-
     def take(part: _Arrow) -> list[str | None]:
         if not (pa.types.is_string(part.type) or pa.types.is_large_string(part.type)):
             raise Refused(reason)
@@ -241,8 +222,6 @@ def _text(column: _Arrow, reason: str, max_text: int) -> list[str | None]:
 
 
 def _closed(column: _Arrow) -> list[bool | None]:
-    import pyarrow as pa
-
     def take(part: _Arrow) -> list[bool | None]:
         if not pa.types.is_boolean(part.type):
             raise Refused("bad-set")
@@ -260,101 +239,94 @@ def _thresholds(column: _Arrow) -> list[Fraction | None]:
 
 def _limits(column: _Arrow) -> list[Fraction | None]:
     """Return the limits, None where there is none, `_BAD` for what is no number of moderate size."""
-    whole, other = _numbers(column)
-    return [
-        (_limit(other[row]) if row in other else Fraction(int(whole[row]))) if valid else None
-        for row, valid in enumerate(column.is_valid().to_pylist())
-    ]
+    kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
+    if not any(is_kind(column.type) for is_kind in kinds):
+        return [_BAD if valid else None for valid in column.is_valid().to_pylist()]
+    return [None if value is None else _limit(_number(value)) for value in column.to_pylist()]
 
 
 def _limit(number: Decimal | None) -> Fraction:
-    return _BAD if number is None or number.adjusted() < -_MODERATE else Fraction(number)
+    if number is None or not number.is_finite() or (number and number.adjusted() < -_MODERATE):
+        return _BAD
+    return Fraction(number)
 
 
-def _values(parts: Sequence[_Arrow]) -> tuple[NDArray[np.int64], dict[int, Decimal | None]]:
-    import pyarrow as pa
+def _number(value: object) -> Decimal | None:
+    """Return what `exact.number` returns for the same number; a float is the fraction it stands for."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return None
+    number = Decimal(value)  # type: ignore[arg-type]
+    if number.is_finite() and number and abs(number.adjusted()) > _MODERATE:
+        return exact.number(str(number).encode())
+    return number
 
-    wholes: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
-    others: dict[int, Decimal | None] = {}
-    at = 0
+
+def _values(parts: Sequence[_Arrow]) -> exact.Columns:
+    columns = [_nothing(0)]
     for part in parts:
-        rows = part.num_rows
-        whole, other = np.zeros(rows, np.int64), _nothing(rows)
+        found = _nothing(part.num_rows)
         try:
             column = _column(part, "value")
             if column is not None:
                 # Whether buffers are as long as they say, and nothing of what they hold: only that may be looked at.
                 column.validate()
-                whole, other = _value(column)
+                found = _value(column)
         except (pa.ArrowException, *_ERRORS):
             pass
-        wholes.append(whole)
-        others |= {at + row: number for row, number in other.items()}
-        at += rows
-    return np.concatenate(wholes), others
+        columns.append(found)
+    whole, fraction = zip(*columns, strict=True)
+    return np.concatenate(whole), np.concatenate(fraction)
 
 
-def _value(column: _Arrow) -> tuple[NDArray[np.int64], dict[int, Decimal | None]]:
-    import pyarrow as pa
-
+def _value(column: _Arrow) -> exact.Columns:
     if not pa.types.is_dictionary(column.type):
         return _numbers(column)
-    rows = len(column)
-    numbers = _rows(column, _listed)
-    whole = np.zeros(rows, np.int64)
-    other: dict[int, Decimal | None] = {}
-    for row, number in enumerate(numbers):
-        if isinstance(number, int):
-            whole[row] = number
-        else:
-            other[row] = number
-    return whole, other
+    entries = _numbers(column.dictionary)
+    size = len(column.dictionary)
+    place = _filled(column.indices)
+    known = _valid(column.indices) & (place >= 0) & (place < size)
+    # What is no number stands behind the entries.
+    place = np.where(known, place, size)
+    whole, fraction = (np.append(*pair)[place] for pair in zip(entries, exact.NO_NUMBER, strict=True))
+    return whole, fraction
 
 
-def _listed(column: _Arrow) -> list[_Number | None]:
-    whole, other = _numbers(column)
-    return [other[row] if row in other else int(number) for row, number in enumerate(whole)]
+def _nothing(rows: int) -> exact.Columns:
+    whole, fraction = exact.NO_NUMBER
+    return np.full(rows, whole, np.int64), np.full(rows, fraction, np.int64)
 
 
-def _nothing(rows: int) -> dict[int, Decimal | None]:
-    return dict.fromkeys(range(rows))
+def _valid(column: _Arrow) -> NDArray[np.bool_]:
+    valid: NDArray[np.bool_] = column.is_valid().to_numpy(zero_copy_only=False)
+    return valid
 
 
-def _numbers(column: _Arrow) -> tuple[NDArray[np.int64], dict[int, Decimal | None]]:
-    """Return a column's whole numbers, and the others, or None for what is no finite number, by row."""
-    import pyarrow as pa
-
-    rows = len(column)
-    other: dict[int, Decimal | None] = {}
-    if pa.types.is_signed_integer(column.type) and not column.null_count:
-        whole: NDArray[np.int64] = column.to_numpy(zero_copy_only=False).astype(np.int64)
-        large = np.flatnonzero((whole >= exact.WHOLE_LIMIT) | (whole <= -exact.WHOLE_LIMIT)).tolist()
-        for row in large:
-            other[row] = Decimal(int(whole[row]))
-            whole[row] = 0
-        return whole, other
-    whole = np.zeros(rows, np.int64)
-    kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
-    if not any(is_kind(column.type) for is_kind in kinds):
-        return whole, _nothing(rows)
-    for row, value in enumerate(column.to_pylist()):
-        number = _number(value)
-        if isinstance(number, int):
-            whole[row] = number
-        else:
-            other[row] = number
-    return whole, other
+def _numbers(column: _Arrow) -> exact.Columns:
+    """Return whole parts and fractions of a column of numbers; its type alone decides how."""
+    kind = column.type
+    if pa.types.is_integer(kind):
+        found = exact.integers(_filled(column))
+    elif pa.types.is_floating(kind):
+        found = exact.doubles(_filled(column).astype(np.float64))
+    elif pa.types.is_decimal128(kind) and kind.precision <= _DIGITS and 0 <= kind.scale <= _DIGITS:
+        found = exact.scaled(_low_words(column), kind.scale)
+    elif pa.types.is_decimal(kind):
+        pairs = np.array([exact.split(_number(value)) for value in column.to_pylist()], np.int64)
+        whole, fraction = pairs.reshape(-1, 2).T
+        return whole, fraction
+    else:
+        return _nothing(len(column))
+    valid, nothing = _valid(column), exact.NO_NUMBER
+    return np.where(valid, found[0], nothing[0]), np.where(valid, found[1], nothing[1])
 
 
-def _number(value: object) -> int | Decimal | None:
-    """Return what `exact.number` returns for the same number; a float is the fraction it stands for."""
-    if value is None:
-        return None
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    number = Decimal(value)  # type: ignore[arg-type]
-    if number and abs(number.adjusted()) > _MODERATE:
-        return exact.number(str(number).encode())
-    if number.copy_abs() < exact.WHOLE_LIMIT and number == number.to_integral_value():
-        return int(number)
-    return number
+def _filled(column: _Arrow) -> NDArray[Any]:
+    """Return a column of numbers as an array, 0 where it holds none."""
+    array: NDArray[Any] = column.fill_null(0).to_numpy(zero_copy_only=False)
+    return array
+
+
+def _low_words(column: _Arrow) -> NDArray[np.int64]:
+    """Return decimals of at most 18 digits without their point: the lower of the two words of each."""
+    words = np.frombuffer(column.buffers()[1], "<i8")
+    return words[2 * column.offset : 2 * (column.offset + len(column)) : 2]

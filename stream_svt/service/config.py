@@ -24,6 +24,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer, PlainValidator, Wi
 from stream_svt.errors import ConfigError, Problem
 from stream_svt.monitor.quantities import (
     Duration,
+    Flag,
     Text,
     TopicName,
     did_you_mean,
@@ -313,6 +314,11 @@ class WebConfig(Strict):
     host: Text = Field(default="127.0.0.1", description="Address to listen on. Default 127.0.0.1.")
     port: Annotated[int, Field(ge=1, le=65535), BeforeValidator(whole)] = Field(
         default=6066, description="Port. Default 6066."
+    )
+    engine_times: Flag = Field(
+        default=False,
+        description="Show how long the engine took for each batch (`stream_svt_step_seconds`). The promise does not "
+        "cover running times: for tests, or where those who see metrics may see the data. Default false.",
     )
 
 

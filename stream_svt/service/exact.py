@@ -1,119 +1,236 @@
-"""Numbers from the text of JSON tokens, exactly, at a cost bounded by the length of the text."""
+"""Numbers from JSON tokens and from arrays, exactly, by steps that do not depend on what the numbers are.
+
+A number is two columns: `whole`, its floor, and `fraction`, what it lies above that, in units of 10^-18 rounded
+down. Every value takes the same steps, with or without digits after a point: how long a batch takes is seen from
+outside. What is no plain number (``1e3``, ``null``, more than 16 digits before the point or 24 after it) is handled
+alone and exactly; the others of its batch never notice.
+"""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Sequence
-from decimal import Context, Decimal
+from decimal import ROUND_FLOOR, Context, Decimal
 from fractions import Fraction
 from functools import lru_cache
+from typing import TypeAlias
 
 import numpy as np
 from msgspec import Raw
 from numpy.typing import NDArray
 
-WHOLE_LIMIT = 1 << 62
-"""Integers below this in size travel as int64."""
+from stream_svt.mechanisms.lattice import PARTS
+from stream_svt.mechanisms.lattice import WHOLE_LIMIT as LIMIT
+
+Integers: TypeAlias = NDArray[np.int64]
+Words: TypeAlias = NDArray[np.uint64]
+Columns: TypeAlias = tuple[Integers, Integers]
+"""Whole part and fraction of each row."""
+
+NO_NUMBER = (-LIMIT, 0)
+"""Whole part and fraction of what is no number: at or below the lower bound of every monitor."""
 
 _LONG = 1000
 """Tokens of more characters are shortened: no lattice is fine enough to tell the difference."""
 
+_HUGE = Decimal("Infinity")
+"""Stands for every number too large for a double: each lies beyond the bounds of any lattice, on its side."""
+
 _TINY = Decimal("1e-400")
 """Stands for every non-zero number too small for a double: its floor on a lattice is the same."""
 
-_GROUP = 256
-_EXACT = Context(prec=2 * _LONG)
+_CHUNK = 4096
+"""Tokens that are read at a time: what they need stays in a processor's cache."""
+
+_EXACT = Context(prec=4 * _LONG)
 _NUMBER = re.compile(rb"(-?)([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?)0*([0-9]*))?")
 _THRESHOLD_LENGTH = 64
 
 
-def number(token: bytes) -> int | Decimal | None:
-    """Return the number a valid JSON token stands for, None where it is not a finite number.
+def number(token: bytes) -> Decimal | None:
+    """Return the number a valid JSON token stands for, None where it is not a number.
 
-    A number that a double cannot hold because it is too large (``1e999``) is not finite; one too small to
-    tell from zero keeps its sign. A whole number comes as `int` where it is below 2**62 in size.
+    One that a double cannot hold because it is too large (``1e999``) is infinite, with its sign; one too small to
+    tell from zero keeps its sign.
     """
     if not token or token[0] not in b"-0123456789":
         return None
     if len(token) > _LONG:
-        shortened = _shortened(token)
-        if shortened is None:
-            return None
-        token = shortened
+        token = _shortened(token)
     size = float(token)
-    if not math.isfinite(size):
-        return None
+    if math.isinf(size):
+        return _HUGE if size > 0 else -_HUGE
     if abs(size) < 1e-300:
         return _near_zero(token)
-    exact = Decimal(token.decode("ascii"))
-    if abs(size) < WHOLE_LIMIT and exact == exact.to_integral_value(context=_EXACT):
-        return int(exact) if exact.copy_abs() < WHOLE_LIMIT else exact
-    return exact
+    return Decimal(token.decode("ascii"))
 
 
-def _near_zero(token: bytes) -> int | Decimal:
-    mantissa = re.split(rb"[eE]", token, maxsplit=1)[0]
-    if not mantissa.strip(b"-0."):
-        return 0
-    return -_TINY if token.startswith(b"-") else _TINY
+def split(value: Decimal | None) -> tuple[int, int]:
+    """Return whole part and fraction of one number; both saturate where the whole part reaches 2**62 in size."""
+    if value is None:
+        return NO_NUMBER
+    if not -LIMIT < value < LIMIT:
+        return (LIMIT if value > 0 else -LIMIT), 0
+    if value.adjusted() < -18:
+        return (0, 0) if value >= 0 else (-1, PARTS - 1)
+    scaled = value.scaleb(18, context=_EXACT).to_integral_value(ROUND_FLOOR, context=_EXACT)
+    return divmod(int(scaled), PARTS)
 
 
-def _shortened(token: bytes) -> bytes | None:
-    """Return a short token for a long one: leading digits, then a 1 where non-zero digits were dropped."""
-    match = _NUMBER.fullmatch(token)
-    if match is None:
-        return None
-    sign, whole, fraction, direction, power = (part or b"" for part in match.groups())
-    digits = whole + fraction
-    significant = digits.lstrip(b"0")
-    if not significant.strip(b"0"):
-        return b"0"
-    # the number is 0.significant times ten to this
-    point = len(whole) - (len(digits) - len(significant))
-    if len(power) > 9:
-        return sign + b"1e-350" if direction == b"-" else None
-    point += int(direction + (power or b"0"))
-    if point > 310:
-        return None
-    if point < -350:
-        return sign + b"1e-350"
-    kept = significant[: _LONG // 2]
-    rest = b"1" if significant[_LONG // 2 :].strip(b"0") else b""
-    return b"%s0.%s%se%d" % (sign, kept, rest, point)
+def columns(tokens: Sequence[Raw]) -> Columns:
+    """Return whole parts and fractions of JSON tokens."""
+    rows = len(tokens)
+    whole, fraction = np.empty(rows, np.int64), np.empty(rows, np.int64)
+    for first in range(0, rows, _CHUNK):
+        part = tokens[first : first + _CHUNK]
+        here = slice(first, first + len(part))
+        whole[here], fraction[here], odd = _plain(part)
+        for row in np.flatnonzero(odd).tolist():
+            whole[first + row], fraction[first + row] = split(number(bytes(part[row])))
+    return whole, fraction
 
 
-def columns(tokens: Sequence[Raw]) -> tuple[NDArray[np.int64], dict[int, Decimal | None]]:
-    """Return whole values, and by row index the others, or None for what is no finite number."""
-    whole = _integers(tokens)
-    if whole is not None:
-        return whole, {}
-    whole = np.zeros(len(tokens), np.int64)
-    other: dict[int, Decimal | None] = {}
-    for start in range(0, len(tokens), _GROUP):
-        group = tokens[start : start + _GROUP]
-        integers = _integers(group)
-        if integers is not None:
-            whole[start : start + _GROUP] = integers
-            continue
-        for row, token in enumerate(map(bytes, group), start):
-            value = number(token)
-            if isinstance(value, int):
-                whole[row] = value
-            else:
-                other[row] = value
-    return whole, other
+# Text, eight digits at a time. A token is a sign, up to 16 digits, and maybe a point and up to 24 digits; before the
+# point they end, and behind it they begin, at the edge of a word of eight bytes.
+
+_BEFORE, _BEHIND = 16, 24
+_PAD = b" " * 32
+_MINUS, _POINT = b"-."
+_ZEROS = np.uint64(0x3030303030303030)
+_CARRY = np.uint64(0x0606060606060606)
+_NO_DIGIT = np.uint64(0xF0F0F0F0F0F0F0F0)
+_PAIRS = (
+    (np.uint64(10 << 8 | 1), np.uint64(8), np.uint64(0x00FF00FF00FF00FF)),
+    (np.uint64(100 << 16 | 1), np.uint64(16), np.uint64(0x0000FFFF0000FFFF)),
+    (np.uint64(10000 << 32 | 1), np.uint64(32), np.uint64(0x00000000FFFFFFFF)),
+)
+"""Factor, shift and mask that join neighbouring digits, pairs and fours of a word."""
+
+_LAST = [(1 << 64) - (1 << 8 * (8 - digits)) for digits in range(9)]
+_FIRST = [(1 << 8 * digits) - 1 for digits in range(9)]
+_KEEP_BEFORE: Words = np.array(
+    [[_LAST[max(digits - 8, 0)], _LAST[min(digits, 8)]] for digits in range(_BEFORE + 1)], np.uint64
+).T.copy()
+_KEEP_BEHIND: Words = np.array(
+    [[_FIRST[min(max(digits - at, 0), 8)] for at in (0, 8, 16)] for digits in range(_BEHIND + 1)], np.uint64
+).T.copy()
+"""Bytes of each word that are digits of a token with so many."""
 
 
-def _integers(tokens: Sequence[Raw]) -> NDArray[np.int64] | None:
-    """Return the values where all are integers below the limit, None otherwise."""
-    try:
-        whole = np.fromiter(map(int, tokens), np.int64, len(tokens))
-    except (ValueError, OverflowError):
-        return None
-    if len(whole) and (whole.max() >= WHOLE_LIMIT or whole.min() <= -WHOLE_LIMIT):
-        return None
-    return whole
+def _plain(tokens: Sequence[Raw]) -> tuple[Integers, Integers, NDArray[np.bool_]]:
+    """Return whole part and fraction of each token, and which of them are to be read in another way."""
+    rows = len(tokens)
+    length = np.fromiter(map(len, tokens), np.int64, rows)
+    text = b"".join([_PAD, *tokens, _PAD])
+    characters = np.frombuffer(text, np.uint8)
+    end = np.cumsum(length)
+    end += len(_PAD)
+    start = end - length
+    minus = characters[start] == _MINUS
+    start += minus
+    # The place of the last point at or before each character; whether it is the token's own shows where it is.
+    points = (characters == _POINT) * np.arange(
+        len(text), dtype=np.int32 if len(text) < 1 << 31 else np.int64
+    )
+    point = np.maximum.accumulate(points, out=points)[end - 1]
+    pointed = point >= start
+    point = np.where(pointed, point, end)
+    before, behind = point - start, end - point - pointed
+    odd = (before < 1) | (before > _BEFORE) | (behind > _BEHIND) | (pointed & (behind < 1))
+
+    words = np.empty((5, rows), np.uint64)
+    words[:2] = _words(text, point - _BEFORE, 2)
+    words[2:] = _words(text, point + 1, 3)
+    words ^= _ZEROS
+    words[:2] &= _KEEP_BEFORE.take(np.minimum(np.maximum(before, 0), _BEFORE), axis=1)
+    words[2:] &= _KEEP_BEHIND.take(np.minimum(behind, _BEHIND), axis=1)
+    strange = words + _CARRY
+    strange |= words
+    strange &= _NO_DIGIT
+    odd |= np.bitwise_or.reduce(strange, axis=0) != 0
+    for factor, shift, mask in _PAIRS:
+        words *= factor
+        words >>= shift
+        words &= mask
+    high, low, first, second, third = words.view(np.int64)
+    more = third // 10**6
+    fraction = first * 10**10 + second * 100 + more
+    return *_signed(minus, high * 10**8 + low, fraction, third != more * 10**6), odd
+
+
+def _words(text: bytes, at: Integers, count: int) -> Words:
+    """Return so many words of eight characters from each place, shape (count, places)."""
+    size = 8 * count
+    windows = np.ndarray((len(text) - size + 1,), dtype=f"V{size}", buffer=text, strides=(1,))
+    return windows[at].view("<u8").reshape(len(at), count).T
+
+
+def _signed(
+    minus: NDArray[np.bool_], whole: Integers, fraction: Integers, rest: NDArray[np.bool_]
+) -> Columns:
+    """Return the floor and what lies above it for sizes with a sign; ``rest`` tells what is smaller than 10^-18."""
+    fraction = fraction + (minus & rest)
+    below = minus & (fraction > 0)
+    sign = 1 - 2 * minus.astype(np.int64)
+    return sign * whole - below, sign * fraction + below * PARTS
+
+
+# Arrays of other programs
+
+
+def integers(values: NDArray[np.signedinteger] | NDArray[np.unsignedinteger]) -> Columns:
+    """Return whole parts and fractions of integers of any width."""
+    if values.dtype.kind == "u":
+        values = np.minimum(values, LIMIT)
+    return np.clip(values.astype(np.int64), -LIMIT, LIMIT), np.zeros(len(values), np.int64)
+
+
+def scaled(values: Integers, places: int) -> Columns:
+    """Return whole parts and fractions of decimals with 0 to 18 places that are given without their point."""
+    whole = values // 10**places
+    return np.clip(whole, -LIMIT, LIMIT), (values - whole * 10**places) * 10 ** (18 - places)
+
+
+_FIVES = 5**18
+_MASK = np.uint64((1 << 32) - 1)
+_HALF = np.uint64(32)
+_ONE = np.uint64(1)
+
+
+def doubles(values: NDArray[np.float64]) -> Columns:
+    """Return whole parts and fractions of the binary fractions that doubles are."""
+    finite = np.isfinite(values)
+    mantissa, exponent = np.frexp(np.where(finite, values, 0.0))
+    minus = mantissa < 0
+    size = np.abs(mantissa * 2.0**53).astype(np.int64)
+    down = 53 - exponent.astype(np.int64)  # the number is size / 2^down
+    right = np.minimum(np.maximum(down, 0), 63)
+    whole = (size >> right) << np.minimum(np.maximum(-down, 0), 9)
+    rest = (size - ((size >> right) << right)).astype(np.uint64)
+    # rest * 10^18 / 2^down is rest * 5^18 / 2^(down - 18); the product has up to 95 bits, in words of 64.
+    rest_high, rest_low = rest >> _HALF, rest & _MASK
+    five_high, five_low = np.uint64(_FIVES >> 32), np.uint64(_FIVES & 0xFFFFFFFF)
+    bottom = rest_low * five_low
+    middle = rest_low * five_high + rest_high * five_low + (bottom >> _HALF)
+    low = (middle << _HALF) | (bottom & _MASK)
+    high = rest_high * five_high + (middle >> _HALF)
+    move = down - 18
+    up = np.minimum(np.maximum(-move, 0), 18).astype(np.uint64)
+    near = np.minimum(np.maximum(move, 0), 63).astype(np.uint64)
+    far = np.minimum(np.maximum(move - 64, 0), 63).astype(np.uint64)
+    # In two steps, for a word is moved by 63 bits at most.
+    upper = (high << (np.uint64(63) - near)) << _ONE
+    fraction = np.where(move >= 64, high >> far, ((low << up) >> near) | upper)
+    lost = np.where(
+        move >= 64,
+        (low != 0) | ((high >> far) << far != high),
+        (((low << up) >> near) << near) != (low << up),
+    )
+    found, part = _signed(minus, whole, fraction.astype(np.int64), lost)
+    huge = ~finite | (exponent > 62)
+    side = np.where(values > 0, LIMIT, -LIMIT)
+    return np.where(huge, side, found), np.where(huge, 0, part)
 
 
 @lru_cache(maxsize=4096)
@@ -122,6 +239,38 @@ def threshold(token: bytes) -> Fraction | None:
     if len(token) > _THRESHOLD_LENGTH:
         return None
     value = number(token)
-    if value is None or (isinstance(value, Decimal) and value.copy_abs() <= _TINY):
+    if value is None or (value and not _TINY < value.copy_abs() < _HUGE):
         return None
     return Fraction(value)
+
+
+def _near_zero(token: bytes) -> Decimal:
+    mantissa = re.split(rb"[eE]", token, maxsplit=1)[0]
+    if not mantissa.strip(b"-0."):
+        return Decimal(0)
+    return -_TINY if token.startswith(b"-") else _TINY
+
+
+def _shortened(token: bytes) -> bytes:
+    """Return a short token for a long one: leading digits, then a 1 where non-zero digits were dropped."""
+    match = _NUMBER.fullmatch(token)
+    if match is None:  # pragma: no cover - the token is a number of JSON
+        message = "no number of JSON"
+        raise AssertionError(message)
+    sign, whole, fraction, direction, power = (part or b"" for part in match.groups())
+    digits = whole + fraction
+    significant = digits.lstrip(b"0")
+    if not significant.strip(b"0"):
+        return b"0"
+    # the number is 0.significant times ten to this
+    point = len(whole) - (len(digits) - len(significant))
+    if len(power) > 9:
+        return sign + (b"1e-350" if direction == b"-" else b"1e999")
+    point += int(direction + (power or b"0"))
+    if point > 310:
+        return sign + b"1e999"
+    if point < -350:
+        return sign + b"1e-350"
+    kept = significant[: _LONG // 2]
+    rest = b"1" if significant[_LONG // 2 :].strip(b"0") else b""
+    return b"%s0.%s%se%d" % (sign, kept, rest, point)

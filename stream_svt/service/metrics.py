@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
-from typing import Any
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily
@@ -208,7 +208,7 @@ METRICS: tuple[Metric, ...] = (
         "stream_svt_step_seconds",
         "histogram",
         (),
-        "Time the engine took for a batch; shown after the commit, and not at all with a cadence.",
+        "Time the engine took for a batch; only with `web.engine_times`, after the commit, and not with a cadence.",
     ),
     Metric("stream_svt_commit_seconds", "histogram", (), "Time of a transaction."),
     Metric(
@@ -242,6 +242,10 @@ METRICS: tuple[Metric, ...] = (
     Metric("stream_svt_restore_seconds", "histogram", (), "Time to fence, read and verify a shard's state."),
     Metric("stream_svt_rebalances_total", "counter", (), "Assignments received from the consumer group."),
 )
+
+
+ENGINE_TIMES: Final = "stream_svt_step_seconds"
+"""How long tests took, which may depend on what was tested: shown on request only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +287,8 @@ class Metrics:
         Name of the control topic.
     dataset_limit
         Datasets with labels of their own, the first ones declared; the others are summed up.
+    engine_times
+        Whether to show how long the engine took: no part of the promise covers that.
     epoch
         Seconds since 1970.
     """
@@ -296,6 +302,7 @@ class Metrics:
         shards: int = 1,
         control: str = "control",
         dataset_limit: int = DATASET_LIMIT,
+        engine_times: bool = False,
         epoch: Callable[[], float] = time.time,
     ) -> None:
         self.registry = CollectorRegistry()
@@ -321,14 +328,14 @@ class Metrics:
                 buckets=metric.buckets,
             )
             for metric in METRICS
-            if metric.kind == "histogram"
+            if metric.kind == "histogram" and (engine_times or metric.name != ENGINE_TIMES)
         }
         self._last_tops: dict[str, tuple[Alert, float]] = {}
         self.reload(spec, spec_hash)
         for metric in METRICS:
             if metric.kind == "counter" and not metric.labels:
                 self._counter(metric.name)
-            elif metric.kind == "histogram" and not metric.labels:
+            elif metric.name in self._histograms and not metric.labels:
                 self._histogram(metric.name)
         for reason in FAILURES:
             self._counter("stream_svt_failures_total", reason)
@@ -382,8 +389,9 @@ class Metrics:
         """Count what a durable commit holds."""
         self._counter("stream_svt_commits_total").inc()
         self._histogram("stream_svt_commit_seconds").observe(seconds)
-        for step in steps:
-            self._histogram("stream_svt_step_seconds").observe(step)
+        if ENGINE_TIMES in self._histograms:
+            for step in steps:
+                self._histogram(ENGINE_TIMES).observe(step)
         for monitor, count in commit.tested.items():
             self._counter("stream_svt_queries_total", monitor).inc(count)
         for (monitor, reason), count in commit.skipped.items():

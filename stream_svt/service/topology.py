@@ -152,6 +152,15 @@ def _setting_problems(config: Config, topology: Topology) -> list[Problem]:
                 f"topic {topic!r} has cleanup.policy=compact, expected delete: compaction would drop records"
             )
             found.append(Problem(0, "topics", message))
+    for topic in config.spec.topics():
+        policy = topology.settings.get(topic, {}).get("cleanup.policy", "")
+        if "compact" in policy:
+            message = (
+                f"topic {topic!r} has cleanup.policy={policy}, expected delete: of the queries of a dataset, which "
+                "share its name as their key, compaction keeps the newest, and a takeover could not test the others "
+                "again"
+            )
+            found.append(Problem(0, "monitors.topic", message))
     for topic in config.spec.topics_with_broker_time():
         settings = topology.settings.get(topic, {})
         if settings and settings.get("message.timestamp.type") != "LogAppendTime":

@@ -4,8 +4,8 @@ Two ways lead to the same batch. The fast one decodes all messages of a batch in
 it can be proven that no message reached into another. The slow one takes message by message and names the
 reason of every rejection. A property test holds the two together.
 
-A `value` is never a reason to reject: whatever stands there and is not a finite number reaches the engine as
-None and becomes the monitor's lower bound there, uncounted and unlogged.
+A `value` is never a reason to reject: whatever stands there and is not a number reaches the engine as the
+least one and becomes the monitor's lower bound there, uncounted and unlogged.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from stream_svt.errors import MisuseError
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.protocol.ports import Record
-from stream_svt.service import columnar, exact
+from stream_svt.service import exact
 
 MAX_BYTES: Final = 1 << 20
 """Longest message that is looked at, in bytes."""
@@ -236,7 +236,7 @@ class QueryDecoder:
     def _decode_part(self, kind: str, records: list[Record]) -> QueryBatch:
         if kind == "json":
             return self._decode_json(records)
-        if kind == "arrow" and columnar.available():
+        if kind == "arrow":
             return concatenate([self._decode_columnar(record) for record in records])
         batch = self._nothing(records)
         for record in records:
@@ -245,6 +245,8 @@ class QueryDecoder:
         return batch
 
     def _decode_columnar(self, record: Record) -> QueryBatch:
+        from stream_svt.service import columnar  # commands that read no query do without pyarrow
+
         batch = self._nothing([record])
         reason = self.directory.reason(record.key)
         if reason is None:
@@ -298,7 +300,7 @@ class QueryDecoder:
         if messages.place is not None:
             offset, timestamp, dataset = (column[messages.place] for column in (offset, timestamp, dataset))
         queries = messages.queries
-        whole, other = exact.columns([query.value for query in queries])
+        whole, fraction = exact.columns([query.value for query in queries])
         batch = QueryBatch(
             topic=self.topic,
             first=first,
@@ -308,7 +310,7 @@ class QueryDecoder:
             timestamp_ms=timestamp,
             dataset=dataset,
             whole=whole,
-            other=other,
+            fraction=fraction,
             series=[query.series for query in queries],
             query_id=_Ids(queries),
             rejects=rejects,
@@ -458,7 +460,6 @@ def _add_options(batch: QueryBatch, queries: list[_Query]) -> None:
     for row, query in enumerate(queries):
         if query.closed and query.set is not None:
             batch.markers[row] = query.set
-            batch.other.pop(row, None)
             batch.whole[row] = 0
             batch.series[row] = None
             continue
@@ -585,6 +586,10 @@ def _content_type(record: Record) -> str:
     return "json"
 
 
+def _fraction(batch: QueryBatch) -> NDArray[np.int64]:
+    return np.zeros(len(batch), np.int64) if batch.fraction is None else batch.fraction
+
+
 def concatenate(parts: Sequence[QueryBatch]) -> QueryBatch:
     """Return consecutive batches of one topic as one."""
     whole = QueryBatch(
@@ -596,13 +601,13 @@ def concatenate(parts: Sequence[QueryBatch]) -> QueryBatch:
         timestamp_ms=np.concatenate([part.timestamp_ms for part in parts]),
         dataset=np.concatenate([part.dataset for part in parts]),
         whole=np.concatenate([part.whole for part in parts]),
+        fraction=np.concatenate([_fraction(part) for part in parts]),
     )
     sets: list[str | None] = []
     ids: list[str] = []
     at = 0
     for part in parts:
         rows = len(part)
-        whole.other |= {row + at: value for row, value in part.other.items()}
         whole.threshold |= {row + at: limit for row, limit in part.threshold.items()}
         whole.monitor |= {row + at: name for row, name in part.monitor.items()}
         whole.markers |= {row + at: name for row, name in part.markers.items()}

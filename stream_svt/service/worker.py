@@ -17,8 +17,9 @@ import msgspec
 from aiokafka import AIOKafkaConsumer
 
 from stream_svt.errors import ConfigError, Problem
+from stream_svt.monitor.monitor_spec import Declared, changes_refused, declaration_refused
 from stream_svt.monitor.released import DatasetView
-from stream_svt.monitor.spec import ApplicationSpec, Reload, reload_kind
+from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.privacy.loss import as_text, to_float
 from stream_svt.protocol.controls import Verify, trust_the_topic
 from stream_svt.protocol.journal import Journal, Topics
@@ -78,6 +79,7 @@ class Worker:
             self.statuses,
             shards=config.topics.partitions,
             control=config.topics.control,
+            engine_times=config.web.engine_times,
         )
         self.failed: asyncio.Future[None] | None = None
         self._cluster = cluster_of(config)
@@ -328,14 +330,13 @@ def _refused(old: ApplicationSpec, new: ApplicationSpec, views: Mapping[str, Dat
             found.append(Problem(0, f"{place}.limit", message))
     monitors = {monitor.name: monitor for monitor in old.monitors}
     for monitor in new.monitors:
-        if monitor.name not in monitors:
-            continue
-        current = monitors[monitor.name]
-        fields = [name for name, kind in reload_kind(current, monitor).items() if kind is Reload.NEVER]
-        if type(current.append) is not type(monitor.append):
-            fields.append("append")
-        message = "cannot change in a live monitor; declare a monitor of another name instead"
-        found += [Problem(0, f"monitors.{monitor.name}.{name}", message) for name in fields]
+        if monitor.name in monitors:
+            found += changes_refused(monitors[monitor.name], monitor)
+        else:
+            # What older configurations declared is in the state of the shards, which look again.
+            for other in old.monitors:
+                if other.topic == monitor.topic:
+                    found += declaration_refused(Declared.by(other), monitor)
     return found
 
 

@@ -9,6 +9,7 @@ from functools import cached_property
 
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.spec import ApplicationSpec
+from stream_svt.service import columnar  # noqa: F401 - pyarrow is there before a shard is open: it takes long
 from stream_svt.service.wire import Directory, QueryDecoder
 
 

@@ -349,7 +349,7 @@ def _look_like_the_repository(place: Path) -> None:
     # What deploy/venv.sh looks for before it installs anything.
     project = (ROOT / "pyproject.toml").read_bytes()
     checksum = subprocess.run(["cksum"], input=project, capture_output=True, check=True).stdout
-    for extra in ("embedded", "arrow", "benchmarks", "dev", "plot"):
+    for extra in ("embedded", "benchmarks", "dev", "plot"):
         (environment / f".stream-svt-{extra}").write_bytes(checksum)
 
 

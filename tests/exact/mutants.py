@@ -19,7 +19,7 @@ from stream_svt.mechanisms import Branch, Noise, SparseVector
 from stream_svt.mechanisms.contract import Law, Neighbours, Shifts
 from stream_svt.mechanisms.exponential_mechanism import ExponentialMechanism, draw_gap, gap_probability
 from stream_svt.mechanisms.gaussian import gaussian
-from stream_svt.mechanisms.run import Integers, Run
+from stream_svt.mechanisms.run import Integers, Run, mechanism_id
 from stream_svt.mechanisms.selection import LastGap, TopK
 from tests.exact.box import GAUSSIAN, UNIT
 from tests.exact.contract import BitsForm, Form, LawForm, SelectionForm, StreamForm
@@ -238,9 +238,11 @@ class NoCutoffInABatch(SparseVector):
 
     def step(self, run, values, thresholds, attempts, noise):
         more = 100 * self.smallest_charge
-        endless, longer = replace(self, epsilon=self.epsilon + more), replace(run, left=run.left + more)
+        endless = replace(self, epsilon=self.epsilon + more)
+        longer = replace(run, mechanism=mechanism_id(endless), left=run.left + more)
         after, outcomes = SparseVector.step(endless, longer, values, thresholds, attempts, noise)
-        return replace(after, left=max(0, run.left - outcomes.charge)), outcomes
+        left = max(0, run.left - outcomes.charge)
+        return replace(after, mechanism=run.mechanism, left=left), outcomes
 
 
 class ForgetfulStorage(StreamForm):
@@ -345,14 +347,15 @@ class NoCutoff(SparseVector):
 
     def step(self, run, values, thresholds, attempts, noise):
         more = 100 * self.smallest_charge
-        endless, longer = replace(self, epsilon=self.epsilon + more), replace(run, left=run.left + more)
+        endless = replace(self, epsilon=self.epsilon + more)
+        longer = replace(run, mechanism=mechanism_id(endless), left=run.left + more)
         after, outcomes = SparseVector.step(endless, longer, values, thresholds, attempts, noise)
         free = run.tops > 0
         tops = tuple(
             replace(top, left=run.left, charge=0 if free or number else top.charge)
             for number, top in enumerate(outcomes.tops)
         )
-        return replace(after, left=run.left), replace(outcomes, tops=tops)
+        return replace(after, mechanism=run.mechanism, left=run.left), replace(outcomes, tops=tops)
 
 
 def two_branches(of: type) -> Any:

@@ -9,9 +9,10 @@ import math
 from fractions import Fraction
 from itertools import product
 
+import numpy as np
 import pytest
 
-from stream_svt.mechanisms import Noise
+from stream_svt.mechanisms import Exposure, Neighbours, Noise, Outcomes, Top, sparse_vector
 from tests.exact.enumeration import (
     Factor,
     Kind,
@@ -49,6 +50,35 @@ def test_the_monotonic_rate_on_general_queries_loses_five_thirds_of_the_charge(e
     )
     assert found.violations > 0
     assert exact("monotonic rate on general queries", found.largest) == pytest.approx(5 / 3)
+
+
+@pytest.mark.parametrize("cutoff", [1, 2, 10, 100])
+def test_queries_declared_monotonic_wrongly_lose_up_to_twice_the_charge(exact, cutoff):
+    """One answer below rises, all tops fall: a split of c/2, the default of streams, has e0 = 2 u and e1 = u."""
+    p, q = (
+        expectation(
+            [Factor(Kind.BELOW, EXP, 1, -up), *[Factor(Kind.EQUAL, EXP, 1, 4 + down)] * cutoff], EXP, 2
+        )
+        for up, down in ((0, 0), (1, 1))
+    )
+    charge = 2 + cutoff
+    assert p == q * 2 ** (2 + 2 * cutoff)  # e^(e0 + 2 c e1), to the last digit
+    assert log_ratio(p, q) / charge == pytest.approx(2 - 1 / (1 + cutoff / 2))
+    exact(f"monotonic declared wrongly, cutoff {cutoff}", log_ratio(p, q) / charge)
+
+
+@pytest.mark.parametrize(("cutoff", "times"), [(10, Fraction(11, 6)), (1000, Fraction(1001, 501))])
+def test_what_a_wrong_declaration_costs_with_the_package_own_split(cutoff, times):
+    """1.83 times the charge at 10 tops; with more it tends to 2."""
+    correction = Exposure(expected_queries=1000, false_alerts=Fraction(1))
+    declared = sparse_vector(
+        epsilon=cutoff * 10**9 + 2 * 10**9, cutoff=cutoff, monotonic=True, correction=correction
+    )
+    tops = tuple(Top(row=row, branch=0, gap=0, charge=10**9, left=0) for row in range(cutoff))
+    first, second = np.ones(cutoff, dtype=np.int64), np.zeros(cutoff, dtype=np.int64)
+    shifts = declared.shifts(Outcomes(consumed=cutoff, tops=tops), first, second, Neighbours.MIXED)
+    cost = shifts.cost(declared.threshold_law, declared.branch_laws)
+    assert cost / Fraction(declared.epsilon, 10**9) == times
 
 
 def test_replace_one_declared_monotonic_is_caught(exact):

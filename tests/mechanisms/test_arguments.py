@@ -15,6 +15,7 @@ from stream_svt.mechanisms import (
     ClippedSum,
     Composition,
     ExponentialMechanism,
+    GaussianSparseVector,
     HybridIdentity,
     KeyedSampler,
     LastGap,
@@ -33,6 +34,7 @@ from stream_svt.mechanisms import (
     exact_geometric,
     exact_gumbel,
     fully_unbounded_quantile,
+    gaussian,
     hybrid_estimates,
     ladder,
     multiple_quantiles,
@@ -45,6 +47,7 @@ from stream_svt.mechanisms.correction import least_variance_split
 from stream_svt.mechanisms.difference import tails
 from stream_svt.mechanisms.exponential_mechanism import draw_gap, draw_index
 from stream_svt.mechanisms.noise import exact_pmf, exact_tail, head, mean, pmf, tail, variance
+from stream_svt.mechanisms.run import mechanism_id
 
 ONE = 10**9
 SALT = (1, 2)
@@ -78,6 +81,8 @@ def stepped(mechanism, values, noise=None, *, run=None, **options):
     """One step on values with noise 0, or as given, by branch."""
     noise = noise or (lambda _: np.zeros(len(values), dtype=np.int64))
     run = run or mechanism.open(0, SALT)
+    if isinstance(mechanism, GaussianSparseVector):
+        return mechanism.step(run, values, 0, noise(0))
     if isinstance(mechanism, ExponentialMechanism):
         return mechanism.step(run, values, options.get("word", lambda: 2**63))
     if hasattr(mechanism, "per_top") or hasattr(mechanism, "branches"):
@@ -306,14 +311,49 @@ def test_a_run_with_more_left_than_its_mechanism_ever_has_belongs_to_another_one
     mechanism, values = make(), np.array([1, 2, 3])
     own = mechanism.open(0, SALT)
     stepped(mechanism, values, run=own)
-    foreign = Run.from_bytes(replace(own, left=own.left + 1).to_bytes())
-    with pytest.raises(MisuseError, match="another one"):
-        stepped(mechanism, values, run=foreign)
+    richer = Run.from_bytes(replace(own, left=own.left + 1).to_bytes())
+    with pytest.raises(MisuseError, match="more left than any run"):
+        stepped(mechanism, values, run=richer)
+
+
+EACH_OTHER = ALL | {"poorer_" + name: partial(make, epsilon=ONE // 2) for name, make in ALL.items()}
+EACH_OTHER |= {
+    "sensitive_" + name: partial(make, sensitivity=2) for name, make in (STREAMS | SELECTIONS).items()
+}
+EACH_OTHER |= {
+    "general_" + name: partial(make, monotonic=False) for name, make in (STREAMS | SELECTIONS).items()
+}
+EACH_OTHER["gaussian"] = partial(gaussian, epsilon=1.0, delta=1e-6, cutoff=2, monotonic=True, tests=9)
+
+
+@pytest.mark.parametrize("name", EACH_OTHER)
+def test_a_run_is_stepped_by_the_mechanism_that_opened_it_and_by_no_other(name):
+    """Less noise than another would draw, at its charge: half of the sensitivity is twice the loss."""
+    mechanism, values = EACH_OTHER[name](), np.array([1, 2, 3])
+    for make in EACH_OTHER.values():
+        run = Run.from_bytes(make().open(0, SALT).to_bytes())
+        if make() == mechanism:
+            stepped(mechanism, values, run=run)
+            continue
+        with pytest.raises(MisuseError, match="opened by another mechanism"):
+            stepped(mechanism, values, run=run)
+
+
+def test_a_mechanism_has_one_name_however_its_parameters_are_given():
+    first = sparse_vector(epsilon=ONE, cutoff=2, monotonic=True, correction=Uncorrected())
+    second = replace(first, epsilon=np.int64(ONE), query_noise="exponential")
+    mechanism_id.cache_clear()
+    name = mechanism_id(first)
+    mechanism_id.cache_clear()
+    assert mechanism_id(second) == name
+    assert name.hex() == "6896e25f755edda317a6e8d969c5762b"
+    with pytest.raises(TypeError, match="has no name"):
+        mechanism_id(frozenset())
 
 
 def test_a_run_of_a_richer_mechanism_is_refused_before_its_threshold_is_renewed():
     poor, rich = STREAMS["sparse"](), STREAMS["sparse"](epsilon=3 * ONE)
-    with pytest.raises(MisuseError, match="another one"):
+    with pytest.raises(MisuseError, match="another mechanism"):
         poor.resample(rich.open(0, SALT), 0, SALT)
 
 

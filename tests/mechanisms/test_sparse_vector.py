@@ -361,22 +361,23 @@ def test_cost_needs_a_number_for_every_branch():
 @given(
     noise=st.integers(-(2**60), 2**60),
     salt=st.tuples(*[st.integers(0, 2**64 - 1)] * 2),
+    mechanism=st.binary(min_size=16, max_size=16),
     left=st.integers(0, 2**62),
     tops=st.integers(0, 2**40),
 )
-def test_a_stored_run_is_read_back_as_it_was(noise, salt, left, tops):
-    run = Run(threshold_noise=noise, salt=salt, left=left, tops=tops)
+def test_a_stored_run_is_read_back_as_it_was(noise, salt, mechanism, left, tops):
+    run = Run(threshold_noise=noise, salt=salt, mechanism=mechanism, left=left, tops=tops)
     assert Run.from_bytes(run.to_bytes()) == run
 
 
-@pytest.mark.parametrize("damage", [b"", b"\x01", b"\x02" + bytes(40), b"\x01" + bytes(24) + b"\xff" * 16])
+@pytest.mark.parametrize("damage", [b"", b"\x02", b"\x01" + bytes(56), b"\x02" + bytes(40) + b"\xff" * 16])
 def test_damaged_bytes_are_never_taken_for_a_run(damage):
     with pytest.raises(UnreadableState):
         Run.from_bytes(damage)
 
 
 def test_a_run_does_not_show_its_secrets():
-    shown = repr(Run(threshold_noise=123456, salt=(777777, 888888), left=5))
+    shown = repr(Run(threshold_noise=123456, salt=(777777, 888888), mechanism=bytes(16), left=5))
     assert shown == "Run(left=5, tops=0)"
 
 

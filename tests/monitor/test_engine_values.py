@@ -8,6 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from stream_svt.errors import ConfigError
 from stream_svt.mechanisms.lattice import grid_floor
 from stream_svt.monitor.plan import Grid
 from tests.support.engine_play import Play, Query, batch_of
@@ -81,15 +82,27 @@ def test_counts_follow_from_public_facts_and_released_tops(form):
 
 @pytest.mark.parametrize(
     "granularity",
-    ["1", "1/4", "5/2", "0.1", "1e-9", "65537/3", "100000", Fraction(1, 2**62 - 57), Fraction(3, 2**62 + 1)],
+    ["1", "1/4", "5/2", "0.1", "1e-9", "65537/4", "100000", "1e-18", "3e-18", "0.12345", "1e15"],
 )
 def test_values_are_floored_to_the_lattice_exactly_and_clamped(granularity):
     step = Fraction(granularity)
     low, high = (-7, 9) if step < Fraction(1, 2**40) else (grid_floor(-1000, step), grid_floor(10**6, step))
+    if step > 10**6:
+        low, high = -1999, 2100
     grid = Grid(step, low, high)
     numbers = [0, 1, -1, 7, -999, 1000, -1001, 999_999, 10**6, 10**6 + 1, 2**61, -(2**61), 3, 2**40 + 1]
+    numbers += [Decimal(n) / 7 for n in range(-20, 20)] + [Decimal(n).scaleb(-18) for n in range(-20, 20)]
     values = grid.values(batch_of(TOPIC, [Query(0, n) for n in numbers], 0, len(numbers)), 0, len(numbers))
-    assert values.tolist() == [min(max(grid_floor(n, step), low), high) for n in numbers]
+    assert values.tolist() == [min(max(grid_floor(Fraction(n), step), low), high) for n in numbers]
+
+
+def test_bounds_beyond_what_the_arrays_hold_are_refused():
+    wide = FORMS["plain"].replace(
+        "bounds: [0, 100000]", "granularity: 65536.5, bounds: [0, 2000000000000000000]"
+    )
+    assert wide != FORMS["plain"]
+    with pytest.raises(ConfigError, match="too far from 0"):
+        spec_of(wide)
 
 
 def test_part_of_a_batch_has_the_values_of_the_whole():
@@ -101,4 +114,6 @@ def test_part_of_a_batch_has_the_values_of_the_whole():
     for first in range(6):
         for last in range(first, 6):
             assert np.array_equal(grid.values(batch, first, last), whole[first:last])
-    assert batch.whole.tolist() == [3, 0, 0, 9, 0, 5], "the batch itself must not change: monitors share it"
+    assert batch.whole.tolist() == [3, -(2**62), 2, 9, -4, 5], (
+        "the batch itself must not change: monitors share it"
+    )

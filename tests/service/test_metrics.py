@@ -127,7 +127,7 @@ def top(gap: float, *, monitor: str = "hot", bound: float | None = 4.0) -> Relea
 
 
 def test_every_name_of_the_table_is_exposed_and_nothing_else(spec: ApplicationSpec) -> None:
-    metrics = Metrics(spec, "hash", lambda: [owned(view("a"))])
+    metrics = Metrics(spec, "hash", lambda: [owned(view("a"))], engine_times=True)
     metrics.committed(0, Commit(rejects=[("counts", 1, "empty")]), 0.1, [0.1])
     families = {family.name for family in text_string_to_metric_families(metrics.text().decode())}
     assert families == {metric.name.removesuffix("_total") for metric in METRICS}
@@ -136,7 +136,7 @@ def test_every_name_of_the_table_is_exposed_and_nothing_else(spec: ApplicationSp
 def test_every_sample_has_the_labels_of_the_table_and_says_its_application() -> None:
     """What no code fills would show here, too: this state fills every line of the table."""
     views = [view("week-2026-w02"), view("week-2026-w03", measure="rho")]
-    metrics = Metrics(load_spec(PERIODS), "hash", lambda: [owned(*views)])
+    metrics = Metrics(load_spec(PERIODS), "hash", lambda: [owned(*views)], engine_times=True)
     metrics.committed(0, Commit(rejects=[("counts", 1, "empty")], events=[top(1.0)]), 0.1, [0.1])
     found: dict[str, set[frozenset[str]]] = {}
     for family in text_string_to_metric_families(metrics.text().decode()):
@@ -146,6 +146,15 @@ def test_every_sample_has_the_labels_of_the_table_and_says_its_application() -> 
     assert found == {
         metric.name.removesuffix("_total"): {frozenset(COMMON_LABELS + metric.labels)} for metric in METRICS
     }
+
+
+def test_how_long_the_engine_took_is_told_on_request_only(spec: ApplicationSpec) -> None:
+    """A time may depend on values, and the promise does not cover it."""
+    silent, asked = Metrics(spec, "hash"), Metrics(spec, "hash", engine_times=True)
+    for metrics in (silent, asked):
+        metrics.committed(0, Commit(), 0.1, [0.1, 0.2])
+    assert "step_seconds" not in silent.text().decode()
+    assert scrape(asked)["stream_svt_step_seconds_count",] == 2
 
 
 def test_names_follow_the_conventions() -> None:

@@ -88,6 +88,12 @@ def test_logs_that_compaction_would_thin_are_refused(topic: str) -> None:
     assert topic in said
 
 
+@pytest.mark.parametrize("policy", ["compact", "compact,delete", "delete,compact"])
+def test_queries_that_compaction_would_thin_are_refused(policy: str) -> None:
+    (said,) = found(config(), settings=GOOD | {"counts": {"cleanup.policy": policy}})
+    assert f"topic 'counts' has cleanup.policy={policy}, expected delete" in said
+
+
 def test_durations_need_the_brokers_clock() -> None:
     (said,) = found(config(", mute: 10m"))
     assert "expected LogAppendTime" in said

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 
 import msgspec
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stream_svt.errors import MisuseError
+from stream_svt.mechanisms.lattice import PARTS
 from stream_svt.monitor.batch import QueryBatch
-from stream_svt.service import columnar, exact
+from stream_svt.monitor.plan import Grid
+from stream_svt.service import exact
 from stream_svt.service.wire import MAX_BYTES, Directory, QueryDecoder, Reason, concatenate, home
+from tests.support.values import numbers
 
 NAMES = [f"shop-{number}" for number in range(12)]
 PARTITIONS = 4
@@ -62,8 +68,7 @@ def contents(batch: QueryBatch) -> dict[str, object]:
         "row": batch.row.tolist(),
         "timestamp": batch.timestamp_ms.tolist(),
         "dataset": batch.dataset.tolist(),
-        "whole": batch.whole.tolist(),
-        "other": batch.other,
+        "value": numbers(batch),
         "series": list(batch.series),
         "set": batch.set_id,
         "threshold": batch.threshold,
@@ -85,8 +90,7 @@ def test_integers_arrive_with_their_place_time_and_series():
         "row": [0, 0],
         "timestamp": [1_700_000_000_000] * 2,
         "dataset": [0, 0],
-        "whole": [7, -3],
-        "other": {},
+        "value": [7, -3],
         "series": ["milk", None],
         "set": None,
         "threshold": {},
@@ -99,33 +103,42 @@ def test_integers_arrive_with_their_place_time_and_series():
 
 def test_decimals_are_exact_and_integral_decimals_are_whole():
     batch = decode(b'{"id":"a","value":0.1}', b'{"id":"a","value":5.0}', b'{"id":"a","value":12e2}')
-    assert batch.other == {0: Decimal("0.1")}
-    assert batch.whole.tolist() == [0, 5, 1200]
+    assert numbers(batch) == [Fraction("0.1"), 5, 1200]
 
 
-def test_integers_beyond_the_arrays_range_stay_exact():
+def test_integers_beyond_all_lattices_saturate_on_their_side():
     big = 2**62 + 1
     batch = decode(
         b'{"id":"a","value":%d}' % big, b'{"id":"a","value":%d}' % -big, b'{"id":"a","value":%d}' % (2**70)
     )
-    assert batch.other == {0: Decimal(big), 1: Decimal(-big), 2: Decimal(2**70)}
+    assert batch.whole.tolist() == [2**62, -(2**62), 2**62]
 
 
 NO_NUMBER = [
     b'"5"', b'"text"', b'"a\xff"', b'"\\ud800"', b"null", b"true", b"{}", b'{"a":[1,{}]}', b"[1,2]", b"NaN",
     b"nan", b"Infinity", b"-Infinity", b"inf", b"abc", b"01", b"+5", b".5", b"1.", b"1e", b"1_0", b"0x1F",
-    b"1e999", b"-1e999", b"1e99999999999999999999", b"", b" ", b"'5'", b"tru", b"[" * 5000 + b"]" * 5000,
-    b"1 2", b"9" * 400,
+    b"", b" ", b"'5'", b"tru", b"[" * 5000 + b"]" * 5000, b"1 2",
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("value", NO_NUMBER, ids=lambda v: repr(v[:20]))
-def test_what_is_no_finite_number_is_accepted_without_a_trace(value):
+def test_what_is_no_number_is_accepted_without_a_trace(value):
     batch = decode(b'{"id":"q1","series":"s","value":%b,"time":1}' % value)
     assert batch.rejects == []
-    assert batch.other == {0: None}
-    assert batch.whole.tolist() == [0]
+    assert numbers(batch) == [None]
     assert (batch.series[0], batch.query_id[0]) == ("s", "q1")
+
+
+TOO_LARGE = [b"1e999", b"1e99999999999999999999", b"9" * 400, b"7" * 2000, b"0." + b"1" * 2000 + b"e2000"]
+
+
+@pytest.mark.parametrize("value", TOO_LARGE, ids=lambda v: repr(v[:20]))
+def test_a_number_that_overflows_goes_to_the_bound_on_its_side(value):
+    grid = Grid(Fraction(1, 100), -500, 700)
+    for text, bound in ((value, 700), (b"-" + value, -500)):
+        batch = decode(b'{"id":"q1","value":%b}' % text)
+        assert batch.rejects == []
+        assert grid.values(batch, 0, 1).tolist() == [bound]
 
 
 @pytest.mark.parametrize(
@@ -133,11 +146,11 @@ def test_what_is_no_finite_number_is_accepted_without_a_trace(value):
 )
 def test_a_bad_value_is_accepted_wherever_it_stands(order):
     batch = decode((order % "NaN").encode())
-    assert (batch.other, batch.rejects) == ({0: None}, [])
+    assert (numbers(batch), batch.rejects) == ([None], [])
 
 
 def test_an_absent_value_is_accepted():
-    assert decode(b'{"id":"a"}').other == {0: None}
+    assert numbers(decode(b'{"id":"a"}')) == [None]
 
 
 def test_bad_values_among_good_ones_change_nothing_else():
@@ -146,24 +159,24 @@ def test_bad_values_among_good_ones_change_nothing_else():
     for place in (0, 299, 300, 599):
         bad[place] = b'{"id":"%d","value":NaN,"series":"s"}' % place
     left, right = contents(decode(*good)), contents(decode(*bad))
-    assert right.pop("other") == {0: None, 299: None, 300: None, 599: None}
-    assert left.pop("other") == {}
     for place in (0, 299, 300, 599):
-        left["whole"][place] = 0
+        assert left["value"][place] == place
+        left["value"][place] = None
     assert left == right
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (b"1e-999999999", Decimal("1e-400")),
-        (b"-1e-999999999999999999999", Decimal("-1e-400")),
+        (b"1e-999999999", 0),
+        (b"-1e-999999999999999999999", -1 + Fraction(PARTS - 1, PARTS)),
         (b"0e999999999999", 0),
-        (b"0." + b"0" * 900_000 + b"1", Decimal("1e-400")),
+        (b"0." + b"0" * 900_000 + b"1", 0),
+        (b"-0." + b"0" * 900_000 + b"1", -1 + Fraction(PARTS - 1, PARTS)),
         (b"0" * 1 + b"." + b"0" * 900_000, 0),
-        (b"7" * 900_000, None),
-        (b"1e" + b"9" * 900_000, None),
-        (b"1e-" + b"9" * 900_000, Decimal("1e-400")),
+        (b"7" * 900_000, 2**62),
+        (b"1e" + b"9" * 900_000, 2**62),
+        (b"1e-" + b"9" * 900_000, 0),
     ],
     ids=lambda v: repr(v)[:20],
 )
@@ -172,16 +185,14 @@ def test_extreme_numbers_cost_neither_time_nor_memory(text, expected):
     batch = decode(b'{"id":"a","value":%b}' % text)
     assert time.perf_counter() - start < 5
     assert batch.rejects == []
-    value = batch.other[0] if 0 in batch.other else int(batch.whole[0])
-    assert value == expected
+    assert numbers(batch) == [expected]
 
 
 def test_a_long_fraction_is_never_rounded_across_a_whole_number():
     batch = decode(
         b'{"id":"a","value":4.' + b"9" * 5000 + b"}", b'{"id":"a","value":5.' + b"0" * 5000 + b"1}"
     )
-    assert 4 < batch.other[0] < 5
-    assert 5 < batch.other[1] < Decimal("5.0000001")
+    assert numbers(batch) == [5 - Fraction(1, PARTS), 5]
 
 
 @given(
@@ -190,8 +201,8 @@ def test_a_long_fraction_is_never_rounded_across_a_whole_number():
 def test_numbers_keep_their_exact_value(value):
     text = str(value).lower().replace("infinity", "1e999").replace("e+", "e")
     found = exact.number(text.encode())
-    if found is None:
-        assert abs(float(text)) == float("inf")
+    if abs(float(text)) == float("inf"):
+        assert found == Decimal(float(text))
     elif abs(float(text)) >= 1e-300:
         assert Fraction(found) == Fraction(text)
     else:
@@ -300,7 +311,7 @@ def test_a_marker_closes_its_set_and_is_no_query():
     )
     assert batch.markers == {1: "L1"}
     assert batch.set_id == ["L1", "L1", "L2"]
-    assert batch.other == {}
+    assert None not in numbers(batch)[:2]
     assert [batch.query_id[row] for row in range(3)] == ["a", "", "b"]
 
 
@@ -409,15 +420,12 @@ def test_other_content_is_refused_between_accepted_records():
     assert (batch.offset.tolist(), batch.first, batch.end) == ([1, 4], 1, 5)
 
 
-def test_columnar_records_are_refused_where_pyarrow_is_missing(monkeypatch):
-    monkeypatch.setattr(columnar, "available", lambda: False)
-    assert decoder().decode([Record(1, AT_HOME, b"x", headers=ARROW)]).rejects == [
-        (1, "unsupported-content-type")
-    ]
+def test_a_command_that_reads_no_query_does_without_pyarrow():
+    code = "import stream_svt.cli, sys; sys.exit('pyarrow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def arrow(**columns: object) -> bytes:
-    pa = pytest.importorskip("pyarrow")
     table = pa.table(columns)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
@@ -441,14 +449,12 @@ def test_a_columnar_record_gives_a_numbered_row_for_each_query():
 
 
 def test_columnar_values_are_exact_and_never_a_reason_to_refuse():
-    pytest.importorskip("pyarrow")
-    batch = columnar_batch(arrow(id=list("abcde"), value=[1.5, float("nan"), float("inf"), None, 7.0]))
-    assert batch.other == {0: Decimal("1.5"), 1: None, 2: None, 3: None}
-    assert batch.whole.tolist() == [0, 0, 0, 0, 7]
-    assert columnar_batch(arrow(id=["a"], value=["text"])).other == {0: None}
-    assert columnar_batch(arrow(id=["a"])).other == {0: None}
-    assert columnar_batch(arrow(id=["a"], value=[2**62])).other == {0: Decimal(2**62)}
-    assert columnar_batch(arrow(id=["a"], value=[Decimal("2.25")])).other == {0: Decimal("2.25")}
+    batch = columnar_batch(arrow(id=list("abcde"), value=[1.5, float("nan"), float("-inf"), None, 7.0]))
+    assert numbers(batch) == [Fraction(3, 2), None, None, None, 7]
+    assert numbers(columnar_batch(arrow(id=["a"], value=["text"]))) == [None]
+    assert numbers(columnar_batch(arrow(id=["a"]))) == [None]
+    assert numbers(columnar_batch(arrow(id=["a"], value=[2**62 + 1]))) == [2**62]
+    assert numbers(columnar_batch(arrow(id=["a"], value=[Decimal("2.25")]))) == [Fraction(9, 4)]
 
 
 def test_columnar_options_reach_their_rows():
@@ -463,7 +469,7 @@ def test_columnar_options_reach_their_rows():
     batch = columnar_batch(message)
     assert (batch.markers, batch.set_id) == ({2: "L1"}, ["L1", None, "L1"])
     assert (batch.threshold, batch.monitor) == ({1: Fraction(5, 2)}, {0: "hot"})
-    assert batch.other == {}
+    assert None not in numbers(batch)[:2]
 
 
 @pytest.mark.parametrize(
@@ -480,19 +486,19 @@ def test_columnar_options_reach_their_rows():
         ({"id": ["a"], "monitor": ["lukewarm"]}, "unknown-monitor"),
         ({"id": ["a"], "monitor": ["hot"], "threshold": ["x"]}, "bad-threshold"),
         ({"id": ["a"], "threshold": [float("nan")]}, "bad-threshold"),
+        ({"id": ["a"], "threshold": [float("inf")]}, "bad-threshold"),
     ],
 )
 def test_a_malformed_columnar_record_is_refused_as_a_whole(columns, reason):
     batch = columnar_batch(arrow(**columns))
     assert batch.rejects == [(8, reason)]
     assert len(batch) == 0
-    assert (batch.markers, batch.monitor, batch.threshold, batch.other) == ({}, {}, {}, {})
+    assert (batch.markers, batch.monitor, batch.threshold) == ({}, {}, {})
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_damaged_columnar_records_are_refused_or_accepted_but_never_fail(data):
-    pytest.importorskip("pyarrow")
     message = bytearray(arrow(id=["a", "b"], value=[1, 2], series=["x", None]))
     for _ in range(data.draw(st.integers(0, 4))):
         message[data.draw(st.integers(0, len(message) - 1))] = data.draw(st.integers(0, 255))
@@ -513,7 +519,7 @@ def test_a_value_that_is_no_json_slows_the_few_beside_it_only(monkeypatch):
     ]
     batch = decode(*values)
     assert len(looked_at) <= 256
-    assert batch.other == {9000: None}
+    assert [row for row, number in enumerate(numbers(batch)) if number is None] == [9000]
 
 
 def test_the_length_limit_is_a_megabyte():

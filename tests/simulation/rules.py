@@ -184,7 +184,7 @@ class Rules:
                     own[event["id"]] = encoded
                     given_up = given_up or event["type"] == GIVEN_UP
             elif entry.key.startswith(b"d/"):
-                _, name, _, _, _, _, slots = msgspec.msgpack.decode(entry.value[_FRAME:])
+                _, name, _, _, _, _, slots, _ = msgspec.msgpack.decode(entry.value[_FRAME:])
                 for monitor, slot in slots.items():
                     run, secrets = slot[3], slot[5]
                     if any(secrets):  # zeros once the run is closed

@@ -31,7 +31,7 @@ from stream_svt.monitor.spec import load_spec
 from stream_svt.protocol.controls import Controls, Malformed, parse
 from stream_svt.protocol.journal import META
 from stream_svt.protocol.sealing import Sealing
-from stream_svt.service import columnar
+from stream_svt.service import exact
 from stream_svt.service.audit import Auditor
 from stream_svt.service.config import parse_config
 from stream_svt.service.signatures import HEADER, Refusal, Verifier, shared_key
@@ -177,8 +177,6 @@ class Fuzzer:
             "alert": self.events,
             "state": self.records,
         }
-        if not columnar.available():
-            del kinds["columnar"]
         while self.found.count < count:
             # Whichever is furthest behind.
             kind = min(kinds, key=lambda name: self.found.kinds[name] / SHARES[name])
@@ -296,7 +294,7 @@ class Fuzzer:
         batch = self._hold("query", b"", lambda: self._decoder.decode(records))
         if batch is None:
             return
-        self._note("query", len(batch.rejects) + sum(number is None for number in batch.other.values()))
+        self._note("query", len(batch.rejects) + int((batch.whole == exact.NO_NUMBER[0]).sum()))
         self._check(batch, records, good)
         step = self._engine.step(batch)
         while not step.done:
@@ -422,7 +420,7 @@ class Fuzzer:
             self.found.outcomes["columnar refused" if batch.rejects else "columnar read"] += 1
             for _, reason in batch.rejects:
                 self.found.outcomes[reason] += 1
-            if batch.rejects or None in batch.other.values():
+            if batch.rejects or exact.NO_NUMBER[0] in batch.whole:
                 self._note("columnar")
             if any(reason not in REASONS for _, reason in batch.rejects):
                 self._complain(f"refused for {batch.rejects}", message)

@@ -17,6 +17,7 @@ from stream_svt.monitor.engine import Commit, Engine
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.released import ReleasedEvent
 from stream_svt.monitor.spec import ApplicationSpec
+from stream_svt.service.exact import split
 
 KEY = bytes(range(32))
 
@@ -53,7 +54,7 @@ class Query:
 def batch_of(topic: str, queries: Sequence[Query], first: int, last: int) -> QueryBatch:
     """Return queries [first, last) of a topic as a batch; a query's index is its offset."""
     part = queries[first:last]
-    whole = [q.value if isinstance(q.value, int) else 0 for q in part]
+    columns = [split(None if q.value is None else Decimal(q.value)) for q in part]
     return QueryBatch(
         topic=topic,
         first=first,
@@ -62,8 +63,8 @@ def batch_of(topic: str, queries: Sequence[Query], first: int, last: int) -> Que
         row=np.zeros(len(part), dtype=np.int64),
         timestamp_ms=np.array([q.time_ms for q in part], dtype=np.int64),
         dataset=np.array([q.dataset for q in part], dtype=np.int64),
-        whole=np.array(whole, dtype=np.int64),
-        other={k: q.value for k, q in enumerate(part) if not isinstance(q.value, int) and not q.closes},
+        whole=np.array([whole for whole, _ in columns], dtype=np.int64),
+        fraction=np.array([fraction for _, fraction in columns], dtype=np.int64),
         series=[q.series for q in part],
         set_id=[q.set_id for q in part],
         threshold={k: Fraction(q.threshold) for k, q in enumerate(part) if q.threshold is not None},

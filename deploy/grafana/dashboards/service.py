@@ -177,7 +177,7 @@ def _latency() -> tuple[Builder[Panel], ...]:
         lines("Transaction", "Time of a transaction.", *quantiles("commit"), unit="s", width=8),
         lines(
             "Testing a batch",
-            "Time the engine took for a batch; counted when the batch is committed.",
+            "Time the engine took for a batch; empty without `web.engine_times`, which the promise does not cover.",
             *quantiles("step"),
             unit="s",
             width=8,

@@ -1,0 +1,192 @@
+"""What was declared about the answers on a topic only ever becomes more cautious."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from stream_svt.errors import ConfigError, UnreadableState
+from stream_svt.mechanisms.noise import pmf
+from stream_svt.monitor.life_cycle import State
+from stream_svt.monitor.plan import Plan
+from stream_svt.monitor.released import EventType
+from stream_svt.monitor.snapshot import TopicRecord, from_bytes, to_bytes
+from tests.support.engine_play import Play, Query
+from tests.support.monitor_forms import FORMS, TOPIC, assert_books_balance, spec_of
+
+_LIMIT = "{names: [a, b, c], limit: 40, unit: one basket}"
+_ONE = FORMS["never muted"]
+_FIVE = _ONE.replace("sensitivity: 1", "sensitivity: 5")
+_GENERAL = _ONE.replace("monotonic: true", "monotonic: false")
+_UNSAID = _ONE.replace("monotonic: true, ", "")
+_ELSEWHERE = _ONE.replace("topic: t", "topic: u")
+
+
+def _spec(*forms):
+    return spec_of(*forms, datasets=_LIMIT)
+
+
+def _play(*forms) -> Play:
+    play = Play(_spec(*forms))
+    play.play(TOPIC, [Query(k % 3, 0, f"s{k}", "set", time_ms=k) for k in range(12)])
+    return play
+
+
+def _reload(play: Play, *forms, restart=False) -> list:
+    """Go on with another configuration: by a reload, or by a start with another file."""
+    play.commit()
+    play.spec = _spec(*forms)
+    if restart:
+        play.crash()
+    play.engine.reload(play.spec)
+    return play.commit().events
+
+
+def _slot(play: Play, number: int = 0, monitor: str = "m0"):
+    return play.engine.slot(play.engine.runners[monitor], number)
+
+
+def _loss(first: int, second: int) -> float:
+    """Log-ratio of the same alert on two answers under a sensitivity of 1, summed over the threshold noise."""
+    mechanism = Plan.of(_spec(_ONE).monitors[0]).mechanism
+    (branch,) = mechanism.branches
+
+    def probability(value: int) -> float:
+        return math.fsum(
+            pmf(mechanism.threshold_noise, mechanism.threshold_rate, rho)
+            * pmf(mechanism.query_noise, branch.rate, 500 + branch.corrections[0] + rho + 7 - value)
+            for rho in range(2000)
+        )
+
+    return math.log(probability(first)) - math.log(probability(second))
+
+
+def test_answers_of_sensitivity_five_under_a_rate_of_one_lose_five_times_the_charge():
+    """Why less is refused: answers made under the old declaration still lie in the topic."""
+    (branch,) = Plan.of(_spec(_ONE).monitors[0]).mechanism.branches
+    charge = branch.charge / 10**9
+    assert _loss(400, 399) == pytest.approx(charge)
+    assert _loss(400, 395) == pytest.approx(5 * charge)
+
+
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize(
+    ("old", "new", "field", "remedy"),
+    [
+        (_FIVE, _ONE, "sensitivity", "Declare at least 5, or let the monitor read another query topic"),
+        (
+            _GENERAL,
+            _ONE,
+            "monotonic",
+            "Declare monotonic: false, or let the monitor read another query topic",
+        ),
+        (_UNSAID, _ONE, "monotonic", "Declare monotonic: false"),
+    ],
+)
+def test_less_than_was_declared_is_refused_and_nothing_changes(old, new, field, remedy, restart):
+    play = _play(old)
+    with pytest.raises(ConfigError, match=rf"monitors\.m0\.{field}: the queries on topic 't' .*{remedy}"):
+        _reload(play, new, restart=restart)
+    assert play.engine.runners["m0"].spec == _spec(old).monitors[0]
+    assert _slot(play).state is State.RUNNING
+
+
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("new", [_FIVE, _GENERAL, _UNSAID], ids=["sensitivity", "not monotonic", "unsaid"])
+def test_a_rise_closes_the_open_runs_before_anything_is_tested_under_it(new, restart):
+    play = _play(_ONE)
+    assert play.engine.books(0).ledger.reserved > 0
+    events = _reload(play, new, restart=restart)
+    closed = [(e.data.dataset, e.data.reason) for e in events if e.type is EventType.RUN_CLOSED]
+    assert closed == [("a", "sensitivity"), ("b", "sensitivity"), ("c", "sensitivity")]
+    assert play.engine.books(0).ledger.reserved == 0
+    at = play.engine.next_offset(TOPIC)
+    play.play(TOPIC, [*([Query(0, 0)] * at), Query(0, 10**5)])
+    assert (_slot(play).run, _slot(play).plan.hash) == (2, _spec(new).monitors[0].hash())
+    assert_books_balance(play)
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_monitor_of_another_name_declares_at_least_what_the_topic_holds(restart):
+    play = _play(_FIVE)
+    with pytest.raises(ConfigError, match=r"monitors\.m1\.sensitivity"):
+        _reload(play, _FIVE, _ONE, restart=restart)
+    play = _play(_GENERAL)
+    with pytest.raises(ConfigError, match=r"monitors\.m1\.monotonic"):
+        _reload(play, _GENERAL, _ONE, restart=restart)
+
+
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize(("old", "field"), [(_FIVE, "sensitivity"), (_GENERAL, "monotonic")])
+def test_a_declaration_outlives_its_monitor(old, field, restart):
+    """Removed by one configuration and added again by the next, with restarts between."""
+    play = _play(old)
+    removed = spec_of(_ELSEWHERE, datasets=_LIMIT)
+    (kept,) = [one.model_copy(update={"name": "other"}) for one in removed.monitors]
+    gone = removed.__class__(**{**_fields(removed), "monitors": (kept,)})
+    play.spec = gone
+    play.engine.reload(gone)
+    play.commit()
+    play.crash()
+    play.commit()
+    with pytest.raises(ConfigError, match=rf"monitors\.m0\.{field}"):
+        _reload(play, _ONE, restart=restart)
+    _reload(play, old, restart=restart)
+    record = from_bytes(TopicRecord, play.records[b"t/t"], key="t/t")
+    assert record == TopicRecord(1, "5" if field == "sensitivity" else "1", field == "monotonic")
+
+
+def _fields(spec):
+    return {name: getattr(spec, name) for name in spec.__dataclass_fields__}
+
+
+def test_what_one_topic_holds_says_nothing_of_another():
+    play = _play(_FIVE)
+    _reload(play, _FIVE, _ELSEWHERE)
+    assert play.engine.runners["m1"].spec.sensitivity == 1
+
+
+def test_monitors_that_declared_differently_from_the_start_go_on():
+    play = _play(_FIVE, _ONE)
+    _reload(play, _FIVE + ", beta: 0.5", _ONE + ", beta: 0.5", restart=True)
+    assert [runner.spec.sensitivity for runner in play.engine.runners.values()] == [5, 1]
+
+
+@pytest.mark.parametrize("form", ["sweep", "retry"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("sensitivity: 1", "sensitivity: 2"),
+        ("monotonic: true", "monotonic: false"),
+        ("sensitivity: 1", "sensitivity: 1, granularity: 1/2"),
+        ("bounds: [0, 100000]", "bounds: [0, 90000]"),
+    ],
+    ids=lambda change: change[1],
+)
+def test_what_waits_is_dropped_where_it_was_measured_or_declared_otherwise(form, change):
+    play = _play(FORMS[form])
+    assert play.engine.runners["m0"].queued(0) == 4
+    _reload(play, FORMS[form].replace(*change))
+    assert [play.engine.runners["m0"].queued(number) for number in range(3)] == [0, 0, 0]
+    play.crash()
+    assert play.engine.runners["m0"].queued(0) == 0
+
+
+def test_a_rise_on_a_topic_that_was_not_read_again_closes_runs_at_their_full_price():
+    """What an owner before tested and lost would have spent, nobody computes again."""
+    play = _play(_ONE)
+    play.spec = _spec(_FIVE)
+    before, left = play.engine.books(0).ledger.spent, _slot(play).left
+    play.engine.reload(play.spec, {TOPIC})
+    events = play.commit().events
+    assert {e.data.reason for e in events if e.type is EventType.RUN_CLOSED} == {"unread"}
+    assert play.engine.books(0).ledger.spent == before + left
+
+
+@pytest.mark.parametrize("sensitivity", ["", "1/0", "five"])
+def test_a_declaration_that_cannot_be_read_stops_the_shard(sensitivity):
+    play = _play(_ONE)
+    play.records[b"t/t"] = to_bytes(TopicRecord(1, sensitivity, False))
+    with pytest.raises(UnreadableState, match="t/t"):
+        play.crash()

@@ -1,0 +1,190 @@
+"""Numbers as whole parts and fractions: the fast way equals exact fractions, and no value chooses another way."""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal
+from fractions import Fraction
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stream_svt.mechanisms.lattice import PARTS, WHOLE_LIMIT
+from stream_svt.monitor.plan import Grid
+from stream_svt.service import columnar, exact
+
+GRANULARITIES = [
+    Fraction(step) for step in ("1", "0.01", "1/4", "2.5", "7", "1e-9", "1e-18", "0.125", "1e5", "333.7")
+]
+
+
+def digits(most: int) -> st.SearchStrategy[str]:
+    return st.text("0123456789", min_size=1, max_size=most)
+
+
+@st.composite
+def tokens(draw: Any) -> bytes:
+    """Draw a number as producers write them: plain ones of all lengths, and a few that are not plain."""
+    whole = draw(digits(20)).lstrip("0") or "0"
+    text = draw(st.sampled_from(["", "-"])) + whole
+    text += draw(st.one_of(st.just(""), digits(30).map(lambda part: "." + part)))
+    text += draw(st.sampled_from(["", "", "", "", "e3", "E-7", "e+0", "e-30", "e400"]))
+    return text.encode()
+
+
+NO_NUMBERS = st.sampled_from([b"null", b'"5"', b'"1.5"', b"[1.5]", b"{}", b"true", b'"-"', b'"."', b""])
+PLAIN = st.one_of(
+    st.integers(-(10**16) + 1, 10**16 - 1).map(lambda n: b"%d" % n),
+    st.decimals(-(10**6), 10**6, places=3, allow_nan=False).map(lambda d: f"{d:f}".encode()),
+    st.floats(1e-4, 1e15).map(lambda x: repr(x).encode()),
+)
+
+
+def expected(token: bytes) -> tuple[int, int]:
+    """Whole part and fraction of a token, by fractions alone."""
+    try:
+        value = Fraction(Decimal(token.decode()))
+    except ArithmeticError:
+        return exact.NO_NUMBER
+    if abs(value) >= WHOLE_LIMIT:
+        return (WHOLE_LIMIT if value > 0 else -WHOLE_LIMIT), 0
+    return divmod(math.floor(value * PARTS), PARTS)
+
+
+def columns(given: list[bytes]) -> list[tuple[int, int]]:
+    whole, fraction = exact.columns([msgspec.Raw(token) for token in given])
+    return list(zip(whole.tolist(), fraction.tolist(), strict=True))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.one_of(tokens(), PLAIN, NO_NUMBERS), min_size=1, max_size=30))
+def test_tokens_are_read_as_exact_fractions_whatever_stands_beside_them(given):
+    assert columns(given) == [expected(token) for token in given]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.one_of(tokens(), PLAIN), min_size=1, max_size=20), st.sampled_from(GRANULARITIES))
+def test_every_number_lands_on_the_step_at_or_below_it(given, granularity):
+    grid = Grid(granularity, -(2**40), 2**40)
+    whole, fraction = exact.columns([msgspec.Raw(token) for token in given])
+    steps = grid.values(SimpleNamespace(whole=whole, fraction=fraction), 0, len(given))  # type: ignore[arg-type]
+    floors = [math.floor(Fraction(Decimal(token.decode())) / granularity) for token in given]
+    assert steps.tolist() == [min(max(step, -(2**40)), 2**40) for step in floors]
+
+
+def test_edges_of_a_sign_a_point_and_the_longest_plain_token():
+    most = b"9" * 16 + b"." + b"9" * 24
+    edges = [
+        b"0",
+        b"-0",
+        b"-0.0",
+        b"-0.5",
+        most,
+        b"-" + most,
+        b"-0." + b"0" * 23 + b"1",
+        b"9" * 17,
+        b"1." + b"0" * 25,
+    ]
+    edges += [
+        b"-1." + b"9" * 18,
+        b"-1." + b"9" * 19,
+        b"4611686018427387903",
+        b"4611686018427387904",
+        b"1.0e0",
+    ]
+    assert columns(edges) == [expected(token) for token in edges]
+
+
+@pytest.fixture
+def alone(monkeypatch):
+    """Tokens that were read one by one."""
+    seen: list[bytes] = []
+    read = exact.number
+    monkeypatch.setattr(exact, "number", lambda token: (seen.append(token), read(token))[1])
+    return seen
+
+
+@settings(deadline=None)
+@given(st.lists(PLAIN, min_size=1, max_size=50))
+def test_plain_numbers_take_one_way_with_or_without_a_point(given):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exact, "number", lambda _: pytest.fail("a plain number was read alone"))
+        columns(given)
+
+
+@pytest.mark.parametrize("odd", [b"1e3", b"null", b"9" * 19, b"0." + b"3" * 25, b'"text"', b"1e999"])
+def test_an_odd_value_is_read_alone_and_no_other_of_its_batch_with_it(alone, odd):
+    columns([b"1.5", b"7", odd, *[b"0.25"] * 10_000, odd])
+    assert alone == [odd, odd]
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(
+        st.one_of(
+            st.floats(allow_nan=True, allow_infinity=False),
+            st.floats(-1e6, 1e6),
+            st.floats(-1e-15, 1e-15),
+            st.integers(-(2**70), 2**70).map(float),
+        ),
+        min_size=1,
+        max_size=30,
+    )
+)
+def test_doubles_are_the_binary_fractions_they_stand_for(given):
+    whole, fraction = exact.doubles(np.array(given))
+    assert list(zip(whole.tolist(), fraction.tolist(), strict=True)) == [
+        exact.NO_NUMBER if math.isnan(x) else expected(str(Decimal(x)).encode()) for x in given
+    ]
+
+
+def held_as(kind: pa.DataType, value: float) -> Any:
+    """A float as a column of that type holds it."""
+    return kind.to_pandas_dtype()(value)
+
+
+COLUMNS = {
+    "int8": (pa.int8(), [-128, 127, None, 0]),
+    "uint64": (pa.uint64(), [2**64 - 1, 2**62, None, 3]),
+    "int64": (pa.int64(), [-(2**63), 2**63 - 1, None, 5]),
+    "half": (pa.float16(), [np.float16(1.5), np.float16(-0.25), None]),
+    "single": (pa.float32(), [1.5, -0.1, None, 3e38]),
+    "double": (pa.float64(), [1.1, -1.1, None, 1e300, -1e-300]),
+    "decimal": (pa.decimal128(18, 3), [Decimal("1.125"), Decimal("-1.125"), None, Decimal(0)]),
+    "whole decimal": (pa.decimal128(18, 0), [Decimal(10**18 - 1), None, Decimal(-5)]),
+    "wide decimal": (pa.decimal128(38, 20), [Decimal("1.125"), Decimal("-1e-20"), None]),
+    "widest decimal": (pa.decimal256(70, 3), [Decimal("1.125"), Decimal(-(10**60)), None]),
+}
+
+
+@pytest.mark.parametrize("sliced", [False, True])
+@pytest.mark.parametrize("dictionary", [False, True])
+@pytest.mark.parametrize("name", COLUMNS)
+def test_columns_of_every_type_of_number_are_exact(name, dictionary, sliced):
+    kind, values = COLUMNS[name]
+    column = pa.array(values, kind)
+    if dictionary and name == "half":
+        pytest.skip("pyarrow has no dictionaries of halves")
+    if dictionary:
+        column = column.dictionary_encode()
+    if sliced:
+        column, values = column[1:], values[1:]
+    whole, fraction = columnar._value(column)
+    found = list(zip(whole.tolist(), fraction.tolist(), strict=True))
+    held = pa.array(values, pa.float64() if pa.types.is_floating(kind) else kind).to_pylist()
+    numbers = [
+        None if v is None else Decimal(float(held_as(kind, v)) if isinstance(v, float) else v) for v in held
+    ]
+    assert found == [exact.NO_NUMBER if n is None else expected(str(n).encode()) for n in numbers]
+
+
+def test_infinite_doubles_go_to_their_side():
+    whole, fraction = exact.doubles(np.array([math.inf, -math.inf, math.nan]))
+    assert whole.tolist() == [WHOLE_LIMIT, -WHOLE_LIMIT, -WHOLE_LIMIT]
+    assert not fraction.any()
