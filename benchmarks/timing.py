@@ -253,7 +253,7 @@ class Watched:
 
     # Observer
 
-    read = baseline = committed = flushed = published = alert_latency = restored = taken_over = failed = (
+    read = committed = flushed = published = alert_latency = restored = taken_over = failed = (
         _ignore
     )
 
