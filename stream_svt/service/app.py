@@ -21,6 +21,7 @@ from stream_svt.errors import ConfigError, Problem, StreamSvtError
 from stream_svt.service import web
 from stream_svt.service.config import Config
 from stream_svt.service.garbage import collect_rarely
+from stream_svt.service.log_limit import limit_logs
 from stream_svt.service.reading import Reading
 from stream_svt.service.shard import describe
 from stream_svt.service.web.feed import Feed
@@ -153,6 +154,7 @@ def run(config: Config, *, reread: Callable[[], Awaitable[Reading]] | None = Non
         0 after SIGINT or SIGTERM, else the exit code of the error, which is printed on standard error.
     """
     quiet_libraries()
+    limit_logs()
     try:
         _check_address(config)
     except ConfigError as error:

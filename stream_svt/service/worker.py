@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from functools import cache
 from importlib import metadata
 from typing import Any
 
@@ -378,7 +379,9 @@ async def _give_way() -> None:
     await asyncio.sleep(0)
 
 
+@cache
 def _version() -> str:
+    """Return the package's version: found once, for it is searched on disk."""
     try:
         return metadata.version("stream-svt")
     except metadata.PackageNotFoundError:
