@@ -94,12 +94,11 @@ async def _beat(report: str) -> None:
                 if late > NOTED:
                     output.write(f"{time.time():.3f} {late:.4f}\n")
                 if late > SHOWN:
-                    print(
-                        f"HOLD {late:.3f} s: {' | '.join(watch.seen) or 'no other thread could look'}",
-                        file=sys.stderr,
-                    )
+                    worked = time.process_time() - watch.worked
+                    where = " | ".join(watch.seen) or "no other thread could look"
+                    print(f"HOLD {late:.3f} s, {worked:.3f} s of them at work: {where}", file=sys.stderr)
                 watch.seen = []
-                watch.last = time.perf_counter()
+                watch.last, watch.worked = time.perf_counter(), time.process_time()
         finally:
             watch.ended.set()
 
@@ -109,7 +108,7 @@ class _Watch(threading.Thread):
 
     def __init__(self, loop: int) -> None:
         super().__init__(name="loop watch", daemon=True)
-        self.last = time.perf_counter()
+        self.last, self.worked = time.perf_counter(), time.process_time()
         self.seen: list[str] = []
         self.ended = threading.Event()
         self._loop = loop
