@@ -253,9 +253,7 @@ class Watched:
 
     # Observer
 
-    read = baseline = committed = flushed = published = alert_latency = restored = taken_over = failed = (
-        _ignore
-    )
+    read = committed = flushed = published = alert_latency = restored = taken_over = failed = _ignore
 
 
 async def _lateness(batches: Sequence[Callable[[random.Random], bytes]]) -> list[float]:

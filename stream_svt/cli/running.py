@@ -90,6 +90,7 @@ def run(path: Path, log_level: str) -> int:
     what is charged and leaves the group at once.
     """
     from stream_svt.service.app import run as run_service
+    from stream_svt.service.reading import read_again
 
     log_to_stderr(log_level)
-    return run_service(load(path), reread=lambda: load(path))
+    return run_service(load(path), reread=lambda: read_again(path))

@@ -30,6 +30,7 @@ from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.books import FOR_EVER, UNTIL_RUN_ENDS, Books, read_dataset
 from stream_svt.monitor.bounds import BOUNDS, Bounds
 from stream_svt.monitor.commands import Command
+from stream_svt.monitor.datasets import DatasetSpec
 from stream_svt.monitor.life_cycle import Signal, State
 from stream_svt.monitor.monitor_spec import (
     Declared,
@@ -41,10 +42,12 @@ from stream_svt.monitor.monitor_spec import (
 from stream_svt.monitor.mutes import Mutes
 from stream_svt.monitor.options import Mute, OnHalt, Retry, Sweep
 from stream_svt.monitor.plan import Plan
+from stream_svt.monitor.projection import Projection, Totals
 from stream_svt.monitor.quantities import is_dataset_name
 from stream_svt.monitor.released import Account, DatasetView, EventType, ReleasedEvent
 from stream_svt.monitor.retry import RetryRunner
 from stream_svt.monitor.runner import Hit, Runner, Status, Tests
+from stream_svt.monitor.shard_datasets import ShardDatasets
 from stream_svt.monitor.snapshot import (
     VERSION,
     ProgressRecord,
@@ -72,6 +75,9 @@ LOADED_AT_ONCE = 250_000
 
 EVENT_BYTES = 800
 """What an event takes, about: in the outbox, and once more where it is published."""
+
+PROJECTED_AT_ONCE = 500
+"""Datasets that `Engine.project` takes between two yields: a few milliseconds of work."""
 
 _PART_KEY = re.compile(r"(.+)/([^/]+)/([0-9]{1,18})", re.DOTALL)
 
@@ -110,7 +116,9 @@ class Commit:
     rejects
         (topic, offset, reason) of records that were refused.
     views
-        Released state of the datasets that changed; valid once the transaction is durable.
+        Released state of the datasets that changed and are shown one by one.
+    totals
+        Sums over all datasets of the shard. Views and sums are valid once the transaction is durable.
     tested, skipped
         Queries tested by monitor, and skipped by (monitor, reason), since the last commit.
     """
@@ -120,6 +128,7 @@ class Commit:
     events: list[ReleasedEvent] = field(default_factory=list)
     rejects: list[tuple[str, int, str]] = field(default_factory=list)
     views: list[DatasetView] = field(default_factory=list)
+    totals: Totals = field(default_factory=Totals)
     tested: dict[str, int] = field(default_factory=dict)
     skipped: dict[tuple[str, str], int] = field(default_factory=dict)
 
@@ -135,7 +144,7 @@ class Engine:
     shard
         Partition number.
     datasets
-        Names of the datasets homed at this shard; their order fixes the dataset numbers of batches.
+        The datasets homed at this shard, or their names; their order fixes the dataset numbers of batches.
     key
         32 secret bytes from which query noise is derived; durable before the first query.
     entropy
@@ -149,16 +158,16 @@ class Engine:
         spec: ApplicationSpec,
         *,
         shard: int,
-        datasets: Sequence[str],
+        datasets: Sequence[str] | ShardDatasets,
         key: bytes,
         entropy: Callable[[int], bytes],
         bounds: Bounds = BOUNDS,
     ) -> None:
-        declared = {dataset.name: dataset for dataset in spec.datasets}
         self.spec = spec
         self.shard = shard
-        self.datasets = [declared[name] for name in datasets]
-        self.number = {dataset.name: number for number, dataset in enumerate(self.datasets)}
+        known = datasets if isinstance(datasets, ShardDatasets) else ShardDatasets.of_names(spec, datasets)
+        self.datasets = known
+        self.number = self.datasets.number
         self.runners: dict[str, Runner] = {}
         self._books: dict[int, Books] = {}
         self._plans: dict[str, Plan] = {}
@@ -175,6 +184,9 @@ class Engine:
         self._taken: list[tuple[Runner, int, int]] = []
         self._bounds = bounds
         self._weight = 0
+        self._projection = Projection(self.datasets)
+        self._unprojected: set[int] = set()
+        self._shown_anew = False
         for monitor in spec.monitors:
             self._add(monitor)
 
@@ -268,6 +280,8 @@ class Engine:
                     current[rest] = spec
         self._old_specs.update(rest for rest, _ in older)
         if current:
+            for name in self.runners:
+                self._projection.remove(name)
             self.runners = {}
             self._records = {}
             self._declared = {rest: _read_topic(data, f"t/{rest}") for rest, data in topics}
@@ -298,6 +312,7 @@ class Engine:
         books = Books.from_record(self.datasets[number], record, plans, mutes)
         books.events = max(books.events, self._events_before)
         self._books[number] = books
+        self._unprojected.add(number)
         for monitor, slot in books.slots.items():
             runner = self.runners.get(monitor)
             if runner is not None:
@@ -427,10 +442,10 @@ class Engine:
 
     def take_commit(self) -> Commit:
         """Return what has to be durable next."""
-        names = list(self.runners)
         for name, runner in self.runners.items():
             for number, part, data in runner.save_pending():
                 self._records[f"p/{self.datasets[number].name}/{name}/{part}".encode()] = data
+                self._unprojected.add(number)
         for number in sorted(self._dirty):
             self._records |= self._books[number].save()
         commit = Commit(
@@ -438,7 +453,8 @@ class Engine:
             progress=self._progress(),
             events=self._announcer.take(),
             rejects=self._rejects,
-            views=[self._view(number, names) for number in sorted(self._dirty)],
+            views=self._changed_views(),
+            totals=self._project(),
             tested={name: runner.tested for name, runner in self.runners.items() if runner.tested},
             skipped={
                 (name, reason): count
@@ -465,14 +481,53 @@ class Engine:
         names = list(self.runners)
         return [self._view(number, names) for number in range(len(self.datasets))]
 
+    def shown(self) -> list[DatasetView]:
+        """Return the released state, as it stands after `load`, of the datasets that are shown one by one."""
+        names = list(self.runners)
+        return [self._view(number, names) for number in np.flatnonzero(self.datasets.shown).tolist()]
+
+    def project(self) -> Iterator[None]:
+        """Sum up what `load` brought, in slices: `totals` are those of the state when no slice is left."""
+        numbers = sorted(self._unprojected)
+        for at in range(0, len(numbers), PROJECTED_AT_ONCE):
+            if at:
+                yield
+            part = numbers[at : at + PROJECTED_AT_ONCE]
+            self._projection.update(part, self._books, self.runners)
+            self._unprojected.difference_update(part)
+
+    def totals(self) -> Totals:
+        """Return sums over all datasets of the shard, as of the last commit taken."""
+        return self._projection.totals()
+
+    def _project(self) -> Totals:
+        """Sum up what changed since the last commit."""
+        self._unprojected |= self._dirty
+        for _ in self.project():
+            pass
+        return self._projection.totals()
+
+    def _changed_views(self) -> list[DatasetView]:
+        """Return the views of what changed; where monitors changed, of every dataset shown."""
+        if self._shown_anew:
+            self._shown_anew = False
+            return self.shown()
+        names = list(self.runners)
+        return [self._view(number, names) for number in sorted(self._dirty) if self.datasets.shown[number]]
+
     def delete(self, keys: Iterable[bytes]) -> None:
         """Delete records with the next commit of which nothing was loaded."""
         self._records.update(dict.fromkeys(keys))
 
-    def discard(self) -> None:
-        """Break the circle of engine and runners: both go at once, not when a collector comes across them."""
+    def discard(self) -> list[Books]:
+        """Break the circle of engine and runners: both go by their last reference, whatever the collector does.
+
+        Returns the ledgers, which many objects belong to, for the caller to free little by little.
+        """
         self.runners.clear()
         self._opened, self._taken = [], []
+        books, self._books = list(self._books.values()), {}
+        return books
 
     def _progress(self) -> bytes:
         positions = {
@@ -924,8 +979,8 @@ class Engine:
         ConfigError
             As `reload`.
         """
-        names = [dataset.name for dataset in spec.datasets if dataset.name in self.number]
-        if len(names) != len(self.datasets):
+        declared: Iterable[DatasetSpec] = self.datasets if spec is self.spec else spec.datasets
+        if sum(dataset.name in self.number for dataset in declared) != len(self.datasets):
             message = "datasets cannot be removed while the service runs"
             raise ConfigError([Problem(0, "datasets", message)])
         refusals = []
@@ -945,6 +1000,8 @@ class Engine:
             runner.offset, runner.started = offset, True
         self.runners[spec.name] = runner
         self._plans[runner.plan.hash] = runner.plan
+        self._projection.cover(spec.name, runner.covers)
+        self._shown_anew = True
         if journal:
             self._journal_spec(runner.plan, f"m/{spec.name}")
         self._declare(spec)
@@ -952,10 +1009,11 @@ class Engine:
             slot = books.slots.get(spec.name)
             if slot is not None:
                 self._take_over(runner, number, slot)
+                self._unprojected.add(number)
         return runner
 
     def _covers(self, spec: MonitorSpec) -> NDArray[np.bool_]:
-        return np.array([spec.covers(dataset.name) for dataset in self.datasets], dtype=np.bool_)
+        return self.datasets.covers(self.spec, spec)
 
     def _change(self, runner: Runner, spec: MonitorSpec) -> None:
         old = runner.spec
@@ -1015,6 +1073,10 @@ class Engine:
 
     def _cover(self, runner: Runner, covers: NDArray[np.bool_]) -> None:
         """Let a monitor run on other datasets than before."""
+        if not np.array_equal(runner.covers, covers):
+            self._projection.cover(runner.name, covers)
+            self._unprojected |= self._books.keys()
+            self._shown_anew = True
         runner.status[runner.covers & ~covers] = Status.SKIP
         for number in np.flatnonzero(covers & ~runner.covers).tolist():
             runner.status[number] = self._status(self.slot(runner, number))
@@ -1025,6 +1087,8 @@ class Engine:
         for number, part, _ in runner.save_pending():
             self._records[f"p/{self.datasets[number].name}/{name}/{part}".encode()] = None
         del self.runners[name]
+        self._projection.remove(name)
+        self._shown_anew = True
         self._records[f"m/{name}".encode()] = None
         self._announcer.spec_changed(name, "removed", "", [])
 

@@ -11,18 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_svt.errors import MisuseError
-from stream_svt.monitor.datasets import DatasetSpec
 from stream_svt.monitor.monitor_spec import MonitorSpec
 from stream_svt.monitor.options import Retry
 from stream_svt.monitor.pending import RetryQueue, Waiting, place_name, read
 from stream_svt.monitor.runner import Hit, Host, Mask, Runner, Status, Tests, View
+from stream_svt.monitor.shard_datasets import ShardDatasets
 
 
 class RetryRunner(Runner):
     """A monitor with ``append: retry``. ``queues`` holds what waits, by dataset."""
 
     def __init__(
-        self, host: Host, spec: MonitorSpec, datasets: list[DatasetSpec], covers: NDArray[np.bool_]
+        self, host: Host, spec: MonitorSpec, datasets: ShardDatasets, covers: NDArray[np.bool_]
     ) -> None:
         super().__init__(host, spec, datasets, covers)
         self.queues: dict[int, RetryQueue] = {}

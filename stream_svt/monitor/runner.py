@@ -20,18 +20,18 @@ from numpy.typing import NDArray
 from stream_svt.errors import UnreadableState
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.books import FOR_EVER, UNTIL_RUN_ENDS
-from stream_svt.monitor.datasets import DatasetSpec
 from stream_svt.monitor.life_cycle import State
 from stream_svt.monitor.monitor_spec import MonitorSpec
 from stream_svt.monitor.mutes import MuteFilter, Mutes, series_hashes
 from stream_svt.monitor.pending import Block
 from stream_svt.monitor.plan import Plan
+from stream_svt.monitor.shard_datasets import NEVER, ShardDatasets
 from stream_svt.monitor.snapshot import Slot, unpack_secrets
 
 Integers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
-_NEVER = np.iinfo(np.int64).max
+_NEVER = NEVER
 
 
 class Status(IntEnum):
@@ -142,7 +142,7 @@ class Runner:
         self,
         host: Host,
         spec: MonitorSpec,
-        datasets: list[DatasetSpec],
+        datasets: ShardDatasets,
         covers: Mask,
     ) -> None:
         count = len(datasets)
@@ -165,11 +165,7 @@ class Runner:
         self.mute_filter = MuteFilter()
         self.tested = 0
         self.skipped: dict[str, int] = {}
-        self.periods: tuple[Integers, Integers] | None = None
-        if any(dataset.from_ms is not None for dataset in datasets):
-            begins = [0 if d.from_ms is None else d.from_ms for d in datasets]
-            ends = [_NEVER if d.ends_ms is None else d.ends_ms for d in datasets]
-            self.periods = np.array(begins, dtype=np.int64), np.array(ends, dtype=np.int64)
+        self.periods = datasets.periods
 
     @property
     def spec(self) -> MonitorSpec:

@@ -6,11 +6,15 @@ descriptions are also those of the exported JSON Schema. Nothing here reads file
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
+from fnmatch import fnmatchcase, translate
 from functools import cached_property
 from typing import Annotated, Any
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, TypeAdapter, ValidationError
 
 from stream_svt.errors import ConfigError, Problem
@@ -60,6 +64,15 @@ __all__ = [
     "parse_application",
     "reload_kind",
 ]
+
+DATASETS_SHOWN = 1_000
+"""Datasets that are shown one by one, the first ones declared: pages and metrics hold sums of the others."""
+
+PAIRS_SHOWN = 10_000
+"""Datasets x monitors that are shown one by one: with many monitors, fewer datasets are."""
+
+MATCHED_AT_ONCE = 10_000
+"""Names matched between two yields: a few milliseconds of work."""
 
 SERVICE_KEYS = ("kafka", "topics", "sealing", "control", "web", "commit")
 """Keys of the same file that only the service reads."""
@@ -122,6 +135,50 @@ class ApplicationSpec:
                 "monitors": [monitor.model_dump(mode="json", by_alias=True) for monitor in self.monitors],
             }
         )
+
+    @cached_property
+    def shown(self) -> tuple[DatasetSpec, ...]:
+        """The first datasets declared, as many as are shown one by one."""
+        pairs = 0
+        for number, dataset in enumerate(self.datasets[:DATASETS_SHOWN]):
+            pairs += sum(monitor.covers(dataset.name) for monitor in self.monitors)
+            if number and pairs > PAIRS_SHOWN:
+                return self.datasets[:number]
+        return self.datasets[:DATASETS_SHOWN]
+
+    @cached_property
+    def names_shown(self) -> frozenset[str]:
+        """Their names."""
+        return frozenset(dataset.name for dataset in self.shown)
+
+    def covered(self, monitor: MonitorSpec) -> NDArray[np.bool_]:
+        """Return on which of the datasets, in the order declared, a monitor runs; looked at once for all shards."""
+        for _ in self._covering(monitor):
+            pass
+        return self._covered[monitor.datasets]
+
+    def prepare(self) -> Iterator[None]:
+        """Look in slices at which monitors cover which datasets, and which are shown."""
+        for monitor in self.monitors:
+            yield from self._covering(monitor)
+        yield
+        self.names_shown  # noqa: B018  kept from now on
+
+    def _covering(self, monitor: MonitorSpec) -> Iterator[None]:
+        if monitor.datasets in self._covered:
+            return
+        found = np.ones(len(self.datasets), dtype=np.bool_)
+        if "*" not in monitor.datasets:
+            matches = re.compile("|".join(map(translate, monitor.datasets))).match
+            for at in range(0, len(found), MATCHED_AT_ONCE):
+                part = self.datasets[at : at + MATCHED_AT_ONCE]
+                found[at : at + len(part)] = [matches(dataset.name) is not None for dataset in part]
+                yield
+        self._covered[monitor.datasets] = found
+
+    @cached_property
+    def _covered(self) -> dict[tuple[str, ...], NDArray[np.bool_]]:
+        return {}
 
     @cached_property
     def _datasets_by_name(self) -> dict[str, DatasetSpec]:

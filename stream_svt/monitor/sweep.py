@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_svt.errors import MisuseError
-from stream_svt.monitor.datasets import DatasetSpec
 from stream_svt.monitor.monitor_spec import MonitorSpec
 from stream_svt.monitor.options import Sweep
 from stream_svt.monitor.pending import Block, OpenSet, read
@@ -28,6 +27,7 @@ from stream_svt.monitor.runner import (
     View,
     block_of,
 )
+from stream_svt.monitor.shard_datasets import ShardDatasets
 from stream_svt.monitor.snapshot import PendingRecord
 
 
@@ -39,7 +39,7 @@ class SweepRunner(Runner):
     """
 
     def __init__(
-        self, host: Host, spec: MonitorSpec, datasets: list[DatasetSpec], covers: NDArray[np.bool_]
+        self, host: Host, spec: MonitorSpec, datasets: ShardDatasets, covers: NDArray[np.bool_]
     ) -> None:
         super().__init__(host, spec, datasets, covers)
         self.sets: dict[int, dict[str, OpenSet]] = {}

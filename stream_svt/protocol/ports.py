@@ -12,7 +12,6 @@ from typing import Protocol
 
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.engine import Commit, Engine
-from stream_svt.monitor.released import DatasetView
 from stream_svt.monitor.spec import ApplicationSpec
 
 
@@ -220,10 +219,6 @@ class Observer(Protocol):
 
     def read(self, topic: str, records: int) -> None:
         """So many records of a topic were read."""
-        ...
-
-    def baseline(self, shard: int, views: Iterable[DatasetView]) -> None:
-        """A tenure begins with this state."""
         ...
 
     def committed(self, shard: int, commit: Commit, seconds: float, steps: Iterable[float]) -> None:

@@ -17,8 +17,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from stream_svt.errors import ConfigError, RecordsLost
+from stream_svt.monitor.books import Books
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.engine import Engine
+from stream_svt.monitor.projection import Totals
 from stream_svt.monitor.released import DatasetView
 from stream_svt.protocol.controls import Controls, Verify, trust_the_topic
 from stream_svt.protocol.journal import Journal, Restored
@@ -78,7 +80,8 @@ class Pace:
 class Status:
     """What may be said about a shard, all of it committed or public.
 
-    ``outbox`` is the number of events that are charged and not yet published.
+    ``outbox`` is the number of events that are charged and not yet published. ``views`` are those of the datasets
+    that are shown one by one; ``totals`` of all, None until the shard's state was read.
     """
 
     shard: int
@@ -91,6 +94,7 @@ class Status:
     offsets: dict[str, int] = field(default_factory=dict)
     lag: dict[str, int] = field(default_factory=dict)
     views: dict[str, DatasetView] = field(default_factory=dict)
+    totals: Totals | None = None
     opened_at: float = 0.0
     committed_at: float = 0.0
     beat: float = 0.0
@@ -201,8 +205,10 @@ class Tenure:
             self._reply(given_up[1], "every dataset of the shard is marked exhausted", used)
             # The first transaction of this tenure: none may accept the state and keep its budgets.
             await self._commit()
-        status.views = {view.dataset: view for view in self._engine.views()}
-        self._observer.baseline(self._shard, status.views.values())
+        for _ in self._engine.project():
+            await self._clock.sleep(0)
+        status.views = {view.dataset: view for view in self._engine.shown()}
+        status.totals = self._engine.totals()
         self._read_to = dict(restored.read_to)
         await self._find_places(offsets)
         await self._commit()
@@ -222,10 +228,12 @@ class Tenure:
         elsewhere = {dataset.name for dataset in self._workload.spec.datasets} - self._engine.number.keys()
         return [key for key in records if dataset_of(key) in elsewhere]
 
-    def end(self) -> None:
-        """Let go of what the tenure held in memory, however it ended; nothing is written."""
-        if hasattr(self, "_engine"):
-            self._engine.discard()
+    def end(self) -> list[Books]:
+        """Let go of what the tenure held in memory, however it ended; nothing is written.
+
+        Returns the ledgers, for the caller to free little by little.
+        """
+        return self._engine.discard() if hasattr(self, "_engine") else []
 
     def _control_position(
         self, restored: Restored, given_up: tuple[int, Command] | None, end: int
@@ -487,6 +495,7 @@ class Tenure:
         # From here on everything in the commit is durable, and only now may anything of it be shown.
         now = self._now()
         self._status.views.update({view.dataset: view for view in commit.views})
+        self._status.totals = commit.totals
         self._observer.committed(self._shard, commit, now - began, self._steps)
         self._published(now)
         if commit.events:

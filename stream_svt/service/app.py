@@ -11,7 +11,7 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import faust
 import mode
@@ -21,6 +21,8 @@ from stream_svt.errors import ConfigError, Problem, StreamSvtError
 from stream_svt.service import web
 from stream_svt.service.config import Config
 from stream_svt.service.garbage import collect_rarely
+from stream_svt.service.log_limit import limit_logs
+from stream_svt.service.reading import Reading
 from stream_svt.service.shard import describe
 from stream_svt.service.web.feed import Feed
 from stream_svt.service.worker import Worker
@@ -57,11 +59,16 @@ class Monitoring(mode.Service):  # type: ignore[misc]  # mode is taken as Any
     logger = HOST_LOG
 
     def __init__(
-        self, worker: Worker, reread: Callable[[], Config] | None, loop: asyncio.AbstractEventLoop
+        self,
+        worker: Worker,
+        reread: Callable[[], Awaitable[Reading]] | None,
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
         super().__init__(loop=loop)
         self._worker = worker
         self._reread = reread
+        self._again = asyncio.Event()
+        self._reloading: asyncio.Task[None] | None = None
         self._running: asyncio.Task[None] | None = None
         self.error: BaseException | None = None
 
@@ -70,7 +77,8 @@ class Monitoring(mode.Service):  # type: ignore[misc]  # mode is taken as Any
         # In a task: joining a group takes as long as it takes, and signals must be served meanwhile.
         self._running = asyncio.create_task(self._run(), name="worker")
         if self._reread is not None:
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)
+            self._reloading = asyncio.create_task(self._reload(self._reread), name="reload")
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._again.set)
 
     async def _run(self) -> None:
         try:
@@ -83,22 +91,26 @@ class Monitoring(mode.Service):  # type: ignore[misc]  # mode is taken as Any
 
     async def on_stop(self) -> None:
         """Publish what is charged, leave the group at once."""
-        if self._running is not None:
-            self._running.cancel()
-            await asyncio.gather(self._running, return_exceptions=True)
+        for task in (self._reloading, self._running):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
         try:
             async with asyncio.timeout(STOP_DEADLINE):
                 await self._worker.stop()
         except TimeoutError:
             log.error("event=stop_timeout seconds=%.0f", STOP_DEADLINE)  # noqa: TRY400  the trace says nothing
 
-    def _reload(self) -> None:
-        if self._reread is None:
-            return
-        try:
-            self._worker.reload(self._reread())
-        except ConfigError as error:
-            log.error("event=reload_refused error=%r", str(error))  # noqa: TRY400  the message says all
+    async def _reload(self, reread: Callable[[], Awaitable[Reading]]) -> None:
+        """Reload whenever a signal came: one after the other, and once for signals that come meanwhile."""
+        while True:
+            await self._again.wait()
+            self._again.clear()
+            try:
+                reading = await reread()
+                await self._worker.reload(reading.config, reading.spec_hash)
+            except (ConfigError, OSError) as error:
+                log.error("event=reload_refused error=%r", str(error))  # noqa: TRY400  the message says all
 
 
 def build(
@@ -128,13 +140,13 @@ def build(
     return app
 
 
-def run(config: Config, *, reread: Callable[[], Config] | None = None) -> int:
+def run(config: Config, *, reread: Callable[[], Awaitable[Reading]] | None = None) -> int:
     """Run a worker until a signal ends it; return the exit code.
 
     Parameters
     ----------
     reread
-        Reads the configuration again on SIGHUP; None ignores the signal.
+        Reads the configuration again on SIGHUP, without holding the event loop; None ignores the signal.
 
     Returns
     -------
@@ -142,15 +154,16 @@ def run(config: Config, *, reread: Callable[[], Config] | None = None) -> int:
         0 after SIGINT or SIGTERM, else the exit code of the error, which is printed on standard error.
     """
     quiet_libraries()
+    limit_logs()
     try:
         _check_address(config)
     except ConfigError as error:
         print(f"stream-svt: {error}", file=sys.stderr)  # noqa: T201  as below
         return error.exit_code
-    collect_rarely()
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     worker = Worker(config)
+    collect_rarely()
     monitoring = Monitoring(worker, reread, loop)
     app = build(worker, monitoring, loop)
     app.finalize()

@@ -13,7 +13,7 @@ import platform
 import re
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Any, Final
@@ -22,9 +22,11 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from stream_svt.monitor.datasets import DatasetSpec
 from stream_svt.monitor.engine import Commit
 from stream_svt.monitor.plan import Plan
-from stream_svt.monitor.released import Alert, DatasetView
+from stream_svt.monitor.projection import STATES, Totals, sums_of
+from stream_svt.monitor.released import Alert, DatasetView, EventType
 from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.privacy.loss import Kind
 from stream_svt.protocol.controls import Malformed
@@ -34,16 +36,14 @@ from stream_svt.service.wire import Reason
 _Values = defaultdict[str, dict[tuple[str, ...], float]]
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-DATASET_LIMIT = 1_000
 OTHERS = "(others)"
-"""Label under which datasets beyond the limit are summed up; no dataset may have this name."""
+"""Label under which datasets that are not shown one by one are summed up; no dataset may have this name."""
 
 COMMON_LABELS = ("application",)
 """Labels of every metric. A target's label would do, but one forgotten there would mix the budgets of two
 applications whose datasets have the same names."""
 
 _CREATED = re.compile(rb"^(?:# (?:HELP|TYPE) )?stream_svt_\w+_created[ {].*\n", re.MULTILINE)
-STATES = ("idle", "running", "halted", "exhausted", "paused")
 SKIP_REASONS = (
     "muted",
     "exhausted",
@@ -285,8 +285,6 @@ class Metrics:
         Partitions of the application's topics.
     control
         Name of the control topic.
-    dataset_limit
-        Datasets with labels of their own, the first ones declared; the others are summed up.
     engine_times
         Whether to show how long the engine took: no part of the promise covers that.
     epoch
@@ -301,7 +299,6 @@ class Metrics:
         *,
         shards: int = 1,
         control: str = "control",
-        dataset_limit: int = DATASET_LIMIT,
         engine_times: bool = False,
         epoch: Callable[[], float] = time.time,
     ) -> None:
@@ -310,8 +307,6 @@ class Metrics:
         self._started = epoch()
         self._shards = shards
         self._statuses = statuses
-        self._limit = dataset_limit
-        self._counted: dict[tuple[int, str], dict[str, tuple[int, int, int]]] = {}
         self._counters = {
             metric.name: Counter(
                 metric.name, metric.help, (*COMMON_LABELS, *metric.labels), registry=self.registry
@@ -350,7 +345,7 @@ class Metrics:
             platform.python_version(),
             spec_hash,
         )
-        self._labelled = {dataset.name: dataset for dataset in spec.datasets[: self._limit]}
+        self._labelled = {dataset.name: dataset for dataset in spec.shown}
         for monitor in spec.monitors:
             self._histogram("stream_svt_top_gap_scales", monitor.name)
             for name in ("tops", "runs", "halts", "queries"):
@@ -368,10 +363,21 @@ class Metrics:
 
     def rendering(self) -> Callable[[], bytes]:
         """Take all values now, and return what makes them a text: long work, for any thread and any time."""
-        # When a counter was created is of no use to anybody here and doubles the number of series.
-        recorded = _CREATED.sub(b"", generate_latest(self.registry))
-        gauges = _Families((self._spec.application,), self._values())
-        return lambda: recorded + generate_latest(gauges)
+        snapshot = _Snapshot(
+            self._spec,
+            self._info,
+            self._labelled,
+            dict(self._last_tops),
+            [_ShardNow.of(status) for status in self._statuses()],
+        )
+
+        def render() -> bytes:
+            # When a counter was created is of no use to anybody here and doubles the number of series.
+            recorded = _CREATED.sub(b"", generate_latest(self.registry))
+            values = self._values(snapshot)
+            return recorded + generate_latest(_Families((snapshot.spec.application,), values))
+
+        return render
 
     # What shards tell
 
@@ -379,14 +385,9 @@ class Metrics:
         """Count records as they are read: their number is public."""
         self._counter("stream_svt_records_total", topic).inc(records)
 
-    def baseline(self, shard: int, views: Iterable[DatasetView]) -> None:
-        """Note the counts a shard came with, so that only what this worker adds is counted."""
-        self._counted = {key: counts for key, counts in self._counted.items() if key[0] != shard}
-        for view in views:
-            self._count(shard, view, add=False)
-
     def committed(self, shard: int, commit: Commit, seconds: float, steps: Iterable[float]) -> None:
         """Count what a durable commit holds."""
+        del shard
         self._counter("stream_svt_commits_total").inc()
         self._histogram("stream_svt_commit_seconds").observe(seconds)
         if ENGINE_TIMES in self._histograms:
@@ -398,11 +399,12 @@ class Metrics:
             self._counter("stream_svt_queries_skipped_total", monitor, reason).inc(count)
         for topic, _, reason in commit.rejects:
             self._counter("stream_svt_records_rejected_total", topic, reason).inc()
-        for view in commit.views:
-            self._count(shard, view, add=True)
         now = self._epoch()
         for event in commit.events:
             top = event.data
+            counter = _COUNTED.get(event.type)
+            if counter is not None:
+                self._counter(counter, top.monitor).inc()
             if isinstance(top, Alert):
                 scales = top.gap / top.query_noise.scale
                 self._histogram("stream_svt_top_gap_scales", top.monitor).observe(scales)
@@ -446,85 +448,139 @@ class Metrics:
     def _histogram(self, name: str, *labels: str) -> Histogram:
         return self._histograms[name].labels(self._spec.application, *labels)
 
-    def _count(self, shard: int, view: DatasetView, *, add: bool) -> None:
-        counted = self._counted.setdefault((shard, view.dataset), {})
-        for monitor in view.monitors:
-            now = (monitor.tops, monitor.runs, monitor.halts)
-            if add:
-                before = counted.get(monitor.monitor, (0, 0, 0))
-                for name, new, old in zip(("tops", "runs", "halts"), now, before, strict=True):
-                    self._counter(f"stream_svt_{name}_total", monitor.monitor).inc(max(new - old, 0))
-            counted[monitor.monitor] = now
-
-    def _values(self) -> _Values:
+    def _values(self, now: _Snapshot) -> _Values:
         values: _Values = defaultdict(dict)
-        values["stream_svt_build_info"][self._info] = 1
+        values["stream_svt_build_info"][now.info] = 1
         values["stream_svt_start_timestamp_seconds"][()] = self._started
         values["stream_svt_shards_configured"][()] = self._shards
-        self._add_monitors(values)
-        self._add_shards(values)
+        _add_monitors(values, now)
+        _add_shards(values, now)
         return values
 
-    def _add_monitors(self, values: _Values) -> None:
-        """Add what is configured, and each monitor's newest top."""
-        for monitor in self._spec.monitors:
-            name = (monitor.name,)
-            values["stream_svt_monitor_datasets"].update({(monitor.name, state): 0 for state in STATES})
-            values["stream_svt_monitor_info"][(monitor.name, monitor.topic)] = 1
-            values["stream_svt_monitor_muted_series"][name] = 0
-            values["stream_svt_monitor_queued_series"][name] = 0
-            values["stream_svt_monitor_threshold"][name] = float(monitor.threshold)
-            values["stream_svt_monitor_cutoff"][name] = monitor.cutoff
-            rate = max(branch.rate for branch in Plan.of(monitor).mechanism.branches)
-            values["stream_svt_monitor_query_noise_scale"][name] = float(monitor.granularity / rate)
-        for monitor_name, (top, committed_at) in self._last_tops.items():
-            name = (monitor_name,)
-            values["stream_svt_last_top_gap"][name] = top.gap
-            values["stream_svt_last_top_timestamp_seconds"][name] = committed_at
-            if top.estimate is not None:
-                values["stream_svt_last_top_estimate"][name] = top.estimate
-            if top.bound is not None:
-                values["stream_svt_last_top_bound"][name] = top.bound
 
-    def _add_shards(self, values: _Values) -> None:
-        """Add what the shards owned now say of themselves and of their datasets."""
-        statuses = self._statuses()
-        values["stream_svt_shards_owned"][()] = len(statuses)
-        values["stream_svt_shards"].update({(state,): 0 for state in SHARD_STATES})
-        for status in statuses:
-            shard = str(status.shard)
-            _add(values["stream_svt_shards"], (str(status.state),), 1)
-            values["stream_svt_shard_open"][(shard,)] = str(status.state) in OPEN_SHARD_STATES
-            values["stream_svt_state_records"][(shard,)] = status.state_records
-            values["stream_svt_outbox_events"][(shard,)] = status.outbox
-            values["stream_svt_last_commit_timestamp_seconds"][(shard,)] = status.committed_at
-            for topic, lag in status.lag.items():
-                values["stream_svt_lag_records"][(topic, shard)] = lag
-            for view in status.views.values():
-                self._add_view(values, view)
+_COUNTED = {
+    EventType.ALERT: "stream_svt_tops_total",
+    EventType.RUN_STARTED: "stream_svt_runs_total",
+    EventType.RUN_HALTED: "stream_svt_halts_total",
+}
+"""Counters of a monitor by the events that raise them."""
 
-    def _add_view(self, values: _Values, view: DatasetView) -> None:
-        spec = self._labelled.get(view.dataset)
-        dataset = OTHERS if spec is None else view.dataset
-        for name, amount in (("limit", view.limit), ("spent", view.spent), ("reserved", view.reserved)):
-            _add(values[f"stream_svt_budget_{name}_{view.measure}"], (dataset,), amount)
-        # Under zCDP a run is charged as a whole when it begins, and its tops cost nothing more.
-        tops_cost = view.measure == Kind.PURE.measure
-        charges = sum(monitor.runs + (monitor.tops if tops_cost else 0) for monitor in view.monitors)
-        _add(values["stream_svt_budget_charges"], (dataset,), charges)
-        if spec is not None and spec.horizon_ms is not None:
-            values["stream_svt_budget_horizon_seconds"][(dataset,)] = spec.horizon_ms / 1000
-        if spec is not None and spec.ends_ms is not None:
-            values["stream_svt_budget_end_timestamp_seconds"][(dataset,)] = spec.ends_ms / 1000
-        for monitor in view.monitors:
-            labels = (dataset, monitor.monitor)
-            _add(values[f"stream_svt_monitor_spent_{view.measure}"], labels, monitor.spent)
-            _add(values[f"stream_svt_monitor_run_left_{view.measure}"], labels, monitor.run_left)
-            if spec is not None:
-                values["stream_svt_monitor_state"][(*labels, monitor.state)] = 1
-            _add(values["stream_svt_monitor_datasets"], (monitor.monitor, monitor.state), 1)
-            _add(values["stream_svt_monitor_muted_series"], (monitor.monitor,), monitor.muted)
-            _add(values["stream_svt_monitor_queued_series"], (monitor.monitor,), monitor.queued)
+
+@dataclass(frozen=True, slots=True)
+class _ShardNow:
+    """What a scrape takes of a shard: views and sums are never changed, only replaced."""
+
+    shard: str
+    state: str
+    state_records: int
+    outbox: int
+    committed_at: float
+    lag: dict[str, int]
+    views: list[DatasetView]
+    totals: Totals | None
+
+    @classmethod
+    def of(cls, status: Any) -> _ShardNow:  # noqa: ANN401  a status, or a test's
+        """Return what a status says now."""
+        return cls(
+            shard=str(status.shard),
+            state=str(status.state),
+            state_records=status.state_records,
+            outbox=status.outbox,
+            committed_at=status.committed_at,
+            lag=dict(status.lag),
+            views=list(status.views.values()),
+            totals=status.totals,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Snapshot:
+    """Everything that gauges show, as of one moment."""
+
+    spec: ApplicationSpec
+    info: tuple[str, ...]
+    labelled: Mapping[str, DatasetSpec]
+    last_tops: Mapping[str, tuple[Alert, float]]
+    shards: Sequence[_ShardNow]
+
+
+def _add_monitors(values: _Values, now: _Snapshot) -> None:
+    """Add what is configured, and each monitor's newest top."""
+    for monitor in now.spec.monitors:
+        name = (monitor.name,)
+        values["stream_svt_monitor_datasets"].update({(monitor.name, state): 0 for state in STATES})
+        values["stream_svt_monitor_info"][(monitor.name, monitor.topic)] = 1
+        values["stream_svt_monitor_muted_series"][name] = 0
+        values["stream_svt_monitor_queued_series"][name] = 0
+        values["stream_svt_monitor_threshold"][name] = float(monitor.threshold)
+        values["stream_svt_monitor_cutoff"][name] = monitor.cutoff
+        rate = max(branch.rate for branch in Plan.of(monitor).mechanism.branches)
+        values["stream_svt_monitor_query_noise_scale"][name] = float(monitor.granularity / rate)
+    for monitor_name, (top, committed_at) in now.last_tops.items():
+        name = (monitor_name,)
+        values["stream_svt_last_top_gap"][name] = top.gap
+        values["stream_svt_last_top_timestamp_seconds"][name] = committed_at
+        if top.estimate is not None:
+            values["stream_svt_last_top_estimate"][name] = top.estimate
+        if top.bound is not None:
+            values["stream_svt_last_top_bound"][name] = top.bound
+
+
+def _add_shards(values: _Values, now: _Snapshot) -> None:
+    """Add what the shards owned now say of themselves and of their datasets."""
+    values["stream_svt_shards_owned"][()] = len(now.shards)
+    values["stream_svt_shards"].update({(state,): 0 for state in SHARD_STATES})
+    for one in now.shards:
+        _add(values["stream_svt_shards"], (one.state,), 1)
+        values["stream_svt_shard_open"][(one.shard,)] = one.state in OPEN_SHARD_STATES
+        values["stream_svt_state_records"][(one.shard,)] = one.state_records
+        values["stream_svt_outbox_events"][(one.shard,)] = one.outbox
+        values["stream_svt_last_commit_timestamp_seconds"][(one.shard,)] = one.committed_at
+        for topic, lag in one.lag.items():
+            values["stream_svt_lag_records"][(topic, one.shard)] = lag
+        for view in one.views:
+            if view.dataset in now.labelled:
+                _add_view(values, now.labelled[view.dataset], view)
+    _add_totals(values, sums_of([one.totals for one in now.shards if one.totals is not None]))
+
+
+def _add_view(values: _Values, spec: DatasetSpec, view: DatasetView) -> None:
+    """Add a dataset that is shown by itself."""
+    dataset = (view.dataset,)
+    for name, amount in (("limit", view.limit), ("spent", view.spent), ("reserved", view.reserved)):
+        values[f"stream_svt_budget_{name}_{view.measure}"][dataset] = amount
+    # Under zCDP a run is charged as a whole when it begins, and its tops cost nothing more.
+    tops_cost = view.measure == Kind.PURE.measure
+    charges = sum(monitor.runs + (monitor.tops if tops_cost else 0) for monitor in view.monitors)
+    values["stream_svt_budget_charges"][dataset] = charges
+    if spec.horizon_ms is not None:
+        values["stream_svt_budget_horizon_seconds"][dataset] = spec.horizon_ms / 1000
+    if spec.ends_ms is not None:
+        values["stream_svt_budget_end_timestamp_seconds"][dataset] = spec.ends_ms / 1000
+    for monitor in view.monitors:
+        labels = (view.dataset, monitor.monitor)
+        values[f"stream_svt_monitor_spent_{view.measure}"][labels] = monitor.spent
+        values[f"stream_svt_monitor_run_left_{view.measure}"][labels] = monitor.run_left
+        values["stream_svt_monitor_state"][(*labels, monitor.state)] = 1
+
+
+def _add_totals(values: _Values, totals: Totals) -> None:
+    """Add what is counted over all datasets, and the sums of those that are not shown one by one."""
+    for measure, others in totals.others.items():
+        values[f"stream_svt_budget_limit_{measure}"][(OTHERS,)] = others.limit
+        values[f"stream_svt_budget_spent_{measure}"][(OTHERS,)] = others.spent
+        values[f"stream_svt_budget_reserved_{measure}"][(OTHERS,)] = others.reserved
+        _add(values["stream_svt_budget_charges"], (OTHERS,), others.charges)
+    for name, monitor in totals.monitors.items():
+        values["stream_svt_monitor_datasets"].update(
+            {(name, state): count for state, count in monitor.states.items()}
+        )
+        values["stream_svt_monitor_muted_series"][(name,)] = monitor.muted
+        values["stream_svt_monitor_queued_series"][(name,)] = monitor.queued
+        for measure in totals.others:
+            values[f"stream_svt_monitor_spent_{measure}"][(OTHERS, name)] = monitor.spent[measure]
+            values[f"stream_svt_monitor_run_left_{measure}"][(OTHERS, name)] = monitor.run_left[measure]
 
 
 def _add(values: dict[tuple[str, ...], float], labels: tuple[str, ...], amount: float) -> None:

@@ -32,7 +32,7 @@ from stream_svt.protocol.controls import Controls, Verify, trust_the_topic
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Clock, Stopped
 from stream_svt.protocol.tenure import Pace, State, Status, Tenure
-from stream_svt.service.garbage import collect_soon
+from stream_svt.service.garbage import collect_soon, let_go
 from stream_svt.service.kafka import (
     CALL_DEADLINE,
     START_DEADLINE,
@@ -221,7 +221,7 @@ class Shard:
         finally:
             if time.monotonic() - began > STEADY:
                 self._failures = 0
-            tenure.end()
+            let_go(tenure.end())
             await journal.close()
             self._pause()
             collect_soon()

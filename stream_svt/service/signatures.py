@@ -48,10 +48,18 @@ class Refusal(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class VerifyingKey:
-    """What a worker needs to recognise a signature; ``name`` is public."""
+    """What a worker needs to recognise a signature; ``name`` is public.
+
+    ``origin`` is what it was made of: a function and its argument, by which a process hands it to another.
+    """
 
     name: str
-    verify: Callable[[bytes, bytes], bool] = field(repr=False)
+    verify: Callable[[bytes, bytes], bool] = field(repr=False, compare=False)
+    origin: tuple[Callable[[bytes], VerifyingKey], bytes] = field(repr=False)
+
+    def __reduce__(self) -> tuple[Callable[[bytes], VerifyingKey], tuple[bytes]]:
+        make, content = self.origin
+        return make, (content,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +154,12 @@ def shared_key(secret: bytes) -> tuple[SigningKey, VerifyingKey]:
             return False
         return True
 
-    return SigningKey(name, lambda covered: _hmac(secret, covered)), VerifyingKey(name, verify)
+    known = VerifyingKey(name, verify, (_verifying, secret))
+    return SigningKey(name, lambda covered: _hmac(secret, covered)), known
+
+
+def _verifying(secret: bytes) -> VerifyingKey:
+    return shared_key(secret)[1]
 
 
 def public_key(text: str) -> VerifyingKey:
@@ -204,7 +217,11 @@ def _public(key: Ed25519PublicKey) -> VerifyingKey:
             return False
         return True
 
-    return VerifyingKey(f"ed25519 {_key_id(b'ed25519', raw)}", verify)
+    return VerifyingKey(f"ed25519 {_key_id(b'ed25519', raw)}", verify, (_of_raw, raw))
+
+
+def _of_raw(raw: bytes) -> VerifyingKey:
+    return _public(Ed25519PublicKey.from_public_bytes(raw))
 
 
 def _hmac(secret: bytes, covered: bytes) -> bytes:

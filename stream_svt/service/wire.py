@@ -11,12 +11,12 @@ least one and becomes the monitor's lower bound there, uncounted and unlogged.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
 from operator import attrgetter
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, cast
 
 import msgspec
 import numpy as np
@@ -36,6 +36,10 @@ MAX_TEXT: Final = 256
 """Longest id, series or set, in characters."""
 
 ARROW_STREAM: Final = "application/vnd.apache.arrow.stream"
+
+
+NAMES_AT_ONCE: Final = 10_000
+"""Names put into directories between two yields: a few milliseconds of work."""
 
 
 class Reason(StrEnum):
@@ -65,19 +69,51 @@ def home(key: bytes, partitions: int) -> int:
     return int((murmur2(key) & 0x7FFFFFFF) % partitions)
 
 
+def homes(names: Sequence[str], partitions: int) -> NDArray[np.int64]:
+    """Return the partition of each name: what `home` says, for many at once."""
+    keys = [name.encode() for name in names]
+    found = np.zeros(len(keys), dtype=np.int64)
+    by_length: dict[int, list[int]] = {}
+    for place, key in enumerate(keys):
+        by_length.setdefault(len(key), []).append(place)
+    for length, places in by_length.items():
+        text = np.frombuffer(b"".join([keys[place] for place in places]), dtype=np.uint8)
+        found[places] = _murmur2(text.reshape(len(places), length)) & 0x7FFFFFFF
+    return found % partitions
+
+
+def _murmur2(text: NDArray[np.uint8]) -> NDArray[np.uint32]:
+    """Return Kafka's hash of each row."""
+    length = text.shape[1]
+    factor, shift = np.uint32(0x5BD1E995), np.uint32(24)
+    found = np.full(len(text), (0x9747B28C ^ length) & 0xFFFFFFFF, dtype=np.uint32)
+    words = np.ascontiguousarray(text[:, : length & ~3]).view("<u4")
+    for place in range(words.shape[1]):
+        word = words[:, place] * factor
+        word ^= word >> shift
+        found *= factor
+        found ^= word * factor
+    rest = text[:, length & ~3 :].astype(np.uint32)
+    for place in range(rest.shape[1]):
+        found ^= rest[:, place] << np.uint32(8 * place)
+    if rest.shape[1]:
+        found *= factor
+    found ^= found >> np.uint32(13)
+    found *= factor
+    return found ^ (found >> np.uint32(15))
+
+
 class _Index(dict[bytes | None, int]):
     """Record key to dataset index; what is not homed here gets a negative number that names the reason."""
 
-    def __init__(self, here: dict[bytes, int], homes: dict[bytes, int]) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        for name, index in here.items():
-            self[name] = index
-        self._homes = homes
+        self.others: list[_Index] = []
 
     def __missing__(self, key: bytes | None) -> int:
         if key is None:
             return -1
-        return -3 if key in self._homes else -2
+        return -3 if any(key in other for other in self.others) else -2
 
 
 _KEY_REASONS: Final = {-1: Reason.NO_KEY, -2: Reason.UNDECLARED, -3: Reason.MISROUTED}
@@ -92,33 +128,48 @@ class Directory:
         Names homed here in the order declared; a dataset's place in it is its index.
     """
 
+    datasets: list[str]
+    index: _Index
+
     def __init__(self, names: Sequence[str], *, partition: int, partitions: int) -> None:
-        homes = _homes(names, partitions)
-        self._adopt(names, homes, partition)
+        made = Directory.of_all(names, partitions)[partition]
+        self.datasets, self.index = made.datasets, made.index
 
     @classmethod
     def of_all(cls, names: Sequence[str], partitions: int) -> list[Directory]:
-        """Return the directory of every shard, hashing each name once."""
-        homes = _homes(names, partitions)
-        directories = []
-        for partition in range(partitions):
-            directory = cls.__new__(cls)
-            directory._adopt(names, homes, partition)  # noqa: SLF001 - a second constructor
-            directories.append(directory)
-        return directories
+        """Return the directory of every shard."""
+        making = cls.making(names, homes(names, partitions), partitions)
+        while True:
+            try:
+                next(making)
+            except StopIteration as made:
+                return cast("list[Directory]", made.value)
 
-    def _adopt(self, names: Sequence[str], homes: dict[bytes, int], partition: int) -> None:
-        self.datasets: list[str] = [name for name in names if homes[name.encode()] == partition]
-        self.index = _Index({name.encode(): i for i, name in enumerate(self.datasets)}, homes)
+    @classmethod
+    def making(
+        cls, names: Sequence[str], homes: NDArray[np.int64], partitions: int
+    ) -> Generator[None, None, list[Directory]]:
+        """Make in slices the directory of every shard, with the partition of each name; return them."""
+        directories = []
+        for _ in range(partitions):
+            directory = cls.__new__(cls)
+            directory.datasets, directory.index = [], _Index()
+            directories.append(directory)
+        for directory in directories:
+            directory.index.others = [one.index for one in directories if one is not directory]
+        for at in range(0, len(names), NAMES_AT_ONCE):
+            part = names[at : at + NAMES_AT_ONCE]
+            for name, number in zip(part, homes[at : at + len(part)].tolist(), strict=True):
+                directory = directories[number]
+                directory.index[name.encode()] = len(directory.datasets)
+                directory.datasets.append(name)
+            yield
+        return directories
 
     def reason(self, key: bytes | None) -> Reason | None:
         """Return why a record with this key is refused here, None where its dataset is at home."""
         place = self.index[key]
         return None if place >= 0 else _KEY_REASONS[place]
-
-
-def _homes(names: Sequence[str], partitions: int) -> dict[bytes, int]:
-    return {name.encode(): home(name.encode(), partitions) for name in names}
 
 
 _Text = Annotated[str, Meta(min_length=1, max_length=MAX_TEXT)]

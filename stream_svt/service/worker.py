@@ -8,8 +8,9 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from functools import cache
 from importlib import metadata
 from typing import Any
 
@@ -17,10 +18,10 @@ import msgspec
 from aiokafka import AIOKafkaConsumer
 
 from stream_svt.errors import ConfigError, Problem
+from stream_svt.monitor.datasets import DatasetSpec
 from stream_svt.monitor.monitor_spec import Declared, changes_refused, declaration_refused
-from stream_svt.monitor.released import DatasetView
 from stream_svt.monitor.spec import ApplicationSpec
-from stream_svt.privacy.loss import as_text, to_float
+from stream_svt.privacy.loss import as_text
 from stream_svt.protocol.controls import Verify, trust_the_topic
 from stream_svt.protocol.journal import Journal, Topics
 from stream_svt.protocol.sealing import Place
@@ -28,14 +29,18 @@ from stream_svt.protocol.tenure import Pace, State, Status
 from stream_svt.service.config import Config
 from stream_svt.service.group import Group, check_peers
 from stream_svt.service.kafka import BrokerUnavailable, Cluster, tune
-from stream_svt.service.metrics import DATASET_LIMIT, Metrics
+from stream_svt.service.metrics import Metrics
 from stream_svt.service.shard import Shard, describe
 from stream_svt.service.shard_log import ShardLog
 from stream_svt.service.signatures import Verifier
 from stream_svt.service.topology import Topology, require
+from stream_svt.service.wire import home
 from stream_svt.service.workload import Workload
 
 log = logging.getLogger(__name__)
+
+COMPARED_AT_ONCE = 2_000
+"""Declarations compared between two turns of the event loop: a few milliseconds of work."""
 
 START_PATIENCE = 15.0
 """Seconds after which brokers that do not answer at start end the worker."""
@@ -73,6 +78,8 @@ class Worker:
         self.identity = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:6]}".replace(" ", "-")
         self._make_workload = make_workload
         self.workload = make_workload(config)
+        for _ in self.workload.prepare():  # nothing runs yet that could wait for its turn
+            pass
         self.metrics = Metrics(
             config.spec,
             self.workload.hash,
@@ -138,25 +145,41 @@ class Worker:
             await self._group.stop()
         log.info("event=stopped worker=%s", self.identity)
 
-    def reload(self, config: Config) -> None:
+    async def reload(self, config: Config, spec_hash: str | None = None) -> None:
         """Go on with another configuration: every shard ends its tenure at a barrier and begins the next with it.
+
+        Parameters
+        ----------
+        spec_hash
+            Digest of its specification, where it is known: computing it takes long with many datasets.
 
         Raises
         ------
         ConfigError
             The change needs a restart; the old configuration stays in use.
         """
-        views = {name: view for status in self.statuses() for name, view in status.views.items()}
-        problems = _restart_needed(self.config, config) + _refused(self.config.spec, config.spec, views)
+        problems = _restart_needed(self.config, config)
+        async for problem in _refused(self.config.spec, config.spec, self._limit):
+            problems.append(problem)
         if problems:
             raise ConfigError(problems, config.source)
-        self.workload = self._make_workload(config)
-        self.config = config
+        workload = self._make_workload(config)
+        for _ in workload.prepare(spec_hash):
+            await asyncio.sleep(0)
+        self.workload, self.config = workload, config
         self.metrics.reload(config.spec, self.workload.hash)
         log.info("event=reloaded spec=%s", self.workload.hash)
         if self._group is not None:
             for shard in self._group.shards.values():
                 shard.reload()
+
+    def _limit(self, dataset: str) -> int | None:
+        """Return a dataset's committed limit, in units of the ledger; None where no shard of this worker holds it."""
+        shard = home(dataset.encode(), self.config.topics.partitions)
+        for status in self.statuses():
+            if status.shard == shard and status.totals is not None:
+                return status.totals.raised.get(dataset, self.config.spec.dataset(dataset).limit)
+        return None
 
     def statuses(self) -> list[Status]:
         """Return the status of every shard owned, by number."""
@@ -222,10 +245,10 @@ class Worker:
         }
 
     def _views(self) -> list[Any]:
-        """Return the views of the first datasets declared; a page of a hundred thousand helps nobody."""
+        """Return the views of the datasets shown; a page of a hundred thousand helps nobody."""
         views = {name: view for status in self.statuses() for name, view in status.views.items()}
-        shown = [dataset.name for dataset in self.workload.spec.datasets if dataset.name in views]
-        return [msgspec.to_builtins(views[name]) for name in shown[:DATASET_LIMIT]]
+        shown = [dataset.name for dataset in self.workload.spec.shown if dataset.name in views]
+        return [msgspec.to_builtins(views[name]) for name in shown]
 
     def _make_shard(self, consumer: AIOKafkaConsumer, number: int) -> Shard:
         return Shard(
@@ -296,55 +319,74 @@ def _restart_needed(old: Config, new: Config) -> list[Problem]:
                 0, "monitors.topic", "the set of query topics changed: stop all workers and start them again"
             )
         )
-    declared = {dataset.name for dataset in new.spec.datasets}
-    if any(dataset.name not in declared for dataset in old.spec.datasets):
-        found.append(Problem(0, "datasets", "a dataset was removed: one with a ledger is never dropped"))
     return found
 
 
-def _refused(old: ApplicationSpec, new: ApplicationSpec, views: Mapping[str, DatasetView]) -> list[Problem]:
-    """Return the changes that shards would refuse: found here, the old specification stays in use."""
-    found = []
-    before = {dataset.name: dataset for dataset in old.datasets}
-    for dataset in new.datasets:
-        known = before.get(dataset.name)
-        if known is None or known == dataset:
-            continue
-        place = f"datasets.{dataset.name}"
-        if replace(known, limit=dataset.limit, lateness_ms=dataset.lateness_ms) != dataset:
-            found.append(
-                Problem(0, place, "measure, unit and period of a dataset with a ledger cannot change")
-            )
-            continue
-        view = views.get(dataset.name)
-        if (
-            view is not None
-            and known.limit != dataset.limit
-            and view.limit != to_float(dataset.limit, dataset.kind)
-        ):
-            limit = as_text(dataset.limit, dataset.kind)
-            message = (
-                "a limit is raised by an operator only: stream-svt control raise-budget -c FILE "
-                f"{dataset.name} --limit {limit}"
-            )
-            found.append(Problem(0, f"{place}.limit", message))
+async def _refused(
+    old: ApplicationSpec, new: ApplicationSpec, limit_of: Callable[[str], int | None]
+) -> AsyncIterator[Problem]:
+    """Yield the changes that shards would refuse: found here, the old specification stays in use.
+
+    Parameters
+    ----------
+    limit_of
+        Returns the committed limit of a dataset that this worker holds, else None.
+    """
+    declared: dict[str, DatasetSpec] = {}
+    for at in range(0, len(new.datasets), COMPARED_AT_ONCE):
+        declared.update((one.name, one) for one in new.datasets[at : at + COMPARED_AT_ONCE])
+        await asyncio.sleep(0)
+    removed = False
+    for number, known in enumerate(old.datasets):
+        if number % COMPARED_AT_ONCE == 0:
+            await asyncio.sleep(0)
+        dataset = declared.get(known.name)
+        if dataset is None:
+            removed = True
+        elif known != dataset and (problem := _changed(known, dataset, limit_of)) is not None:
+            yield problem
+    if removed:
+        yield Problem(0, "datasets", "a dataset was removed: one with a ledger is never dropped")
     monitors = {monitor.name: monitor for monitor in old.monitors}
     for monitor in new.monitors:
         if monitor.name in monitors:
-            found += changes_refused(monitors[monitor.name], monitor)
+            refused = changes_refused(monitors[monitor.name], monitor)
         else:
             # What older configurations declared is in the state of the shards, which look again.
-            for other in old.monitors:
-                if other.topic == monitor.topic:
-                    found += declaration_refused(Declared.by(other), monitor)
-    return found
+            refused = [
+                problem
+                for other in old.monitors
+                if other.topic == monitor.topic
+                for problem in declaration_refused(Declared.by(other), monitor)
+            ]
+        for problem in refused:
+            yield problem
+
+
+def _changed(
+    known: DatasetSpec, dataset: DatasetSpec, limit_of: Callable[[str], int | None]
+) -> Problem | None:
+    """Return what a shard would refuse of a changed declaration."""
+    place = f"datasets.{dataset.name}"
+    if replace(known, limit=dataset.limit, lateness_ms=dataset.lateness_ms) != dataset:
+        return Problem(0, place, "measure, unit and period of a dataset with a ledger cannot change")
+    if known.limit == dataset.limit or limit_of(dataset.name) in (None, dataset.limit):
+        return None
+    limit = as_text(dataset.limit, dataset.kind)
+    message = (
+        "a limit is raised by an operator only: stream-svt control raise-budget -c FILE "
+        f"{dataset.name} --limit {limit}"
+    )
+    return Problem(0, f"{place}.limit", message)
 
 
 async def _give_way() -> None:
     await asyncio.sleep(0)
 
 
+@cache
 def _version() -> str:
+    """Return the package's version: found once, for it is searched on disk."""
     try:
         return metadata.version("stream-svt")
     except metadata.PackageNotFoundError:

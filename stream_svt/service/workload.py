@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import cached_property
 
+import numpy as np
+from numpy.typing import NDArray
+
 from stream_svt.monitor.engine import Engine
+from stream_svt.monitor.shard_datasets import ShardDatasets
 from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.service import columnar  # noqa: F401 - pyarrow is there before a shard is open: it takes long
-from stream_svt.service.wire import Directory, QueryDecoder
+from stream_svt.service.wire import NAMES_AT_ONCE, Directory, QueryDecoder, homes
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A specification over a number of partitions; replaced as a whole by a reload."""
+    """A specification over a number of partitions; replaced as a whole by a reload.
+
+    With many datasets, `prepare` comes before anything else: what it leaves out is done at once where it is needed.
+    """
 
     spec: ApplicationSpec
     partitions: int
+    _shards: dict[int, ShardDatasets] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -35,11 +43,40 @@ class Workload:
         """Datasets homed at each shard."""
         return Directory.of_all([dataset.name for dataset in self.spec.datasets], self.partitions)
 
+    @cached_property
+    def homes(self) -> NDArray[np.int64]:
+        """The shard of each dataset, in the order declared."""
+        return homes([dataset.name for dataset in self.spec.datasets], self.partitions)
+
+    def prepare(self, known_hash: str | None = None) -> Iterator[None]:
+        """Look at every dataset, in slices of a few milliseconds.
+
+        Parameters
+        ----------
+        known_hash
+            The specification's digest; None computes it, in one piece.
+        """
+        found = vars(self)
+        found["hash"] = self.spec.hash() if known_hash is None else known_hash
+        yield from self.spec.prepare()
+        names: list[str] = []
+        parts = []
+        for at in range(0, len(self.spec.datasets), NAMES_AT_ONCE):
+            part = [dataset.name for dataset in self.spec.datasets[at : at + NAMES_AT_ONCE]]
+            names += part
+            parts.append(homes(part, self.partitions))
+            yield
+        found["homes"] = np.concatenate(parts)
+        found["directories"] = yield from Directory.making(names, self.homes, self.partitions)
+        for shard in range(self.partitions):
+            self._shards[shard] = yield from ShardDatasets.gathering(self.spec, self._places(shard))
+
     def engine(self, shard: int, key: bytes) -> Engine:
         """Return a new engine for one shard; ``key`` derives its query noise."""
-        return Engine(
-            self.spec, shard=shard, datasets=self.directories[shard].datasets, key=key, entropy=os.urandom
-        )
+        datasets = self._shards.get(shard)
+        if datasets is None:
+            datasets = self._shards[shard] = ShardDatasets(self.spec, self._places(shard))
+        return Engine(self.spec, shard=shard, datasets=datasets, key=key, entropy=os.urandom)
 
     def decoders(self, shard: int, also: Iterable[tuple[str, str]] = ()) -> dict[str, QueryDecoder]:
         """Return a decoder for each query topic; ``also`` are topic and name of monitors that queries may name, too."""
@@ -53,3 +90,6 @@ class Workload:
             )
             for topic in self.topics
         }
+
+    def _places(self, shard: int) -> NDArray[np.int64]:
+        return np.flatnonzero(self.homes == shard)

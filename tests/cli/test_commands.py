@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.server
 import io
 import json
@@ -226,7 +227,7 @@ def test_run_starts_the_service_with_the_configuration(monkeypatch, stream_svt, 
     seen = []
 
     def service(loaded, *, reread):
-        seen.extend([loaded.spec.application, reread().spec.application])
+        seen.extend([loaded.spec.application, asyncio.run(reread()).config.spec.application])
         return 4
 
     monkeypatch.setattr("stream_svt.service.app.run", service)

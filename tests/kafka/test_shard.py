@@ -109,7 +109,7 @@ async def test_a_reload_changes_the_threshold_at_a_barrier(scene: Scene) -> None
     worker = await scene.start()
     await scene.send("a", 2000)
     await scene.settled(worker, 1)
-    worker.reload(scene.config(threshold=500))
+    await worker.reload(scene.config(threshold=500))
     await until(lambda: all(status.state is State.RUNNING for status in worker.statuses()))
     await asyncio.sleep(0.5)
     await scene.send("a", 2000)
@@ -122,7 +122,7 @@ async def test_a_reload_changes_the_threshold_at_a_barrier(scene: Scene) -> None
 async def test_a_reload_that_drops_a_dataset_is_refused(scene: Scene) -> None:
     worker = await scene.start()
     with pytest.raises(ConfigError, match="never dropped"):
-        worker.reload(scene.config(datasets="a, b"))
+        await worker.reload(scene.config(datasets="a, b"))
     assert worker.ready
 
 

@@ -34,8 +34,9 @@ WORKER = """
 import logging, sys
 from stream_svt.service.app import run
 from stream_svt.service.config import load_config
+from stream_svt.service.reading import read_again
 logging.basicConfig(level=logging.INFO)
-sys.exit(run(load_config(sys.argv[1]), reread=lambda: load_config(sys.argv[1])))
+sys.exit(run(load_config(sys.argv[1]), reread=lambda: read_again(sys.argv[1])))
 """
 
 

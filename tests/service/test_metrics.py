@@ -9,11 +9,13 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from stream_svt.monitor.engine import Commit
+from stream_svt.monitor.projection import STATES, MonitorTotals, OtherTotals, Totals
 from stream_svt.monitor.released import (
     Account,
     Alert,
     DatasetView,
     EventType,
+    Lifecycle,
     MonitorView,
     NoiseLaw,
     Position,
@@ -82,9 +84,22 @@ def view(
     )
 
 
-def owned(*views: DatasetView) -> Status:
+def owned(*views: DatasetView, others: int = 0) -> Status:
+    """Return the status of a shard with datasets shown one by one, and others that each are as ``view`` says."""
     status = Status(0, State.RUNNING, lag={"counts": 7})
     status.views = {one.dataset: one for one in views}
+    states = [view.monitors[0].state for view in views] + others * ["running"]
+    hot = MonitorTotals(
+        states={state: states.count(state) for state in STATES},
+        muted=2 * len(states),
+        queued=0,
+        spent={"epsilon": 0.5 * others, "rho": 0.0},
+        run_left={"epsilon": 0.5 * others, "rho": 0.0},
+    )
+    sums = OtherTotals(
+        datasets=others, limit=4.0 * others, spent=0.5 * others, reserved=0.5 * others, charges=others
+    )
+    status.totals = Totals(monitors={"hot": hot}, others={"epsilon": sums} if others else {})
     return status
 
 
@@ -124,6 +139,11 @@ def top(gap: float, *, monitor: str = "hot", bound: float | None = 4.0) -> Relea
         spec_hash="hash",
     )
     return ReleasedEvent(type=EventType.ALERT, id="1", sequence=1, subject="a", data=alert)
+
+
+def lifecycle(kind: EventType) -> ReleasedEvent:
+    data = Lifecycle(dataset="a", monitor="hot", run=1, reason="", account=None)
+    return ReleasedEvent(type=kind, id="1", sequence=1, subject="a", data=data)
 
 
 def test_every_name_of_the_table_is_exposed_and_nothing_else(spec: ApplicationSpec) -> None:
@@ -174,22 +194,16 @@ def test_labels_exist_before_anything_happens(spec: ApplicationSpec) -> None:
 
 
 def test_only_what_this_worker_committed_is_counted(spec: ApplicationSpec) -> None:
-    metrics = Metrics(spec, "hash")
-    metrics.baseline(0, [view("a", tops=5, runs=2)])
+    """A shard that comes with a history of 7 tops adds nothing; each event of a commit adds one."""
+    metrics = Metrics(spec, "hash", lambda: [owned(view("a", tops=7, runs=3))])
     assert scrape(metrics)["stream_svt_tops_total", "hot"] == 0
-    metrics.committed(0, Commit(views=[view("a", tops=7, runs=3)], tested={"hot": 40}), 0.1, [])
+    events = [lifecycle(EventType.RUN_STARTED), top(1.0), top(2.0), lifecycle(EventType.RUN_HALTED)]
+    metrics.committed(0, Commit(events=events, tested={"hot": 40}), 0.1, [])
     found = scrape(metrics)
     assert found["stream_svt_tops_total", "hot"] == 2
     assert found["stream_svt_runs_total", "hot"] == 1
+    assert found["stream_svt_halts_total", "hot"] == 1
     assert found["stream_svt_queries_total", "hot"] == 40
-
-
-def test_a_takeover_of_a_rewound_state_never_counts_backwards(spec: ApplicationSpec) -> None:
-    metrics = Metrics(spec, "hash")
-    metrics.committed(0, Commit(views=[view("a", tops=7)]), 0.1, [])
-    metrics.baseline(0, [view("a", tops=7)])
-    metrics.committed(0, Commit(views=[view("a", tops=7)]), 0.1, [])
-    assert scrape(metrics)["stream_svt_tops_total", "hot"] == 7
 
 
 def test_gaps_of_tops_are_counted_in_noise_scales(spec: ApplicationSpec) -> None:
@@ -307,12 +321,47 @@ def test_a_shard_is_open_while_its_worker_replays_or_runs_it(spec: ApplicationSp
     assert open_ones == {State.REPLAYING, State.RUNNING}
 
 
-def test_datasets_beyond_the_limit_are_summed_up(spec: ApplicationSpec) -> None:
-    metrics = Metrics(spec, "hash", lambda: [owned(view("a"), view("b"), view("c"))], dataset_limit=1)
+def test_datasets_that_are_not_shown_one_by_one_are_summed_up(spec: ApplicationSpec) -> None:
+    metrics = Metrics(spec, "hash", lambda: [owned(view("a"), others=2), owned(others=1)])
     found = scrape(metrics)
     assert found["stream_svt_budget_spent_epsilon", "a"] == 0.5
-    assert found["stream_svt_budget_spent_epsilon", OTHERS] == 1.0
-    assert ("stream_svt_budget_spent_epsilon", "b") not in found
+    assert found["stream_svt_budget_spent_epsilon", OTHERS] == 1.5
+    assert found["stream_svt_budget_limit_epsilon", OTHERS] == 12.0
+    assert found["stream_svt_budget_charges", OTHERS] == 3
+    assert found["stream_svt_monitor_spent_epsilon", OTHERS, "hot"] == 1.5
+    assert found["stream_svt_monitor_datasets", "hot", "running"] == 4
+    assert found["stream_svt_monitor_muted_series", "hot"] == 8
+    assert ("stream_svt_budget_spent_rho", OTHERS) not in found
+
+
+def test_the_number_of_series_is_bounded_by_datasets_and_monitors_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With 1,000 datasets x 40 monitors, each pair has three series; only so many pairs have their own."""
+    monitor = SPEC[SPEC.index("  - {name: hot") :]
+    monitors = "".join(monitor.replace("name: hot", f"name: m{number}") for number in range(40))
+    text = SPEC.replace(monitor, monitors).replace(
+        "[a, b, c]", f"[{', '.join(f'd{n}' for n in range(1_000))}]"
+    )
+    assert len(load_spec(text).shown) == 250
+    assert len(load_spec(text.replace("topic: counts", "topic: counts, datasets: [d1]")).shown) == 1_000
+    monkeypatch.setattr("stream_svt.monitor.spec.PAIRS_SHOWN", 1)
+    assert len(load_spec(text).shown) == 1  # one is always shown
+
+
+def test_a_scrape_takes_no_more_of_a_shard_than_views_and_sums(spec: ApplicationSpec) -> None:
+    """What is proportional to the datasets happens in the rendering, away from the event loop."""
+    status = owned(view("a"), others=300_000)
+    metrics = Metrics(spec, "hash", lambda: [status])
+    render = metrics.rendering()
+    status.views, status.totals = {"a": view("a", spent=3.0)}, Totals()  # the next commit
+    found = [
+        (sample.labels["dataset"], sample.value)
+        for family in text_string_to_metric_families(render().decode())
+        for sample in family.samples
+        if sample.name == "stream_svt_budget_spent_epsilon"
+    ]
+    assert found == [("a", 0.5), (OTHERS, 150_000.0)]
 
 
 def test_rejects_are_counted_by_reason(spec: ApplicationSpec) -> None:

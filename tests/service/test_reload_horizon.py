@@ -14,7 +14,7 @@ monitors:
 """
 
 
-def test_a_reload_takes_another_horizon_and_no_other_unit() -> None:
+async def test_a_reload_takes_another_horizon_and_no_other_unit() -> None:
     """The unit is the control: it may never change."""
     old, longer, other = (
         parse_config(CONFIG.replace("SAID ", said).replace("one basket", unit))
@@ -24,7 +24,8 @@ def test_a_reload_takes_another_horizon_and_no_other_unit() -> None:
             ("horizon: 90d, ", "one user"),
         )
     )
-    assert longer.spec.datasets[0].horizon_ms == 90 * 86_400_000
-    assert worker._restart_needed(old, longer) + worker._refused(old.spec, longer.spec, {}) == []
+    assert worker._restart_needed(old, longer) == []
+    assert [problem async for problem in worker._refused(old.spec, longer.spec, lambda _: None)] == []
     assert old.spec.hash() == longer.spec.hash()
-    assert [problem.field for problem in worker._refused(old.spec, other.spec, {})] == ["datasets.a"]
+    refused = [problem async for problem in worker._refused(old.spec, other.spec, lambda _: None)]
+    assert [problem.field for problem in refused] == ["datasets.a"]

@@ -80,8 +80,8 @@ class Play:
                 self.status.state = State.RUNNING
                 await self.stop.wait()
 
-            def end(self) -> None:
-                """Nothing is held."""
+            def end(self) -> list[object]:
+                return []
 
             async def await_command(self, action: Action, controls: object) -> tuple[int, Command]:
                 if play.unassigned:

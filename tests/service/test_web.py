@@ -13,10 +13,10 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from stream_svt.errors import ConfigError
 from stream_svt.monitor.engine import Commit
+from stream_svt.monitor.projection import Totals
 from stream_svt.protocol.tenure import State
 from stream_svt.service.config import parse_config
 from stream_svt.service.web import EVENTS, door, pages
@@ -86,7 +86,7 @@ async def test_a_failed_worker_is_neither_live_nor_ready(worker: Stub) -> None:
     worker.failed.exception()
 
 
-def test_reloads_that_shards_would_refuse_leave_the_old_specification_in_use(worker: Stub) -> None:
+async def test_reloads_that_shards_would_refuse_leave_the_old_specification_in_use(worker: Stub) -> None:
     worker.shards = (owned(view("a")),)
     changes = {
         "limit: {epsilon: 4}": ("limit: {epsilon: 5}", "raise-budget -c FILE a --limit 5"),
@@ -98,13 +98,15 @@ def test_reloads_that_shards_would_refuse_leave_the_old_specification_in_use(wor
     before = worker.config
     for old, (new, message) in changes.items():
         with pytest.raises(ConfigError, match=message):
-            worker.reload(parse_config(SPEC.replace(old, new)))
+            await worker.reload(parse_config(SPEC.replace(old, new)))
         assert worker.config is before
 
 
-def test_a_reload_after_a_raised_budget_is_accepted(worker: Stub) -> None:
-    worker.shards = (owned(replace(view("a"), limit=5.0)),)
-    worker.reload(
+async def test_a_reload_after_a_raised_budget_is_accepted(worker: Stub) -> None:
+    shard = owned(view("a"))
+    shard.totals = Totals(raised=dict.fromkeys("abc", 5_000_000_000))
+    worker.shards = (shard,)
+    await worker.reload(
         parse_config(SPEC.replace("epsilon: 4", "epsilon: 5").replace("threshold: 5", "threshold: 6"))
     )
     assert worker.workload.spec.monitor("hot").threshold == 6

@@ -280,7 +280,7 @@ async def test_who_looks_is_told_of_trouble_and_of_its_end_and_misses_nothing(
 async def test_another_specification_is_another_picture(show: Show) -> None:
     looking = show.look()
     await until(lambda: looking.of("overview") != [])
-    show.worker.reload(parse_config(SPEC.replace("names: [a, b, c]", "names: [a, b, c, d]")))
+    await show.worker.reload(parse_config(SPEC.replace("names: [a, b, c]", "names: [a, b, c, d]")))
     await until(lambda: len(looking.of("overview")) == 2)
     assert looking.of("overview")[1]["datasets_declared"] == 4
 

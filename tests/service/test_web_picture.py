@@ -9,7 +9,6 @@ from stream_svt.monitor.released import EventType, decode
 from stream_svt.monitor.spec import load_spec
 from stream_svt.privacy.loss import Kind
 from stream_svt.privacy.meaning import best_guess
-from stream_svt.service import metrics
 from stream_svt.service.web.picture import DatasetNow, Picture
 from tests.service.test_metrics import SPEC, view
 from tests.support.released import account, alert, lifecycle
@@ -128,13 +127,12 @@ def test_only_what_changed_is_told_again(picture: Picture) -> None:
     assert [one.dataset for one in picture.changed(0.0)] == ["c"]
 
 
-def test_datasets_beyond_those_with_metrics_are_neither_kept_nor_shown(
+def test_datasets_that_are_not_shown_one_by_one_are_neither_kept_nor_shown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("stream_svt.service.web.picture.DATASET_LIMIT", 1)
+    monkeypatch.setattr("stream_svt.monitor.spec.DATASETS_SHOWN", 1)
     picture = Picture(load_spec(SPEC))
     take(picture, alert("b"), lifecycle(EventType.RUN_STARTED, "c"))
     picture.lay({"a": view("a"), "b": view("b")})
     assert [one.dataset for one in picture.all(0.0)] == ["a"]
     assert [one.dataset for one in picture.changed(0.0)] == ["a"]
-    assert metrics.DATASET_LIMIT >= 1_000

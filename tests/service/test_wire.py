@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 import time
@@ -20,7 +21,7 @@ from stream_svt.mechanisms.lattice import PARTS
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.plan import Grid
 from stream_svt.service import exact
-from stream_svt.service.wire import MAX_BYTES, Directory, QueryDecoder, Reason, concatenate, home
+from stream_svt.service.wire import MAX_BYTES, Directory, QueryDecoder, Reason, concatenate, home, homes
 from tests.support.values import numbers
 
 NAMES = [f"shop-{number}" for number in range(12)]
@@ -281,6 +282,18 @@ def test_homes_are_those_of_kafkas_partitioner():
     place = DefaultPartitioner()
     for name in NAMES:
         assert home(name.encode(), 7) == place(name.encode(), list(range(7)), list(range(7)))
+
+
+def test_the_homes_of_many_names_are_those_of_the_default_partitioner() -> None:
+    """Of every length up to 40 bytes, letters of several bytes among them."""
+    letters = "abcxyzäß€0189-_."
+    rng = random.Random(7)
+    names = [
+        "".join(rng.choice(letters) for _ in range(length)) for length in range(1, 41) for _ in range(20)
+    ]
+    for partitions in (1, 3, 64):
+        assert homes(names, partitions).tolist() == [home(name.encode(), partitions) for name in names]
+    assert homes([], 3).tolist() == []
 
 
 def test_every_dataset_is_at_home_in_exactly_one_directory():

@@ -12,7 +12,6 @@ from typing import Any
 
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.engine import Commit, Engine, Step
-from stream_svt.monitor.released import DatasetView
 from stream_svt.protocol.journal import Journal, Topics
 from stream_svt.protocol.ports import Clock, Decoder
 from stream_svt.protocol.sealing import Place
@@ -38,7 +37,6 @@ class Stopwatch:
         self.told: list[tuple[object, ...]] = []
 
     def read(self, topic: str, records: int) -> None: ...
-    def baseline(self, shard: int, views: Iterable[DatasetView]) -> None: ...
 
     def committed(self, shard: int, commit: Commit, seconds: float, steps: Iterable[float]) -> None:
         self.told.append(("committed", round(seconds, 6), [round(step, 6) for step in steps]))

@@ -18,7 +18,6 @@ from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.planning.pace import exhaustion
 from stream_svt.privacy.loss import Kind, to_float
 from stream_svt.privacy.meaning import best_guess
-from stream_svt.service.metrics import DATASET_LIMIT
 
 
 class Outlook(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,7 +96,7 @@ class Picture:
     def __init__(self, spec: ApplicationSpec) -> None:
         self.spec = spec
         self.complete = False
-        self._datasets = {dataset.name: dataset for dataset in spec.datasets[:DATASET_LIMIT]}
+        self._datasets = {dataset.name: dataset for dataset in spec.shown}
         budgets = {
             name: Budget(to_float(dataset.limit, dataset.kind), dataset.kind.measure)
             for name, dataset in self._datasets.items()

@@ -1,0 +1,384 @@
+"""How long a worker's event loop stands still, with 300,000 datasets on 4 shards.
+
+One embedded broker, sealed state, one monitor, and an open run for each dataset. A heartbeat in the worker's process
+notes how late each of its beats comes, while the worker starts, opens every run, is scraped and looked at, reads its
+file again, is restarted, shares its shards with a second worker and gets them back, and ends.
+
+`loop_lag_seconds` is the longest such delay, over all workers and phases; `loop_lag_busy_seconds` the same beside a
+busy process on each core, and `loop_lag_group_losses` counts how often a worker lost its place in the group
+meanwhile: a heartbeat that came too late for the brokers.
+
+What holds the loop longer than `SHOWN` is printed with its stack, on standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks import peers
+from stream_svt.service.embedded import EmbeddedKafka
+
+PARTITIONS = 4
+PATIENCE = 900.0
+BEAT = 0.01
+SHOWN = 0.1
+"""Seconds from which on a hold is printed with its stack."""
+NOTED = 0.02
+LOOKS = 3
+CONFIG = """
+application: {application}
+kafka: {{bootstrap_servers: "{servers}"}}
+topics: {{partitions: {partitions}}}
+sealing: {{key_file: master.key}}
+web: {{port: {port}}}
+datasets:
+  - {{file: datasets.txt, limit: 100, unit: one basket}}
+monitors:
+  - {{name: plain, topic: {application}.counts, epsilon: 1, cutoff: 10, sensitivity: 1, monotonic: true,
+     expected_queries: 1000000, bounds: [0, 100000], threshold: {threshold}}}
+"""
+_WORKER = "import sys; from benchmarks.scale.loop_lag import serve; sys.exit(serve(*sys.argv[1:]))"
+LOST = ("event=fenced", "Heartbeat failed", "event=shard_stop_timeout", "event=shard_error")
+"""What a worker logs that lost its place."""
+
+
+# In the worker's process
+
+
+def serve(config: str, report: str) -> int:
+    """Run a worker as a user starts it, with a heartbeat beside it that writes each late beat to a file."""
+    import logging
+
+    from stream_svt.service import app
+    from stream_svt.service.config import load_config
+    from stream_svt.service.reading import read_again
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    beats: list[asyncio.Task[None]] = []
+    begin = app.Monitoring.on_start
+
+    async def on_start(self: app.Monitoring) -> None:
+        beats.append(asyncio.create_task(_beat(report)))
+        await begin(self)
+
+    app.Monitoring.on_start = on_start
+    return app.run(load_config(config), reread=lambda: read_again(Path(config)))
+
+
+async def _beat(report: str) -> None:
+    watch = _Watch(threading.get_ident())
+    watch.start()
+    with open(report, "a", buffering=1) as output:  # noqa: ASYNC230, PTH123 - a line, now and then
+        try:
+            while True:
+                await asyncio.sleep(BEAT)
+                late = time.perf_counter() - watch.last - BEAT
+                if late > NOTED:
+                    output.write(f"{time.time():.3f} {late:.4f}\n")
+                if late > SHOWN:
+                    worked = time.process_time() - watch.worked
+                    where = " | ".join(watch.seen) or "no other thread could look"
+                    print(f"HOLD {late:.3f} s, {worked:.3f} s of them at work: {where}", file=sys.stderr)
+                watch.seen = []
+                watch.last, watch.worked = time.perf_counter(), time.process_time()
+        finally:
+            watch.ended.set()
+
+
+class _Watch(threading.Thread):
+    """Looks where the loop is when a beat is late, as soon as the interpreter lets another thread run."""
+
+    def __init__(self, loop: int) -> None:
+        super().__init__(name="loop watch", daemon=True)
+        self.last, self.worked = time.perf_counter(), time.process_time()
+        self.seen: list[str] = []
+        self.ended = threading.Event()
+        self._loop = loop
+
+    def run(self) -> None:
+        """Look until told to end."""
+        while not self.ended.wait(SHOWN / 2):
+            if time.perf_counter() - self.last > SHOWN and len(self.seen) < LOOKS:
+                stack = traceback.extract_stack(sys._current_frames().get(self._loop))  # noqa: SLF001
+                self.seen.append(
+                    " < ".join(f"{Path(one.filename).name}:{one.lineno} {one.name}" for one in stack[:-7:-1])
+                )
+
+
+# In the measuring process
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How many datasets, each with an open run."""
+
+    datasets: int = 300_000
+
+
+@dataclass(slots=True)
+class Lag:
+    """Late beats of every worker: (Unix time, seconds); ``marks`` are when phases began."""
+
+    marks: list[tuple[float, str]] = field(default_factory=list)
+    reports: list[Path] = field(default_factory=list)
+    logs: list[Path] = field(default_factory=list)
+
+    def phase(self, name: str) -> None:
+        """Begin a phase."""
+        self.marks.append((time.time(), name))
+        print(f"{name} ..", file=sys.stderr, flush=True)
+
+    def worst(self) -> dict[str, float]:
+        """Return the longest delay of each phase."""
+        found = {name: 0.0 for _, name in self.marks}
+        for report in self.reports:
+            for line in report.read_text().splitlines():
+                moment, late = map(float, line.split())
+                begun = [name for at, name in self.marks if at <= moment - late] or [self.marks[0][1]]
+                found[begun[-1]] = max(found[begun[-1]], late)
+        return found
+
+    def losses(self) -> int:
+        """Return how often a worker lost its place in the group."""
+        return sum(log.read_text(errors="replace").count(word) for log in self.logs for word in LOST)
+
+
+class Stage:
+    """An application on a broker, its workers and what they report."""
+
+    def __init__(self, servers: str, directory: Path, datasets: int) -> None:
+        self.name = f"bench-{secrets.token_hex(4)}"
+        self.names = [f"d{number}" for number in range(datasets)]
+        self.lag = Lag()
+        self._servers, self._directory = servers, directory
+        self._made = 0
+        key = directory / "master.key"
+        key.touch(mode=0o600)
+        key.write_text(secrets.token_hex(32))
+        (directory / "datasets.txt").write_text("\n".join(self.names))
+        topics = [f"{self.name}.{topic}" for topic in ("counts", "alerts", "rejects", "control")]
+        asyncio.run(peers.create_topics(servers, topics, PARTITIONS))
+        compacted = {"cleanup.policy": "compact"}
+        asyncio.run(peers.create_topics(servers, [f"{self.name}.state"], PARTITIONS, compacted))
+
+    def fill(self) -> None:
+        """Write a query of each dataset."""
+        asyncio.run(
+            peers.write_queries(
+                self._servers,
+                f"{self.name}.counts",
+                partitions=PARTITIONS,
+                datasets=self.names,
+                values=[100] * len(self.names),
+            )
+        )
+
+    def start(self) -> Worker:
+        """Start a worker."""
+        self._made += 1
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        config = self._directory / f"config-{self._made}.yaml"
+        worker = Worker(config, port, self._text(port, 5_000))
+        report, log = (self._directory / f"{kind}-{self._made}" for kind in ("lag", "log"))
+        report.touch()
+        self.lag.reports.append(report)
+        self.lag.logs.append(log)
+        with log.open("wb") as output:
+            worker.process = subprocess.Popen(
+                [sys.executable, "-c", _WORKER, str(config), str(report)], stdout=output, stderr=output
+            )
+        worker.log = log
+        return worker
+
+    def change(self, worker: Worker) -> None:
+        """Let a worker read its file again, with another threshold in it."""
+        worker.config.write_text(self._text(worker.port, 6_000))
+        worker.process.send_signal(signal.SIGHUP)
+
+    def _text(self, port: int, threshold: int) -> str:
+        return CONFIG.format(
+            application=self.name,
+            servers=self._servers,
+            partitions=PARTITIONS,
+            port=port,
+            threshold=threshold,
+        )
+
+
+class Worker:
+    """A running worker."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def __init__(self, config: Path, port: int, text: str) -> None:
+        self.config, self.port = config, port
+        config.write_text(text)
+
+    def get(self, path: str) -> bytes:
+        """Return a page; nothing while it does not answer."""
+        if self.process.poll() is not None:
+            raise AssertionError(f"the worker ended:\n{self.log.read_text()[-3000:]}")
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=60) as page:
+                return bytes(page.read())
+        except OSError:
+            return b""
+
+    def shards(self) -> list[dict[str, Any]]:
+        """Return the shards that run here."""
+        text = self.get("/api/v1/worker")
+        return [shard for shard in json.loads(text)["shards"] if shard["state"] == "running"] if text else []
+
+    def has(self, shards: int) -> bool:
+        """Whether so many shards run here, and no other is here."""
+        text = self.get("/api/v1/worker")
+        states = [shard["state"] for shard in json.loads(text)["shards"]] if text else []
+        return states == shards * ["running"]
+
+    def end(self) -> None:
+        """Stop it in order."""
+        self.process.terminate()
+        self.process.wait(PATIENCE)
+
+
+def _await(condition: Callable[[], bool], wanted: str) -> None:
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError(f"never came: {wanted}")
+        time.sleep(0.2)
+
+
+def _watched(worker: Worker) -> None:
+    """Scrape and look as dashboards and people do; look at the status page's stream as well."""
+    for _ in range(3):
+        worker.get("/metrics")
+        worker.get("/api/v1/status")
+        time.sleep(1.2)
+    with contextlib.suppress(OSError):
+        url = f"http://127.0.0.1:{worker.port}/api/v1/events"
+        with urllib.request.urlopen(url, timeout=10) as stream:
+            end = time.monotonic() + 8
+            while time.monotonic() < end:
+                stream.readline()
+
+
+def play(stage: Stage) -> None:
+    """Let workers live through everything that touches all datasets."""
+    lag, count = stage.lag, len(stage.names)
+    workers: list[Worker] = []
+    try:
+        lag.phase("start")
+        one = stage.start()
+        workers.append(one)
+        _await(lambda: one.has(PARTITIONS), "the worker has every shard")
+        lag.phase("every run opens")
+        stage.fill()
+
+        def read(worker: Worker) -> int:
+            return sum(shard["offsets"].get(f"{stage.name}.counts", 0) for shard in worker.shards())
+
+        _await(lambda: read(one) == count, "every dataset has a ledger")
+        lag.phase("pages")
+        _watched(one)
+        lag.phase("reload")
+        stage.change(one)
+        _await(lambda: "event=reload" in one.log.read_text(), "the file is read again")
+        _await(lambda: one.has(PARTITIONS) and read(one) == count, "the shards are open again")
+        lag.phase("end")
+        one.end()
+        lag.phase("restart")
+        two = stage.start()
+        workers.append(two)
+        _await(lambda: two.has(PARTITIONS) and read(two) == count, "every ledger is back")
+        lag.phase("second worker")
+        three = stage.start()
+        workers.append(three)
+        _await(lambda: two.has(PARTITIONS // 2) and three.has(PARTITIONS // 2), "the shards are shared")
+        lag.phase("second worker leaves")
+        three.end()
+        _await(lambda: two.has(PARTITIONS), "the first one has every shard again")
+        lag.phase("last end")
+        two.end()
+    finally:
+        for worker in workers:
+            if worker.process.poll() is None:
+                worker.process.kill()
+                worker.process.wait()
+
+
+@contextlib.contextmanager
+def _busy() -> Iterator[None]:
+    """Keep every core busy with a process of its own."""
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]
+    try:
+        yield
+    finally:
+        for process in loops:
+            process.kill()
+            process.wait()
+
+
+def _measured(servers: str, size: Size, *, busy: bool) -> tuple[float, int]:
+    with tempfile.TemporaryDirectory() as directory, _busy() if busy else contextlib.nullcontext():
+        stage = Stage(servers, Path(directory), size.datasets)
+        try:
+            play(stage)
+        finally:
+            for log in stage.lag.logs:
+                lines = log.read_text(errors="replace").splitlines()
+                shown = [
+                    line for line in lines if line.startswith("HOLD") or any(word in line for word in LOST)
+                ]
+                print(*shown, sep="\n", file=sys.stderr)
+        worst = stage.lag.worst()
+        for phase, seconds in worst.items():
+            print(f"{'busy, ' if busy else ''}{phase}: {seconds:.3f} s", file=sys.stderr)
+        return max(worst.values()), stage.lag.losses()
+
+
+def measure(size: Size = Size(), *, busy: Sequence[bool] = (False, True)) -> dict[str, float]:
+    """Return `loop_lag_seconds`, `loop_lag_busy_seconds` and `loop_lag_group_losses`."""
+    found = {}
+    with EmbeddedKafka() as kafka:
+        for one in busy:
+            worst, losses = _measured(kafka.bootstrap_servers, size, busy=one)
+            found["loop_lag_busy_seconds" if one else "loop_lag_seconds"] = worst
+            if one:
+                found["loop_lag_group_losses"] = float(losses)
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.scale.loop_lag")
+    parser.add_argument("--datasets", type=int, default=Size().datasets)
+    parser.add_argument("--only", choices=["quiet", "busy"])
+    chosen = parser.parse_args(arguments)
+    busy = {"quiet": (False,), "busy": (True,), None: (False, True)}[chosen.only]
+    for name, figure in measure(Size(chosen.datasets), busy=busy).items():
+        print(f"scale.{name} {figure:.3f}")
+
+
+if __name__ == "__main__":
+    main()

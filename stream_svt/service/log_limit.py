@@ -1,0 +1,93 @@
+"""Log lines, so many of a kind: brokers that are away for a minute must not fill a disk.
+
+64 shards that try again, and a client for each of them, write a thousand lines a second that all say the same. A
+kind is what a line says whatever shard it is about: the name of our event, or the text of a library's message
+without its numbers. The first lines of a kind always pass, then one now and then, which says how many there were
+in between. What is critical always passes.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+KINDS = 50
+"""Kinds told apart; all others count as one."""
+
+TROUBLE = (3, 0.1)
+"""Warnings and errors of a kind: so many at once, then so many a second. With `KINDS`, five a second at most."""
+
+PROGRESS = (200, 1.0)
+"""The same for what is neither: a line for each shard or command, a few of each."""
+
+_EVENT = re.compile(r"event=\S+")
+_NUMBERS = re.compile(r"[0-9]+")
+
+
+@dataclass(slots=True)
+class _Kind:
+    room: float
+    looked: float
+    left_out: int = 0
+
+
+class LimitByKind(logging.Filter):
+    """Lets so many records of a kind pass; on a handler, for those of all libraries.
+
+    Parameters
+    ----------
+    now
+        Seconds of a clock that never goes back.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._now = now
+        self._kinds: dict[str, _Kind] = {}
+        self._lock = threading.Lock()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether a record is written; one that stands for others says for how many."""
+        if record.levelno >= logging.CRITICAL or record.levelno < logging.INFO:
+            return True
+        passed: bool | None = getattr(record, "passed_limit", None)
+        if passed is None:  # of several handlers, the first one decides
+            with self._lock:
+                passed = record.passed_limit = self._take(record)
+        return passed
+
+    def _take(self, record: logging.LogRecord) -> bool:
+        most, rate = TROUBLE if record.levelno >= logging.WARNING else PROGRESS
+        now = self._now()
+        name = _kind(record)
+        if name not in self._kinds and len(self._kinds) >= KINDS:
+            name = ""
+        kind = self._kinds.setdefault(name, _Kind(most, now))
+        kind.room = min(most, kind.room + rate * (now - kind.looked))
+        kind.looked = now
+        if kind.room < 1:
+            kind.left_out += 1
+            return False
+        kind.room -= 1
+        if kind.left_out:
+            record.msg, record.args = f"{record.getMessage()} left_out={kind.left_out}", ()
+            kind.left_out = 0
+        return True
+
+
+def limit_logs() -> None:
+    """Limit what the handlers of all loggers write."""
+    limit = LimitByKind()
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(limit)
+
+
+def _kind(record: logging.LogRecord) -> str:
+    """Return what a record says whatever it is about: libraries put names and numbers into their texts."""
+    text = str(record.msg)
+    event = _EVENT.match(text)
+    return f"{record.levelno} {record.name} {event.group() if event else _NUMBERS.sub('#', text)}"
