@@ -68,6 +68,7 @@ class Process:
     observer: Any = None
     status: Status = field(default_factory=lambda: Status(0))
     stop: bool = False
+    held: bool = False
     asleep_until: int = 0
     idle: int = 0
 
@@ -141,6 +142,15 @@ class ModelFeed:
     @property
     def stopping(self) -> bool:
         return self._process.stop
+
+    @property
+    def held(self) -> bool:
+        return self._process.held
+
+    async def settled(self) -> None:
+        self._process.held = await Effect("settle", lambda: False)
+        if self._process.stop:
+            raise Stopped
 
     async def spans(self, topics: Sequence[str]) -> dict[str, tuple[int, int]]:
         broker = self._world.broker
@@ -419,8 +429,9 @@ class World:
                 self._spawn()
             case Fault.TIMEOUT:
                 self.broker.time_out("app-0")
-            case Fault.STOP:
-                process.stop = True
+            case Fault.STOP | Fault.REBALANCE:
+                process.stop |= fault is Fault.STOP
+                process.held |= fault is Fault.REBALANCE
             case Fault.DUPLICATE:
                 self._duplicate(effect)
             case Fault.RETENTION:
