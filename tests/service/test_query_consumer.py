@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 
 import pytest
 from aiokafka import TopicPartition
@@ -27,6 +28,12 @@ def reading(brokers: Brokers, *places: TopicPartition, at: int = 0) -> QueryCons
     return queries
 
 
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
 def offsets(found) -> dict[TopicPartition, list[int]]:
     return {place: [record.offset for record in records] for place, records in found.items()}
 
@@ -34,7 +41,7 @@ def offsets(found) -> dict[TopicPartition, list[int]]:
 async def test_shards_fetch_side_by_side_and_each_its_own() -> None:
     brokers = Brokers()
     queries = reading(brokers, A, B)
-    waits = asyncio.create_task(queries.fetch([A], 5.0))
+    waits = asyncio.create_task(queries.fetch([A], 60.0))
     brokers.write(B, 3)
     assert offsets(await queries.fetch([B], 5.0)) == {B: [0, 1, 2]}
     assert not waits.done()
@@ -50,8 +57,8 @@ async def test_a_shard_that_comes_ends_no_fetch_of_another() -> None:
     queries = reading(brokers, A)
     brokers.write(A, 2)
     assert offsets(await queries.fetch([A], 1.0)) == {A: [0, 1]}
-    waits = asyncio.create_task(queries.fetch([A], 5.0))
-    await asyncio.sleep(0.02)
+    waits = asyncio.create_task(queries.fetch([A], 60.0))
+    await until(lambda: brokers.clients[0].in_flight)
     queries.seek(B, 1)
     queries.resume([B])
     brokers.write(B, 2)
@@ -75,8 +82,8 @@ async def test_a_change_drains_then_assigns() -> None:
 
     queries._make = make
     assert queries.phase is Phase.STEADY
-    waits = asyncio.create_task(queries.fetch([A], 5.0))
-    await asyncio.sleep(0.02)
+    waits = asyncio.create_task(queries.fetch([A], 60.0))
+    await until(lambda: brokers.clients and brokers.clients[0].in_flight)
     assert (seen, queries.phase) == ([Phase.ASSIGNING], Phase.STEADY)
     queries.release([A])
     assert queries._begin_change() is queries._change
@@ -108,7 +115,7 @@ async def test_what_a_cancelled_fetch_took_out_of_the_client_is_read_again() -> 
     queries = reading(brokers, A)
     brokers.write(A, 3)
     await queries._steady()
-    fetch = asyncio.create_task(queries.fetch([A], 5.0, 2))
+    fetch = asyncio.create_task(queries.fetch([A], 60.0, 2))
     while queries._client._subscription.subscription.assignment.state_value(A).position == 0:
         await asyncio.sleep(0)
     assert not fetch.done()
@@ -123,11 +130,11 @@ async def test_what_a_cancelled_fetch_took_out_of_the_client_is_read_again() -> 
 async def test_an_error_of_a_place_is_told_to_its_shard_only() -> None:
     brokers = Brokers(errors={B: OffsetOutOfRangeError({B: 0})})
     queries = reading(brokers, A, B)
-    waits = asyncio.create_task(queries.fetch([A], 5.0))
+    waits = asyncio.create_task(queries.fetch([A], 60.0))
     with pytest.raises(OffsetOutOfRangeError):
         await queries.fetch([B], 1.0)
     queries.release([B])
-    await asyncio.sleep(0.02)
+    await until(lambda: len(brokers.clients[0].assigned) == 2)
     assert brokers.clients[0].assigned == [{A, B}, {A}]
     brokers.write(A)
     assert offsets(await waits) == {A: [0]}
@@ -139,8 +146,7 @@ async def test_the_last_shard_that_goes_takes_the_client_with_it_and_the_next_on
     queries = reading(brokers, A)
     await queries.fetch([A], 0.0)
     queries.release([A])
-    await asyncio.sleep(0.02)
-    assert brokers.clients[0].stopped
+    await until(lambda: brokers.clients[0].stopped)
     queries.release([A])
     queries.seek(B, 0)
     queries.resume([B])
@@ -213,8 +219,8 @@ async def test_a_topic_that_got_more_partitions_is_refused() -> None:
 async def test_nothing_begins_after_the_stop() -> None:
     brokers = Brokers()
     queries = reading(brokers, A)
-    waits = asyncio.create_task(queries.fetch([A], 5.0))
-    await asyncio.sleep(0.02)
+    waits = asyncio.create_task(queries.fetch([A], 60.0))
+    await until(lambda: brokers.clients and brokers.clients[0].in_flight)
     await queries.stop()
     with pytest.raises(BrokerUnavailable, match="stopping"):
         await waits

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 from aiokafka.errors import IllegalStateError
@@ -10,7 +11,13 @@ from aiokafka.errors import IllegalStateError
 from stream_svt.protocol.tenure import State
 from stream_svt.service.kafka import BrokerUnavailable, Fenced
 from tests.service.test_shard_failures import Play
-from tests.service.test_watchdog import STUCK, watched
+from tests.service.test_watchdog import watched
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.01)
 
 
 async def hold(play: Play) -> None:
@@ -26,8 +33,7 @@ async def test_a_shard_that_stays_goes_on_and_is_not_opened_again(monkeypatch) -
         await asyncio.sleep(0.02)
         assert play.kept == round_ - 1
         play.shard.release()
-        await asyncio.sleep(0.02)
-        assert play.kept == round_
+        await until(lambda round_=round_: play.kept == round_)
     assert len(play.opened) == 1
     await play.end()
 
@@ -38,7 +44,7 @@ async def test_a_second_revocation_changes_nothing_for_who_stands_by(monkeypatch
     await hold(play)
     await hold(play)
     play.shard.release()
-    await asyncio.sleep(0.02)
+    await until(lambda: play.kept)
     assert (play.kept, len(play.opened)) == (1, 1)
     await play.end()
 
@@ -59,9 +65,7 @@ async def test_a_shard_that_cannot_prove_itself_is_opened_anew(monkeypatch, erro
     await play.until(State.RUNNING)
     await hold(play)
     play.shard.release()
-    async with asyncio.timeout(5):
-        while len(play.opened) < 2:
-            await asyncio.sleep(0.01)
+    await until(lambda: len(play.opened) == 2)
     await play.until(State.RUNNING)
     assert play.fatal == []
     await play.end()
@@ -91,7 +95,7 @@ async def test_a_shard_that_is_being_opened_goes_on_and_stands_by_then(monkeypat
     await asyncio.sleep(0.02)
     assert play.kept == 0
     play.shard.release()
-    await asyncio.sleep(0.02)
+    await until(lambda: play.kept)
     assert (play.kept, len(play.opened)) == (1, 1)
     await play.end()
 
@@ -118,9 +122,7 @@ async def test_nothing_is_opened_during_a_rebalance(monkeypatch) -> None:
     await asyncio.sleep(0.1)
     assert len(play.opened) == 1
     play.shard.release()
-    async with asyncio.timeout(5):
-        while len(play.opened) < 2:
-            await asyncio.sleep(0.01)
+    await until(lambda: len(play.opened) == 2)
     await play.until(State.RUNNING)
     await play.end()
 
@@ -142,9 +144,7 @@ async def test_a_shard_begins_where_an_earlier_one_of_this_worker_has_ended(monk
     assert len(play.opened) == 1
     closing.set()
     await earlier.end()
-    async with asyncio.timeout(5):
-        while len(play.opened) + len(earlier.opened) < 3:
-            await asyncio.sleep(0.01)
+    await until(lambda: len(play.opened) + len(earlier.opened) == 3)
     await play.shard.stop(1.0)
 
 
@@ -157,7 +157,7 @@ async def test_the_watchdog_leaves_whoever_stands_by_alone(monkeypatch) -> None:
         await asyncio.sleep(0.3)
         assert len(play.opened) == 1
         play.shard.release()
-        await asyncio.sleep(0.5 * STUCK)
+        await until(lambda: play.kept)
     assert (play.kept, len(play.opened)) == (1, 1)
     await play.end()
 
