@@ -123,8 +123,8 @@ class Shard:
         self._metrics = metrics
         self._fatal = fatal
         self._halt = asyncio.Event()
-        self._hold = Hold()
-        self._feed: ShardFeed | None = None
+        self._rebalance = Hold()
+        self._reader: ShardFeed | None = None
         self._stopping = False
         self._handed_over = False
         self._failures = 0
@@ -139,12 +139,12 @@ class Shard:
     @property
     def held(self) -> bool:
         """Whether a rebalance is under way."""
-        return self._hold.held.is_set()
+        return self._rebalance.held.is_set()
 
     @property
     def commands_next(self) -> int | None:
         """Offset that the control partition is read on from, None where it is not known."""
-        return None if self._feed is None else self._feed.commands_next
+        return None if self._reader is None else self._reader.commands_next
 
     def start(self, after: Shard | None = None) -> None:
         """Begin, once an earlier owner of the partition in this worker has ended; returns at once."""
@@ -157,13 +157,13 @@ class Shard:
 
     def hold(self) -> None:
         """Step nothing more once what is charged is published: a rebalance has begun. `settle` waits for it."""
-        self._hold.ask()
+        self._rebalance.ask()
 
     async def settle(self, seconds: float) -> bool:
         """Wait until nothing is stepped any more; return whether that came in time."""
         if self._task is None:
             return True
-        quiet = asyncio.ensure_future(self._hold.quiet.wait())
+        quiet = asyncio.ensure_future(self._rebalance.quiet.wait())
         done, _ = await asyncio.wait(
             {self._task, quiet}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
         )
@@ -173,7 +173,7 @@ class Shard:
     def release(self) -> None:
         """Go on: the rebalance left the partition here."""
         self._beat()
-        self._hold.release()
+        self._rebalance.release()
 
     def halt(self) -> None:
         """Ask to hand over, for good; `stop` waits for it."""
@@ -228,9 +228,9 @@ class Shard:
         while not self._stopping:
             self._halt.clear()
             if self.held:
-                await self._either(self._hold.free)
+                await self._either(self._rebalance.free)
                 continue
-            failure = await self._own()
+            failure = await self._hold()
             self._beat()  # failing again and again while brokers are away is not being stuck
             if failure is None or self._stopping:
                 continue
@@ -239,7 +239,7 @@ class Shard:
                     return
             except Stopped:
                 continue
-            except IllegalStateError:  # as in _own
+            except IllegalStateError:  # as in _hold
                 if not await self._step_back():
                     return
             except (BrokerUnavailable, RecordsLost, KafkaError, OSError, TimeoutError) as error:
@@ -247,15 +247,15 @@ class Shard:
                 await self._wait(BACKOFF[-1])
         self.status.state = State.STOPPED
 
-    async def _own(self) -> Exception | None:
-        """Own the shard for one tenure; return what ended it, None where it was told to end."""
+    async def _hold(self) -> Exception | None:
+        """Hold the shard for one tenure; return what ended it, None where it was told to end."""
         journal = self._make_journal(self.number)
         tenure = self._tenure(journal)
         began = time.monotonic()
         try:
             await tenure.open(given_up=self._given_up)
             self._given_up = None
-            self._hold.quiet.clear()
+            self._rebalance.quiet.clear()
             await tenure.run()
             self._failures = 0
         except Stopped:
@@ -273,16 +273,25 @@ class Shard:
             tenure.end()
             self._close_feed()
             await journal.close()
-            self._hold.quiet.set()
+            self._rebalance.quiet.set()
             collect_soon()
         return None
 
-    def _tenure(self, journal: Journal) -> Tenure:
-        self._feed = ShardFeed(
-            self._cluster, self._consumer, self._queries, self.number, self._control, self._halt, self._hold
+    def _feed(self) -> ShardFeed:
+        self._reader = ShardFeed(
+            self._cluster,
+            self._consumer,
+            self._queries,
+            self.number,
+            self._control,
+            self._halt,
+            self._rebalance,
         )
+        return self._reader
+
+    def _tenure(self, journal: Journal) -> Tenure:
         return Tenure(
-            self._feed,
+            self._feed(),
             journal,
             self._workload(),
             shard=self.number,
@@ -295,9 +304,9 @@ class Shard:
         )
 
     def _close_feed(self) -> None:
-        feed, self._feed = self._feed, None
-        if feed is not None:
-            feed.close()
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
 
     async def _go_on(self, failure: Exception) -> bool:
         """Do what follows a failed tenure; return whether another one may begin."""
@@ -339,7 +348,7 @@ class Shard:
             self._halt.clear()  # a reload takes effect with the next tenure
             await self._wait(0.5)
             if self.held:
-                await self._either(self._hold.free)
+                await self._either(self._rebalance.free)
                 continue
             try:
                 if await self._is_member(place):
@@ -348,7 +357,7 @@ class Shard:
                 continue
             log.warning("event=parked shard=%d", self.number)
             self.status.state = State.PARKED
-            await self._either(self._hold.held, CALL_DEADLINE)  # the group's next word decides
+            await self._either(self._rebalance.held, CALL_DEADLINE)  # the group's next word decides
         return False
 
     async def _is_member(self, place: TopicPartition) -> bool:
