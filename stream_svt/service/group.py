@@ -104,6 +104,7 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         self._stopping = False
         self._beats = 0
         self._leaving: dict[int, Shard] = {}
+        self._partings: set[asyncio.Task[None]] = set()
         self.shards: dict[int, Shard] = {}
         self.joined = False
 
@@ -139,7 +140,10 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         try:
             self._consumer.pause(*assigned)
             self._metrics.rebalanced()
-            self.joined = True
+            self.joined = self._consumer.partitions_for_topic(self._control) is not None
+            if not self.joined:
+                # Nobody is given a shard: no reason to pass for a standby, which is ready.
+                log.error("event=control_topic_missing topic=%s", self._control)
             if self._stopping:
                 return
             self._adopt(sorted(place.partition for place in assigned))
@@ -182,13 +186,16 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         self._leaving[shard.number] = shard
 
         def ended(task: asyncio.Task[None]) -> None:
+            self._partings.discard(task)
             if self._leaving.get(shard.number) is shard:
                 del self._leaving[shard.number]
             if not task.cancelled() and (error := task.exception()) is not None:
                 self._fatal(error)
 
         shard.halt()
-        asyncio.create_task(shard.stop(LEAVE_PATIENCE), name=f"leave-{shard.number}").add_done_callback(ended)
+        parting = asyncio.create_task(shard.stop(LEAVE_PATIENCE), name=f"leave-{shard.number}")
+        self._partings.add(parting)
+        parting.add_done_callback(ended)
 
     async def _hold_shards(self) -> None:
         shards = list(self.shards.values())
@@ -266,6 +273,8 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
                 if not isinstance(meaning, BrokerUnavailable):
                     raise meaning from error
                 log.warning("event=group_error error=%r", str(meaning))
+            if self._consumer.partitions_for_topic(self._control) is None:
+                self._consumer._client.force_metadata_update()  # noqa: SLF001  else the client asks in five minutes
             for shard in list(self.shards.values()):
                 # A hand-over has a patience of its own, and nothing may begin after it.
                 waits = shard.handed_over or shard.held or shard.status.state in {State.PARKED, State.FAILED}

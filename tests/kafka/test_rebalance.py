@@ -11,11 +11,13 @@ from collections import Counter
 from collections.abc import AsyncIterator
 
 import pytest
+from aiokafka.admin import AIOKafkaAdminClient
 
 from stream_svt.service.worker import Worker
 from tests.kafka.test_takeover import Feed, _await_line, _check, _launch
 from tests.support.process import free_port
-from tests.support.worker import Scene, until
+from tests.support.topics import create_topics
+from tests.support.worker import CLOCK, Scene, until
 
 pytestmark = pytest.mark.kafka
 SHARDS = 6
@@ -165,3 +167,21 @@ async def test_a_reload_and_a_stop_in_the_middle_of_a_rebalance_are_served(scene
     await shared(third)
     await feed.end()
     await everything(scene, third)
+
+
+async def test_a_control_topic_that_is_deleted_takes_the_shards_and_brings_them_back(scene: Scene) -> None:
+    feed = Feed(scene)
+    worker = await scene.start()
+    await shared(worker)
+    feed.begin()
+    topic = f"{scene.application}.control"
+    admin = AIOKafkaAdminClient(bootstrap_servers=scene.servers)
+    await admin.start()
+    await admin.delete_topics([topic])
+    await admin.close()
+    await until(lambda: not worker.ready and worker.statuses() == [], 40)
+    assert worker.alive
+    await create_topics(scene.servers, {topic: SHARDS}, CLOCK)
+    await shared(worker)
+    await feed.end()
+    await everything(scene, worker)

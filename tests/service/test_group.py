@@ -25,12 +25,16 @@ class Consumer:
     def __init__(self) -> None:
         self.paused: set[TopicPartition] = set()
         self.committed: dict[TopicPartition, OffsetAndMetadata] = {}
+        self.topics = {CONTROL: {0, 1, 2, 3}}
 
     def pause(self, *places: TopicPartition) -> None:
         self.paused |= set(places)
 
     def assignment(self) -> set[TopicPartition]:
         return self.paused
+
+    def partitions_for_topic(self, topic: str) -> set[int] | None:
+        return self.topics.get(topic)
 
     async def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
         self.committed |= offsets
@@ -232,6 +236,17 @@ async def test_a_standby_without_partitions_has_joined() -> None:
     await play.assign()
     assert play.group.joined
     assert play.group.shards == {}
+
+
+async def test_a_worker_whose_control_topic_is_gone_is_no_standby(caplog) -> None:
+    play = Play()
+    await play.assign(0)
+    await play.revoke()
+    play.consumer.topics = {}
+    await play.assign()
+    assert not play.group.joined
+    assert "event=control_topic_missing topic=control" in caplog.text
+    assert (play.group.shards, play.fatal) == ({}, [])
 
 
 async def test_lag_is_looked_up_where_nothing_is_read(monkeypatch) -> None:

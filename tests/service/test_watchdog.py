@@ -33,6 +33,9 @@ class Member:
     def check_errors(self) -> None:
         """There is none."""
 
+    def partitions_for_topic(self, topic: str) -> set[int]:
+        return {0}
+
 
 @contextlib.asynccontextmanager
 async def watched(monkeypatch: pytest.MonkeyPatch, play: Play) -> AsyncIterator[None]:

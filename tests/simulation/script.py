@@ -32,7 +32,15 @@ class Fault(StrEnum):
 
 RARE = (Fault.ROLLBACK, Fault.RETENTION, Fault.ANEW)
 """What ends runs or budgets, and with them much of what could still go wrong: not in every history."""
-HANDS_ON = (Fault.KILL_BEFORE, Fault.PAUSE, Fault.UNKNOWN, Fault.STOP, Fault.COMMAND, Fault.COMMAND, Fault.COMMAND)
+HANDS_ON = (
+    Fault.KILL_BEFORE,
+    Fault.PAUSE,
+    Fault.UNKNOWN,
+    Fault.STOP,
+    Fault.COMMAND,
+    Fault.COMMAND,
+    Fault.COMMAND,
+)
 """An operator who reaches for the commands whenever a worker is in trouble."""
 
 

@@ -429,19 +429,16 @@ class World:
                 self._spawn()
             case Fault.TIMEOUT:
                 self.broker.time_out("app-0")
-            case Fault.STOP | Fault.REBALANCE:
-                process.stop |= fault is Fault.STOP
-                process.held |= fault is Fault.REBALANCE
             case Fault.DUPLICATE:
                 self._duplicate(effect)
             case Fault.RETENTION:
                 topic = self.chance.choice(self._topics)
                 self.broker.first[topic] = self.chance.randint(*self.broker.span(topic))
                 self.rules.plain = False
-            case Fault.COMMAND | Fault.RECONFIGURE:
-                self._operate(fault)
+            case Fault.STOP | Fault.REBALANCE | Fault.COMMAND | Fault.RECONFIGURE:
+                self._operate(process, fault)
             case Fault.ROLLBACK | Fault.ANEW:
-                self._operate(fault)
+                self._operate(process, fault)
                 return
             case _:
                 pass
@@ -459,8 +456,12 @@ class World:
             for last in self.broker.partitions[topic][-1:]:
                 self.broker.write(topic, last.key, last.value)
 
-    def _operate(self, fault: Fault) -> None:
+    def _operate(self, process: Process, fault: Fault) -> None:
         match fault:
+            case Fault.STOP:
+                process.stop = True
+            case Fault.REBALANCE:
+                process.held = True
             case Fault.COMMAND:
                 self._command()
             case Fault.RECONFIGURE:
