@@ -197,6 +197,11 @@ class Watched:
         """Whether the last batch was processed."""
         return not self._batches
 
+    held = False
+
+    async def settled(self) -> None:
+        """There is no rebalance."""
+
     async def spans(self, topics: Sequence[str]) -> dict[str, tuple[int, int]]:
         """Topics begin empty."""
         return dict.fromkeys(topics, (0, 0))

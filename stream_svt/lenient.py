@@ -72,13 +72,14 @@ def _positions(consumer: Consumer, places: tuple[TopicPartition, ...]) -> dict[T
     """Return where the partitions are read from that a call can return records of."""
     found = {}
     for place in places or consumer.assignment():
-        state = _state(consumer, place)
+        state = state_of(consumer, place)
         if state is not None and state.has_valid_position and not state.paused:
             found[place] = state.position
     return found
 
 
-def _state(consumer: Consumer, place: TopicPartition) -> Any:  # noqa: ANN401
+def state_of(consumer: Consumer, place: TopicPartition) -> Any:  # noqa: ANN401
+    """Return what the client keeps about a partition of its assignment, None for any other one."""
     subscription = consumer._subscription  # noqa: SLF001
     if not subscription.is_assigned(place):
         return None
@@ -88,7 +89,7 @@ def _state(consumer: Consumer, place: TopicPartition) -> Any:  # noqa: ANN401
 async def _read(consumer: Consumer, place: TopicPartition, max_records: int | None) -> list[Any]:
     """Read a partition on by one request of our own."""
     fetcher, client = consumer._fetcher, consumer._client  # noqa: SLF001
-    state = _state(consumer, place)
+    state = state_of(consumer, place)
     node = client.cluster.leader_for_partition(place)
     if state is None or node is None or node < 0:
         return []
@@ -122,7 +123,7 @@ async def _read(consumer: Consumer, place: TopicPartition, max_records: int | No
         if len(found) == max_records:
             break
     # Without an await since: still nobody else can have moved it, unless while the request was under way.
-    if _state(consumer, place) is not state or state.position != offset or state.paused:
+    if state_of(consumer, place) is not state or state.position != offset or state.paused:
         return []
     consumer.seek(place, records.next_fetch_offset)
     return found

@@ -315,6 +315,10 @@ class Journal:
         await self._seal_again()
         return self._restored(records)
 
+    async def prove(self) -> None:
+        """Find out whether the books still are this journal's to write; see `Log.prove`."""
+        await self._log.prove()
+
     async def fence(self) -> None:
         """Let no earlier writer commit anything more, and what one did commit be visible; writes nothing.
 

@@ -119,11 +119,26 @@ class Log(Protocol):
 
 
 class Feed(Protocol):
-    """The query partitions and the control partition of one shard, read by one consumer."""
+    """The query partitions and the control partition of one shard."""
 
     @property
     def stopping(self) -> bool:
         """Whether the shard was told to stop."""
+        ...
+
+    @property
+    def held(self) -> bool:
+        """Whether a rebalance is under way: nothing more may be stepped until it has settled."""
+        ...
+
+    async def settled(self) -> None:
+        """Wait for the end of the rebalance, with nothing in flight; every topic is read on from where it was.
+
+        Raises
+        ------
+        Stopped
+            The shard was told to stop, or goes elsewhere.
+        """
         ...
 
     async def spans(self, topics: Sequence[str]) -> dict[str, tuple[int, int]]:
@@ -133,7 +148,7 @@ class Feed(Protocol):
     async def fetch(
         self, topics: Iterable[str], patience: float, max_records: int | None = None
     ) -> Mapping[str, Sequence[Record]]:
-        """Return what there is to read, after at most so many seconds.
+        """Return what there is to read, after at most so many seconds; nothing where a rebalance begins.
 
         Raises
         ------

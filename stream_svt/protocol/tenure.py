@@ -366,6 +366,9 @@ class Tenure:
         await self._barrier()
         while not self._feed.stopping:
             try:
+                if self._feed.held:
+                    await self._stand_by()
+                    continue
                 records = await self._feed.fetch(self._reading, self._patience(), self._pace.max_records)
             except Stopped:
                 break
@@ -541,6 +544,14 @@ class Tenure:
             high = self._feed.high_water(topic)
             if high is not None and topic in status.offsets:
                 status.lag[topic] = max(high - status.offsets[topic], 0)
+
+    async def _stand_by(self) -> None:
+        """Wait for the end of a rebalance with nothing left to repeat, then make sure that nobody else took over."""
+        await self._hand_over()
+        self._observe()
+        await self._feed.settled()
+        await self._journal.prove()
+        self._status.beat = self._now()
 
     async def _hand_over(self) -> None:
         """Store positions and publish what is charged, so that the next owner has nothing to repeat."""

@@ -1,4 +1,12 @@
-"""Membership of the consumer group: which shards this worker owns, and whom it shares the application with."""
+"""Membership of the consumer group: which shards this worker owns, and whom it shares the application with.
+
+The group reads the control topic only; partition p of it stands for shard p. aiokafka's protocol is eager: whenever
+a worker joins or leaves, every worker loses every partition and is given some again. Shards stand by in between, and
+only those that move are closed and opened:
+
+revoked     every shard publishes what is charged and stands by; one that does not in time is cut short
+assigned    a shard that stays goes on, one that is gone ends, one that is new is opened
+"""
 
 from __future__ import annotations
 
@@ -6,7 +14,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from aiokafka import ConsumerRebalanceListener, TopicPartition
@@ -14,8 +22,9 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import IllegalStateError, KafkaError
 from aiokafka.structs import OffsetAndMetadata
 
-from stream_svt.errors import ConfigError, Problem
+from stream_svt.errors import BrokerError, ConfigError, Problem
 from stream_svt.protocol.tenure import State
+from stream_svt.service.assignor import StickyAssignor
 from stream_svt.service.kafka import (
     CALL_DEADLINE,
     REBALANCE_TIMEOUT,
@@ -24,18 +33,24 @@ from stream_svt.service.kafka import (
     Cluster,
     deadline,
     explain,
+    spans,
     started,
     stop_quietly,
 )
 from stream_svt.service.metrics import Metrics
+from stream_svt.service.query_consumer import QueryConsumer
 from stream_svt.service.shard import STUCK, Shard
 
 log = logging.getLogger(__name__)
 
 HINT_INTERVAL = 3.0
-"""Seconds between committed group offsets: lag for operators, and a sign of life with the specification's hash."""
+"""Seconds between committed group offsets: a sign of life with the specification's hash."""
 STOP_PATIENCE = 0.6 * REBALANCE_TIMEOUT
+LEAVE_PATIENCE = 1.0
+"""Seconds that a shard which went elsewhere has to end: it stands by, or is being opened for nothing."""
 WATCH_INTERVAL = 1.0
+LAG_INTERVAL = 10.0
+"""Seconds between looks at the ends of topics that nothing is read from at the moment."""
 
 
 def group_id(application: str) -> str:
@@ -48,8 +63,10 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
 
     Parameters
     ----------
-    topics
-        Query topics and the control topic, all with the same number of partitions.
+    control, partitions
+        The control topic, and its number of partitions.
+    queries
+        Reads the query topics of all shards; stopped with the group.
     make_shard
         Returns the shard of a partition, not started.
     worker, spec_hash
@@ -63,7 +80,9 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         cluster: Cluster,
         *,
         application: str,
-        topics: Sequence[str],
+        control: str,
+        partitions: int,
+        queries: QueryConsumer,
         make_shard: Callable[[Any, int], Shard],
         metrics: Metrics,
         worker: str,
@@ -72,7 +91,9 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
     ) -> None:
         self._cluster = cluster
         self._name = group_id(application)
-        self._topics = sorted(topics)
+        self._control = control
+        self._partitions = partitions
+        self._queries = queries
         self._make_shard = make_shard
         self._metrics = metrics
         self._worker = worker
@@ -82,16 +103,25 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = False
         self._beats = 0
+        self._leaving: dict[int, Shard] = {}
+        self._partings: set[asyncio.Task[None]] = set()
         self.shards: dict[int, Shard] = {}
         self.joined = False
 
     async def start(self) -> None:
         """Join the group; assignments come later, on their own."""
-        self._consumer = self._cluster.member(self._name)
+        assignor = StickyAssignor(
+            lambda: {number: shard.status.sequence for number, shard in self.shards.items()}
+        )
+        self._consumer = self._cluster.member(self._name, assignor)
         async with deadline(START_DEADLINE, f"joining group {self._name!r}"):
             await self._consumer.start()
-        self._consumer.subscribe(self._topics, listener=self)
-        self._tasks = [self._guarded(self._hint(), "hint"), self._guarded(self._watch(), "watch")]
+        self._consumer.subscribe([self._control], listener=self)
+        self._tasks = [
+            self._guarded(self._hint(), "hint"),
+            self._guarded(self._watch(), "watch"),
+            self._guarded(self._look_at_lag(), "lag"),
+        ]
 
     async def stop(self) -> None:
         """Hand all shards over and leave the group at once."""
@@ -99,62 +129,99 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._stop_shards(left=True)
+        await self._stop_shards()
+        await self._queries.stop()
         if self._consumer is not None:
             await stop_quietly(self._consumer, 5.0)
 
     async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
-        """Start a shard for each partition; nothing slow, for no heartbeat is sent meanwhile."""
+        """Let shards that stay go on, start the others; nothing slow, for no heartbeat is sent meanwhile."""
         # aiokafka logs what a listener raises and goes on.
         try:
             self._consumer.pause(*assigned)
             self._metrics.rebalanced()
-            self.joined = True
+            self.joined = self._consumer.partitions_for_topic(self._control) is not None
+            if not self.joined:
+                # Nobody is given a shard: no reason to pass for a standby, which is ready.
+                log.error("event=control_topic_missing topic=%s", self._control)
             if self._stopping:
                 return
-            self._adopt(assigned)
+            self._adopt(sorted(place.partition for place in assigned))
         except Exception as error:  # noqa: BLE001
             self._fatal(error)
 
     async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
-        """Hand all shards over before anybody else gets them."""
+        """Have every shard stand by before anybody else may get it."""
         del revoked
         self.joined = (
             False  # until assigned again, if only nothing: brokers that are gone assign nothing at all
         )
         try:
-            await self._stop_shards(left=False)
+            await self._hold_shards()
         except Exception as error:  # noqa: BLE001
             self._fatal(error)
 
-    def _adopt(self, assigned: set[TopicPartition]) -> None:
-        numbers = sorted({place.partition for place in assigned})
+    def _adopt(self, numbers: list[int]) -> None:
+        if numbers and numbers[-1] >= self._partitions:
+            message = (
+                f"partition {numbers[-1]} of topic {self._control!r} was assigned, topics.partitions says "
+                f"{self._partitions}: all topics of an application need the same number"
+            )
+            raise ConfigError([Problem(0, "topics.partitions", message)], "consumer group")
+        log.info("event=assigned shards=%s", _listed(numbers))
+        for number in [number for number in self.shards if number not in numbers]:
+            self._part_with(self.shards.pop(number))
+        kept = sorted(self.shards)
+        if kept:
+            log.info("event=kept shards=%s", _listed(kept))
+        for number in kept:
+            self.shards[number].release()
         for number in numbers:
-            topics = sorted(place.topic for place in assigned if place.partition == number)
-            if topics != self._topics:
-                message = (
-                    f"partition {number} was assigned for {', '.join(topics)} only, not for all of "
-                    f"{', '.join(self._topics)}: a topic was deleted, or another worker of group {self._name!r} "
-                    "subscribes to other topics. Create what is missing with 'stream-svt check --create-topics', or "
-                    "stop all workers, then start them with the same configuration"
-                )
-                raise ConfigError([Problem(0, "monitors", message)], "consumer group")
-        log.info("event=assigned shards=%s", ",".join(map(str, numbers)) or "none")
-        for number in numbers:
-            shard = self.shards[number] = self._make_shard(self._consumer, number)
-            shard.start()
+            if number not in self.shards:
+                shard = self.shards[number] = self._make_shard(self._consumer, number)
+                shard.start(self._leaving.get(number))
 
-    async def _stop_shards(self, *, left: bool) -> None:
+    def _part_with(self, shard: Shard) -> None:
+        """End a shard that goes elsewhere, or was cut short, beside everything else."""
+        self._leaving[shard.number] = shard
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._partings.discard(task)
+            if self._leaving.get(shard.number) is shard:
+                del self._leaving[shard.number]
+            if not task.cancelled() and (error := task.exception()) is not None:
+                self._fatal(error)
+
+        shard.halt()
+        parting = asyncio.create_task(shard.stop(LEAVE_PATIENCE), name=f"leave-{shard.number}")
+        self._partings.add(parting)
+        parting.add_done_callback(ended)
+
+    async def _hold_shards(self) -> None:
         shards = list(self.shards.values())
-        if not shards:
+        if not shards or self._stopping:
             return
         began = time.monotonic()
         for shard in shards:
+            shard.hold()
+        settled = await asyncio.gather(*(shard.settle(STOP_PATIENCE) for shard in shards))
+        late = [shard for shard, in_time in zip(shards, settled, strict=True) if not in_time]
+        await asyncio.gather(*(shard.stop(0.0) for shard in late))
+        for shard in late:
+            if self.shards.get(shard.number) is shard:
+                self._part_with(self.shards.pop(shard.number))
+        await self._commit_hint(left=False, seconds=2.0)
+        log.info("event=revoked shards=%d seconds=%.3f", len(shards), time.monotonic() - began)
+
+    async def _stop_shards(self) -> None:
+        shards = [*self.shards.values(), *self._leaving.values()]
+        if not shards:
+            return
+        for shard in shards:
             shard.halt()
         await asyncio.gather(*(shard.stop(STOP_PATIENCE) for shard in shards))
-        await self._commit_hint(left=left, seconds=2.0)
+        await self._commit_hint(left=True, seconds=2.0)
         self.shards.clear()
-        log.info("event=revoked shards=%d seconds=%.3f", len(shards), time.monotonic() - began)
 
     async def _hint(self) -> None:
         while True:
@@ -162,14 +229,13 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
             await self._commit_hint(left=False, seconds=CALL_DEADLINE)
 
     async def _commit_hint(self, *, left: bool, seconds: float) -> None:
-        """Commit the positions of committed state: ordinary consumer lag. They are never read back."""
+        """Commit where commands are read on: a member's sign of life. The offsets are never read back."""
         self._beats += 1
         note = "" if left else f"{self._spec_hash()} {self._worker} {self._beats}"
         offsets = {
-            TopicPartition(topic, shard.number): OffsetAndMetadata(offset, note)
+            TopicPartition(self._control, shard.number): OffsetAndMetadata(shard.commands_next, note)
             for shard in self.shards.values()
-            if shard.status.state in {State.RUNNING, State.REPLAYING, State.STOPPED}
-            for topic, offset in shard.status.offsets.items()
+            if shard.commands_next is not None
         }
         assigned = self._consumer.assignment()
         offsets = {place: offset for place, offset in offsets.items() if place in assigned}
@@ -177,6 +243,24 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
             with contextlib.suppress(KafkaError, IllegalStateError, TimeoutError):
                 async with asyncio.timeout(seconds):
                     await self._consumer.commit(offsets)
+
+    async def _look_at_lag(self) -> None:
+        """Keep the lag of partitions true that no fetch looks at: of shards that are not open, and of paused topics."""
+        while True:
+            await asyncio.sleep(LAG_INTERVAL)
+            statuses = {shard.number: shard.status for shard in self.shards.values()}
+            unread: dict[str, list[TopicPartition]] = {}
+            for number, status in statuses.items():
+                for topic in status.offsets:
+                    place = TopicPartition(topic, number)
+                    if not self._queries.reads(place):
+                        unread.setdefault(topic, []).append(place)
+            for topic, places in unread.items():
+                with contextlib.suppress(BrokerError):  # whoever reads the topic says what is wrong with it
+                    found = await spans(self._cluster, places, f"looking at the end of topic {topic!r}")
+                    for place, (_, end) in found.items():
+                        status = statuses[place.partition]
+                        status.lag[topic] = max(end - status.offsets.get(topic, end), 0)
 
     async def _watch(self) -> None:
         """Surface the group's own errors, which a worker without shards would never see, and restart stuck shards."""
@@ -189,9 +273,11 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
                 if not isinstance(meaning, BrokerUnavailable):
                     raise meaning from error
                 log.warning("event=group_error error=%r", str(meaning))
+            if self._consumer.partitions_for_topic(self._control) is None:
+                self._consumer._client.force_metadata_update()  # noqa: SLF001  else the client asks in five minutes
             for shard in list(self.shards.values()):
                 # A hand-over has a patience of its own, and nothing may begin after it.
-                waits = shard.handed_over or shard.status.state in {State.PARKED, State.FAILED}
+                waits = shard.handed_over or shard.held or shard.status.state in {State.PARKED, State.FAILED}
                 if not waits and time.monotonic() - shard.status.beat > STUCK:
                     log.error("event=shard_stuck shard=%d seconds=%.0f", shard.number, STUCK)
                     await shard.restart()
@@ -205,6 +291,10 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
 
         task.add_done_callback(ended)
         return task
+
+
+def _listed(numbers: list[int]) -> str:
+    return ",".join(map(str, numbers)) or "none"
 
 
 async def check_peers(cluster: Cluster, application: str, spec_hash: str) -> None:

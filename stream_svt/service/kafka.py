@@ -312,8 +312,8 @@ class Cluster:
         """Seconds one transaction may take: well before the broker gives it up."""
         return min(CALL_DEADLINE, 0.7 * self.transaction_timeout)
 
-    def member(self, group: str) -> AIOKafkaConsumer:
-        """Return the worker's group consumer, not started and not yet subscribed."""
+    def member(self, group: str, assignor: Any = RangePartitionAssignor) -> AIOKafkaConsumer:  # noqa: ANN401
+        """Return a group's consumer, not started and not yet subscribed."""
         return AIOKafkaConsumer(
             **self.arguments,
             group_id=group,
@@ -322,7 +322,7 @@ class Cluster:
             isolation_level="read_committed",
             enable_auto_commit=False,
             auto_offset_reset="none",  # "earliest" would jump over records that retention took, in silence
-            partition_assignment_strategy=(RangePartitionAssignor,),
+            partition_assignment_strategy=(assignor,),
             session_timeout_ms=int(self.session_timeout * 1000),
             heartbeat_interval_ms=int(self.heartbeat_interval * 1000),
             rebalance_timeout_ms=int(REBALANCE_TIMEOUT * 1000),
@@ -330,6 +330,19 @@ class Cluster:
             # Each shard has a watchdog of its own.
             max_poll_interval_ms=2**31 - 1,
             fetch_max_wait_ms=100,  # requests queue behind a waiting fetch, a resumed partition's first one too
+            max_partition_fetch_bytes=4 << 20,
+        )
+
+    def queries(self) -> AIOKafkaConsumer:
+        """Return the worker's consumer of query topics, outside any group, not started and not yet assigned."""
+        return AIOKafkaConsumer(
+            **self.arguments,
+            group_id=None,
+            client_id="stream-svt-queries",
+            isolation_level="read_committed",
+            enable_auto_commit=False,
+            auto_offset_reset="none",  # as in `member`
+            fetch_max_wait_ms=100,
             max_partition_fetch_bytes=4 << 20,
         )
 

@@ -1,5 +1,10 @@
 """One shard on one worker: tenure after tenure, until its partition goes elsewhere.
 
+A rebalance revokes every partition of every worker. A tenure publishes what is charged and stands by (`hold`); where
+the partition stays, it goes on after a transaction that nobody could have let through but its producer (`release`).
+No tenure begins while a rebalance is under way; one that was being opened goes on, as its own transactions tell
+whether it may.
+
 What ends a tenure decides what follows:
 
 =======================  =====================================================================================
@@ -45,7 +50,8 @@ from stream_svt.service.kafka import (
     spans,
 )
 from stream_svt.service.metrics import Metrics
-from stream_svt.service.shard_feed import ShardFeed
+from stream_svt.service.query_consumer import QueryConsumer
+from stream_svt.service.shard_feed import Hold, ShardFeed
 from stream_svt.service.workload import Workload
 
 log = logging.getLogger(__name__)
@@ -73,6 +79,8 @@ class Shard:
         How to reach the brokers.
     consumer
         The worker's group consumer.
+    queries
+        The worker's consumer of query topics.
     make_journal
         Returns a journal for the shard, not opened.
     workload
@@ -93,6 +101,7 @@ class Shard:
         *,
         cluster: Cluster,
         consumer: AIOKafkaConsumer,
+        queries: QueryConsumer,
         make_journal: Callable[[int], Journal],
         workload: Callable[[], Workload],
         control: str,
@@ -105,6 +114,7 @@ class Shard:
         self.status = Status(number, beat=time.monotonic())
         self._cluster = cluster
         self._consumer = consumer
+        self._queries = queries
         self._make_journal = make_journal
         self._workload = workload
         self._control = control
@@ -113,6 +123,8 @@ class Shard:
         self._metrics = metrics
         self._fatal = fatal
         self._halt = asyncio.Event()
+        self._rebalance = Hold()
+        self._reader: ShardFeed | None = None
         self._stopping = False
         self._handed_over = False
         self._failures = 0
@@ -124,13 +136,44 @@ class Shard:
         """Whether the partition goes elsewhere; never false again."""
         return self._handed_over
 
-    def start(self) -> None:
-        """Begin; returns at once."""
+    @property
+    def held(self) -> bool:
+        """Whether a rebalance is under way."""
+        return self._rebalance.held.is_set()
+
+    @property
+    def commands_next(self) -> int | None:
+        """Offset that the control partition is read on from, None where it is not known."""
+        return None if self._reader is None else self._reader.commands_next
+
+    def start(self, after: Shard | None = None) -> None:
+        """Begin, once an earlier owner of the partition in this worker has ended; returns at once."""
         self._stopping = False
         self._halt.clear()
         self._beat()
-        self._task = asyncio.create_task(self._run(), name=f"shard-{self.number}")
+        earlier = None if after is None else after._task  # noqa: SLF001
+        self._task = asyncio.create_task(self._run(earlier), name=f"shard-{self.number}")
         self._task.add_done_callback(self._ended)
+
+    def hold(self) -> None:
+        """Step nothing more once what is charged is published: a rebalance has begun. `settle` waits for it."""
+        self._rebalance.ask()
+
+    async def settle(self, seconds: float) -> bool:
+        """Wait until nothing is stepped any more; return whether that came in time."""
+        if self._task is None:
+            return True
+        quiet = asyncio.ensure_future(self._rebalance.quiet.wait())
+        done, _ = await asyncio.wait(
+            {self._task, quiet}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+        )
+        quiet.cancel()
+        return bool(done)
+
+    def release(self) -> None:
+        """Go on: the rebalance left the partition here."""
+        self._beat()
+        self._rebalance.release()
 
     def halt(self) -> None:
         """Ask to hand over, for good; `stop` waits for it."""
@@ -178,10 +221,15 @@ class Shard:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fatal(error)
 
-    async def _run(self) -> None:
+    async def _run(self, earlier: asyncio.Task[None] | None) -> None:
         on_answer.set(self._beat)
+        if earlier is not None:
+            await asyncio.wait({earlier}, timeout=START_DEADLINE)
         while not self._stopping:
             self._halt.clear()
+            if self.held:
+                await self._either(self._rebalance.free)
+                continue
             failure = await self._hold()
             self._beat()  # failing again and again while brokers are away is not being stuck
             if failure is None or self._stopping:
@@ -207,6 +255,7 @@ class Shard:
         try:
             await tenure.open(given_up=self._given_up)
             self._given_up = None
+            self._rebalance.quiet.clear()
             await tenure.run()
             self._failures = 0
         except Stopped:
@@ -222,14 +271,27 @@ class Shard:
             if time.monotonic() - began > STEADY:
                 self._failures = 0
             let_go(tenure.end())
+            self._close_feed()
             await journal.close()
-            self._pause()
+            self._rebalance.quiet.set()
             collect_soon()
         return None
 
+    def _feed(self) -> ShardFeed:
+        self._reader = ShardFeed(
+            self._cluster,
+            self._consumer,
+            self._queries,
+            self.number,
+            self._control,
+            self._halt,
+            self._rebalance,
+        )
+        return self._reader
+
     def _tenure(self, journal: Journal) -> Tenure:
         return Tenure(
-            ShardFeed(self._cluster, self._consumer, self.number, self._halt),
+            self._feed(),
             journal,
             self._workload(),
             shard=self.number,
@@ -241,10 +303,10 @@ class Shard:
             verify=self._verify(),
         )
 
-    def _pause(self) -> None:
-        mine = {place for place in self._consumer.assignment() if place.partition == self.number}
-        with contextlib.suppress(KafkaError):
-            self._consumer.pause(*mine)
+    def _close_feed(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
 
     async def _go_on(self, failure: Exception) -> bool:
         """Do what follows a failed tenure; return whether another one may begin."""
@@ -283,20 +345,28 @@ class Shard:
         place = TopicPartition(self._control, self.number)
         while not self._stopping:
             self._beat()
+            self._halt.clear()  # a reload takes effect with the next tenure
             await self._wait(0.5)
+            if self.held:
+                await self._either(self._rebalance.free)
+                continue
             try:
-                async with deadline(CALL_DEADLINE, f"shard {self.number}: proving group membership"):
-                    try:
-                        await self._consumer.commit({place: OffsetAndMetadata(0, "")})
-                    except (CommitFailedError, IllegalStateError):
-                        log.warning("event=parked shard=%d", self.number)
-                        self.status.state = State.PARKED
-                        await self._halt.wait()
-                        return False
-                return True
+                if await self._is_member(place):
+                    return True
             except BrokerUnavailable:
                 continue
+            log.warning("event=parked shard=%d", self.number)
+            self.status.state = State.PARKED
+            await self._either(self._rebalance.held, CALL_DEADLINE)  # the group's next word decides
         return False
+
+    async def _is_member(self, place: TopicPartition) -> bool:
+        async with deadline(CALL_DEADLINE, f"shard {self.number}: proving group membership"):
+            try:
+                await self._consumer.commit({place: OffsetAndMetadata(0, "")})
+            except (CommitFailedError, IllegalStateError):
+                return False
+        return True
 
     async def _await_giving_up(self, error: StateRolledBack) -> tuple[int, Command]:
         """Stay up, loudly and not ready, until the operator gives the shard's budgets up.
@@ -312,10 +382,22 @@ class Shard:
         self._metrics.failed(self.number, "rolled_back")
         log.critical("event=rolled_back shard=%d error=%r", self.number, str(error))
         tenure = self._tenure(self._make_journal(self.number))
-        return await tenure.await_command(
-            Action.MARK_EXHAUSTED,
-            Controls(found[place][1], since=int(CLOCK.epoch() * 1000), verify=self._verify()),
-        )
+        try:
+            return await tenure.await_command(
+                Action.MARK_EXHAUSTED,
+                Controls(found[place][1], since=int(CLOCK.epoch() * 1000), verify=self._verify()),
+            )
+        finally:
+            self._close_feed()
+
+    async def _either(self, event: asyncio.Event, seconds: float | None = None) -> None:
+        """Wait for an event, at most so long, or to be told to end."""
+        waits = [asyncio.ensure_future(awaited.wait()) for awaited in (event, self._halt)]
+        try:
+            await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
 
     async def _wait(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):

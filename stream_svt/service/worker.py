@@ -30,6 +30,7 @@ from stream_svt.service.config import Config
 from stream_svt.service.group import Group, check_peers
 from stream_svt.service.kafka import BrokerUnavailable, Cluster, tune
 from stream_svt.service.metrics import Metrics
+from stream_svt.service.query_consumer import QueryConsumer
 from stream_svt.service.shard import Shard, describe
 from stream_svt.service.shard_log import ShardLog
 from stream_svt.service.signatures import Verifier
@@ -90,6 +91,7 @@ class Worker:
         )
         self.failed: asyncio.Future[None] | None = None
         self._cluster = cluster_of(config)
+        self._queries = QueryConsumer(self._cluster.queries, config.topics.partitions)
         self._topology: Topology
         self._group: Group | None = None
         self._stopped = False
@@ -111,7 +113,9 @@ class Worker:
         self._group = Group(
             self._cluster,
             application=application,
-            topics=[*self.workload.topics, self.config.topics.control],
+            control=self.config.topics.control,
+            partitions=self.config.topics.partitions,
+            queries=self._queries,
             make_shard=self._make_shard,
             metrics=self.metrics,
             worker=self.identity,
@@ -255,6 +259,7 @@ class Worker:
             number,
             cluster=self._cluster,
             consumer=consumer,
+            queries=self._queries,
             make_journal=self._make_journal,
             workload=lambda: self.workload,
             control=self.config.topics.control,

@@ -2,91 +2,274 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+
 from aiokafka import TopicPartition
+from aiokafka.structs import OffsetAndMetadata
 
 from stream_svt.errors import ConfigError
 from stream_svt.monitor.spec import load_spec
-from stream_svt.service.group import Group
-from stream_svt.service.kafka import Cluster
+from stream_svt.protocol.tenure import Status
+from stream_svt.service import group as module
+from stream_svt.service.group import LEAVE_PATIENCE, STOP_PATIENCE, Group
+from stream_svt.service.kafka import REBALANCE_TIMEOUT, BrokerUnavailable, Cluster
 from stream_svt.service.metrics import Metrics
+from stream_svt.service.query_consumer import QueryConsumer
 from tests.service.test_metrics import SPEC
+
+CONTROL = "control"
 
 
 class Consumer:
     def __init__(self) -> None:
         self.paused: set[TopicPartition] = set()
+        self.committed: dict[TopicPartition, OffsetAndMetadata] = {}
+        self.topics = {CONTROL: {0, 1, 2, 3}}
 
     def pause(self, *places: TopicPartition) -> None:
         self.paused |= set(places)
 
+    def assignment(self) -> set[TopicPartition]:
+        return self.paused
+
+    def partitions_for_topic(self, topic: str) -> set[int] | None:
+        return self.topics.get(topic)
+
+    async def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
+        self.committed |= offsets
+
+    async def stop(self) -> None:
+        """Leave the group."""
+
 
 class Shard:
-    def __init__(self, number: int, *, broken: bool = False) -> None:
+    """Notes what it is told."""
+
+    def __init__(self, number: int) -> None:
         self.number = number
-        self.started = False
-        self.broken = broken
+        self.told: list[str] = []
+        self.status = Status(number)
+        self.commands_next: int | None = 7
+        self.in_time = True
+        self.ends = asyncio.Event()
+        self.ends.set()
+        self.after: Shard | None = None
 
-    def start(self) -> None:
-        if self.broken:
-            raise RuntimeError
-        self.started = True
+    def start(self, after: Shard | None) -> None:
+        self.told.append("start")
+        self.after = after
+
+    def hold(self) -> None:
+        self.told.append("hold")
+
+    async def settle(self, seconds: float) -> bool:
+        assert seconds < REBALANCE_TIMEOUT
+        return self.in_time
+
+    def release(self) -> None:
+        self.told.append("release")
+
+    def halt(self) -> None:
+        self.told.append("halt")
+
+    async def stop(self, seconds: float) -> None:
+        self.told.append(f"stop {seconds:g}")
+        await self.ends.wait()
 
 
-def group(fatal: list[BaseException], *, broken: bool = False) -> Group:
-    made = Group(
-        Cluster({}),
-        application="shop",
-        topics=["counts", "control"],
-        make_shard=lambda consumer, number: Shard(number, broken=broken),
-        metrics=Metrics(load_spec(SPEC), "hash"),
-        worker="w",
-        spec_hash=lambda: "hash",
-        fatal=fatal.append,
-    )
-    made._consumer = Consumer()
-    return made
+class Play:
+    """A group of this worker alone, whose shards note what they are told."""
+
+    def __init__(self, *, broken: bool = False) -> None:
+        self.fatal: list[BaseException] = []
+        self.made: list[Shard] = []
+
+        def make(consumer: Consumer, number: int) -> Shard:
+            if broken:
+                raise RuntimeError
+            self.made.append(Shard(number))
+            return self.made[-1]
+
+        self.group = Group(
+            Cluster({}),
+            application="shop",
+            control=CONTROL,
+            partitions=4,
+            queries=QueryConsumer(lambda: None, 4),
+            make_shard=make,
+            metrics=Metrics(load_spec(SPEC), "hash"),
+            worker="w",
+            spec_hash=lambda: "hash",
+            fatal=self.fatal.append,
+        )
+        self.consumer = self.group._consumer = Consumer()
+
+    async def assign(self, *numbers: int) -> None:
+        await self.group.on_partitions_assigned({TopicPartition(CONTROL, number) for number in numbers})
+
+    async def revoke(self) -> None:
+        await self.group.on_partitions_revoked(set(self.consumer.paused))
+        self.consumer.paused = set()
 
 
 async def test_every_partition_is_paused_and_gets_a_shard() -> None:
-    fatal: list[BaseException] = []
-    ours = group(fatal)
-    assigned = {TopicPartition(topic, number) for topic in ("counts", "control") for number in (1, 3)}
-    await ours.on_partitions_assigned(assigned)
-    assert ours._consumer.paused == assigned
-    assert sorted(ours.shards) == [1, 3]
-    assert all(shard.started for shard in ours.shards.values())
-    assert fatal == []
+    play = Play()
+    await play.assign(1, 3)
+    assert play.consumer.paused == {TopicPartition(CONTROL, 1), TopicPartition(CONTROL, 3)}
+    assert sorted(play.group.shards) == [1, 3]
+    assert [shard.told for shard in play.made] == [["start"], ["start"]]
+    assert play.fatal == []
+
+
+async def test_only_shards_that_move_are_closed_and_opened(caplog) -> None:
+    caplog.set_level(logging.INFO)
+    play = Play()
+    await play.assign(0, 1, 2)
+    await play.revoke()
+    assert [shard.told for shard in play.made] == 3 * [["start", "hold"]]
+    await play.assign(1, 3)
+    await asyncio.sleep(0)
+    zero, one, two, three = play.made
+    assert one.told == ["start", "hold", "release"]
+    assert zero.told == two.told == ["start", "hold", "halt", f"stop {LEAVE_PATIENCE:g}"]
+    assert three.told == ["start"]
+    assert play.group.shards == {1: one, 3: three}
+    said = [record.getMessage() for record in caplog.records]
+    assert "event=kept shards=1" in said
+    assert [text for text in said if text.startswith("event=assigned")] == [
+        "event=assigned shards=0,1,2",
+        "event=assigned shards=1,3",
+    ]
+
+
+async def test_a_shard_that_does_not_stand_by_in_time_is_cut_short_and_opened_anew() -> None:
+    play = Play()
+    await play.assign(0, 1)
+    late, other = play.made
+    late.in_time = False
+    await play.revoke()
+    await play.assign(0, 1)
+    await asyncio.sleep(0)
+    assert "release" not in late.told
+    assert "stop 0" in late.told
+    assert other.told == ["start", "hold", "release"]
+    assert [shard.number for shard in play.made] == [0, 1, 0]
+    assert play.group.shards == {0: play.made[2], 1: other}
+
+
+async def test_a_partition_that_comes_back_waits_for_the_shard_that_still_ends() -> None:
+    play = Play()
+    await play.assign(0)
+    (first,) = play.made
+    first.ends.clear()
+    await play.revoke()
+    await play.assign()
+    await play.revoke()
+    await play.assign(0)
+    assert play.made[1].after is first
+    first.ends.set()
+    await asyncio.sleep(0.01)
+    await play.revoke()
+    await play.assign()
+    await play.revoke()
+    await asyncio.sleep(0.01)
+    await play.assign(0)
+    assert play.made[2].after is None
+
+
+async def test_two_revocations_in_a_row_keep_what_stays() -> None:
+    play = Play()
+    await play.assign(0)
+    await play.revoke()
+    await play.revoke()
+    await play.assign(0)
+    assert play.made[0].told == ["start", "hold", "hold", "release"]
+
+
+async def test_a_worker_that_stops_while_its_shards_stand_by_ends_all_of_them() -> None:
+    play = Play()
+    await play.assign(0, 1)
+    await play.revoke()
+    await play.group.stop()
+    assert all(shard.told[-2:] == ["halt", f"stop {STOP_PATIENCE:g}"] for shard in play.made)
+    await play.assign(0, 1)
+    assert len(play.made) == 2
+    assert play.fatal == []
+
+
+async def test_the_sign_of_life_stands_at_the_control_partition() -> None:
+    play = Play()
+    await play.assign(0, 1)
+    play.made[1].commands_next = None
+    await play.group._commit_hint(left=False, seconds=1.0)
+    assert play.consumer.committed == {TopicPartition(CONTROL, 0): OffsetAndMetadata(7, "hash w 1")}
 
 
 async def test_whoever_waits_for_an_assignment_has_not_joined() -> None:
     """A worker whose brokers are gone owns nothing and must not pass for a standby, which is ready."""
-    ours = group([])
-    assert not ours.joined
-    await ours.on_partitions_assigned(set())
-    assert ours.joined
-    await ours.on_partitions_revoked(set())
-    assert not ours.joined
+    play = Play()
+    assert not play.group.joined
+    await play.assign()
+    assert play.group.joined
+    await play.revoke()
+    assert not play.group.joined
 
 
-async def test_topics_that_are_not_assigned_together_are_fatal() -> None:
-    fatal: list[BaseException] = []
-    ours = group(fatal)
-    await ours.on_partitions_assigned({TopicPartition("counts", 0), TopicPartition("control", 1)})
-    (error,) = fatal
+async def test_a_control_topic_with_more_partitions_is_fatal() -> None:
+    play = Play()
+    await play.assign(0, 4)
+    (error,) = play.fatal
     assert isinstance(error, ConfigError)
-    assert "subscribes to other topics" in str(error)
+    assert "partition 4 of topic 'control' was assigned, topics.partitions says 4" in str(error)
+    assert play.made == []
 
 
 async def test_an_error_in_the_listener_is_not_swallowed() -> None:
-    fatal: list[BaseException] = []
-    await group(fatal, broken=True).on_partitions_assigned(
-        {TopicPartition("counts", 0), TopicPartition("control", 0)}
-    )
-    assert [type(error) for error in fatal] == [RuntimeError]
+    play = Play(broken=True)
+    await play.assign(0)
+    assert [type(error) for error in play.fatal] == [RuntimeError]
 
 
 async def test_a_standby_without_partitions_has_joined() -> None:
-    ours = group([])
-    await ours.on_partitions_assigned(set())
-    assert ours.joined
-    assert ours.shards == {}
+    play = Play()
+    await play.assign()
+    assert play.group.joined
+    assert play.group.shards == {}
+
+
+async def test_a_worker_whose_control_topic_is_gone_is_no_standby(caplog) -> None:
+    play = Play()
+    await play.assign(0)
+    await play.revoke()
+    play.consumer.topics = {}
+    await play.assign()
+    assert not play.group.joined
+    assert "event=control_topic_missing topic=control" in caplog.text
+    assert (play.group.shards, play.fatal) == ({}, [])
+
+
+async def test_lag_is_looked_up_where_nothing_is_read(monkeypatch) -> None:
+    """Of topics that are paused, and of shards that are not open, as far as their positions are known."""
+    asked: list[list[TopicPartition]] = []
+
+    async def spans(cluster, places, doing):
+        asked.append(places)
+        if places[0].topic == "gone":
+            raise BrokerUnavailable("x")
+        return dict.fromkeys(places, (0, 50))
+
+    monkeypatch.setattr(module, "spans", spans)
+    monkeypatch.setattr(module, "LAG_INTERVAL", 0.01)
+    play = Play()
+    await play.assign(0, 1)
+    for shard in play.made:
+        shard.status.offsets = {"gone": 1, "counts": 20 + shard.number}
+    place = TopicPartition("counts", 0)
+    play.group._queries.seek(place, 20)
+    play.group._queries.resume([place])
+    looking = asyncio.create_task(play.group._look_at_lag())
+    await asyncio.sleep(0.05)
+    looking.cancel()
+    assert [shard.status.lag for shard in play.made] == [{}, {"counts": 29}]
+    assert asked[1] == [TopicPartition("counts", 1)]

@@ -17,6 +17,7 @@ from stream_svt.protocol.tenure import Pace, State, Stopped
 from stream_svt.service import shard as module
 from stream_svt.service.kafka import BrokerUnavailable, Cluster, Fenced
 from stream_svt.service.metrics import Metrics
+from stream_svt.service.query_consumer import QueryConsumer
 from stream_svt.service.shard import UNEXPECTED_LIMIT, Shard
 from tests.service.test_metrics import SPEC
 
@@ -59,13 +60,15 @@ class Play:
         self.consumer = Consumer()
         self.unassigned = False
         self.waits: list[Exception] = []
+        self.kept = 0
+        self.fenced: list[Exception] = []
         play = self
 
         class Tenure:
             def __init__(
                 self, feed: module.ShardFeed, *args: object, status: module.Status, **options: object
             ) -> None:
-                self.status, self.stop = status, feed._stop
+                self.status, self.feed, self.stop = status, feed, feed._stop
 
             async def open(self, *, given_up: tuple[int, Command] | None) -> None:
                 play.opened.append(given_up)
@@ -78,7 +81,7 @@ class Play:
 
             async def run(self) -> None:
                 self.status.state = State.RUNNING
-                await self.stop.wait()
+                await play.run(self.feed)
 
             def end(self) -> list[object]:
                 return []
@@ -106,6 +109,7 @@ class Play:
             0,
             cluster=Cluster({}),
             consumer=self.consumer,
+            queries=QueryConsumer(lambda: None, 1),
             make_journal=lambda number: Journal(),
             workload=lambda: None,
             control="control",
@@ -114,6 +118,21 @@ class Play:
             fatal=self.fatal.append,
         )
         self.shard.start()
+
+    async def run(self, feed: module.ShardFeed) -> None:
+        while not feed.stopping:
+            done = {asyncio.ensure_future(event.wait()) for event in (feed._stop, feed._hold.held)}
+            await asyncio.wait(done, return_when=asyncio.FIRST_COMPLETED)
+            if feed.held:
+                await self.hand_over()
+                await feed.settled()
+                self.kept += 1
+                if self.fenced:
+                    raise self.fenced.pop()
+
+    async def hand_over(self) -> None:
+        """Publish what is charged."""
+        await asyncio.sleep(0)
 
     async def until(self, state: State) -> None:
         async with asyncio.timeout(5):

@@ -16,6 +16,7 @@ from stream_svt.service import shard as shards
 from stream_svt.service.group import Group
 from stream_svt.service.kafka import BrokerUnavailable, Cluster, deadline
 from stream_svt.service.metrics import Metrics
+from stream_svt.service.query_consumer import QueryConsumer
 from tests.service.test_metrics import SPEC
 from tests.service.test_shard_failures import Play
 
@@ -32,6 +33,9 @@ class Member:
     def check_errors(self) -> None:
         """There is none."""
 
+    def partitions_for_topic(self, topic: str) -> set[int]:
+        return {0}
+
 
 @contextlib.asynccontextmanager
 async def watched(monkeypatch: pytest.MonkeyPatch, play: Play) -> AsyncIterator[None]:
@@ -41,7 +45,9 @@ async def watched(monkeypatch: pytest.MonkeyPatch, play: Play) -> AsyncIterator[
     made = Group(
         Cluster({}),
         application="shop",
-        topics=["counts", "control"],
+        control="control",
+        partitions=4,
+        queries=QueryConsumer(lambda: None, 4),
         make_shard=lambda consumer, number: play.shard,
         metrics=Metrics(load_spec(SPEC), "hash"),
         worker="w",

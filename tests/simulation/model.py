@@ -93,6 +93,13 @@ class Feed:
     def stopping(self) -> bool:
         return self._rounds > 6
 
+    @property
+    def held(self) -> bool:
+        return False
+
+    async def settled(self) -> None:
+        raise AssertionError("there is no rebalance")
+
     async def spans(self, topics: Sequence[str]) -> dict[str, tuple[int, int]]:
         return {topic: self._broker.span(f"{topic}-{self._shard}") for topic in topics}
 

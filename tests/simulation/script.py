@@ -20,6 +20,7 @@ class Fault(StrEnum):
     FREEZE = "the process stands still for a while"
     TIMEOUT = "the coordinator gives up the open transaction"
     STOP = "the process is told to stop"
+    REBALANCE = "the process stands by until it learns that the shard stays with it, true or not"
     COMMAND = "an operator sends a command"
     ROLLBACK = "an operator puts back a state that was stored before"
     RETENTION = "retention takes queries, read or not"

@@ -67,6 +67,7 @@ class Process:
     observer: Any = None
     status: Status = field(default_factory=lambda: Status(0))
     stop: bool = False
+    held: bool = False
     asleep_until: int = 0
     idle: int = 0
 
@@ -139,6 +140,15 @@ class ModelFeed:
     @property
     def stopping(self) -> bool:
         return self._process.stop
+
+    @property
+    def held(self) -> bool:
+        return self._process.held
+
+    async def settled(self) -> None:
+        self._process.held = await Effect("settle", lambda: False)
+        if self._process.stop:
+            raise Stopped
 
     async def spans(self, topics: Sequence[str]) -> dict[str, tuple[int, int]]:
         broker = self._world.broker
@@ -409,18 +419,16 @@ class World:
                 self._spawn()
             case Fault.TIMEOUT:
                 self.broker.time_out("app-0")
-            case Fault.STOP:
-                process.stop = True
             case Fault.DUPLICATE:
                 self._duplicate(effect)
             case Fault.RETENTION:
                 topic = self.chance.choice(self._topics)
                 self.broker.first[topic] = self.chance.randint(*self.broker.span(topic))
                 self.rules.plain = False
-            case Fault.COMMAND | Fault.RECONFIGURE:
-                self._operate(fault)
+            case Fault.STOP | Fault.REBALANCE | Fault.COMMAND | Fault.RECONFIGURE:
+                self._operate(process, fault)
             case Fault.ROLLBACK | Fault.ANEW:
-                self._operate(fault)
+                self._operate(process, fault)
                 return
             case _:
                 pass
@@ -438,8 +446,12 @@ class World:
             for last in self.broker.partitions[topic][-1:]:
                 self.broker.write(topic, last.key, last.value)
 
-    def _operate(self, fault: Fault) -> None:
+    def _operate(self, process: Process, fault: Fault) -> None:
         match fault:
+            case Fault.STOP:
+                process.stop = True
+            case Fault.REBALANCE:
+                process.held = True
             case Fault.COMMAND:
                 self._command()
             case Fault.RECONFIGURE:

@@ -1,0 +1,91 @@
+"""A tenure over a rebalance: nothing is left to repeat while it waits, and without a proof it steps nothing more."""
+
+from __future__ import annotations
+
+import pytest
+
+from stream_svt.protocol.ports import Stopped
+from stream_svt.protocol.tenure import Status
+from stream_svt.service.kafka import Fenced
+from tests.simulation.effects import finish
+from tests.simulation.model import Feed, Model, declared, send
+
+HOT = "{name: hot, topic: t, epsilon: 1, cutoff: 2, sensitivity: 1, monotonic: true, bounds: [0, 100000], threshold: 500, expected_queries: 100, mute: none}"  # noqa: E501
+
+
+class Held(Feed):
+    """A rebalance begins in the middle of the first fetch; `meanwhile` happens before it has settled."""
+
+    status: Status
+    model: Model
+
+    def __init__(self, broker, shard) -> None:
+        super().__init__(broker, shard)
+        self.rebalances = 0
+        self.fetched: list[int] = []
+
+    @property
+    def held(self) -> bool:
+        return self._rounds == 1 and self.rebalances == 0
+
+    async def settled(self) -> None:
+        self.rebalances += 1
+        read = len(list(self._broker.read(f"t-{self._shard}")))
+        assert self.status.offsets == {"t": read}
+        assert self.status.outbox == 0
+        self.meanwhile()
+
+    def meanwhile(self) -> None:
+        send(self.model, 2, "later")
+
+    async def fetch(self, topics, patience, max_records=None):
+        found = await super().fetch(topics, patience, max_records)
+        self.fetched.append(len(found.get("t", ())))
+        return found
+
+
+def stage(feed: type[Held]):
+    model = Model(partitions=1, spec=declared(HOT))
+    send(model, 3, "first")
+    tenure, status = model.tenure(feed=feed)
+    ours = tenure._feed
+    ours.status, ours.model = status, model
+    return model, tenure, ours, status
+
+
+def test_the_shard_stands_by_with_nothing_left_and_goes_on_where_it_was() -> None:
+    _, tenure, feed, status = stage(Held)
+    finish(tenure.open())
+    engine = tenure._engine
+    finish(tenure.run())
+    assert feed.rebalances == 1
+    assert feed.fetched[:2] == [3, 2]
+    assert status.offsets == {"t": 5}
+    assert tenure._engine is engine
+
+
+def test_whoever_lost_the_shard_meanwhile_steps_nothing_more() -> None:
+    class Taken(Held):
+        def meanwhile(self) -> None:
+            other, _ = self.model.tenure()
+            finish(other.open())
+            send(self.model, 2, "later")
+
+    _, tenure, feed, _ = stage(Taken)
+    finish(tenure.open())
+    with pytest.raises(Fenced):
+        finish(tenure.run())
+    assert feed.fetched == [3]
+
+
+def test_whoever_is_told_to_stop_while_it_waits_writes_nothing_more() -> None:
+    class Gone(Held):
+        def meanwhile(self) -> None:
+            self.written = len(list(self.model.broker.read("state-0", committed=False)))
+            raise Stopped
+
+    model, tenure, feed, _ = stage(Gone)
+    finish(tenure.open())
+    finish(tenure.run())
+    assert feed.fetched == [3]
+    assert len(list(model.broker.read("state-0", committed=False))) == feed.written

@@ -1,0 +1,124 @@
+"""A client of the brokers that is none: logs in memory behind aiokafka's own record of assignments."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+from aiokafka import TopicPartition
+from aiokafka.consumer.subscription_state import SubscriptionState
+
+
+@dataclass
+class Brokers:
+    """What clients read: numbered records, errors to tell, topics that are gone or denied."""
+
+    partitions: int = 4
+    records: dict[TopicPartition, int] = field(default_factory=dict)
+    errors: dict[TopicPartition, Exception] = field(default_factory=dict)
+    gone: set[str] = field(default_factory=set)
+    unauthorized_topics: set[str] = field(default_factory=set)
+    refuse: Exception | None = None
+    clients: list[Client] = field(default_factory=list)
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def partitions_for_topic(self, topic: str) -> set[int] | None:
+        return None if topic in self.gone | self.unauthorized_topics else set(range(self.partitions))
+
+    def write(self, place: TopicPartition, count: int = 1) -> None:
+        self.records[place] = self.records.get(place, 0) + count
+        self.news.set()
+        self.news = asyncio.Event()
+
+    def client(self) -> Client:
+        self.clients.append(Client(self))
+        return self.clients[-1]
+
+
+class Client:
+    """Stands for an `AIOKafkaConsumer` outside any group, or, with `give`, for one of a group."""
+
+    def __init__(self, brokers: Brokers) -> None:
+        self.brokers = brokers
+        self.assigned: list[set[TopicPartition]] = []
+        self.in_flight = 0
+        self.stopped = False
+        self._subscription = SubscriptionState()
+        self._client = SimpleNamespace(cluster=brokers)
+        self._fetcher = SimpleNamespace(error_future=asyncio.get_running_loop().create_future())
+
+    async def start(self) -> None:
+        await asyncio.sleep(0.001)
+        if self.brokers.refuse is not None:
+            raise self.brokers.refuse
+
+    async def stop(self) -> None:
+        self.stopped = True
+
+    def assign(self, places: Sequence[TopicPartition]) -> None:
+        assert self.in_flight == 0, "assigned under a fetch"
+        assert places, "an empty assignment asks for every topic of the cluster"
+        self.assigned.append(set(places))
+        self._subscription.assign_from_user(places)
+
+    def give(self, *places: TopicPartition) -> None:
+        """Assign as a group does."""
+        if self._subscription.subscription is None:
+            self._subscription.subscribe({place.topic for place in places})
+        self._subscription.assign_from_subscribed(set(places))
+
+    def assignment(self) -> set[TopicPartition]:
+        return self._subscription.assigned_partitions()
+
+    def seek(self, place: TopicPartition, offset: int) -> None:
+        self._subscription.seek(place, offset)
+
+    def pause(self, *places: TopicPartition) -> None:
+        for place in places:
+            self._subscription.pause(place)
+
+    def resume(self, *places: TopicPartition) -> None:
+        for place in places:
+            self._subscription.resume(place)
+            self.brokers.write(place, 0)  # whoever waits looks again
+
+    def highwater(self, place: TopicPartition) -> int:
+        return self.brokers.records.get(place, 0)
+
+    async def getmany(
+        self, *places: TopicPartition, timeout_ms: int, max_records: int | None
+    ) -> dict[TopicPartition, list[Any]]:
+        self.in_flight += 1
+        try:
+            end = asyncio.get_running_loop().time() + timeout_ms / 1000
+            while True:
+                if found := self._drain(places, max_records):
+                    return found
+                left = end - asyncio.get_running_loop().time()
+                if left <= 0:
+                    return {}
+                news = asyncio.ensure_future(self.brokers.news.wait())
+                try:
+                    await asyncio.wait({news}, timeout=left)
+                finally:
+                    news.cancel()
+        finally:
+            self.in_flight -= 1
+
+    def _drain(self, places: Sequence[TopicPartition], most: int | None) -> dict[TopicPartition, list[Any]]:
+        found = {}
+        for place in places:
+            state = self._subscription.subscription.assignment.state_value(place)
+            if state is None or state.paused:
+                continue
+            if place in self.brokers.errors:
+                raise self.brokers.errors[place]
+            assert state.has_valid_position, "an assigned partition that was not sought"
+            end = min(self.brokers.records.get(place, 0), state.position + (most or 1000))
+            if end > state.position:
+                found[place] = [SimpleNamespace(offset=offset) for offset in range(state.position, end)]
+                state.consumed_to(end)
+        return found
