@@ -1,0 +1,146 @@
+"""A step does a bounded amount, a commit holds a bounded amount, and neither changes what is released."""
+
+from __future__ import annotations
+
+import pytest
+
+from stream_svt.monitor.bounds import BOUNDS, Bounds
+from stream_svt.monitor.engine import Engine
+from stream_svt.monitor.released import EventType
+from tests.support.engine_play import KEY, Play, Query, batch_of
+from tests.support.monitor_forms import FORMS, TOPIC, spec_of, stream, transcript
+
+_MANY = f"{{names: [{', '.join(f'd{k}' for k in range(60))}], limit: 20, unit: one basket}}"
+_AMPLE = "{names: [a, b, c], limit: 1000, unit: one basket}"
+"""Which monitor gets the last run of a budget depends on the slices; here nobody has to go without."""
+
+
+class Bounded(Play):
+    """A play whose engine has other bounds."""
+
+    bounds = BOUNDS
+
+    def _new(self) -> Engine:
+        return Engine(
+            self.spec,
+            shard=0,
+            datasets=[dataset.name for dataset in self.spec.datasets],
+            key=KEY,
+            entropy=self.entropy,
+            bounds=self.bounds,
+        )
+
+
+def bounded(bounds: Bounds, *forms: str, **options: str) -> Bounded:
+    play = Bounded.__new__(Bounded)
+    play.bounds = bounds
+    Bounded.__init__(play, spec_of(*forms, **options))
+    return play
+
+
+TIGHT = (
+    Bounds(runs=1),
+    Bounds(runs=2, cost=7),
+    Bounds(records=1),
+    Bounds(size=1),
+    Bounds(cost=1, rejects=1),
+    Bounds(runs=3, records=4, size=6_000, cost=60),
+)
+
+
+@pytest.mark.parametrize(("number", "form"), list(enumerate(FORMS)))
+def test_bounds_change_nothing_that_is_released(number: int, form: str) -> None:
+    bounds = TIGHT[number % len(TIGHT)]
+    queries = stream(5, 200, monitors=["m0", "m1"])
+    forms = FORMS[form], FORMS["plain"]
+    free, tight = Play(spec_of(*forms, datasets=_AMPLE)), bounded(bounds, *forms, datasets=_AMPLE)
+    free.play(TOPIC, queries)
+    tight.play(TOPIC, queries)
+    assert transcript(tight) == transcript(free)
+    assert sum(commit.tested.get("m0", 0) for commit in tight.commits) == sum(
+        commit.tested.get("m0", 0) for commit in free.commits
+    )
+
+
+@pytest.mark.parametrize("form", ["plain", "sweep", "retry", "sweep by clock", "resampled"])
+def test_a_crash_between_any_two_slices_changes_nothing(form: str) -> None:
+    queries = stream(6, 120, monitors=["m0"])
+    free, tight = Play(spec_of(FORMS[form])), bounded(Bounds(runs=1, records=2, cost=40), FORMS[form])
+    free.play(TOPIC, queries)
+    while True:
+        batch = batch_of(TOPIC, queries, tight.engine.next_offset(TOPIC) or 0, len(queries))
+        step = tight.engine.step(batch)
+        if step.done:
+            break
+        tight.commit()
+        tight.crash()
+    tight.commit()
+    assert transcript(tight) == transcript(free)
+
+
+def test_a_commit_opens_no_more_runs_than_it_may_and_writes_a_dataset_once_for_all_of_its_monitors() -> None:
+    play = bounded(Bounds(runs=40), *[FORMS["plain"]] * 10, datasets=_MANY)
+    play.play(TOPIC, [Query(k % 60, 0) for k in range(120)])
+    opened = [sum(e.type is EventType.RUN_STARTED for e in commit.events) for commit in play.commits]
+    assert sum(opened) == 600
+    assert max(opened) == 40
+    written = [sum(key.startswith(b"d/") for key in commit.records) for commit in play.commits]
+    # Four datasets with ten runs each; tests of the ones before change no record.
+    assert max(written) == 4
+    assert sum(written) == 60
+
+
+def test_no_commit_is_larger_than_it_may_be() -> None:
+    bounds = Bounds(records=25, size=60_000)
+    play = bounded(bounds, *[f"{FORMS['never muted']}, on_halt: resample"] * 3, datasets=_MANY)
+    play.play(TOPIC, [Query(k % 60, 10**5) for k in range(600)])
+    assert len(play.commits) > 20
+    for commit in play.commits:
+        assert len(commit.records) + len(commit.rejects) <= bounds.records + 3  # of the run that filled it
+        assert sum(len(data or b"") for data in commit.records.values()) <= bounds.size
+        assert len(commit.events) <= bounds.size // 400
+
+
+def test_a_batch_of_nothing_but_rejects_is_named_little_by_little() -> None:
+    play = bounded(Bounds(rejects=10), FORMS["plain"])
+    batch = batch_of(TOPIC, [], 0, 0)
+    batch.end, batch.rejects = 95, [(offset, "not-json") for offset in range(95)]
+    sizes = []
+    while True:
+        step = play.engine.step(batch)
+        commit = play.commit()
+        sizes.append(len(commit.rejects))
+        play.crash()
+        if step.done:
+            break
+    assert max(sizes) == 10
+    assert sorted(reject for commit in play.commits for reject in commit.rejects) == [
+        (TOPIC, offset, "not-json") for offset in range(95)
+    ]
+
+
+def test_a_step_looks_at_no_more_queries_than_its_cost_allows() -> None:
+    play = bounded(Bounds(cost=100), FORMS["plain"], FORMS["plain"])
+    play.play(TOPIC, [Query(0, 0)])
+    batch = batch_of(TOPIC, [Query(0, 0)] * 301, 1, 301)
+    steps = 0
+    while not play.engine.step(batch).done:
+        steps += 1
+        assert play.engine.next_offset(TOPIC) == 1 + 50 * steps
+    assert steps == 5
+
+
+def test_runs_that_another_specification_ends_are_closed_in_slices() -> None:
+    play = bounded(Bounds(records=7), FORMS["plain"], FORMS["plain"], datasets=_MANY)
+    play.play(TOPIC, [Query(k, 0) for k in range(60)])
+    smaller = spec_of(FORMS["plain"], datasets=_MANY)
+    slices = 0
+    for _ in play.engine.close_removed(smaller):
+        assert len(play.commit().records) <= 8
+        slices += 1
+    assert slices == 8
+    play.engine.reload(smaller)
+    commit = play.commit()
+    assert list(play.engine.runners) == ["m0"]
+    assert sum(e.type is EventType.RUN_CLOSED for c in play.commits for e in c.events) == 60
+    assert len(commit.records) <= 7
