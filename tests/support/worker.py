@@ -11,6 +11,7 @@ from pathlib import Path
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from stream_svt.monitor.released import Alert, Envelope, Lifecycle, decode
 from stream_svt.protocol.shard_states import OPEN, State
@@ -153,6 +154,16 @@ class Scene:
         try:
             place = TopicPartition(f"{self.application}.{name}", 0)
             await admin.delete_records({place: RecordsToDelete(offset)})
+        finally:
+            await admin.close()
+
+    async def configure(self, name: str, settings: dict[str, str]) -> None:
+        """Give one of the application's topics these settings, and its defaults for all others."""
+        admin = AIOKafkaAdminClient(bootstrap_servers=self.servers)
+        await admin.start()
+        try:
+            topic = f"{self.application}.{name}"
+            await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, settings)])
         finally:
             await admin.close()
 
