@@ -26,7 +26,7 @@ from stream_svt.privacy.loss import as_text
 from stream_svt.protocol.controls import Verify, trust_the_topic
 from stream_svt.protocol.journal import Journal, Topics
 from stream_svt.protocol.sealing import Place
-from stream_svt.protocol.shard_states import OPEN, State
+from stream_svt.protocol.shard_states import OPEN, Cause, State
 from stream_svt.protocol.tenure import Pace, Status
 from stream_svt.service.config import Config
 from stream_svt.service.group import Group, check_peers
@@ -175,7 +175,8 @@ class Worker:
     def _stay_out(self, fault: Fault) -> None:
         """Say why the worker is not in the group; once, until the reason changes."""
         if fault != self.fault:
-            log.critical("event=worker_outside_group cause=%s error=%r", fault.cause, fault.reason)
+            level = logging.WARNING if fault.cause is Cause.UNAVAILABLE else logging.CRITICAL
+            log.log(level, "event=worker_outside_group cause=%s error=%r", fault.cause, fault.reason)
         self.fault, self.metrics.fault = fault, str(fault.cause)
 
     async def _keep(self) -> None:

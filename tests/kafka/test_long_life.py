@@ -291,14 +291,32 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     return moved
 
 
-async def test_a_workers_clock_that_leaps_and_steps_back_changes_nothing(scene: Scene, clock) -> None:
-    config = scene.config()
-    for number, days in enumerate((0, 30, -400, 1)):
+async def test_a_workers_clock_that_leaps_for_days_makes_it_wait_and_changes_nothing(
+    scene: Scene, clock
+) -> None:
+    worker = await scene.start()
+    for number, days in enumerate((30, -400)):
         clock["seconds"] = days * DAY
+        await scene.send("a", HIGH)
+        await until(lambda: worker.fault is not None and worker.statuses() == [])
+        assert "this machine's clock is" in worker.fault.reason
+        clock["seconds"] = 0.0
+        await until(lambda: is_open(worker))
+        await _read(scene, worker, number + 1)
+    assert [alert.position.offset for alert in await scene.alerts()] == [0, 1]
+    assert (await _audited(scene)).alerts == 2
+
+
+async def test_a_workers_clock_that_is_minutes_off_and_steps_back_changes_nothing(
+    scene: Scene, clock
+) -> None:
+    config = scene.config()
+    for number, minutes in enumerate((0, 9, -9, 4)):
+        clock["seconds"] = minutes * 60.0
         worker = await scene.start(config)
         await scene.send("a", HIGH, LOW)
         await _read(scene, worker, 3 * number + 2)
-        clock["seconds"] -= 2 * DAY
+        clock["seconds"] = -clock["seconds"]
         await scene.send("a", LOW)
         await _read(scene, worker, 3 * number + 3)
         await scene.stop(worker)

@@ -289,9 +289,9 @@ async def test_a_session_the_brokers_do_not_allow_ends_the_worker_with_the_reaso
 
 GRANTS = [
     ("read", "group", "shop"),
-    ("read", "topic", "shop.state"),
     ("write", "transactional_id", "shop-"),
     ("write", "topic", "shop.rejects"),
+    ("read", "topic", "shop.state"),
     ("read", "topic", "shop.alerts"),
     ("write", "topic", "shop.state"),
     ("write", "topic", "shop.alerts"),
