@@ -1,9 +1,9 @@
 """How long the sound shards of an application are open while one damaged record lies in the state of another.
 
-One embedded broker, an application of four shards with a ledger in each, two workers as a user starts them, and queries
-coming in all the time. One record of shard 0's state was changed while no worker ran. From the moment at which both
-workers are ready, the status of both is sampled for 40 seconds, and in the middle one worker ends. A sound shard is open
-while either worker says that it replays or runs it; what nobody answers is closed.
+One embedded broker, an application of four shards with a ledger in each, two workers as a user starts them, and
+queries coming in all the time. One record of shard 0's state was changed while no worker ran. From the moment at which
+both workers are ready, the status of both is sampled for 40 seconds, and in the middle one worker ends. A sound shard
+is open while either worker says that it replays or runs it; what nobody answers is closed.
 
 `isolation_open_share`
     Mean share of that time in which the three sound shards are open; the worker is stopped in order (SIGTERM), with the
@@ -170,7 +170,7 @@ def open_share(servers: str, directory: Path, sent: signal.Signals, more: str = 
     sound = {shard: OPEN for shard in range(SHARDS) if shard != BROKEN}
     with _worker(servers, directory, application, more) as first:
         _fill(servers, application)
-        _await([first], dict.fromkeys(range(SHARDS), {"running"}))
+        _await([first], {shard: {"running"} for shard in range(SHARDS)})
         time.sleep(3.0)  # until what was read is committed
     asyncio.run(_damage(servers, f"{application}.state"))
     with contextlib.ExitStack() as stack:

@@ -126,7 +126,7 @@ def test_every_name_label_and_word_in_the_rules_exists() -> None:
         ("stream_svt:shards_unowned:count", "stream_svt:shards_orphaned:count"),
         ('state="halted"', 'state="halting"'),
         ("stream_svt_shard_parked", "stream_svt_shard_stopped"),
-        ("by (application, shard, cause)", "by (application, shard, reason)"),
+        ("by (application, shard, cause)", "by (application, shard, causes)"),
         ('reason="exhausted"', 'reason="exausted"'),
         ('outcome="parked"', 'outcome="left"'),
         ("by (application, spec_hash)", "by (application, spechash)"),
