@@ -199,19 +199,22 @@ async def test_a_control_topic_made_anew_and_filled_as_far_as_the_place_reached_
     assert _paused(worker) == ["c"]
 
 
-@pytest.mark.parametrize("name", ["counts", "control"])
-async def test_a_worker_whose_query_or_control_topic_is_deleted_goes_on_once_it_is_there(
-    scene: Scene, name: str
-) -> None:
+async def test_a_shard_whose_query_topic_is_deleted_parks_and_goes_on_once_it_is_there(scene: Scene) -> None:
     worker = await scene.start()
-    await _delete(scene, name)
-    await until(lambda: f"{scene.application}.{name}' does not exist" in complaint(worker), 40)
+    await _delete(scene, "counts")
+    await until(lambda: [s.cause for s in worker.statuses()] == [Cause.TOPIC_MISSING], 60)
+    (status,) = worker.statuses()
+    assert status.state is State.PARKED
+    assert f"{scene.application}.counts' does not exist" in status.reason
     assert worker.alive
-    assert not is_open(worker)
-    with pytest.raises(ConfigError, match=rf"{scene.application}\.{name}' does not exist"):
+    with pytest.raises(ConfigError, match=rf"{scene.application}\.counts' does not exist"):
         await Worker(scene.config()).start()
-    await create_topics(scene.servers, {f"{scene.application}.{name}": 1}, CLOCK)
-    await until(lambda: is_open(worker), 40)
+    await create_topics(scene.servers, {f"{scene.application}.counts": 1}, CLOCK)
+    await until(lambda: is_open(worker), 60)
+    await scene.producer.client.force_metadata_update()
+    await scene.send("a", HIGH)
+    await _read(scene, worker, 1)
+    assert len(await scene.alerts()) == 1
 
 
 @pytest.mark.parametrize("name", ["state", "alerts", "rejects"])

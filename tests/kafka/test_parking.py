@@ -264,7 +264,7 @@ async def test_what_breaks_one_shard_parks_it_and_the_others_go_on(
     assert not any(f"event=shard_parked shard={shard}" in caplog.text for shard in healthy)
     (worker,) = app.workers
     if isinstance(mend, Config):
-        worker.reload(app.config())
+        await worker.reload(app.config())
     else:
         await asyncio.sleep(0.3)  # what the operator gives counts from when the shard waits
         await mend()
@@ -396,10 +396,10 @@ async def test_a_worker_without_the_key_takes_no_shard_until_it_has_it(app: Appl
         other.config = wrong
         await other.start()
         await _stays_out(app, other, Cause.SEALING_KEY)
-        other.reload(app.config())
+        await other.reload(app.config())
         await until(lambda: other.fault is not None and "configured: none" in other.fault.reason)
         await _stays_out(app, other, Cause.SEALING_KEY)
-        other.reload(right)
+        await other.reload(right)
 
 
 async def test_a_key_lost_by_a_reload_makes_one_worker_leave_and_come_back(
@@ -415,11 +415,11 @@ async def test_a_key_lost_by_a_reload_makes_one_worker_leave_and_come_back(
     async with _beside_a_sound_one(app, right) as (sound, other):
         await other.start()
         await until(lambda: is_open(other) and other.statuses() != [])
-        other.reload(wrong)
+        await other.reload(wrong)
         await until(lambda: other.fault is not None and other.statuses() == [])
         await _stays_out(app, other, Cause.SEALING_KEY)
         assert len(sound.statuses()) == SHARDS
-        other.reload(right)
+        await other.reload(right)
 
 
 async def test_a_worker_whose_clock_is_far_off_leaves_and_comes_back(app: Application) -> None:
