@@ -69,9 +69,13 @@ class BudgetExceeded(StreamSvtError):
 
 
 class UnreadableState(StreamSvtError):
-    """Stored state cannot be trusted or read; the shard stops and must never start afresh in its place."""
+    """Stored state cannot be trusted or read; the shard parks and must never start afresh in its place."""
 
     exit_code = 4
+
+
+class UnknownKey(UnreadableState):
+    """A state record is sealed with a key that this process does not have."""
 
 
 class StateRolledBack(UnreadableState):

@@ -14,7 +14,8 @@ import time
 from pathlib import Path
 
 from stream_svt.monitor.released import EventType
-from stream_svt.protocol.tenure import State, Status
+from stream_svt.protocol.shard_states import State
+from stream_svt.protocol.tenure import Status
 from tests.support.browser import browser, visit
 from tests.support.released import account, alert, lifecycle
 from tests.support.status_page import Stage

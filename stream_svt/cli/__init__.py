@@ -31,7 +31,7 @@ Exit codes:
   1    failure: refused, unbalanced, not answered, or an unexpected error
   2    configuration or usage: the message says which; also where it and the topics do not fit
   3    broker: not reachable, login refused, permission missing; `watch`, `audit`, `control`: topic missing
-  4    state: the ledger cannot be read; `migrate`: it was rolled back; `forward`: events were lost
+  4    state: `migrate`: a ledger cannot be read, or was rolled back; `forward`: events were lost
   130  interrupted
 
 \b

@@ -170,9 +170,13 @@ def _show(answer: dict[str, Any]) -> None:
         highlight=False,
         markup=False,
     )
+    if fault := answer["fault"]:
+        console.print(
+            f"outside its group, {fault['cause']}: {fault['reason']}", highlight=False, markup=False
+        )
     if refused := _refused(answer):
         console.print(refused, highlight=False, markup=False)
-    shards = Table("shard", "state", "lag", "state records", "last commit", "reason")
+    shards = Table("shard", "state", "lag", "state records", "last commit", "cause", "reason")
     for shard in answer["shards"]:
         lag = shard["lag"]
         total = sum(lag.values()) if isinstance(lag, dict) else lag
@@ -180,7 +184,8 @@ def _show(answer: dict[str, Any]) -> None:
         when = (
             datetime.fromtimestamp(committed, UTC).astimezone().strftime("%H:%M:%S") if committed else "never"
         )
-        cells = [shard["shard"], shard["state"], total, shard["state_records"], when, shard["reason"]]
+        cells = [shard["shard"], shard["state"], total, shard["state_records"], when]
+        cells += [shard["cause"], shard["reason"]]
         shards.add_row(*("" if cell is None else str(cell) for cell in cells))
     console.print(shards)
     monitors = Table(

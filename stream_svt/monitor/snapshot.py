@@ -194,7 +194,7 @@ def from_bytes(kind: type[Record], data: bytes, *, key: str) -> Record:
         )
         raise UnreadableState(message)
     if record is None:
-        message = f"state record {key} cannot be decoded; the shard stops rather than start afresh"
+        message = f"state record {key} cannot be decoded; the shard parks rather than start afresh"
         raise UnreadableState(message)
     return record
 

@@ -330,17 +330,26 @@ class Journal:
         self._broken = True
         await self._log.fence()
 
-    async def look(self) -> Restored:
+    async def look(self, *, beside_alerts: bool = False) -> Restored:
         """Read and verify the books as they are, whoever holds them; writes nothing and takes nothing over.
+
+        Parameters
+        ----------
+        beside_alerts
+            Also check them against the alert partition, as `open` does. Books and alerts are read one after the
+            other: this says whether opening is worth a try, and no more.
 
         Raises
         ------
-        UnreadableState, BrokerError
+        UnreadableState, StateRolledBack, BrokerError
             As `open`.
         """
         self._broken = True
         self._sealing = Sealing(self._place, self._masters, self._entropy)
-        records, _ = await self._restore(await self._log.read_state())
+        raw = await self._log.read_state()
+        records, _ = await self._restore(raw)
+        if beside_alerts:
+            await self._check_rollback(empty=not raw, accept=False)
         self._check_partitions(self._meta.partitions)
         return self._restored(records)
 
@@ -609,7 +618,7 @@ class Journal:
     def _unreadable(self, why: str) -> UnreadableState:
         return UnreadableState(
             f"the state of shard {self._shard} on topic {self._topics.state!r} cannot be used: {why}. "
-            "The shard is stopped; nothing was changed"
+            "The shard is parked; nothing was changed"
         )
 
     # Writing

@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from stream_svt.errors import UnreadableState
+from stream_svt.errors import UnknownKey, UnreadableState
 
 VERSION = 1
 PLAIN, SEALED = 0, 1
@@ -141,11 +141,11 @@ class Sealing:
         name = prefix[:KEY_ID_BYTES]
         if name not in self._masters:
             known = ", ".join(known.hex() for known in self._masters) or "none"
-            raise self._refuse(
-                key,
+            why = (
                 f"it is sealed with key {name.hex()}, configured: {known}; add the key's file to "
-                "sealing.previous_key_files",
+                "sealing.previous_key_files"
             )
+            raise UnknownKey(self._refusal(key, why))
         try:
             content = self._cipher(prefix).decrypt(nonce, body[prefix_end + NONCE_BYTES :], bound)
         except InvalidTag:
@@ -164,11 +164,14 @@ class Sealing:
         return cipher
 
     def _refuse(self, key: bytes, why: str) -> UnreadableState:
+        return UnreadableState(self._refusal(key, why))
+
+    def _refusal(self, key: bytes, why: str) -> str:
         place = self._place
-        return UnreadableState(
+        return (
             f"state record {describe(key)} of shard {place.shard} on topic {place.topic!r} cannot be "
             "opened for "
-            f"application {place.application!r} on cluster {place.cluster!r}: {why}. The shard is stopped; "
+            f"application {place.application!r} on cluster {place.cluster!r}: {why}. The shard is parked; "
             "nothing was changed."
         )
 

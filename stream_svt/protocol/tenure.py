@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from stream_svt.errors import ConfigError, RecordsLost
 from stream_svt.monitor.books import Books
@@ -26,6 +25,7 @@ from stream_svt.protocol.controls import Controls, Verify, trust_the_topic
 from stream_svt.protocol.journal import Journal, Restored
 from stream_svt.protocol.migration import dataset_of
 from stream_svt.protocol.ports import Clock, Decoder, Feed, Observer, Record, Stopped, Workload
+from stream_svt.protocol.shard_states import Cause, Signal, State, advance
 
 log = logging.getLogger(__name__)
 
@@ -37,20 +37,6 @@ READ_AHEAD = 2
 
 COMMAND_FETCH = 1.0
 """Seconds a fetch waits while only a command can help."""
-
-
-class State(StrEnum):
-    """What a shard is doing, as shown by metrics and the status API."""
-
-    OPENING = "opening"
-    REPLAYING = "replaying"
-    RUNNING = "running"
-    LOST = "records-lost"
-    ROLLED_BACK = "rolled-back"
-    PARKED = "parked"
-    RETRYING = "retrying"
-    FAILED = "failed"
-    STOPPED = "stopped"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +67,14 @@ class Status:
     """What may be said about a shard, all of it committed or public.
 
     ``outbox`` is the number of events that are charged and not yet published. ``views`` are those of the datasets
-    that are shown one by one; ``totals`` of all, None until the shard's state was read.
+    that are shown one by one; ``totals`` of all, None until the shard's state was read. ``reason`` says in words, and
+    ``cause`` for machines, why the shard is not open.
     """
 
     shard: int
     state: State = State.OPENING
     reason: str = ""
+    cause: Cause = Cause.NONE
     key_id: str = ""
     sequence: int = 0
     state_records: int = 0
@@ -98,6 +86,12 @@ class Status:
     opened_at: float = 0.0
     committed_at: float = 0.0
     beat: float = 0.0
+
+    def signal(self, signal: Signal, cause: Cause | None = None, reason: str = "") -> None:
+        """Move to the state that follows; ``cause`` and ``reason`` stay as they are where no cause is given."""
+        self.state = advance(self.state, signal)
+        if cause is not None:
+            self.cause, self.reason = cause, reason
 
 
 class Tenure:
@@ -183,7 +177,8 @@ class Tenure:
         """
         began = self._now()
         status = self._status
-        status.state, status.opened_at = State.OPENING, self._clock.epoch()
+        status.signal(Signal.OPENED)
+        status.opened_at = self._clock.epoch()
         restored = await self._journal.open(after_rollback=given_up is not None)
         self._observer.restored(self._now() - began)
         self._engine = self._workload.engine(self._shard, restored.noise_key)
@@ -213,7 +208,7 @@ class Tenure:
         await self._find_places(offsets)
         await self._commit()
         self._resume()
-        status.state = State.REPLAYING
+        status.signal(Signal.TAKEN_OVER, Cause.NONE)
         self._observer.taken_over(self._now() - began)
         log.info(
             "event=shard_opened shard=%d records=%d seconds=%.3f key=%s",
@@ -301,9 +296,11 @@ class Tenure:
         )
         # Only a command from now on counts: one from before accepted another loss, or none.
         end = (await self._feed.spans([self._control]))[self._control][1]
-        self._status.state, self._status.reason = State.LOST, str(error)
-        log.critical("event=records_lost shard=%d error=%r", self._shard, str(error))
-        self._observer.failed(self._shard, "records_lost")
+        self._status.signal(Signal.PARKED, Cause.RECORDS_LOST, str(error))
+        log.critical(
+            "event=shard_parked shard=%d cause=%s error=%r", self._shard, Cause.RECORDS_LOST, str(error)
+        )
+        self._observer.failed(self._shard, "parked")
         offset, command = await self.await_command(
             Action.ACCEPT_LOSS, Controls(end, since=self._controls.since, verify=self._verify)
         )
@@ -319,7 +316,7 @@ class Tenure:
         self._controls.done(offset)
         places = ", ".join(f"{topic} at offset {offsets[topic][0]}" for topic in lost)
         self._reply(command, f"reading goes on: {places}")
-        self._status.state, self._status.reason = State.OPENING, ""
+        self._status.signal(Signal.OPENED, Cause.NONE)
         return {topic: self._engine.next_offset(topic) or 0 for topic in lost}
 
     async def await_command(self, action: Action, controls: Controls) -> tuple[int, Command]:
@@ -474,7 +471,7 @@ class Tenure:
         await self._commit()
         self._resume()
         self._replayed = True
-        self._status.state = State.RUNNING
+        self._status.signal(Signal.REPLAYED)
         log.info("event=shard_replayed shard=%d", self._shard)
 
     # Writing

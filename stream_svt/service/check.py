@@ -337,7 +337,7 @@ async def _check_state(config: Config, cluster: Cluster, topology: Topology, rep
     try:
         async with started(cluster.reader(), doing) as reader:
             for shard in range(own.partitions):
-                newest = await _newest(reader, own.state, shard, META, doing)
+                newest = await newest_record(reader, own.state, shard, META, doing)
                 if newest is not None:
                     stored[shard] = newest
     except BrokerError as error:
@@ -353,7 +353,7 @@ async def _check_state(config: Config, cluster: Cluster, topology: Topology, rep
         report.ok("state", found if stored else "nothing is stored yet")
 
 
-async def _newest(
+async def newest_record(
     reader: AIOKafkaConsumer, topic: str, partition: int, key: bytes, doing: str
 ) -> bytes | None:
     """Return the newest value under a key that every transaction writes; looks from the end."""
@@ -386,7 +386,7 @@ def unopened(config: Config, cluster_id: str, stored: Mapping[int, bytes]) -> li
             opened = sealing.open(META, record)
         except UnreadableState as error:
             # In the words of the worker, but for what becomes of its shard.
-            why = str(error).partition(": ")[2].removesuffix(" The shard is stopped; nothing was changed.")
+            why = str(error).partition(": ")[2].removesuffix(" The shard is parked; nothing was changed.")
             if not masters:
                 why = why.replace(
                     "add the key's file to sealing.previous_key_files",

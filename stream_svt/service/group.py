@@ -23,7 +23,7 @@ from aiokafka.errors import IllegalStateError, KafkaError
 from aiokafka.structs import OffsetAndMetadata
 
 from stream_svt.errors import BrokerError, ConfigError, Problem
-from stream_svt.protocol.tenure import State
+from stream_svt.protocol.shard_states import State
 from stream_svt.service.assignor import StickyAssignor
 from stream_svt.service.kafka import (
     CALL_DEADLINE,
@@ -106,7 +106,7 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         self._leaving: dict[int, Shard] = {}
         self._partings: set[asyncio.Task[None]] = set()
         self.shards: dict[int, Shard] = {}
-        self.joined = False
+        self.joined = self.has_joined = False
 
     async def start(self) -> None:
         """Join the group; assignments come later, on their own."""
@@ -140,6 +140,7 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         try:
             self._consumer.pause(*assigned)
             self._metrics.rebalanced()
+            self.has_joined = True
             self.joined = self._consumer.partitions_for_topic(self._control) is not None
             if not self.joined:
                 # Nobody is given a shard: no reason to pass for a standby, which is ready.
@@ -277,7 +278,7 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
                 self._consumer._client.force_metadata_update()  # noqa: SLF001  else the client asks in five minutes
             for shard in list(self.shards.values()):
                 # A hand-over has a patience of its own, and nothing may begin after it.
-                waits = shard.handed_over or shard.held or shard.status.state in {State.PARKED, State.FAILED}
+                waits = shard.handed_over or shard.held or shard.status.state is State.NOT_MEMBER
                 if not waits and time.monotonic() - shard.status.beat > STUCK:
                     log.error("event=shard_stuck shard=%d seconds=%.0f", shard.number, STUCK)
                     await shard.restart()

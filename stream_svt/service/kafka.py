@@ -77,6 +77,18 @@ class BrokerUnavailable(BrokerError):
     retriable = True
 
 
+class Denied(BrokerError):
+    """A permission is missing."""
+
+
+class TopicMissing(BrokerError):
+    """A topic does not exist."""
+
+
+class LoginRefused(BrokerError):
+    """The brokers refused the login, or this side their certificate."""
+
+
 class Fenced(BrokerError):
     """Somebody else has the shard's producer or its partition now, or the broker gave its transaction up."""
 
@@ -163,19 +175,19 @@ def explain(
                 "message.timestamp.type=LogAppendTime on the application's topics"
             )
         case UnknownTopicOrPartitionError():
-            return BrokerError(
+            return TopicMissing(
                 f"{doing}: a topic does not exist: {detail}; create it with 'stream-svt check "
                 "--create-topics'"
             )
         case SaslAuthenticationFailed() | AuthenticationFailedError() | UnsupportedSaslMechanismError():
-            return BrokerError(f"{doing}: {_login(detail)}")
+            return LoginRefused(f"{doing}: {_login(detail)}")
         case KafkaConnectionError():
             return _unreachable(doing, detail, time.monotonic() - CALL_DEADLINE if since is None else since)
     return BrokerUnavailable(f"{doing}: {type(error).__name__}: {detail}")
 
 
-def _denied(doing: str, resource: str, name: str, operation: str) -> BrokerError:
-    return BrokerError(
+def _denied(doing: str, resource: str, name: str, operation: str) -> Denied:
+    return Denied(
         f"{doing}: permission is missing: operation {operation} on resource {resource} {name!r}; add an "
         "ACL that "
         f"allows it to this user"
@@ -194,11 +206,11 @@ def _login(detail: str) -> str:
 def _unreachable(doing: str, detail: str, since: float) -> BrokerError:
     cause = _causes.take(since)
     if "CERTIFICATE_VERIFY_FAILED" in cause:
-        return BrokerError(
+        return LoginRefused(
             f"{doing}: the broker's certificate is not trusted ({cause}); set kafka.ca_file to its CA"
         )
     if "uthentication" in cause or "Sasl" in cause:
-        return BrokerError(f"{doing}: {_login(cause)}")
+        return LoginRefused(f"{doing}: {_login(cause)}")
     return BrokerUnavailable(
         f"{doing}: no broker can be reached ({cause or detail}); check kafka.bootstrap_servers, "
         "kafka.security_protocol and that the broker runs"

@@ -30,6 +30,7 @@ from stream_svt.monitor.released import Alert, DatasetView, EventType
 from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.privacy.loss import Kind
 from stream_svt.protocol.controls import Malformed
+from stream_svt.protocol.shard_states import OPEN, State
 from stream_svt.service.signatures import Refusal
 from stream_svt.service.wire import Reason
 
@@ -55,19 +56,7 @@ SKIP_REASONS = (
 )
 REJECT_REASONS = (*(reason.value for reason in Reason), "outside-period")
 COMMAND_REASONS = tuple(reason.value for reasons in (Malformed, Refusal) for reason in reasons)
-FAILURES = ("fenced", "unavailable", "records_lost", "rolled_back", "stuck", "error")
-SHARD_STATES = (
-    "opening",
-    "replaying",
-    "running",
-    "records-lost",
-    "rolled-back",
-    "parked",
-    "retrying",
-    "failed",
-    "stopped",
-)
-OPEN_SHARD_STATES = ("replaying", "running")
+FAILURES = ("fenced", "unavailable", "parked", "stuck", "error")
 
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -232,6 +221,18 @@ METRICS: tuple[Metric, ...] = (
         ("shard",),
         "1 where this worker works on a shard (`replaying`, `running`), 0 where it owns it and does not.",
     ),
+    Metric(
+        "stream_svt_shard_parked",
+        "gauge",
+        ("shard", "cause"),
+        "1 for a shard that waits until its cause is mended; absent for others.",
+    ),
+    Metric(
+        "stream_svt_worker_outside_group",
+        "gauge",
+        ("cause",),
+        "1 while a worker stays out of its group for a cause of its own; absent else.",
+    ),
     Metric("stream_svt_state_records", "gauge", ("shard",), "Live records on the state topic."),
     Metric(
         "stream_svt_takeover_seconds",
@@ -326,6 +327,7 @@ class Metrics:
             if metric.kind == "histogram" and (engine_times or metric.name != ENGINE_TIMES)
         }
         self._last_tops: dict[str, tuple[Alert, float]] = {}
+        self.fault: str | None = None
         self.reload(spec, spec_hash)
         for metric in METRICS:
             if metric.kind == "counter" and not metric.labels:
@@ -369,6 +371,7 @@ class Metrics:
             self._labelled,
             dict(self._last_tops),
             [_ShardNow.of(status) for status in self._statuses()],
+            self.fault,
         )
 
         def render() -> bytes:
@@ -471,7 +474,8 @@ class _ShardNow:
     """What a scrape takes of a shard: views and sums are never changed, only replaced."""
 
     shard: str
-    state: str
+    state: State
+    cause: str
     state_records: int
     outbox: int
     committed_at: float
@@ -484,7 +488,8 @@ class _ShardNow:
         """Return what a status says now."""
         return cls(
             shard=str(status.shard),
-            state=str(status.state),
+            state=status.state,
+            cause=str(status.cause),
             state_records=status.state_records,
             outbox=status.outbox,
             committed_at=status.committed_at,
@@ -503,6 +508,7 @@ class _Snapshot:
     labelled: Mapping[str, DatasetSpec]
     last_tops: Mapping[str, tuple[Alert, float]]
     shards: Sequence[_ShardNow]
+    fault: str | None
 
 
 def _add_monitors(values: _Values, now: _Snapshot) -> None:
@@ -530,10 +536,14 @@ def _add_monitors(values: _Values, now: _Snapshot) -> None:
 def _add_shards(values: _Values, now: _Snapshot) -> None:
     """Add what the shards owned now say of themselves and of their datasets."""
     values["stream_svt_shards_owned"][()] = len(now.shards)
-    values["stream_svt_shards"].update({(state,): 0 for state in SHARD_STATES})
+    values["stream_svt_shards"].update({(str(state),): 0 for state in State})
+    if now.fault is not None:
+        values["stream_svt_worker_outside_group"][(now.fault,)] = 1
     for one in now.shards:
-        _add(values["stream_svt_shards"], (one.state,), 1)
-        values["stream_svt_shard_open"][(one.shard,)] = one.state in OPEN_SHARD_STATES
+        _add(values["stream_svt_shards"], (str(one.state),), 1)
+        values["stream_svt_shard_open"][(one.shard,)] = one.state in OPEN
+        if one.state is State.PARKED:
+            values["stream_svt_shard_parked"][(one.shard, one.cause)] = 1
         values["stream_svt_state_records"][(one.shard,)] = one.state_records
         values["stream_svt_outbox_events"][(one.shard,)] = one.outbox
         values["stream_svt_last_commit_timestamp_seconds"][(one.shard,)] = one.committed_at

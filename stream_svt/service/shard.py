@@ -9,12 +9,12 @@ What ends a tenure decides what follows:
 
 =======================  =====================================================================================
 fenced, partition gone   prove group membership; a member opens again, anybody else waits for the next rebalance
-broker away, unknown     open again, later and later, for ever
-records lost             wait inside the next tenure for `accept-loss`
-state rolled back        wait for `mark-exhausted`, reading nothing but the control partition
-other errors of ours     fatal: the worker ends with the error's exit code
-anything unexpected      open again a few times, then fatal
+what may pass            open again, later and later, for ever
+records lost             park inside the next tenure, with the state proved, for `accept-loss`
+what cannot mend itself  park: look again when woken or after a while, open once something has changed
 =======================  =====================================================================================
+
+`stream_svt.service.remedy` decides which; no error of a shard ends anything but its tenure.
 """
 
 from __future__ import annotations
@@ -31,35 +31,41 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
 from aiokafka.structs import OffsetAndMetadata
 
-from stream_svt.errors import RecordsLost, StateRolledBack, StreamSvtError
-from stream_svt.monitor.commands import Action, Command
-from stream_svt.protocol.controls import Controls, Verify, trust_the_topic
-from stream_svt.protocol.journal import Journal
+from stream_svt.errors import BrokerError, StreamSvtError
+from stream_svt.monitor.commands import Command
+from stream_svt.protocol.controls import Verify, trust_the_topic
+from stream_svt.protocol.journal import Journal, Topics
 from stream_svt.protocol.ports import Clock, Stopped
-from stream_svt.protocol.tenure import Pace, State, Status, Tenure
+from stream_svt.protocol.shard_states import OPEN, Cause, Signal
+from stream_svt.protocol.tenure import Pace, Status, Tenure
 from stream_svt.service.garbage import collect_soon, let_go
 from stream_svt.service.kafka import (
     CALL_DEADLINE,
     START_DEADLINE,
-    BrokerUnavailable,
     Cluster,
+    Denied,
     Fenced,
+    TopicMissing,
     deadline,
     explain,
     on_answer,
-    spans,
 )
 from stream_svt.service.metrics import Metrics
+from stream_svt.service.parked import Parking, Surroundings, look_around
 from stream_svt.service.query_consumer import QueryConsumer
+from stream_svt.service.remedy import Decision, Remedy, classify
 from stream_svt.service.shard_feed import Hold, ShardFeed
 from stream_svt.service.workload import Workload
 
 log = logging.getLogger(__name__)
 
 CLOCK = Clock(now=time.monotonic, epoch=time.time, sleep=asyncio.sleep)
-UNEXPECTED_LIMIT = 5
-"""Unexpected errors in a row after which opening again is given up."""
 BACKOFF = (0.2, 0.5, 1.0, 2.0, 5.0)
+"""Seconds before opening again while brokers are away: once they are back, alerts should not come late."""
+UNEXPECTED_BACKOFF = (*BACKOFF, 10.0, 20.0, 30.0)
+"""The same after an error that nobody expected: each time the whole state is read again."""
+REFUSAL_EVERY = 5
+"""Failures of which one is followed by a look whether the topics are there."""
 STEADY = 30.0
 """Seconds a tenure lasts before its predecessor's failures are forgotten."""
 STUCK = 120.0
@@ -89,8 +95,10 @@ class Shard:
         Name of the control topic.
     pace
         Returns how often to commit; asked at every tenure, too.
-    fatal
-        Told of the error that the worker cannot go on after.
+    written
+        Names of the topics that the journal writes.
+    suspect
+        Told where a fault may be the worker's own.
     verify
         Returns what tells which commands to hear; asked at every tenure, too.
     """
@@ -107,7 +115,8 @@ class Shard:
         control: str,
         pace: Callable[[], Pace],
         metrics: Metrics,
-        fatal: Callable[[BaseException], None],
+        written: Topics,
+        suspect: Callable[[], None],
         verify: Callable[[], Verify] = lambda: trust_the_topic,
     ) -> None:
         self.number = number
@@ -121,14 +130,16 @@ class Shard:
         self._pace = pace
         self._verify = verify
         self._metrics = metrics
-        self._fatal = fatal
+        self._written = written
+        self._suspect = suspect
         self._halt = asyncio.Event()
         self._rebalance = Hold()
         self._reader: ShardFeed | None = None
         self._stopping = False
         self._handed_over = False
-        self._failures = 0
+        self._failures = self._looks = 0
         self._given_up: tuple[int, Command] | None = None
+        self._tried: Workload | None = None
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -193,8 +204,8 @@ class Shard:
 
     def reload(self) -> None:
         """End the tenure at a barrier and begin another with the workload then configured."""
-        if self.status.state in {State.RUNNING, State.REPLAYING}:
-            self.status.state = State.OPENING
+        if self.status.state in OPEN:
+            self.status.signal(Signal.RELOADED)
         self._halt.set()
 
     async def restart(self) -> None:
@@ -219,7 +230,8 @@ class Shard:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._fatal(error)
+            # The watchdog starts the shard anew.
+            log.error("event=shard_ended shard=%d error=%r", self.number, describe(error))
 
     async def _run(self, earlier: asyncio.Task[None] | None) -> None:
         on_answer.set(self._beat)
@@ -230,22 +242,17 @@ class Shard:
             if self.held:
                 await self._either(self._rebalance.free)
                 continue
-            failure = await self._hold()
-            self._beat()  # failing again and again while brokers are away is not being stuck
-            if failure is None or self._stopping:
-                continue
             try:
+                failure = await self._hold()
+                self._beat()  # failing again and again while brokers are away is not being stuck
+                if failure is None or self._stopping:
+                    continue
                 if not await self._go_on(failure):
                     return
-            except Stopped:
-                continue
-            except IllegalStateError:  # as in _hold
-                if not await self._step_back():
-                    return
-            except (BrokerUnavailable, RecordsLost, KafkaError, OSError, TimeoutError) as error:
-                log.warning("event=shard_retry shard=%d error=%s", self.number, type(error).__name__)
+            except Exception as error:  # noqa: BLE001  nothing but a stop ends a shard
+                log.error("event=shard_error shard=%d error=%r", self.number, describe(error))  # noqa: TRY400
                 await self._wait(BACKOFF[-1])
-        self.status.state = State.STOPPED
+        self.status.signal(Signal.STOPPED)
 
     async def _hold(self) -> Exception | None:
         """Hold the shard for one tenure; return what ended it, None where it was told to end."""
@@ -257,7 +264,7 @@ class Shard:
             self._given_up = None
             self._rebalance.quiet.clear()
             await tenure.run()
-            self._failures = 0
+            self._failures = self._looks = 0
         except Stopped:
             pass
         except IllegalStateError:
@@ -265,11 +272,11 @@ class Shard:
             return Fenced(f"shard {self.number}: its partition is not assigned to this worker any more")
         except (KafkaError, OSError, TimeoutError) as error:
             return explain(error, f"shard {self.number}: reading")
-        except Exception as error:  # noqa: BLE001  sorted by kind in _go_on
+        except Exception as error:  # noqa: BLE001  sorted by kind in `classify`
             return error
         finally:
             if time.monotonic() - began > STEADY:
-                self._failures = 0
+                self._failures = self._looks = 0
             let_go(tenure.end())
             self._close_feed()
             await journal.close()
@@ -290,10 +297,11 @@ class Shard:
         return self._reader
 
     def _tenure(self, journal: Journal) -> Tenure:
+        self._tried = self._workload()
         return Tenure(
             self._feed(),
             journal,
-            self._workload(),
+            self._tried,
             shard=self.number,
             control=self._control,
             pace=self._pace(),
@@ -310,32 +318,99 @@ class Shard:
 
     async def _go_on(self, failure: Exception) -> bool:
         """Do what follows a failed tenure; return whether another one may begin."""
-        status = self.status
-        status.reason = describe(failure)
-        if isinstance(failure, StateRolledBack):
-            self._given_up = await self._await_giving_up(failure)
-            return True
-        if isinstance(failure, Fenced):
-            return await self._step_back()
-        status.state = State.RETRYING
-        if isinstance(failure, BrokerUnavailable | RecordsLost):
-            self._metrics.failed(self.number, "unavailable")
-            log.warning("event=shard_retry shard=%d error=%r", self.number, str(failure))
-        elif isinstance(failure, StreamSvtError) or self._failures + 1 >= UNEXPECTED_LIMIT:
-            status.state = State.FAILED
-            self._metrics.failed(self.number, "error")
-            self._fatal(failure)
-            return False
+        decision = classify(failure)
+        if decision.local:
+            self._suspect()
+        match decision.remedy:
+            case Remedy.STEP_BACK:
+                return await self._step_back()
+            case Remedy.PARK:
+                return await self._park(failure, decision.cause)
+        return await self._retry(failure, decision)
+
+    async def _retry(self, failure: Exception, decision: Decision) -> bool:
+        """Wait a little longer each time; a topic that is gone only looks like brokers that do not answer."""
+        cause, reason = decision.cause, describe(failure)
+        self.status.signal(Signal.FAILED, cause, reason)
+        unexpected = cause is Cause.ERROR
+        self._metrics.failed(self.number, "error" if unexpected else "unavailable")
+        if unexpected:
+            log.error("event=shard_error shard=%d error=%r", self.number, reason)
         else:
-            self._metrics.failed(self.number, "error")
-            log.error("event=shard_error shard=%d error=%r", self.number, status.reason)
-        await self._wait(BACKOFF[min(self._failures, len(BACKOFF) - 1)])
+            log.warning("event=shard_retry shard=%d error=%r", self.number, reason)
+        again = cause is Cause.UNAVAILABLE and self._failures % REFUSAL_EVERY == 1
+        if again and (refusal := await self._refusal()) is not None:
+            return await self._park(refusal, classify(refusal).cause)
+        backoff = UNEXPECTED_BACKOFF if unexpected else BACKOFF
+        await self._wait(backoff[min(self._failures, len(backoff) - 1)])
         self._failures += 1
+        return True
+
+    async def _look_around(self) -> Surroundings:
+        return await look_around(
+            self._cluster,
+            self.number,
+            queries=self._workload().topics,
+            control=self._control,
+            own=(self._written.state, self._written.alerts),
+        )
+
+    async def _refusal(self) -> BrokerError | None:
+        """Return why the shard's topics cannot be read, None where they can, or where nobody says."""
+        with contextlib.suppress(BrokerError):
+            around = await self._look_around()
+            if around.faults:
+                kind = TopicMissing if around.missing else Denied
+                return kind(f"shard {self.number}: {'; '.join(around.faults)}")
+        return None
+
+    async def _park(self, failure: Exception, cause: Cause) -> bool:
+        """Do nothing until something has changed that may mend the shard; return whether it is still this worker's."""
+        reason = describe(failure)
+        self.status.signal(Signal.PARKED, cause, reason)
+        self._metrics.failed(self.number, "parked")
+        log.critical("event=shard_parked shard=%d cause=%s error=%r", self.number, cause, reason)
+        tried = self._tried
+        parking = Parking(
+            self.number,
+            cause,
+            feed=self._feed(),
+            control=self._control,
+            halt=self._halt,
+            look=self._look_around,
+            journal=lambda: self._make_journal(self.number),
+            reconfigured=lambda: self._workload() is not tried,
+            verify=self._verify(),
+            beat=self._beat,
+            looks=self._looks,
+        )
+        try:
+            return await self._until_mended(parking)
+        finally:
+            self._close_feed()
+
+    async def _until_mended(self, parking: Parking) -> bool:
+        while not self._stopping:
+            self._halt.clear()
+            try:
+                self._given_up = await parking.until_mended()
+                log.info("event=shard_opens_again shard=%d", self.number)
+                self._looks = parking.looks
+                break
+            except Stopped:
+                continue
+            except IllegalStateError:  # as in _hold
+                return await self._step_back()
+            except Exception as error:  # noqa: BLE001  whatever it is, the shard stays parked
+                log.error("event=shard_error shard=%d error=%r", self.number, describe(error))  # noqa: TRY400
+                await self._wait(BACKOFF[-1])
         return True
 
     async def _step_back(self) -> bool:
         """Leave the shard alone unless it is this worker's; return whether it is."""
-        self.status.state = State.RETRYING
+        self.status.signal(
+            Signal.FAILED, Cause.FENCED, "another owner took the shard over, or its partition is gone"
+        )
         self._metrics.failed(self.number, "fenced")
         log.warning("event=fenced shard=%d", self.number)
         return await self._prove_membership()
@@ -353,10 +428,10 @@ class Shard:
             try:
                 if await self._is_member(place):
                     return True
-            except BrokerUnavailable:
+            except BrokerError:
                 continue
-            log.warning("event=parked shard=%d", self.number)
-            self.status.state = State.PARKED
+            log.warning("event=not_member shard=%d", self.number)
+            self.status.signal(Signal.DISOWNED)
             await self._either(self._rebalance.held, CALL_DEADLINE)  # the group's next word decides
         return False
 
@@ -367,28 +442,6 @@ class Shard:
             except (CommitFailedError, IllegalStateError):
                 return False
         return True
-
-    async def _await_giving_up(self, error: StateRolledBack) -> tuple[int, Command]:
-        """Stay up, loudly and not ready, until the operator gives the shard's budgets up.
-
-        Only commands sent from now on count: where the control partition was read up to is part of the state
-        that cannot be trusted.
-        """
-        place = TopicPartition(self._control, self.number)
-        found = await spans(
-            self._cluster, [place], f"shard {self.number}: finding the end of the control topic"
-        )
-        self.status.state, self.status.reason = State.ROLLED_BACK, str(error)
-        self._metrics.failed(self.number, "rolled_back")
-        log.critical("event=rolled_back shard=%d error=%r", self.number, str(error))
-        tenure = self._tenure(self._make_journal(self.number))
-        try:
-            return await tenure.await_command(
-                Action.MARK_EXHAUSTED,
-                Controls(found[place][1], since=int(CLOCK.epoch() * 1000), verify=self._verify()),
-            )
-        finally:
-            self._close_feed()
 
     async def _either(self, event: asyncio.Event, seconds: float | None = None) -> None:
         """Wait for an event, at most so long, or to be told to end."""

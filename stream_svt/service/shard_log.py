@@ -46,10 +46,20 @@ class ShardLog:
         Name the producers that fence one another.
     topics
         Topics written.
+    tell_time
+        Told of the brokers' time, in seconds since 1970, with a transaction that they stamp.
     """
 
-    def __init__(self, cluster: Cluster, application: str, shard: int, topics: Topics) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        application: str,
+        shard: int,
+        topics: Topics,
+        tell_time: Callable[[float], None] | None = None,
+    ) -> None:
         self._cluster = cluster
+        self._tell_time = tell_time
         self._shard = shard
         self._topics = topics
         self._transactional_id = f"{application}-{shard}"
@@ -164,4 +174,6 @@ class ShardLog:
             if isinstance(result, BaseException):
                 raise result
         await producer.commit_transaction()
+        if self._tell_time is not None and results[-1].timestamp_type == 1:
+            self._tell_time(results[-1].timestamp / 1000)
         return max((result.offset for result in results[: len(alerts)]), default=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
@@ -17,7 +18,7 @@ from typing import Any
 import msgspec
 from aiokafka import AIOKafkaConsumer
 
-from stream_svt.errors import ConfigError, Problem
+from stream_svt.errors import BrokerError, ConfigError, Problem
 from stream_svt.monitor.datasets import DatasetSpec
 from stream_svt.monitor.monitor_spec import Declared, changes_refused, declaration_refused
 from stream_svt.monitor.spec import ApplicationSpec
@@ -25,12 +26,15 @@ from stream_svt.privacy.loss import as_text
 from stream_svt.protocol.controls import Verify, trust_the_topic
 from stream_svt.protocol.journal import Journal, Topics
 from stream_svt.protocol.sealing import Place
-from stream_svt.protocol.tenure import Pace, State, Status
+from stream_svt.protocol.shard_states import OPEN, Cause, State
+from stream_svt.protocol.tenure import Pace, Status
 from stream_svt.service.config import Config
 from stream_svt.service.group import Group, check_peers
 from stream_svt.service.kafka import BrokerUnavailable, Cluster, tune
 from stream_svt.service.metrics import Metrics
 from stream_svt.service.query_consumer import QueryConsumer
+from stream_svt.service.remedy import Remedy, Scope, classify
+from stream_svt.service.self_test import Fault, compare_clocks, self_test
 from stream_svt.service.shard import Shard, describe
 from stream_svt.service.shard_log import ShardLog
 from stream_svt.service.signatures import Verifier
@@ -43,8 +47,8 @@ log = logging.getLogger(__name__)
 COMPARED_AT_ONCE = 2_000
 """Declarations compared between two turns of the event loop: a few milliseconds of work."""
 
-START_PATIENCE = 15.0
-"""Seconds after which brokers that do not answer at start end the worker."""
+JOIN_BACKOFF = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+"""Seconds before a worker outside the group tries to join it again."""
 
 
 def cluster_of(config: Config) -> Cluster:
@@ -62,10 +66,15 @@ def cluster_of(config: Config) -> Cluster:
 class Worker:
     """Joins the application's group and runs the shards it is given.
 
+    A worker that fails a test of its own, or whose membership fails, leaves the group whole and joins it again once it
+    can. Only what is wrong at the start, and cannot pass, ends it.
+
     Attributes
     ----------
     failed
         Future that ends with the error after which the worker cannot go on.
+    fault
+        Why the worker stays out of the group, None while it is a member or on its way.
     """
 
     def __init__(
@@ -90,27 +99,54 @@ class Worker:
             engine_times=config.web.engine_times,
         )
         self.failed: asyncio.Future[None] | None = None
+        self.fault: Fault | None = None
+        self.epoch: Callable[[], float] = time.time
+        self._trouble: BaseException | None = None
+        self._look = asyncio.Event()
+        self._keeping: asyncio.Task[None] | None = None
+        self._has_joined = False
         self._cluster = cluster_of(config)
-        self._queries = QueryConsumer(self._cluster.queries, config.topics.partitions)
+        self._queries: QueryConsumer
         self._topology: Topology
         self._group: Group | None = None
         self._stopped = False
 
     async def start(self) -> None:
-        """Check everything that can be checked, then join the group.
+        """Check everything that can be checked, then join the group, now or once this worker passes its own tests.
+
+        Brokers that are away are waited for.
 
         Raises
         ------
         ConfigError
             The topics do not fit the configuration, or a live worker runs another one.
         BrokerError
-            The brokers cannot be reached or refuse.
+            The brokers refuse.
         """
         tune()
         self.failed = asyncio.get_running_loop().create_future()
+        tries = 0
+        while True:
+            try:
+                await self._join()
+                break
+            except BrokerUnavailable as error:
+                self._stay_out(Fault(classify(error, Scope.START).cause, str(error)))
+                await self._wait(JOIN_BACKOFF[min(tries, len(JOIN_BACKOFF) - 1)])
+                tries += 1
+        self._keeping = asyncio.create_task(self._keep(), name="membership")
+
+    async def _join(self) -> None:
+        """Check topics, peers and this worker itself, and join the group unless the worker is at fault."""
         application = self.config.spec.application
-        await self._check(application)
-        self._group = Group(
+        self._topology = await require(self.config, self._cluster)
+        await check_peers(self._cluster, application, self.workload.hash)
+        fault = await self_test(self.config, self._cluster, self._topology.cluster_id, epoch=self.epoch)
+        if fault is not None:
+            self._stay_out(fault)
+            return
+        self._queries = QueryConsumer(self._cluster.queries, self.config.topics.partitions)
+        group = Group(
             self._cluster,
             application=application,
             control=self.config.topics.control,
@@ -120,31 +156,77 @@ class Worker:
             metrics=self.metrics,
             worker=self.identity,
             spec_hash=lambda: self.workload.hash,
-            fatal=self._fail,
+            fatal=self._group_failed,
         )
-        await self._group.start()
+        self._trouble = None
+        self._look.clear()
+        self._group = group
+        try:
+            await group.start()
+        except BaseException:
+            await self._leave()
+            raise
+        self.fault = self.metrics.fault = None
         web = self.config.web
         address = f"[{web.host}]" if ":" in web.host else web.host
         told = (application, self.workload.hash, self.identity, f"http://{address}:{web.port}/")
         log.info("event=started application=%s spec=%s worker=%s page=%s", *told)
 
-    async def _check(self, application: str) -> None:
-        """Check topics and peers; brokers that are starting up get a little time."""
-        end = time.monotonic() + START_PATIENCE
+    def _stay_out(self, fault: Fault) -> None:
+        """Say why the worker is not in the group; once, until the reason changes."""
+        if fault != self.fault:
+            level = logging.WARNING if fault.cause is Cause.UNAVAILABLE else logging.CRITICAL
+            log.log(level, "event=worker_outside_group cause=%s error=%r", fault.cause, fault.reason)
+        self.fault, self.metrics.fault = fault, str(fault.cause)
+
+    async def _keep(self) -> None:
+        """Be a member while nothing speaks against it; outside the group, try to join it, later and later."""
+        tries = 0
         while True:
-            try:
-                self._topology = await require(self.config, self._cluster)
-                await check_peers(self._cluster, application, self.workload.hash)
-                return
-            except BrokerUnavailable as error:
-                if time.monotonic() > end:
-                    raise
-                log.warning("event=start_retry error=%r", str(error))
-                await asyncio.sleep(1.0)
+            if self._group is None:
+                await self._wait(JOIN_BACKOFF[min(tries, len(JOIN_BACKOFF) - 1)])
+                tries += 1
+                try:
+                    await self._join()
+                except Exception as error:  # noqa: BLE001  whatever it is, it may pass: this worker has been a member
+                    self._stay_out(Fault(classify(error, Scope.GROUP).cause, describe(error)))
+                continue
+            await self._look.wait()
+            self._look.clear()
+            fault = await self._found_fault()
+            if fault is not None:
+                self._stay_out(fault)
+                await self._leave()
+            tries = 0
+
+    async def _found_fault(self) -> Fault | None:
+        """Return what speaks against going on as a member: the membership's own trouble, or a test that fails now."""
+        if self._trouble is not None:
+            return Fault(classify(self._trouble, Scope.GROUP).cause, describe(self._trouble))
+        try:
+            return await self_test(self.config, self._cluster, self._topology.cluster_id, epoch=self.epoch)
+        except BrokerError as error:
+            log.warning("event=self_test_failed error=%r", str(error))
+            return None
+
+    async def _leave(self) -> None:
+        if self._group is not None:
+            await self._group.stop()
+            self._group = None
+
+    async def _wait(self, seconds: float) -> None:
+        """Wait so long, or until there is a reason to look at once."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._look.wait()
+        self._look.clear()
 
     async def stop(self) -> None:
         """Publish what is charged, hand the shards over, leave the group."""
         self._stopped = True
+        if self._keeping is not None:
+            self._keeping.cancel()
+            await asyncio.gather(self._keeping, return_exceptions=True)
         if self._group is not None:
             await self._group.stop()
         log.info("event=stopped worker=%s", self.identity)
@@ -176,6 +258,8 @@ class Worker:
         if self._group is not None:
             for shard in self._group.shards.values():
                 shard.reload()
+        else:
+            self._look.set()
 
     def _limit(self, dataset: str) -> int | None:
         """Return a dataset's committed limit, in units of the ledger; None where no shard of this worker holds it."""
@@ -193,15 +277,17 @@ class Worker:
 
     @property
     def alive(self) -> bool:
-        """Whether the worker can still go on by itself."""
+        """Whether the worker goes on by itself: it does, unless it could not begin."""
         return self.failed is None or not self.failed.done()
 
     @property
     def ready(self) -> bool:
-        """Whether the group has been joined and every shard owned is open; a standby without shards is ready."""
-        joined = self._group is not None and self._group.joined and not self._stopped
-        open_states = {State.RUNNING, State.REPLAYING}
-        return joined and self.alive and all(status.state in open_states for status in self.statuses())
+        """Whether the group has been joined and every shard owned is open or parked.
+
+        A standby without shards is ready, and so is a worker with a parked shard: no restart would mend it.
+        """
+        joined = self._group is not None and self._group.joined and self.fault is None and not self._stopped
+        return joined and self.alive and all(status.state in _SETTLED for status in self.statuses())
 
     def status(self) -> dict[str, Any]:
         """Return the released state of the worker and of the datasets it owns, ready for JSON."""
@@ -219,12 +305,16 @@ class Worker:
             "worker": self.identity,
             "spec_hash": self.workload.hash,
             "ready": self.ready,
+            "fault": None
+            if self.fault is None
+            else {"cause": str(self.fault.cause), "reason": self.fault.reason},
             "sealed": self.config.master_key is not None,
             "signatures_required": self.config.control.required,
             "shards": [
                 {
                     "shard": status.shard,
                     "state": str(status.state),
+                    "cause": str(status.cause),
                     "reason": status.reason,
                     "sealing_key_id": status.key_id,
                     "sequence": status.sequence,
@@ -265,7 +355,8 @@ class Worker:
             control=self.config.topics.control,
             pace=self._pace,
             metrics=self.metrics,
-            fatal=self._fail,
+            written=self._written(),
+            suspect=self._look.set,
             verify=lambda: self._verify(number),
         )
 
@@ -286,13 +377,22 @@ class Worker:
             cadence=None if commit.cadence is None else commit.cadence / 1000,
         )
 
+    def _written(self) -> Topics:
+        topics = self.config.topics
+        return Topics(topics.state, topics.alerts, topics.rejects)
+
+    def _compare_clocks(self, now: float) -> None:
+        """Look again where the brokers' time, told with a commit, is far off this machine's."""
+        if compare_clocks(self.epoch(), now) is not None:
+            self._look.set()
+
     def _make_journal(self, number: int) -> Journal:
         config = self.config
         topics = config.topics
         master = () if config.master_key is None else (config.master_key, *config.previous_keys)
-        written = Topics(topics.state, topics.alerts, topics.rejects)
+        written = self._written()
         return Journal(
-            ShardLog(self._cluster, config.spec.application, number, written),
+            ShardLog(self._cluster, config.spec.application, number, written, self._compare_clocks),
             Place(self._topology.cluster_id, config.spec.application, topics.state, number),
             written,
             partitions=topics.partitions,
@@ -303,10 +403,21 @@ class Worker:
             give_way=_give_way,
         )
 
-    def _fail(self, error: BaseException) -> None:
-        log.critical("event=fatal error=%r", describe(error))
-        if self.failed is not None and not self.failed.done():
-            self.failed.set_exception(error)
+    def _group_failed(self, error: BaseException) -> None:
+        """Leave the group and join it again; at the first start, end where the error cannot pass."""
+        group = self._group
+        self._has_joined = self._has_joined or (group is not None and group.has_joined)
+        decision = classify(error, Scope.GROUP if self._has_joined else Scope.START)
+        log.critical("event=membership_failed cause=%s error=%r", decision.cause, describe(error))
+        if decision.remedy is Remedy.END:
+            if self.failed is not None and not self.failed.done():
+                self.failed.set_exception(error)
+            return
+        self._trouble = error
+        self._look.set()
+
+
+_SETTLED = OPEN | {State.PARKED}
 
 
 def _restart_needed(old: Config, new: Config) -> list[Problem]:

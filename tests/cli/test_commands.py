@@ -435,11 +435,13 @@ STATUS = {
     "worker": "host:1",
     "spec_hash": "abc",
     "ready": True,
+    "fault": None,
     "sealed": False,
     "shards": [
         {
             "shard": 0,
             "state": "running",
+            "cause": "",
             "reason": "",
             "sealing_key_id": "none",
             "sequence": 9,

@@ -16,6 +16,7 @@ from stream_svt.monitor import books, mutes
 from stream_svt.monitor.life_cycle import TRANSITIONS, Signal, State
 from stream_svt.monitor.snapshot import SPLIT, VERSION
 from stream_svt.monitor.spec import ApplicationSpec
+from stream_svt.protocol import shard_states
 from tests.golden.journal import written
 from tests.support.engine_play import Play, Query
 from tests.support.monitor_forms import FORMS, TOPIC, spec_of, stream, transcript
@@ -68,10 +69,43 @@ def state_machine() -> str:
         "from released outcomes and commands alone, so it is public. *Paused* is no state: queries of a paused monitor",
         "are skipped and counted, and a pause may be combined with any of them.",
         "",
-        "Written by `python -m tests.golden.regenerate` from `stream_svt/monitor/life_cycle.py`; a test compares.",
+        *_shard_states(),
+        "",
+        "Written by `python -m tests.golden.regenerate` from `stream_svt/monitor/life_cycle.py` and",
+        "`stream_svt/protocol/shard_states.py`; a test compares.",
         "",
     ]
     return "\n".join(lines)
+
+
+_OF_SHARD = {
+    shard_states.Signal.OPENED: "a tenure begins: the state is read, proved and taken over",
+    shard_states.Signal.TAKEN_OVER: "the first transaction is durable; what the owner before may have read is replayed",
+    shard_states.Signal.REPLAYED: "all of that is read, and the configuration holds",
+    shard_states.Signal.RELOADED: "the configuration was read again: the tenure ends at its next barrier",
+    shard_states.Signal.FAILED: "an error that may pass: opened again, later and later, for ever",
+    shard_states.Signal.PARKED: "an error that cannot mend itself: nothing happens until something has changed",
+    shard_states.Signal.DISOWNED: "another worker owns the partition: left alone until the next rebalance",
+    shard_states.Signal.STOPPED: "the partition goes elsewhere, or the worker stops",
+}
+
+
+def _shard_states() -> list[str]:
+    states = list(shard_states.State)
+    lines = [
+        "## Life of a shard on one worker",
+        "",
+        "A worker shows each of its shards in one of these states; *replaying* and *running* are open. Which error",
+        "leads to which signal is one pure function, `stream_svt/service/remedy.py`.",
+        "",
+        "| signal | meaning | " + " | ".join(f"from {state}" for state in states) + " |",
+        "|---|---|" + "---|" * len(states),
+    ]
+    for signal, meaning in _OF_SHARD.items():
+        cells = [shard_states.TRANSITIONS.get((state, signal)) for state in states]
+        row = " | ".join("refused" if to is None else to.value for to in cells)
+        lines.append(f"| {signal} | {meaning} | {row} |")
+    return lines
 
 
 def golden_spec() -> ApplicationSpec:

@@ -15,7 +15,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from stream_svt.errors import ConfigError
 from stream_svt.monitor.released import EventType
-from stream_svt.protocol.tenure import State
+from stream_svt.protocol.shard_states import Cause, State
 from stream_svt.service import kafka
 from stream_svt.service.audit import Audit, audit_state, audit_topic
 from stream_svt.service.config import Config, parse_config
@@ -23,7 +23,7 @@ from stream_svt.service.embedded import EmbeddedKafka
 from stream_svt.service.topology import look, problems
 from stream_svt.service.worker import Worker, cluster_of
 from tests.support.topics import create_topics
-from tests.support.worker import CLOCK, COMPACTED, HIGH, LOW, Scene, until
+from tests.support.worker import CLOCK, COMPACTED, HIGH, LOW, Scene, complaint, is_open, until
 
 pytestmark = pytest.mark.kafka
 DAY = 24 * 3600
@@ -93,8 +93,8 @@ async def test_retention_that_overtakes_a_stopped_service_is_accepted_by_command
     await scene.send("a", *[HIGH] * 5)
     await scene.delete_before("counts", 4)
     worker = await scene.start(ready=False)
-    await until(lambda: [status.state for status in worker.statuses()] == [State.LOST])
-    assert not worker.ready
+    await until(lambda: [status.cause for status in worker.statuses()] == [Cause.RECORDS_LOST])
+    assert worker.statuses()[0].state is State.PARKED
     await _audited(scene)
     await scene.command("accept-loss", partition=0)
     await _read(scene, worker, 6)
@@ -116,9 +116,9 @@ async def test_a_query_topic_made_anew_is_a_loss_and_its_queries_meet_new_noise(
     await scene.stop(worker)
     await scene.make_anew("counts")
     worker = await scene.start(ready=False)
-    await until(lambda: [status.state for status in worker.statuses()] == [State.LOST])
+    await until(lambda: [status.cause for status in worker.statuses()] == [Cause.RECORDS_LOST])
     await scene.command("accept-loss", partition=0)
-    await until(lambda: worker.ready)
+    await until(lambda: is_open(worker))
     await scene.producer.client.force_metadata_update()
     await scene.send("a", HIGH)
     await until(lambda: sum(view.spent for s in worker.statuses() for view in s.views.values()) > 1.5)
@@ -135,10 +135,10 @@ async def test_a_state_topic_made_anew_is_a_rollback_and_costs_the_budgets(scene
     await scene.stop(worker)
     await scene.make_anew("state")
     worker = await scene.start(ready=False)
-    await until(lambda: [status.state for status in worker.statuses()] == [State.ROLLED_BACK])
+    await until(lambda: [status.cause for status in worker.statuses()] == [Cause.STATE_ROLLED_BACK])
     await asyncio.sleep(0.5)
     await scene.command("mark-exhausted", partition=0)
-    await until(lambda: worker.ready)
+    await until(lambda: is_open(worker))
     await scene.send("a", HIGH)
     await until(lambda: [s.offsets.get(scene.queries) for s in worker.statuses()] == [2])
     await asyncio.sleep(0.3)
@@ -199,23 +199,22 @@ async def test_a_control_topic_made_anew_and_filled_as_far_as_the_place_reached_
     assert _paused(worker) == ["c"]
 
 
-@pytest.mark.parametrize("name", ["counts", "control"])
-async def test_a_worker_whose_query_or_control_topic_is_deleted_ends_and_begins_again_once_it_is_there(
-    scene: Scene, name: str
-) -> None:
+async def test_a_shard_whose_query_topic_is_deleted_parks_and_goes_on_once_it_is_there(scene: Scene) -> None:
     worker = await scene.start()
-    await _delete(scene, name)
-    await until(lambda: not worker.alive)
-    ended = worker.failed.exception()
-    assert isinstance(ended, ConfigError)
-    assert ended.exit_code == 2
-    left = {"counts": "control", "control": "counts"}[name]
-    assert f"was assigned for {scene.application}.{left} only" in str(ended)
-    await scene.stop(worker)
-    with pytest.raises(ConfigError, match=rf"{scene.application}\.{name}' does not exist"):
+    await _delete(scene, "counts")
+    await until(lambda: [s.cause for s in worker.statuses()] == [Cause.TOPIC_MISSING], 60)
+    (status,) = worker.statuses()
+    assert status.state is State.PARKED
+    assert f"{scene.application}.counts' does not exist" in status.reason
+    assert worker.alive
+    with pytest.raises(ConfigError, match=rf"{scene.application}\.counts' does not exist"):
         await Worker(scene.config()).start()
-    await create_topics(scene.servers, {f"{scene.application}.{name}": 1}, CLOCK)
-    await scene.start()
+    await create_topics(scene.servers, {f"{scene.application}.counts": 1}, CLOCK)
+    await until(lambda: is_open(worker), 60)
+    await scene.producer.client.force_metadata_update()
+    await scene.send("a", HIGH)
+    await _read(scene, worker, 1)
+    assert len(await scene.alerts()) == 1
 
 
 @pytest.mark.parametrize("name", ["state", "alerts", "rejects"])
@@ -238,7 +237,7 @@ async def test_a_worker_whose_written_topic_is_deleted_tries_again_until_it_is_t
         scene.servers, {f"{scene.application}.{name}": 1}, CLOCK | (COMPACTED if name == "state" else {})
     )
     if name == "state":
-        await until(lambda: worker.statuses()[0].state is State.ROLLED_BACK)
+        await until(lambda: worker.statuses()[0].cause is Cause.STATE_ROLLED_BACK)
         return
     await _read(scene, worker, 3)
     assert [alert.top for alert in await scene.alerts()] == ([2] if name == "alerts" else [1, 2])
@@ -295,14 +294,32 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     return moved
 
 
-async def test_a_workers_clock_that_leaps_and_steps_back_changes_nothing(scene: Scene, clock) -> None:
-    config = scene.config()
-    for number, days in enumerate((0, 30, -400, 1)):
+async def test_a_workers_clock_that_leaps_for_days_makes_it_wait_and_changes_nothing(
+    scene: Scene, clock
+) -> None:
+    worker = await scene.start()
+    for number, days in enumerate((30, -400)):
         clock["seconds"] = days * DAY
+        await scene.send("a", HIGH)
+        await until(lambda: worker.fault is not None and worker.statuses() == [])
+        assert "this machine's clock is" in worker.fault.reason
+        clock["seconds"] = 0.0
+        await until(lambda: is_open(worker))
+        await _read(scene, worker, number + 1)
+    assert [alert.position.offset for alert in await scene.alerts()] == [0, 1]
+    assert (await _audited(scene)).alerts == 2
+
+
+async def test_a_workers_clock_that_is_minutes_off_and_steps_back_changes_nothing(
+    scene: Scene, clock
+) -> None:
+    config = scene.config()
+    for number, minutes in enumerate((0, 9, -9, 4)):
+        clock["seconds"] = minutes * 60.0
         worker = await scene.start(config)
         await scene.send("a", HIGH, LOW)
         await _read(scene, worker, 3 * number + 2)
-        clock["seconds"] -= 2 * DAY
+        clock["seconds"] = -clock["seconds"]
         await scene.send("a", LOW)
         await _read(scene, worker, 3 * number + 3)
         await scene.stop(worker)

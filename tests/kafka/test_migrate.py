@@ -18,7 +18,7 @@ from stream_svt.service.audit import audit_state, audit_topic
 from stream_svt.service.wire import home
 from stream_svt.service.worker import cluster_of
 from tests.support.command_line import CommandLine
-from tests.support.worker import HIGH, LOW, Scene, until
+from tests.support.worker import HIGH, LOW, Scene, complaint, is_open, until
 
 pytestmark = pytest.mark.kafka
 BEFORE, AFTER = 2, 5
@@ -184,8 +184,8 @@ async def test_a_migration_killed_anywhere_is_finished_by_the_next(scene: Scene,
 
 async def _assert_no_worker_starts(scene: Scene) -> None:
     worker = await scene.start(ready=False)
-    await until(lambda: not worker.alive)
-    assert "migration to 5 partitions was begun and is not finished" in str(worker.failed.exception())
+    await until(lambda: "migration to 5 partitions was begun and is not finished" in complaint(worker))
+    assert not is_open(worker)
     await scene.stop(worker)
 
 

@@ -22,7 +22,7 @@ from stream_svt.service.worker import Worker, cluster_of
 from stream_svt.subscribe import subscribe
 from tests.support.permissions import allow
 from tests.support.tls import PASSWORD, USERS, SecureKafka
-from tests.support.worker import HIGH, Scene, until
+from tests.support.worker import HIGH, Scene, complaint, is_open, until
 
 pytestmark = pytest.mark.kafka
 Grant = tuple[str, str, str]
@@ -105,11 +105,9 @@ async def _works(config: Config) -> str:
     worker = Worker(config)
     try:
         await worker.start()
-        await until(lambda: worker.ready or not worker.alive)
-        if worker.alive:
-            # It looks ready before it has written for the first time.
-            await asyncio.sleep(0.3)
-        return "" if worker.alive else str(worker.failed.exception())
+        await until(lambda: is_open(worker) or complaint(worker) != "")
+        await asyncio.sleep(0.3)  # it looks open before it has written for the first time
+        return complaint(worker)
     except (BrokerError, ConfigError) as error:
         return str(error)
     finally:

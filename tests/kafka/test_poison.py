@@ -11,7 +11,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 import stream_svt
 from stream_svt import lenient
 from stream_svt.monitor.released import EventType
-from stream_svt.protocol.tenure import State
+from stream_svt.protocol.shard_states import Cause
 from stream_svt.service.audit import audit_state, audit_topic
 from stream_svt.service.worker import cluster_of
 from tests.support.odd_headers import send_mixed
@@ -126,7 +126,7 @@ async def test_refused_commands_do_not_pile_up_while_only_one_command_can_help(s
     await scene.send("a", LOW, LOW, LOW)
     await scene.delete_before("counts", 3)
     worker = await scene.start(ready=False)
-    await until(lambda: State.LOST in [status.state for status in worker.statuses()])
+    await until(lambda: Cause.RECORDS_LOST in [status.cause for status in worker.statuses()])
     control = f"{scene.application}.control"
     paused = b'{"id":"p","action":"pause","dataset":"a"}'
     await send_mixed(scene.servers, control, [(b"x", False)] * 120 + [(paused, False)], key=b"a")

@@ -16,11 +16,10 @@ import msgspec
 import pytest
 from aiokafka import TopicPartition
 
-from stream_svt.errors import UnreadableState
 from stream_svt.monitor.commands import Action
 from stream_svt.protocol.journal import META, Meta
 from stream_svt.protocol.sealing import Place, Sealing
-from stream_svt.protocol.tenure import State
+from stream_svt.protocol.shard_states import Cause, State
 from stream_svt.service.config import parse_config
 from stream_svt.service.control import Reply, for_shards, send
 from stream_svt.service.kafka import spans
@@ -29,7 +28,7 @@ from stream_svt.service.topology import require
 from stream_svt.service.worker import Worker, cluster_of
 from tests.support.keys import ed25519_pair
 from tests.support.topics import create_topics
-from tests.support.worker import HIGH, Scene, until
+from tests.support.worker import HIGH, Scene, complaint, is_open, until
 
 pytestmark = pytest.mark.kafka
 KEY = bytes(range(32))
@@ -103,14 +102,14 @@ class Drill:
     # What must follow
 
     async def refuses(self, words: str) -> Worker:
-        """A worker waits, loudly and not ready, and processes nothing; return it."""
+        """A worker waits, loudly, and processes nothing; return it."""
         published = await self.scene.alerts()
         worker = await self.scene.start(self.config(), ready=False)
-        await until(lambda: any(s.state is State.ROLLED_BACK for s in worker.statuses()))
+        await until(lambda: any(s.cause is Cause.STATE_ROLLED_BACK for s in worker.statuses()))
         (status,) = worker.statuses()
         assert words in status.reason
         assert "mark-exhausted" in status.reason
-        assert not worker.ready
+        assert status.state is State.PARKED
         assert worker.alive
         await self.scene.send("a", HIGH)
         await asyncio.sleep(0.3)
@@ -123,7 +122,7 @@ class Drill:
         worker = await self.refuses(words)
         reply = await self.gives_up()
         assert reply.accepted, reply
-        await until(lambda: worker.ready)
+        await until(lambda: is_open(worker))
         self.nothing_is_left(worker)
         await self.scene.stop(worker)
         # And it stays so, whoever comes next.
@@ -155,13 +154,12 @@ class Drill:
             assert [monitor["state"] for monitor in view["monitors"]] == ["exhausted"]
 
     async def cannot_be_read(self, words: str, more: str = "") -> None:
-        """The worker ends at once, having changed nothing."""
+        """The worker takes no query, and changes nothing."""
         before, published, end = await self.backup(), await self.scene.alerts(), await self.alerts_end()
         worker = await self.scene.start(self.config(more), ready=False)
-        await until(lambda: not worker.alive)
-        error = worker.failed.exception()
-        assert isinstance(error, UnreadableState)
-        assert words in str(error)
+        await until(lambda: words in complaint(worker))
+        assert worker.alive
+        assert not is_open(worker)
         await self.scene.stop(worker)
         assert await self.backup() == before
         assert await self.scene.alerts() == published
@@ -279,9 +277,9 @@ async def test_only_a_signed_command_gives_budgets_up_where_signatures_are_requi
     await drill.empty()
     worker = await drill.refuses("is empty")
     assert (await drill.gives_up(patience=1.5)).accepted is None
-    assert [status.state for status in worker.statuses()] == [State.ROLLED_BACK]
+    assert [status.cause for status in worker.statuses()] == [Cause.STATE_ROLLED_BACK]
     assert (await drill.gives_up(signing_key(private))).accepted
-    await until(lambda: worker.ready)
+    await until(lambda: is_open(worker))
     drill.nothing_is_left(worker)
 
 
@@ -322,15 +320,14 @@ async def test_a_state_cut_off_anywhere_in_its_history_is_never_accepted_as_a_yo
         worker = await drill.scene.start(drill.config(), ready=False)
         await until(
             lambda worker=worker: (
-                not worker.alive
-                or any(s.state in {State.ROLLED_BACK, State.RUNNING} for s in worker.statuses())
+                worker.statuses() != []
+                and all(s.state in {State.PARKED, State.RUNNING} for s in worker.statuses())
             )
         )
-        states = {status.state for status in worker.statuses()}
-        if not worker.alive:
-            assert isinstance(worker.failed.exception(), UnreadableState)
-        running = worker.alive and State.RUNNING in states
-        refused += State.ROLLED_BACK in states
+        (status,) = worker.statuses()
+        assert status.cause in {Cause.NONE, Cause.STATE_ROLLED_BACK, Cause.STATE_UNREADABLE}
+        running = status.state is State.RUNNING
+        refused += status.cause is Cause.STATE_ROLLED_BACK
         await drill.scene.stop(worker)
         assert not running or _charged(moment) == _charged(genuine)
     assert refused

@@ -11,10 +11,10 @@ from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 
 from stream_svt.errors import ConfigError
 from stream_svt.monitor.released import EventType
-from stream_svt.protocol.tenure import State
+from stream_svt.protocol.shard_states import Cause, State
 from stream_svt.service.config import parse_config
 from tests.support.topics import create_topics
-from tests.support.worker import CLOCK, HIGH, LOW, Scene, until
+from tests.support.worker import CLOCK, HIGH, LOW, Scene, complaint, is_open, until
 
 pytestmark = pytest.mark.kafka
 
@@ -132,9 +132,9 @@ async def test_a_limit_changed_in_the_file_is_refused_with_the_command_to_run(sc
     await scene.settled(worker, 1)
     await scene.stop(worker)
     worker = await scene.start(scene.config(limit=5), ready=False)
-    await until(lambda: not worker.alive)
-    assert worker.failed is not None
-    assert "raise-budget" in str(worker.failed.exception())
+    await until(lambda: "raise-budget" in complaint(worker))
+    assert Cause.CONFIGURATION in [status.cause for status in worker.statuses()]
+    assert worker.alive
 
 
 async def test_deleted_records_are_loud_and_wait_for_the_operator(scene: Scene) -> None:
@@ -146,13 +146,13 @@ async def test_deleted_records_are_loud_and_wait_for_the_operator(scene: Scene) 
     await scene.send("a", LOW, LOW, LOW)
     await _delete_before(scene, shard, 4)
     worker = await scene.start(ready=False)
-    await until(lambda: State.LOST in [status.state for status in worker.statuses()])
-    assert not worker.ready
+    await until(lambda: Cause.RECORDS_LOST in [status.cause for status in worker.statuses()])
+    assert worker.statuses()[shard].state is State.PARKED
     assert worker.alive
     other = worker.statuses()[1 - shard]
     await until(lambda: other.state is State.RUNNING)
     await scene.command("accept-loss", partition=shard)
-    await until(lambda: worker.ready)
+    await until(lambda: is_open(worker))
     await scene.send("a", HIGH)
     await scene.settled(worker, 6)
     kinds = [envelope.type for envelope, _ in await scene.events()]
@@ -183,11 +183,10 @@ async def test_a_lost_state_stops_one_shard_until_its_budgets_are_given_up(scene
             )
     worker = await scene.start(ready=False)
     await until(lambda: worker.statuses()[shard : shard + 1] != [])
-    await until(lambda: worker.statuses()[shard].state is State.ROLLED_BACK)
-    assert not worker.ready
+    await until(lambda: worker.statuses()[shard].cause is Cause.STATE_ROLLED_BACK)
     await asyncio.sleep(0.5)
     await scene.command("mark-exhausted", partition=shard)
-    await until(lambda: worker.ready)
+    await until(lambda: is_open(worker))
     await scene.send("a", HIGH, HIGH)
     await asyncio.sleep(0.7)
     assert len(await scene.alerts()) == 1

@@ -26,7 +26,7 @@ from stream_svt.service.web import PAGES
 from stream_svt.service.worker import Worker
 from tests.support.permissions import allow
 from tests.support.process import free_port
-from tests.support.worker import HIGH, LOW, Scene, until
+from tests.support.worker import HIGH, LOW, Scene, complaint, is_open, until
 
 pytestmark = pytest.mark.kafka
 SHORT = {"group.min.session.timeout.ms": "500"}
@@ -290,11 +290,11 @@ async def test_a_session_the_brokers_do_not_allow_ends_the_worker_with_the_reaso
 GRANTS = [
     ("read", "group", "shop"),
     ("write", "transactional_id", "shop-"),
+    ("write", "topic", "shop.rejects"),
     ("read", "topic", "shop.state"),
     ("read", "topic", "shop.alerts"),
     ("write", "topic", "shop.state"),
     ("write", "topic", "shop.alerts"),
-    ("write", "topic", "shop.rejects"),
     ("read", "topic", "shop.control"),
     ("read", "topic", "shop.counts"),
 ]
@@ -316,9 +316,9 @@ async def test_a_wrong_password_and_missing_permissions_are_named(tmp_path) -> N
             worker = Worker(parse_config(text, directory=tmp_path))
             try:
                 await worker.start()
-                await until(lambda: worker.ready or not worker.alive)
+                await until(lambda: is_open(worker) or complaint(worker) != "")
                 await asyncio.sleep(0.3)
-                return "" if worker.alive or worker.failed is None else str(worker.failed.exception())
+                return complaint(worker)
             except BrokerError as error:
                 return str(error)
             finally:

@@ -18,6 +18,7 @@ from aiokafka.errors import (
     ProducerFenced,
     TopicAuthorizationFailedError,
     TransactionalIdAuthorizationFailed,
+    UnknownTopicOrPartitionError,
 )
 
 from stream_svt.errors import BrokerError, MisuseError
@@ -25,7 +26,10 @@ from stream_svt.service import kafka
 from stream_svt.service.kafka import (
     BrokerUnavailable,
     Cluster,
+    Denied,
     Fenced,
+    LoginRefused,
+    TopicMissing,
     deadline,
     discard_producer,
     explain,
@@ -41,10 +45,11 @@ from stream_svt.service.kafka import (
         (ProducerFenced(), Fenced, "transactional id"),
         (TimeoutError(), BrokerUnavailable, "no answer"),
         (OutOfOrderSequenceNumber(), BrokerUnavailable, "OutOfOrderSequenceNumber"),
-        (TopicAuthorizationFailedError("t"), BrokerError, "operation WRITE on resource TOPIC 't'"),
-        (TopicAuthorizationFailedError({"t"}), BrokerError, "operation WRITE on resource TOPIC 't'"),
-        (GroupAuthorizationFailedError("g"), BrokerError, "operation READ on resource GROUP 'g'"),
-        (TransactionalIdAuthorizationFailed("x-1"), BrokerError, "WRITE on resource TRANSACTIONAL_ID 'x-1'"),
+        (TopicAuthorizationFailedError("t"), Denied, "operation WRITE on resource TOPIC 't'"),
+        (TopicAuthorizationFailedError({"t"}), Denied, "operation WRITE on resource TOPIC 't'"),
+        (GroupAuthorizationFailedError("g"), Denied, "operation READ on resource GROUP 'g'"),
+        (TransactionalIdAuthorizationFailed("x-1"), Denied, "WRITE on resource TRANSACTIONAL_ID 'x-1'"),
+        (UnknownTopicOrPartitionError("t"), TopicMissing, "--create-topics"),
         (MessageSizeTooLargeError(), BrokerError, "max.message.bytes"),
         (InvalidTimestampError(), BrokerUnavailable, "set this machine's clock"),
     ],
@@ -65,11 +70,11 @@ def test_only_what_can_succeed_later_is_retriable() -> None:
 @pytest.mark.parametrize(
     ("logged", "kind", "said"),
     [
-        ("[SSL: CERTIFICATE_VERIFY_FAILED] self-signed certificate", BrokerError, "kafka.ca_file"),
-        ("[Error 58] SaslAuthenticationFailed: Invalid credentials", BrokerError, "password file"),
+        ("[SSL: CERTIFICATE_VERIFY_FAILED] self-signed certificate", LoginRefused, "kafka.ca_file"),
+        ("[Error 58] SaslAuthenticationFailed: Invalid credentials", LoginRefused, "password file"),
         (
             "[Error 34] IllegalSaslStateError: ",
-            BrokerError,
+            LoginRefused,
             "listener takes no login: set kafka.security_protocol",
         ),
         ("[Errno 111] Connect call failed", BrokerUnavailable, "Errno 111"),

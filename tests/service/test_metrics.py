@@ -22,7 +22,8 @@ from stream_svt.monitor.released import (
     ReleasedEvent,
 )
 from stream_svt.monitor.spec import ApplicationSpec, load_spec
-from stream_svt.protocol.tenure import State, Status
+from stream_svt.protocol.shard_states import Cause, Signal, State
+from stream_svt.protocol.tenure import Status
 from stream_svt.service.metrics import COMMON_LABELS, METRICS, OTHERS, Metrics
 
 SPEC = """
@@ -156,7 +157,9 @@ def test_every_name_of_the_table_is_exposed_and_nothing_else(spec: ApplicationSp
 def test_every_sample_has_the_labels_of_the_table_and_says_its_application() -> None:
     """What no code fills would show here, too: this state fills every line of the table."""
     views = [view("week-2026-w02"), view("week-2026-w03", measure="rho")]
-    metrics = Metrics(load_spec(PERIODS), "hash", lambda: [owned(*views)], engine_times=True)
+    metrics = Metrics(load_spec(PERIODS), "hash", lambda: [owned(*views), parked], engine_times=True)
+    parked, metrics.fault = Status(1), "clock"
+    parked.signal(Signal.PARKED, Cause.CONFIGURATION)
     metrics.committed(0, Commit(rejects=[("counts", 1, "empty")], events=[top(1.0)]), 0.1, [0.1])
     found: dict[str, set[frozenset[str]]] = {}
     for family in text_string_to_metric_families(metrics.text().decode()):

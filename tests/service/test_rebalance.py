@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from aiokafka.errors import IllegalStateError
 
-from stream_svt.protocol.tenure import State
+from stream_svt.protocol.shard_states import State
 from stream_svt.service.kafka import BrokerUnavailable, Fenced
 from tests.service.test_shard_failures import Play
 from tests.service.test_watchdog import watched
@@ -67,7 +67,7 @@ async def test_a_shard_that_cannot_prove_itself_is_opened_anew(monkeypatch, erro
     play.shard.release()
     await until(lambda: len(play.opened) == 2)
     await play.until(State.RUNNING)
-    assert play.fatal == []
+    assert play.shard.status.reason == ""
     await play.end()
 
 
@@ -165,7 +165,7 @@ async def test_the_watchdog_leaves_whoever_stands_by_alone(monkeypatch) -> None:
 async def test_a_stranger_tries_again_once_the_group_gave_it_the_partition(monkeypatch) -> None:
     play = Play(monkeypatch, Fenced("x"))
     play.consumer.refuse = True
-    await play.until(State.PARKED)
+    await play.until(State.NOT_MEMBER)
     await hold(play)
     play.consumer.refuse = False
     await asyncio.sleep(0.7)

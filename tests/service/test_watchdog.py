@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from stream_svt.monitor.spec import load_spec
-from stream_svt.protocol.tenure import State
+from stream_svt.protocol.shard_states import State
 from stream_svt.service import group as groups
 from stream_svt.service import shard as shards
 from stream_svt.service.group import Group
@@ -52,7 +52,7 @@ async def watched(monkeypatch: pytest.MonkeyPatch, play: Play) -> AsyncIterator[
         metrics=Metrics(load_spec(SPEC), "hash"),
         worker="w",
         spec_hash=lambda: "hash",
-        fatal=play.fatal.append,
+        fatal=[].append,
     )
     made._consumer = Member()
     made.shards[0] = play.shard

@@ -17,8 +17,9 @@ import pytest
 from stream_svt.errors import ConfigError
 from stream_svt.monitor.engine import Commit
 from stream_svt.monitor.projection import Totals
-from stream_svt.protocol.tenure import State
+from stream_svt.protocol.shard_states import Cause, State
 from stream_svt.service.config import parse_config
+from stream_svt.service.self_test import Fault
 from stream_svt.service.web import EVENTS, door, pages
 from stream_svt.service.web.door import origin
 from stream_svt.service.web.feed import OF_ONE_ADDRESS, VIEWERS
@@ -64,9 +65,7 @@ def test_a_standby_without_shards_is_ready(worker: Stub) -> None:
     assert pages.ready(worker).status == 503
 
 
-@pytest.mark.parametrize(
-    "state", [State.OPENING, State.LOST, State.ROLLED_BACK, State.PARKED, State.RETRYING]
-)
+@pytest.mark.parametrize("state", [State.OPENING, State.NOT_MEMBER, State.RETRYING, State.STOPPED])
 def test_a_shard_that_is_not_open_makes_the_worker_unready_but_keeps_it_alive(
     worker: Stub, state: State
 ) -> None:
@@ -76,6 +75,26 @@ def test_a_shard_that_is_not_open_makes_the_worker_unready_but_keeps_it_alive(
     assert pages.ready(worker).status == 503
     assert state.value in pages.ready(worker).body.decode()
     assert pages.live(worker).status == 200
+
+
+@pytest.mark.parametrize("state", [State.REPLAYING, State.RUNNING, State.PARKED])
+def test_a_shard_that_is_open_or_that_no_restart_would_mend_leaves_the_worker_ready(
+    worker: Stub, state: State
+) -> None:
+    status = owned()
+    status.state = state
+    worker.shards = (status,)
+    assert pages.ready(worker).status == 200
+
+
+def test_a_worker_outside_its_group_is_live_and_not_ready_and_says_why(worker: Stub) -> None:
+    worker.fault = Fault(Cause.CLOCK, "this machine's clock is 900 s behind the brokers'; set it")
+    answer = pages.ready(worker)
+    assert answer.status == 503
+    assert answer.body.decode() == f"outside the group: clock: {worker.fault.reason}\n"
+    assert pages.live(worker).status == 200
+    fault = json.loads(pages.status(worker).body)["fault"]
+    assert fault == {"cause": "clock", "reason": worker.fault.reason}
 
 
 async def test_a_failed_worker_is_neither_live_nor_ready(worker: Stub) -> None:

@@ -13,7 +13,7 @@ from playwright.async_api import Browser, expect
 from stream_svt.errors import BrokerError
 from stream_svt.monitor.engine import Commit
 from stream_svt.monitor.released import EventType
-from stream_svt.protocol.tenure import State
+from stream_svt.protocol.shard_states import Cause, State
 from stream_svt.service.web.feed import VIEWERS
 from tests.service.test_metrics import owned, view
 from tests.support.browser import browser, visit
@@ -97,7 +97,8 @@ def busy(stage: Stage) -> None:
         lifecycle(EventType.EXHAUSTED, "c", at=now - 20, books=account(3.99)),
     )
     lost = owned()
-    lost.shard, lost.state, lost.reason = 1, State.LOST, "queries of topic counts were lost"
+    lost.shard, lost.state, lost.cause = 1, State.PARKED, Cause.RECORDS_LOST
+    lost.reason = "queries of topic counts were lost"
     stage.worker.shards = (owned(), lost)
 
 
@@ -157,7 +158,7 @@ async def test_it_says_what_is_left_and_how_long_it_lasts_in_words(chromium: Bro
         for state in ("1 halted", "1 paused", "1 used up"):
             await expect(page.locator("#monitors")).to_contain_text(state)
         await expect(page.locator("#shards")).to_contain_text(
-            "stopped: queries were lost before they were read"
+            "parked: queries were lost before they were read"
         )
         await expect(page.locator("#worker-lead")).to_contain_text("not ready")
 

@@ -7,7 +7,7 @@ import pytest
 from stream_svt.monitor.commands import Action
 from stream_svt.monitor.released import EventType
 from stream_svt.protocol.ports import Stopped
-from stream_svt.protocol.tenure import State
+from stream_svt.protocol.shard_states import Cause, State
 from tests.simulation.effects import finish
 from tests.simulation.model import Feed, Model, command, declared, send
 from tests.simulation.test_reconfigured import ELSEWHERE, HOT, events
@@ -52,7 +52,7 @@ def test_an_acceptance_from_before_the_loss_accepts_nothing() -> None:
     waiting, status = model.tenure(feed=Patient)
     with pytest.raises(Stopped):
         finish(waiting.open())
-    assert status.state is State.LOST
+    assert status.cause is Cause.RECORDS_LOST
     assert events(model, EventType.LOSS_ACCEPTED) == []
 
 
@@ -76,4 +76,4 @@ def test_a_command_for_one_dataset_accepts_no_loss() -> None:
     waiting._feed.arriving = lambda: command(model, "now", action=Action.ACCEPT_LOSS, dataset="d0")  # type: ignore[attr-defined]
     with pytest.raises(Stopped):
         finish(waiting.open())
-    assert status.state is State.LOST
+    assert status.cause is Cause.RECORDS_LOST

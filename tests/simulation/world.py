@@ -24,7 +24,8 @@ from stream_svt.protocol.controls import Controls, trust_the_topic
 from stream_svt.protocol.journal import Journal, Topics
 from stream_svt.protocol.ports import Clock, Stopped
 from stream_svt.protocol.sealing import Place
-from stream_svt.protocol.tenure import Pace, State, Status, Tenure
+from stream_svt.protocol.shard_states import Cause, Signal
+from stream_svt.protocol.tenure import Pace, Status, Tenure
 from stream_svt.service.kafka import BrokerUnavailable, Fenced
 from stream_svt.service.wire import Directory, QueryDecoder
 from tests.simulation.applications import DATASETS, OTHER, TOPIC, Application, application
@@ -37,7 +38,7 @@ from tests.simulation.script import Fault, Script
 
 T = TypeVar("T")
 CONTROL = "control"
-_AWAITED = {State.ROLLED_BACK: Action.MARK_EXHAUSTED, State.LOST: Action.ACCEPT_LOSS}
+_AWAITED = {Cause.STATE_ROLLED_BACK: Action.MARK_EXHAUSTED, Cause.RECORDS_LOST: Action.ACCEPT_LOSS}
 _ACTIONS = (
     *(2 * (Action.PAUSE, Action.RESUME, Action.CLOSE, Action.RESAMPLE, Action.RAISE_BUDGET)),
     Action.ACCEPT_LOSS,
@@ -303,7 +304,7 @@ class World:
                 pass
             except StateRolledBack:
                 self.rules.refused()
-                process.status.state = State.ROLLED_BACK
+                process.status.signal(Signal.PARKED, Cause.STATE_ROLLED_BACK)
                 with contextlib.suppress(Stopped, BrokerUnavailable):
                     # Only a command from now on counts.
                     end = (await feed.spans([CONTROL]))[CONTROL][1]
@@ -516,7 +517,7 @@ class World:
 
     def _answer(self, process: Process) -> None:
         """Send the command that a process waits for, at times."""
-        action = _AWAITED.get(process.status.state)
+        action = _AWAITED.get(process.status.cause)
         if action is not None and self.chance.random() < 0.15:
             self._commands += 1
             command = Command(id=f"c{self._commands}", action=action)
@@ -567,7 +568,7 @@ class World:
         process = self._spawn()
         while process in self._processes and self.effects <= 2 * MOST_EFFECTS:
             self._step(process)
-            if process.idle > 2 and process.status.state not in _AWAITED:
+            if process.idle > 2 and process.status.cause not in _AWAITED:
                 process.stop = True
         if process in self._processes:
             self.rules.violations.append("a healthy owner does not come to an end")

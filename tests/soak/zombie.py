@@ -49,8 +49,8 @@ async def zombies(kafka: EmbeddedKafka, application: str, directory: Path, count
                 zombie.process.send_signal(signal.SIGCONT)
             stage.outcome.count += 1
             await stage.caught_up()
-    fenced, parked = stage.said("event=fenced"), stage.said("event=parked")
-    stage.outcome.notes.append(f"{fenced} tenures ended fenced, {parked} of them parked")
+    fenced, parked = stage.said("event=fenced"), stage.said("event=not_member")
+    stage.outcome.notes.append(f"{fenced} tenures ended fenced, {parked} of them as no member")
     return stage.outcome
 
 

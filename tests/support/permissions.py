@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.protocol.admin import CreateAclsRequest
+from aiokafka.protocol.admin import CreateAclsRequest, DeleteAclsRequest
 
 # Codes of the Kafka protocol.
 RESOURCES = {"topic": 2, "group": 3, "cluster": 4, "transactional_id": 5}
@@ -43,5 +43,22 @@ async def allow(
         )
         [(code, message)] = response.creation_responses
         assert code == 0, f"the permission was not granted: {message}"
+    finally:
+        await admin.close()
+
+
+async def revoke(bootstrap_servers: str, user: str, operation: str, resource: str, name: str) -> None:
+    """Take one permission on one resource back."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap_servers)
+    await admin.start()
+    try:
+        response = await admin._send_to_controller(
+            DeleteAclsRequest(
+                RESOURCES[resource], name, LITERAL, f"User:{user}", "*", OPERATIONS[operation], ALLOW
+            )
+        )
+        [(code, message, taken)] = response.filter_responses
+        assert code == 0, f"the permission was not taken: {message}"
+        assert taken, "there was no such permission"
     finally:
         await admin.close()

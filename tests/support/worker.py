@@ -11,8 +11,10 @@ from pathlib import Path
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from stream_svt.monitor.released import Alert, Envelope, Lifecycle, decode
+from stream_svt.protocol.shard_states import OPEN, State
 from stream_svt.service.config import Config, parse_config
 from stream_svt.service.worker import Worker
 from tests.support.topics import create_topics
@@ -100,7 +102,7 @@ class Scene:
         self.workers.append(worker)
         await worker.start()
         if ready:
-            await until(lambda: worker.ready)
+            await until(lambda: is_open(worker))
         return worker
 
     async def stop(self, worker: Worker) -> None:
@@ -155,6 +157,16 @@ class Scene:
         finally:
             await admin.close()
 
+    async def configure(self, name: str, settings: dict[str, str]) -> None:
+        """Give one of the application's topics these settings, and its defaults for all others."""
+        admin = AIOKafkaAdminClient(bootstrap_servers=self.servers)
+        await admin.start()
+        try:
+            topic = f"{self.application}.{name}"
+            await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, settings)])
+        finally:
+            await admin.close()
+
     async def read(self, topic: str, isolation: str = "read_committed") -> list:
         """Return all records of one of the application's topics."""
         consumer = AIOKafkaConsumer(
@@ -191,6 +203,20 @@ class Scene:
 
         await until(done)
         await asyncio.sleep(0.3)
+
+
+def is_open(worker: Worker) -> bool:
+    """Tell whether a worker has joined its group and every shard it owns is open."""
+    return worker.ready and all(status.state in OPEN for status in worker.statuses())
+
+
+def complaint(worker: Worker) -> str:
+    """Return what a worker says that cannot work, or cannot work on a shard; nothing of one that can."""
+    if worker.failed is not None and worker.failed.done():
+        return str(worker.failed.exception())
+    if worker.fault is not None:
+        return worker.fault.reason
+    return "; ".join(status.reason for status in worker.statuses() if status.state is State.PARKED)
 
 
 async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:

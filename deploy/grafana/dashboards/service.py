@@ -144,8 +144,8 @@ def _throughput() -> tuple[Builder[Panel], ...]:
         ),
         lines(
             "Failures an hour",
-            "Tenures that ended in an error, at the rate of the moment. `fenced` follows a rebalance; `records_lost` "
-            "and `rolled_back` wait for an operator.",
+            "Tenures that ended in an error, at the rate of the moment. `fenced` follows a rebalance; what was "
+            "`parked` waits until its cause is mended.",
             Query(f"3600 * sum by (reason) ({rate('stream_svt_failures_total')})", "{{reason}}"),
             unit="none",
             width=8,
@@ -197,14 +197,14 @@ def _latency() -> tuple[Builder[Panel], ...]:
 def _shards() -> tuple[Builder[Panel], ...]:
     states = lines(
         "Shards by state",
-        "What the shards do. `records-lost` and `rolled-back` wait for an operator; `parked` belongs to another "
-        "worker; `retrying` opens its books again.",
+        "What the shards do. `parked` waits until its cause is mended; `not-member` belongs to another worker; "
+        "`retrying` opens its books again.",
         Query(f"sum by (state) ({of('stream_svt_shards')}) > 0", "{{state}}"),
         unit="none",
         stacked=True,
         steps_only=True,
     )
-    for state, name in (("running", GOOD), ("replaying", CALM), ("records-lost", BAD), ("rolled-back", BAD)):
+    for state, name in (("running", GOOD), ("replaying", CALM), ("parked", BAD)):
         drawn(states, state, color=color(name))
     return (
         states,

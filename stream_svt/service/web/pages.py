@@ -69,12 +69,14 @@ def live(worker: Worker) -> Page:
 
 
 def ready(worker: Worker) -> Page:
-    """Answer whether every shard owned is open; a standby without shards is ready."""
+    """Answer whether every shard owned is open or parked; a standby without shards is ready."""
     if worker.ready:
         return Page(200, TEXT, b"ready\n")
     waiting = [f"shard {status.shard}: {status.state}" for status in worker.statuses()] or [
         "not in the group yet"
     ]
+    if worker.fault is not None:
+        waiting = [f"outside the group: {worker.fault.cause}: {worker.fault.reason}"]
     return Page(503, TEXT, ("\n".join(waiting) + "\n").encode())
 
 

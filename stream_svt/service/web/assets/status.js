@@ -482,10 +482,14 @@ document.addEventListener("DOMContentLoaded", () => {
 
   const SHARDS = {
     opening: ["waiting", "opening its books"], replaying: ["running", "catching up"], running: ["running", "running"],
-    "records-lost": ["stopped", "stopped: queries were lost before they were read"],
-    "rolled-back": ["stopped", "stopped: its state is older than what was published"],
-    parked: ["waiting", "parked: another worker owns it"], retrying: ["waiting", "trying again"],
-    failed: ["stopped", "failed"], stopped: ["stopped", "stopped"],
+    parked: ["stopped", "parked"], "not-member": ["waiting", "not a member: another worker owns it"],
+    retrying: ["waiting", "trying again"], stopped: ["stopped", "stopped"],
+  };
+  const CAUSES = {
+    "state-unreadable": "its stored state cannot be read", "state-rolled-back": "its state is older than what was published",
+    "records-lost": "queries were lost before they were read", configuration: "the configuration contradicts its ledgers",
+    "refused-data": "its data cannot be processed", "topic-missing": "a topic is missing", permission: "a permission is missing",
+    "broker-refused": "the brokers refuse what it writes", "sealing-key": "its state is sealed with another key",
   };
 
   function showWorker() {
@@ -494,9 +498,11 @@ document.addEventListener("DOMContentLoaded", () => {
     const shards = status.shards.length;
     set(at("worker-lead"), `${status.worker}, ${status.ready ? "ready" : "not ready"}. It owns ${shards ? many(shards, "shard") : "no shard"}`
       + ` of the application's topics; its stored state is ${status.sealed ? "sealed" : "not sealed: name a key under sealing.key_file"}.`
+      + (status.fault ? ` It stays out of its group: ${status.fault.reason}.` : "")
       + " Budgets and alerts above are those of the whole application.");
     fill(at("shards"), status.shards, () => status.shards.map((shard) => {
-      const [state, words] = SHARDS[shard.state] ?? ["waiting", shard.state];
+      const [state, does] = SHARDS[shard.state] ?? ["waiting", shard.state];
+      const words = shard.state === "parked" ? `${does}: ${CAUSES[shard.cause] ?? shard.cause}` : does;
       const lag = Object.values(shard.lag).reduce((a, b) => a + b, 0);
       return make("tr", { role: "row" }, cell("Shard", `Shard ${shard.shard}`),
         cell("State", stateOf(state, words), shard.reason ? make("span", { class: "sub" }, shard.reason) : null),

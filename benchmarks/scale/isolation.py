@@ -1,0 +1,237 @@
+"""How long the sound shards of an application are open while one damaged record lies in the state of another.
+
+One embedded broker, an application of four shards with a ledger in each, two workers as a user starts them, and
+queries coming in all the time. One record of shard 0's state was changed while no worker ran. From the moment at which
+both workers are ready, the status of both is sampled for 40 seconds, and in the middle one worker ends. A sound shard
+is open while either worker says that it replays or runs it; what nobody answers is closed.
+
+`isolation_open_share`
+    Mean share of that time in which the three sound shards are open; the worker is stopped in order (SIGTERM), with the
+    default session timeout and heartbeat.
+`isolation_open_share_kill9`
+    The same, the worker being killed (SIGKILL), with a session timeout of 2 s, for which Kafka waits by design.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+
+from benchmarks import peers
+from stream_svt.service.embedded import EmbeddedKafka
+from stream_svt.service.wire import home
+
+SHARDS = 4
+BROKEN = 0
+SECONDS = 40.0
+SAMPLE = 0.05
+PATIENCE = 120.0
+DATASETS = [f"d{number}" for number in range(64)]
+OPEN = {"replaying", "running"}
+CONFIG = """
+application: {application}
+kafka: {{bootstrap_servers: "{servers}"{more}}}
+topics: {{partitions: {shards}}}
+web: {{port: {port}}}
+datasets:
+  - {{names: [{datasets}], limit: {{epsilon: 100}}, unit: one basket}}
+monitors:
+  - {{name: plain, topic: {application}.counts, epsilon: 1, cutoff: 10, sensitivity: 1, monotonic: true,
+     expected_queries: 1000000, bounds: [0, 100000], threshold: 5000}}
+"""
+_WORKER = "import sys; from stream_svt.cli import main; main(sys.argv[1:])"
+
+
+class Worker:
+    """A worker's process, and what its status page says."""
+
+    def __init__(self, process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+        self.process, self.log = process, log
+        self._url = f"http://127.0.0.1:{port}/api/v1/status"
+
+    def states(self) -> dict[int, str]:
+        """Return the state of each shard owned; nothing while the page does not answer."""
+        try:
+            with urllib.request.urlopen(self._url, timeout=2) as page:  # noqa: S310 - a literal http URL
+                return {shard["shard"]: shard["state"] for shard in json.load(page)["shards"]}
+        except OSError:
+            return {}
+
+
+class Samples:
+    """What one worker said last, asked again and again on a thread of its own."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.states: dict[int, str] = {}
+        self._worker, self._over = worker, threading.Event()
+        self._thread = threading.Thread(target=self._ask)
+        self._thread.start()
+
+    def _ask(self) -> None:
+        while not self._over.wait(SAMPLE):
+            self.states = self._worker.states()
+
+    def end(self) -> None:
+        """Ask no more."""
+        self._over.set()
+        self._thread.join()
+
+
+@contextlib.contextmanager
+def _worker(servers: str, directory: Path, application: str, more: str) -> Iterator[Worker]:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    config = directory / f"config-{port}.yaml"
+    names = ", ".join(DATASETS)
+    config.write_text(
+        CONFIG.format(
+            application=application, servers=servers, more=more, shards=SHARDS, port=port, datasets=names
+        )
+    )
+    log = directory / f"worker-{port}.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-c", _WORKER, "run", "-c", str(config)], stdout=output, stderr=output
+        )
+    try:
+        yield Worker(process, port, log)
+    finally:
+        process.terminate()
+        process.wait(PATIENCE)
+
+
+def _await(workers: Sequence[Worker], wanted: dict[int, set[str]]) -> None:
+    """Wait until each shard is in one of these states, and each worker owns some."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        said = [worker.states() for worker in workers]
+        union = {shard: state for states in said for shard, state in states.items()}
+        if all(said) and all(union.get(shard) in states for shard, states in wanted.items()):
+            return
+        logs = "\n".join(worker.log.read_text()[-2000:] for worker in workers)
+        assert time.monotonic() < end, f"never came: {wanted}, but {said}:\n{logs}"
+        time.sleep(SAMPLE)
+
+
+async def _damage(servers: str, topic: str) -> None:
+    """Change one byte of a dataset's newest record on the broken shard's partition."""
+    place = TopicPartition(topic, BROKEN)
+    name = next(name for name in DATASETS if home(name.encode(), SHARDS) == BROKEN)
+    newest = b""
+    reader = AIOKafkaConsumer(
+        bootstrap_servers=servers, isolation_level="read_committed", auto_offset_reset="earliest"
+    )
+    async with reader:
+        reader.assign([place])
+        end = (await reader.end_offsets([place]))[place]
+        await reader.seek_to_beginning(place)
+        while await reader.position(place) < end:
+            for record in (await reader.getmany(place, timeout_ms=200)).get(place, []):
+                if record.key == f"d/{name}".encode() and record.value:
+                    newest = record.value
+    assert newest, "the shard has stored its dataset"
+    async with AIOKafkaProducer(bootstrap_servers=servers) as producer:
+        changed = newest[:-1] + bytes([newest[-1] ^ 1])
+        await producer.send_and_wait(topic, changed, key=f"d/{name}".encode(), partition=BROKEN)
+
+
+def _fill(servers: str, application: str) -> None:
+    asyncio.run(
+        peers.write_queries(
+            servers,
+            f"{application}.counts",
+            partitions=SHARDS,
+            datasets=DATASETS,
+            values=[100] * len(DATASETS),
+        )
+    )
+
+
+def open_share(servers: str, directory: Path, sent: signal.Signals, more: str = "") -> float:
+    """Return the mean share of the time in which the sound shards are open."""
+    application = f"bench-{secrets.token_hex(4)}"
+    topics = [f"{application}.{topic}" for topic in ("counts", "alerts", "rejects", "control")]
+    asyncio.run(peers.create_topics(servers, topics, SHARDS))
+    asyncio.run(peers.create_topics(servers, [f"{application}.state"], SHARDS, {"cleanup.policy": "compact"}))
+    sound = {shard: OPEN for shard in range(SHARDS) if shard != BROKEN}
+    with _worker(servers, directory, application, more) as first:
+        _fill(servers, application)
+        _await([first], {shard: {"running"} for shard in range(SHARDS)})
+        time.sleep(3.0)  # until what was read is committed
+    asyncio.run(_damage(servers, f"{application}.state"))
+    with contextlib.ExitStack() as stack:
+        workers = [stack.enter_context(_worker(servers, directory, application, more)) for _ in range(2)]
+        _await(workers, {**sound, BROKEN: {"parked"}})
+        samples = [Samples(worker) for worker in workers]
+        time.sleep(1.0)
+        try:
+            share = _sampled(servers, application, samples, workers[0].process, sent)
+        finally:
+            for one in samples:
+                one.end()
+        states = workers[1].states()
+        assert states.get(BROKEN) == "parked", f"the broken shard is parked: {states}"
+        assert workers[1].process.poll() is None, "no worker ends by itself"
+    return share
+
+
+def _sampled(
+    servers: str,
+    application: str,
+    samples: Sequence[Samples],
+    victim: subprocess.Popen[bytes],
+    sent: signal.Signals,
+) -> float:
+    opened = total = 0.0
+    began = before = time.monotonic()
+    filling = threading.Thread(target=lambda: None)
+    filling.start()
+    told = False
+    while before - began < SECONDS:
+        time.sleep(SAMPLE)
+        now = time.monotonic()
+        for shard in range(SHARDS):
+            if shard != BROKEN:
+                total += now - before
+                opened += (now - before) * any(one.states.get(shard) in OPEN for one in samples)
+        before = now
+        if not told and now - began > SECONDS / 2:
+            victim.send_signal(sent)
+            told = True
+        if not filling.is_alive():
+            filling = threading.Thread(target=_fill, args=(servers, application))
+            filling.start()
+    filling.join()
+    return opened / total
+
+
+def measure() -> dict[str, float]:
+    """Return both shares."""
+    short = ", session_timeout: 2s, heartbeat_interval: 500ms"
+    with (
+        EmbeddedKafka(overrides={"group.min.session.timeout.ms": "500"}) as kafka,
+        tempfile.TemporaryDirectory() as directory,
+    ):
+        servers, place = kafka.bootstrap_servers, Path(directory)
+        return {
+            "isolation_open_share": open_share(servers, place, signal.SIGTERM),
+            "isolation_open_share_kill9": open_share(servers, place, signal.SIGKILL, short),
+        }
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure()))

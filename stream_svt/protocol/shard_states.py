@@ -1,0 +1,96 @@
+"""The states of one shard on one worker, and what leads from one to the next.
+
+A shard is *opened*: its state is read, proved and taken over, then *replayed*, then *running*. An error that may pass
+leads to *retrying*; one that cannot mend itself *parks* the shard: it keeps its place in the group and does nothing
+else until something has changed. A worker that lost the partition to another one is *not a member*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+from stream_svt.errors import MisuseError
+
+
+class State(StrEnum):
+    """What a shard is doing, as shown by metrics and the status API."""
+
+    OPENING = "opening"
+    REPLAYING = "replaying"
+    RUNNING = "running"
+    RETRYING = "retrying"
+    PARKED = "parked"
+    NOT_MEMBER = "not-member"
+    STOPPED = "stopped"
+
+
+OPEN = frozenset({State.REPLAYING, State.RUNNING})
+"""States in which a shard works on its queries."""
+
+
+class Signal(StrEnum):
+    """What can happen to a shard."""
+
+    OPENED = "opened"
+    TAKEN_OVER = "taken over"
+    REPLAYED = "replayed"
+    RELOADED = "reloaded"
+    FAILED = "failed"
+    PARKED = "parked"
+    DISOWNED = "disowned"
+    STOPPED = "stopped"
+
+
+class Cause(StrEnum):
+    """Why a shard is parked or a worker stays out of its group, for machines; `Status.reason` says it in words."""
+
+    NONE = ""
+    STATE_UNREADABLE = "state-unreadable"
+    STATE_ROLLED_BACK = "state-rolled-back"
+    RECORDS_LOST = "records-lost"
+    CONFIGURATION = "configuration"
+    REFUSED_DATA = "refused-data"
+    TOPIC_MISSING = "topic-missing"
+    PERMISSION = "permission"
+    BROKER_REFUSED = "broker-refused"
+    SEALING_KEY = "sealing-key"
+    PYARROW = "pyarrow"
+    CLOCK = "clock"
+    GROUP = "group"
+    UNAVAILABLE = "unavailable"
+    FENCED = "fenced"
+    ERROR = "error"
+
+
+_EVERY = tuple(State)
+_ALIVE = tuple(state for state in State if state is not State.STOPPED)
+
+TRANSITIONS: Mapping[tuple[State, Signal], State] = {
+    **{(state, Signal.OPENED): State.OPENING for state in _EVERY},
+    (State.OPENING, Signal.TAKEN_OVER): State.REPLAYING,
+    (State.REPLAYING, Signal.REPLAYED): State.RUNNING,
+    # Told between two awaits of a tenure that goes on to its next barrier.
+    (State.OPENING, Signal.REPLAYED): State.OPENING,
+    (State.REPLAYING, Signal.RELOADED): State.OPENING,
+    (State.RUNNING, Signal.RELOADED): State.OPENING,
+    **{(state, Signal.FAILED): State.RETRYING for state in _ALIVE},
+    **{(state, Signal.PARKED): State.PARKED for state in _ALIVE},
+    **{(state, Signal.DISOWNED): State.NOT_MEMBER for state in _ALIVE},
+    **{(state, Signal.STOPPED): State.STOPPED for state in _EVERY},
+}
+
+
+def advance(state: State, signal: Signal) -> State:
+    """Return the state that follows.
+
+    Raises
+    ------
+    MisuseError
+        The signal cannot happen in this state.
+    """
+    try:
+        return TRANSITIONS[state, signal]
+    except KeyError:
+        message = f"a shard that is {state} cannot take the signal '{signal}'; its state is unchanged"
+        raise MisuseError(message) from None

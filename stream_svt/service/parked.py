@@ -1,0 +1,260 @@
+"""A parked shard: what it looks at, and when opening it is worth a try.
+
+It reads without a producer, so it fences nobody. Each look compares its surroundings with those seen last: first
+offsets and ends of its state, alert and control partitions, where its query partitions begin, and what cannot be read.
+A record on its control partition wakes it up, a configuration read again opens it, and else it looks again by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from aiokafka import TopicPartition
+from aiokafka.errors import KafkaError
+
+from stream_svt import lenient
+from stream_svt.errors import BrokerError, RecordsLost, UnreadableState
+from stream_svt.monitor.commands import Action, Command
+from stream_svt.protocol.controls import Controls, Verify
+from stream_svt.protocol.journal import Journal
+from stream_svt.protocol.ports import Feed, Stopped
+from stream_svt.protocol.shard_states import Cause
+from stream_svt.protocol.tenure import COMMAND_FETCH
+from stream_svt.service.kafka import CALL_DEADLINE, Cluster, Denied, deadline, explain, started
+from stream_svt.service.topology import unseen
+
+log = logging.getLogger(__name__)
+
+LOOK_AGAIN = (2.0, 5.0, 15.0, 30.0, 60.0)
+"""Seconds between looks, one after the other; the last one for ever."""
+
+_PROVED_BY_READING = {Cause.STATE_UNREADABLE, Cause.STATE_ROLLED_BACK, Cause.SEALING_KEY}
+_REFUSED_BY_BROKERS = {Cause.TOPIC_MISSING, Cause.PERMISSION, Cause.BROKER_REFUSED}
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What can be seen of a shard's partitions without a producer.
+
+    Attributes
+    ----------
+    spans
+        Topic, first offset and end; of a query topic the first offset alone, for its end moves with every query.
+    faults
+        What cannot be read, in words.
+    missing
+        Whether a topic is not there.
+    control_end
+        End of the control partition, None where it cannot be read.
+    """
+
+    spans: tuple[tuple[str, int, int | None], ...] = ()
+    faults: tuple[str, ...] = ()
+    missing: bool = False
+    control_end: int | None = None
+
+
+async def look_around(
+    cluster: Cluster, shard: int, *, queries: Sequence[str], control: str, own: Sequence[str]
+) -> Surroundings:
+    """Look at the partitions that a shard reads.
+
+    Parameters
+    ----------
+    queries, control, own
+        Query topics, control topic, and the topics that the shard writes and reads back.
+
+    Raises
+    ------
+    BrokerUnavailable
+        The brokers do not say.
+    """
+    doing = f"shard {shard}: looking at its topics"
+    topics = [*queries, control, *own]
+    async with started(cluster.admin(), doing) as admin, deadline(CALL_DEADLINE, doing, "DESCRIBE"):
+        # All topics: one asked for by its name would be created by a lenient broker.
+        counts = {topic["topic"]: len(topic["partitions"]) for topic in await admin.describe_topics()}
+    gone = [topic for topic in topics if counts.get(topic, 0) <= shard]
+    places = [TopicPartition(topic, shard) for topic in topics if topic not in gone]
+    faults = [unseen(topic, "READ") for topic in gone]
+    spans: tuple[tuple[str, int, int | None], ...] = ()
+    ends: dict[TopicPartition, int] = {}
+    try:
+        async with started(cluster.reader(), doing) as reader, deadline(CALL_DEADLINE, doing):
+            reader.assign(places)
+            first = await reader.beginning_offsets(places)
+            ends = await reader.end_offsets(places)
+            spans = tuple(
+                (place.topic, first[place], None if place.topic in queries else ends[place])
+                for place in places
+            )
+            for place in places:
+                reader.seek(place, ends[place])
+            # The right to READ shows only in a fetch.
+            await lenient.getmany(reader, *places, timeout_ms=300)
+    except Denied as error:
+        faults.append(str(error))
+    return Surroundings(spans, tuple(faults), bool(gone), ends.get(TopicPartition(control, shard)))
+
+
+class Parking:
+    """Waits until opening a parked shard is worth a try.
+
+    Parameters
+    ----------
+    cause
+        Why the shard is parked.
+    feed, control
+        The shard's partitions, and the name of the control topic.
+    halt
+        Set where the shard is told something: to stop, or of another configuration.
+    look
+        Looks at the surroundings.
+    journal
+        Returns a journal for the shard, not opened.
+    reconfigured
+        Whether another configuration than the one that failed is in use.
+    verify
+        Tells which commands to hear.
+    beat
+        To be called as a sign of life.
+    looks
+        Number of looks so far, for this and earlier failures in a row: the next ones come later and later.
+    """
+
+    def __init__(
+        self,
+        shard: int,
+        cause: Cause,
+        *,
+        feed: Feed,
+        control: str,
+        halt: asyncio.Event,
+        look: Callable[[], Awaitable[Surroundings]],
+        journal: Callable[[], Journal],
+        reconfigured: Callable[[], bool],
+        verify: Verify,
+        beat: Callable[[], None],
+        looks: int = 0,
+    ) -> None:
+        self._shard = shard
+        self._cause = cause
+        self._feed = feed
+        self._control = control
+        self._halt = halt
+        self._look = look
+        self._journal = journal
+        self._reconfigured = reconfigured
+        self._verify = verify
+        self._beat = beat
+        self._since = int(time.time() * 1000)
+        self._seen: Surroundings | None = None
+        self._controls: Controls | None = None
+        self._next = 0
+        self.looks = looks
+
+    async def until_mended(self) -> tuple[int, Command] | None:
+        """Wait; return the command that gives the shard's budgets up after a rollback, with its offset, else None.
+
+        Raises
+        ------
+        Stopped
+            The shard was told something.
+        """
+        while not self._reconfigured():
+            around = await self._look_or_none()
+            self._beat()
+            if around is not None and await self._worth_a_try(around):
+                break
+            patience = LOOK_AGAIN[min(self.looks, len(LOOK_AGAIN) - 1)]
+            self.looks += 1
+            if around is None or around.control_end is None:
+                await self._sleep(patience)
+            elif (found := await self._listen(around.control_end, patience)) is not None:
+                return found
+        return None
+
+    async def _look_or_none(self) -> Surroundings | None:
+        try:
+            return await self._look()
+        except BrokerError as error:
+            log.warning("event=look_failed shard=%d error=%r", self._shard, str(error))
+            return None
+
+    async def _worth_a_try(self, around: Surroundings) -> bool:
+        first, changed = self._seen is None, around != self._seen
+        self._seen = around
+        if self._cause in _PROVED_BY_READING:
+            worth = changed and await self._proved()
+        elif self._cause in _REFUSED_BY_BROKERS:
+            # What may be written shows only when it is tried.
+            worth = not first and not around.faults
+        else:
+            worth = changed and not first
+        return worth
+
+    async def _proved(self) -> bool:
+        """Tell whether the state proves, read without fencing anybody."""
+        journal = self._journal()
+        try:
+            await journal.look(beside_alerts=True)
+        except UnreadableState as error:
+            log.warning("event=still_parked shard=%d error=%r", self._shard, str(error))
+            return False
+        except (BrokerError, KafkaError, OSError) as error:
+            log.warning("event=look_failed shard=%d error=%s", self._shard, type(error).__name__)
+            self._seen = None  # look again, changed or not
+            return False
+        finally:
+            await journal.close()
+        return True
+
+    async def _listen(self, end: int, seconds: float) -> tuple[int, Command] | None:
+        """Wait for a record on the control partition, for so long at most.
+
+        Only commands from now on count: where the partition was read up to is part of the state.
+        """
+        if self._controls is None:
+            self._controls, self._next = Controls(end, since=self._since, verify=self._verify), end
+        until = time.monotonic() + seconds
+        feed = self._feed
+        feed.seek(self._control, self._next)
+        feed.resume([self._control])
+        try:
+            while (left := until - time.monotonic()) > 0:
+                records = (await feed.fetch([self._control], min(left, COMMAND_FETCH))).get(self._control, [])
+                self._beat()
+                if not records:
+                    continue
+                self._next, self.looks = records[-1].offset + 1, 0
+                log.info("event=woken shard=%d offset=%d", self._shard, records[-1].offset)
+                if self._cause is not Cause.STATE_ROLLED_BACK:
+                    return None
+                found, refused = self._controls.search(records, Action.MARK_EXHAUSTED)
+                for offset, reason in refused:
+                    log.warning(
+                        "event=command_refused shard=%d offset=%d reason=%s", self._shard, offset, reason
+                    )
+                return found
+        except RecordsLost:  # the control topic was made anew
+            self._controls = None
+            await self._sleep(1.0)
+        except KafkaError as error:
+            log.warning("event=look_failed shard=%d error=%r", self._shard, str(explain(error, "listening")))
+            await self._sleep(max(until - time.monotonic(), 1.0))
+        finally:
+            feed.pause([self._control])
+        return None
+
+    async def _sleep(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._halt.wait()
+        except TimeoutError:
+            self._beat()
+            return
+        raise Stopped

@@ -1,0 +1,84 @@
+"""The decision: retry, park, step back, leave the group, or end the process."""
+
+from __future__ import annotations
+
+import pytest
+
+from stream_svt import errors
+from stream_svt.errors import (
+    BrokerError,
+    ConfigError,
+    MisuseError,
+    RecordsLost,
+    RunExhausted,
+    StateRolledBack,
+    StreamSvtError,
+    UnknownKey,
+    UnreadableState,
+)
+from stream_svt.protocol.shard_states import Cause
+from stream_svt.service import kafka
+from stream_svt.service.kafka import BrokerUnavailable, Denied, Fenced, LoginRefused, TopicMissing
+from stream_svt.service.remedy import Decision, Remedy, Scope, classify
+
+SHARD = [
+    (UnreadableState("x"), Decision(Remedy.PARK, Cause.STATE_UNREADABLE)),
+    (StateRolledBack("x"), Decision(Remedy.PARK, Cause.STATE_ROLLED_BACK)),
+    (UnknownKey("x"), Decision(Remedy.PARK, Cause.SEALING_KEY, local=True)),
+    (ConfigError([]), Decision(Remedy.PARK, Cause.CONFIGURATION)),
+    (MisuseError("x"), Decision(Remedy.PARK, Cause.REFUSED_DATA)),
+    (RunExhausted("x"), Decision(Remedy.PARK, Cause.REFUSED_DATA)),
+    (TopicMissing("x"), Decision(Remedy.PARK, Cause.TOPIC_MISSING)),
+    (Denied("x"), Decision(Remedy.PARK, Cause.PERMISSION)),
+    (BrokerError("too large"), Decision(Remedy.PARK, Cause.BROKER_REFUSED)),
+    (RecordsLost("x"), Decision(Remedy.RETRY, Cause.RECORDS_LOST)),
+    (BrokerUnavailable("x"), Decision(Remedy.RETRY, Cause.UNAVAILABLE)),
+    (LoginRefused("x"), Decision(Remedy.RETRY, Cause.UNAVAILABLE)),
+    (Fenced("x"), Decision(Remedy.STEP_BACK, Cause.FENCED)),
+    (ImportError("x"), Decision(Remedy.RETRY, Cause.ERROR, local=True)),
+    (ValueError("x"), Decision(Remedy.RETRY, Cause.ERROR)),
+    (MemoryError(), Decision(Remedy.RETRY, Cause.ERROR)),
+    (AssertionError(), Decision(Remedy.RETRY, Cause.ERROR)),
+]
+
+
+@pytest.mark.parametrize(("error", "decision"), SHARD, ids=lambda value: type(value).__name__)
+def test_an_error_of_a_shard_has_its_remedy(error: Exception, decision: Decision) -> None:
+    assert classify(error) == decision
+
+
+def _every_error() -> list[type[StreamSvtError]]:
+    kinds = [*vars(errors).values(), *vars(kafka).values()]
+    return sorted(
+        {kind for kind in kinds if isinstance(kind, type) and issubclass(kind, StreamSvtError)},
+        key=lambda kind: kind.__name__,
+    )
+
+
+@pytest.mark.parametrize("kind", _every_error(), ids=lambda kind: kind.__name__)
+def test_no_error_of_a_shard_ends_the_process_or_the_membership(kind: type[StreamSvtError]) -> None:
+    error = kind.__new__(kind)
+    assert classify(error).remedy in {Remedy.RETRY, Remedy.PARK, Remedy.STEP_BACK}
+
+
+@pytest.mark.parametrize("kind", _every_error(), ids=lambda kind: kind.__name__)
+def test_nothing_ends_a_process_that_has_been_a_member(kind: type[StreamSvtError]) -> None:
+    assert classify(kind.__new__(kind), Scope.GROUP).remedy is Remedy.LEAVE
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        (ConfigError([]), Remedy.END),
+        (LoginRefused("x"), Remedy.END),
+        (Denied("x"), Remedy.END),
+        (BrokerError("session timeout"), Remedy.END),
+        (MisuseError("another aiokafka"), Remedy.END),
+        (BrokerUnavailable("x"), Remedy.LEAVE),
+        (Fenced("x"), Remedy.LEAVE),
+        (ValueError("x"), Remedy.LEAVE),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_at_the_first_start_only_what_cannot_pass_ends_the_process(error: Exception, remedy: Remedy) -> None:
+    assert classify(error, Scope.START).remedy is remedy
