@@ -55,7 +55,7 @@ def needed(spec: ApplicationSpec, partitions: int) -> Memory:
     While a shard is opened, its records are held twice beside what is made of them: sealed, and opened.
     """
     datasets = len(spec.datasets)
-    runs = sum(monitor.covers(dataset.name) for monitor in spec.monitors for dataset in spec.datasets)
+    runs = sum(int(spec.covered(monitor).sum()) for monitor in spec.monitors)
     process = PROCESS + WORK + DECLARED * datasets
     held = DATASET * datasets + RUN * runs
     opening = 2 * ((RECORD + OBJECT) * datasets + STORED * runs)

@@ -67,7 +67,7 @@ class Logs:
         """Return a dataset's record: its name, its ledger, its slots."""
         ledger = msgspec.msgpack.encode([0, 0, 0, self.spent])
         slots = {"hot": [0, 0, 0, 1, 0, secrets]}
-        return framed([0, "shop", 0, 0, ledger, 0, slots])
+        return framed([0, "shop", 0, 0, ledger, 0, slots, {}])
 
 
 def framed(content: object) -> bytes:

@@ -181,7 +181,7 @@ def _check_ledgers(found: Findings, totals: dict[str, int], state: list[LogRecor
     for record in committed(state):
         if record.key is None or not record.key.startswith(b"d/") or not record.value:
             continue
-        _, name, _, _, ledger, _, slots = msgspec.msgpack.decode(record.value[_FRAME:])
+        _, name, _, _, ledger, _, slots, _ = msgspec.msgpack.decode(record.value[_FRAME:])
         stored[name] = msgspec.msgpack.decode(ledger)[3]
         for monitor, slot in slots.items():
             run, secrets = slot[3], slot[5]
