@@ -30,7 +30,7 @@ _timeout_option = click.option(
     default=30,
     show_default=True,
     metavar="SECONDS",
-    help="How long to wait for the answers.",
+    help="How long to wait for the next answer.",
 )
 
 _signing_option = click.option(

@@ -483,6 +483,7 @@ class Engine:
 
     def shown(self) -> list[DatasetView]:
         """Return the released state, as it stands after `load`, of the datasets that are shown one by one."""
+        self._shown_anew = False
         names = list(self.runners)
         return [self._view(number, names) for number in np.flatnonzero(self.datasets.shown).tolist()]
 
@@ -510,7 +511,6 @@ class Engine:
     def _changed_views(self) -> list[DatasetView]:
         """Return the views of what changed; where monitors changed, of every dataset shown."""
         if self._shown_anew:
-            self._shown_anew = False
             return self.shown()
         names = list(self.runners)
         return [self._view(number, names) for number in sorted(self._dirty) if self.datasets.shown[number]]

@@ -68,7 +68,7 @@ __all__ = [
 DATASETS_SHOWN = 1_000
 """Datasets that are shown one by one, the first ones declared: pages and metrics hold sums of the others."""
 
-PAIRS_SHOWN = 10_000
+PAIRS_SHOWN = 5_000
 """Datasets x monitors that are shown one by one: with many monitors, fewer datasets are."""
 
 MATCHED_AT_ONCE = 10_000

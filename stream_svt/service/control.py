@@ -30,6 +30,12 @@ from stream_svt.service.wire import home
 SHOWN_NAMES = 10
 """Declared names that a message lists."""
 
+SEARCHED_NAMES = 1_000
+"""Declared names among which one is looked for that is nearly the one given."""
+
+AT_ONCE = 500
+"""Commands that are on their way to a shard together."""
+
 FIRST_LOOK_MS = 300
 """Milliseconds for the broker to say that the alert topic may not be read."""
 
@@ -64,13 +70,15 @@ class NotDeclared(ConfigError):
 
 def _undeclared(kind: str, names: Iterable[str], declared: Sequence[str], config: Config) -> list[str]:
     """Return what to say of each name that is not declared."""
+    known = frozenset(declared)
+    wrong = [name for name in dict.fromkeys(names) if name not in known]
     shown = ", ".join(declared[:SHOWN_NAMES])
     more = f" and {len(declared) - SHOWN_NAMES} more" if len(declared) > SHOWN_NAMES else ""
+    # Looking for a name that is near takes long, among many names and for many.
+    hints = {name: did_you_mean(name, list(declared[:SEARCHED_NAMES])) for name in wrong[:SHOWN_NAMES]}
     return [
-        f"no {kind} {found(name)} is declared in {config.source}{did_you_mean(name, list(declared)) or '.'} "
-        f"Declared: {shown}{more}"
-        for name in dict.fromkeys(names)
-        if name not in declared
+        f"no {kind} {found(name)} is declared in {config.source}{hints.get(name) or '.'} Declared: {shown}{more}"
+        for name in wrong
     ]
 
 
@@ -134,7 +142,9 @@ async def send(
     application: str = "",
     signing_key: SigningKey | None = None,
 ) -> list[Reply]:
-    """Send commands and return a reply for each, in their order; waits at most ``patience`` seconds.
+    """Send commands and return a reply for each, in their order.
+
+    Waits until no reply has come for ``patience`` seconds: many commands take as long as they take.
 
     A command that was not answered in time is still carried out once its shard is owned and reads it.
 
@@ -170,8 +180,9 @@ async def send(
             await _produce_signed(cluster, control, commands, application, signing_key)
         waiting = {addressed.command.id: Reply(addressed, None, "no answer yet") for addressed in commands}
         open_ids = set(waiting)
-        end_time = asyncio.get_running_loop().time() + patience
-        while open_ids and (left := end_time - asyncio.get_running_loop().time()) > 0:
+        now = asyncio.get_running_loop().time
+        end_time = now() + patience
+        while open_ids and (left := end_time - now()) > 0:
             async with deadline(left + CALL_DEADLINE, doing):
                 batches = await lenient.getmany(reader, timeout_ms=int(1000 * min(left, 1)))
             for record in (record for records in batches.values() for record in records):
@@ -179,6 +190,7 @@ async def send(
                 if reply is not None and reply[0] in open_ids:
                     command_id, accepted, message = reply
                     open_ids.discard(command_id)
+                    end_time = now() + patience
                     waiting[command_id] = replace(waiting[command_id], accepted=accepted, message=message)
     return list(waiting.values())
 
@@ -199,10 +211,25 @@ async def _require_seen(cluster: Cluster, topics: Mapping[str, str]) -> None:
 
 async def _produce(cluster: Cluster, control: str, commands: Sequence[Addressed]) -> None:
     doing = f"sending to control topic {control!r}"
-    async with _producer(cluster, control, doing) as producer, _writing(control, doing):
-        for addressed in commands:
-            key, value = _record(addressed.command)
-            await producer.send_and_wait(control, value, key=key, partition=addressed.shard)
+    async with _producer(cluster, control, doing) as producer:
+        for at in range(0, len(commands), AT_ONCE):
+            async with _writing(control, doing):
+                await _send_together(producer, control, [(one, ()) for one in commands[at : at + AT_ONCE]])
+
+
+async def _send_together(
+    producer: AIOKafkaProducer,
+    control: str,
+    commands: Sequence[tuple[Addressed, Sequence[tuple[str, bytes]]]],
+) -> list[int]:
+    """Send commands with their headers, and wait for all of them together; return where they stand."""
+    sent = []
+    for addressed, headers in commands:
+        key, value = _record(addressed.command)
+        sent.append(
+            await producer.send(control, value, key=key, partition=addressed.shard, headers=list(headers))
+        )
+    return [stored.offset for stored in await asyncio.gather(*sent)]
 
 
 async def _produce_signed(
@@ -216,29 +243,39 @@ async def _produce_signed(
     doing = f"sending to control topic {control!r}"
     async with started(cluster.admin(), doing) as admin, deadline(CALL_DEADLINE, doing, "DESCRIBE"):
         cluster_id = str((await admin.describe_cluster())["cluster_id"])
+    by_shard: dict[int, list[Addressed]] = {}
+    for addressed in commands:
+        by_shard.setdefault(addressed.shard, []).append(addressed)
     async with (
         started(cluster.reader("read_uncommitted"), doing, "DESCRIBE") as reader,
         _producer(cluster, control, doing) as producer,
     ):
-        for addressed in commands:
-            place = Place(cluster_id, application, control, addressed.shard)
-            partition = TopicPartition(control, addressed.shard)
-            key, value = _record(addressed.command)
-            for _ in range(SIGNING_TRIES):
+        for shard, addressed_here in by_shard.items():
+            waiting = addressed_here
+            place, partition = Place(cluster_id, application, control, shard), TopicPartition(control, shard)
+            tries = 0
+            while waiting:
+                part = waiting[:AT_ONCE]
                 async with _writing(control, doing):
-                    offset = (await reader.end_offsets([partition]))[partition]
-                    header = signing_key.header(place, offset, int(time.time() * 1000), value)
-                    stored = await producer.send_and_wait(
-                        control, value, key=key, partition=addressed.shard, headers=[header]
-                    )
+                    end = (await reader.end_offsets([partition]))[partition]
+                    signed = [
+                        (one, [_header(signing_key, place, offset, one.command)])
+                        for offset, one in enumerate(part, end)
+                    ]
+                    stored = await _send_together(producer, control, signed)
                 # A negative offset: the broker had stored an earlier try and did not say where.
-                if stored.offset < 0 or stored.offset == offset:
-                    break
-            else:
-                raise BrokerError(
-                    f"{doing}: other records took the place of the signed command {SIGNING_TRIES} times; it "
-                    "was not carried out. Find out who writes to the topic, then try again"
-                )
+                missed = [one for number, one in enumerate(part) if 0 <= stored[number] != end + number]
+                tries = tries + 1 if len(missed) == len(part) else 0
+                if tries == SIGNING_TRIES:
+                    raise BrokerError(
+                        f"{doing}: other records took the place of the signed command {SIGNING_TRIES} times; it "
+                        "was not carried out. Find out who writes to the topic, then try again"
+                    )
+                waiting = missed + waiting[AT_ONCE:]
+
+
+def _header(key: SigningKey, place: Place, offset: int, command: Command) -> tuple[str, bytes]:
+    return key.header(place, offset, int(time.time() * 1000), _record(command)[1])
 
 
 @contextlib.asynccontextmanager

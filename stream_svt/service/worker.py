@@ -21,6 +21,7 @@ from aiokafka import AIOKafkaConsumer
 from stream_svt.errors import BrokerError, ConfigError, Problem
 from stream_svt.monitor.datasets import DatasetSpec
 from stream_svt.monitor.monitor_spec import Declared, changes_refused, declaration_refused
+from stream_svt.monitor.projection import sums_of
 from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.privacy.loss import as_text
 from stream_svt.protocol.controls import Verify, trust_the_topic
@@ -294,6 +295,20 @@ class Worker:
         return self.about() | {
             "datasets_declared": len(self.workload.spec.datasets),
             "datasets": self._views(),
+            **self._totals(),
+        }
+
+    def _totals(self) -> dict[str, Any]:
+        """Return sums over all datasets of the shards owned now."""
+        totals = sums_of([status.totals for status in self.statuses() if status.totals is not None])
+        return {
+            "datasets_by_state": [
+                {"monitor": name, "states": dict(one.states), "muted": one.muted, "queued": one.queued}
+                for name, one in totals.monitors.items()
+            ],
+            "datasets_summed_up": [
+                {"measure": measure, **msgspec.to_builtins(sums)} for measure, sums in totals.others.items()
+            ],
         }
 
     def about(self) -> dict[str, Any]:

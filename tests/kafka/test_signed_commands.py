@@ -173,11 +173,11 @@ class Crowd(AIOKafkaProducer):
 
     ahead = 0
 
-    async def send_and_wait(self, topic, value=None, **more):
-        if Crowd.ahead:
+    async def send(self, topic, value=None, key=None, partition=None, *more, **others):
+        if Crowd.ahead and value != b"noise":
             Crowd.ahead -= 1
-            await super().send_and_wait(topic, b"noise", partition=more["partition"])
-        return await super().send_and_wait(topic, value, **more)
+            await self.send_and_wait(topic, b"noise", partition=partition)
+        return await super().send(topic, value, key, partition, *more, **others)
 
 
 async def test_a_command_whose_place_was_taken_is_signed_again_and_heard_once(
@@ -190,6 +190,43 @@ async def test_a_command_whose_place_was_taken_is_signed_again_and_heard_once(
     await _settled(guarded, worker)
     assert await guarded.heard() == ["pause"]
     assert await guarded.refused() == {"command-unsigned": 2, "command-replayed": 2}
+
+
+async def test_many_signed_commands_travel_together_and_those_whose_places_were_taken_once_more(
+    guarded: Guarded, monkeypatch
+) -> None:
+    """Somebody writes once in the middle: what comes behind it is signed again, and nothing is heard twice."""
+    monkeypatch.setattr(control, "AIOKafkaProducer", Crowd)
+    looks: list[int] = []
+    whole = control._send_together
+
+    async def counted(producer, topic, commands):
+        looks.append(len(commands))
+        if len(looks) == 1:
+            first, *rest = commands
+            stored = await whole(producer, topic, [first])
+            Crowd.ahead = 1
+            return stored + await whole(producer, topic, rest)
+        return await whole(producer, topic, commands)
+
+    monkeypatch.setattr(control, "_send_together", counted)
+    monkeypatch.setattr(control, "AT_ONCE", 8)
+    worker = await guarded.scene.start(guarded.config())
+    config = guarded.config()
+    replies = await send(
+        cluster_of(config),
+        control=guarded.topic,
+        alerts=config.topics.alerts,
+        commands=for_datasets(config, Action.CLOSE, ["a"] * 20),
+        patience=20,
+        application=config.spec.application,
+        signing_key=guarded.alice,
+    )
+    assert len(replies) == 20
+    assert all(reply.accepted is not None for reply in replies)
+    await _settled(guarded, worker)
+    assert looks == [8, 8, 8, 3]
+    assert (await guarded.refused())["command-replayed"] == 7
 
 
 async def test_an_operator_is_told_that_others_write_faster(guarded: Guarded, monkeypatch) -> None:

@@ -49,6 +49,8 @@ ENVIRONMENT = {
 STATUS = {
     *("application", "version", "worker", "spec_hash", "ready", "sealed"),
     *("signatures_required", "datasets_declared", "shards", "monitors", "datasets", "datasets.monitors"),
+    *("datasets_by_state", "datasets_summed_up"),
+    *(f"datasets_by_state.{name}" for name in ("monitor", "states", "muted", "queued")),
     *("refused", "refused.topic", "refused.reasons"),
     *(
         f"shards.{name}"
@@ -189,7 +191,7 @@ def _fields(node: object, path: str = "") -> Iterator[str]:
     if isinstance(node, list):
         for value in node:
             yield from _fields(value, path)
-    if isinstance(node, dict) and not path.endswith((".offsets", ".lag")):
+    if isinstance(node, dict) and not path.endswith((".offsets", ".lag", ".states")):
         for key, value in node.items():
             inner = f"{path}.{key}".lstrip(".")
             yield inner

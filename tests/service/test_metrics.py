@@ -346,7 +346,7 @@ def test_the_number_of_series_is_bounded_by_datasets_and_monitors_together(
     text = SPEC.replace(monitor, monitors).replace(
         "[a, b, c]", f"[{', '.join(f'd{n}' for n in range(1_000))}]"
     )
-    assert len(load_spec(text).shown) == 250
+    assert len(load_spec(text).shown) == 125
     assert len(load_spec(text.replace("topic: counts", "topic: counts, datasets: [d1]")).shown) == 1_000
     monkeypatch.setattr("stream_svt.monitor.spec.PAIRS_SHOWN", 1)
     assert len(load_spec(text).shown) == 1  # one is always shown

@@ -44,6 +44,15 @@ def test_the_status_is_json_with_released_state_only(worker: Stub) -> None:
     assert status["shards"][0]["state"] == "running"
 
 
+def test_the_status_sums_up_what_it_does_not_show(worker: Stub) -> None:
+    worker.shards = (owned(view("a"), others=2), owned(others=1))
+    status = json.loads(pages.status(worker).body)
+    (monitor,) = status["datasets_by_state"]
+    assert (monitor["monitor"], monitor["states"]["running"], monitor["muted"]) == ("hot", 4, 8)
+    (others,) = status["datasets_summed_up"]
+    assert (others["measure"], others["datasets"], others["spent"]) == ("epsilon", 3, 1.5)
+
+
 def test_a_worker_tells_of_itself_without_the_datasets(worker: Stub) -> None:
     worker.shards = (owned(view("a", tops=2)),)
     about, status = json.loads(pages.about(worker).body), json.loads(pages.status(worker).body)
