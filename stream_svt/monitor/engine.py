@@ -42,6 +42,7 @@ from stream_svt.monitor.mutes import Mutes
 from stream_svt.monitor.options import Mute, OnHalt, Retry, Sweep
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.quantities import is_dataset_name
+from stream_svt.monitor.queue_journal import Position, Queue, QueueJournal
 from stream_svt.monitor.released import Account, DatasetView, EventType, ReleasedEvent
 from stream_svt.monitor.retry import RetryRunner
 from stream_svt.monitor.runner import Hit, Runner, Status, Tests
@@ -70,10 +71,14 @@ KEYS_AT_ONCE = 10_000
 LOADED_AT_ONCE = 250_000
 """Bytes of state records that it takes over between two yields."""
 
+QUEUES_AT_ONCE = 10
+"""Queues that it puts in order between two yields: a thousand places take a millisecond."""
+
 EVENT_BYTES = 800
 """What an event takes, about: in the outbox, and once more where it is published."""
 
 _PART_KEY = re.compile(r"(.+)/([^/]+)/([0-9]{1,18})", re.DOTALL)
+_QUEUE_KEY = re.compile(r"[0-9]{1,18}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +165,7 @@ class Engine:
         self.datasets = [declared[name] for name in datasets]
         self.number = {dataset.name: number for number, dataset in enumerate(self.datasets)}
         self.runners: dict[str, Runner] = {}
+        self.queues = QueueJournal()
         self._books: dict[int, Books] = {}
         self._plans: dict[str, Plan] = {}
         self._sampler = KeyedSampler(key)
@@ -225,7 +231,6 @@ class Engine:
             if name in self.runners:
                 runner = self.runners[name]
                 runner.offset, runner.row, runner.clock_ms, runner.started = offset, row, clock_ms, True
-        pending = yield from _parts("p", found["p"])
         mutes = yield from _parts("q", found["q"])
         size = 0
         for name, data in found["d"]:
@@ -237,15 +242,22 @@ class Engine:
                 yield
         for dataset in mutes:
             raise UnreadableState(f"the state holds mutes q/{dataset}/* without a record d/{dataset}")
-        for dataset, by_monitor in pending.items():
-            for monitor, parts in by_monitor.items():
-                runner_of = self.runners.get(monitor)
-                if runner_of is not None and dataset in self.number:
-                    runner_of.restore_pending(self.number[dataset], parts, f"p/{dataset}/{monitor}")
-            size += _size(by_monitor)
+        for number, data in _queue_records(found["w"]):
+            self.queues.load(number, data, self._new_queue)
+            size += len(data)
             if size > LOADED_AT_ONCE:
                 size = 0
                 yield
+        for count, queue in enumerate(self.queues.loaded(), start=1):
+            self.runners[queue.monitor].take_back(self.number[queue.dataset], queue)
+            if count % QUEUES_AT_ONCE == 0:
+                yield
+
+    def _new_queue(self, monitor: str, dataset: str) -> Queue | None:
+        """Return an empty queue, to be loaded; None where the shard has no such monitor or dataset."""
+        if monitor not in self.runners or dataset not in self.number:
+            return None
+        return self.runners[monitor].new_queue(self.number[dataset], dataset)
 
     def _load_specs(self, monitors: Named, older: Named, topics: Named) -> dict[str, Plan]:
         """Rebuild the monitors of the state; return every known plan by its stored hash."""
@@ -422,15 +434,16 @@ class Engine:
         return (
             len(self._opened) >= self._bounds.runs
             or len(self._dirty) + len(self._rejects) + len(self._records) >= self._bounds.records
-            or self._weight + EVENT_BYTES * len(self._announcer.events) >= self._bounds.size
+            or self._weight + EVENT_BYTES * len(self._announcer.events) + self.queues.pending_bytes
+            >= self._bounds.size
         )
 
     def take_commit(self) -> Commit:
         """Return what has to be durable next."""
         names = list(self.runners)
-        for name, runner in self.runners.items():
-            for number, part, data in runner.save_pending():
-                self._records[f"p/{self.datasets[number].name}/{name}/{part}".encode()] = data
+        self._records |= self.queues.save(
+            {name: Position(runner.offset, runner.clock_ms) for name, runner in self.runners.items()}
+        )
         for number in sorted(self._dirty):
             self._records |= self._books[number].save()
         commit = Commit(
@@ -765,7 +778,7 @@ class Engine:
             for runner in self.runners.values():
                 running = self.slot(runner, number).state is State.RUNNING
                 if leaves:
-                    runner.forget_pending(number)
+                    runner.drop_pending(number)
                 timed = runner.spec.needs_broker_time or self.datasets[number].is_period
                 if running and runner.spec.topic in unread and (leaves or timed):
                     self._close_at_full_price(runner, runner.name, number, "unread")
@@ -1022,8 +1035,8 @@ class Engine:
 
     def _remove(self, name: str) -> None:
         runner = self.runners[name]
-        for number, part, _ in runner.save_pending():
-            self._records[f"p/{self.datasets[number].name}/{name}/{part}".encode()] = None
+        for number in range(len(self.datasets)):
+            runner.drop_pending(number)
         del self.runners[name]
         self._records[f"m/{name}".encode()] = None
         self._announcer.spec_changed(name, "removed", "", [])
@@ -1077,6 +1090,14 @@ def _parts(kind: str, named: Named) -> Generator[None, None, dict[str, dict[str,
 
 def _size(by_monitor: Mapping[str, Parts]) -> int:
     return sum(len(data) for parts in by_monitor.values() for _, data in parts)
+
+
+def _queue_records(named: Named) -> Parts:
+    """Return the records of the queue journal, in order of their numbers."""
+    for rest, _ in named:
+        if _QUEUE_KEY.fullmatch(rest) is None:
+            raise UnreadableState(f"state record {f'w/{rest}'.encode()!r} has a key that no release writes")
+    return sorted((int(rest), data) for rest, data in named)
 
 
 _RUNNERS: Mapping[type, type[Runner]] = {type(None): Runner, Sweep: SweepRunner, Retry: RetryRunner}
