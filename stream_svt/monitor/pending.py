@@ -346,13 +346,16 @@ class RetryQueue(Queue):
             if place.home == NOWHERE:
                 yield place, self.line(place, at)
             else:
-                yield None, ReplaceLine(
-                    self.count - place.number,
-                    place.offset - at.offset,
-                    place.row,
-                    _eight_bytes(place.value),
-                    place.threshold,
-                    place.query_id,
+                yield (
+                    None,
+                    ReplaceLine(
+                        self.count - place.number,
+                        place.offset - at.offset,
+                        place.row,
+                        _eight_bytes(place.value),
+                        place.threshold,
+                        place.query_id,
+                    ),
                 )
         self.touched, self.removed, self.sweeps, self.partial = {}, [], 0, []
 

@@ -28,7 +28,9 @@ _OVERHEAD = 130
 _FLOOR = 65_536
 """A journal up to this size is never compacted."""
 _CREDIT = 65_536
-"""Bytes that may be written again beyond what is appended at the same time."""
+"""Bytes that may be written again beyond what is appended at the same time; no line has more."""
+SLACK = 2 * _CREDIT
+"""Bytes that a save may have beyond what was announced."""
 _SCAN = 4
 """Bytes that a look at an entry counts for."""
 _DELETED = 500
@@ -183,11 +185,11 @@ class QueueJournal:
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes that the records of the next `save` have at most; grows with every change until then.
+        """Bytes that the records of the next `save` have at most, `SLACK` aside; grows with every change until then.
 
         They are in records of at most `RECORD_BYTES`; at most 500 others are deleted.
         """
-        return 2 * self._pending + _CREDIT if self._pending or self._records else 0
+        return 2 * self._pending
 
     def note(self, queue: Queue, size: int) -> None:
         """Take note of a change whose line has at most ``size`` bytes."""
@@ -298,8 +300,8 @@ class QueueJournal:
             except ValueError as error:
                 raise UnreadableState(f"state record {key} is damaged: {error}") from None
 
-    def loaded(self) -> list[Queue]:
-        """End the loading; return the queues that were made.
+    def loaded(self) -> Iterator[Queue]:
+        """End the loading; yield the queues that were made, each once it is of use.
 
         Raises
         ------
@@ -318,7 +320,8 @@ class QueueJournal:
                     self._records[entry.home].alive += 1
                     self._records[entry.home].entries.append((queue, entry))
                     self.live += entry.stored_bytes
-        return [queue for queue in found if not queue.dropped]
+            if not queue.dropped:
+                yield queue
 
 
 class _Writer:

@@ -192,15 +192,7 @@ class BlockLine(_Secret, array_like=True, tag=8):
 
 
 QueueLine = (
-    PlaceLine
-    | ReplaceLine
-    | RemoveLine
-    | SweepLine
-    | DropLine
-    | SetLine
-    | TopsLine
-    | CloseLine
-    | BlockLine
+    PlaceLine | ReplaceLine | RemoveLine | SweepLine | DropLine | SetLine | TopsLine | CloseLine | BlockLine
 )
 
 
