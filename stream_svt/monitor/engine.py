@@ -44,6 +44,7 @@ from stream_svt.monitor.options import Mute, OnHalt, Retry, Sweep
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.projection import Projection, Totals
 from stream_svt.monitor.quantities import is_dataset_name
+from stream_svt.monitor.queue_journal import Position, Queue, QueueJournal
 from stream_svt.monitor.released import Account, DatasetView, EventType, ReleasedEvent
 from stream_svt.monitor.retry import RetryRunner
 from stream_svt.monitor.runner import Hit, Runner, Status, Tests
@@ -73,6 +74,9 @@ KEYS_AT_ONCE = 10_000
 LOADED_AT_ONCE = 250_000
 """Bytes of state records that it takes over between two yields."""
 
+QUEUES_AT_ONCE = 10
+"""Queues that it puts in order between two yields: a thousand places take a millisecond."""
+
 EVENT_BYTES = 800
 """What an event takes, about: in the outbox, and once more where it is published."""
 
@@ -80,6 +84,7 @@ PROJECTED_AT_ONCE = 500
 """Datasets that `Engine.project` takes between two yields: a few milliseconds of work."""
 
 _PART_KEY = re.compile(r"(.+)/([^/]+)/([0-9]{1,18})", re.DOTALL)
+_QUEUE_KEY = re.compile(r"[0-9]{1,18}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +174,7 @@ class Engine:
         self.datasets = known
         self.number = self.datasets.number
         self.runners: dict[str, Runner] = {}
+        self.queues = QueueJournal()
         self._books: dict[int, Books] = {}
         self._plans: dict[str, Plan] = {}
         self._sampler = KeyedSampler(key)
@@ -237,7 +243,6 @@ class Engine:
             if name in self.runners:
                 runner = self.runners[name]
                 runner.offset, runner.row, runner.clock_ms, runner.started = offset, row, clock_ms, True
-        pending = yield from _parts("p", found["p"])
         mutes = yield from _parts("q", found["q"])
         size = 0
         for name, data in found["d"]:
@@ -249,15 +254,22 @@ class Engine:
                 yield
         for dataset in mutes:
             raise UnreadableState(f"the state holds mutes q/{dataset}/* without a record d/{dataset}")
-        for dataset, by_monitor in pending.items():
-            for monitor, parts in by_monitor.items():
-                runner_of = self.runners.get(monitor)
-                if runner_of is not None and dataset in self.number:
-                    runner_of.restore_pending(self.number[dataset], parts, f"p/{dataset}/{monitor}")
-            size += _size(by_monitor)
+        for number, data in _queue_records(found["w"]):
+            self.queues.load(number, data, self._new_queue)
+            size += len(data)
             if size > LOADED_AT_ONCE:
                 size = 0
                 yield
+        for count, queue in enumerate(self.queues.loaded(), start=1):
+            self.runners[queue.monitor].take_back(self.number[queue.dataset], queue)
+            if count % QUEUES_AT_ONCE == 0:
+                yield
+
+    def _new_queue(self, monitor: str, dataset: str) -> Queue | None:
+        """Return an empty queue, to be loaded; None where the shard has no such monitor or dataset."""
+        if monitor not in self.runners or dataset not in self.number:
+            return None
+        return self.runners[monitor].new_queue(self.number[dataset], dataset)
 
     def _load_specs(self, monitors: Named, older: Named, topics: Named) -> dict[str, Plan]:
         """Rebuild the monitors of the state; return every known plan by its stored hash."""
@@ -437,15 +449,18 @@ class Engine:
         return (
             len(self._opened) >= self._bounds.runs
             or len(self._dirty) + len(self._rejects) + len(self._records) >= self._bounds.records
-            or self._weight + EVENT_BYTES * len(self._announcer.events) >= self._bounds.size
+            or self._weight + EVENT_BYTES * len(self._announcer.events) + self.queues.pending_bytes
+            >= self._bounds.size
         )
 
     def take_commit(self) -> Commit:
         """Return what has to be durable next."""
-        for name, runner in self.runners.items():
-            for number, part, data in runner.save_pending():
-                self._records[f"p/{self.datasets[number].name}/{name}/{part}".encode()] = data
-                self._unprojected.add(number)
+        self._unprojected.update(
+            number for name in self.queues.changed_datasets() if (number := self.number.get(name)) is not None
+        )
+        self._records |= self.queues.save(
+            {name: Position(runner.offset, runner.clock_ms) for name, runner in self.runners.items()}
+        )
         for number in sorted(self._dirty):
             self._records |= self._books[number].save()
         commit = Commit(
@@ -820,7 +835,7 @@ class Engine:
             for runner in self.runners.values():
                 running = self.slot(runner, number).state is State.RUNNING
                 if leaves:
-                    runner.forget_pending(number)
+                    runner.drop_pending(number)
                 timed = runner.spec.needs_broker_time or self.datasets[number].is_period
                 if running and runner.spec.topic in unread and (leaves or timed):
                     self._close_at_full_price(runner, runner.name, number, "unread")
@@ -1084,8 +1099,8 @@ class Engine:
 
     def _remove(self, name: str) -> None:
         runner = self.runners[name]
-        for number, part, _ in runner.save_pending():
-            self._records[f"p/{self.datasets[number].name}/{name}/{part}".encode()] = None
+        for number in range(len(self.datasets)):
+            runner.drop_pending(number)
         del self.runners[name]
         self._projection.remove(name)
         self._shown_anew = True
@@ -1141,6 +1156,14 @@ def _parts(kind: str, named: Named) -> Generator[None, None, dict[str, dict[str,
 
 def _size(by_monitor: Mapping[str, Parts]) -> int:
     return sum(len(data) for parts in by_monitor.values() for _, data in parts)
+
+
+def _queue_records(named: Named) -> Parts:
+    """Return the records of the queue journal, in order of their numbers."""
+    for rest, _ in named:
+        if _QUEUE_KEY.fullmatch(rest) is None:
+            raise UnreadableState(f"state record {f'w/{rest}'.encode()!r} has a key that no release writes")
+    return sorted((int(rest), data) for rest, data in named)
 
 
 _RUNNERS: Mapping[type, type[Runner]] = {type(None): Runner, Sweep: SweepRunner, Retry: RetryRunner}

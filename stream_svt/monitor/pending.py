@@ -7,21 +7,47 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_svt.errors import UnreadableState
-from stream_svt.monitor.snapshot import VERSION, PendingRecord, from_bytes, to_bytes
+from stream_svt.errors import MisuseError
+from stream_svt.monitor.queue_journal import NOWHERE, Entry, Position, Queue
+from stream_svt.monitor.snapshot import (
+    BlockLine,
+    CloseLine,
+    DropLine,
+    PlaceLine,
+    QueueLine,
+    RemoveLine,
+    ReplaceLine,
+    SetLine,
+    SweepLine,
+    TopsLine,
+)
 
 Integers = NDArray[np.int64]
 
-_RECORD_BYTES = 400_000
+_BLOCK_BYTES = 60_000
+"""A block whose line is longer is stored in halves: it is written again as a whole."""
+_PLACE_BYTES, _REPLACE_BYTES, _NUMBER_BYTES = 90, 55, 12
+"""Bytes of a line beside its texts, and of a number in it, at most."""
 
 
-@dataclass(slots=True, repr=False)
-class Block:
-    """Waiting queries as columns, in the order in which they came."""
+def _text_bytes(text: str | None) -> int:
+    """Return how many bytes a text has at most."""
+    if text is None:
+        return 0
+    return len(text) if text.isascii() else 4 * len(text)
+
+
+@dataclass(slots=True, repr=False, eq=False)
+class Block(Entry):
+    """Waiting queries as columns, in the order in which they came.
+
+    ``owner`` is the number of the set, ``part`` the block's own among its blocks; both are given when it is stored.
+    """
 
     offset: Integers
     row: Integers
@@ -29,6 +55,8 @@ class Block:
     threshold: Integers
     series: list[str | None]
     query_id: list[str]
+    owner: int = 0
+    part: int = 0
 
     def __len__(self) -> int:
         """Return the number of queries."""
@@ -59,22 +87,22 @@ class Block:
         )
 
 
-@dataclass(slots=True, repr=False)
-class OpenSet:
+@dataclass(slots=True, repr=False, eq=False)
+class OpenSet(Entry):
     """A finite set of queries that is still growing; its bottoms are kept until it closes.
 
-    ``stored`` holds the numbers of the state records written so far, ``unsaved`` the blocks added since, ``size``
-    the number of queries that wait.
+    ``size`` is the number of queries that wait, ``unsaved`` the number of newest blocks that are not stored.
     """
 
     set_id: str
     opened_ms: int
     tops: int = 0
+    number: int = 0
     saved_tops: int = 0
     size: int = 0
     blocks: list[Block] = field(default_factory=list)
-    unsaved: list[Block] = field(default_factory=list)
-    stored: list[int] = field(default_factory=list)
+    unsaved: int = 0
+    parts: int = 0
 
     def __len__(self) -> int:
         """Return the number of waiting queries."""
@@ -83,37 +111,147 @@ class OpenSet:
     def add(self, block: Block) -> None:
         """Keep the bottoms of one batch."""
         self.blocks.append(block)
-        self.unsaved.append(block)
+        self.unsaved += 1
         self.size += len(block)
 
-    def save(self, number: int) -> Iterator[tuple[int, bytes]]:
-        """Yield (record number, record) for what was added since the last save; numbers start at ``number``."""
-        if self.unsaved or self.tops != self.saved_tops:
-            block = Block.concatenate(self.unsaved or [_EMPTY])
-            for data in _encode_block(self.set_id, self.tops, self.opened_ms, block):
-                self.stored.append(number)
-                yield number, data
-                number += 1
-        self.unsaved = []
-        self.saved_tops = self.tops
 
-    @staticmethod
-    def restore(records: Sequence[tuple[int, PendingRecord]]) -> OpenSet:
-        """Return the set that wrote the records, given in order of their numbers."""
-        first = records[0][1]
-        restored = OpenSet(set_id=first.set_id or "", opened_ms=first.opened_ms)
-        for number, record in records:
-            restored.stored.append(number)
-            restored.tops = restored.saved_tops = max(restored.tops, record.count)
-            if record.series:
-                restored.blocks.append(_block(record))
-                restored.size += len(record.series)
-        return restored
+@dataclass(slots=True, repr=False, eq=False)
+class OpenSets(Queue):
+    """The open sets of a monitor on a dataset, by name; each has a number that no other had."""
+
+    open: dict[str, OpenSet] = field(default_factory=dict)
+    next_number: int = 0
+    touched: dict[int, OpenSet] = field(default_factory=dict)
+    closed: list[int] = field(default_factory=list)
+    loading: dict[int, tuple[OpenSet, dict[int, Block]]] = field(default_factory=dict)
+
+    keeps_head: ClassVar[bool] = False
+
+    def __len__(self) -> int:
+        """Return the number of open sets."""
+        return len(self.open)
+
+    def begin(self, set_id: str, opened_ms: int) -> OpenSet:
+        """Open a set."""
+        opened = self.open[set_id] = OpenSet(set_id, opened_ms, number=self.next_number)
+        self.next_number += 1
+        self.touch(opened, _text_bytes(set_id))
+        return opened
+
+    def touch(self, changed: OpenSet, size: int = 0) -> None:
+        """Take note of a change of a set whose texts have at most ``size`` bytes."""
+        self.touched[changed.number] = changed
+        self.journal.note(self, _REPLACE_BYTES + size)
+
+    def add(self, growing: OpenSet, block: Block) -> None:
+        """Keep the bottoms of one batch."""
+        growing.add(block)
+        texts = sum(map(_text_bytes, block.series)) + sum(map(_text_bytes, block.query_id))
+        self.touch(growing, texts + _REPLACE_BYTES * len(block))
+
+    def close(self, closing: OpenSet) -> None:
+        """Forget a set."""
+        del self.open[closing.set_id]
+        self.touched.pop(closing.number, None)
+        if closing.home != NOWHERE:
+            self.closed.append(closing.number)
+        self.journal.note(self, _NUMBER_BYTES)
+        for entry in (closing, *closing.blocks):
+            self.journal.bury(entry)
+
+    @property
+    def head(self) -> int:
+        """Return the number of the next set."""
+        return self.next_number
+
+    def changes(self, at: Position) -> Iterator[tuple[Entry | None, QueueLine]]:
+        """See `Queue`."""
+        if self.dropped:
+            yield None, DropLine()
+            return
+        if self.closed:
+            yield None, CloseLine(self.closed)
+        for waiting in self.touched.values():
+            if waiting.home == NOWHERE:
+                yield waiting, self.line(waiting, at)
+            elif waiting.tops != waiting.saved_tops:
+                yield None, TopsLine(waiting.number, waiting.tops)
+            waiting.saved_tops = waiting.tops
+            new = waiting.blocks[len(waiting.blocks) - waiting.unsaved :]
+            del waiting.blocks[len(waiting.blocks) - waiting.unsaved :]
+            waiting.unsaved = 0
+            for block in new:
+                for part, line in _parts(block, waiting, at):
+                    waiting.blocks.append(part)
+                    waiting.parts += 1
+                    yield part, line
+        self.touched, self.closed = {}, []
+
+    def line(self, entry: Entry, at: Position) -> QueueLine:
+        """See `Queue`."""
+        if isinstance(entry, Block):
+            return _block_line(entry, at)
+        if isinstance(entry, OpenSet):
+            return SetLine(entry.number, entry.set_id, entry.opened_ms - at.clock_ms, entry.tops)
+        message = "no entry of open sets"
+        raise MisuseError(message)
+
+    def entries(self) -> Iterator[Entry]:
+        """See `Queue`."""
+        for waiting in self.open.values():
+            yield waiting
+            yield from waiting.blocks
+
+    def set_head(self, head: int) -> None:
+        """See `Queue`."""
+        self.next_number, self.dropped = head, False
+
+    def take(self, line: QueueLine, at: Position, home: int, size: int) -> None:
+        """See `Queue`."""
+        if isinstance(line, BlockLine):
+            found, blocks = self._found(line.number)
+            block = _block(line, at)
+            block.home, block.stored_bytes = home, size
+            blocks[line.part] = block
+        elif isinstance(line, SetLine):
+            found, _ = self._found(line.number)
+            found.set_id, found.opened_ms = line.set_id, line.opened_ms + at.clock_ms
+            found.tops, found.home, found.stored_bytes = line.tops, home, size
+        elif isinstance(line, TopsLine):
+            if line.number in self.loading:
+                self.loading[line.number][0].tops = line.tops
+        elif isinstance(line, CloseLine):
+            for number in line.numbers:
+                self.loading.pop(number, None)
+        elif isinstance(line, DropLine):
+            self.loading, self.next_number, self.dropped = {}, 0, True
+        else:
+            raise ValueError("it holds a line of a retry queue")  # noqa: TRY004 - the record is wrong
+
+    def _found(self, number: int) -> tuple[OpenSet, dict[int, Block]]:
+        if number not in self.loading:
+            self.loading[number] = OpenSet("", 0, number=number), {}
+        return self.loading[number]
+
+    def settle(self) -> None:
+        """See `Queue`."""
+        for number, (found, blocks) in sorted(self.loading.items()):
+            if found.home == NOWHERE:
+                raise ValueError(f"there is no line of set {number}")
+            found.saved_tops = found.tops
+            found.blocks = [block for _, block in sorted(blocks.items())]
+            found.size = sum(map(len, found.blocks))
+            found.parts = max(blocks, default=-1) + 1
+            self.open[found.set_id] = found
+        self.loading = {}
 
 
-@dataclass(slots=True, repr=False)
-class Waiting:
-    """One place of a retry queue: the latest query of a series, and how often the series was tested."""
+@dataclass(slots=True, repr=False, eq=False)
+class Waiting(Entry):
+    """One place of a retry queue: the latest query of a series, and how often the series was tested.
+
+    ``number`` is the queue's count when the place was entered: no other place of the queue has it.
+    """
 
     offset: int
     row: int
@@ -124,157 +262,253 @@ class Waiting:
     entered_ms: int
     series: str | None
     query_id: str
+    number: int = 0
 
 
-@dataclass(slots=True, repr=False)
-class RetryQueue:
-    """Series whose last test was a bottom, oldest first. ``count`` is the number of queries seen."""
+PlaceName = str | tuple[int, int]
+
+
+@dataclass(slots=True, repr=False, eq=False)
+class RetryQueue(Queue):
+    """Series whose last test was a bottom, oldest first. ``count`` is the number of queries seen.
+
+    Of what changed since the last save it keeps which places are new or have a newer query (``touched``, by number),
+    which stored ones were ``removed``, how many sweeps reached all of them and up to which number others came.
+    """
 
     count: int = 0
-    places: dict[str | tuple[int, int], Waiting] = field(default_factory=dict)
-    changed: bool = False
-    stored: int = 0
+    places: dict[PlaceName, Waiting] = field(default_factory=dict)
+    touched: dict[int, Waiting] = field(default_factory=dict)
+    removed: list[int] = field(default_factory=list)
+    sweeps: int = 0
+    partial: list[int] = field(default_factory=list)
+    loading: _Loading | None = None
+
+    keeps_head: ClassVar[bool] = True
 
     def __len__(self) -> int:
         """Return the number of series that wait."""
         return len(self.places)
 
-    def save(self) -> Iterator[tuple[int, bytes | None]]:
-        """Yield (record number, record) for the whole queue, and None for records no longer needed."""
-        places = list(self.places.values())
-        records = list(_encode_places(self.count, places)) if places or self.count else []
-        yield from enumerate(records)
-        for number in range(len(records), self.stored):
-            yield number, None
-        self.stored = len(records)
-        self.changed = False
+    def enter(self, name: PlaceName, place: Waiting) -> None:
+        """Let the query that was counted last wait, behind all others."""
+        place.number = self.count
+        self.places[name] = self.touched[place.number] = place
+        size, series, query_id = _PLACE_BYTES, place.series, place.query_id
+        if series is not None:  # as `_text_bytes`, without the calls
+            size += len(series) if series.isascii() else 4 * len(series)
+        size += len(query_id) if query_id.isascii() else 4 * len(query_id)
+        self.journal.note(self, size)
 
-    @staticmethod
-    def restore(records: Sequence[tuple[int, PendingRecord]]) -> RetryQueue:
-        """Return the queue that wrote the records, given in order of their numbers."""
-        queue = RetryQueue(count=records[0][1].count, stored=len(records))
-        for _, record in records:
-            columns = zip(
-                _numbers(record.offset).tolist(),
-                _numbers(record.row).tolist(),
-                _numbers(record.value).tolist(),
-                _numbers(record.threshold).tolist(),
-                _numbers(record.attempt).tolist(),
-                _numbers(record.entered).tolist(),
-                _numbers(record.entered_ms).tolist(),
-                record.series,
-                record.query_id,
-                strict=True,
-            )
-            for column in columns:
-                place = Waiting(*column)
-                queue.places[place_name(place.series, place.offset, place.row)] = place
-        return queue
+    def replaced(self, place: Waiting) -> None:
+        """Take note that a place has a newer query."""
+        self.touched[place.number] = place
+        self.journal.note(self, _REPLACE_BYTES + _text_bytes(place.query_id))
+
+    def remove(self, name: PlaceName) -> None:
+        """Take a place out."""
+        place = self.places.pop(name)
+        self.touched.pop(place.number, None)
+        if place.home != NOWHERE:
+            self.removed.append(place.number)
+        self.journal.bury(place)
+        self.journal.note(self, _NUMBER_BYTES)
+
+    def forget(self) -> None:
+        """Take all places out; the count stays."""
+        for name in list(self.places):
+            self.remove(name)
+
+    def swept(self, last: int | None = None) -> None:
+        """Take note that all places had one more attempt, or those up to a number."""
+        if last is None:
+            self.sweeps += 1
+        else:
+            self.partial.append(last)
+        self.journal.note(self, _NUMBER_BYTES)
+
+    @property
+    def head(self) -> int:
+        """Return the number of queries seen."""
+        return self.count
+
+    def changes(self, at: Position) -> Iterator[tuple[Entry | None, QueueLine]]:
+        """See `Queue`."""
+        if self.dropped:
+            yield None, DropLine()
+            return
+        if self.removed:
+            first = next(iter(self.places.values())).number if self.places else self.count + 1
+            yield None, RemoveLine(first, [number for number in self.removed if number > first])
+        if self.sweeps or self.partial:
+            yield None, SweepLine(self.sweeps, self.partial)
+        for place in self.touched.values():
+            if place.home == NOWHERE:
+                yield place, self.line(place, at)
+            else:
+                yield (
+                    None,
+                    ReplaceLine(
+                        self.count - place.number,
+                        place.offset - at.offset,
+                        place.row,
+                        _eight_bytes(place.value),
+                        place.threshold,
+                        place.query_id,
+                    ),
+                )
+        self.touched, self.removed, self.sweeps, self.partial = {}, [], 0, []
+
+    def line(self, entry: Entry, at: Position) -> QueueLine:
+        """See `Queue`."""
+        if not isinstance(entry, Waiting):
+            message = "no place of a retry queue"
+            raise MisuseError(message)
+        return PlaceLine(
+            self.count - entry.number,
+            entry.offset - at.offset,
+            entry.row,
+            _eight_bytes(entry.value),
+            entry.threshold,
+            entry.attempt,
+            entry.offset - entry.entered,
+            entry.entered_ms - at.clock_ms,
+            entry.series,
+            entry.query_id,
+        )
+
+    def entries(self) -> Iterator[Entry]:
+        """See `Queue`."""
+        return iter(self.places.values())
+
+    def set_head(self, head: int) -> None:
+        """See `Queue`."""
+        self.count, self.dropped = head, False
+        if self.loading is None:
+            self.loading = _Loading()
+
+    def take(self, line: QueueLine, at: Position, home: int, size: int) -> None:
+        """See `Queue`."""
+        loading = self.loading
+        if loading is None:
+            message = "a queue takes no lines once it is loaded"
+            raise MisuseError(message)
+        if isinstance(line, PlaceLine):
+            place = _place(line, at, self.count)
+            place.home, place.stored_bytes = home, size
+            place.attempt -= loading.sweeps
+            loading.places[place.number] = place
+        elif isinstance(line, ReplaceLine):
+            known = loading.places.get(self.count - line.back)
+            if known is not None:
+                known.offset, known.row = line.offset + at.offset, line.row
+                known.value, known.threshold = _number(line.value), line.threshold
+                known.query_id = line.query_id
+        elif isinstance(line, RemoveLine):
+            loading.first = line.first
+            for number in line.others:
+                loading.places.pop(number, None)
+        elif isinstance(line, SweepLine):
+            loading.sweeps += line.whole
+            for last in line.partial:
+                for place in loading.places.values():
+                    place.attempt += place.number <= last
+        elif isinstance(line, DropLine):
+            self.loading, self.count, self.dropped, self.home = None, 0, True, NOWHERE
+        else:
+            raise ValueError("it holds a line of an open set")  # noqa: TRY004 - the record is wrong
+
+    def settle(self) -> None:
+        """See `Queue`."""
+        loading, self.loading = self.loading, None
+        if loading is None:
+            return
+        for number, place in sorted(loading.places.items()):
+            if number >= loading.first:
+                place.attempt += loading.sweeps
+                self.places[place_name(place.series, place.offset, place.row)] = place
 
 
-def place_name(series: str | None, offset: int, row: int) -> str | tuple[int, int]:
+@dataclass(slots=True, repr=False, eq=False)
+class _Loading:
+    """A retry queue while it is read.
+
+    ``places`` are those whose line was read, by number; those below ``first`` are gone. ``sweeps`` counts those that
+    reached all places: attempts leave it out until the end.
+    """
+
+    places: dict[int, Waiting] = field(default_factory=dict)
+    first: int = 0
+    sweeps: int = 0
+
+
+def place_name(series: str | None, offset: int, row: int) -> PlaceName:
     """Return what identifies a place in a retry queue; a query without series has a place of its own."""
     return series if series is not None else (offset, row)
 
 
-def read(data: bytes, key: str) -> PendingRecord:
-    """Return a stored record.
-
-    Raises
-    ------
-    UnreadableState
-        It cannot be decoded, or its columns are not of one length.
-    """
-    record = from_bytes(PendingRecord, data, key=key)
-    size = _STEP * len(record.query_id)
-    always = (record.offset, record.row, record.value, record.threshold)
-    of_queues = (record.attempt, record.entered, record.entered_ms)
-    if (
-        len(record.series) != len(record.query_id)
-        or any(len(column) != size for column in always)
-        or any(len(column) != (size if record.set_id is None else 0) for column in of_queues)
-    ):
-        raise UnreadableState(f"state record {key} is damaged: its columns are not of one length")
-    return record
+def _eight_bytes(number: int) -> bytes:
+    return number.to_bytes(8, "little", signed=True)
 
 
-_STEP = 8
-"""Bytes of a number in a column."""
+def _number(data: bytes) -> int:
+    return int.from_bytes(data, "little", signed=True)
 
 
-def _column(numbers: Integers) -> bytes:
-    return numbers.astype("<i8").tobytes()
-
-
-_NONE = np.zeros(0, dtype=np.int64)
-_EMPTY = Block(_NONE, _NONE, _NONE, _NONE, [], [])
-
-
-def _numbers(column: bytes) -> Integers:
-    return np.frombuffer(column, dtype="<i8").astype(np.int64)
-
-
-def _block(record: PendingRecord) -> Block:
-    return Block(
-        offset=_numbers(record.offset),
-        row=_numbers(record.row),
-        value=_numbers(record.value),
-        threshold=_numbers(record.threshold),
-        series=record.series,
-        query_id=record.query_id,
+def _place(line: PlaceLine, at: Position, count: int) -> Waiting:
+    offset = line.offset + at.offset
+    return Waiting(
+        offset,
+        line.row,
+        _number(line.value),
+        line.threshold,
+        line.attempt,
+        offset - line.age,
+        line.entered_ms + at.clock_ms,
+        line.series,
+        line.query_id,
+        count - line.back,
     )
 
 
-def _encode_block(set_id: str, tops: int, opened_ms: int, block: Block) -> Iterator[bytes]:
-    record = PendingRecord(
-        version=VERSION,
-        set_id=set_id,
-        count=tops,
-        opened_ms=opened_ms,
-        offset=_column(block.offset),
-        row=_column(block.row),
-        value=_column(block.value),
-        threshold=_column(block.threshold),
-        attempt=b"",
-        entered=b"",
-        entered_ms=b"",
-        series=block.series,
-        query_id=block.query_id,
-    )
-    data = to_bytes(record)
-    if len(data) <= _RECORD_BYTES or len(block) <= 1:
-        yield data
+def _parts(block: Block, owner: OpenSet, at: Position) -> Iterator[tuple[Block, BlockLine]]:
+    """Yield a new block and its line, in parts where it is long; each gets the owner's next number."""
+    size = sum(map(_text_bytes, block.series)) + sum(map(_text_bytes, block.query_id)) + 20 * len(block)
+    if size <= _BLOCK_BYTES or len(block) <= 1:
+        block.owner, block.part = owner.number, owner.parts
+        yield block, _block_line(block, at)
         return
     half = len(block) // 2
-    yield from _encode_block(set_id, tops, opened_ms, block.take(np.arange(half)))
-    yield from _encode_block(set_id, tops, opened_ms, block.take(np.arange(half, len(block))))
+    yield from _parts(block.take(np.arange(half)), owner, at)
+    yield from _parts(block.take(np.arange(half, len(block))), owner, at)
 
 
-def _encode_places(count: int, places: list[Waiting]) -> Iterator[bytes]:
-    columns = np.array(
-        [(p.offset, p.row, p.value, p.threshold, p.attempt, p.entered, p.entered_ms) for p in places],
-        dtype=np.int64,
-    ).reshape(len(places), 7)
-    offset, row, value, threshold, attempt, entered, entered_ms = (_column(columns[:, k]) for k in range(7))
-    record = PendingRecord(
-        version=VERSION,
-        set_id=None,
-        count=count,
-        opened_ms=0,
-        offset=offset,
-        row=row,
-        value=value,
-        threshold=threshold,
-        attempt=attempt,
-        entered=entered,
-        entered_ms=entered_ms,
-        series=[place.series for place in places],
-        query_id=[place.query_id for place in places],
+def _block_line(block: Block, at: Position) -> BlockLine:
+    return BlockLine(
+        block.owner,
+        block.part,
+        (block.offset - at.offset).tolist(),
+        block.row.tolist(),
+        block.value.astype("<i8").tobytes(),
+        block.threshold.tolist(),
+        block.series,
+        block.query_id,
     )
-    data = to_bytes(record)
-    if len(data) <= _RECORD_BYTES or len(places) <= 1:
-        yield data
-        return
-    half = len(places) // 2
-    yield from _encode_places(count, places[:half])
-    yield from _encode_places(count, places[half:])
+
+
+def _block(line: BlockLine, at: Position) -> Block:
+    columns: tuple[Sequence[object], ...] = line.offset, line.row, line.threshold, line.series
+    if any(len(column) != len(line.query_id) for column in columns) or len(line.value) != 8 * len(
+        line.query_id
+    ):
+        raise ValueError("its columns are not of one length")
+    return Block(
+        np.array(line.offset, dtype=np.int64) + at.offset,
+        np.array(line.row, dtype=np.int64),
+        np.frombuffer(line.value, dtype="<i8").astype(np.int64),
+        np.array(line.threshold, dtype=np.int64),
+        line.series,
+        line.query_id,
+        line.number,
+        line.part,
+    )

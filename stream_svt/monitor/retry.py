@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from stream_svt.errors import MisuseError
 from stream_svt.monitor.monitor_spec import MonitorSpec
 from stream_svt.monitor.options import Retry
-from stream_svt.monitor.pending import RetryQueue, Waiting, place_name, read
+from stream_svt.monitor.pending import PlaceName, RetryQueue, Waiting
+from stream_svt.monitor.queue_journal import Queue
 from stream_svt.monitor.runner import Hit, Host, Mask, Runner, Status, Tests, View
 from stream_svt.monitor.shard_datasets import ShardDatasets
 
@@ -49,23 +50,22 @@ class RetryRunner(Runner):
         """Drop what waits: the lattice it was measured on is no longer the monitor's."""
         queue = self.queues.get(dataset)
         if queue is not None:
-            queue.places.clear()
-            queue.changed = True
+            queue.forget()
 
-    def save_pending(self) -> list[tuple[int, int, bytes | None]]:
-        """Return (dataset, record number, record or None) for what changed since the last save."""
-        return [
-            (dataset, number, record)
-            for dataset, queue in self.queues.items()
-            if queue.changed
-            for number, record in queue.save()
-        ]
+    def drop_pending(self, dataset: int) -> None:
+        """Drop what waits, and the count of queries."""
+        queue = self.queues.pop(dataset, None)
+        if queue is not None:
+            queue.drop()
 
-    def restore_pending(self, dataset: int, records: list[tuple[int, bytes]], key: str) -> None:
-        """Take back what waited on a dataset."""
-        self.queues[dataset] = RetryQueue.restore(
-            [(number, read(data, key)) for number, data in sorted(records)]
-        )
+    def new_queue(self, dataset: int, name: str) -> Queue:  # noqa: ARG002
+        """Return an empty queue of a dataset."""
+        return RetryQueue(self.host.queues, self.name, name)
+
+    def take_back(self, dataset: int, queue: Queue) -> None:
+        """Go on with a queue that was loaded."""
+        if isinstance(queue, RetryQueue):
+            self.queues[dataset] = queue
 
     # -- a batch ---------------------------------------------------------------------------------------------
 
@@ -85,49 +85,64 @@ class RetryRunner(Runner):
             for k, row in enumerate(rows)
         }
         columns: dict[int, tuple[list[int], list[int]]] = {}
-        every, testable = (
-            self.rules.every,
-            int(Status.TESTABLE),
-        )  # looked up once: this loop is what a query costs
+        # Looked up once: this loop is what a query costs.
+        rules, testable, journal, eligible = self.rules, int(Status.TESTABLE), self.host.queues, view.eligible
+        status, covers, names = self.status, self.covers, batch.series
+        offsets, clock = batch.offset[at:stop].tolist(), view.clock[at:stop].tolist()
+        one_plan, look = len(self.plans) == 1, True
         for row, dataset in enumerate(datasets.tolist(), start=at):
-            if self.host.full:
-                return row
-            if not self.covers[dataset] or (view.eligible is not None and not view.eligible[row]):
+            if look or not row & 63:
+                look = False
+                if self.host.full:
+                    return row
+            if not covers[dataset] or (eligible is not None and not eligible[row]):
                 continue
-            if self.status[dataset] != testable:
-                if self.status[dataset] == Status.WAITING:
-                    self.host.open_run(self, dataset, int(view.clock[row]))
-                if self.status[dataset] == Status.PENDING:
+            now, offset = clock[row - at], offsets[row - at]
+            if status[dataset] != testable:
+                if status[dataset] == Status.WAITING:
+                    self.host.open_run(self, dataset, now)
+                    look = True
+                if status[dataset] == Status.PENDING:
                     return row
                 self.skip(self.host.slot(self, dataset).shown, 1)
                 continue
             queue = self.queues.get(dataset)
             if queue is None:
-                queue = self.queues[dataset] = RetryQueue()
+                queue = RetryQueue(journal, self.name, self.datasets[dataset].name)
+                self.queues[dataset] = queue
             queue.count += 1
-            queue.changed = True
-            now, series = int(view.clock[row]), batch.series[row] if batch.series else None
-            if self.is_muted(dataset, series, now):
+            if not queue.changed:
+                journal.note(queue, 0)
+            series = names[row] if names else None
+            if dataset in self.mutes and self.is_muted(dataset, series, now):
                 self.skip("muted", 1)
             else:
-                version = int(self.version[dataset])
+                version = 0 if one_plan else int(self.version[dataset])
                 if version not in columns:
                     columns[version] = self._columns(view, version, at, stop)
                 values, thresholds = columns[version]
-                arrival = Waiting(
-                    offset=int(batch.offset[row]),
-                    row=int(batch.row[row]),
-                    value=values[row - at],
-                    threshold=thresholds[row - at],
-                    attempt=1,
-                    entered=int(batch.offset[row]),
-                    entered_ms=now,
-                    series=series,
-                    query_id=batch.query_id[row],
-                )
-                self._arrive(dataset, queue, arrival, reached.get(row), now)
-            if queue.count % every == 0 and self.status[dataset] == testable:
-                self._sweep(dataset, queue, int(batch.offset[row]), now)
+                name: PlaceName = (offset, int(batch.row[row])) if series is None else series
+                place = queue.places.get(name)
+                if place is None:
+                    place = Waiting(
+                        offset=offset,
+                        row=int(batch.row[row]),
+                        value=values[row - at],
+                        threshold=thresholds[row - at],
+                        attempt=1,
+                        entered=offset,
+                        entered_ms=now,
+                        series=series,
+                        query_id=batch.query_id[row],
+                    )
+                    look |= self._arrive(dataset, queue, name, place, reached.get(row), now)
+                else:
+                    place.offset, place.row, place.query_id = offset, int(batch.row[row]), batch.query_id[row]
+                    place.value, place.threshold = values[row - at], thresholds[row - at]
+                    queue.replaced(place)
+            if queue.count % rules.every == 0 and status[dataset] == testable:
+                self._sweep(dataset, queue, offset, now)
+                look = True
         return stop
 
     def _columns(self, view: View, version: int, at: int, stop: int) -> tuple[list[int], list[int]]:
@@ -140,26 +155,22 @@ class RetryRunner(Runner):
         self,
         dataset: int,
         queue: RetryQueue,
+        name: PlaceName,
         arrival: Waiting,
         reached: tuple[NDArray[np.int64], int] | None,
         now: int,
-    ) -> None:
-        """Let a query replace its series' value in the queue, or test it and let it wait if it is a bottom."""
-        name = place_name(arrival.series, arrival.offset, arrival.row)
-        place = queue.places.get(name)
-        if place is not None:
-            place.offset, place.row, place.query_id = arrival.offset, arrival.row, arrival.query_id
-            place.value, place.threshold = arrival.value, arrival.threshold
-            return
+    ) -> bool:
+        """Test a query of a series that does not wait, and let it wait if it is a bottom; tell whether it is a top."""
         self.tested += 1
         branch = None if reached is None else self._branch(dataset, reached[0])
         if reached is not None and branch is not None:
             self._report(dataset, arrival, branch, int(reached[0][branch]), attempt=0, now=now)
-            return
+            return True
         if len(queue.places) >= self.rules.capacity:
-            del queue.places[next(iter(queue.places))]
+            queue.remove(next(iter(queue.places)))
             self.skip("retry-overflow", 1)
-        queue.places[name] = arrival
+        queue.enter(name, arrival)
+        return False
 
     def _report(self, dataset: int, place: Waiting, branch: int, gap: int, *, attempt: int, now: int) -> None:
         """Hand a top to the engine."""
@@ -184,7 +195,7 @@ class RetryRunner(Runner):
             too_old = lifetime.offsets is not None and offset - place.entered > lifetime.offsets
             too_late = lifetime.ms is not None and now - place.entered_ms > lifetime.ms
             if too_old or too_late or self.is_muted(dataset, place.series, now):
-                del queue.places[name]
+                queue.remove(name)
         waiting = list(queue.places.items())
         if not waiting:
             return
@@ -206,8 +217,10 @@ class RetryRunner(Runner):
             attempt = place.attempt
             place.attempt += 1
             if branch is not None or place.attempt >= rules.attempts:
-                del queue.places[name]
+                queue.remove(name)
             if branch is not None:
                 self._report(dataset, place, branch, int(fired[index][branch]), attempt=attempt, now=now)
                 if self.status[dataset] != Status.TESTABLE:
+                    queue.swept(place.number)
                     return
+        queue.swept()

@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_svt.errors import UnreadableState
+from stream_svt.errors import MisuseError, UnreadableState
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.books import FOR_EVER, UNTIL_RUN_ENDS
 from stream_svt.monitor.life_cycle import State
@@ -25,6 +25,7 @@ from stream_svt.monitor.monitor_spec import MonitorSpec
 from stream_svt.monitor.mutes import MuteFilter, Mutes, series_hashes
 from stream_svt.monitor.pending import Block
 from stream_svt.monitor.plan import Plan
+from stream_svt.monitor.queue_journal import Queue, QueueJournal
 from stream_svt.monitor.shard_datasets import NEVER, ShardDatasets
 from stream_svt.monitor.snapshot import Slot, unpack_secrets
 
@@ -59,7 +60,9 @@ class Hit:
 
 
 class Host(Protocol):
-    """What a runner asks of the engine: runs, charges and events."""
+    """What a runner asks of the engine: runs, charges, events and the journal of what waits."""
+
+    queues: QueueJournal
 
     @property
     def full(self) -> bool:
@@ -149,6 +152,7 @@ class Runner:
         self.host = host
         self.covers = covers
         self.covers_all = bool(covers.all())
+        self.datasets = datasets
         self.status = np.where(covers, Status.WAITING, Status.SKIP).astype(np.uint8)
         self.version = np.zeros(count, dtype=np.int16)
         self.threshold_noise = np.zeros(count, dtype=np.int64)
@@ -268,21 +272,20 @@ class Runner:
     def forget_pending(self, dataset: int) -> None:
         """Drop what waits for another test."""
 
-    def save_pending(self) -> list[tuple[int, int, bytes | None]]:
-        """Return (dataset, record number, record or None) for what changed since the last save."""
-        return []
+    def drop_pending(self, dataset: int) -> None:
+        """Drop what waits for another test, and that anything ever did."""
 
-    def restore_pending(
-        self,
-        dataset: int,
-        records: list[tuple[int, bytes]],  # noqa: ARG002 - there should be none
-        key: str,
-    ) -> None:
-        """Take back what waited on a dataset."""
+    def new_queue(self, dataset: int, name: str) -> Queue:  # noqa: ARG002 - there should be none
+        """Return an empty queue of a dataset of this name, to be loaded."""
         message = (
-            f"state records {key}/* of dataset {dataset} belong to a monitor with append; this one has none"
+            f"state records w/* hold queries of dataset {name} for monitor {self.name}, which has no append"
         )
         raise UnreadableState(message)
+
+    def take_back(self, dataset: int, queue: Queue) -> None:  # noqa: ARG002 - there should be none
+        """Go on with a queue that was loaded."""
+        message = f"monitor {self.name} has no queues"
+        raise MisuseError(message)
 
     # -- a batch ---------------------------------------------------------------------------------------------
 

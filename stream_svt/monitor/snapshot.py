@@ -6,7 +6,7 @@ Records, by key:
 - ``m/<monitor>``: the monitor's specification as last applied;
 - ``h/<hash>``: an older specification under which a run is still open;
 - ``t/<topic>``: what was ever declared about the answers on a query topic (:class:`TopicRecord`);
-- ``p/<dataset>/<monitor>/<number>``: queries waiting for another test (:class:`PendingRecord`);
+- ``w/<number>``: what changed in the queues of waiting queries (:class:`QueueRecord`), in order of the numbers;
 - ``q/<dataset>/<monitor>/<number>``: muted series (:class:`MuteRecord`), where a dataset has many.
 
 Every record starts with its format version; a version this code does not know is refused, never guessed.
@@ -99,25 +99,125 @@ class MuteRecord(msgspec.Struct, array_like=True):
     mutes: list[tuple[str, int]]
 
 
-class PendingRecord(_Secret, array_like=True):
-    """Queries of one set or retry queue that wait for another test; numbers are little-endian int64 bytes.
+WholeNumber = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
+"""A number of a queue line: what a damaged record holds beyond these limits is refused by name."""
+Lattice = Annotated[bytes, msgspec.Meta(min_length=8, max_length=8)]
+"""A lattice value in eight bytes: the length of a record does not depend on it."""
 
-    ``count`` is the number of queries the retry queue has seen, ``opened_ms`` the clock when the set opened.
+
+class PlaceLine(_Secret, array_like=True, tag=0):
+    """A place of a retry queue, whole.
+
+    ``back`` is how far the queue's count was behind its present one when the place was entered, ``age`` how far the
+    place's first offset lies behind its present one. Offset and clock count from those of the section.
     """
 
-    version: int
-    set_id: str | None
-    count: int
-    opened_ms: int
-    offset: bytes
-    row: bytes
+    back: WholeNumber
+    offset: WholeNumber
+    row: WholeNumber
+    value: Lattice
+    threshold: WholeNumber
+    attempt: WholeNumber
+    age: WholeNumber
+    entered_ms: WholeNumber
+    series: str | None
+    query_id: str
+
+
+class ReplaceLine(_Secret, array_like=True, tag=1):
+    """A newer query at a place that is stored."""
+
+    back: WholeNumber
+    offset: WholeNumber
+    row: WholeNumber
+    value: Lattice
+    threshold: WholeNumber
+    query_id: str
+
+
+class RemoveLine(_Secret, array_like=True, tag=2):
+    """Stored places that are gone: all numbers below ``first``, and those in ``others``."""
+
+    first: WholeNumber
+    others: list[WholeNumber]
+
+
+class SweepLine(_Secret, array_like=True, tag=3):
+    """Sweeps of a retry queue, each one more attempt for the places stored before this record.
+
+    ``whole`` sweeps reached all of them, the others each the places up to a number.
+    """
+
+    whole: WholeNumber
+    partial: list[WholeNumber]
+
+
+class DropLine(_Secret, array_like=True, tag=4):
+    """The whole queue is gone."""
+
+
+class SetLine(_Secret, array_like=True, tag=5):
+    """An open set."""
+
+    number: WholeNumber
+    set_id: str
+    opened_ms: WholeNumber
+    tops: WholeNumber
+
+
+class TopsLine(_Secret, array_like=True, tag=6):
+    """The tops found so far in an open set that is stored."""
+
+    number: WholeNumber
+    tops: WholeNumber
+
+
+class CloseLine(_Secret, array_like=True, tag=7):
+    """Stored sets that have closed."""
+
+    numbers: list[WholeNumber]
+
+
+class BlockLine(_Secret, array_like=True, tag=8):
+    """Waiting queries of an open set as columns; ``part`` orders the blocks of a set."""
+
+    number: WholeNumber
+    part: WholeNumber
+    offset: list[WholeNumber]
+    row: list[WholeNumber]
     value: bytes
-    threshold: bytes
-    attempt: bytes
-    entered: bytes
-    entered_ms: bytes
+    threshold: list[WholeNumber]
     series: list[str | None]
     query_id: list[str]
+
+
+QueueLine = (
+    PlaceLine | ReplaceLine | RemoveLine | SweepLine | DropLine | SetLine | TopsLine | CloseLine | BlockLine
+)
+
+
+class QueueGroup(_Secret, array_like=True):
+    """Lines of one queue in order; ``head`` is the count of a retry queue, or the next number of a set."""
+
+    dataset: str
+    head: WholeNumber
+    lines: list[QueueLine]
+
+
+class QueueSection(_Secret, array_like=True):
+    """Groups of one monitor, with the offset and clock that numbers in its lines count from."""
+
+    monitor: str
+    offset: WholeNumber
+    clock_ms: WholeNumber
+    groups: list[QueueGroup]
+
+
+class QueueRecord(_Secret, array_like=True):
+    """What changed in the queues of a shard, or was written again from an older record."""
+
+    version: int
+    sections: list[QueueSection]
 
 
 class ProgressRecord(msgspec.Struct, array_like=True):
@@ -160,14 +260,14 @@ def unpack_secrets(secrets: bytes) -> tuple[int, int, int]:
     return threshold_noise, salt_high, salt_low
 
 
-Record = TypeVar("Record", DatasetRecord, MuteRecord, PendingRecord, ProgressRecord, SpecRecord, TopicRecord)
+Record = TypeVar("Record", DatasetRecord, MuteRecord, QueueRecord, ProgressRecord, SpecRecord, TopicRecord)
 _READABLE: dict[type, tuple[int, ...]] = {DatasetRecord: (VERSION, SPLIT), MuteRecord: (SPLIT,)}
 
 _ENCODER = msgspec.msgpack.Encoder()
 
 
 def to_bytes(
-    record: DatasetRecord | MuteRecord | PendingRecord | ProgressRecord | SpecRecord | TopicRecord,
+    record: DatasetRecord | MuteRecord | ProgressRecord | SpecRecord | TopicRecord,
 ) -> bytes:
     """Return the record's plain bytes."""
     return _ENCODER.encode(record)

@@ -8,7 +8,7 @@ correction was tried. Which query is tested when depends on released outcomes an
 from __future__ import annotations
 
 from bisect import bisect_left
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from stream_svt.errors import MisuseError
 from stream_svt.monitor.monitor_spec import MonitorSpec
 from stream_svt.monitor.options import Sweep
-from stream_svt.monitor.pending import Block, OpenSet, read
+from stream_svt.monitor.pending import Block, OpenSet, OpenSets
+from stream_svt.monitor.queue_journal import Queue
 from stream_svt.monitor.runner import (
     Hit,
     Host,
@@ -28,7 +29,6 @@ from stream_svt.monitor.runner import (
     block_of,
 )
 from stream_svt.monitor.shard_datasets import ShardDatasets
-from stream_svt.monitor.snapshot import PendingRecord
 
 
 class SweepRunner(Runner):
@@ -42,11 +42,8 @@ class SweepRunner(Runner):
         self, host: Host, spec: MonitorSpec, datasets: ShardDatasets, covers: NDArray[np.bool_]
     ) -> None:
         super().__init__(host, spec, datasets, covers)
-        self.sets: dict[int, dict[str, OpenSet]] = {}
+        self.sets: dict[int, OpenSets] = {}
         self.opened: list[tuple[int, int, str]] = []
-        self.touched: dict[int, list[OpenSet]] = {}
-        self.dropped: list[tuple[int, int]] = []
-        self.next_record: dict[int, int] = {}
 
     @property
     def rules(self) -> Sweep:
@@ -64,36 +61,32 @@ class SweepRunner(Runner):
 
     def queued(self, dataset: int) -> int:
         """Return the number of queries that wait in open sets of a dataset."""
-        return sum(len(waiting) for waiting in self.sets.get(dataset, {}).values())
+        sets = self.sets.get(dataset)
+        return 0 if sets is None else sum(map(len, sets.open.values()))
 
     def forget_pending(self, dataset: int) -> None:
         """Drop what waits: the lattice it was measured on is no longer the monitor's."""
-        for waiting in list(self.sets.get(dataset, {}).values()):
-            self._close(dataset, waiting)
+        sets = self.sets.get(dataset)
+        if sets is not None:
+            for waiting in list(sets.open.values()):
+                sets.close(waiting)
 
-    def save_pending(self) -> list[tuple[int, int, bytes | None]]:
-        """Return (dataset, record number, record or None) for what changed since the last save."""
-        changes: list[tuple[int, int, bytes | None]] = [(d, number, None) for d, number in self.dropped]
-        for dataset, sets in self.touched.items():
-            for waiting in sets:
-                for number, record in waiting.save(self.next_record.get(dataset, 0)):
-                    changes.append((dataset, number, record))
-                    self.next_record[dataset] = number + 1
-        self.touched, self.dropped = {}, []
-        return changes
+    def drop_pending(self, dataset: int) -> None:
+        """Drop what waits."""
+        sets = self.sets.pop(dataset, None)
+        if sets is not None:
+            sets.drop()
 
-    def restore_pending(self, dataset: int, records: list[tuple[int, bytes]], key: str) -> None:
-        """Take back what waited on a dataset."""
-        by_set: dict[str, list[tuple[int, PendingRecord]]] = {}
-        decoded = [(number, read(data, key)) for number, data in sorted(records)]
-        for number, record in decoded:
-            by_set.setdefault(record.set_id or "", []).append((number, record))
-        self.sets[dataset] = {set_id: OpenSet.restore(own) for set_id, own in by_set.items()}
-        self.next_record[dataset] = max(number for number, _ in decoded) + 1
-        self.opened += [
-            (waiting.opened_ms, dataset, set_id) for set_id, waiting in self.sets[dataset].items()
-        ]
-        heapify(self.opened)
+    def new_queue(self, dataset: int, name: str) -> Queue:  # noqa: ARG002
+        """Return the open sets of a dataset: none."""
+        return OpenSets(self.host.queues, self.name, name)
+
+    def take_back(self, dataset: int, queue: Queue) -> None:
+        """Go on with open sets that were loaded."""
+        if isinstance(queue, OpenSets):
+            self.sets[dataset] = queue
+            for set_id, waiting in queue.open.items():
+                heappush(self.opened, (waiting.opened_ms, dataset, set_id))
 
     # -- a batch ---------------------------------------------------------------------------------------------
 
@@ -119,33 +112,32 @@ class SweepRunner(Runner):
             self.skip("set-overflow", len(bottoms) - len(kept))
             if waiting is None:
                 continue
-            waiting.tops += len(mine) - len(bottoms)
-            self._touch(dataset, waiting)
+            sets = self.sets[dataset]
+            if len(mine) > len(bottoms):
+                waiting.tops += len(mine) - len(bottoms)
+                sets.touch(waiting)
             if len(kept):
                 version = int(self.version[dataset])
                 if version not in columns:
                     values, thresholds = self._on_grid(view.batch, self.plans[version], at, everything)
                     columns[version] = values, np.broadcast_to(thresholds, len(live))
                 values, bars = columns[version]
-                waiting.add(block_of(view, kept, values[kept - at], bars[kept - at]))
+                sets.add(waiting, block_of(view, kept, values[kept - at], bars[kept - at]))
 
     def _acts_on_queries_alone(self, dataset: int) -> bool:
         return not self.sets.get(dataset)
 
     def _open_set(self, dataset: int, name: str, clock_ms: int) -> OpenSet | None:
         """Return a set, opened if need be; None where no further set may open."""
-        sets = self.sets.setdefault(dataset, {})
-        waiting = sets.get(name)
+        sets = self.sets.get(dataset)
+        if sets is None:
+            sets = OpenSets(self.host.queues, self.name, self.datasets[dataset].name)
+            self.sets[dataset] = sets
+        waiting = sets.open.get(name)
         if waiting is None and len(sets) < self.rules.max_open_sets:
-            waiting = sets[name] = OpenSet(name, clock_ms)
+            waiting = sets.begin(name, clock_ms)
             heappush(self.opened, (clock_ms, dataset, name))
         return waiting
-
-    def _touch(self, dataset: int, waiting: OpenSet) -> None:
-        """Remember that a set has to be saved."""
-        touched = self.touched.setdefault(dataset, [])
-        if not any(known is waiting for known in touched):
-            touched.append(waiting)
 
     def _boundary(self, view: View, at: int) -> int:
         """Stop at markers and where a set closes by the clock, be it open already or opened from ``at`` on."""
@@ -164,7 +156,8 @@ class SweepRunner(Runner):
         """Return the open set that was opened first; forget those before it that have closed."""
         while self.opened:
             opened_ms, dataset, name = self.opened[0]
-            waiting = self.sets.get(dataset, {}).get(name)
+            sets = self.sets.get(dataset)
+            waiting = None if sets is None else sets.open.get(name)
             if waiting is not None and waiting.opened_ms == opened_ms:
                 return self.opened[0]
             heappop(self.opened)
@@ -180,12 +173,13 @@ class SweepRunner(Runner):
             _, dataset, name = oldest
             if self.host.full:
                 return False
-            if not self._sweep(dataset, self.sets[dataset][name], now):
+            if not self._sweep(dataset, self.sets[dataset].open[name], now):
                 return False
         marked = view.markers.get(at)
         if marked is not None:
             dataset = int(view.batch.dataset[at])
-            closing = self.sets.get(dataset, {}).get(marked)
+            sets = self.sets.get(dataset)
+            closing = None if sets is None else sets.open.get(marked)
             if closing is not None:
                 return not self.host.full and self._sweep(dataset, closing, now)
         return True
@@ -205,7 +199,7 @@ class SweepRunner(Runner):
                 if rest is None or self.status[dataset] != Status.TESTABLE or waiting.tops >= allowed:
                     break
                 rest = self._pass(dataset, waiting, rest, attempt, now)
-        self._close(dataset, waiting)
+        self.sets[dataset].close(waiting)
         return True
 
     def _pass(self, dataset: int, waiting: OpenSet, rest: Block, attempt: int, now: int) -> Block | None:
@@ -250,10 +244,3 @@ class SweepRunner(Runner):
         if tops:
             rest = rest.take(np.delete(np.arange(len(rest)), tops))
         return rest if len(rest) else None
-
-    def _close(self, dataset: int, waiting: OpenSet) -> None:
-        """Forget a set and its state records."""
-        self.dropped.extend((dataset, number) for number in waiting.stored)
-        touched = self.touched.get(dataset, [])
-        self.touched[dataset] = [known for known in touched if known is not waiting]
-        del self.sets[dataset][waiting.set_id]

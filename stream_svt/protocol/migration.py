@@ -403,7 +403,7 @@ async def _leave(shard: _Shard) -> None:
 def dataset_of(key: bytes) -> str | None:
     """Return the dataset that a state record belongs to, if it belongs to one."""
     kind, _, rest = key.partition(b"/")
-    if kind not in (b"d", b"p", b"q"):
+    if kind not in (b"d", b"q"):
         return None
     return (rest if kind == b"d" else rest.rsplit(b"/", 2)[0]).decode()
 
@@ -421,8 +421,7 @@ async def _arrivals(
             if dataset is None or move.homes[dataset] == shard.number:
                 continue
             leaving[shard.number][key] = None
-            if not key.startswith(b"p/"):
-                arriving[move.homes[dataset]][key] = content
+            arriving[move.homes[dataset]][key] = content
         for name, runner in shard.engine.runners.items():
             clocks[name] = max(clocks.get(name, 0), runner.clock_ms)
     records: dict[int, Mapping[bytes, bytes | None]] = {}

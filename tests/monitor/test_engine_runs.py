@@ -11,6 +11,7 @@ import pytest
 from stream_svt.mechanisms.sparse_vector import SparseVector
 from stream_svt.monitor.engine import Commit
 from stream_svt.monitor.pending import Block, OpenSet, RetryQueue, Waiting
+from stream_svt.monitor.queue_journal import QueueJournal
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.snapshot import DatasetRecord, Slot, from_bytes, pack_secrets, unpack_secrets
 from tests.support.engine_play import Play, Query, batch_of
@@ -245,7 +246,7 @@ def test_nothing_secret_shows_when_something_is_printed():
         block,
         OpenSet("s", 0, blocks=[block]),
         waiting,
-        RetryQueue(places={"x": waiting}),
+        RetryQueue(QueueJournal(), "m0", "a", places={"x": waiting}),
         slot,
         batch,
         commit,

@@ -134,20 +134,19 @@ def test_a_round_stops_where_the_run_ends_and_goes_on_in_the_next_run():
     assert_books_balance(play)
 
 
-def test_a_queue_shrinks_in_the_store_too():
-    from stream_svt.monitor import pending
+def test_a_queue_shrinks_in_the_store_too(monkeypatch):
+    from stream_svt.monitor import queue_journal
 
+    monkeypatch.setattr(queue_journal, "RECORD_BYTES", 3_000)
     play = _play("attempts: 2, every: 300, capacity: 300")
-    limit, pending._RECORD_BYTES = pending._RECORD_BYTES, 3_000
-    try:
-        play.play(TOPIC, [Query(0, 0, f"s{k}") for k in range(299)])
-        assert len([key for key in play.records if key.startswith(b"p/a/m0/")]) > 4
-        play.crash()
-        assert play.engine.runners["m0"].queued(0) == 299
-        play.play(TOPIC, [Query(0, 0)] * 299 + [Query(0, 0, "last")])
-    finally:
-        pending._RECORD_BYTES = limit
-    assert len([key for key in play.records if key.startswith(b"p/a/m0/")]) == 1
+    play.play(TOPIC, [Query(0, 0, f"s{k}") for k in range(299)])
+    records = [data for key, data in play.records.items() if key.startswith(b"w/")]
+    assert len(records) > 3
+    assert max(map(len, records)) <= 3_000
+    play.crash()
+    assert play.engine.runners["m0"].queued(0) == 299
+    play.play(TOPIC, [Query(0, 0)] * 299 + [Query(0, 0, "last")])
+    assert len([key for key in play.records if key.startswith(b"w/")]) == 1
     play.crash()
     assert play.engine.runners["m0"].queued(0) == 0
     assert play.engine.runners["m0"].queues[0].count == 300

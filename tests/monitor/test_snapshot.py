@@ -16,7 +16,6 @@ from stream_svt.monitor.snapshot import (
     SPLIT,
     VERSION,
     DatasetRecord,
-    PendingRecord,
     from_bytes,
     to_bytes,
     unpack_secrets,
@@ -80,7 +79,7 @@ def test_a_large_state_is_taken_over_in_small_slices_and_is_the_same_then(monkey
     assert standing(play) == whole
 
 
-@pytest.mark.parametrize("kind", ["d/", "p/", "m/", "q/"])
+@pytest.mark.parametrize("kind", ["d/", "w/", "m/", "q/"])
 def test_a_record_of_an_unknown_format_is_refused_by_name(kind):
     with mutes_split():
         play = _played(FORMS["retry"])
@@ -104,7 +103,7 @@ def test_a_progress_record_of_an_unknown_format_is_refused():
 
 
 @pytest.mark.parametrize("damage", [b"", b"\xc1", b"\x93\x01\x02", b"\xa1\xff", b"\x97\x01\xa1\xffaaaaa"])
-@pytest.mark.parametrize("kind", ["d/", "p/", "m/", "q/"])
+@pytest.mark.parametrize("kind", ["d/", "w/", "m/", "q/"])
 def test_a_damaged_record_is_refused_and_never_replaced(kind, damage):
     with mutes_split():
         play = _played(FORMS["retry"])
@@ -117,7 +116,7 @@ def test_a_damaged_record_is_refused_and_never_replaced(kind, damage):
 def test_every_cut_of_a_record_is_refused():
     with mutes_split():
         play = _played(FORMS["sweep"])
-    kinds = (b"d/", b"p/", b"m/", b"q/")
+    kinds = (b"d/", b"w/", b"m/", b"q/")
     for key in [next(k for k in play.records if k.startswith(kind)) for kind in kinds]:
         whole = play.records[key]
         for size in range(0, len(whole), max(1, len(whole) // 40)):
@@ -168,9 +167,20 @@ def test_an_open_run_without_its_specification_is_refused():
 
 def test_pending_queries_of_a_monitor_without_append_are_refused():
     play = _played(FORMS["plain"], FORMS["retry"])
-    key = next(key for key in play.records if key.startswith(b"p/a/m1/"))
-    play.records[b"p/a/m0/0"] = play.records[key]
-    with pytest.raises(UnreadableState, match="p/a/m0"):
+    key = next(key for key in play.records if key.startswith(b"w/"))
+    record = msgspec.msgpack.decode(play.records[key])
+    record[1][0][0] = "m0"
+    play.records[key] = msgspec.msgpack.encode(record)
+    with pytest.raises(
+        UnreadableState, match=r"w/\* hold queries of dataset . for monitor m0, which has no append"
+    ):
+        play.crash()
+
+
+def test_a_record_of_waiting_queries_under_a_key_that_nobody_writes_is_refused():
+    play = _played(FORMS["retry"])
+    play.records[b"w/a/m0/0"] = play.records[next(key for key in play.records if key.startswith(b"w/"))]
+    with pytest.raises(UnreadableState, match=r"w/a/m0/0.* has a key that no release writes"):
         play.crash()
 
 
@@ -275,30 +285,24 @@ def test_runs_of_another_sampler_are_closed_at_full_price_and_a_restart_later_st
     assert any(view.reserved for view in play.engine.views())
 
 
-def test_a_run_of_another_sampler_stays_readable_across_the_limits_of_a_pending_record():
-    from stream_svt.monitor import pending
+def test_waiting_queries_stay_readable_across_the_limits_of_a_record(monkeypatch):
+    from stream_svt.monitor import pending, queue_journal
 
+    monkeypatch.setattr(queue_journal, "RECORD_BYTES", 2_000)
+    monkeypatch.setattr(pending, "_BLOCK_BYTES", 1_000)
     play = Play(spec_of(FORMS["sweep"]))
-    limit = pending._RECORD_BYTES
-    pending._RECORD_BYTES = 2_000
-    try:
-        play.feed(TOPIC, stream(5, 300), 300)
-        play.commit()
-    finally:
-        pending._RECORD_BYTES = limit
-    parts = [key for key in play.records if key.startswith(b"p/")]
+    play.feed(TOPIC, stream(5, 300), 300)
+    play.commit()
+    parts = [key for key in play.records if key.startswith(b"w/")]
     assert len(parts) > 3
-    assert all(len(play.records[key]) <= 2_100 for key in parts)
+    assert all(len(play.records[key]) <= 2_000 for key in parts)
     waiting = [play.engine.runners["m0"].queued(number) for number in range(3)]
     play.crash()
     assert [play.engine.runners["m0"].queued(number) for number in range(3)] == waiting
 
 
-def test_pending_records_do_not_show_their_numbers():
+def test_records_of_a_dataset_do_not_show_their_secrets():
     play = _played(FORMS["retry"])
-    key = next(key for key in play.records if key.startswith(b"p/"))
-    record = from_bytes(PendingRecord, play.records[key], key="p")
-    assert "value" not in repr(record)
     stored = from_bytes(DatasetRecord, play.records[b"d/a"], key="d/a")
     slot = stored.slots["m0"]
     secrets = unpack_secrets(slot.secrets)
@@ -318,14 +322,24 @@ def test_a_spec_that_is_stored_is_the_spec_that_is_read():
         assert again.hash() == monitor.hash()
 
 
-@pytest.mark.parametrize("form", ["retry", "sweep"])
-@pytest.mark.parametrize("column", ["offset", "value", "entered_ms", "series"])
-def test_waiting_queries_whose_columns_differ_in_length_are_refused(form: str, column: str) -> None:
-    play = _played(FORMS[form])
-    key = next(key for key in play.records if key.startswith(b"p/"))
-    record = msgspec.msgpack.decode(play.records[key], type=PendingRecord)
-    before = getattr(record, column)
-    setattr(record, column, [*before, "more"] if isinstance(before, list) else before + b"1234567")
+@pytest.mark.parametrize("column", [2, 3, 4, 5, 6])
+def test_waiting_queries_whose_columns_differ_in_length_are_refused(column: int) -> None:
+    play = _played(FORMS["sweep"])
+    key = next(key for key in play.records if key.startswith(b"w/"))
+    record = msgspec.msgpack.decode(play.records[key])
+    block = next(line for line in record[1][0][3][0][2] if line[0] == 8)
+    block[column + 1] = block[column + 1][:-1]
     play.records[key] = msgspec.msgpack.encode(record)
-    with pytest.raises(UnreadableState, match=r"p/.* is damaged"):
+    with pytest.raises(UnreadableState, match=r"w/\d+ is damaged: its columns are not of one length"):
+        play.crash()
+
+
+def test_a_waiting_value_of_another_length_is_refused() -> None:
+    play = _played(FORMS["retry"])
+    key = next(key for key in play.records if key.startswith(b"w/"))
+    record = msgspec.msgpack.decode(play.records[key])
+    place = next(line for line in record[1][0][3][0][2] if line[0] == 0)
+    place[4] = place[4][:-1]
+    play.records[key] = msgspec.msgpack.encode(record)
+    with pytest.raises(UnreadableState, match=r"w/\d+ cannot be decoded"):
         play.crash()

@@ -62,11 +62,13 @@ def test_a_set_is_forgotten_when_it_has_closed_and_its_name_may_be_used_again():
     play = _play()
     play.play(TOPIC, [Query(0, 0, "x", "set"), _close(), Query(0, 505, "y", "set")])
     assert play.engine.runners["m0"].queued(0) == 1
-    assert len([key for key in play.records if key.startswith(b"p/")]) == 1
+    assert play.engine.queues.live
     play.crash()
     play.play(TOPIC, [Query(0, 0)] * 3 + [_close(), _close(), _close("unknown")])
     assert _alerts(play) == [("q2", 5)]
-    assert not [key for key in play.records if key.startswith(b"p/")]
+    assert not play.engine.queues.live
+    play.commit()
+    assert not [key for key in play.records if key.startswith(b"w/")]
 
 
 def test_a_set_belongs_to_one_dataset():
@@ -178,8 +180,8 @@ def test_an_exhausted_monitor_closes_its_sets_without_a_test(monkeypatch):
     assert play.engine.runners["m0"].queued(0) == 0
 
 
-def test_interleaved_sets_and_datasets_cost_one_record_each_and_little_time(monkeypatch):
-    """Rows of 64 sets in turn: each set is one block and one record a commit, and the batch is put on the grid once."""
+def test_interleaved_sets_and_datasets_share_records_and_cost_little_time(monkeypatch):
+    """Rows of 64 sets in turn: each set is one block, and the batch is put on the grid once."""
     from stream_svt.monitor.plan import Grid
 
     calls = []
@@ -189,7 +191,7 @@ def test_interleaved_sets_and_datasets_cost_one_record_each_and_little_time(monk
     play.play(TOPIC, [Query(k % 2, 0, f"s{k}", f"set{k % 64}") for k in range(20_000)])
     assert len(calls) <= 4
     assert play.engine.runners["m0"].queued(0) == 10_000
-    assert len([key for key in play.records if key.startswith(b"p/")]) == 64
+    assert len([key for key in play.records if key.startswith(b"w/")]) == 2
 
 
 def test_many_markers_do_not_look_at_the_whole_batch_each(monkeypatch):

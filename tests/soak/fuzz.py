@@ -497,7 +497,7 @@ class Fuzzer:
         if self.chance.random() < 0.1 and key not in (META, b"ob/0"):
             del other[key]
             key = self.chance.choice(
-                (b"\xff", b"p/x", b"p/a/hot/x", b"d/\xff", b"", b"p/a/hot/" + b"9" * 5000, b"h/")
+                (b"\xff", b"w/x", b"q/a/hot/x", b"d/\xff", b"", b"w/" + b"9" * 5000, b"h/")
             )
         other[key] = self._plain.seal(key, opened.sequence, content)
         if other == state:

@@ -163,7 +163,7 @@ def standing(play: Play) -> dict[Any, Any]:
                 runner.queued(number),
             )
             if isinstance(runner, SweepRunner):
-                sets = runner.sets.get(number, {})
+                sets = runner.sets[number].open if number in runner.sets else {}
                 found["sets", name, dataset] = [
                     (key, s.opened_ms, s.tops, [v for b in s.blocks for v in b.value.tolist()])
                     for key, s in sets.items()

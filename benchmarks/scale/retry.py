@@ -1,0 +1,117 @@
+"""State that retry queues cost: bytes written to the state topic over bytes of the queries that were read.
+
+One embedded broker, 4 partitions, sealed state, one monitor with ``append: retry`` and its default options on 1,000
+datasets. Queries are JSON of at least 60 bytes, key and value together, nearly all of them bottoms, of 20 series for
+each dataset in turn; one in 10,000 is a top. *Catch-up*: a worker of a new application reads a backlog as fast as it
+can; what opening every dataset's run costs is in the figure. *Trickle*: the same worker then reads 100 queries a
+second, committing every 2 s by default. Bytes are those of the state topic's log segments: records with their seals, batches
+and transaction marks, meta, dataset records and outbox included. The ratio is the worse of both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from aiokafka import AIOKafkaProducer
+
+from benchmarks import peers, service
+from stream_svt.service.embedded import EmbeddedKafka
+
+TOPIC = "counts"
+SERIES = 20
+TOP_EVERY = 10_000
+QUIET = 6.0
+"""Seconds without a new byte of state after which everything is written: three commit intervals."""
+MONITORS = f"""\
+  - {{name: retry, topic: {TOPIC}, append: retry, epsilon: 1, cutoff: 10, sensitivity: 1, monotonic: true,
+     expected_queries: 1000000, bounds: [0, 100000], threshold: 5000}}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much is measured: datasets, queries of the backlog, and seconds and rate of the trickle."""
+
+    datasets: int = 1_000
+    backlog: int = 300_000
+    seconds: float = 60.0
+    rate: int = 100
+
+
+def query(number: int, names: Sequence[str]) -> tuple[bytes, bytes]:
+    """Return key and value of a query."""
+    which, turn = number % len(names), number // len(names)
+    value = 50_000 if number % TOP_EVERY == TOP_EVERY - 1 else number % 97
+    text = b'{"id":"query-%012d","value":%d,"series":"series-%02d"}' % (number, value, turn % SERIES)
+    return names[which].encode(), text
+
+
+async def _write(servers: str, names: Sequence[str], first: int, last: int, rate: int | None = None) -> int:
+    """Write queries [first, last), so many a second where a rate is given; return their bytes."""
+    producer = AIOKafkaProducer(bootstrap_servers=servers, acks=1, linger_ms=0 if rate else 20)
+    await producer.start()
+    began, size = time.monotonic(), 0
+    try:
+        for number in range(first, last):
+            key, value = query(number, names)
+            assert len(key) + len(value) >= 60
+            size += len(key) + len(value)
+            place = peers.home(key, service.PARTITIONS)
+            await producer.send(TOPIC, key=key, value=value, partition=place)
+            if rate:
+                due = began + (number + 1 - first) / rate
+                await asyncio.sleep(max(0.0, due - time.monotonic()))
+    finally:
+        await producer.stop()
+    return size
+
+
+def _state_bytes(data_dir: Path) -> int:
+    """Return the bytes of the state topic's log segments."""
+    return sum(path.stat().st_size for path in data_dir.glob("**/bench-*.state-*/*.log"))
+
+
+def _await_quiet(running: service.Worker, data_dir: Path, total: int) -> int:
+    """Wait until all queries are committed and nothing more is written; return the bytes of state."""
+    end, known, since = time.monotonic() + 20 * service.PATIENCE, -1, 0.0
+    while True:
+        assert time.monotonic() < end, "the worker did not get to the end of the topic in time"
+        time.sleep(0.5)
+        done = sum(shard["offsets"].get(TOPIC, 0) for shard in running.status())
+        now = _state_bytes(data_dir)
+        if done < total or now != known:
+            known, since = now, time.monotonic()
+        elif time.monotonic() - since > QUIET:
+            return now
+
+
+def measure(size: Size = Size()) -> dict[str, float]:
+    """Return the ratio at catch-up, at a trickle, and the worse of both."""
+    names = service.datasets(size.datasets // service.PARTITIONS)
+    more = int(size.seconds * size.rate)
+    with EmbeddedKafka() as kafka:
+        servers = kafka.bootstrap_servers
+        asyncio.run(peers.create_topics(servers, [TOPIC], service.PARTITIONS))
+        read = asyncio.run(_write(servers, names, 0, size.backlog))
+        with service.worker(servers, names, MONITORS) as running:
+            state = _await_quiet(running, kafka.data_dir, size.backlog)
+            print(f"catch-up: {state:,} bytes of state for {read:,} bytes of queries", file=sys.stderr)
+            trickled = asyncio.run(_write(servers, names, size.backlog, size.backlog + more, size.rate))
+            after = _await_quiet(running, kafka.data_dir, size.backlog + more)
+            print(f"trickle: {after - state:,} for {trickled:,}", file=sys.stderr)
+    catch_up, trickle = state / read, (after - state) / trickled
+    return {
+        "retry_state_ratio": max(catch_up, trickle),
+        "retry_state_ratio_catch_up": catch_up,
+        "retry_state_ratio_trickle": trickle,
+    }
+
+
+if __name__ == "__main__":
+    for name, figure in measure().items():
+        print(f"scale.{name} {figure:.3f}")
