@@ -4,8 +4,8 @@ One embedded broker, 4 partitions, sealed state, one monitor with ``append: retr
 datasets. Queries are JSON of at least 60 bytes, key and value together, nearly all of them bottoms, of 20 series for
 each dataset in turn; one in 10,000 is a top. *Catch-up*: a worker of a new application reads a backlog as fast as it
 can; what opening every dataset's run costs is in the figure. *Trickle*: the same worker then reads 100 queries a
-second, committing every 2 s by default. Bytes are those of the state topic's log segments: records with their seals, batches
-and transaction marks, meta, dataset records and outbox included. The ratio is the worse of both.
+second, committing every 2 s by default. Bytes are those of the state topic's log segments: records with their seals,
+batches and transaction marks, meta, dataset records and outbox included. The ratio is the worse of both.
 """
 
 from __future__ import annotations

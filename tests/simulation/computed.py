@@ -85,13 +85,11 @@ class Computed:
         if isinstance(runner, RetryRunner):
             arrive = runner._arrive
 
-            def arrived(dataset: int, queue: Any, arrival: Any, *rest: Any) -> None:
-                slot = engine.slot(runner, dataset)
-                before, tops, run = runner.tested, slot.tops, slot.run
-                arrive(dataset, queue, arrival, *rest)
-                if runner.tested > before:
-                    top = engine.slot(runner, dataset).tops > tops
-                    self._add(engine, runner, dataset, run, (arrival.offset, arrival.row), top)
+            def arrived(dataset: int, queue: Any, name: Any, arrival: Any, *rest: Any) -> bool:
+                run = engine.slot(runner, dataset).run
+                top = arrive(dataset, queue, name, arrival, *rest)
+                self._add(engine, runner, dataset, run, (arrival.offset, arrival.row), top)
+                return top
 
             runner._arrive = arrived  # type: ignore[method-assign]
             return
