@@ -35,7 +35,6 @@ from tests.simulation.model import (
     Stops,
     Stored,
     backup,
-    command,
     declared,
     ledgers,
     played_model,
@@ -352,47 +351,6 @@ def test_a_release_that_closes_runs_while_it_ends_a_migration_announces_them() -
     assert_in_order(model)
     for shard in range(BEFORE):
         assert "incompatible" in [event["data"].get("reason") for event in model.events()[shard]]
-
-
-@pytest.mark.parametrize("crash", [False, True])
-def test_a_dataset_that_comes_paused_ends_no_replay(crash: bool) -> None:
-    """Else a close would give back what the outcome costs that was computed on a dataset there, and lost."""
-    model = Model()
-    comes = next(
-        name for name in NAMES if (home(name.encode(), BEFORE), home(name.encode(), AFTER)) == (0, 1)
-    )
-    stays = next(name for name in NAMES if home(name.encode(), BEFORE) == home(name.encode(), AFTER) == 1)
-
-    def write(name: str, value: int) -> None:
-        query = msgspec.json.encode({"id": f"{name}-{value}", "value": value, "monitor": "m0"})
-        model.broker.write(f"t-{home(name.encode(), BEFORE)}", name.encode(), query)
-
-    def tell(shard: int, action: Action, dataset: str) -> None:
-        command(model, action.value, shard, action=action, dataset=dataset, monitor="m0")
-
-    def alerts() -> list[str]:
-        return [event["data"]["dataset"] for event in model.events()[1] if event["type"] == EventType.ALERT]
-
-    write(comes, 0)
-    write(stays, 0)
-    model.serve()
-    tell(0, Action.PAUSE, comes)
-    model.serve()
-    write(stays, 90_000)  # tested by an owner that lost the outcome
-    if crash:
-        model = _begun(model, left=(), leave_unread=True)
-    assert model.migrate(leave_unread=True) is not None
-    model.partitions = AFTER
-    tell(1, Action.CLOSE, stays)
-    model.serve()
-    assert not any(event["type"] == EventType.RUN_CLOSED for event in model.events()[1])
-    assert alerts() == []
-    tell(1, Action.RESUME, comes)
-    model.serve()
-    model.serve()
-    assert alerts() == [stays]
-    (closed,) = [event for event in model.events()[1] if event["type"] == EventType.RUN_CLOSED]
-    assert (closed["data"]["dataset"], closed["data"]["reason"]) == (stays, "command")
 
 
 class _StopsBeforeTheMove(Ground):
