@@ -31,7 +31,7 @@ from stream_svt.protocol.shard_states import OPEN, Cause, State
 from stream_svt.protocol.tenure import Pace, Status
 from stream_svt.service.config import Config
 from stream_svt.service.group import Group, check_peers
-from stream_svt.service.kafka import BrokerUnavailable, Cluster, tune
+from stream_svt.service.kafka import Cluster, tune
 from stream_svt.service.metrics import Metrics
 from stream_svt.service.query_consumer import QueryConsumer
 from stream_svt.service.remedy import Remedy, Scope, classify
@@ -131,8 +131,11 @@ class Worker:
             try:
                 await self._join()
                 break
-            except BrokerUnavailable as error:
-                self._stay_out(Fault(classify(error, Scope.START).cause, str(error)))
+            except Exception as error:
+                decision = classify(error, Scope.START)
+                if decision.remedy is Remedy.END:
+                    raise
+                self._stay_out(Fault(decision.cause, describe(error)))
                 await self._wait(JOIN_BACKOFF[min(tries, len(JOIN_BACKOFF) - 1)])
                 tries += 1
         self._keeping = asyncio.create_task(self._keep(), name="membership")
@@ -182,7 +185,7 @@ class Worker:
 
     async def _keep(self) -> None:
         """Be a member while nothing speaks against it; outside the group, try to join it, later and later."""
-        tries = 0
+        tries, since = 0, time.monotonic()
         while True:
             if self._group is None:
                 await self._wait(JOIN_BACKOFF[min(tries, len(JOIN_BACKOFF) - 1)])
@@ -191,6 +194,7 @@ class Worker:
                     await self._join()
                 except Exception as error:  # noqa: BLE001  whatever it is, it may pass: this worker has been a member
                     self._stay_out(Fault(classify(error, Scope.GROUP).cause, describe(error)))
+                since = time.monotonic()
                 continue
             await self._look.wait()
             self._look.clear()
@@ -198,7 +202,8 @@ class Worker:
             if fault is not None:
                 self._stay_out(fault)
                 await self._leave()
-            tries = 0
+                if time.monotonic() - since > JOIN_BACKOFF[-1]:
+                    tries = 0
 
     async def _found_fault(self) -> Fault | None:
         """Return what speaks against going on as a member: the membership's own trouble, or a test that fails now."""
@@ -208,6 +213,7 @@ class Worker:
             return await self_test(self.config, self._cluster, self._topology.cluster_id, epoch=self.epoch)
         except BrokerError as error:
             log.warning("event=self_test_failed error=%r", str(error))
+            asyncio.get_running_loop().call_later(JOIN_BACKOFF[2], self._look.set)
             return None
 
     async def _leave(self) -> None:
