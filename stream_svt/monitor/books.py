@@ -242,7 +242,7 @@ class Books:
         _refuse_changed_declaration(spec, record, books.ledger)
         for name, slot in record.slots.items():
             plan = plans.get(slot.spec_hash)
-            if slot.state is State.RUNNING and plan is None:
+            if plan is None and slot.state is State.RUNNING:
                 message = (
                     f"dataset {spec.name}, monitor {name}: run {slot.run} is open under specification "
                     f"{slot.spec_hash}, which the state does not hold; the state is incomplete"
@@ -294,13 +294,12 @@ def read_dataset(data: bytes, key: str) -> DatasetRecord:
 
 
 def _refuse_changed_declaration(spec: DatasetSpec, record: DatasetRecord, ledger: Ledger) -> None:
-    field_name = f"datasets.{spec.name}"
     if spec.unit != record.unit:
         message = f"the privacy unit is journaled as '{record.unit}' and cannot change; declare a new dataset instead"
-        raise ConfigError([Problem(0, f"{field_name}.unit", message)])
+        raise ConfigError([Problem(0, f"datasets.{spec.name}.unit", message)])
     if spec.kind is not ledger.kind:
         message = f"the limit is journaled in {ledger.kind.measure}; the measure cannot change"
-        raise ConfigError([Problem(0, f"{field_name}.limit", message)])
+        raise ConfigError([Problem(0, f"datasets.{spec.name}.limit", message)])
     if spec.limit not in (record.declared_limit, ledger.limit):
         journaled, wanted = as_text(ledger.limit, ledger.kind), as_text(spec.limit, spec.kind)
         message = (
@@ -315,4 +314,4 @@ def _refuse_changed_declaration(spec: DatasetSpec, record: DatasetRecord, ledger
             )
         else:
             message += "; a limit never falls"
-        raise ConfigError([Problem(0, f"{field_name}.limit", message)])
+        raise ConfigError([Problem(0, f"datasets.{spec.name}.limit", message)])

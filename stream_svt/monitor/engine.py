@@ -83,6 +83,8 @@ EVENT_BYTES = 800
 PROJECTED_AT_ONCE = 500
 """Datasets that `Engine.project` takes between two yields: a few milliseconds of work."""
 
+_RUNNING, _EXHAUSTED = State.RUNNING, State.EXHAUSTED  # looked up for every run that is loaded
+
 _PART_KEY = re.compile(r"(.+)/([^/]+)/([0-9]{1,18})", re.DOTALL)
 _QUEUE_KEY = re.compile(r"[0-9]{1,18}")
 
@@ -337,16 +339,17 @@ class Engine:
         mutes = self._books[number].mutes.get(runner.name)
         if mutes is not None:
             runner.hold_mutes(number, mutes)
-        if slot.state is State.RUNNING:
+        if slot.state is _RUNNING:
             runner.use(number, slot, self._plans[slot.spec_hash], durable=True)
         if runner.covers[number]:
             runner.status[number] = self._status(slot)
 
-    def _status(self, slot: Slot) -> Status:
-        """Return the status of a slot whose open run, if there is one, is durable."""
-        if slot.paused or slot.stopped or slot.state is State.EXHAUSTED:
+    def _status(self, slot: Slot) -> int:
+        """Return the `Status` of a slot whose open run, if there is one, is durable."""
+        state = slot.state
+        if slot.paused or slot.stopped or state is _EXHAUSTED:
             return Status.SKIP
-        return Status.TESTABLE if slot.state is State.RUNNING else Status.WAITING
+        return Status.TESTABLE if state is _RUNNING else Status.WAITING
 
     # -- positions -------------------------------------------------------------------------------------------
 
