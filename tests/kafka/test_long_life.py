@@ -23,7 +23,7 @@ from stream_svt.service.embedded import EmbeddedKafka
 from stream_svt.service.topology import look, problems
 from stream_svt.service.worker import Worker, cluster_of
 from tests.support.topics import create_topics
-from tests.support.worker import CLOCK, COMPACTED, HIGH, LOW, Scene, complaint, is_open, until
+from tests.support.worker import CLOCK, COMPACTED, HIGH, LOW, Scene, is_open, until
 
 pytestmark = pytest.mark.kafka
 DAY = 24 * 3600
