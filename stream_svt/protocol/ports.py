@@ -221,7 +221,7 @@ class Clock:
     epoch
         Seconds since 1970.
     sleep
-        Waits so many seconds of `now`.
+        Waits so many seconds of `now`; for none, until it is the shard's turn among all that have work at hand.
     """
 
     now: Callable[[], float]

@@ -395,6 +395,7 @@ class Tenure:
                 self._controls.add(found)
                 self._uncommitted += 1
                 continue
+            await self._clock.sleep(0)
             batch = self._decoders[topic].decode(found)
             self._observer.read(topic, len(found))
             if batch.end > self._read_to.get(topic, 0):
@@ -402,6 +403,7 @@ class Tenure:
                 await self._commit()
             self._uncommitted += len(found)
             while True:
+                await self._clock.sleep(0)
                 began = self._now()
                 step = self._engine.step(batch)
                 if self._pace.cadence is None:
@@ -411,8 +413,6 @@ class Tenure:
                 if step.durable_first:
                     await self._commit()
                     self._uncommitted += len(found)  # of which some are still to be looked at
-                else:
-                    await self._clock.sleep(0.0)
             if self._pace.cadence is None and step.urgent:
                 await self._commit()
 
@@ -485,6 +485,7 @@ class Tenure:
 
     async def _commit(self) -> None:
         """Make durable what the engine holds; then publish what is too much for the next transaction to publish."""
+        await self._clock.sleep(0)
         await self._tick()
         began = self._now()
         commit = self._engine.take_commit()

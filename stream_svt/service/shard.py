@@ -55,11 +55,12 @@ from stream_svt.service.parked import Parking, Surroundings, look_around
 from stream_svt.service.query_consumer import QueryConsumer
 from stream_svt.service.remedy import Decision, Remedy, classify
 from stream_svt.service.shard_feed import Hold, ShardFeed
+from stream_svt.service.turns import rest
 from stream_svt.service.workload import Workload
 
 log = logging.getLogger(__name__)
 
-CLOCK = Clock(now=time.monotonic, epoch=time.time, sleep=asyncio.sleep)
+CLOCK = Clock(now=time.monotonic, epoch=time.time, sleep=rest)
 BACKOFF = (0.2, 0.5, 1.0, 2.0, 5.0)
 """Seconds before opening again while brokers are away: once they are back, alerts should not come late."""
 UNEXPECTED_BACKOFF = (*BACKOFF, 10.0, 20.0, 30.0)

@@ -166,7 +166,8 @@ class TimedWorld:
 
     async def _sleep(self, seconds: float) -> None:
         end = self.now + seconds
-        await Effect("sleep", lambda: self.pass_until(end))
+        if seconds > 0:  # nobody else shares the worker
+            await Effect("sleep", lambda: self.pass_until(end))
 
     def run(self) -> TimedWorld:
         """Play the tenure to its end."""

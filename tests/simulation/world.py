@@ -321,7 +321,8 @@ class World:
 
     async def _sleep(self, seconds: float) -> None:
         end = self.now + seconds
-        await Effect("sleep", lambda: setattr(self, "now", max(self.now, end)))
+        if seconds > 0:  # nobody else shares the worker
+            await Effect("sleep", lambda: setattr(self, "now", max(self.now, end)))
 
     def fetched(self, process: Process, *, empty: bool, patience: float) -> None:
         """Note what a fetch found; an empty one takes as long as it may."""
