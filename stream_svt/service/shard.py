@@ -136,6 +136,7 @@ class Shard:
         self._halt = asyncio.Event()
         self._rebalance = Hold()
         self._reader: ShardFeed | None = None
+        self._commands_next: int | None = None
         self._stopping = False
         self._handed_over = False
         self._failures = self._looks = 0
@@ -155,8 +156,10 @@ class Shard:
 
     @property
     def commands_next(self) -> int | None:
-        """Offset that the control partition is read on from, None where it is not known."""
-        return None if self._reader is None else self._reader.commands_next
+        """Offset that the control partition is read on from, or was last; None where it is not known."""
+        if self._reader is not None and self._reader.commands_next is not None:
+            self._commands_next = self._reader.commands_next
+        return self._commands_next
 
     def start(self, after: Shard | None = None) -> None:
         """Begin, once an earlier owner of the partition in this worker has ended; returns at once."""
@@ -313,9 +316,10 @@ class Shard:
         )
 
     def _close_feed(self) -> None:
-        reader, self._reader = self._reader, None
-        if reader is not None:
-            reader.close()
+        if self._reader is not None:
+            self._commands_next = self.commands_next
+            self._reader.close()
+            self._reader = None
 
     async def _go_on(self, failure: Exception) -> bool:
         """Do what follows a failed tenure; return whether another one may begin."""

@@ -154,9 +154,9 @@ async def test_a_reload_and_a_stop_in_the_middle_of_a_rebalance_are_served(scene
     feed.begin()
     joining = asyncio.create_task(scene.start(ready=False))
     await until(lambda: "event=revoked" in caplog.text)
-    first.reload(scene.config(threshold=4000))
+    await first.reload(scene.config(threshold=4000))
     second = await joining
-    second.reload(scene.config(threshold=4000))
+    await second.reload(scene.config(threshold=4000))
     await until(lambda: first.ready and len(owned(first)) == SHARDS // 2, 40)
     await scene.stop(second)
     joining = asyncio.create_task(scene.start(scene.config(threshold=4000), ready=False))

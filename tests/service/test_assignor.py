@@ -60,7 +60,7 @@ def test_of_two_that_hold_one_shard_the_one_that_went_on_keeps_it() -> None:
         "a-frozen": [1],
         "c": [],
     }
-    assert share([0, 1], {"a-frozen": {0: 10}, "owner": {0: 12}})["owner"] == [0]
+    assert share([0, 1], {"owner": {0: 12}, "z-frozen": {0: 10}})["owner"] == [0]
 
 
 @pytest.mark.parametrize("said", [b"", b"x", b"[1]", b"null", b'[["a", 1]]', b"\xff"])

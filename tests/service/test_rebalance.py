@@ -10,6 +10,7 @@ from aiokafka.errors import IllegalStateError
 
 from stream_svt.protocol.shard_states import State
 from stream_svt.service.kafka import BrokerUnavailable, Fenced
+from stream_svt.service.shard_feed import ShardFeed
 from tests.service.test_shard_failures import Play
 from tests.service.test_watchdog import watched
 
@@ -141,7 +142,7 @@ async def test_a_shard_begins_where_an_earlier_one_of_this_worker_has_ended(monk
     play.shard._handed_over = False
     play.shard.start(earlier.shard)
     await asyncio.sleep(0.05)
-    assert len(play.opened) == 1
+    assert len(play.opened) + len(earlier.opened) == 2
     closing.set()
     await earlier.end()
     await until(lambda: len(play.opened) + len(earlier.opened) == 3)
@@ -174,3 +175,15 @@ async def test_a_stranger_tries_again_once_the_group_gave_it_the_partition(monke
     await play.until(State.RUNNING)
     assert (play.consumer.commits, len(play.opened)) == (2, 2)
     await play.end()
+
+
+async def test_a_shard_that_ended_knows_where_it_read_commands(monkeypatch) -> None:
+    """Its worker takes its sign of life back there, or the next one would wait for it."""
+    play = Play(monkeypatch)
+    await play.until(State.RUNNING)
+    assert play.shard.commands_next is None
+    assert play.shard._reader is not None
+    ShardFeed.seek(play.shard._reader, "control", 9)
+    await play.shard.stop(1.0)
+    assert play.shard._reader is None
+    assert play.shard.commands_next == 9
