@@ -17,6 +17,7 @@ from stream_svt.cli.forwarding import forward
 from stream_svt.cli.migrating import migrate
 from stream_svt.cli.naming import Group
 from stream_svt.cli.planning import plan
+from stream_svt.cli.proving import prove
 from stream_svt.cli.running import demo, run
 from stream_svt.cli.watching import status, watch
 from stream_svt.errors import StreamSvtError
@@ -58,7 +59,21 @@ def app() -> None:
     """Differentially private alerts on Kafka streams with the Sparse Vector Technique."""
 
 
-for _command in (demo, run, check, plan, schema, watch, forward, status, control, audit, migrate, completion):
+for _command in (
+    demo,
+    run,
+    check,
+    prove,
+    plan,
+    schema,
+    watch,
+    forward,
+    status,
+    control,
+    audit,
+    migrate,
+    completion,
+):
     app.add_command(_command)
 
 

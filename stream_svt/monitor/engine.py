@@ -18,12 +18,14 @@ from collections.abc import Callable, Container, Generator, Iterable, Iterator, 
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import islice
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stream_svt.errors import ConfigError, Problem, UnreadableState
-from stream_svt.mechanisms.sampler import KeyedSampler, draw_threshold
+from stream_svt.mechanisms.noise import Noise
+from stream_svt.mechanisms.sampler import KeyedSampler, Salt, draw_threshold
 from stream_svt.monitor import operations
 from stream_svt.monitor.announcer import Announcer
 from stream_svt.monitor.batch import QueryBatch
@@ -140,6 +142,25 @@ class Commit:
     skipped: dict[tuple[str, str], int] = field(default_factory=dict)
 
 
+class QueryNoise(Protocol):
+    """What query noise is drawn from: see `KeyedSampler.draw`."""
+
+    def draw(
+        self,
+        noise: Noise,
+        rate: Fraction,
+        *,
+        salt: Salt,
+        offset: Integers,
+        row: Integers | int,
+        attempt: Integers | int,
+        branch: int,
+        value: Integers,
+    ) -> Integers:
+        """Return the noise of each test, in grid steps."""
+        ...
+
+
 class Engine:
     """Monitors of one shard.
 
@@ -158,6 +179,8 @@ class Engine:
         Returns so many fresh random bytes, from the operating system.
     bounds
         How much one step does and one commit holds.
+    query_noise
+        Source of query noise in place of the keyed one: for proofs, which hand in noise of their own.
     """
 
     def __init__(
@@ -169,6 +192,7 @@ class Engine:
         key: bytes,
         entropy: Callable[[int], bytes],
         bounds: Bounds = BOUNDS,
+        query_noise: QueryNoise | None = None,
     ) -> None:
         self.spec = spec
         self.shard = shard
@@ -179,7 +203,7 @@ class Engine:
         self.queues = QueueJournal()
         self._books: dict[int, Books] = {}
         self._plans: dict[str, Plan] = {}
-        self._sampler = KeyedSampler(key)
+        self._sampler: QueryNoise = KeyedSampler(key) if query_noise is None else query_noise
         self._entropy = entropy
         self._announcer = Announcer(spec.application, shard)
         self._records: dict[bytes, bytes | None] = {}

@@ -1,0 +1,341 @@
+"""The neighbour test: what an adversary sees of two neighbouring streams must be the same once the noise is moved.
+
+The guarantee is proved by an alignment: move the noise of the first stream as `docs/privacy-guarantee.md` says, and the
+neighbour gives the same outputs at a cost of at most the charge. Here the whole engine is run, not a mechanism: random
+streams, crashes, commands and changes of the specification; first with fresh noise, then on the neighbour with the
+moved one. Everything that is released or can be seen is compared: events, rejects, counts, views, positions, which
+step asked for a commit, and the keys and lengths of all state records.
+
+A failure is a counterexample: something that is seen depends on a value, or costs more than was charged. That none was
+found is no proof; it is what keeps a change of the code from leaving the proof behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from fractions import Fraction
+from itertools import zip_longest
+
+from stream_svt.mechanisms.contract import Neighbours
+from stream_svt.mechanisms.run import UNITS_PER_EPSILON
+from stream_svt.monitor.engine import Engine, Step
+from stream_svt.monitor.monitor_spec import MonitorSpec
+from stream_svt.monitor.released import Alert, EventType, ReleasedEvent
+from stream_svt.monitor.spec import ApplicationSpec
+from stream_svt.privacy.loss import Kind
+from stream_svt.proving.noise import Chance, QueryNoise, Test, Thresholds, threshold_of, words_for
+from stream_svt.proving.streams import Act, Case, Feed, Stream, batch_of, case_of, reduced
+
+_KEY = bytes(32)
+_SHOWN = 300
+
+Seen = tuple[str, object]
+"""Something that can be seen: what it is, and its content."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counterexample:
+    """Two neighbouring streams that can be told apart, or cost more than was charged.
+
+    Attributes
+    ----------
+    case
+        Number of the case.
+    what
+        In words.
+    """
+
+    case: int
+    what: str
+
+
+@dataclass(slots=True)
+class Summary:
+    """What was tried, and how it ended.
+
+    Attributes
+    ----------
+    cases, queries, alerts, runs, commits, crashes, commands, reloads
+        How many.
+    unaligned
+        Cases that were left out, for no word of entropy leads to the threshold noise wanted.
+    closest
+        Largest cost of an alignment, in parts of what was charged.
+    found
+        The first counterexample, if any.
+    """
+
+    cases: int = 0
+    queries: int = 0
+    alerts: int = 0
+    runs: int = 0
+    commits: int = 0
+    crashes: int = 0
+    commands: int = 0
+    reloads: int = 0
+    unaligned: int = 0
+    closest: Fraction = Fraction(0)
+    found: Counterexample | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """A run that became durable."""
+
+    dataset: int
+    monitor: MonitorSpec
+
+
+@dataclass(slots=True)
+class _World:
+    """An engine on one of the streams, the store it would have on Kafka, and what is seen of it."""
+
+    case: Case
+    stream: Stream
+    thresholds: Thresholds
+    noise: QueryNoise
+    spec: ApplicationSpec = field(init=False)
+    engine: Engine = field(init=False)
+    records: dict[bytes, bytes] = field(default_factory=dict)
+    progress: bytes | None = None
+    seen: list[Seen] = field(default_factory=list)
+    events: list[ReleasedEvent] = field(default_factory=list)
+    runs: dict[int, _Opened] = field(default_factory=dict)
+    numbers: dict[tuple[str, str, int], int] = field(default_factory=dict)
+    tested: int = 0
+
+    def __post_init__(self) -> None:
+        self.spec = self.case.spec
+        self._start()
+
+    def play(self) -> None:
+        """Go through the script."""
+        for step in self.case.script:
+            if isinstance(step, Feed):
+                self._feed(step)
+                continue
+            if step.crash:
+                self.thresholds.opened.clear()
+                self._start()
+                continue
+            self._commit()
+            if step.command is not None:
+                self.engine.apply(step.command)
+                self._commit()
+            if step.spec is not None:
+                self._reload(step.spec)
+
+    def _start(self) -> None:
+        """Begin with the stored state, as a new owner does."""
+        self.engine = Engine(
+            self.spec,
+            shard=0,
+            datasets=[dataset.name for dataset in self.spec.datasets],
+            key=_KEY,
+            entropy=self.thresholds,
+            query_noise=self.noise,
+        )
+        self.engine.load(self.records, self.progress)
+        self._begin()
+
+    def _begin(self) -> None:
+        for topic in self.engine.topics():
+            self.engine.begin(topic, self.engine.next_offset(topic) or 0)
+
+    def _feed(self, feed: Feed) -> None:
+        first = self.engine.next_offset(feed.topic)
+        if first is None or first >= feed.last:
+            return
+        batch = batch_of(feed.topic, self.stream[feed.topic], first, feed.last)
+        while True:
+            step: Step = self.engine.step(batch)
+            self.seen.append(("a step", (step.done, step.durable_first, step.urgent)))
+            if step.done:
+                return
+            if step.durable_first:
+                self._commit()
+
+    def _reload(self, spec: ApplicationSpec) -> None:
+        for _ in self.engine.close_removed(spec):
+            self._commit()
+        self.engine.reload(spec)
+        self.spec = spec
+        self._begin()
+        self._commit()
+
+    def _commit(self) -> None:
+        commit = self.engine.take_commit()
+        lengths = [(key, None if data is None else len(data)) for key, data in commit.records.items()]
+        for part in fields(commit):
+            content = lengths if part.name == "records" else getattr(commit, part.name)
+            self.seen.append((f"{part.name} of a commit", content))
+        for key, content in commit.records.items():
+            if content is None:
+                self.records.pop(key, None)
+            else:
+                self.records[key] = content
+        self.progress = commit.progress
+        self.engine.committed()
+        self.events += commit.events
+        self.tested += sum(commit.tested.values())
+        started = [event.data for event in commit.events if event.type is EventType.RUN_STARTED]
+        for number, run in zip(self.thresholds.opened, started, strict=False):
+            dataset = next(k for k, known in enumerate(self.spec.datasets) if known.name == run.dataset)
+            self.runs[number] = _Opened(dataset, self.spec.monitor(run.monitor))
+            self.numbers[run.dataset, run.monitor, run.run] = number
+        self.seen.append(("how many runs drew noise", len(self.thresholds.opened)))
+        self.thresholds.opened.clear()
+
+    def tests_of_alerts(self) -> Iterator[tuple[Alert, Test]]:
+        """Yield each alert with the test that it tells of."""
+        for event in self.events:
+            alert = event.data
+            if isinstance(alert, Alert):
+                number = self.numbers[alert.dataset, alert.monitor, alert.run]
+                names = [branch.name for branch in self.runs[number].monitor.mechanism().branches]
+                place = (alert.position.offset, alert.position.row, alert.attempt - 1)
+                yield alert, (number, *place, names.index(alert.branch))
+
+
+def prove(
+    spec: ApplicationSpec,
+    *,
+    cases: int,
+    chance_of: Callable[[int], Chance],
+    later: Callable[[ApplicationSpec, Chance], Sequence[ApplicationSpec]] = lambda _spec, _chance: (),
+    progress: Callable[[int], None] = lambda _case: None,
+) -> Summary:
+    """Try pairs of neighbouring streams until one is a counterexample.
+
+    Parameters
+    ----------
+    chance_of
+        Returns the source of pseudo-random numbers of a case.
+    later
+        Specifications that a case may reload, in order.
+    progress
+        Called with the number of each case.
+    """
+    summary = Summary()
+    for number in range(cases):
+        chance = chance_of(number)
+        few = reduced(spec, chance)
+        what = try_case(case_of(few, chance, later(few, chance)), chance, summary)
+        progress(number)
+        if what is not None:
+            summary.found = Counterexample(number, what)
+            break
+    return summary
+
+
+def try_case(case: Case, chance: Chance, summary: Summary) -> str | None:
+    """Play a case and its neighbour; return what tells them apart, or costs too much."""
+    first = _World(case, case.first, Thresholds(chance), QueryNoise(chance))
+    first.play()
+    _count(case, first, summary)
+    lifts = {number: _lift(case, run) for number, run in first.runs.items()}
+    wanted = {}
+    for number, run in first.runs.items():
+        law = run.monitor.mechanism().threshold_law
+        steps = threshold_of(first.thresholds.words[number], law.noise, law.rate)
+        words = words_for(steps + lifts[number], law.noise, law.rate)
+        if words is None:
+            summary.unaligned += 1
+            return None
+        wanted[number] = words
+    tests = dict(_fired(first))
+    moved = {test: lifts[test[0]] + first.noise.values[test] for test in tests if test in first.noise.values}
+    second = _World(
+        case, case.second, Thresholds(chance, wanted), QueryNoise(chance, first=first.noise, moved=moved)
+    )
+    second.play()
+    return _difference(first.seen, second.seen) or _costs(case, first, second, lifts, summary)
+
+
+def _fired(world: _World) -> Iterator[tuple[Test, Alert]]:
+    return ((test, alert) for alert, test in world.tests_of_alerts())
+
+
+def _count(case: Case, world: _World, summary: Summary) -> None:
+    summary.cases += 1
+    summary.queries += world.tested
+    summary.runs += len(world.runs)
+    summary.alerts += sum(isinstance(event.data, Alert) for event in world.events)
+    summary.commits += sum(what == "records of a commit" for what, _ in world.seen)
+    acts = [step for step in case.script if isinstance(step, Act)]
+    summary.crashes += sum(act.crash for act in acts)
+    summary.commands += sum(act.command is not None for act in acts)
+    summary.reloads += sum(act.spec is not None for act in acts)
+
+
+def _lift(case: Case, run: _Opened) -> int:
+    """How far the threshold noise of a run moves, in grid steps."""
+    falls = case.directions[run.dataset] is Neighbours.DOWN
+    return 0 if falls else run.monitor.lattice_sensitivity
+
+
+def _costs(case: Case, first: _World, second: _World, lifts: dict[int, int], summary: Summary) -> str | None:
+    """Return where moving the noise costs more than was charged, or goes where no noise is."""
+    costs = [Fraction(0)] * len(case.spec.datasets)
+    for number, run in first.runs.items():
+        costs[run.dataset] += lifts[number] * run.monitor.mechanism().threshold_law.rate
+    for alert, test in first.tests_of_alerts():
+        run, branch = first.runs[test[0]], test[-1]
+        move = lifts[test[0]] + first.noise.values[test] - second.noise.values[test]
+        law = run.monitor.mechanism().branch_laws[branch]
+        if move < 0 and not law.noise.may_fall:
+            return (
+                f"the alert of monitor {alert.monitor} on {alert.dataset} at offset {alert.position.offset} is the "
+                f"same only where noise falls by {-move} steps, which one-sided noise cannot: the answer moved further "
+                "than was declared"
+            )
+        costs[run.dataset] += abs(move) * law.rate
+    for dataset, cost in zip(case.spec.datasets, costs, strict=True):
+        charged = _charged(first, dataset.name, dataset.kind)
+        if charged:
+            summary.closest = max(summary.closest, cost / charged)
+        if cost > charged:
+            return (
+                f"dataset {dataset.name}: what was released is worth {float(cost):.6f} of epsilon on neighbouring "
+                f"streams, and {float(charged):.6f} was charged"
+            )
+    return None
+
+
+def _charged(world: _World, dataset: str, kind: Kind) -> Fraction:
+    """Return what the events of a dataset charged, as epsilon; a zCDP run is charged whole, by a price of its own."""
+    if kind is Kind.PURE:
+        charges = [
+            event.data.account.charge
+            for event in world.events
+            if event.data.dataset == dataset and event.data.account is not None
+        ]
+        return Fraction(sum(round(charge * UNITS_PER_EPSILON) for charge in charges), UNITS_PER_EPSILON)
+    runs = [run for run in world.runs.values() if world.spec.datasets[run.dataset].name == dataset]
+    return Fraction(sum(run.monitor.mechanism().epsilon for run in runs), UNITS_PER_EPSILON)
+
+
+def _difference(first: Sequence[Seen], second: Sequence[Seen]) -> str | None:
+    """Return in words the first thing seen that is not the same."""
+    for place, (one, other) in enumerate(zip_longest(first, second)):
+        if one == other:
+            continue
+        what = (one or other or ("", None))[0]
+        left, right = (_apart(one and one[1], other and other[1]), _apart(other and other[1], one and one[1]))
+        return f"{what} (number {place} of what is seen) tells the streams apart: {left}, and on the neighbour {right}"
+    return None
+
+
+def _apart(content: object, other: object) -> str:
+    """Return what is shown of a content: of a list the first entry in which it differs."""
+    if isinstance(content, list) and isinstance(other, list):
+        for place, (one, another) in enumerate(zip_longest(content, other)):
+            if one != another:
+                return f"{len(content)} entries, entry {place} {_short(one)}"
+    return _short(content)
+
+
+def _short(content: object) -> str:
+    text = repr(content)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}.."

@@ -1,0 +1,159 @@
+"""Noise that is handed to the engine: drawn for the first stream, moved for its neighbour as the alignment says.
+
+The engine asks for threshold noise by reading entropy and for query noise by the identity of a test. Both are answered
+here so that the run and the test are known: a run's salt is its number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_svt.mechanisms.noise import Noise
+from stream_svt.mechanisms.sampler import Salt, draw_threshold
+
+Integers = NDArray[np.int64]
+Test = tuple[int, int, int, int, int]
+"""Number of the run, offset, row, attempt and branch."""
+
+_SALT_BYTES = 16
+_WORD = 64
+_LEAST_WORD = 1 << 46
+"""Smaller words lead to threshold noise that no word of the neighbour could be found for."""
+
+
+class Chance(Protocol):
+    """A source of pseudo-random numbers, such as `random.Random`."""
+
+    def random(self) -> float:
+        """Return a number in [0, 1)."""
+        ...
+
+    def randrange(self, stop: int, /) -> int:
+        """Return a whole number in [0, stop)."""
+        ...
+
+    def getrandbits(self, bits: int, /) -> int:
+        """Return so many bits."""
+        ...
+
+
+class Thresholds:
+    """Entropy for runs: words of threshold noise, then a salt that is the run's number.
+
+    Parameters
+    ----------
+    wanted
+        Words to be given for a run instead of fresh ones.
+
+    Attributes
+    ----------
+    words
+        What was given for each run, by its number.
+    opened
+        Runs since the last commit, in order.
+    """
+
+    def __init__(self, chance: Chance, wanted: Mapping[int, list[int]] | None = None) -> None:
+        self.words: list[list[int]] = []
+        self.opened: list[int] = []
+        self._chance = chance
+        self._wanted = wanted or {}
+        self._current: list[int] = []
+
+    def __call__(self, count: int) -> bytes:
+        """Return so many bytes: eight for a word, sixteen for the salt that ends a run's draws."""
+        number = len(self.words)
+        if count == _SALT_BYTES:
+            self.words.append(self._current)
+            self.opened.append(number)
+            self._current = []
+            return number.to_bytes(8, "little") + bytes(8)
+        wanted = self._wanted.get(number, [])
+        place = len(self._current)
+        word = wanted[place] if place < len(wanted) else max(_LEAST_WORD, self._chance.getrandbits(_WORD))
+        self._current.append(word)
+        return word.to_bytes(8, "big")
+
+
+def threshold_of(words: list[int], noise: Noise, rate: Fraction) -> int:
+    """Return the threshold noise that words lead to."""
+    given: Iterator[int] = iter(words)
+    return draw_threshold(noise, rate, lambda _: next(given).to_bytes(8, "big"))
+
+
+def words_for(steps: int, noise: Noise, rate: Fraction) -> list[int] | None:
+    """Return words that lead to so many steps of threshold noise, None where none are found."""
+    sizes = [max(steps, 0), max(-steps, 0)] if noise is Noise.LAPLACE else [steps]
+    words = [min((1 << _WORD) - 1, int(math.exp(-(size + 0.5) * float(rate)) * 2.0**_WORD)) for size in sizes]
+    try:
+        found = min(words) > 0 and threshold_of(words, noise, rate) == steps
+    except (StopIteration, RuntimeError):
+        return None
+    return words if found else None
+
+
+@dataclass(slots=True)
+class QueryNoise:
+    """Query noise by test, drawn when it is first asked for.
+
+    Attributes
+    ----------
+    drawn, values
+        Noise and lattice value of every test asked for.
+    moved
+        Tests whose noise moves, with what to add to it less the test's value; of the neighbour only.
+    first
+        The noise of the first stream, for its neighbour.
+    """
+
+    chance: Chance
+    first: QueryNoise | None = None
+    moved: Mapping[Test, int] = field(default_factory=dict)
+    drawn: dict[Test, int] = field(default_factory=dict)
+    values: dict[Test, int] = field(default_factory=dict)
+
+    def draw(
+        self,
+        noise: Noise,
+        rate: Fraction,
+        *,
+        salt: Salt,
+        offset: Integers,
+        row: Integers | int,
+        attempt: Integers | int,
+        branch: int,
+        value: Integers,
+    ) -> Integers:
+        """Return the noise of each test."""
+        count = len(offset)
+        columns = [
+            np.broadcast_to(np.asarray(column), count).tolist() for column in (salt[0], offset, row, attempt)
+        ]
+        drawn = []
+        for run, at, place, tried, seen in zip(*columns, value.tolist(), strict=True):
+            test = (run, at, place, tried, branch)
+            known = self.drawn.get(test)
+            if known is None or self.values[test] != seen:
+                # A test is its identity and its value: a waiting query that met a new value is another test.
+                known = self._new(test, seen, noise, rate)
+                self.drawn[test], self.values[test] = known, seen
+            drawn.append(known)
+        return np.array(drawn, dtype=np.int64)
+
+    def _new(self, test: Test, value: int, noise: Noise, rate: Fraction) -> int:
+        if self.first is not None and test in self.first.drawn:
+            moved = self.moved.get(test)
+            return self.first.drawn[test] + (0 if moved is None else moved - value)
+        up = _geometric(self.chance, rate)
+        return up - _geometric(self.chance, rate) if noise is Noise.LAPLACE else up
+
+
+def _geometric(chance: Chance, rate: Fraction) -> int:
+    return int(-math.log1p(-chance.random()) / float(rate))

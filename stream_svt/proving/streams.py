@@ -1,0 +1,262 @@
+"""Pairs of neighbouring streams, and what happens beside them: commits, crashes, commands, other specifications."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+import numpy as np
+
+from stream_svt.mechanisms.contract import Neighbours
+from stream_svt.mechanisms.lattice import PARTS, WHOLE_LIMIT
+from stream_svt.monitor.batch import QueryBatch
+from stream_svt.monitor.commands import Action, Command
+from stream_svt.monitor.monitor_spec import MonitorSpec
+from stream_svt.monitor.options import Retry, Sweep
+from stream_svt.monitor.spec import ApplicationSpec
+from stream_svt.privacy.loss import as_text
+from stream_svt.proving.noise import Chance
+
+DATASETS = 3
+"""Datasets of a case; a shard's others are told apart by nothing but their number."""
+
+_QUERIES = (20, 220)
+_SERIES = 7
+_FAR = Fraction(10) ** 12
+_CLOCK_STEPS = (0, 0, 5, 20, -30, 60, 400, 3000)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A query, or the marker that closes a set. ``value`` is in 10^-18, None for what is no number."""
+
+    dataset: int
+    time_ms: int
+    value: int | None
+    series: str | None = None
+    set_id: str | None = None
+    closes: bool = False
+    threshold: Fraction | None = None
+    monitor: str | None = None
+
+
+Stream = Mapping[str, Sequence[Row]]
+"""Rows by topic."""
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """Step through a topic up to an offset."""
+
+    topic: str
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """What happens at a barrier: nothing but a commit, a crash, a command, or another specification."""
+
+    crash: bool = False
+    command: Command | None = None
+    spec: ApplicationSpec | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A pair of neighbouring streams.
+
+    Attributes
+    ----------
+    spec
+        What runs first.
+    directions
+        How the answers of each dataset move.
+    """
+
+    spec: ApplicationSpec
+    script: tuple[Feed | Act, ...]
+    first: Stream
+    second: Stream
+    directions: tuple[Neighbours, ...]
+
+
+def batch_of(topic: str, rows: Sequence[Row], first: int, last: int) -> QueryBatch:
+    """Return rows [first, last) of a topic as a batch; a row's index is its offset."""
+    part = rows[first:last]
+    split = [(-WHOLE_LIMIT, 0) if row.value is None else divmod(row.value, PARTS) for row in part]
+    return QueryBatch(
+        topic=topic,
+        first=first,
+        end=last,
+        offset=np.arange(first, last, dtype=np.int64),
+        row=np.zeros(len(part), dtype=np.int64),
+        timestamp_ms=np.array([row.time_ms for row in part], dtype=np.int64),
+        dataset=np.array([row.dataset for row in part], dtype=np.int64),
+        whole=np.array([min(max(whole, -WHOLE_LIMIT), WHOLE_LIMIT) for whole, _ in split], dtype=np.int64),
+        fraction=np.array([fraction for _, fraction in split], dtype=np.int64),
+        series=[row.series for row in part],
+        set_id=[row.set_id for row in part],
+        threshold={k: row.threshold for k, row in enumerate(part) if row.threshold is not None},
+        monitor={k: row.monitor for k, row in enumerate(part) if row.monitor is not None},
+        markers={k: row.set_id or "" for k, row in enumerate(part) if row.closes},
+        query_id=[f"q{first + k}" for k in range(len(part))],
+    )
+
+
+def reduced(spec: ApplicationSpec, chance: Chance) -> ApplicationSpec:
+    """Return a specification with few of the datasets, and queues that short streams fill."""
+    covered = [d for d in spec.datasets if any(monitor.covers(d.name) for monitor in spec.monitors)]
+    chosen = [covered.pop(chance.randrange(len(covered))) for _ in range(min(DATASETS, len(covered)))]
+    return replace(
+        spec,
+        datasets=tuple(chosen),
+        monitors=tuple(_with_short_queues(monitor) for monitor in spec.monitors),
+    )
+
+
+def _with_short_queues(monitor: MonitorSpec) -> MonitorSpec:
+    append = monitor.append
+    if isinstance(append, Retry):
+        short = {"every": min(append.every, 9), "capacity": min(append.capacity, 4)}
+    elif isinstance(append, Sweep):
+        short = {"max_set_size": min(append.max_set_size, 12), "max_open_sets": min(append.max_open_sets, 3)}
+    else:
+        return monitor
+    return monitor.model_copy(update={"append": append.model_copy(update=short)})
+
+
+def case_of(spec: ApplicationSpec, chance: Chance, later: Sequence[ApplicationSpec] = ()) -> Case:
+    """Return a random case.
+
+    Parameters
+    ----------
+    later
+        Specifications that may be reloaded, in this order; none is less cautious than one before it.
+    """
+    every = [spec, *later]
+    reading = [
+        [m for known in every for m in known.monitors if m.covers(dataset.name)] for dataset in spec.datasets
+    ]
+    directions = []
+    for monitors in reading:
+        free = not any(monitor.monotonic for monitor in monitors)
+        known = (Neighbours.UP, Neighbours.DOWN, Neighbours.MIXED)[: 3 if free else 2]
+        directions.append(known[chance.randrange(len(known))])
+    distances = [min((m.sensitivity for m in monitors), default=Fraction(0)) for monitors in reading]
+    first: dict[str, list[Row]] = {}
+    second: dict[str, list[Row]] = {}
+    for topic in sorted({topic for known in every for topic in known.topics()}):
+        rows = _rows(topic, every, chance)
+        first[topic] = rows
+        second[topic] = [_moved(row, directions, distances, chance) for row in rows]
+    return Case(spec, _script(spec, later, first, chance), first, second, tuple(directions))
+
+
+def _rows(topic: str, specs: Sequence[ApplicationSpec], chance: Chance) -> list[Row]:
+    datasets = specs[0].datasets
+    monitors = [monitor for spec in specs for monitor in spec.monitors if monitor.topic == topic]
+    begins = [dataset.from_ms for dataset in datasets if dataset.from_ms is not None]
+    clock = begins[chance.randrange(len(begins))] if begins else 1_000_000
+    pauses = [*_CLOCK_STEPS, *(m.resample_every // 5 for m in monitors if m.resample_every is not None)]
+    rows: list[Row] = []
+    for number in range(_QUERIES[0] + chance.randrange(_QUERIES[1] - _QUERIES[0])):
+        clock += pauses[chance.randrange(len(pauses))]
+        set_id = f"set{number // 40 - (number >= 40 and chance.random() < 0.1)}"
+        dataset = chance.randrange(len(datasets))
+        if chance.random() < 0.04:
+            rows.append(Row(dataset, max(clock, 0), None, set_id=set_id, closes=True))
+            continue
+        monitor = monitors[chance.randrange(len(monitors))]
+        threshold = None
+        if chance.random() < 0.05:
+            threshold = monitor.threshold + (chance.randrange(9) - 4) * monitor.granularity / 2
+        rows.append(
+            Row(
+                dataset=dataset,
+                time_ms=max(clock, 0),
+                value=_value(monitor, threshold or monitor.threshold, chance),
+                series=f"s{chance.randrange(_SERIES)}" if chance.random() < 0.9 else None,
+                set_id=set_id if chance.random() < 0.9 else None,
+                threshold=threshold,
+                monitor=monitor.name if chance.random() < 0.05 else None,
+            )
+        )
+    return rows
+
+
+def _value(monitor: MonitorSpec, threshold: Fraction, chance: Chance) -> int | None:
+    """Return a value: most near the bar, some at and below zero, some beyond the bounds, some no number."""
+    mechanism = monitor.mechanism()
+    branch = mechanism.branches[-1]
+    scale = monitor.granularity / branch.rate
+    bar = threshold + branch.corrections[0] * monitor.granularity
+    low, high = monitor.bounds
+    kind, spread = chance.random(), Fraction(chance.randrange(2001) - 1000, 1000)
+    if kind < 0.4:
+        real = bar + (4 * spread - 3) * scale
+    elif kind < 0.45:
+        real = bar + (12 + 10 * spread) * scale
+    elif kind < 0.55:
+        real = bar - 3 * scale if kind < 0.5 else threshold
+    elif kind < 0.7:
+        real = threshold - abs(spread) * 20 * scale
+    elif kind < 0.8:
+        real = Fraction(0) if kind < 0.75 else -abs(spread) * scale
+    elif kind < 0.85:
+        real = (low, high)[chance.randrange(2)] + 2 * spread * monitor.sensitivity
+    elif kind < 0.9:
+        real = spread * _FAR * 10 ** chance.randrange(12)
+    elif kind < 0.93:
+        return None
+    else:
+        real = low + (high - low) * (spread + 1) / 2
+    step = monitor.granularity / (1, 4)[chance.randrange(2)]
+    return int(real / step) * int(step * PARTS) if step * PARTS >= 1 else int(real * PARTS)
+
+
+def _moved(row: Row, directions: Sequence[Neighbours], distances: Sequence[Fraction], chance: Chance) -> Row:
+    """Return the query on the neighbouring dataset: moved by at most the sensitivity, half of them by all of it."""
+    if row.value is None:
+        return row
+    most = int(distances[row.dataset] * PARTS)
+    kind = chance.random()
+    distance = most if kind < 0.5 else 0 if kind < 0.7 else int(most * chance.random())
+    direction = directions[row.dataset]
+    if direction is Neighbours.DOWN or (direction is Neighbours.MIXED and chance.random() < 0.5):
+        distance = -distance
+    return replace(row, value=row.value + distance)
+
+
+def _script(
+    spec: ApplicationSpec, later: Sequence[ApplicationSpec], stream: Stream, chance: Chance
+) -> tuple[Feed | Act, ...]:
+    script: list[Feed | Act] = []
+    fed = dict.fromkeys(spec.topics(), 0)
+    waiting = list(later)
+    while any(fed[topic] < len(stream[topic]) for topic in fed):
+        topic = sorted(fed)[chance.randrange(len(fed))]
+        fed[topic] = min(len(stream[topic]), fed[topic] + 1 + chance.randrange(70))
+        script.append(Feed(topic, fed[topic]))
+        kind = chance.random()
+        if kind < 0.3:
+            script.append(Act())
+        elif kind < 0.5:
+            # What was read is read again before anything else happens, as after a takeover.
+            script += [Act(crash=True), *(Feed(read, last) for read, last in sorted(fed.items()))]
+        elif kind < 0.65:
+            script.append(Act(command=_command(spec, len(script), chance)))
+        elif kind < 0.75 and waiting:
+            wanted = waiting.pop(0)
+            script.append(Act(spec=wanted))
+            fed |= {read: 0 for read in wanted.topics() if read not in fed}
+    return (*script, Act())
+
+
+def _command(spec: ApplicationSpec, number: int, chance: Chance) -> Command:
+    actions = (Action.PAUSE, Action.RESUME, Action.RESUME, Action.CLOSE, Action.RESAMPLE, Action.RESAMPLE)
+    dataset = spec.datasets[chance.randrange(len(spec.datasets))]
+    if chance.random() < 0.2:
+        limit = as_text(dataset.limit + dataset.kind.units * (1 + number), dataset.kind)
+        return Command(id=f"c{number}", action=Action.RAISE_BUDGET, dataset=dataset.name, limit=limit)
+    return Command(id=f"c{number}", action=actions[chance.randrange(len(actions))], dataset=dataset.name)

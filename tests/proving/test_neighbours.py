@@ -1,0 +1,270 @@
+"""Nothing that is seen of a stream tells it from its neighbour, whatever the configuration; what would is found."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+
+from stream_svt.errors import ConfigError
+from stream_svt.mechanisms.contract import Neighbours
+from stream_svt.monitor.engine import Engine
+from stream_svt.monitor.monitor_spec import MonitorSpec
+from stream_svt.monitor.plan import Plan
+from stream_svt.monitor.retry import RetryRunner
+from stream_svt.monitor.runner import Runner
+from stream_svt.monitor.spec import ApplicationSpec, load_spec
+from stream_svt.proving import Summary, prove
+from stream_svt.proving.neighbours import try_case
+from stream_svt.proving.streams import case_of, reduced
+from tests.support.monitor_forms import FORMS, spec_of
+
+CONFIGURATIONS = 40
+CASES = 2
+PATIENCE = 150
+"""Cases within which a mutant is found."""
+
+
+def choice(chance: random.Random, *options: str) -> str:
+    return chance.choice(options)
+
+
+def any_monitor(chance: random.Random, name: str) -> str:
+    """A monitor with random options of every kind."""
+    append = choice(
+        chance,
+        "",
+        "",
+        ", append: sweep",
+        ", append: {sweep: {tops_per_set: 2, max_open_sets: 2, max_set_size: 7, close_after: 2s}}",
+        ", append: {retry: {attempts: 4, lifetime: 300, capacity: 4, every: 5}}",
+        ", append: {retry: {attempts: 3, lifetime: 2s, capacity: 3, every: 4}}",
+    )
+    sets = "sweep" in append
+    return (
+        f"name: {name}, topic: {choice(chance, 't', 't', 'u')}, epsilon: {choice(chance, '1', '0.3', '2.5')}, "
+        f"cutoff: {choice(chance, '1', '3', '6')}, sensitivity: {choice(chance, '1', '2', '5/2')}, "
+        f"monotonic: {choice(chance, 'true', 'false')}, bounds: {choice(chance, '[0, 100000]', '[-50, 700]')}, "
+        f"threshold: {choice(chance, '500', '0', '20.5')}, granularity: {choice(chance, '1', '1/4', '0.01', '5/2')}"
+        + choice(chance, "", ", mechanism: adaptive", ", mechanism: ladder")
+        + choice(chance, "", "", ", query_noise: laplace", ", threshold_noise: laplace")
+        + (", correction: {annealed: {start: 4, end: 0}}" if sets else ", expected_queries: 50")
+        + choice(chance, "", ", mute: none", ", mute: run", ", mute: 2s", ", mute: 1s, max_mutes: 2")
+        + choice(chance, "", "", ", resample_every: 4s")
+        + choice(chance, "", "", "", ", on_halt: stop")
+        + choice(chance, "", "", ", datasets: [a, b]")
+        + append
+    )
+
+
+def any_spec(chance: random.Random) -> ApplicationSpec:
+    """An application with random monitors and budgets."""
+    while True:
+        limit = choice(chance, "9", "30", "2.4", "{rho: 6}")
+        monitors = "".join(
+            f"  - {{{any_monitor(chance, f'm{k}')}}}\n" for k in range(1 + chance.randrange(2))
+        )
+        text = f"application: app\ndatasets:\n  - {{names: [a, b, c], limit: {limit}, unit: one basket}}\nmonitors:\n"
+        try:
+            return load_spec(text + monitors)
+        except ConfigError:
+            continue
+
+
+def changed(spec: ApplicationSpec, chance: random.Random) -> list[ApplicationSpec]:
+    """Specifications that may be reloaded one after the other."""
+    later = []
+    for _ in range(chance.randrange(3)):
+        updates = (
+            {"threshold": Fraction(chance.randrange(600))},
+            {"cutoff": 1 + chance.randrange(5)},
+            {"max_mutes": 1 + chance.randrange(4)},
+            {"monotonic": False},
+            {"sensitivity": Fraction(5)},
+            {"granularity": Fraction(1, 2)},
+        )
+        update = chance.choice(updates)
+        monitors = tuple(
+            m.model_copy(update={name: max(getattr(m, name), new) if name == "sensitivity" else new})
+            for m in spec.monitors
+            for name, new in update.items()
+        )
+        spec = replace(spec, monitors=monitors)
+        later.append(spec)
+    return later
+
+
+def tried(spec: ApplicationSpec, cases: int, seed: str, **options: object) -> Summary:
+    return prove(spec, cases=cases, chance_of=lambda number: random.Random(f"{seed} {number}"), **options)
+
+
+@pytest.mark.parametrize("seed", range(CONFIGURATIONS))
+def test_neighbouring_streams_cannot_be_told_apart_under_a_random_configuration(seed):
+    spec = any_spec(random.Random(seed))
+    summary = tried(spec, CASES, f"random {seed}", later=changed)
+    assert summary.found is None, summary.found
+    assert summary.cases == CASES
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_neighbouring_streams_cannot_be_told_apart_in_any_form(form):
+    summary = tried(spec_of(FORMS[form]), 3, form)
+    assert summary.found is None, summary.found
+    assert summary.alerts > 0
+    assert summary.closest <= 1
+
+
+def test_some_alignment_costs_all_that_was_charged():
+    """Otherwise the comparison of costs could not see a charge that is a little too low."""
+    assert tried(spec_of(FORMS["plain"]), 10, "tight").closest == 1
+
+
+def test_an_answer_that_moves_further_than_declared_is_a_counterexample():
+    spec = spec_of(FORMS["plain"])
+    declared = replace(
+        spec, monitors=tuple(m.model_copy(update={"sensitivity": Fraction(3)}) for m in spec.monitors)
+    )
+    for number in range(PATIENCE):
+        chance = random.Random(f"further {number}")
+        case = case_of(reduced(declared, chance), chance)
+        found = try_case(
+            replace(case, spec=reduced(spec, random.Random(f"further {number}"))), chance, Summary()
+        )
+        if found:
+            return
+    pytest.fail("no counterexample")
+
+
+# Mutants: the engine with one rule broken each.
+
+
+def evicts_the_smallest(patch: pytest.MonkeyPatch) -> None:
+    original = RetryRunner._arrive
+
+    def arrive(self: RetryRunner, dataset: int, queue: object, *rest: object, **options: object) -> None:
+        if len(queue.places) >= self.rules.capacity:
+            least = min(queue.places, key=lambda name: queue.places[name].value)
+            queue.places = {least: queue.places[least]} | queue.places
+        original(self, dataset, queue, *rest, **options)
+
+    patch.setattr(RetryRunner, "_arrive", arrive)
+
+
+def retries_the_largest_first(patch: pytest.MonkeyPatch) -> None:
+    original = RetryRunner._sweep
+
+    def sweep(self: RetryRunner, dataset: int, queue: object, *rest: object) -> None:
+        queue.places = dict(sorted(queue.places.items(), key=lambda item: -item[1].value))
+        original(self, dataset, queue, *rest)
+
+    patch.setattr(RetryRunner, "_sweep", sweep)
+
+
+def is_urgent_where_a_value_is_high(patch: pytest.MonkeyPatch) -> None:
+    original = Engine.step
+
+    def step(self: Engine, batch: object) -> object:
+        done = original(self, batch)
+        return replace(done, urgent=done.urgent or bool(batch.whole[-1] >= 500))
+
+    patch.setattr(Engine, "step", step)
+
+
+def stores_values_in_as_few_bytes_as_they_need(patch: pytest.MonkeyPatch) -> None:
+    original = Engine.take_commit
+
+    def take_commit(self: Engine) -> object:
+        commit = original(self)
+        for runner in self.runners.values():
+            for dataset, queue in getattr(runner, "queues", {}).items():
+                sizes = [(place.value.bit_length() + 7) // 8 for place in queue.places.values()]
+                key = f"p/{self.datasets[dataset].name}/{runner.name}/0".encode()
+                if commit.records.get(key):
+                    commit.records[key] += bytes(sum(sizes))
+        return commit
+
+    patch.setattr(Engine, "take_commit", take_commit)
+
+
+def mutes_what_is_high(patch: pytest.MonkeyPatch) -> None:
+    original = Runner._silence
+
+    def silence(self: Runner, view: object, at: int, live: object, silent: object) -> None:
+        original(self, view, at, live, silent)
+        high = live & (view.batch.whole[at : at + len(live)] >= 500)
+        live[high], silent[high] = False, True
+
+    patch.setattr(Runner, "_silence", silence)
+
+
+def refuses_what_is_negative(patch: pytest.MonkeyPatch) -> None:
+    original = Engine.step
+
+    def step(self: Engine, batch: object) -> object:
+        done = original(self, batch)
+        if done.done:
+            self._rejects.extend((batch.topic, int(at), "bad") for at in batch.offset[batch.whole < 0])
+        return done
+
+    patch.setattr(Engine, "step", step)
+
+
+def takes_the_monotonic_rate_for_all(patch: pytest.MonkeyPatch) -> None:
+    original = MonitorSpec.mechanism
+    patch.setattr(
+        MonitorSpec, "mechanism", lambda self: original(self.model_copy(update={"monotonic": True}))
+    )
+
+
+def forgets_the_charge_of_a_top(patch: pytest.MonkeyPatch) -> None:
+    original = Engine.top
+
+    def top(self: Engine, runner: object, hit: object, clock_ms: int) -> list[str]:
+        number = len(self._announcer.events)
+        woken = original(self, runner, hit, clock_ms)
+        event = self._announcer.events[number]
+        free = type(event.data.account)(
+            **{name: getattr(event.data.account, name) for name in ("measure", "spent", "reserved", "limit")},
+            charge=0.0,
+        )
+        fields = {name: getattr(event.data, name) for name in event.data.__struct_fields__} | {
+            "account": free
+        }
+        parts = {name: getattr(event, name) for name in event.__struct_fields__}
+        self._announcer.events[number] = type(event)(**parts | {"data": type(event.data)(**fields)})
+        return woken
+
+    patch.setattr(Engine, "top", top)
+
+
+GENERAL = FORMS["general"].replace("cutoff: 3", "cutoff: 6")
+RETRY = FORMS["retry"]
+MUTANTS: dict[Callable[[pytest.MonkeyPatch], None], str] = {
+    evicts_the_smallest: RETRY,
+    retries_the_largest_first: RETRY,
+    is_urgent_where_a_value_is_high: FORMS["plain"],
+    stores_values_in_as_few_bytes_as_they_need: RETRY,
+    mutes_what_is_high: FORMS["plain"],
+    refuses_what_is_negative: FORMS["plain"],
+    takes_the_monotonic_rate_for_all: GENERAL,
+    forgets_the_charge_of_a_top: FORMS["plain"],
+}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_a_broken_rule_is_found(mutant, monkeypatch):
+    monkeypatch.setattr(Plan, "of", Plan.of.__wrapped__.__get__(Plan))
+    mutant(monkeypatch)
+    summary = tried(spec_of(MUTANTS[mutant]), PATIENCE, mutant.__name__)
+    assert summary.found is not None
+
+
+def test_directions_of_all_kinds_are_tried():
+    seen = set()
+    for number in range(20):
+        chance = random.Random(number)
+        seen.update(case_of(spec_of(FORMS["general"]), chance).directions)
+    assert seen == set(Neighbours)
