@@ -89,7 +89,7 @@ EVENTS: Final[Mapping[EventType, Event]] = {
         },
     ),
     EventType.PAUSED: Event(
-        "An operator stopped the reading for the monitor; nothing is skipped.", ("command",)
+        "An operator paused the monitor on the dataset: its queries are skipped.", ("command",)
     ),
     EventType.RESUMED: Event("Reading went on.", ("command",)),
     EventType.SPEC_CHANGED: Event(

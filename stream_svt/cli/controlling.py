@@ -89,10 +89,15 @@ def _add(action: Action, summary: str) -> None:
         monitor: str,
         timeout: float,
         key_file: Path | None,
+        now: bool = False,
     ) -> int:
         config = load(path)
         names = _names(config, datasets, everything=everything, monitor=monitor)
-        return _send(config, for_datasets(config, action, names, monitor=monitor), timeout, key_file)
+        return _send(config, for_datasets(config, action, names, monitor=monitor, now=now), timeout, key_file)
+
+    if action is Action.PAUSE:
+        text = "Also during the replay after a takeover. Open runs end, at their full price."
+        command = click.option("--now", is_flag=True, help=text)(command)
 
     epilog = f"\b\nExample:\n  stream-svt control {action.value} -c monitors.yaml retail-2026-w01\n"
     control.add_command(click.command(action.value, help=summary, epilog=epilog)(command))
@@ -110,8 +115,10 @@ def _names(config: Config, datasets: Sequence[str], *, everything: bool, monitor
     ]
 
 
-_add(Action.PAUSE, "Stop monitors on datasets. Nothing is skipped: reading stops and goes on at resume.")
-_add(Action.RESUME, "Let paused monitors go on where they stopped.")
+_add(
+    Action.PAUSE, "Skip the queries of datasets, for some monitors or all. Open runs stay open; others go on."
+)
+_add(Action.RESUME, "Test the queries of paused datasets again, from the next one on.")
 _add(Action.CLOSE, "End open runs. With epsilon, what they had reserved and not spent is released.")
 _add(Action.RESAMPLE, "End open runs and begin new ones, which costs their thresholds again.")
 

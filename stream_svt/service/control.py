@@ -83,7 +83,13 @@ def _undeclared(kind: str, names: Iterable[str], declared: Sequence[str], config
 
 
 def for_datasets(
-    config: Config, action: Action, datasets: Iterable[str], *, monitor: str = "", limit: str = ""
+    config: Config,
+    action: Action,
+    datasets: Iterable[str],
+    *,
+    monitor: str = "",
+    limit: str = "",
+    now: bool = False,
 ) -> list[Addressed]:
     """Return one command for each dataset, addressed to its home.
 
@@ -102,7 +108,7 @@ def for_datasets(
     return [
         Addressed(
             home(name.encode(), config.topics.partitions),
-            Command(_new_id(), action, dataset=name, monitor=monitor, limit=limit, issued_by=who),
+            Command(_new_id(), action, dataset=name, monitor=monitor, limit=limit, now=now, issued_by=who),
         )
         for name in names
     ]
