@@ -374,8 +374,9 @@ def backup(model: Model, shard: int = 0) -> Stored:
 
 
 def restore(model: Model, state: Stored, shard: int = 0) -> None:
-    """Write a state over that of a shard."""
-    for key, value in state.items():
+    """Put a state in the place of that of a shard."""
+    gone = dict.fromkeys(backup(model, shard).keys() - state.keys())
+    for key, value in (state | gone).items():
         model.broker.write(f"state-{shard}", key, value)
 
 
