@@ -181,6 +181,7 @@ class Tenure:
         status.opened_at = self._clock.epoch()
         restored = await self._journal.open(after_rollback=given_up is not None)
         self._observer.restored(self._now() - began)
+        self._read_to = dict(restored.read_to)
         self._engine = self._workload.engine(self._shard, restored.noise_key)
         after = 0 if given_up is None else restored.last_event
         gone = [] if given_up is None else self._moved_away(restored.records)
@@ -204,7 +205,6 @@ class Tenure:
             await self._clock.sleep(0)
         status.views = {view.dataset: view for view in self._engine.shown()}
         status.totals = self._engine.totals()
-        self._read_to = dict(restored.read_to)
         await self._find_places(offsets)
         await self._commit()
         self._resume()
