@@ -386,6 +386,11 @@ class Tenure:
             return IDLE_FETCH
         return min(max(self._last_commit + self._pace.interval - self._now(), 0.0), IDLE_FETCH)
 
+    @property
+    def _interrupted(self) -> bool:
+        """Whether the shard has to be handed over, or to stand by, as soon as what was done is durable."""
+        return self._feed.stopping or self._feed.held
+
     async def _process(self, records: Mapping[str, Sequence[Record]]) -> None:
         """Step the engine through what was fetched, committing where it must be durable first."""
         for topic, found in records.items():
@@ -394,6 +399,9 @@ class Tenure:
             if topic == self._control:
                 self._controls.add(found)
                 self._uncommitted += 1
+                continue
+            if self._interrupted:
+                self._feed.seek(topic, found[0].offset)
                 continue
             await self._clock.sleep(0)
             batch = self._decoders[topic].decode(found)
@@ -412,6 +420,9 @@ class Tenure:
                     break
                 if step.durable_first:
                     await self._commit()
+                    if self._interrupted:  # a backlog can take many commits: the rest is read again
+                        self._feed.seek(topic, self._engine.next_offset(topic) or found[0].offset)
+                        break
                     self._uncommitted += len(found)  # of which some are still to be looked at
             if self._pace.cadence is None and step.urgent:
                 await self._commit()
