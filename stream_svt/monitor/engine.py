@@ -73,7 +73,7 @@ Named = list[tuple[str, bytes]]
 KEYS_AT_ONCE = 10_000
 """State records whose keys `Engine.loading` sorts between two yields: a few milliseconds of work, as the next one."""
 
-LOADED_AT_ONCE = 250_000
+LOADED_AT_ONCE = 80_000
 """Bytes of state records that it takes over between two yields."""
 
 QUEUES_AT_ONCE = 10
@@ -513,9 +513,10 @@ class Engine:
 
     def committed(self) -> None:
         """Tell that all commits taken are durable: their new thresholds may be compared from now on."""
+        pending, testable = Status.PENDING, Status.TESTABLE  # looking members up takes long
         for runner, number, run in self._taken:
-            if runner.status[number] == Status.PENDING and self.slot(runner, number).run == run:
-                runner.status[number] = Status.TESTABLE
+            if runner.status[number] == pending and self.slot(runner, number).run == run:
+                runner.status[number] = testable
         self._taken = []
 
     def views(self) -> list[DatasetView]:

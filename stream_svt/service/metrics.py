@@ -12,6 +12,7 @@ from __future__ import annotations
 import platform
 import re
 import time
+from collections import Counter as Counts
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -402,12 +403,13 @@ class Metrics:
             self._counter("stream_svt_queries_skipped_total", monitor, reason).inc(count)
         for topic, _, reason in commit.rejects:
             self._counter("stream_svt_records_rejected_total", topic, reason).inc()
+        counts = Counts((_COUNTED.get(event.type), event.data.monitor) for event in commit.events)
+        for (counter, monitor), count in counts.items():
+            if counter is not None:
+                self._counter(counter, monitor).inc(count)
         now = self._epoch()
         for event in commit.events:
             top = event.data
-            counter = _COUNTED.get(event.type)
-            if counter is not None:
-                self._counter(counter, top.monitor).inc()
             if isinstance(top, Alert):
                 scales = top.gap / top.query_noise.scale
                 self._histogram("stream_svt_top_gap_scales", top.monitor).observe(scales)
