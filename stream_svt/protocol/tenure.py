@@ -386,9 +386,8 @@ class Tenure:
             return IDLE_FETCH
         return min(max(self._last_commit + self._pace.interval - self._now(), 0.0), IDLE_FETCH)
 
-    @property
-    def _interrupted(self) -> bool:
-        """Whether the shard has to be handed over, or to stand by, as soon as what was done is durable."""
+    def _is_interrupted(self) -> bool:
+        """Tell whether the shard has to be handed over, or to stand by, as soon as what was done is durable."""
         return self._feed.stopping or self._feed.held
 
     async def _process(self, records: Mapping[str, Sequence[Record]]) -> None:
@@ -400,7 +399,7 @@ class Tenure:
                 self._controls.add(found)
                 self._uncommitted += 1
                 continue
-            if self._interrupted:
+            if self._is_interrupted():
                 self._feed.seek(topic, found[0].offset)
                 continue
             await self._clock.sleep(0)
@@ -420,7 +419,7 @@ class Tenure:
                     break
                 if step.durable_first:
                     await self._commit()
-                    if self._interrupted:  # a backlog can take many commits: the rest is read again
+                    if self._is_interrupted():  # a backlog can take many commits: the rest is read again
                         self._feed.seek(topic, self._engine.next_offset(topic) or found[0].offset)
                         break
                     self._uncommitted += len(found)  # of which some are still to be looked at
