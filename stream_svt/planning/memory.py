@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from stream_svt.monitor.spec import ApplicationSpec
 
 MIB = 2**20
-PROCESS = 110 * MIB
+PROCESS = 120 * MIB
 """The interpreter with all its libraries, and a worker of a small configuration."""
-WORK = 100 * MIB
+WORK = 80 * MIB
 """What passes through: queries read ahead, a step's arrays, the transaction in flight and the one before."""
 DECLARED = 1_000
 """Bytes of a dataset that is declared, on every worker."""
