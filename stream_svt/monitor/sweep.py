@@ -56,8 +56,8 @@ class SweepRunner(Runner):
 
     @property
     def row_cost(self) -> int:
-        """What a query costs: its place in its set is looked up by itself."""
-        return 10
+        """What a query costs: its place in its set is looked up by itself, and all that wait have to fit a commit."""
+        return 100
 
     def queued(self, dataset: int) -> int:
         """Return the number of queries that wait in open sets of a dataset."""

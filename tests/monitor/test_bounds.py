@@ -144,3 +144,17 @@ def test_runs_that_another_specification_ends_are_closed_in_slices() -> None:
     assert list(play.engine.runners) == ["m0"]
     assert sum(e.type is EventType.RUN_CLOSED for c in play.commits for e in c.events) == 60
     assert len(commit.records) <= 7
+
+
+@pytest.mark.parametrize("form", ["retry", "sweep"])
+def test_what_waits_fills_a_commit_like_anything_else(form: str) -> None:
+    play = bounded(
+        Bounds(size=60_000, cost=10_000), FORMS[form].replace("12, every: 15", "5000, every: 5000")
+    )
+    queries = [Query(0, 0, f"{k:04}" + "s" * 240, "set") for k in range(1000)]
+    play.feed(TOPIC, queries, len(queries))
+    play.commit()
+    sizes = [sum(len(data or b"") for data in commit.records.values()) for commit in play.commits]
+    assert len(sizes) > 4
+    assert max(sizes) < 60_000
+    assert play.engine.runners["m0"].queued(0) > 200

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from stream_svt.monitor import queue_journal
 from tests.simulation.applications import APPLICATIONS
 from tests.simulation.script import Fault, Script
 from tests.simulation.soak import BROKEN, histories, shrink
@@ -31,6 +32,18 @@ def test_no_history_loses_doubles_overspends_or_shows_anything_early() -> None:
     assert found.count == COUNT
     assert found.failures == []
     assert found.tops > 5 * COUNT
+
+
+@pytest.mark.slow
+def test_no_history_goes_wrong_where_the_journal_of_what_waits_is_always_compacted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    small = {"RECORD_BYTES": 400, "_OVERHEAD": 10, "_FLOOR": 0, "_CREDIT": 300, "_DELETED": 3}
+    for name, value in small.items():
+        monkeypatch.setattr(queue_journal, name, value)
+    found = histories(range(COUNT, COUNT + 400), processes=1)
+    assert found.count == 400
+    assert found.failures == []
 
 
 @given(SCRIPTS)
