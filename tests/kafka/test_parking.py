@@ -274,6 +274,23 @@ async def test_what_breaks_one_shard_parks_it_and_the_others_go_on(
     assert complaint(worker) == ""
 
 
+@pytest.mark.parametrize("smaller", ["sensitivity: 0.5", "sensitivity: 1\n    monotonic: true"])
+async def test_less_than_a_topic_was_declared_to_hold_parks_its_shards_until_it_is_declared_again(
+    app: Application, smaller: str
+) -> None:
+    """By a start with another file: answers made under the old declaration may still lie in the topic."""
+    text = app.text().replace("    monotonic: true\n", "")
+    assert "sensitivity: 1\n" in text
+    first = await app.scene.start(parse_config(text))
+    await app.go_on(set(range(SHARDS)))
+    await app.scene.stop(first)
+    worker = await app.scene.start(parse_config(text.replace("sensitivity: 1", smaller)), ready=False)
+    await app.parks(Cause.CONFIGURATION, "or let the monitor read another query topic")
+    await until(lambda: not app.open_shards())
+    await worker.reload(parse_config(text))
+    await app.go_on(set(range(SHARDS)))
+
+
 async def test_a_shard_mended_without_a_word_is_found_open_after_a_while(app: Application) -> None:
     await app.past()
     mend = await _damaged(app)

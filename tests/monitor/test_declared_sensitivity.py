@@ -103,7 +103,7 @@ def test_a_rise_closes_the_open_runs_before_anything_is_tested_under_it(new, res
     assert play.engine.books(0).ledger.reserved == 0
     at = play.engine.next_offset(TOPIC)
     play.play(TOPIC, [*([Query(0, 0)] * at), Query(0, 10**5)])
-    assert (_slot(play).run, _slot(play).plan.hash) == (2, _spec(new).monitors[0].hash())
+    assert (_slot(play).run, _slot(play).spec_hash) == (2, _spec(new).monitors[0].hash())
     assert_books_balance(play)
 
 

@@ -121,6 +121,10 @@ async def test_reloads_that_shards_would_refuse_leave_the_old_specification_in_u
         "unit: one basket": ("unit: one user", "cannot change"),
         "names: [a, b, c]": ("names: [a, b]", "never dropped"),
         "correction: none": ("correction: none, append: retry", "another name"),
+        "sensitivity: 1": (
+            "sensitivity: 0.5",
+            "Declare at least 1, or let the monitor read another query topic",
+        ),
         "application: shop": ("application: shed", "another application"),
     }
     before = worker.config
