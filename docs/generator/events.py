@@ -59,7 +59,8 @@ EVENTS: Final[Mapping[EventType, Event]] = {
         "The run ended before its last top. Reason `command`: close or resample; `schedule`: "
         "resample_every; `removed`: its monitor or dataset left the configuration; `sensitivity`: its monitor "
         "now declares a larger one, or is no longer monotonic; `moved`: migration. "
-        "With `loss`, `marked-exhausted`, `unread` (a migration left queries of it unread) and `incompatible` "
+        "With `loss`, `marked-exhausted`, `unread` (queries of it were left unread), `paused` (`pause --now`) and "
+        "`incompatible` "
         "(another release cannot repeat its outcomes) "
         "it was closed at its full price.",
         (
@@ -70,6 +71,7 @@ EVENTS: Final[Mapping[EventType, Event]] = {
             "moved",
             "loss",
             "unread",
+            "paused",
             "marked-exhausted",
             "incompatible",
         ),
@@ -91,7 +93,7 @@ EVENTS: Final[Mapping[EventType, Event]] = {
     EventType.PAUSED: Event(
         "An operator paused the monitor on the dataset: its queries are skipped.", ("command",)
     ),
-    EventType.RESUMED: Event("Reading went on.", ("command",)),
+    EventType.RESUMED: Event("An operator resumed the monitor on the dataset.", ("command",)),
     EventType.SPEC_CHANGED: Event(
         "A monitor was added, changed or removed by a reload or a restart.",
         ("added", "changed", "removed"),

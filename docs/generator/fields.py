@@ -78,6 +78,7 @@ FIELDS: Final[Mapping[type, Mapping[str, Schema]]] = {
         "dataset": words("The dataset; empty for a command to a whole shard."),
         "monitor": words("One monitor of the dataset; empty for all of them."),
         "limit": words('For `raise-budget`: the new limit in the dataset\'s measure, as text: "5", "11/2".'),
+        "now": words("For `pause`: also during a replay; open runs close at their full price."),
         "issued_by": words("Free text."),
     },
 }
