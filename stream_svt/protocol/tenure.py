@@ -386,12 +386,12 @@ class Tenure:
             return IDLE_FETCH
         return min(max(self._last_commit + self._pace.interval - self._now(), 0.0), IDLE_FETCH)
 
-    def _is_interrupted(self) -> bool:
-        """Tell whether the shard has to be handed over, or to stand by, as soon as what was done is durable."""
-        return self._feed.stopping or self._feed.held
-
     async def _process(self, records: Mapping[str, Sequence[Record]]) -> None:
-        """Step the engine through what was fetched, committing where it must be durable first."""
+        """Step the engine through what was fetched, committing where it must be durable first.
+
+        A backlog can take many commits. Where the shard is to be handed over meanwhile, the rest is read again.
+        """
+        interrupted = False
         for topic, found in records.items():
             if not found:
                 continue
@@ -399,7 +399,7 @@ class Tenure:
                 self._controls.add(found)
                 self._uncommitted += 1
                 continue
-            if self._is_interrupted():
+            if interrupted:
                 self._feed.seek(topic, found[0].offset)
                 continue
             await self._clock.sleep(0)
@@ -419,7 +419,8 @@ class Tenure:
                     break
                 if step.durable_first:
                     await self._commit()
-                    if self._is_interrupted():  # a backlog can take many commits: the rest is read again
+                    interrupted = self._feed.stopping or self._feed.held
+                    if interrupted:
                         self._feed.seek(topic, self._engine.next_offset(topic) or found[0].offset)
                         break
                     self._uncommitted += len(found)  # of which some are still to be looked at

@@ -140,9 +140,6 @@ METRICS: tuple[Metric, ...] = (
         ("monitor", "state"),
         "Datasets on which a monitor is in a state.",
     ),
-    Metric(
-        "stream_svt_monitor_info", "gauge", ("monitor", "topic"), "1, with the topic that a monitor reads."
-    ),
     Metric("stream_svt_monitor_threshold", "gauge", ("monitor",), "Configured threshold, in real units."),
     Metric("stream_svt_monitor_cutoff", "gauge", ("monitor",), "Tops that one run pays for at full price."),
     Metric(
@@ -518,7 +515,6 @@ def _add_monitors(values: _Values, now: _Snapshot) -> None:
     for monitor in now.spec.monitors:
         name = (monitor.name,)
         values["stream_svt_monitor_datasets"].update({(monitor.name, state): 0 for state in STATES})
-        values["stream_svt_monitor_info"][(monitor.name, monitor.topic)] = 1
         values["stream_svt_monitor_muted_series"][name] = 0
         values["stream_svt_monitor_queued_series"][name] = 0
         values["stream_svt_monitor_threshold"][name] = float(monitor.threshold)

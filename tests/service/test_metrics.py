@@ -311,10 +311,6 @@ def test_gauges_come_from_the_shards_owned_now(spec: ApplicationSpec) -> None:
     assert ("stream_svt_budget_spent_epsilon", "a") not in scrape(metrics)
 
 
-def test_the_topic_of_a_monitor_is_shown(spec: ApplicationSpec) -> None:
-    assert scrape(Metrics(spec, "hash"))["stream_svt_monitor_info", "hot", "counts"] == 1
-
-
 def test_a_shard_is_open_while_its_worker_replays_or_runs_it(spec: ApplicationSpec) -> None:
     statuses = [Status(number, state) for number, state in enumerate(State)]
     found = scrape(Metrics(spec, "hash", lambda: statuses))

@@ -59,8 +59,8 @@ class WeekWorkload(ModelWorkload):
         }
 
 
-def _workload(spec: ApplicationSpec, entropy: Any) -> WeekWorkload:
-    return WeekWorkload(spec, entropy)
+def _workload(spec: ApplicationSpec, entropy: Any, **options: Any) -> WeekWorkload:
+    return WeekWorkload(spec, entropy, **options)
 
 
 class Week(World):

@@ -45,11 +45,11 @@ _ACTIONS = (
     Action.MARK_EXHAUSTED,
 )
 _BOUNDS = (
-    BOUNDS,
+    *(5 * (BOUNDS,)),
     Bounds(published=2),
     Bounds(runs=1, published=1),
-    Bounds(records=2, rejects=1, cost=3),
-    Bounds(size=2_000, cost=1, published_size=1_500),
+    Bounds(records=2, rejects=1, cost=30),
+    Bounds(size=2_000, cost=5, published_size=1_500),
 )
 MOST_EFFECTS = 20_000
 """Effects after which a history counts as hanging."""

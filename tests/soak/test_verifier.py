@@ -75,7 +75,7 @@ def framed(content: object) -> bytes:
 
 
 def outbox(events: list[bytes]) -> bytes:
-    return framed([[[number, b"shop", event] for number, event in enumerate(events, 1)]])
+    return framed([[[number, b"shop", event] for number, event in enumerate(events, 1)], []])
 
 
 def entry(
