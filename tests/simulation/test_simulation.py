@@ -1,4 +1,4 @@
-"""Ten thousand histories of the commit protocol, and broken protocols that must not get through them."""
+"""Thousands of histories of the commit protocol, and broken protocols that must not get through them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.simulation.script import Fault, Script
 from tests.simulation.soak import BROKEN, histories, shrink
 from tests.simulation.world import Variant, play
 
-COUNT = 10_000
+COUNT = 5_000
 
 SCRIPTS = st.builds(
     Script,
