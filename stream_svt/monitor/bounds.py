@@ -30,7 +30,7 @@ class Bounds:
         Most bytes of events that one transaction publishes; a single event may have more.
     """
 
-    runs: int = 2_000
+    runs: int = 1_000
     records: int = 2_500
     size: int = 4_000_000
     rejects: int = 1_000
