@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from stream_svt.monitor.released import EventType
 from stream_svt.protocol.ports import Stopped
 from stream_svt.protocol.tenure import Status
 from stream_svt.service.kafka import Fenced
@@ -30,10 +31,13 @@ class Held(Feed):
 
     async def settled(self) -> None:
         self.rebalances += 1
-        read = len(list(self._broker.read(f"t-{self._shard}")))
-        assert self.status.offsets == {"t": read}
+        self.look()
         assert self.status.outbox == 0
         self.meanwhile()
+
+    def look(self) -> None:
+        read = len(list(self._broker.read(f"t-{self._shard}")))
+        assert self.status.offsets == {"t": read}
 
     def meanwhile(self) -> None:
         send(self.model, 2, "later")
@@ -44,9 +48,12 @@ class Held(Feed):
         return found
 
 
-def stage(feed: type[Held]):
+def stage(feed: type[Held], *, opened: bool = True):
     model = Model(partitions=1, spec=declared(HOT))
-    send(model, 3, "first")
+    if opened:
+        send(model, 1, "before", value=0)
+        model.serve()
+    send(model, 3, "first", value=0 if opened else 90_000)
     tenure, status = model.tenure(feed=feed)
     ours = tenure._feed
     ours.status, ours.model = status, model
@@ -60,8 +67,23 @@ def test_the_shard_stands_by_with_nothing_left_and_goes_on_where_it_was() -> Non
     finish(tenure.run())
     assert feed.rebalances == 1
     assert feed.fetched[:2] == [3, 2]
-    assert status.offsets == {"t": 5}
+    assert status.offsets == {"t": 6}
     assert tenure._engine is engine
+
+
+def test_what_takes_more_commits_than_the_one_under_way_is_read_again() -> None:
+    class Cut(Held):
+        def look(self) -> None:
+            assert self.status.offsets == {"t": 0}  # the run is open, and nothing tested
+
+    model, tenure, feed, status = stage(Cut, opened=False)
+    finish(tenure.open())
+    finish(tenure.run())
+    assert feed.fetched[:2] == [3, 5]
+    assert status.offsets == {"t": 5}
+    model.settle()
+    tops = [event for event in model.events()[0] if event["type"] == EventType.ALERT]
+    assert len(tops) == 5
 
 
 def test_whoever_lost_the_shard_meanwhile_steps_nothing_more() -> None:
