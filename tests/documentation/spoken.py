@@ -34,7 +34,8 @@ def _problem_of_script(words: Sequence[str]) -> str | None:
     if not (ROOT / words[0]).exists():
         return f"there is no {words[0]}"
     if words[0] == "benchmarks/run" and len(words) > 1 and words[1].islower():
-        return None if (ROOT / f"benchmarks/{words[1]}.py").exists() else f"no benchmark {words[1]}"
+        places = (f"benchmarks/{words[1]}.py", f"benchmarks/{words[1]}/__main__.py")
+        return None if any((ROOT / place).exists() for place in places) else f"no benchmark {words[1]}"
     if [*words[:2]] == ["tests/run", "soak"] and len(words) > 2 and words[2].islower():
         [names] = re.findall(r"soak NAME: (.*)\"", (ROOT / "tests/run").read_text())
         return None if words[2] in re.findall(r"\w+", names) else f"no soak {words[2]}"

@@ -184,9 +184,18 @@ def _operated(spec: ApplicationSpec) -> Play:
 def _reloaded() -> Play:
     play = Play(spec_of(FORMS["plain"], FORMS["ladder"]))
     play.play(TOPIC, stream(5, 200))
-    for forms in ([FORMS["plain"]], [FORMS["plain"].replace("cutoff: 3", "cutoff: 2"), FORMS["retry"]]):
+    more = FORMS["plain"].replace("sensitivity: 1", "sensitivity: 2")
+    for forms in (
+        [FORMS["plain"]],
+        [FORMS["plain"].replace("cutoff: 3", "cutoff: 2"), FORMS["retry"]],
+        [more],
+    ):
         play.engine.reload(spec_of(*forms))
         play.commit()
+    at = play.engine.next_offset(TOPIC) or 0
+    play.play(TOPIC, [*[Query(0, 0)] * at, Query(0, 0)])
+    play.engine.apply(Command(id="now", action=Action.PAUSE, dataset="a", now=True))
+    play.commit()
     return play
 
 
