@@ -91,4 +91,5 @@ def test_every_benchmark_is_listed_by_the_command_that_runs_them():
         "stream",
         "takeover",
         "timing",
+        "scale",
     ]
