@@ -63,6 +63,8 @@ async def test_an_older_owner_is_fenced_and_says_so(books: Books) -> None:
 async def test_rejects_carry_place_and_reason_and_nothing_else(books: Books) -> None:
     journal, _ = await books.opened()
     await journal.commit(Commit(progress=b"p", rejects=[("queries", 7, "not JSON")]))
+    assert await books.read(books.topics.rejects) == []
+    await journal.flush()
     (record,) = await books.read(books.topics.rejects)
     assert record.value == b'{"topic":"queries","partition":1,"offset":7,"reason":"not JSON"}'
 

@@ -159,7 +159,8 @@ class DoublesLimits(Engine):
 
     def __init__(self, spec: ApplicationSpec, **options: Any) -> None:
         doubled = tuple(replace(dataset, limit=2 * dataset.limit) for dataset in spec.datasets)
-        super().__init__(replace(spec, datasets=doubled), **options)
+        names = [getattr(dataset, "name", dataset) for dataset in options.pop("datasets")]
+        super().__init__(replace(spec, datasets=doubled), datasets=names, **options)
 
 
 class LosesQueries(QueryDecoder):

@@ -42,7 +42,7 @@ SPEC = """
 application: {application}
 kafka: {{bootstrap_servers: "{servers}", session_timeout: 2s, heartbeat_interval: 300ms}}
 topics: {{partitions: {partitions}}}
-web: {{port: {port}}}
+web: {{port: {port}, engine_times: true}}
 commit: {{interval: 200ms}}
 datasets:
   - {{name: shop-small, limit: {{epsilon: 2}}, unit: one basket, horizon: 11h}}
