@@ -168,7 +168,12 @@ def test_the_rules_own_tests_pass(path, debian_program) -> None:
         ("alerts.yml", "for: 1d", "for: 3d", "monitors"),
         ("alerts.yml", '{state="paused"}', '{state="running"}', "monitors"),
         ("alerts.yml", "unless on (topic)", "and on (topic)", "forward"),
-        ("alerts.yml", ">= stream_svt:lag:records offset 30m", ">= 0 * stream_svt:lag:records offset 30m", "service"),
+        (
+            "alerts.yml",
+            ">= stream_svt:lag:records offset 30m",
+            ">= 0 * stream_svt:lag:records offset 30m",
+            "service",
+        ),
         ("service.yml", "max by (application, shard)", "sum by (application, shard)", "service"),
         (
             "service.yml",
