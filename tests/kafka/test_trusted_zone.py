@@ -47,14 +47,14 @@ ENVIRONMENT = {
 }
 
 STATUS = {
-    *("application", "version", "worker", "spec_hash", "ready", "sealed"),
+    *("application", "version", "worker", "spec_hash", "ready", "fault", "sealed"),
     *("signatures_required", "datasets_declared", "shards", "monitors", "datasets", "datasets.monitors"),
     *("datasets_by_state", "datasets_summed_up"),
     *(f"datasets_by_state.{name}" for name in ("monitor", "states", "muted", "queued")),
     *("refused", "refused.topic", "refused.reasons"),
     *(
         f"shards.{name}"
-        for name in ("shard", "state", "reason", "sealing_key_id", "sequence", "state_records")
+        for name in ("shard", "state", "reason", "cause", "sealing_key_id", "sequence", "state_records")
     ),
     *(f"shards.{name}" for name in ("offsets", "lag", "committed_at")),
     *(f"monitors.{name}" for name in ("monitor", "topic", "mechanism", "threshold", "cutoff", "epsilon")),

@@ -81,6 +81,11 @@ class Broker:
         """Names of all transactional producers."""
         return sorted(self._producers)
 
+    @property
+    def writing(self) -> bool:
+        """Whether some producer has a transaction under way."""
+        return any(producer.txn is not None for producer in self._producers.values())
+
     # Writing
 
     def fence(self, name: str) -> int:

@@ -27,6 +27,7 @@ class Fault(StrEnum):
     RECONFIGURE = "workers that start from now on have another configuration"
     ANEW = "a topic is made anew, all workers stopped"
     PAUSE = "an operator pauses a dataset, and the process dies before the effect"
+    DAMAGE = "a record of the state is damaged, until somebody mends it"
     DUPLICATE = "the request arrives twice, or queries and commands are written once more"
 
 

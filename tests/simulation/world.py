@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from stream_svt.errors import RecordsLost, StateRolledBack
+from stream_svt.errors import RecordsLost, StateRolledBack, UnreadableState
 from stream_svt.monitor.bounds import BOUNDS, Bounds
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.engine import Commit, Engine
@@ -252,6 +252,8 @@ class World:
         self._paused = False
         self._calm = False
         self._backups: list[Backup] = [Backup({}, Known({}))]
+        self._damaged: bytes | None = None
+        self._was_damaged = False
         self._judge = self.broker.decided
         self.broker.decided = self._decided
 
@@ -310,6 +312,12 @@ class World:
                     end = (await feed.spans([CONTROL]))[CONTROL][1]
                     controls = Controls(end, since=int(self.now * 1000), verify=trust_the_topic)
                     given_up = await tenure.await_command(Action.MARK_EXHAUSTED, controls)
+            except UnreadableState as error:
+                # Parked: it looks again once something has changed.
+                if not self._was_damaged:
+                    self.rules.say(f"a sound state was refused: {error}")
+                with contextlib.suppress(BrokerUnavailable):
+                    await self._sleep(1.0)
             except Fenced:
                 # Only a member of the group opens again; whether this one still is, chance decides.
                 if not self._calm and self.chance.random() < 0.5:
@@ -427,7 +435,7 @@ class World:
                 topic = self.chance.choice(self._topics)
                 self.broker.first[topic] = self.chance.randint(*self.broker.span(topic))
                 self.rules.plain = False
-            case Fault.STOP | Fault.REBALANCE | Fault.COMMAND | Fault.RECONFIGURE:
+            case Fault.STOP | Fault.REBALANCE | Fault.COMMAND | Fault.RECONFIGURE | Fault.DAMAGE:
                 self._operate(process, fault)
             case Fault.ROLLBACK | Fault.ANEW:
                 self._operate(process, fault)
@@ -459,6 +467,8 @@ class World:
             case Fault.RECONFIGURE:
                 self._spec = self.chance.choice((self._application.spec, *self._application.others))
                 self.rules.plain, self.rules.reconfigured = False, True
+            case Fault.DAMAGE:
+                self._damage()
             case Fault.ROLLBACK:
                 self._stop_all()
                 self._roll_back()
@@ -467,6 +477,24 @@ class World:
                 topic = self.chance.choice(("alerts", "alerts", CONTROL, self._topics[0]))
                 if topic != "alerts" or not self.rules.older:  # else nothing is left that could show it
                     self.rules.make_anew(topic)
+
+    def _damage(self) -> None:
+        """Change a byte of a state record; mend what was damaged before."""
+        self._mend()
+        records = self._backups[-1].records
+        # What waits to be published is read by the rules as it is written.
+        keys = sorted(key for key in records if not key.startswith(b"ob/"))
+        if self._damaged is not None or not keys:
+            return
+        key = self.chance.choice(keys)
+        self._damaged, self._was_damaged = key, True
+        self.broker.write("state", key, records[key][:-1] + bytes([records[key][-1] ^ 1]))
+
+    def _mend(self) -> None:
+        """Put the record back as its owner knows it; later where a transaction under way may hold a newer one."""
+        if self._damaged is not None and not self.broker.writing:
+            self.broker.write("state", self._damaged, self._backups[-1].records.get(self._damaged))
+            self._damaged = None
 
     def _attempt(self, effect: Effect) -> None:
         try:
@@ -490,6 +518,8 @@ class World:
         for name in self.broker.producers:
             if self.chance.random() < 0.7:
                 self.broker.mark(name)
+        if self._damaged is not None and self.chance.random() < 0.02:
+            self._mend()
         due = [item for item in self._delayed if item[0] <= self.effects]
         for item in due:
             self._delayed.remove(item)
@@ -546,6 +576,7 @@ class World:
         backup = self._backups[0 if self.chance.random() < 0.1 else -1 - back]
         if not self.rules.can_tell(backup.records, backup.known):
             return
+        self._damaged = None
         self.broker.partitions["state"] = []
         for key, value in backup.records.items():
             self.broker.write("state", key, value)
@@ -562,6 +593,7 @@ class World:
             # Of owners that are gone: whoever comes fences its own name only.
             self.broker.time_out(name)
             self.broker.mark(name, everything=True)
+        self._mend()
         for dataset in DATASETS:
             resume = Command(id=f"end-{dataset}", action=Action.RESUME, dataset=dataset)
             self.broker.write(CONTROL, dataset.encode(), msgspec.json.encode(resume))
