@@ -36,6 +36,8 @@ KEY_ID_BYTES = 8
 NO_KEY = "none"
 
 _HEAD = struct.Struct(">BBQ")
+_BOUND = struct.Struct(">BIQ")
+_LENGTH = struct.Struct(">I")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +51,20 @@ class Place:
 
     def bind(self, key: bytes, sequence: int) -> bytes:
         """Return the unambiguous text of this place, a record key and a sequence."""
-        names = [self.cluster.encode(), self.application.encode(), self.topic.encode(), key]
-        return struct.pack(">BIQ", VERSION, self.shard, sequence) + b"".join(
-            struct.pack(">I", len(name)) + name for name in names
+        return self.binder()(key, sequence)
+
+    def binder(self) -> Callable[[bytes, int], bytes]:
+        """Return `bind`, for many records of this place."""
+        shard = self.shard
+        names = b"".join(
+            _LENGTH.pack(len(name)) + name
+            for name in (self.cluster.encode(), self.application.encode(), self.topic.encode())
         )
+
+        def bind(key: bytes, sequence: int) -> bytes:
+            return b"".join((_BOUND.pack(VERSION, shard, sequence), names, _LENGTH.pack(len(key)), key))
+
+        return bind
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +104,7 @@ class Sealing:
             if len(master) != KEY_BYTES:
                 raise UnreadableState(f"a sealing key has {len(master)} bytes, expected {KEY_BYTES}")
         self._place = place
+        self._bind = place.binder()
         self._entropy = entropy
         self._masters = {key_id(master): master for master in masters}
         self._ciphers: dict[bytes, AESGCM] = {}
@@ -105,7 +118,7 @@ class Sealing:
 
     def seal(self, key: bytes, sequence: int, content: bytes) -> bytes:
         """Return the record that carries ``content`` under ``key`` in transaction ``sequence``."""
-        bound = self._place.bind(key, sequence)
+        bound = self._bind(key, sequence)
         if not self._prefix:
             return _HEAD.pack(VERSION, PLAIN, sequence) + _check(bound, content) + content
         nonce = self._entropy(NONCE_BYTES)
@@ -128,7 +141,7 @@ class Sealing:
                 key, f"it has format {version}.{kind}, this version reads {VERSION}.0 and {VERSION}.1"
             )
         body = record[_HEAD.size :]
-        bound = self._place.bind(key, sequence)
+        bound = self._bind(key, sequence)
         if kind == PLAIN:
             check, content = body[:CHECK_BYTES], body[CHECK_BYTES:]
             if not hmac.compare_digest(check, _check(bound, content)):
