@@ -255,7 +255,7 @@ async def _state_secrets(process: Process) -> list[tuple[str, bytes]]:
             meta = msgspec.msgpack.decode(sealing.open(record.key, record.value).content)
             found += [(name, meta[name]) for name in ("noise_key", "digest_key")]
         elif record.key.startswith(b"d/"):
-            *_, slots = msgspec.msgpack.decode(sealing.open(record.key, record.value).content)
+            *_, slots, _ = msgspec.msgpack.decode(sealing.open(record.key, record.value).content)
             found += [("a run's noise and salt", slot[5]) for slot in slots.values() if any(slot[5])]
     secrets = dict.fromkeys((name, secret) for name, secret in found if len(secret) >= 16)
     assert {name for name, _ in secrets} == {"noise_key", "digest_key", "a run's noise and salt"}
