@@ -221,7 +221,8 @@ async def drive(run: Run, marks: Marks) -> dict[str, bytes]:
         worker = run.start()
         await worker.ready()
         await run.read_by(worker)
-        worker.process.send_signal(signal.SIGHUP)
+        worker.process.send_signal(signal.SIGHUP)  # the file is read in a process of its own
+        await worker.until(lambda: b"event=reloaded" in run.log.read_bytes())
         await run.query("a", *(marks.high() for _ in range(30)))  # until the budget is spent
         await run.read_by(worker)
         await worker.until(lambda: b"exhausted" in (worker.fetch("/api/v1/status") or "").encode())
@@ -238,7 +239,7 @@ def shape(log: bytes, application: str) -> set[str]:
     return {
         re.sub(r"\b[0-9a-f]{6,}\b|[0-9]+", "#", line)
         for line in text.splitlines()
-        if "start_retry" not in line
+        if "event=worker_outside_group cause=unavailable" not in line
     }
 
 
