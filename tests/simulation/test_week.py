@@ -33,7 +33,7 @@ SPEC = load_spec(
     "application: app\n"
     "datasets:\n"
     "  - {names: [a, b], limit: 40, unit: one basket}\n"
-    "  - {generate: 'shop-{date}', from: 1970-01-01, until: 1970-01-08, lateness: 2h, limit: 4, unit: one basket}\n"
+    "  - {generate: 'shop-{date}', from: 1970-01-01, until: 1970-01-08, lateness: 2h, limit: 2, unit: one basket}\n"
     "monitors:\n"
     f"  - {{name: daily, topic: t, mute: 3h, resample_every: 12h, {STREAM}}}\n"
     f"  - {{name: patient, topic: t, mute: run, max_mutes: 3, datasets: [a, b], {STREAM}, "
