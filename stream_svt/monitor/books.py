@@ -27,6 +27,8 @@ from stream_svt.privacy.loss import Kind, as_text, to_float
 if TYPE_CHECKING:
     from stream_svt.monitor.datasets import DatasetSpec
 
+_RUNNING = State.RUNNING  # looked up for every slot that is loaded
+
 FOR_EVER = -1
 UNTIL_RUN_ENDS = -2
 
@@ -235,14 +237,14 @@ class Books:
         """
         books = cls(spec, Ledger.from_bytes(record.ledger))
         books.split = record.version == SPLIT
-        if mutes.keys() - (record.slots.keys() if books.split else ()):
+        if mutes and mutes.keys() - (record.slots.keys() if books.split else ()):
             message = f"the state holds mutes q/{spec.name}/* that its record d/{spec.name} knows nothing of"
             raise UnreadableState(message)
         books.declared_limit, books.events = record.declared_limit, record.events
         _refuse_changed_declaration(spec, record, books.ledger)
         for name, slot in record.slots.items():
             plan = plans.get(slot.spec_hash)
-            if plan is None and slot.state is State.RUNNING:
+            if plan is None and slot.state is _RUNNING:
                 message = (
                     f"dataset {spec.name}, monitor {name}: run {slot.run} is open under specification "
                     f"{slot.spec_hash}, which the state does not hold; the state is incomplete"
@@ -253,7 +255,8 @@ class Books:
             if slot.secrets == NO_SECRETS:
                 slot.secrets = NO_SECRETS
             books.slots[sys.intern(name)] = slot
-        books.mutes = {sys.intern(name): Mutes(stored) for name, stored in record.mutes.items()}
+        if record.mutes:
+            books.mutes = {sys.intern(name): Mutes(stored) for name, stored in record.mutes.items()}
         for name, parts in mutes.items():
             books.mutes[sys.intern(name)] = Mutes.restore(
                 (number, from_bytes(MuteRecord, data, key=f"q/{spec.name}/{name}/{number}"))

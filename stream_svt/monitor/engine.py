@@ -82,8 +82,13 @@ QUEUES_AT_ONCE = 10
 EVENT_BYTES = 800
 """What an event takes, about: in the outbox, and once more where it is published."""
 
+SLOTS_AT_ONCE = 10_000
+"""Slots looked at between two yields: a few milliseconds of work."""
+
 PROJECTED_AT_ONCE = 500
 """Datasets that `Engine.project` takes between two yields: a few milliseconds of work."""
+
+_NO_PARTS: Mapping[str, Parts] = {}
 
 _RUNNING, _EXHAUSTED = State.RUNNING, State.EXHAUSTED  # looked up for every run that is loaded
 
@@ -211,6 +216,8 @@ class Engine:
         self._dirty: set[int] = set()
         self._events_before = 0
         self._old_specs: set[str] = set()
+        self._incompatible: list[tuple[str, int]] = []
+        self._restated: list[str] = []
         self._declared: dict[str, Declared] = {}
         self._opened: list[tuple[Runner, int, int]] = []
         self._taken: list[tuple[Runner, int, int]] = []
@@ -227,8 +234,10 @@ class Engine:
     def load(
         self, records: Mapping[bytes, bytes], progress: bytes | None, *, after: int = 0, highest_id: int = 0
     ) -> None:
-        """Take over as `loading` does, at once."""
+        """Take over as `loading` and `close_incompatible` do, at once."""
         for _ in self.loading(records, progress, after=after, highest_id=highest_id):
+            pass
+        for _ in self.close_incompatible():
             pass
 
     def loading(
@@ -236,7 +245,8 @@ class Engine:
     ) -> Iterator[None]:
         """Take over from the live state records; an empty mapping and no progress is the very first start.
 
-        This is done in slices of a few milliseconds: the engine is of use once no slice is left.
+        This is done in slices of a few milliseconds. The engine is of use once no slice is left, and once
+        `close_incompatible` has closed what this release cannot go on with.
 
         Parameters
         ----------
@@ -270,14 +280,24 @@ class Engine:
                 runner = self.runners[name]
                 runner.offset, runner.row, runner.clock_ms, runner.started = offset, row, clock_ms, True
         mutes = yield from _parts("q", found["q"])
+        numbers: list[int] = []
         size = 0
         for name, data in found["d"]:
-            muted = mutes.pop(name, {})
-            self._load_dataset(name, data, plans, stale, muted)
-            size += len(data) + _size(muted)
+            muted = mutes.pop(name, _NO_PARTS)
+            numbers.append(self._load_dataset(name, data, plans, stale, muted))
+            size += len(data)
+            if muted:
+                size += _size(muted)
             if size > LOADED_AT_ONCE:
-                size = 0
+                self._take_over(numbers)
+                self._projection.update(numbers, self._books, self.runners)
+                numbers, size = [], 0
                 yield
+        self._take_over(numbers)
+        self._projection.update(numbers, self._books, self.runners)
+        for monitor, number in self._incompatible:
+            if monitor in self.runners:
+                self.runners[monitor].status[number] = Status.SKIP
         for dataset in mutes:
             raise UnreadableState(f"the state holds mutes q/{dataset}/* without a record d/{dataset}")
         for number, data in _queue_records(found["w"]):
@@ -287,7 +307,10 @@ class Engine:
                 size = 0
                 yield
         for count, queue in enumerate(self.queues.loaded(), start=1):
-            self.runners[queue.monitor].take_back(self.number[queue.dataset], queue)
+            number = self.number[queue.dataset]
+            self.runners[queue.monitor].take_back(number, queue)
+            if number in self._books:
+                self._unprojected.add(number)
             if count % QUEUES_AT_ONCE == 0:
                 yield
 
@@ -328,45 +351,65 @@ class Engine:
             for name in [*order, *sorted(current.keys() - set(order))]:
                 plan = self._add(current[name], journal=False).plan
                 if plan.hash not in plans:
-                    self._journal_spec(plan, f"m/{name}")
+                    self._restated.append(name)
         return plans
 
     def _load_dataset(
         self, name: str, data: bytes, plans: dict[str, Plan], stale: set[str], mutes: Mapping[str, Parts]
-    ) -> None:
-        """Take over a dataset, with the records of its mutes by monitor.
+    ) -> int:
+        """Take over the books of a dataset, with the records of its mutes by monitor; return its number.
 
-        Runs under ``stale`` hashes are closed at full price: this release would not recompute their noise.
+        This release would not recompute the noise of runs under ``stale`` hashes: `close_incompatible` closes them.
         """
-        if name not in self.number:
+        number = self.number.get(name)
+        if number is None:
             message = (
                 f"the state holds dataset {name}, which the configuration does not declare for shard {self.shard}; "
                 "declare it again: a dataset with a ledger is never dropped"
             )
             raise ConfigError([Problem(0, "datasets", message)])
-        number = self.number[name]
         record = read_dataset(data, f"d/{name}")
-        lost = [monitor for monitor, slot in record.slots.items() if slot.spec_hash in stale]
+        if stale:
+            self._incompatible += [
+                (monitor, number)
+                for monitor, slot in record.slots.items()
+                if slot.spec_hash in stale and slot.state is _RUNNING
+            ]
         books = Books.from_record(self.datasets[number], record, plans, mutes)
         books.events = max(books.events, self._events_before)
         self._books[number] = books
-        self._unprojected.add(number)
-        for monitor, slot in books.slots.items():
-            runner = self.runners.get(monitor)
-            if runner is not None:
-                self._take_over(runner, number, slot)
-        for monitor in lost:
-            self._close_at_full_price(self.runners.get(monitor), monitor, number, "incompatible")
+        return number
 
-    def _take_over(self, runner: Runner, number: int, slot: Slot) -> None:
-        """Let a runner go on where the slot of one of its datasets stands."""
-        mutes = self._books[number].mutes.get(runner.name)
-        if mutes is not None:
-            runner.hold_mutes(number, mutes)
-        if slot.state is _RUNNING:
-            runner.use(number, slot, self._plans[slot.spec_hash], durable=True)
-        if runner.covers[number]:
-            runner.status[number] = self._status(slot)
+    def close_incompatible(self) -> Iterator[None]:
+        """Close at full price the runs that were loaded and whose noise this release would not recompute.
+
+        Yields whenever the next commit is full: the caller commits, and goes on.
+        """
+        while self._incompatible:
+            monitor, number = self._incompatible.pop()
+            self._close_at_full_price(self.runners.get(monitor), monitor, number, "incompatible")
+            if self.full:
+                yield
+        # Only now: under the hashes that this release has for them, the state would not hold what open runs refer to.
+        for name in self._restated:
+            self._journal_spec(self.runners[name].plan, f"m/{name}")
+        self._restated = []
+
+    def _take_over(self, numbers: Sequence[int], runners: Iterable[Runner] | None = None) -> None:
+        """Let monitors, by default all, go on where the slots of some datasets stand."""
+        books = self._books
+        for runner in self.runners.values() if runners is None else runners:
+            name = runner.name
+            held = [
+                (number, slot) for number in numbers if (slot := books[number].slots.get(name)) is not None
+            ]
+            if not held:
+                continue
+            datasets, slots = map(list, zip(*held, strict=True))
+            runner.take_over(datasets, slots, [self._status(slot) for slot in slots], self._plans)
+            for number in datasets:
+                if books[number].mutes and (mutes := books[number].mutes.get(name)) is not None:
+                    runner.hold_mutes(number, mutes)
 
     def _status(self, slot: Slot) -> int:
         """Return the `Status` of a slot whose open run, if there is one, is durable."""
@@ -651,7 +694,7 @@ class Engine:
         slot.secrets = pack_secrets(
             noise, int.from_bytes(salt[:8], "little"), int.from_bytes(salt[8:], "little")
         )
-        runner.use(dataset, slot, plan, durable=False)
+        runner.use(dataset, slot)
         self._opened.append((runner, dataset, slot.run))
         self._announcer.run_started(books, runner.name, slot, charge)
 
@@ -983,36 +1026,37 @@ class Engine:
     # -- specifications --------------------------------------------------------------------------------------
 
     def reload(self, spec: ApplicationSpec, unread: Container[str] = ()) -> None:
-        """Go on with another specification at a barrier; nothing happens where it is the one in use.
-
-        Thresholds, mutes and pace hold from now on; what concerns noise and price from the next run on.
-
-        Parameters
-        ----------
-        spec
-            What holds from now on.
-        unread
-            Topics that were not read again since the takeover. An owner before may have tested their queries and lost
-            the outcomes: a run of a monitor that is removed there ends at its full price.
-
-        Raises
-        ------
-        ConfigError
-            The change needs a new application or a restart; nothing was changed.
-        """
+        """Go on with another specification as `check_reload`, `close_removed` and `reloading` do, at once."""
         self.check_reload(spec)
-        wanted = {monitor.name: monitor for monitor in spec.monitors}
         for _ in self.close_removed(spec, unread):
             pass
+        for _ in self.reloading(spec):
+            pass
+
+    def reloading(self, spec: ApplicationSpec) -> Iterator[None]:
+        """Go on with another specification at a barrier; nothing happens where it is the one in use.
+
+        Thresholds, mutes and pace hold from now on; what concerns noise and price from the next run on. The engine is
+        of use, and may be committed, once no slice is left. `check_reload` has accepted the specification, and
+        `close_removed` has closed what it has no place for.
+        """
+        wanted = {monitor.name: monitor for monitor in spec.monitors}
         for name in [name for name in self.runners if name not in wanted]:
             self._remove(name)
+            yield
+        changed = False
         for name, monitor in wanted.items():
             if name not in self.runners:
                 self._add(monitor)
                 self._announcer.spec_changed(name, "added", monitor.hash(), [])
+                yield
             elif self.runners[name].spec != monitor:
-                self._change(self.runners[name], monitor)
+                changed = True
+                yield from self._change(self.runners[name], monitor)
+        if changed:
+            yield from self._forget_old_specs()
         self.spec = spec
+        yield from self.project()
 
     def check_reload(self, spec: ApplicationSpec) -> None:
         """Refuse another specification that cannot be gone on with; changes nothing.
@@ -1020,7 +1064,7 @@ class Engine:
         Raises
         ------
         ConfigError
-            As `reload`.
+            The change needs a new application or a restart.
         """
         declared: Iterable[DatasetSpec] = self.datasets if spec is self.spec else spec.datasets
         if sum(dataset.name in self.number for dataset in declared) != len(self.datasets):
@@ -1048,41 +1092,39 @@ class Engine:
         if journal:
             self._journal_spec(runner.plan, f"m/{spec.name}")
         self._declare(spec)
-        for number, books in self._books.items():  # a monitor of this name may have run before
-            slot = books.slots.get(spec.name)
-            if slot is not None:
-                self._take_over(runner, number, slot)
-                self._unprojected.add(number)
+        # A monitor of this name may have run before.
+        before = [number for number, books in self._books.items() if spec.name in books.slots]
+        self._take_over(before, [runner])
+        self._unprojected.update(before)
         return runner
 
     def _covers(self, spec: MonitorSpec) -> NDArray[np.bool_]:
         return self.datasets.covers(self.spec, spec)
 
-    def _change(self, runner: Runner, spec: MonitorSpec) -> None:
+    def _change(self, runner: Runner, spec: MonitorSpec) -> Iterator[None]:
         old = runner.spec
-        fields = sorted(reload_kind(old, spec))
         self._journal_spec(runner.plan, f"h/{runner.plan.hash}")
         self._old_specs.add(runner.plan.hash)
         plan = Plan.of(spec)
         self._plans[plan.hash] = plan
-        open_runs = {
-            number: slot
-            for number, books in self._books.items()
-            if (slot := books.slots.get(spec.name)) is not None and slot.state is State.RUNNING
-        }
-        used = {slot.spec_hash for slot in open_runs.values()} - {plan.hash}
-        runner.plans = [*(known for known in runner.plans if known.hash in used), plan]
-        versions = {known.hash: index for index, known in enumerate(runner.plans)}
-        runner.version[:] = len(runner.plans) - 1
-        for number, slot in open_runs.items():
-            runner.version[number] = versions[slot.spec_hash]
+        runner.change(plan, self._running(runner))
+        yield
         self._cover(runner, self._covers(spec))
-        for number in np.flatnonzero(runner.status >= Status.PENDING).tolist():
+        for count, number in enumerate(np.flatnonzero(runner.status >= Status.PENDING).tolist(), start=1):
             runner.schedule(number, self.slot(runner, number))
+            if count % SLOTS_AT_ONCE == 0:
+                yield
         self._journal_spec(plan, f"m/{spec.name}")
         self._declare(spec)
-        self._forget_old_specs()
-        self._announcer.spec_changed(spec.name, "changed", plan.hash, fields)
+        self._announcer.spec_changed(spec.name, "changed", plan.hash, sorted(reload_kind(old, spec)))
+        yield
+
+    def _running(self, runner: Runner) -> NDArray[np.bool_]:
+        """Return on which datasets a run of a monitor is open, paused or not."""
+        running = runner.status >= Status.PENDING
+        for number in np.flatnonzero(runner.status == Status.SKIP).tolist():
+            running[number] = self.slot(runner, number).state is _RUNNING
+        return running
 
     def close_removed(self, spec: ApplicationSpec, unread: Container[str] = ()) -> Iterator[None]:
         """Close the open runs that another specification has no place for, and drop what waits there.
@@ -1090,7 +1132,7 @@ class Engine:
         Those of a monitor that declares a larger sensitivity, or is no longer monotonic, are among them: they would
         test new answers with the noise of the old declaration.
 
-        Yields whenever the next commit is full: the caller commits, and goes on. `reload` then finds nothing to close.
+        Yields after a slice of work; where the next commit is full then, the caller commits before it goes on.
         """
         wanted = {monitor.name: monitor for monitor in spec.monitors}
         for name, runner in self.runners.items():
@@ -1103,16 +1145,16 @@ class Engine:
                 gone = runner.covers & ~self._covers(monitor)
                 # What waits was measured on the lattice of the old specification.
                 forgotten = gone if Plan.of(monitor).grid == runner.plan.grid else runner.covers
-            for number in np.flatnonzero(forgotten).tolist():
+            for count, number in enumerate(np.flatnonzero(forgotten).tolist(), start=1):
                 runner.forget_pending(number)
-                if not gone[number] or self.slot(runner, number).state is not State.RUNNING:
-                    continue
-                if lost:
-                    self._close_at_full_price(runner, name, number, "unread")
-                else:
-                    self.end_run(runner, number, "sensitivity" if raised else "removed")
-                if self.full:
+                if gone[number] and self.slot(runner, number).state is _RUNNING:
+                    if lost:
+                        self._close_at_full_price(runner, name, number, "unread")
+                    else:
+                        self.end_run(runner, number, "sensitivity" if raised else "removed")
+                if self.full or count % SLOTS_AT_ONCE == 0:
                     yield
+            yield
 
     def _cover(self, runner: Runner, covers: NDArray[np.bool_]) -> None:
         """Let a monitor run on other datasets than before."""
@@ -1135,10 +1177,16 @@ class Engine:
         self._records[f"m/{name}".encode()] = None
         self._announcer.spec_changed(name, "removed", "", [])
 
-    def _forget_old_specs(self) -> None:
+    def _forget_old_specs(self) -> Iterator[None]:
         """Delete the stored specifications under which no run was opened that still matters."""
-        slots = [slot for books in self._books.values() for slot in books.slots.values()]
-        used = {slot.spec_hash for slot in slots}
+        used: set[str] = set()
+        size = 0
+        for books in self._books.values():
+            used.update(slot.spec_hash for slot in books.slots.values())
+            size += len(books.slots)
+            if size > SLOTS_AT_ONCE:
+                size = 0
+                yield
         for old in sorted(self._old_specs - used):
             self._records[f"h/{old}".encode()] = None
         self._old_specs &= used

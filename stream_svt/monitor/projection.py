@@ -31,7 +31,7 @@ STATES = (*(state.value for state in State), PAUSED)
 
 _IDLE = STATES.index(State.IDLE.value)
 _NOT_COVERED = len(STATES)
-_CODES = {state: code for code, state in enumerate(STATES)}
+_CODES: Mapping[str, int] = {state: code for code, state in enumerate(STATES)}
 _NO_SLOT = Slot()
 
 
@@ -161,15 +161,13 @@ class Projection:
             runner = runners[name]
             covered = runner.covers[where]
             slots = [one.slots.get(name, _NO_SLOT) for one in held]
-            state = np.array(
-                [_CODES[PAUSED if slot.paused else slot.state.value] for slot in slots], dtype=np.int8
-            )
+            state = np.array([_CODES[PAUSED if slot.paused else slot.state] for slot in slots], dtype=np.int8)
             state[~covered] = _NOT_COVERED
             sums = seats.sums
             sums.states += np.bincount(state, minlength=len(STATES) + 1)
             sums.states -= np.bincount(seats.state[where], minlength=len(STATES) + 1)
             seats.state[where] = state
-            muted = _masked([len(one.mutes.get(name, ())) for one in held], covered)
+            muted = _masked([len(one.mutes.get(name, ())) if one.mutes else 0 for one in held], covered)
             sums.muted += _replace(seats.muted, where, muted)
             queued = _masked([runner.queued(number) for number in numbers], covered)
             sums.queued += _replace(seats.queued, where, queued)
@@ -207,30 +205,28 @@ class Projection:
         return places[mine]
 
     def _update_ledgers(self, where: Integers, held: Sequence[Books]) -> None:
-        for number, books in zip(where.tolist(), held, strict=True):
-            declared = self._datasets[number]
-            if books.ledger.limit != declared.limit:
-                self._raised[declared.name] = books.ledger.limit
+        ledgers = [books.ledger for books in held]
         now = {
-            "limit": [books.ledger.limit for books in held],
-            "spent": [books.ledger.spent for books in held],
-            "reserved": [books.ledger.reserved for books in held],
-            "charges": [_charges(books) for books in held],
+            name: np.array(amounts, dtype=np.int64)
+            for name, amounts in (
+                ("limit", [ledger.limit for ledger in ledgers]),
+                ("spent", [ledger.spent for ledger in ledgers]),
+                ("reserved", [ledger.reserved for ledger in ledgers]),
+                ("charges", [sum([slot.runs + slot.tops for slot in one.slots.values()]) for one in held]),
+            )
         }
+        # Under zCDP a run is charged as a whole when it begins.
+        for place in np.flatnonzero(self._datasets.zcdp[where]).tolist():
+            now["charges"][place] -= sum(slot.tops for slot in held[place].slots.values())
+        for place in np.flatnonzero(now["limit"] != self._datasets.limit[where]).tolist():
+            self._raised[held[place].name] = ledgers[place].limit
         places = {kind: self._of_kind(where, kind) for kind in Kind}
         for name, values in self._ledgers.items():
             before = {kind: _sum(values[mine]) for kind, mine in places.items()}
-            values[where] = np.array(now[name], dtype=np.int64)
+            values[where] = now[name]
             for kind, mine in places.items():
                 if len(mine):
                     self._others[kind.measure][name] += _sum(values[mine]) - before[kind]
-
-
-def _charges(books: Books) -> int:
-    """Return how often a ledger was charged: under zCDP a run is charged as a whole when it begins."""
-    if books.ledger.kind is Kind.ZCDP:
-        return sum(slot.runs for slot in books.slots.values())
-    return sum(slot.runs + slot.tops for slot in books.slots.values())
 
 
 def _masked(values: Sequence[int], covered: Mask) -> Integers:

@@ -10,6 +10,7 @@ once the shard has committed.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -26,12 +27,13 @@ from stream_svt.monitor.pending import Block
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.queue_journal import Queue, QueueJournal
 from stream_svt.monitor.shard_datasets import NEVER, ShardDatasets
-from stream_svt.monitor.snapshot import Slot, unpack_secrets
+from stream_svt.monitor.snapshot import SECRETS, Slot, unpack_secrets
 
 Integers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 _NEVER = NEVER
+_RUNNING = State.RUNNING  # looked up for every slot that is taken over
 
 
 class Status:
@@ -192,18 +194,43 @@ class Runner:
         """Return the plan of a dataset's open run."""
         return self.plans[int(self.version[dataset])]
 
-    def use(self, dataset: int, slot: Slot, plan: Plan, *, durable: bool) -> None:
-        """Take the open run of a slot, and the plan it was opened under, into the arrays."""
-        known = [index for index, candidate in enumerate(self.plans) if candidate.hash == plan.hash]
-        if not known:
-            self.plans.insert(0, plan)
-            self.version += 1
-            known = [0]
-        self.version[dataset] = known[-1]
+    def change(self, plan: Plan, running: Mask) -> None:
+        """Open runs under another plan from now on; those that are open, as the mask says, go on under theirs."""
+        used = np.unique(self.version[running]).tolist()
+        kept = [self.plans[version] for version in used if self.plans[version].hash != plan.hash]
+        place = {known.hash: index for index, known in enumerate([*kept, plan])}
+        places = np.full(len(self.plans), len(kept), dtype=np.int16)
+        places[used] = [place[self.plans[version].hash] for version in used]
+        self.version = np.where(running, places[self.version], len(kept)).astype(np.int16)
+        self.plans = [*kept, plan]
+
+    def use(self, dataset: int, slot: Slot) -> None:
+        """Take the new run of a slot into the arrays: compared once its noise is durable."""
+        self.version[dataset] = len(self.plans) - 1
         secrets = unpack_secrets(slot.secrets)
         self.threshold_noise[dataset], self.salt_high[dataset], self.salt_low[dataset] = secrets
         self.schedule(dataset, slot)
-        self.status[dataset] = Status.TESTABLE if durable else Status.PENDING
+        self.status[dataset] = Status.PENDING
+
+    def take_over(
+        self, datasets: Sequence[int], slots: Sequence[Slot], status: Sequence[int], plans: Mapping[str, Plan]
+    ) -> None:
+        """Go on where the slots of some datasets stand; ``plans`` are those of their open runs, by hash."""
+        known = {plan.hash for plan in self.plans}
+        for old in sorted({slot.spec_hash for slot in slots if slot.state is _RUNNING} - known):
+            self.plans.insert(0, plans[old])
+            self.version += 1
+        version = {plan.hash: index for index, plan in enumerate(self.plans)}
+        where = np.array(datasets, dtype=np.int64)
+        self.version[where] = [version.get(slot.spec_hash, 0) for slot in slots]
+        secrets = np.frombuffer(b"".join([slot.secrets for slot in slots]), dtype=SECRETS)
+        self.threshold_noise[where] = secrets["noise"]
+        self.salt_high[where], self.salt_low[where] = secrets["salt_high"], secrets["salt_low"]
+        self.status[where] = np.where(self.covers[where], status, Status.SKIP)
+        if self.spec.resample_every is not None:
+            for dataset, slot in zip(datasets, slots, strict=True):
+                if slot.state is _RUNNING:
+                    self.schedule(dataset, slot)
 
     def schedule(self, dataset: int, slot: Slot) -> None:
         """Set when the open run of a dataset ends by schedule."""

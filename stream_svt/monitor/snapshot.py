@@ -15,9 +15,11 @@ Every record starts with its format version; a version this code does not know i
 from __future__ import annotations
 
 import struct
+from functools import cache
 from typing import Annotated, TypeVar
 
 import msgspec
+import numpy as np
 
 from stream_svt.errors import UnreadableState
 from stream_svt.monitor.life_cycle import Signal, State, advance
@@ -37,6 +39,8 @@ class _Secret(msgspec.Struct, array_like=True):
 
 
 _SECRETS = struct.Struct("<qQQ")
+SECRETS = np.dtype([("noise", "<i8"), ("salt_high", "<u8"), ("salt_low", "<u8")])
+"""The same as a type of arrays."""
 NO_SECRETS = bytes(_SECRETS.size)
 _Secrets = Annotated[bytes, msgspec.Meta(min_length=len(NO_SECRETS), max_length=len(NO_SECRETS))]
 
@@ -76,7 +80,7 @@ class Slot(_Secret, array_like=True, gc=False):
         return "paused" if self.paused else self.state.value
 
 
-class DatasetRecord(_Secret, array_like=True):
+class DatasetRecord(_Secret, array_like=True, gc=False):
     """One dataset: its books, its number of released events and its monitors.
 
     ``mutes`` holds (series, until) by monitor, oldest first; none in a dataset of version ``SPLIT``.
@@ -283,7 +287,7 @@ def from_bytes(kind: type[Record], data: bytes, *, key: str) -> Record:
     """
     record: Record | None
     try:
-        record = msgspec.msgpack.decode(data, type=kind)
+        record = _decoder(kind).decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         record = None
     version, readable = _version(data) if record is None else record.version, _READABLE.get(kind, (VERSION,))
@@ -297,6 +301,11 @@ def from_bytes(kind: type[Record], data: bytes, *, key: str) -> Record:
         message = f"state record {key} cannot be decoded; the shard parks rather than start afresh"
         raise UnreadableState(message)
     return record
+
+
+@cache
+def _decoder(kind: type[Record]) -> msgspec.msgpack.Decoder[Record]:
+    return msgspec.msgpack.Decoder(kind)
 
 
 def _version(data: bytes) -> int | None:

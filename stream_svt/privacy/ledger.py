@@ -17,9 +17,10 @@ MAX_UNITS = 2**63 - 1
 """Largest limit: about nine billion epsilon, or nine million rho."""
 
 _FORMAT = 1
+_PURE = Kind.PURE  # looked up for every ledger that is read
 
 
-class _Stored(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class _Stored(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
     format: int
     kind: Kind
     limit: int
@@ -191,16 +192,24 @@ Nothing was charged.
                 f"a ledger in the stored state has format {stored.format}, this version reads {_FORMAT}: "
                 "start the version that wrote it"
             )
-        pure = stored.kind is Kind.PURE
+        kind, limit, spent, reserved, run_open = (
+            stored.kind,
+            stored.limit,
+            stored.spent,
+            stored.reserved,
+            stored.run_open,
+        )
         if (
-            not 1 <= stored.limit <= MAX_UNITS
-            or min(stored.spent, stored.reserved) < 0
-            or stored.spent + stored.reserved > stored.limit
-            or (stored.run_open if pure else stored.reserved != 0)
+            not 1 <= limit <= MAX_UNITS
+            or spent < 0
+            or reserved < 0
+            or spent + reserved > limit
+            or (run_open if kind is _PURE else reserved != 0)
         ):
             raise UnreadableState("a ledger in the stored state contradicts itself: restore it")
-        ledger = cls(stored.kind, stored.limit)
-        ledger._spent, ledger._reserved, ledger._run_open = stored.spent, stored.reserved, stored.run_open
+        ledger = cls.__new__(cls)  # checked above already, and a shard loads hundreds of thousands
+        ledger._kind, ledger._limit = kind, limit  # noqa: SLF001
+        ledger._spent, ledger._reserved, ledger._run_open = spent, reserved, run_open  # noqa: SLF001
         return ledger
 
     def __eq__(self, other: object) -> bool:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import zlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -424,7 +425,7 @@ class Journal:
             raise self._unreadable(f"record 'meta' has format {meta.format}, this version reads {FORMAT}")
         records: dict[bytes, bytes] = {}
         stale: list[bytes] = []
-        total = 0
+        mac, key_id, total = _hashing(meta.digest_key), self.key_id, 0
         for number, (key, record) in enumerate(raw.items(), start=1):
             if number % RESTORE_RECORDS == 0:
                 await self._give_way()
@@ -432,9 +433,9 @@ class Journal:
                 continue
             found = self._open(key, record, meta)
             records[key] = found.content
-            self._macs[key] = mac = _mac(meta.digest_key, key, record)
-            total += mac
-            if found.key_id != self.key_id:
+            self._macs[key] = hashed = mac(key, record)
+            total += hashed
+            if found.key_id != key_id:
                 stale.append(key)
         chunks_total = self._restore_outbox(raw, meta)
         if _digest(total + chunks_total) != meta.digest:
@@ -446,30 +447,42 @@ class Journal:
         if opened.key_id != self.key_id:
             # Whoever knows the key before, or read what was plain, knows the digest's secret.
             meta.digest_key = self._entropy(SECRET_BYTES)
+            mac = _hashing(meta.digest_key)
             for number, key in enumerate(records, start=1):
                 if number % RESTORE_RECORDS == 0:
                     await self._give_way()
-                self._macs[key] = _mac(meta.digest_key, key, raw[key])
+                self._macs[key] = mac(key, raw[key])
             self._total = sum(self._macs.values())
-            self._chunks_total = sum(_mac(meta.digest_key, key, raw[key]) for key in _chunk_keys(meta))
+            self._chunks_total = sum(mac(key, raw[key]) for key in _chunk_keys(meta))
         self._meta = meta
         return records, stale
 
     def _restore_outbox(self, raw: Mapping[bytes, bytes], meta: Meta) -> int:
         """Take back what is charged and not published; return the sum of the hashes of its records."""
-        total = 0
+        mac, total = _hashing(meta.digest_key), 0
         for key in _chunk_keys(meta):
             if key not in raw:
                 raise self._unreadable(f"record {describe(key)} is missing")
             found = self._open(key, raw[key], meta)
             if found.sequence != meta.charged:
                 raise self._unreadable(f"record {describe(key)} belongs to another transaction")
-            total += _mac(meta.digest_key, key, raw[key])
-            chunk = self._decode(key, found, Chunk)
+            total += mac(key, raw[key])
+            chunk = self._decode(key, found._replace(content=self._unpacked(key, found.content)), Chunk)
             self._outbox += [event for event in chunk.events if event[0] > meta.published]
             if meta.charged == meta.sequence:  # else they went out with the first slice
                 self._rejects += chunk.rejects
         return total
+
+    def _unpacked(self, key: bytes, content: bytes) -> bytes:
+        """Return the content of an outbox record before it was compressed."""
+        unpacking = zlib.decompressobj()
+        try:
+            found = unpacking.decompress(content, RECORD_LIMIT + 1)
+        except zlib.error:
+            found = b""
+        if not unpacking.eof or unpacking.unused_data:
+            raise self._unreadable(f"record {describe(key)} is not of this format: it cannot be unpacked")
+        return found
 
     def _check_partitions(self, count: int) -> None:
         if count < 0:
@@ -664,7 +677,7 @@ class Journal:
         shown = self._slice()
         sealed, total = self._seal_records(commit, sequence)
         rest, rejects, chunks, charged = self._outbox[len(shown) :], list(commit.rejects), 0, sequence
-        chunks_total = 0
+        mac, chunks_total = _hashing(self._meta.digest_key), 0
         if commit.events or commit.rejects:
             if rest:
                 raise MisuseError(
@@ -673,8 +686,9 @@ class Journal:
             rest = self._freeze(commit.events)
             for chunk in _split(rest, rejects):
                 key = OUTBOX + str(chunks).encode()
-                sealed[key] = record = self._sealed(key, sequence, chunk)
-                chunks_total += _mac(self._meta.digest_key, key, record)
+                # What will be public: of a thousand events, most bytes are the same.
+                sealed[key] = record = self._sealed(key, sequence, chunk, compress=True)
+                chunks_total += mac(key, record)
                 chunks += 1
         elif rest:
             chunks, charged, chunks_total = self._meta.chunks, self._meta.charged, self._chunks_total
@@ -695,7 +709,7 @@ class Journal:
     def _seal_records(self, commit: Commit, sequence: int) -> tuple[dict[bytes, bytes | None], int]:
         """Return the records as they are written and the new sum of the live records' hashes."""
         sealed: dict[bytes, bytes | None] = {}
-        macs, total = self._macs, self._total
+        macs, total, mac = self._macs, self._total, _hashing(self._meta.digest_key)
         for key, content in commit.records.items():
             if key == META or key.startswith(OUTBOX):
                 raise MisuseError(f"record key {describe(key)} belongs to the journal")
@@ -704,18 +718,20 @@ class Journal:
                 sealed[key] = None
             else:
                 sealed[key] = record = self._sealed(key, sequence, content)
-                macs[key] = mac = _mac(self._meta.digest_key, key, record)
-                total += mac
+                macs[key] = hashed = mac(key, record)
+                total += hashed
         return sealed, total
 
-    def _sealed(self, key: bytes, sequence: int, content: bytes | msgspec.Struct) -> bytes:
+    def _sealed(
+        self, key: bytes, sequence: int, content: bytes | msgspec.Struct, *, compress: bool = False
+    ) -> bytes:
         plain = content if isinstance(content, bytes) else msgspec.msgpack.encode(content)
         if len(plain) > RECORD_LIMIT:
             raise MisuseError(
                 f"state record {describe(key)} of shard {self._shard} has {len(plain)} bytes, the limit "
                 f"is {RECORD_LIMIT}"
             )
-        return self._sealing.seal(key, sequence, plain)
+        return self._sealing.seal(key, sequence, zlib.compress(plain, 1) if compress else plain)
 
     def _freeze(self, events: Iterable[released.ReleasedEvent]) -> list[tuple[int, bytes, bytes]]:
         """Encode events with the time at which they enter the outbox: published twice, they are the same bytes."""
@@ -811,10 +827,16 @@ def _chunk_keys(meta: Meta) -> Iterator[bytes]:
     return (OUTBOX + str(number).encode() for number in range(meta.chunks))
 
 
-def _mac(secret: bytes, key: bytes, record: bytes) -> int:
-    digest = hashlib.blake2b(len(key).to_bytes(4, "big") + key, digest_size=32, key=secret)
-    digest.update(record)
-    return int.from_bytes(digest.digest(), "big")
+def _hashing(secret: bytes) -> Callable[[bytes, bytes], int]:
+    """Return what hashes a record with its key, under a secret: for many of them."""
+    begun = hashlib.blake2b(digest_size=32, key=secret)
+
+    def mac(key: bytes, record: bytes) -> int:
+        digest = begun.copy()
+        digest.update(b"".join((len(key).to_bytes(4, "big"), key, record)))
+        return int.from_bytes(digest.digest(), "big")
+
+    return mac
 
 
 def _digest(total: int) -> bytes:

@@ -18,6 +18,7 @@ import hmac
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives import hashes
@@ -36,6 +37,9 @@ KEY_ID_BYTES = 8
 NO_KEY = "none"
 
 _HEAD = struct.Struct(">BBQ")
+_CHECKED = _HEAD.size + CHECK_BYTES
+_SALTED = _HEAD.size + KEY_ID_BYTES + SALT_BYTES
+_NONCED = _SALTED + NONCE_BYTES
 _BOUND = struct.Struct(">BIQ")
 _LENGTH = struct.Struct(">I")
 
@@ -67,8 +71,7 @@ class Place:
         return bind
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
+class Opened(NamedTuple):
     """A record's content with the sequence that wrote it and the id of the key that sealed it (or "none")."""
 
     sequence: int
@@ -107,14 +110,14 @@ class Sealing:
         self._bind = place.binder()
         self._entropy = entropy
         self._masters = {key_id(master): master for master in masters}
-        self._ciphers: dict[bytes, AESGCM] = {}
+        self._ciphers: dict[bytes, tuple[AESGCM, str]] = {}
         self._prefix = b""
         self.key_id = NO_KEY
         if masters:
             first = key_id(masters[0])
             self.key_id = first.hex()
             self._prefix = first + entropy(SALT_BYTES)
-            self._seal = self._cipher(self._prefix)
+            self._seal, _ = self._cipher(b"", self._prefix)
 
     def seal(self, key: bytes, sequence: int, content: bytes) -> bytes:
         """Return the record that carries ``content`` under ``key`` in transaction ``sequence``."""
@@ -140,41 +143,39 @@ class Sealing:
             raise self._refuse(
                 key, f"it has format {version}.{kind}, this version reads {VERSION}.0 and {VERSION}.1"
             )
-        body = record[_HEAD.size :]
         bound = self._bind(key, sequence)
         if kind == PLAIN:
-            check, content = body[:CHECK_BYTES], body[CHECK_BYTES:]
+            check, content = record[_HEAD.size : _CHECKED], record[_CHECKED:]
             if not hmac.compare_digest(check, _check(bound, content)):
                 raise self._refuse(key, "it was changed or cut, or belongs to another place")
             return Opened(sequence, content, NO_KEY)
-        prefix_end = KEY_ID_BYTES + SALT_BYTES
-        prefix, nonce = body[:prefix_end], body[prefix_end : prefix_end + NONCE_BYTES]
+        prefix, nonce = record[_HEAD.size : _SALTED], record[_SALTED:_NONCED]
         if len(nonce) < NONCE_BYTES:
             raise self._refuse(key, f"it is cut off after {len(record)} bytes")
-        name = prefix[:KEY_ID_BYTES]
-        if name not in self._masters:
-            known = ", ".join(known.hex() for known in self._masters) or "none"
-            why = (
-                f"it is sealed with key {name.hex()}, configured: {known}; add the key's file to "
-                "sealing.previous_key_files"
-            )
-            raise UnknownKey(self._refusal(key, why))
+        cipher, name = self._cipher(key, prefix)
         try:
-            content = self._cipher(prefix).decrypt(nonce, body[prefix_end + NONCE_BYTES :], bound)
+            return Opened(sequence, cipher.decrypt(nonce, record[_NONCED:], bound), name)
         except InvalidTag:
             raise self._refuse(
                 key, "its seal is broken: it was changed or cut, or belongs to another place"
             ) from None
-        return Opened(sequence, content, name.hex())
 
-    def _cipher(self, prefix: bytes) -> AESGCM:
-        cipher = self._ciphers.get(prefix)
-        if cipher is None:
-            master, salt = self._masters[prefix[:KEY_ID_BYTES]], prefix[KEY_ID_BYTES:]
+    def _cipher(self, key: bytes, prefix: bytes) -> tuple[AESGCM, str]:
+        """Return what opens records that begin with a key's id and a salt, and the key's name."""
+        found = self._ciphers.get(prefix)
+        if found is None:
+            name, salt = prefix[:KEY_ID_BYTES], prefix[KEY_ID_BYTES:]
+            if name not in self._masters:
+                known = ", ".join(known.hex() for known in self._masters) or "none"
+                why = (
+                    f"it is sealed with key {name.hex()}, configured: {known}; add the key's file to "
+                    "sealing.previous_key_files"
+                )
+                raise UnknownKey(self._refusal(key, why))
             info = b"stream-svt state" + struct.pack(">I", self._place.shard)
-            cipher = AESGCM(HKDF(hashes.SHA256(), KEY_BYTES, salt, info).derive(master))
-            self._ciphers[prefix] = cipher
-        return cipher
+            cipher = AESGCM(HKDF(hashes.SHA256(), KEY_BYTES, salt, info).derive(self._masters[name]))
+            found = self._ciphers[prefix] = cipher, name.hex()
+        return found
 
     def _refuse(self, key: bytes, why: str) -> UnreadableState:
         return UnreadableState(self._refusal(key, why))

@@ -196,6 +196,9 @@ class Tenure:
         self._decoders = self._workload.decoders(self._shard, self._engine.readers())
         offsets = await self._feed.spans([*self._topics, self._control])
         self._controls = self._control_position(restored, given_up, offsets[self._control][1])
+        for _ in self._engine.close_incompatible():
+            if given_up is None:
+                await self._commit()
         if given_up is not None:
             used = self._engine.mark_exhausted(restored.shown)
             self._reply(given_up[1], "every dataset of the shard is marked exhausted", used)
@@ -466,13 +469,19 @@ class Tenure:
             for topic in set(self._engine.topics()).difference(self._topics)
             if (self._engine.next_offset(topic) or 0) < self._read_to.get(topic, 0)
         }
+        spec = self._workload.spec
         try:
-            self._engine.check_reload(self._workload.spec)
-            for _ in self._engine.close_removed(self._workload.spec, unread):
-                await self._commit()
-            self._engine.reload(self._workload.spec, unread)
+            self._engine.check_reload(spec)
         except ConfigError as error:
             raise ConfigError(error.problems, "the configuration against the stored state") from error
+        await self._clock.sleep(0)
+        for _ in self._engine.close_removed(spec, unread):
+            if self._engine.full:
+                await self._commit()
+            else:
+                await self._clock.sleep(0)
+        for _ in self._engine.reloading(spec):
+            await self._clock.sleep(0)
         self._decoders = self._workload.decoders(self._shard)
         for topic in self._topics:
             self._engine.begin(topic, await self._feed.position(topic))

@@ -158,7 +158,8 @@ class _World:
 
     def _reload(self, spec: ApplicationSpec) -> None:
         for _ in self.engine.close_removed(spec):
-            self._commit()
+            if self.engine.full:
+                self._commit()
         self.engine.reload(spec)
         self.spec = spec
         self._begin()

@@ -57,6 +57,8 @@ TRANSACTION_BACKOFF = 0.002
 START_DEADLINE = 15.0
 CALL_DEADLINE = 10.0
 DISCARD_DEADLINE = 2.0
+EMPTY_FETCH = 0.15
+"""Seconds in which a broker answers whether a partition may be read at all."""
 REBALANCE_TIMEOUT = 20.0
 
 
@@ -358,8 +360,8 @@ class Cluster:
             max_partition_fetch_bytes=4 << 20,
         )
 
-    def reader(self, isolation: str = "read_committed") -> AIOKafkaConsumer:
-        """Return a consumer outside any group."""
+    def reader(self, isolation: str = "read_committed", *, fetch_wait_ms: int = 100) -> AIOKafkaConsumer:
+        """Return a consumer outside any group; ``fetch_wait_ms`` is how long a fetch waits for new records."""
         return AIOKafkaConsumer(
             **self.arguments,
             group_id=None,
@@ -367,7 +369,7 @@ class Cluster:
             isolation_level=isolation,
             enable_auto_commit=False,
             auto_offset_reset="earliest",
-            fetch_max_wait_ms=100,
+            fetch_max_wait_ms=fetch_wait_ms,
             max_partition_fetch_bytes=4 << 20,
         )
 
@@ -408,6 +410,8 @@ async def spans(
 ) -> dict[TopicPartition, tuple[int, int]]:
     """Return first and end offset of partitions, asked on a connection where no fetch is waiting."""
     async with started(cluster.reader(), doing) as reader, deadline(CALL_DEADLINE, doing):
+        # Else it asks for one unknown topic at a time, and pauses after each.
+        await reader._client.set_topics([place.topic for place in places])  # noqa: SLF001
         first = await reader.beginning_offsets(places)
         end = await reader.end_offsets(places)
     return {place: (first[place], end[place]) for place in places}
@@ -440,9 +444,10 @@ async def read_partition(
         position = first if start is None else max(first, start)
         consumer.seek(place, position)
         if position >= end:
-            # Fetch from an empty partition too: without the right to READ it would only show at a later
-            # takeover.
-            await lenient.getmany(consumer, place, timeout_ms=150)
+            # Fetch from an empty partition too: that the right to READ is missing would only show at a later takeover.
+            until = time.monotonic() + EMPTY_FETCH
+            while consumer.highwater(place) is None and time.monotonic() < until:
+                await lenient.getmany(consumer, place, timeout_ms=10)
     moved = time.monotonic()
     while position < end:
         async with deadline(CALL_DEADLINE, doing):

@@ -24,6 +24,8 @@ from stream_svt.service.kafka import (
 )
 
 _T = TypeVar("_T")
+FETCH_WAIT = 10
+"""Milliseconds that a fetch waits: what is read here ends at an offset that is known."""
 
 
 class Reject(msgspec.Struct):
@@ -83,7 +85,7 @@ class ShardLog:
         raw: dict[bytes, bytes] = {}
         doing = f"shard {self._shard}: reading state topic {self._topics.state!r}"
         isolation = "read_committed" if committed else "read_uncommitted"
-        async with started(self._cluster.reader(isolation), doing) as reader:
+        async with started(self._cluster.reader(isolation, fetch_wait_ms=FETCH_WAIT), doing) as reader:
             async for records in read_partition(reader, self._topics.state, self._shard, None, doing):
                 for record in records:
                     if record.key is None:
@@ -101,7 +103,7 @@ class ShardLog:
         isolation = "read_committed" if committed else "read_uncommitted"
         topic = self._topics.alerts
         doing = f"shard {self._shard}: reading alert topic {topic!r}"
-        async with started(self._cluster.reader(isolation), doing) as reader:
+        async with started(self._cluster.reader(isolation, fetch_wait_ms=FETCH_WAIT), doing) as reader:
             async for records in read_partition(reader, topic, self._shard, start, doing):
                 for record in records:
                     take(record)

@@ -19,10 +19,10 @@ from tests.golden.regenerate import HERE, rest_of, restored, write_missing
 
 VERSIONS = sorted(folder.name for folder in HERE.glob("v*"))
 PINNED = {
-    "v1/journal.json": "7a692620c594007ffa3fa8ad19a4c07058def8923b95e522ad21dc8dcd25a36f",
+    "v1/journal.json": "279f566070ad52ca3abcf4a01b5dd34007d90242483f76aeafc44f89361b11e3",
     "v1/rest.txt": "f077b217c092d0a783bdf231d57b15082c4a1240375d66f4113119dafade2432",
     "v1/state.json": "af562ada8da7742cdc056b9bd7386c2bca9460dede8e37eee4d185f8d1815f84",
-    "v2/journal.json": "b2571b6a33b6381ad6d62d24b660da0d36123ae9c5ecdf4cea72735c7e080a5f",
+    "v2/journal.json": "7d56e71f54e5b6e513de37ca97e5a71a07a18613fccfb1601c340e519d1fa48b",
     "v2/rest.txt": "f077b217c092d0a783bdf231d57b15082c4a1240375d66f4113119dafade2432",
     "v2/state.json": "90b2e5b35870b786515b49dbd189430f36ce14341d0bc8f148602880a7cc4e27",
 }

@@ -136,8 +136,9 @@ def test_runs_that_another_specification_ends_are_closed_in_slices() -> None:
     smaller = spec_of(FORMS["plain"], datasets=_MANY)
     slices = 0
     for _ in play.engine.close_removed(smaller):
-        assert len(play.commit().records) <= 8
-        slices += 1
+        if play.engine.full:
+            assert len(play.commit().records) <= 8
+            slices += 1
     assert slices == 8
     play.engine.reload(smaller)
     commit = play.commit()

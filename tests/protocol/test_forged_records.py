@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from stream_svt.protocol.sealing import Place, Sealing
 
 PLACE = Place("cluster", "shop", "shop.state", 0)
 DEEP = 60_000
+CHUNK = msgspec.msgpack.encode(Chunk([]))
 ALERTS = {
     "text that is no UTF-8": b'{"id":"\xff"}',
     "bytes": b"\xff",
@@ -106,7 +108,25 @@ async def test_a_forged_plain_meta_is_an_unreadable_state(content: bytes) -> Non
 
 
 @pytest.mark.parametrize(
-    "content", [CONTENTS["no UTF-8"], CONTENTS["deep"], b"\x91\x91\x93\x01\xa1\xff\xc4\x00"]
+    "content",
+    [
+        *map(zlib.compress, (CONTENTS["no UTF-8"], CONTENTS["deep"], b"\x91\x91\x93\x01\xa1\xff\xc4\x00")),
+        CHUNK,
+        zlib.compress(CHUNK)[:-1],
+        zlib.compress(CHUNK) + b"more",
+        zlib.compress(bytes(1 << 24)),
+        b"",
+    ],
+    ids=[
+        "no UTF-8",
+        "deep",
+        "no text",
+        "not compressed",
+        "cut",
+        "with more behind it",
+        "larger than any",
+        "empty",
+    ],
 )
 async def test_a_forged_plain_outbox_is_an_unreadable_state(content: bytes) -> None:
     first = OUTBOX + b"0"
@@ -122,8 +142,6 @@ async def test_a_key_that_is_no_text_makes_a_plain_state_unreadable() -> None:
 async def test_what_these_forgeries_are_made_from_is_read() -> None:
     """Else the tests above could pass for another reason: only the digest is wrong here."""
     with pytest.raises(UnreadableState, match="digest"):
-        await look(
-            plain(META, meta(chunks=1, charged=1)) | plain(OUTBOX + b"0", msgspec.msgpack.encode(Chunk([])))
-        )
+        await look(plain(META, meta(chunks=1, charged=1)) | plain(OUTBOX + b"0", zlib.compress(CHUNK)))
     assert msgspec.msgpack.decode(meta(), type=Meta).sequence == 1
     await look(plain(META, meta()))

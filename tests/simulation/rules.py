@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -302,7 +303,7 @@ class Rules:
 
 def _outbox(value: bytes) -> list[tuple[dict[str, Any], bytes]]:
     """Return the events of an outbox record, and how they are published."""
-    events, _ = msgspec.msgpack.decode(value[_FRAME:])
+    events, _ = msgspec.msgpack.decode(zlib.decompress(value[_FRAME:]))
     return [(msgspec.json.decode(encoded), encoded) for _, _, encoded in events]
 
 

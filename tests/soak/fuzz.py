@@ -15,6 +15,7 @@ import random
 import resource
 import sys
 import time
+import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +30,7 @@ from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.spec import load_spec
 from stream_svt.protocol.controls import Controls, Malformed, parse
-from stream_svt.protocol.journal import META
+from stream_svt.protocol.journal import META, OUTBOX
 from stream_svt.protocol.sealing import Sealing
 from stream_svt.service import exact
 from stream_svt.service.audit import Auditor
@@ -55,6 +56,7 @@ from tests.soak.stage import Outcome
 
 _T = TypeVar("_T")
 DEFAULT_COUNT = 20_000
+OUTBOX_FIRST = OUTBOX + b"0"
 BATCH = 50
 PATIENCE = 20.0
 """Seconds after which a single batch counts as hanging: the process prints where and ends."""
@@ -459,7 +461,7 @@ class Fuzzer:
 
     def _kind(self, state: dict[bytes, bytes]) -> bytes:
         """Return a key: of `meta`, of the outbox, or of any other record."""
-        return self.chance.choice((META, b"ob/0", *sorted(state)[:40]))
+        return self.chance.choice((META, OUTBOX_FIRST, *sorted(state)[:40]))
 
     def _sealed_record(self, state: dict[bytes, bytes]) -> None:
         key = self._kind(state)
@@ -491,10 +493,12 @@ class Fuzzer:
                 content = self.mutated(opened.content)
             case 1:
                 content = self.chance.choice(DEEP)
+            case _ if key == OUTBOX_FIRST:
+                content = zlib.compress(forged(self.chance, zlib.decompress(opened.content)))
             case _:
                 content = forged(self.chance, opened.content)
         other = dict(state)
-        if self.chance.random() < 0.1 and key not in (META, b"ob/0"):
+        if self.chance.random() < 0.1 and key not in (META, OUTBOX_FIRST):
             del other[key]
             key = self.chance.choice(
                 (b"\xff", b"w/x", b"q/a/hot/x", b"d/\xff", b"", b"w/" + b"9" * 5000, b"h/")
@@ -515,7 +519,7 @@ class Fuzzer:
         progress = self._progress
         if key == META and self.chance.random() < 0.5:
             progress = self.mutated(progress)
-        for name in (META, b"ob/0"):
+        for name in (META, OUTBOX_FIRST):
             records.pop(name, None)
         loaded = restored
         if all(is_text(name) for name in records):  # the journal lets no others through

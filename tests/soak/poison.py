@@ -12,7 +12,7 @@ import msgspec
 
 from stream_svt.monitor.engine import Commit
 from stream_svt.monitor.released import EventType, Lifecycle, ReleasedEvent
-from stream_svt.protocol.journal import META, Journal, Meta, Topics, _digest, _mac
+from stream_svt.protocol.journal import META, Journal, Meta, Topics, _digest, _hashing
 from stream_svt.protocol.ports import Record, Transaction
 from stream_svt.protocol.sealing import Place, Sealing
 from tests.support.alerts import account, alert, encoded, lifecycle
@@ -265,7 +265,8 @@ def add_up(state: dict[bytes, bytes], entropy: Callable[[int], bytes]) -> None:
         meta = msgspec.msgpack.decode(opened.content, type=Meta)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return
-    total = sum(_mac(meta.digest_key, key, record) for key, record in state.items() if key != META)
+    mac = _hashing(meta.digest_key)
+    total = sum(mac(key, record) for key, record in state.items() if key != META)
     content = msgspec.msgpack.encode(msgspec.structs.replace(meta, digest=_digest(total)))
     state[META] = plain.seal(META, opened.sequence, content)
 

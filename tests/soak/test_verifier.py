@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
@@ -75,7 +76,8 @@ def framed(content: object) -> bytes:
 
 
 def outbox(events: list[bytes]) -> bytes:
-    return framed([[[number, b"shop", event] for number, event in enumerate(events, 1)], []])
+    content = [[[number, b"shop", event] for number, event in enumerate(events, 1)], []]
+    return bytes(26) + zlib.compress(msgspec.msgpack.encode(content))
 
 
 def entry(

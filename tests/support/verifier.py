@@ -7,6 +7,7 @@ markers. State must be plain (no sealing key), and its topic must keep every ver
 from __future__ import annotations
 
 import json
+import zlib
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -255,5 +256,5 @@ def _charged_at(state: list[LogRecord]) -> dict[str, int]:
 
 
 def _outbox(record: LogRecord) -> list[dict[str, Any]]:
-    events, _ = msgspec.msgpack.decode((record.value or b"")[_FRAME:])
+    events, _ = msgspec.msgpack.decode(zlib.decompress((record.value or b"")[_FRAME:]))
     return [json.loads(encoded) for _, _, encoded in events]
