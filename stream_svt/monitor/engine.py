@@ -216,7 +216,7 @@ class Engine:
         self._dirty: set[int] = set()
         self._events_before = 0
         self._old_specs: set[str] = set()
-        self._incompatible: list[tuple[str, int]] = []
+        self._incompatible: list[tuple[int, list[str]]] = []
         self._restated: list[str] = []
         self._declared: dict[str, Declared] = {}
         self._opened: list[tuple[Runner, int, int]] = []
@@ -295,9 +295,10 @@ class Engine:
                 yield
         self._take_over(numbers)
         self._projection.update(numbers, self._books, self.runners)
-        for monitor, number in self._incompatible:
-            if monitor in self.runners:
-                self.runners[monitor].status[number] = Status.SKIP
+        for number, monitors in self._incompatible:
+            for runner in map(self.runners.get, monitors):
+                if runner is not None:
+                    runner.status[number] = Status.SKIP
         for dataset in mutes:
             raise UnreadableState(f"the state holds mutes q/{dataset}/* without a record d/{dataset}")
         for number, data in _queue_records(found["w"]):
@@ -370,11 +371,13 @@ class Engine:
             raise ConfigError([Problem(0, "datasets", message)])
         record = read_dataset(data, f"d/{name}")
         if stale:
-            self._incompatible += [
-                (monitor, number)
+            lost = [
+                monitor
                 for monitor, slot in record.slots.items()
                 if slot.spec_hash in stale and slot.state is _RUNNING
             ]
+            if lost:
+                self._incompatible.append((number, lost))
         books = Books.from_record(self.datasets[number], record, plans, mutes)
         books.events = max(books.events, self._events_before)
         self._books[number] = books
@@ -385,12 +388,14 @@ class Engine:
 
         Yields whenever the next commit is full: the caller commits, and goes on.
         """
+        # What is stored of a dataset changes at once: a run that is still open would refer to this release's hash.
         while self._incompatible:
-            monitor, number = self._incompatible.pop()
-            self._close_at_full_price(self.runners.get(monitor), monitor, number, "incompatible")
+            number, monitors = self._incompatible.pop()
+            for monitor in monitors:
+                self._close_at_full_price(self.runners.get(monitor), monitor, number, "incompatible")
             if self.full:
                 yield
-        # Only now: under the hashes that this release has for them, the state would not hold what open runs refer to.
+        # Only now, for the same reason.
         for name in self._restated:
             self._journal_spec(self.runners[name].plan, f"m/{name}")
         self._restated = []

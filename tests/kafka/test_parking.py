@@ -483,7 +483,6 @@ async def test_brokers_that_are_away_at_the_start_are_waited_for(monkeypatch, to
 
 GRANTS = (
     ("read", "group", "{app}"),
-    ("write", "transactional_id", "{app}-"),
     *(("read", "topic", f"{{app}}.{name}") for name in ("counts", "control", "state", "alerts")),
     *(("write", "topic", f"{{app}}.{name}") for name in ("state", "alerts", "rejects")),
 )
@@ -511,17 +510,69 @@ async def test_a_permission_taken_and_given_back_parks_shards_and_opens_them(
         assert len(await scene.alerts()) == 1
 
 
+async def test_a_permission_taken_from_one_shard_parks_it_and_the_others_go_on(tmp_path, topics) -> None:
+    """What a shard may do by itself is to write under its own transactional id."""
+    healthy = set(range(SHARDS)) - {BROKEN}
+    async with _guarded(tmp_path, topics.name("shop"), partitions=SHARDS) as (kafka, scene, config):
+        app = Application(scene)
+        grant = ("write", "transactional_id", f"{scene.application}-{BROKEN}")
+        await asyncio.gather(*(scene.start(config, ready=False) for _ in range(2)))
+        await app.go_on({*healthy, BROKEN})
+        await revoke(kafka.bootstrap_servers, "svt", *grant)
+        await scene.send(DATASETS[BROKEN], HIGH)
+        await app.parks(Cause.PERMISSION, "operation WRITE on resource TRANSACTIONAL_ID")
+        await app.go_on(healthy)
+        await scene.stop(app.owner())
+        await app.go_on(healthy)
+        await app.parks(Cause.PERMISSION, "operation WRITE on resource TRANSACTIONAL_ID")
+        app.assert_no_worker_ended()
+        await allow(kafka.bootstrap_servers, "svt", *grant)
+        await app.wake()
+        await until(lambda: is_open(app.workers[0]), 60)
+        await app.go_on({*healthy, BROKEN})
+        assert len(await scene.alerts()) == 1
+
+
+async def test_a_query_topic_that_is_deleted_ends_no_worker_and_its_loss_is_accepted_by_a_command(
+    app: Application,
+) -> None:
+    """All shards read it, so all wait; the one that a topic of this name opens again asks about what is lost."""
+    await app.past()
+    await asyncio.gather(*(app.scene.start(app.config(), ready=False) for _ in range(2)))
+    await app.go_on(set(range(SHARDS)))
+    await app.scene.delete("counts")
+    await until(lambda: not app.open_shards(), 60)
+    await app.scene.stop(app.workers[0])
+
+    def causes() -> list[Cause]:
+        return [status.cause for status in app.workers[0].statuses()]
+
+    await until(lambda: causes() == [Cause.TOPIC_MISSING] * SHARDS, 90)
+    app.assert_no_worker_ended()
+    assert not app.open_shards()
+    await app.scene.create("counts")
+    for shard in range(SHARDS):
+        await app.wake(shard)
+        await until(lambda shard=shard: app.status(shard).cause is Cause.RECORDS_LOST, 90)
+        await app.scene.command("accept-loss", partition=shard)
+    await app.go_on(set(range(SHARDS)))
+    assert complaint(app.workers[0]) == ""
+
+
 @contextlib.asynccontextmanager
-async def _guarded(tmp_path: Path, name: str) -> AsyncIterator[tuple[EmbeddedKafka, Scene, Config]]:
+async def _guarded(
+    tmp_path: Path, name: str, partitions: int = 1
+) -> AsyncIterator[tuple[EmbeddedKafka, Scene, Config]]:
     short = {"group.min.session.timeout.ms": "500"}
     with EmbeddedKafka(users={"svt": "secret"}, overrides=short) as kafka:
-        async with Scene(kafka.bootstrap_servers, name, partitions=1).on_stage() as scene:
-            for operation, resource, target in GRANTS:
+        async with Scene(kafka.bootstrap_servers, name, partitions=partitions, limit=8).on_stage() as scene:
+            ids = ("check", *range(partitions))
+            writers = [("write", "transactional_id", f"{{app}}-{name}") for name in ids]
+            for operation, resource, target in (*GRANTS, *writers):
                 wanted = target.format(app=scene.application)
-                prefixed = resource == "transactional_id"
-                await allow(kafka.bootstrap_servers, "svt", operation, resource, wanted, prefixed=prefixed)
+                await allow(kafka.bootstrap_servers, "svt", operation, resource, wanted)
             (tmp_path / "password").write_text("secret")
-            text = scene.text().replace(
+            text = (Application(scene).text() if partitions == SHARDS else scene.text()).replace(
                 f'"{scene.servers}"',
                 f'"{kafka.sasl_bootstrap_servers}", security_protocol: SASL_PLAINTEXT, sasl_mechanism: PLAIN, '
                 "username: svt, password_file: password",

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 import pytest
 
+from stream_svt.monitor import engine, monitor_spec
 from stream_svt.monitor.bounds import BOUNDS, Bounds
+from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.engine import Engine
+from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.released import EventType
+from stream_svt.monitor.runner import Status
 from tests.support.engine_play import KEY, Play, Query, batch_of
-from tests.support.monitor_forms import FORMS, TOPIC, spec_of, stream, transcript
+from tests.support.monitor_forms import (
+    FORMS,
+    TOPIC,
+    assert_books_balance,
+    spec_of,
+    standing,
+    stream,
+    transcript,
+)
 
 _MANY = f"{{names: [{', '.join(f'd{k}' for k in range(60))}], limit: 20, unit: one basket}}"
 _AMPLE = "{names: [a, b, c], limit: 1000, unit: one basket}"
@@ -145,6 +159,64 @@ def test_runs_that_another_specification_ends_are_closed_in_slices() -> None:
     assert list(play.engine.runners) == ["m0"]
     assert sum(e.type is EventType.RUN_CLOSED for c in play.commits for e in c.events) == 60
     assert len(commit.records) <= 7
+
+
+def test_runs_whose_noise_another_release_draws_are_closed_in_slices_and_by_the_next_owner_where_one_dies(
+    monkeypatch,
+) -> None:
+    play = bounded(Bounds(records=7), FORMS["plain"], FORMS["retry"], datasets=_MANY)
+    play.play(TOPIC, [Query(k, 0, f"s{k}", "set") for k in range(60)])
+    before = len(play.commits)
+    monkeypatch.setattr(monitor_spec, "SAMPLER_VERSION", monitor_spec.SAMPLER_VERSION + 1)
+    monkeypatch.setattr(
+        Plan, "of", Plan.of.__wrapped__.__get__(Plan)
+    )  # plans are kept: these are of this version
+    for most in (5, 100):
+        play.engine = play._new()
+        for _ in play.engine.loading(play.records, play.progress):
+            pass
+        assert Status.TESTABLE not in {*play.engine.runners["m0"].status[:10].tolist()}
+        for _ in islice(play.engine.close_incompatible(), most):
+            assert len(play.commit().records) <= 9
+    play.commit()
+    closed = [e for commit in play.commits[before:] for e in commit.events if e.type is EventType.RUN_CLOSED]
+    assert {e.data.reason for e in closed} == {"incompatible"}
+    assert len({(e.data.dataset, e.data.monitor) for e in closed}) == len(closed) == 120
+    assert_books_balance(play)
+    play.crash()
+    assert not play.engine.take_commit().events
+    assert all(view.reserved == 0 for view in play.engine.views())
+
+
+def test_another_specification_is_taken_on_in_slices_and_is_the_same_then(monkeypatch) -> None:
+    monkeypatch.setattr(engine, "SLOTS_AT_ONCE", 10)
+    monkeypatch.setattr(engine, "PROJECTED_AT_ONCE", 10)
+    forms = FORMS["plain"] + ", resample_every: 1h", FORMS["retry"], FORMS["plain"]
+    plays = [Play(spec_of(*forms, datasets=_MANY)) for _ in range(2)]
+    for play in plays:
+        play.play(TOPIC, [Query(k, 90_000 * (k % 7 == 0), f"s{k}", "set", time_ms=k) for k in range(60)])
+        play.engine.apply(Command("1", Action.PAUSE, "d3", monitor="m0"))
+        play.commit()
+    wanted = spec_of(
+        FORMS["plain"] + ", resample_every: 2h, datasets: [d1, d2, d3]",
+        FORMS["retry"] + ", beta: 0.2",
+        datasets=_MANY,
+    )
+    plays[0].engine.reload(wanted)
+    for _ in plays[1].engine.close_removed(wanted):
+        pass
+    slices = sum(1 for _ in plays[1].engine.reloading(wanted))
+    assert slices > 20
+    assert not plays[1].engine._unprojected - plays[1].engine._dirty
+    found = [play.commit() for play in plays]
+    assert found[0].records == found[1].records
+    assert found[0].totals == found[1].totals
+    assert standing(plays[0]) == standing(plays[1])
+    for runner in ("m0", "m1"):
+        one, other = (play.engine.runners[runner] for play in plays)
+        for name in ("status", "version", "deadline", "salt_high"):
+            assert (getattr(one, name) == getattr(other, name)).all()
+        assert [plan.hash for plan in one.plans] == [plan.hash for plan in other.plans]
 
 
 @pytest.mark.parametrize("form", ["retry", "sweep"])

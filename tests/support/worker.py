@@ -132,6 +132,11 @@ class Scene:
 
     async def make_anew(self, name: str) -> None:
         """Delete one of the application's topics and create one of the same name, as it was."""
+        await self.delete(name)
+        await self.create(name)
+
+    async def delete(self, name: str) -> None:
+        """Delete one of the application's topics."""
         topic = f"{self.application}.{name}"
         admin = AIOKafkaAdminClient(bootstrap_servers=self.servers)
         await admin.start()
@@ -142,9 +147,11 @@ class Scene:
                     await asyncio.sleep(0.05)
         finally:
             await admin.close()
-        await create_topics(
-            self.servers, {topic: self.partitions}, CLOCK | (COMPACTED if name == "state" else {})
-        )
+
+    async def create(self, name: str) -> None:
+        """Create one of the application's topics."""
+        compacted = COMPACTED if name == "state" else {}
+        await create_topics(self.servers, {f"{self.application}.{name}": self.partitions}, CLOCK | compacted)
         await self.producer.client.force_metadata_update()
 
     async def delete_before(self, name: str, offset: int) -> None:
