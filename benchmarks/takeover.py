@@ -104,7 +104,7 @@ class Worker:
 
     def __init__(self, process: subprocess.Popen[bytes], port: int, log: Path) -> None:
         self.process, self.log = process, log
-        self._url = f"http://127.0.0.1:{port}/api/v1/status"
+        self._url = f"http://127.0.0.1:{port}/api/v1/worker"
 
     def shards(self) -> list[dict[str, Any]]:
         """Return the shards that are open here; nothing while the page does not answer."""

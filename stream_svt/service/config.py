@@ -137,8 +137,9 @@ class KafkaConfig(Strict):
         description="Silence after which the group gives a worker's partitions away. Default 6s.",
     )
     heartbeat_interval: Duration = Field(
-        default=1000,
-        description="Time between signs of life; at most a third of session_timeout. Default 1s.",
+        default=500,
+        description="Time between signs of life; at most a third of session_timeout. After a worker died, another "
+        "learns of it up to this much later than session_timeout. Default 500ms.",
     )
     transaction_timeout: Duration = Field(
         default=15_000,

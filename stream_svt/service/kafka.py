@@ -317,7 +317,7 @@ class Cluster:
 
     arguments: Mapping[str, Any] = field(repr=False)
     session_timeout: float = 6.0
-    heartbeat_interval: float = 1.0
+    heartbeat_interval: float = 0.5
     transaction_timeout: float = 15.0
     group_instance_id: str | None = None
 

@@ -54,7 +54,7 @@ def certificate() -> bytes:
 def test_a_file_without_sections_has_safe_defaults():
     config = parse_config(SPEC)
     assert config.kafka.bootstrap_servers == ("127.0.0.1:9092",)
-    assert (config.kafka.session_timeout, config.kafka.heartbeat_interval) == (6000, 1000)
+    assert (config.kafka.session_timeout, config.kafka.heartbeat_interval) == (6000, 500)
     assert config.kafka.transaction_timeout == 15_000
     assert (config.topics.alerts, config.topics.state) == ("shop.alerts", "shop.state")
     assert (config.topics.rejects, config.topics.control) == ("shop.rejects", "shop.control")
