@@ -17,15 +17,15 @@ class Bounds:
     runs
         Most runs that one commit opens.
     records
-        State records and rejects from which on a commit is full.
+        State records from which on a commit is full.
     size
         Bytes of its records and events from which on a commit is full, about.
     rejects
-        Most refused records of a batch that one step names.
+        Refused records from which on a commit is full.
     cost
         Queries times monitors of one step: some 50 ms. A query that is looked at by itself counts many times.
     published
-        Most events that one transaction publishes.
+        Most events and rejects that one transaction publishes.
     published_size
         Most bytes of events that one transaction publishes; a single event may have more.
     """

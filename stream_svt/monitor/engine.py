@@ -271,7 +271,6 @@ class Engine:
             return
         found = yield from _by_kind(records)
         plans = self._load_specs(found["m"], found["h"], found["t"])
-        stale = {stored for stored, plan in plans.items() if plan.hash != stored}
         stored = from_bytes(ProgressRecord, progress, key="meta")
         self._announcer.sequence = max(stored.sequence, after)
         self._announcer.shard_events = max(stored.shard_events, after)
@@ -279,6 +278,11 @@ class Engine:
             if name in self.runners:
                 runner = self.runners[name]
                 runner.offset, runner.row, runner.clock_ms, runner.started = offset, row, clock_ms, True
+        yield from self._load_datasets(found, plans)
+        yield from self._load_queues(found["w"])
+
+    def _load_datasets(self, found: Mapping[str, Named], plans: dict[str, Plan]) -> Iterator[None]:
+        stale = {stored for stored, plan in plans.items() if plan.hash != stored}
         mutes = yield from _parts("q", found["q"])
         numbers: list[int] = []
         size = 0
@@ -296,12 +300,15 @@ class Engine:
         self._take_over(numbers)
         self._projection.update(numbers, self._books, self.runners)
         for number, monitors in self._incompatible:
-            for runner in map(self.runners.get, monitors):
-                if runner is not None:
-                    runner.status[number] = Status.SKIP
+            for monitor in monitors:
+                if monitor in self.runners:
+                    self.runners[monitor].status[number] = Status.SKIP
         for dataset in mutes:
             raise UnreadableState(f"the state holds mutes q/{dataset}/* without a record d/{dataset}")
-        for number, data in _queue_records(found["w"]):
+
+    def _load_queues(self, named: Named) -> Iterator[None]:
+        size = 0
+        for number, data in _queue_records(named):
             self.queues.load(number, data, self._new_queue)
             size += len(data)
             if size > LOADED_AT_ONCE:
@@ -340,6 +347,8 @@ class Engine:
                 self._plans[plan.hash] = plan
                 if kind == "m":
                     current[rest] = spec
+                    if plan.hash != record.hash:
+                        self._restated.append(rest)
         self._old_specs.update(rest for rest, _ in older)
         if current:
             for name in self.runners:
@@ -350,9 +359,7 @@ class Engine:
             # Runners act in this order: it must not depend on how the state topic was compacted.
             order = [monitor.name for monitor in self.spec.monitors if monitor.name in current]
             for name in [*order, *sorted(current.keys() - set(order))]:
-                plan = self._add(current[name], journal=False).plan
-                if plan.hash not in plans:
-                    self._restated.append(name)
+                self._add(current[name], journal=False)
         return plans
 
     def _load_dataset(
@@ -400,21 +407,27 @@ class Engine:
             self._journal_spec(self.runners[name].plan, f"m/{name}")
         self._restated = []
 
-    def _take_over(self, numbers: Sequence[int], runners: Iterable[Runner] | None = None) -> None:
-        """Let monitors, by default all, go on where the slots of some datasets stand."""
-        books = self._books
-        for runner in self.runners.values() if runners is None else runners:
-            name = runner.name
-            held = [
-                (number, slot) for number in numbers if (slot := books[number].slots.get(name)) is not None
-            ]
-            if not held:
-                continue
-            datasets, slots = map(list, zip(*held, strict=True))
-            runner.take_over(datasets, slots, [self._status(slot) for slot in slots], self._plans)
-            for number in datasets:
-                if books[number].mutes and (mutes := books[number].mutes.get(name)) is not None:
-                    runner.hold_mutes(number, mutes)
+    def _take_over(self, numbers: Sequence[int]) -> None:
+        """Let the monitors go on where the slots of some datasets stand."""
+        held: dict[str, tuple[list[int], list[Slot]]] = {}
+        for number in numbers:
+            for name, slot in self._books[number].slots.items():
+                found = held.get(name)
+                if found is None:
+                    found = held[name] = [], []
+                found[0].append(number)
+                found[1].append(slot)
+        for name, (datasets, slots) in held.items():
+            runner = self.runners.get(name)
+            if runner is not None:
+                self._hand_over(runner, datasets, slots)
+
+    def _hand_over(self, runner: Runner, datasets: list[int], slots: list[Slot]) -> None:
+        runner.take_over(datasets, slots, [self._status(slot) for slot in slots], self._plans)
+        for number in datasets:
+            held = self._books[number].mutes
+            if held and (mutes := held.get(runner.name)) is not None:
+                runner.hold_mutes(number, mutes)
 
     def _status(self, slot: Slot) -> int:
         """Return the `Status` of a slot whose open run, if there is one, is durable."""
@@ -486,13 +499,14 @@ class Engine:
         stop = min(
             size, start + max(1, self._bounds.cost // max(1, sum(runner.row_cost for runner in runners)))
         )
+        refused = max(1, self._bounds.rejects - len(self._rejects))
         if any(runner.periods is not None for runner in runners):  # each row may be refused
-            stop = min(stop, start + self._bounds.rejects)
+            stop = min(stop, start + refused)
         stop = self._rows_to_open(batch, runners, start, stop)
         end = batch.end if stop == size else int(batch.offset[stop])
         rest = [place for place, _ in batch.rejects if place >= offset]
-        if len(rest) > self._bounds.rejects and rest[self._bounds.rejects] < end:
-            end = rest[self._bounds.rejects]
+        if len(rest) > refused and rest[refused] < end:
+            end = rest[refused]
             stop = int(np.searchsorted(batch.offset, end))
         if start == 0 and end == batch.end:
             return batch, True
@@ -500,6 +514,10 @@ class Engine:
 
     def _rows_to_open(self, batch: QueryBatch, runners: Sequence[Runner], start: int, stop: int) -> int:
         """Return before which row at most `Bounds.runs` runs open, one for each dataset and monitor that waits."""
+        rows = batch.dataset[start:stop]
+        runners = [runner for runner in runners if (runner.status[rows] == Status.WAITING).any()]
+        if not runners:
+            return stop
         room = max(1, self._bounds.runs - len(self._opened))
         while start < stop:
             # Each row may open a run for every monitor: look at no more rows than may be of use, and at more where
@@ -523,7 +541,8 @@ class Engine:
         """Whether the next commit is as large as one may be."""
         return (
             len(self._opened) >= self._bounds.runs
-            or len(self._dirty) + len(self._rejects) + len(self._records) >= self._bounds.records
+            or len(self._rejects) >= self._bounds.rejects
+            or len(self._dirty) + len(self._records) >= self._bounds.records
             or self._weight + EVENT_BYTES * len(self._announcer.events) + self.queues.pending_bytes
             >= self._bounds.size
         )
@@ -859,16 +878,18 @@ class Engine:
     def close_lost(self, topic: str) -> Iterator[None]:
         """Close the open runs of a topic whose records are lost at full price, and drop what waits.
 
-        Yields whenever the next commit is full: the caller commits, and goes on.
+        Yields after a slice of work; where the next commit is full then, the caller commits before it goes on.
         """
         for name, runner in self.runners.items():
             if runner.spec.topic != topic:
                 continue
-            for number in [n for n, books in self._books.items() if name in books.slots]:
+            held = [number for number, books in self._books.items() if name in books.slots]
+            for count, number in enumerate(held, start=1):
                 runner.forget_pending(number)
                 self._close_at_full_price(runner, name, number, "loss")
-                if self.full:
+                if self.full or count % SLOTS_AT_ONCE == 0:
                     yield
+            yield
 
     def accept_loss(self, topic: str, offset: int, end: int | None = None) -> None:
         """Go on at ``offset`` although records before it are gone: open runs of the topic close at full price.
@@ -1009,6 +1030,9 @@ class Engine:
         reason = "accepted" if accepted else "refused"
         number = self.number.get(dataset)
         books = None if number is None else self.books(number)
+        self._weight += EVENT_BYTES + 4 * (
+            len(command_id) + len(message)
+        )  # whoever may send commands chose the text
         self._announcer.reply(books, reason, detail)
 
     def _close_at_full_price(self, runner: Runner | None, name: str, number: int, reason: str) -> None:
@@ -1053,6 +1077,7 @@ class Engine:
         for name, monitor in wanted.items():
             if name not in self.runners:
                 self._add(monitor)
+                yield from self._take_back(self.runners[name])
                 self._announcer.spec_changed(name, "added", monitor.hash(), [])
                 yield
             elif self.runners[name].spec != monitor:
@@ -1085,7 +1110,7 @@ class Engine:
         if refusals:
             raise ConfigError(refusals)
 
-    def _add(self, spec: MonitorSpec, *, journal: bool = True) -> Runner:
+    def _add(self, spec: MonitorSpec, *, journal: bool = True) -> None:
         runner = _RUNNERS[type(spec.append)](self, spec, self.datasets, self._covers(spec))
         offset = self.next_offset(spec.topic)
         if offset is not None:
@@ -1097,11 +1122,17 @@ class Engine:
         if journal:
             self._journal_spec(runner.plan, f"m/{spec.name}")
         self._declare(spec)
-        # A monitor of this name may have run before.
-        before = [number for number, books in self._books.items() if spec.name in books.slots]
-        self._take_over(before, [runner])
-        self._unprojected.update(before)
-        return runner
+
+    def _take_back(self, runner: Runner) -> Iterator[None]:
+        """Let a monitor that was added go on where one of its name stood before."""
+        numbers = list(self._books)
+        for at in range(0, len(numbers), SLOTS_AT_ONCE):
+            part = numbers[at : at + SLOTS_AT_ONCE]
+            held = [number for number in part if runner.name in self._books[number].slots]
+            if held:
+                self._hand_over(runner, held, [self._books[number].slots[runner.name] for number in held])
+                self._unprojected.update(held)
+            yield
 
     def _covers(self, spec: MonitorSpec) -> NDArray[np.bool_]:
         return self.datasets.covers(self.spec, spec)
@@ -1112,10 +1143,11 @@ class Engine:
         self._old_specs.add(runner.plan.hash)
         plan = Plan.of(spec)
         self._plans[plan.hash] = plan
-        runner.change(plan, self._running(runner))
+        running = self._running(runner)
+        runner.change(plan, running)
         yield
-        self._cover(runner, self._covers(spec))
-        for count, number in enumerate(np.flatnonzero(runner.status >= Status.PENDING).tolist(), start=1):
+        yield from self._cover(runner, self._covers(spec))
+        for count, number in enumerate(np.flatnonzero(running).tolist(), start=1):
             runner.schedule(number, self.slot(runner, number))
             if count % SLOTS_AT_ONCE == 0:
                 yield
@@ -1127,7 +1159,7 @@ class Engine:
     def _running(self, runner: Runner) -> NDArray[np.bool_]:
         """Return on which datasets a run of a monitor is open, paused or not."""
         running = runner.status >= Status.PENDING
-        for number in np.flatnonzero(runner.status == Status.SKIP).tolist():
+        for number in np.flatnonzero((runner.status == Status.SKIP) & runner.covers).tolist():
             running[number] = self.slot(runner, number).state is _RUNNING
         return running
 
@@ -1161,22 +1193,21 @@ class Engine:
                     yield
             yield
 
-    def _cover(self, runner: Runner, covers: NDArray[np.bool_]) -> None:
+    def _cover(self, runner: Runner, covers: NDArray[np.bool_]) -> Iterator[None]:
         """Let a monitor run on other datasets than before."""
         if not np.array_equal(runner.covers, covers):
             self._projection.cover(runner.name, covers)
             self._unprojected |= self._books.keys()
             self._shown_anew = True
         runner.status[runner.covers & ~covers] = Status.SKIP
-        for number in np.flatnonzero(covers & ~runner.covers).tolist():
+        for count, number in enumerate(np.flatnonzero(covers & ~runner.covers).tolist(), start=1):
             runner.status[number] = self._status(self.slot(runner, number))
+            if count % SLOTS_AT_ONCE == 0:
+                yield
         runner.covers, runner.covers_all = covers, bool(covers.all())
 
     def _remove(self, name: str) -> None:
-        runner = self.runners[name]
-        for number in range(len(self.datasets)):
-            runner.drop_pending(number)
-        del self.runners[name]
+        self.runners.pop(name).drop_all()
         self._projection.remove(name)
         self._shown_anew = True
         self._records[f"m/{name}".encode()] = None

@@ -204,7 +204,7 @@ class OpenSets(Queue):
 
     def set_head(self, head: int) -> None:
         """See `Queue`."""
-        self.next_number, self.dropped = head, False
+        self.next_number = head
 
     def take(self, line: QueueLine, at: Position, home: int, size: int) -> None:
         """See `Queue`."""
@@ -223,10 +223,8 @@ class OpenSets(Queue):
         elif isinstance(line, CloseLine):
             for number in line.numbers:
                 self.loading.pop(number, None)
-        elif isinstance(line, DropLine):
-            self.loading, self.next_number, self.dropped = {}, 0, True
         else:
-            raise ValueError("it holds a line of a retry queue")  # noqa: TRY004 - the record is wrong
+            raise ValueError("there is a line of a retry queue")  # noqa: TRY004 - the record is wrong
 
     def _found(self, number: int) -> tuple[OpenSet, dict[int, Block]]:
         if number not in self.loading:
@@ -383,7 +381,7 @@ class RetryQueue(Queue):
 
     def set_head(self, head: int) -> None:
         """See `Queue`."""
-        self.count, self.dropped = head, False
+        self.count = head
         if self.loading is None:
             self.loading = _Loading()
 
@@ -413,10 +411,8 @@ class RetryQueue(Queue):
             for last in line.partial:
                 for place in loading.places.values():
                     place.attempt += place.number <= last
-        elif isinstance(line, DropLine):
-            self.loading, self.count, self.dropped, self.home = None, 0, True, NOWHERE
         else:
-            raise ValueError("it holds a line of an open set")  # noqa: TRY004 - the record is wrong
+            raise ValueError("there is a line of an open set")  # noqa: TRY004 - the record is wrong
 
     def settle(self) -> None:
         """See `Queue`."""

@@ -157,8 +157,9 @@ class Projection:
         held = [books[number] for number in numbers]
         self._update_ledgers(where, held)
         rest = [self._of_kind(np.arange(len(where)), kind, where) for kind in (Kind.PURE, Kind.ZCDP)]
-        for name, seats in self._monitors.items():
-            runner = runners[name]
+        # Where a monitor has no slot, nothing has changed since `cover`.
+        for name in {name for one in held for name in one.slots} & self._monitors.keys():
+            seats, runner = self._monitors[name], runners[name]
             covered = runner.covers[where]
             slots = [one.slots.get(name, _NO_SLOT) for one in held]
             state = np.array([_CODES[PAUSED if slot.paused else slot.state] for slot in slots], dtype=np.int8)

@@ -128,7 +128,12 @@ class Queue(Entry, ABC):
 
 @dataclass(slots=True, repr=False, eq=False)
 class _Unknown(Queue):
-    """A queue of a dataset or monitor that the shard has not: it goes."""
+    """A queue of a dataset or monitor that the shard has not: it goes.
+
+    ``problem`` says why its lines cannot be taken in: then they must be followed by one that drops them.
+    """
+
+    problem: str = ""
 
     keeps_head = False
 
@@ -145,15 +150,16 @@ class _Unknown(Queue):
     def entries(self) -> Iterator[Entry]:
         return iter(())
 
-    def take(self, line: QueueLine, at: Position, home: int, size: int) -> None:  # noqa: ARG002
-        self.dropped = isinstance(line, DropLine)
+    def take(self, line: QueueLine, at: Position, home: int, size: int) -> None:
+        """Nothing of it is needed."""
 
-    def set_head(self, head: int) -> None:  # noqa: ARG002
-        self.dropped = False
+    def set_head(self, head: int) -> None:
+        """Nothing of it is needed."""
 
     def settle(self) -> None:
-        if not self.dropped:
-            self.drop()
+        if self.problem:
+            raise ValueError(self.problem)
+        self.drop()
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -269,7 +275,14 @@ class QueueJournal:
     # -- loading ---------------------------------------------------------------------------------------------
 
     def load(self, number: int, data: bytes, queue_of: Callable[[str, str], Queue | None]) -> None:
-        """Take the next record in; ``queue_of`` makes the queue of a monitor and dataset, None where it has to go.
+        """Take the next record in.
+
+        Parameters
+        ----------
+        number, data
+            The record.
+        queue_of
+            Makes the queue of a monitor and dataset, None where it has to go; ValueError where there can be none.
 
         Raises
         ------
@@ -290,10 +303,13 @@ class QueueJournal:
         share = len(data) // max(1, sum(1 + len(group.lines) for _, group in groups))
         for section, group in groups:
             names = section.monitor, group.dataset
+            if any(isinstance(line, DropLine) for line in group.lines):
+                # What comes next is another queue: its monitor may have come back with another form of append.
+                self._loading.pop(names, None)
+                continue
             queue = self._loading.get(names)
             if queue is None:
-                made = queue_of(*names)
-                queue = self._loading[names] = _Unknown(self, *names) if made is None else made
+                queue = self._loading[names] = self._begun(names, queue_of)
             at = Position(section.offset, section.clock_ms)
             queue.set_head(group.head)
             if queue.keeps_head:
@@ -302,7 +318,14 @@ class QueueJournal:
                 for line in group.lines:
                     queue.take(line, at, number, share)
             except ValueError as error:
-                raise UnreadableState(f"state record {key} is damaged: {error}") from None
+                self._loading[names] = _Unknown(self, *names, problem=f"{key}: {error}")
+
+    def _begun(self, names: tuple[str, str], queue_of: Callable[[str, str], Queue | None]) -> Queue:
+        try:
+            made = queue_of(*names)
+        except ValueError as error:
+            return _Unknown(self, *names, problem=str(error))
+        return _Unknown(self, *names) if made is None else made
 
     def loaded(self) -> Iterator[Queue]:
         """End the loading; yield the queues that were made, each once it is of use.
@@ -318,7 +341,7 @@ class QueueJournal:
                 queue.settle()
             except ValueError as error:
                 names = f"of monitor {queue.monitor} on dataset {queue.dataset}"
-                raise UnreadableState(f"state records w/* are damaged: {error} {names}") from None
+                raise UnreadableState(f"state records w/* {names} are damaged: {error}") from None
             for entry in [queue, *queue.entries()]:
                 if entry.home >= 0:
                     self._records[entry.home].alive += 1

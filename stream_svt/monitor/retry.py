@@ -58,6 +58,11 @@ class RetryRunner(Runner):
         if queue is not None:
             queue.drop()
 
+    def drop_all(self) -> None:
+        """Drop what waits, and the counts of queries."""
+        for dataset in list(self.queues):
+            self.drop_pending(dataset)
+
     def new_queue(self, dataset: int, name: str) -> Queue:  # noqa: ARG002
         """Return an empty queue of a dataset."""
         return RetryQueue(self.host.queues, self.name, name)

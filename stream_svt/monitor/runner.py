@@ -17,7 +17,7 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_svt.errors import MisuseError, UnreadableState
+from stream_svt.errors import MisuseError
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.books import FOR_EVER, UNTIL_RUN_ENDS
 from stream_svt.monitor.life_cycle import State
@@ -304,12 +304,13 @@ class Runner:
     def drop_pending(self, dataset: int) -> None:
         """Drop what waits for another test, and that anything ever did."""
 
+    def drop_all(self) -> None:
+        """Drop what waits for another test on any dataset."""
+
     def new_queue(self, dataset: int, name: str) -> Queue:  # noqa: ARG002 - there should be none
-        """Return an empty queue of a dataset of this name, to be loaded."""
-        message = (
-            f"state records w/* hold queries of dataset {name} for monitor {self.name}, which has no append"
-        )
-        raise UnreadableState(message)
+        """Return an empty queue of a dataset of this name, to be loaded; ValueError where there can be none."""
+        message = "there are waiting queries of a monitor without append"
+        raise ValueError(message)
 
     def take_back(self, dataset: int, queue: Queue) -> None:  # noqa: ARG002 - there should be none
         """Go on with a queue that was loaded."""

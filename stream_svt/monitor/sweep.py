@@ -77,6 +77,11 @@ class SweepRunner(Runner):
         if sets is not None:
             sets.drop()
 
+    def drop_all(self) -> None:
+        """Drop what waits on any dataset."""
+        for dataset in list(self.sets):
+            self.drop_pending(dataset)
+
     def new_queue(self, dataset: int, name: str) -> Queue:  # noqa: ARG002
         """Return the open sets of a dataset: none."""
         return OpenSets(self.host.queues, self.name, name)

@@ -3,8 +3,8 @@
 Layout of a shard's partition of the state topic (compacted)::
 
     meta     sequence of the last transaction, the engine's progress, keys, digest, what was published
-    ob/<i>   events charged and rejects found by transaction meta.charged and not all published yet; counts only if
-             i < meta.chunks and the record carries that sequence (chunks are overwritten, never deleted)
+    ob/<i>   events charged and rejects found by transaction meta.charged and not all published yet, compressed; counts
+             only if i < meta.chunks and the record carries that sequence (chunks are overwritten, never deleted)
     others   the engine's records and the shard's, opaque here
 
 Transaction N makes batch N's state, events and rejects durable. Transaction N+1 publishes them, or their first slice
@@ -43,6 +43,8 @@ RECORD_LIMIT = 900_000
 """Bytes of the largest record: Kafka's default limit is 1,048,588 for a whole batch."""
 CHUNK_EVENTS = 200
 CHUNK_BYTES = 600_000
+NUMBERS_BYTES = 24
+"""What an event or a reject has beside its texts, at most."""
 RESTORE_RECORDS = 500
 """Records that are verified before other work of the process gets its turn: some 10 ms."""
 SECRET_BYTES = 32
@@ -657,10 +659,10 @@ class Journal:
 
     def _slice(self) -> list[tuple[int, bytes, bytes]]:
         """Return the events that the next transaction publishes: all that wait, or as many as it may hold."""
-        size = 0
+        size, most = 0, max(1, self._bounds.published - len(self._rejects))
         for number, (_, _, event) in enumerate(self._outbox):
             size += len(event)
-            if number and (number == self._bounds.published or size > self._bounds.published_size):
+            if number and (number == most or size > self._bounds.published_size):
                 return self._outbox[:number]
         return self._outbox
 
@@ -844,13 +846,22 @@ def _digest(total: int) -> bytes:
 
 
 def _split(events: list[tuple[int, bytes, bytes]], rejects: list[tuple[str, int, str]]) -> list[Chunk]:
-    """Return outbox records of a bounded size; the rejects, which the engine bounds, go into the first."""
-    chunks = [Chunk([], rejects)]
+    """Return outbox records of a bounded size."""
+    chunks = [Chunk([], [])]
     size = 0
+
+    def chunk_for(more: int) -> Chunk:
+        nonlocal size
+        last = chunks[-1]
+        if size and (size + more > CHUNK_BYTES or len(last.events) == CHUNK_EVENTS):
+            last = Chunk([], [])
+            chunks.append(last)
+            size = 0
+        size += more
+        return last
+
+    for topic, offset, reason in rejects:
+        chunk_for(len(topic) + len(reason) + NUMBERS_BYTES).rejects.append((topic, offset, reason))
     for event in events:
-        size += len(event[2])
-        if len(chunks[-1].events) == CHUNK_EVENTS or (chunks[-1].events and size > CHUNK_BYTES):
-            chunks.append(Chunk([], []))
-            size = len(event[2])
-        chunks[-1].events.append(event)
+        chunk_for(len(event[1]) + len(event[2]) + NUMBERS_BYTES).events.append(event)
     return chunks

@@ -183,6 +183,8 @@ class Tenure:
         self._observer.restored(self._now() - began)
         self._read_to = dict(restored.read_to)
         self._engine = self._workload.engine(self._shard, restored.noise_key)
+        while given_up is None and self._journal.backlog:
+            await self._publish()  # a commit comes after everything that was charged before
         after = 0 if given_up is None else restored.last_event
         gone = [] if given_up is None else self._moved_away(restored.records)
         for key in gone:
@@ -311,7 +313,7 @@ class Tenure:
         offsets = await self._feed.spans(list(lost))
         for topic in lost:
             for _ in self._engine.close_lost(topic):
-                await self._commit()
+                await self._commit_or_give_way()
             self._engine.accept_loss(topic, *offsets[topic])
             log.warning(
                 "event=loss_accepted shard=%d topic=%s offset=%d", self._shard, topic, offsets[topic][0]
@@ -476,10 +478,7 @@ class Tenure:
             raise ConfigError(error.problems, "the configuration against the stored state") from error
         await self._clock.sleep(0)
         for _ in self._engine.close_removed(spec, unread):
-            if self._engine.full:
-                await self._commit()
-            else:
-                await self._clock.sleep(0)
+            await self._commit_or_give_way()
         for _ in self._engine.reloading(spec):
             await self._clock.sleep(0)
         self._decoders = self._workload.decoders(self._shard)
@@ -530,6 +529,13 @@ class Tenure:
         }
         while self._journal.backlog:
             await self._publish()
+
+    async def _commit_or_give_way(self) -> None:
+        """Commit where the next commit is full; else let others have their turn."""
+        if self._engine.full:
+            await self._commit()
+        else:
+            await self._clock.sleep(0)
 
     def _bounds(self) -> Mapping[str, int]:
         """Return how far each topic may be stepped before the next commit."""

@@ -13,6 +13,8 @@ from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.runner import Status
+from tests.golden.journal import finish, journal
+from tests.simulation.log import Broker
 from tests.support.engine_play import KEY, Play, Query, batch_of
 from tests.support.monitor_forms import (
     FORMS,
@@ -217,6 +219,53 @@ def test_another_specification_is_taken_on_in_slices_and_is_the_same_then(monkey
         for name in ("status", "version", "deadline", "salt_high"):
             assert (getattr(one, name) == getattr(other, name)).all()
         assert [plan.hash for plan in one.plans] == [plan.hash for plan in other.plans]
+
+
+def test_refused_records_fit_a_commit_and_the_outbox_whatever_their_topic_is_called() -> None:
+    topic = "q" * 249
+    form = FORMS["never muted"].replace("topic: t,", f"topic: {topic},").replace("cutoff: 3", "cutoff: 300")
+    play = Play(
+        spec_of(
+            form.replace("epsilon: 1,", "epsilon: 300,"),
+            datasets="{names: [a], limit: 900, unit: one basket}",
+        )
+    )
+    books = journal(Broker(now_ms=lambda: 0))
+    finish(books.open())
+    finish(books.commit(play.engine.take_commit()))
+    refused = []
+    long = ["\U0001f600" * 250 + f"{k:06}" for k in range(6000)]
+    for first, last in ((0, 499), (499, 6000)):
+        queries = [Query(0, 10**5, series=long[k]) for k in range(last)]
+        batch = batch_of(topic, queries, first, last)
+        batch = batch.part(0, min(190, len(batch)), last)
+        batch.query_id = [long[k] for k in range(len(batch))]
+        batch.rejects = [(offset, "unsupported-content-type") for offset in range(first + 190, last)]
+        while not (step := play.engine.step(batch)).done:
+            if not step.durable_first:
+                continue
+            commit = play.engine.take_commit()
+            assert len(commit.rejects) <= BOUNDS.rejects
+            refused += commit.rejects
+            finish(books.commit(commit))
+            play.engine.committed()
+            while books.backlog:
+                finish(books.flush())
+    commit = play.engine.take_commit()
+    finish(books.commit(commit))
+    refused += commit.rejects
+    assert refused == [
+        (topic, offset, "unsupported-content-type") for offset in [*range(190, 499), *range(689, 6000)]
+    ]
+
+
+def test_replies_to_commands_with_long_texts_fill_a_commit() -> None:
+    play = bounded(BOUNDS, FORMS["plain"])
+    count = 0
+    while not play.engine.full:
+        play.engine.apply(Command(f"c{count}", Action.RAISE_BUDGET, "a", limit="9" * 60_000))
+        count += 1
+    assert 5 < count < 40
 
 
 @pytest.mark.parametrize("form", ["retry", "sweep"])

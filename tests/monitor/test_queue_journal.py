@@ -505,7 +505,7 @@ def test_a_line_of_another_kind_of_queue_is_refused() -> None:
         (OpenSets(journal, "m", "a"), PlaceLine(0, 0, 0, bytes(8), 0, 1, 0, 0, "x", "q")),
     ):
         queue.set_head(1)
-        with pytest.raises(ValueError, match="it holds a line of"):
+        with pytest.raises(ValueError, match="there is a line of"):
             queue.take(line, Position(0, 0), 0, 10)
 
 
@@ -520,7 +520,9 @@ def test_a_block_whose_set_is_nowhere_is_refused() -> None:
     record = msgspec.msgpack.decode(data)
     lines = record[1][0][3][0][2]
     del lines[0]
-    with pytest.raises(UnreadableState, match=r"w/\* are damaged: there is no line of set 0 of monitor m on"):
+    with pytest.raises(
+        UnreadableState, match=r"w/\* of monitor m on dataset s are damaged: there is no line of set 0"
+    ):
         _load({key: msgspec.msgpack.encode(record)})
 
 

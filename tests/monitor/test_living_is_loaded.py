@@ -1,0 +1,233 @@
+"""The engine that lives and the one that a new owner loads from its last commit are the same, whatever came before.
+
+Were they not, an outcome that the living one computed and lost would be computed otherwise by its successor.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from stream_svt.errors import ConfigError
+from stream_svt.monitor.bounds import Bounds
+from stream_svt.monitor.commands import Action, Command
+from stream_svt.monitor.engine import Engine
+from stream_svt.monitor.life_cycle import State
+from stream_svt.monitor.released import EventType
+from stream_svt.monitor.retry import RetryRunner
+from stream_svt.monitor.runner import Runner
+from stream_svt.monitor.spec import ApplicationSpec
+from stream_svt.monitor.sweep import SweepRunner
+from tests.monitor.test_bounds import Bounded, bounded
+from tests.support.engine_play import Play, Query, another_release
+from tests.support.monitor_forms import FORMS, TOPIC, spec_of, stream
+
+HISTORIES = 60
+TURNS = 25
+BOUNDS = (
+    Bounds(),
+    Bounds(runs=1),
+    Bounds(records=2, cost=300),
+    Bounds(runs=2, size=3_000),
+    Bounds(rejects=2),
+)
+CHANGES = (
+    lambda form, chance: form.replace("threshold: 500", f"threshold: {chance.choice([450, 480, 520])}"),
+    lambda form, chance: f"{form}, resample_every: {chance.choice(['1s', '3s', '20s'])}",
+    lambda form, chance: form.replace("cutoff: 3", f"cutoff: {chance.choice([1, 2, 5])}"),
+    lambda form, _: f"{form}, datasets: [a, b]",
+    lambda form, _: f"{form}, mute: run",
+    lambda form, _: form,
+)
+
+
+def waiting(runner: Runner, number: int) -> Any:
+    """Return what waits for a monitor on a dataset, in order."""
+    if isinstance(runner, RetryRunner) and (queue := runner.queues.get(number)) is not None:
+        places = [(p.offset, p.row, p.value, p.threshold, p.attempt, p.series) for p in queue.places.values()]
+        return (queue.count, places) if queue.count else None
+    if isinstance(runner, SweepRunner) and (sets := runner.sets.get(number)) is not None:
+        return [
+            (name, found.opened_ms, found.tops, [block.value.tolist() for block in found.blocks])
+            for name, found in sets.open.items()
+        ] or None
+    return None
+
+
+def picture(engine: Engine) -> dict[Any, Any]:
+    """Return everything of an engine that decides what it does next."""
+    found: dict[Any, Any] = {"totals": engine.totals(), "declared": engine._declared}
+    for name, runner in engine.runners.items():
+        found[name] = runner.offset, runner.row, runner.clock_ms, runner.spec.hash()
+        for number in range(len(engine.datasets)):
+            slot = engine.slot(runner, number)
+            # Which specification a run had that is over matters only for what waits, which went with its monitor.
+            books = msgspec.structs.replace(slot, spec_hash="")
+            found[name, number] = int(runner.status[number]), books, waiting(runner, number)
+            found[name, number, "mutes"] = (
+                list(runner.mutes[number].items()) if number in runner.mutes else []
+            )
+            if slot.state is State.RUNNING:
+                secrets = (runner.threshold_noise, runner.salt_high, runner.salt_low, runner.deadline)
+                found[name, number, "run"] = (
+                    runner.plan_of(number).hash,
+                    *(int(column[number]) for column in secrets),
+                )
+    for number, books in engine._books.items():
+        found["ledger", number] = books.ledger, books.events
+    return found
+
+
+def loaded(play: Play) -> Engine:
+    """Return the engine of whoever takes over now."""
+    engine = play._new()
+    engine.load(play.records, play.progress)
+    for _ in engine.project():
+        pass
+    return engine
+
+
+def other_spec(chance: random.Random, before: ApplicationSpec, forms: list[str]) -> ApplicationSpec | None:
+    """Return a specification that the engine accepts next, if this try made one."""
+    changed = [chance.choice(CHANGES)(form, chance) for form in forms]
+    kept = chance.choice([changed, changed, changed[:1]])
+    limit = before.datasets[0].limit // 10**9
+    try:
+        return spec_of(*kept, datasets=f"{{names: [a, b, c], limit: {limit}, unit: one basket}}")
+    except (ConfigError, ValueError):  # the change contradicts what the form says already
+        return None
+
+
+def command(chance: random.Random) -> Command:
+    action = chance.choice([Action.PAUSE, Action.RESUME, Action.RESUME, Action.CLOSE, Action.RESAMPLE])
+    now = action is Action.PAUSE and chance.random() < 0.3
+    return Command("x", action, chance.choice("abc"), chance.choice(["", "m0", "m1"]), now=now)
+
+
+def reload(play: Bounded, chance: random.Random, spec: ApplicationSpec) -> None:
+    """Take another specification on, with commits and a crash in the middle."""
+    try:
+        play.engine.check_reload(spec)
+    except ConfigError:
+        return
+    at = play.engine.next_offset(TOPIC) or 0
+    for _ in play.engine.close_removed(spec):
+        if play.engine.full or chance.random() < 0.5:
+            play.commit()
+            if chance.random() < 0.3:
+                play.crash()
+                return
+    for _ in play.engine.reloading(spec):
+        pass
+    play.spec = spec
+    play.engine.begin(TOPIC, at)
+    play.commit()
+
+
+@pytest.mark.parametrize("seed", range(HISTORIES))
+def test_an_engine_that_lives_is_the_one_that_is_loaded_from_its_state(seed: int) -> None:
+    chance = random.Random(seed)
+    forms = [FORMS[chance.choice(list(FORMS))] for _ in range(2)]
+    limit = chance.choice([2, 9, 40])
+    datasets = f"{{names: [a, b, c], limit: {limit}, unit: one basket}}"
+    play = bounded(chance.choice(BOUNDS), *forms, datasets=datasets)
+    queries = stream(seed, 400, monitors=["m0", "m1"])
+    for _ in range(TURNS):
+        at = play.engine.next_offset(TOPIC) or 0
+        match chance.randrange(5):
+            case 0:
+                play.engine.apply(command(chance))
+            case 1 if (spec := other_spec(chance, play.spec, forms)) is not None:
+                reload(play, chance, spec)
+            case 2:
+                play.crash()
+                for _ in play.engine.project():
+                    pass
+            case _:
+                play.feed(TOPIC, queries, min(len(queries), at + chance.randrange(1, 40)))
+        play.commit()
+        assert picture(play.engine) == picture(loaded(play))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("retry", "plain"), ("retry", "sweep"), ("sweep", "retry"), ("sweep", "plain")]
+)
+def test_a_monitor_may_come_back_with_another_form_of_append(before: str, after: str) -> None:
+    kept = FORMS["retry"].replace(
+        "lifetime: 300, capacity: 12, every: 15", "lifetime: 300000, capacity: 5000, every: 5000"
+    )
+    datasets = "{names: [a, b, c], limit: 99, unit: one basket}"
+    play = Play(spec_of(FORMS[before], kept, datasets=datasets))
+    play.play(TOPIC, stream(5, 60))
+    both = play.spec
+    for spec in (replace(both, monitors=both.monitors[1:]), spec_of(FORMS[after], kept, datasets=datasets)):
+        play.spec = spec
+        play.engine.reload(spec)
+        play.engine.begin(TOPIC, 60)
+        play.commit()
+    play.crash()
+    assert (
+        type(play.engine.runners["m0"]).__name__.lower().startswith(after if after != "plain" else "runner")
+    )
+    assert [play.engine.runners["m0"].queued(number) for number in range(3)] == [0, 0, 0]
+    assert sum(play.engine.runners["m1"].queued(number) for number in range(3)) > 0
+
+
+def test_a_run_that_was_paused_over_a_reload_ends_by_the_new_schedule_for_its_owner_as_for_the_next() -> None:
+    base = FORMS["never muted"]
+    play = Play(spec_of(f"{base}, resample_every: 10h"))
+    play.play(TOPIC, [Query(0, 0)])
+    play.engine.pause(play.engine.runners["m0"], 0)
+    play.commit()
+    play.spec = spec_of(f"{base}, resample_every: 1h")
+    play.engine.reload(play.spec)
+    play.engine.resume(play.engine.runners["m0"], 0)
+    play.commit()
+    assert picture(play.engine) == picture(loaded(play))
+    play.play(TOPIC, [Query(0, 0), Query(0, 10**6, time_ms=2 * 3_600_000)])
+    assert [e.data.reason for e in play.events if e.type is EventType.RUN_CLOSED] == ["schedule"]
+
+
+def test_an_upgrade_after_a_downgrade_keeps_every_specification_that_a_run_is_open_under() -> None:
+    """Whoever writes the hashes of its release under runs stores its specifications under them, too."""
+    plain, fine = FORMS["plain"], FORMS["fine"]
+    fewer = plain.replace("cutoff: 3", "cutoff: 2")
+    datasets = "{names: [a, b, c], limit: 99, unit: one basket}"
+    queries: list[Query] = []
+    play = Play(spec_of(plain, fine, datasets=datasets))
+
+    def feed() -> None:
+        queries.extend(Query(number, 0) for number in range(3))
+        play.play(TOPIC, queries)
+
+    def reloaded(spec: ApplicationSpec) -> None:
+        play.spec = spec
+        play.engine.reload(spec)
+        play.engine.begin(TOPIC, len(queries))
+        play.commit()
+
+    feed()
+    with another_release():
+        play.crash()
+        play.commit()
+        reloaded(spec_of(fewer, fine, datasets=datasets))
+        for number in range(3):
+            play.engine.reopen(play.engine.runners["m0"], number)
+        play.commit()
+        feed()
+    play.crash()
+    play.commit()
+    first = spec_of(plain, fine, datasets=datasets)
+    reloaded(replace(first, monitors=first.monitors[1:]))
+    reloaded(first)
+    with another_release():
+        play.crash()
+        play.commit()
+        reloaded(spec_of(plain, fine.replace("threshold: 500", "threshold: 510"), datasets=datasets))
+        feed()
+        play.crash()
+        assert picture(play.engine) == picture(loaded(play))
