@@ -17,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import reduce
 from itertools import islice
 from typing import Protocol
 
@@ -1107,8 +1108,15 @@ class Engine:
                 refusals += changes_refused(runner.spec, monitor)
             elif monitor.topic in self._declared:
                 refusals += declaration_refused(self._declared[monitor.topic], monitor)
+        for topic, known in self._declared.items():
+            readers = [monitor for monitor in spec.monitors if monitor.topic == topic]
+            together = reduce(Declared.and_by, readers, known)
+            if together != known:  # the same answers: who declared less would test them with too little noise
+                refusals += [
+                    problem for monitor in readers for problem in declaration_refused(together, monitor)
+                ]
         if refusals:
-            raise ConfigError(refusals)
+            raise ConfigError(list(dict.fromkeys(refusals)))
 
     def _add(self, spec: MonitorSpec, *, journal: bool = True) -> None:
         runner = _RUNNERS[type(spec.append)](self, spec, self.datasets, self._covers(spec))

@@ -108,6 +108,21 @@ def test_a_rise_closes_the_open_runs_before_anything_is_tested_under_it(new, res
 
 
 @pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize(("new", "field"), [(_FIVE, "sensitivity"), (_GENERAL, "monotonic")])
+def test_a_rise_is_one_of_all_monitors_that_read_the_topic(new, field, restart):
+    """They test the same answers: one that declared less would lose more than it charges."""
+    play = _play(_ONE, _ONE)
+    for part in ((_ONE, new), (new, _ONE), (_ONE, _ONE, new)):
+        unchanged = "m1" if part[0] == new else "m0"
+        with pytest.raises(ConfigError, match=rf"monitors\.{unchanged}\.{field}"):
+            _reload(play, *part, restart=restart)
+        assert _slot(play).state is State.RUNNING
+    events = _reload(play, new, new, restart=restart)
+    closed = {(e.data.monitor, e.data.dataset) for e in events if e.type is EventType.RUN_CLOSED}
+    assert closed == {(monitor, dataset) for monitor in ("m0", "m1") for dataset in "abc"}
+
+
+@pytest.mark.parametrize("restart", [False, True])
 def test_a_monitor_of_another_name_declares_at_least_what_the_topic_holds(restart):
     play = _play(_FIVE)
     with pytest.raises(ConfigError, match=r"monitors\.m1\.sensitivity"):
