@@ -599,7 +599,7 @@ class Engine:
         return [self._view(number, names) for number in np.flatnonzero(self.datasets.shown).tolist()]
 
     def project(self) -> Iterator[None]:
-        """Sum up what `load` brought, in slices: `totals` are those of the state when no slice is left."""
+        """Sum up what changed, in slices: `totals` are those of the state when no slice is left."""
         numbers = sorted(self._unprojected)
         for at in range(0, len(numbers), PROJECTED_AT_ONCE):
             if at:
@@ -1031,9 +1031,8 @@ class Engine:
         reason = "accepted" if accepted else "refused"
         number = self.number.get(dataset)
         books = None if number is None else self.books(number)
-        self._weight += EVENT_BYTES + 4 * (
-            len(command_id) + len(message)
-        )  # whoever may send commands chose the text
+        # Whoever may send commands chose the texts.
+        self._weight += EVENT_BYTES + 4 * (len(command_id) + len(message))
         self._announcer.reply(books, reason, detail)
 
     def _close_at_full_price(self, runner: Runner | None, name: str, number: int, reason: str) -> None:
@@ -1056,7 +1055,13 @@ class Engine:
     # -- specifications --------------------------------------------------------------------------------------
 
     def reload(self, spec: ApplicationSpec, unread: Container[str] = ()) -> None:
-        """Go on with another specification as `check_reload`, `close_removed` and `reloading` do, at once."""
+        """Go on with another specification as `check_reload`, `close_removed` and `reloading` do, at once.
+
+        Raises
+        ------
+        ConfigError
+            As `check_reload`; nothing was changed.
+        """
         self.check_reload(spec)
         for _ in self.close_removed(spec, unread):
             pass
@@ -1176,6 +1181,9 @@ class Engine:
 
         Those of a monitor that declares a larger sensitivity, or is no longer monotonic, are among them: they would
         test new answers with the noise of the old declaration.
+
+        Of the topics ``unread``, which were not read again since the takeover, an owner before may have tested queries
+        and lost the outcomes: runs of a monitor that goes there close at full price.
 
         Yields after a slice of work; where the next commit is full then, the caller commits before it goes on.
         """

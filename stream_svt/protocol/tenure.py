@@ -173,7 +173,7 @@ class Tenure:
         Raises
         ------
         UnreadableState, StateRolledBack, RecordsLost, BrokerError, ConfigError
-            See `Journal.open`, `Engine.load`.
+            See `Journal.open`, `Engine.loading`.
         """
         began = self._now()
         status = self._status
