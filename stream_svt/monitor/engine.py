@@ -1082,8 +1082,7 @@ class Engine:
         changed = False
         for name, monitor in wanted.items():
             if name not in self.runners:
-                self._add(monitor)
-                yield from self._take_back(self.runners[name])
+                yield from self._take_back(self._add(monitor))
                 self._announcer.spec_changed(name, "added", monitor.hash(), [])
                 yield
             elif self.runners[name].spec != monitor:
@@ -1123,7 +1122,7 @@ class Engine:
         if refusals:
             raise ConfigError(list(dict.fromkeys(refusals)))
 
-    def _add(self, spec: MonitorSpec, *, journal: bool = True) -> None:
+    def _add(self, spec: MonitorSpec, *, journal: bool = True) -> Runner:
         runner = _RUNNERS[type(spec.append)](self, spec, self.datasets, self._covers(spec))
         offset = self.next_offset(spec.topic)
         if offset is not None:
@@ -1135,6 +1134,7 @@ class Engine:
         if journal:
             self._journal_spec(runner.plan, f"m/{spec.name}")
         self._declare(spec)
+        return runner
 
     def _take_back(self, runner: Runner) -> Iterator[None]:
         """Let a monitor that was added go on where one of its name stood before."""
