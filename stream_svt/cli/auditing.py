@@ -89,7 +89,8 @@ def _print(found: Audit, topic: str) -> None:
             f", {as_text(books.before, books.kind)} of it before the oldest event" if books.before else ""
         )
         click.echo(
-            f"{books.dataset}: {books.text()} spent{before}, {books.alerts} alerts, {books.events} events"
+            f"{books.dataset}: {books.text()} spent{before}, {count(books.alerts, 'alert')}, "
+            f"{count(books.events, 'event')}"
         )
     for partition in sorted(found.truncated):
         click.echo(f"partition {partition}: its oldest events are gone; what they charged is taken on trust")

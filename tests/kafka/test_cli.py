@@ -290,7 +290,7 @@ def test_audit_and_watch_need_nothing_but_the_alert_topic(stream_svt, broker, to
     where = ("--bootstrap-servers", broker.bootstrap_servers, "--topic")
     balanced = stream_svt("audit", *where, good)
     assert balanced.code == 0
-    assert "shop: epsilon 0.3 of 4 spent, 1 alerts, 3 events" in balanced.out
+    assert "shop: epsilon 0.3 of 4 spent, 1 alert, 3 events" in balanced.out
     assert "The books balance: 3 events" in balanced.out
     unbalanced = stream_svt("audit", *where, bad)
     assert unbalanced.code == 1
