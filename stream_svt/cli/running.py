@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import click
@@ -89,6 +90,8 @@ def run(path: Path, log_level: str) -> int:
     Joins the application's consumer group; more workers share the partitions. SIGTERM or Ctrl-C publishes
     what is charged and leaves the group at once.
     """
+    # Before anything that takes time, as imports do: sent to a worker that starts, the signal would kill it.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     from stream_svt.service.app import run as run_service
     from stream_svt.service.reading import read_again
 

@@ -111,6 +111,8 @@ class Monitoring(mode.Service):  # type: ignore[misc]  # mode is taken as Any
                 await self._worker.reload(reading.config, reading.spec_hash)
             except (ConfigError, OSError) as error:
                 log.error("event=reload_refused error=%r", str(error))  # noqa: TRY400  the message says all
+            except Exception as error:  # noqa: BLE001  the next signal is heard whatever became of this one
+                log.error("event=reload_refused error=%r", describe(error))  # noqa: TRY400  as above
 
 
 def build(
@@ -153,6 +155,8 @@ def run(config: Config, *, reread: Callable[[], Awaitable[Reading]] | None = Non
     int
         0 after SIGINT or SIGTERM, else the exit code of the error, which is printed on standard error.
     """
+    # Until `Monitoring` listens, and for good where nothing can be read again: by default the signal kills.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     quiet_libraries()
     limit_logs()
     try:

@@ -39,7 +39,7 @@ from stream_svt.service.kafka import (
 )
 from stream_svt.service.metrics import Metrics
 from stream_svt.service.query_consumer import QueryConsumer
-from stream_svt.service.shard import STUCK, Shard
+from stream_svt.service.shard import STUCK, Shard, describe
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +120,7 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         self._tasks = [
             self._guarded(self._hint(), "hint"),
             self._guarded(self._watch(), "watch"),
-            self._guarded(self._look_at_lag(), "lag"),
+            asyncio.create_task(self._look_at_lag(), name="group-lag"),
         ]
 
     async def stop(self) -> None:
@@ -129,10 +129,13 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._stop_shards()
-        await self._queries.stop()
-        if self._consumer is not None:
-            await stop_quietly(self._consumer, 5.0)
+        try:
+            await self._stop_shards()
+            await self._queries.stop()
+        finally:
+            # Whatever happens before: a member that is gone without leaving keeps its shards from others.
+            if self._consumer is not None:
+                await stop_quietly(self._consumer, 5.0)
 
     async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
         """Let shards that stay go on, start the others; nothing slow, for no heartbeat is sent meanwhile."""
@@ -249,24 +252,33 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         """Keep the lag of partitions true that no fetch looks at: of shards that are not open, and of paused topics."""
         while True:
             await asyncio.sleep(LAG_INTERVAL)
-            statuses = {shard.number: shard.status for shard in self.shards.values()}
-            unread: dict[str, list[TopicPartition]] = {}
-            for number, status in statuses.items():
-                for topic in status.offsets:
-                    place = TopicPartition(topic, number)
-                    if not self._queries.reads(place):
-                        unread.setdefault(topic, []).append(place)
-            for topic, places in unread.items():
-                with contextlib.suppress(BrokerError):  # whoever reads the topic says what is wrong with it
-                    found = await spans(self._cluster, places, f"looking at the end of topic {topic!r}")
-                    for place, (_, end) in found.items():
-                        status = statuses[place.partition]
-                        status.lag[topic] = max(end - status.offsets.get(topic, end), 0)
+            try:
+                await self._measure_lag()
+            except Exception as error:  # noqa: BLE001  a metric: nothing else of the worker hangs on it
+                log.error("event=lag_unknown error=%r", describe(error))  # noqa: TRY400  the trace could show a value
+
+    async def _measure_lag(self) -> None:
+        statuses = {shard.number: shard.status for shard in self.shards.values()}
+        unread: dict[str, list[TopicPartition]] = {}
+        for number, status in statuses.items():
+            for topic in status.offsets:
+                place = TopicPartition(topic, number)
+                if not self._queries.reads(place):
+                    unread.setdefault(topic, []).append(place)
+        for topic, places in unread.items():
+            with contextlib.suppress(BrokerError):  # whoever reads the topic says what is wrong with it
+                found = await spans(self._cluster, places, f"looking at the end of topic {topic!r}")
+                for place, (_, end) in found.items():
+                    status = statuses[place.partition]
+                    status.lag[topic] = max(end - status.offsets.get(topic, end), 0)
 
     async def _watch(self) -> None:
         """Surface the group's own errors, which a worker without shards would never see, and restart stuck shards."""
         while True:
             await asyncio.sleep(WATCH_INTERVAL)
+            ended = self._client_ended()
+            if ended is not None:
+                raise explain(ended, f"consumer group {self._name!r}", group=self._name) from ended
             try:
                 self._consumer._coordinator.check_errors()  # noqa: SLF001  what getmany does, without fetching
             except KafkaError as error:
@@ -282,6 +294,17 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
                 if not waits and time.monotonic() - shard.status.beat > STUCK:
                     log.error("event=shard_stuck shard=%d seconds=%.0f", shard.number, STUCK)
                     await shard.restart()
+
+    def _client_ended(self) -> BaseException | None:
+        """Return what ended a task of the client's that membership hangs on; none of them begins again by itself."""
+        coordinator = self._consumer._coordinator  # noqa: SLF001
+        joining: asyncio.Task[None] = coordinator._coordination_task  # noqa: SLF001
+        heartbeat: asyncio.Task[None] | None = coordinator._heartbeat_task  # noqa: SLF001
+        for task in (joining, heartbeat):
+            if task is not None and task.done() and not task.cancelled() and (error := task.exception()):
+                return error
+        # The heartbeat's task ends without an error before each time the client joins.
+        return KafkaError("the client's coordination task ended") if joining.done() else None
 
     def _guarded(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = asyncio.create_task(work, name=f"group-{name}")

@@ -21,6 +21,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
+import aiokafka.admin.client
+import aiokafka.client
 import aiokafka.producer.sender
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
@@ -44,12 +46,21 @@ from aiokafka.errors import (
     UnknownTopicOrPartitionError,
     UnsupportedSaslMechanismError,
 )
+from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.transaction import EndTxnRequest
 
 from stream_svt import lenient
 from stream_svt.errors import BrokerError, MisuseError
 
 log = logging.getLogger(__name__)
+
+_COORDINATOR_TASKS = (
+    "_coordination_task",
+    "_heartbeat_task",
+    "_commit_refresh_task",
+    "_reset_committed_task",
+)
+"""What a consumer's part in its group runs in, or its lack of one."""
 
 TRANSACTION_BACKOFF = 0.002
 """Seconds aiokafka waits while a transaction's markers are written; its own 0.02 costs 20 ms per transaction."""
@@ -119,14 +130,36 @@ class _Causes(logging.Handler):
 _causes = _Causes()
 
 
+class _CreatesNothing(MetadataRequest):  # type: ignore[misc]  # aiokafka has no types
+    """Metadata request that does not let a broker create the topics it names.
+
+    A topic made by a broker (auto.create.topics.enable, on by default) has default settings: retention would delete
+    the state, and a query topic that was deleted would be back at once, empty.
+    """
+
+    def __init__(self, topics: list[str] | None = None) -> None:
+        super().__init__(topics, allow_auto_topic_creation=False)
+
+
+_TUNED: tuple[tuple[Any, str, Any], ...] = (
+    (aiokafka.producer.sender, "BACKOFF_OVERRIDE", TRANSACTION_BACKOFF),
+    (aiokafka.client, "MetadataRequest", _CreatesNothing),
+    (aiokafka.admin.client, "MetadataRequest", _CreatesNothing),
+)
+
+
 def tune() -> None:
-    """Shorten aiokafka's wait between transactions and listen for the causes of failed connections."""
-    if not hasattr(aiokafka.producer.sender, "BACKOFF_OVERRIDE"):
-        raise MisuseError(
-            f"aiokafka {aiokafka.__version__} has no producer.sender.BACKOFF_OVERRIDE; install "
-            "aiokafka>=0.14,<0.15"
-        )
-    aiokafka.producer.sender.BACKOFF_OVERRIDE = TRANSACTION_BACKOFF
+    """Shorten aiokafka's wait between transactions, let no client create topics, hear why connections fail.
+
+    Holds for every client of the process, those that exist included.
+    """
+    for module, name, ours in _TUNED:
+        if not hasattr(module, name):
+            raise MisuseError(
+                f"aiokafka {aiokafka.__version__} has no {module.__name__.removeprefix('aiokafka.')}.{name}; install "
+                "aiokafka>=0.14,<0.15"
+            )
+        setattr(module, name, ours)
     connections = logging.getLogger("aiokafka")
     if _causes not in connections.handlers:
         connections.addHandler(_causes)
@@ -285,20 +318,42 @@ async def discard_producer(producer: AIOKafkaProducer | None) -> None:
 
 
 async def stop_quietly(
-    client: AIOKafkaConsumer | AIOKafkaAdminClient, seconds: float = DISCARD_DEADLINE
+    client: AIOKafkaConsumer | AIOKafkaProducer | AIOKafkaAdminClient, seconds: float = DISCARD_DEADLINE
 ) -> None:
-    """Stop a consumer or admin client within a deadline; errors and delays end here."""
+    """Stop a client within a deadline; errors and delays end here, and so do its tasks and connections."""
     stop: Callable[[], Any] = client.close if isinstance(client, AIOKafkaAdminClient) else client.stop
     # In a task of its own: a consumer whose broker is gone lets the cancellation of its own tasks escape
     # from stop().
     stopping = asyncio.ensure_future(stop())
+    stopped = False
     try:
         await asyncio.wait([stopping], timeout=seconds)
+        stopped = stopping.done() and not stopping.cancelled() and stopping.exception() is None
     finally:
-        stopping.cancel()
-    with contextlib.suppress(KafkaError, TimeoutError, OSError, asyncio.CancelledError):
-        if stopping.done():
-            stopping.result()
+        if not stopped:
+            await _cut_off(client, stopping)
+
+
+async def _cut_off(client: Any, stopping: asyncio.Future[Any]) -> None:  # noqa: ANN401  of three kinds
+    """End what a client left behind whose stop() failed or hangs: the tasks of a consumer, then the connections."""
+    fetcher, coordinator = getattr(client, "_fetcher", None), getattr(client, "_coordinator", None)
+    tasks = [
+        stopping,
+        getattr(fetcher, "_fetch_task", None),
+        *getattr(fetcher, "_pending_tasks", ()),
+        *(getattr(coordinator, name, None) for name in _COORDINATOR_TASKS),
+    ]
+    left = {task for task in tasks if task is not None}
+    for task in left:
+        task.cancel()
+    ended, _ = await asyncio.wait(left, timeout=DISCARD_DEADLINE)
+    for task in ended:
+        _ = task.cancelled() or task.exception()  # or asyncio logs that nobody asked
+    connections = getattr(client, "_client", None) or getattr(client, "client", None)
+    if connections is not None:
+        with contextlib.suppress(Exception):
+            async with asyncio.timeout(DISCARD_DEADLINE):
+                await connections.close()
 
 
 @dataclass(frozen=True, slots=True)

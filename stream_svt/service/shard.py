@@ -68,7 +68,7 @@ UNEXPECTED_BACKOFF = (*BACKOFF, 10.0, 20.0, 30.0)
 REFUSAL_EVERY = 5
 """Failures of which one is followed by a look whether the topics are there."""
 STEADY = 30.0
-"""Seconds a tenure lasts before its predecessor's failures are forgotten."""
+"""Seconds a tenure runs, once open, before its predecessor's failures are forgotten."""
 STUCK = 120.0
 """Seconds without a sign of life after which the watchdog starts a shard anew."""
 CUT_SHORT = 5.0
@@ -262,9 +262,10 @@ class Shard:
         """Hold the shard for one tenure; return what ended it, None where it was told to end."""
         journal = self._make_journal(self.number)
         tenure = self._tenure(journal)
-        began = time.monotonic()
+        opened: float | None = None
         try:
             await tenure.open(given_up=self._given_up)
+            opened = time.monotonic()
             self._given_up = None
             self._rebalance.quiet.clear()
             await tenure.run()
@@ -279,14 +280,20 @@ class Shard:
         except Exception as error:  # noqa: BLE001  sorted by kind in `classify`
             return error
         finally:
-            if time.monotonic() - began > STEADY:
+            # Opening a large state takes longer than `STEADY`, and may fail at its end each time.
+            if opened is not None and time.monotonic() - opened > STEADY:
                 self._failures = self._looks = 0
-            let_go(tenure.end())
-            self._close_feed()
-            await journal.close()
-            self._rebalance.quiet.set()
-            collect_soon()
+            await self._put_down(tenure, journal)
         return None
+
+    async def _put_down(self, tenure: Tenure, journal: Journal) -> None:
+        """End what a tenure held, last first; an error of one step keeps none of the others from being done."""
+        async with contextlib.AsyncExitStack() as steps:
+            steps.callback(collect_soon)
+            steps.callback(self._rebalance.quiet.set)
+            steps.push_async_callback(journal.close)
+            steps.callback(self._close_feed)
+            let_go(tenure.end())
 
     def _feed(self) -> ShardFeed:
         self._reader = ShardFeed(
@@ -318,8 +325,8 @@ class Shard:
     def _close_feed(self) -> None:
         if self._reader is not None:
             self._commands_next = self.commands_next
-            self._reader.close()
-            self._reader = None
+            reader, self._reader = self._reader, None
+            reader.close()
 
     async def _go_on(self, failure: Exception) -> bool:
         """Do what follows a failed tenure; return whether another one may begin."""

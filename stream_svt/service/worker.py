@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 from aiokafka import AIOKafkaConsumer
 
-from stream_svt.errors import BrokerError, ConfigError, Problem
+from stream_svt.errors import ConfigError, Problem
 from stream_svt.monitor.datasets import DatasetSpec
 from stream_svt.monitor.monitor_spec import Declared, changes_refused, declaration_refused
 from stream_svt.monitor.projection import sums_of
@@ -139,6 +139,7 @@ class Worker:
                 await self._wait(JOIN_BACKOFF[min(tries, len(JOIN_BACKOFF) - 1)])
                 tries += 1
         self._keeping = asyncio.create_task(self._keep(), name="membership")
+        self._keeping.add_done_callback(self._kept)
 
     async def _join(self) -> None:
         """Check topics, peers and this worker itself, and join the group unless the worker is at fault."""
@@ -205,21 +206,36 @@ class Worker:
                 if time.monotonic() - since > JOIN_BACKOFF[-1]:
                     tries = 0
 
+    def _kept(self, task: asyncio.Task[None]) -> None:
+        """End the worker where nothing keeps its membership any more: it would seem to be well for ever."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        if self.failed is not None and not self.failed.done():
+            self.failed.set_exception(error)
+
     async def _found_fault(self) -> Fault | None:
         """Return what speaks against going on as a member: the membership's own trouble, or a test that fails now."""
         if self._trouble is not None:
             return Fault(classify(self._trouble, Scope.GROUP).cause, describe(self._trouble))
         try:
             return await self_test(self.config, self._cluster, self._topology.cluster_id, epoch=self.epoch)
-        except BrokerError as error:
-            log.warning("event=self_test_failed error=%r", str(error))
+        except Exception as error:  # noqa: BLE001  a test that could not be made speaks against nobody
+            log.warning("event=self_test_failed error=%r", describe(error))
             asyncio.get_running_loop().call_later(JOIN_BACKOFF[2], self._look.set)
             return None
 
     async def _leave(self) -> None:
-        if self._group is not None:
-            await self._group.stop()
-            self._group = None
+        group = self._group
+        if group is None:
+            return
+        self._has_joined = self._has_joined or group.has_joined
+        try:
+            await group.stop()
+        except Exception as error:  # noqa: BLE001  the worker has left, in order or not
+            log.error("event=leaving_failed error=%r", describe(error))  # noqa: TRY400  the trace could show a value
+        self._group = None
 
     async def _wait(self, seconds: float) -> None:
         """Wait so long, or until there is a reason to look at once."""
@@ -431,8 +447,7 @@ class Worker:
         decision = classify(error, Scope.GROUP if self._has_joined else Scope.START)
         log.critical("event=membership_failed cause=%s error=%r", decision.cause, describe(error))
         if decision.remedy is Remedy.END:
-            if self.failed is not None and not self.failed.done():
-                self.failed.set_exception(error)
+            self._fail(error)
             return
         self._trouble = error
         self._look.set()

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import KafkaError
 
 from stream_svt.service.worker import Worker
 from tests.kafka.test_takeover import Feed, _await_line, _check, _launch
@@ -185,3 +186,32 @@ async def test_a_control_topic_that_is_deleted_takes_the_shards_and_brings_them_
     await shared(worker)
     await feed.end()
     await everything(scene, worker)
+
+
+@pytest.mark.parametrize(
+    ("step", "error"),
+    [("_do_heartbeat", KafkaError("UnknownError()")), ("_on_join_prepare", ValueError("x"))],
+    ids=["heartbeat", "coordination"],
+)
+async def test_a_worker_whose_client_gives_the_membership_up_leaves_and_joins_again(
+    scene: Scene, step: str, error: Exception
+) -> None:
+    """An answer that the client trips over ends its heartbeat, or its coordination, for good."""
+    feed = Feed(scene)
+    worker = await scene.start()
+    other = await scene.start(ready=False)
+    await shared(worker, other)
+    feed.begin()
+    group = worker._group
+
+    async def trips(*_: object) -> None:
+        raise error
+
+    coordinator = group._consumer._coordinator
+    setattr(coordinator, step, trips)
+    coordinator.request_rejoin()
+    await until(lambda: worker._group is not group, 40)
+    await shared(worker, other)
+    assert worker.alive
+    await feed.end()
+    await everything(scene, worker, other)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 
+import pytest
 from aiokafka import TopicPartition
+from aiokafka.errors import GroupAuthorizationFailedError, KafkaConnectionError, KafkaError
 from aiokafka.structs import OffsetAndMetadata
 
 from stream_svt.errors import ConfigError
@@ -13,7 +15,7 @@ from stream_svt.monitor.spec import load_spec
 from stream_svt.protocol.tenure import Status
 from stream_svt.service import group as module
 from stream_svt.service.group import LEAVE_PATIENCE, STOP_PATIENCE, Group
-from stream_svt.service.kafka import REBALANCE_TIMEOUT, BrokerUnavailable, Cluster
+from stream_svt.service.kafka import REBALANCE_TIMEOUT, BrokerUnavailable, Cluster, Denied
 from stream_svt.service.metrics import Metrics
 from stream_svt.service.query_consumer import QueryConsumer
 from tests.service.test_metrics import SPEC
@@ -198,6 +200,24 @@ async def test_a_worker_that_stops_while_its_shards_stand_by_ends_all_of_them() 
     assert play.fatal == []
 
 
+async def test_a_worker_leaves_its_group_whatever_goes_wrong_before(monkeypatch) -> None:
+    play = Play()
+    await play.assign(0)
+    left: list[object] = []
+
+    async def stop() -> None:
+        raise ValueError
+
+    async def stop_quietly(consumer: Consumer, seconds: float) -> None:
+        left.append(consumer)
+
+    monkeypatch.setattr(play.group._queries, "stop", stop)
+    monkeypatch.setattr(module, "stop_quietly", stop_quietly)
+    with pytest.raises(ValueError):
+        await play.group.stop()
+    assert left == [play.consumer]
+
+
 async def test_the_sign_of_life_stands_at_the_control_partition() -> None:
     play = Play()
     await play.assign(0, 1)
@@ -273,3 +293,108 @@ async def test_lag_is_looked_up_where_nothing_is_read(monkeypatch) -> None:
     looking.cancel()
     assert [shard.status.lag for shard in play.made] == [{}, {"counts": 29}]
     assert asked[1] == [TopicPartition("counts", 1)]
+
+
+async def test_an_error_of_the_lag_closes_nothing_and_the_next_look_follows(monkeypatch, caplog) -> None:
+    looks: list[object] = []
+
+    async def spans(cluster, places, doing):
+        looks.append(places)
+        if len(looks) == 1:
+            raise ValueError("value 4711")
+        return dict.fromkeys(places, (0, 50))
+
+    class Member(Consumer):
+        async def start(self) -> None:
+            """Nobody answers."""
+
+        def subscribe(self, topics: list[str], listener: object) -> None:
+            """Nothing is assigned but by the test."""
+
+    monkeypatch.setattr(module, "spans", spans)
+    monkeypatch.setattr(module, "LAG_INTERVAL", 0.01)
+    monkeypatch.setattr(Cluster, "member", lambda cluster, name, assignor: Member())
+    play = Play()
+    await play.group.start()
+    await play.assign(0)
+    play.made[0].status.offsets = {"counts": 20}
+    await asyncio.sleep(0.1)
+    assert play.fatal == []
+    assert play.made[0].status.lag == {"counts": 30}
+    assert "event=lag_unknown" in caplog.text
+    assert "4711" not in caplog.text
+    await play.group.stop()
+
+
+class Coordinator:
+    """What aiokafka runs a membership in: two tasks, of which the test ends one."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._coordination_task, self._heartbeat_task = loop.create_future(), loop.create_future()
+        self.errors: list[Exception] = []
+
+    def check_errors(self) -> None:
+        if self.errors:
+            raise self.errors.pop()
+
+
+class Watched(Play):
+    """A member that is watched every moment."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__()
+        monkeypatch.setattr(module, "WATCH_INTERVAL", 0.01)
+        self.coordinator = self.consumer._coordinator = Coordinator()
+        self.group._tasks = [self.group._guarded(self.group._watch(), "watch")]
+
+
+@pytest.mark.parametrize(
+    ("task", "error", "kind"),
+    [
+        ("_heartbeat_task", KafkaError("UnknownError"), BrokerUnavailable),
+        ("_heartbeat_task", ValueError("x"), BrokerUnavailable),
+        ("_heartbeat_task", GroupAuthorizationFailedError("shop"), Denied),
+        ("_coordination_task", KafkaError("Unexpected error during coordination"), BrokerUnavailable),
+    ],
+    ids=repr,
+)
+async def test_a_membership_that_the_client_gave_up_is_told(
+    monkeypatch, task: str, error: Exception, kind: type[Exception]
+) -> None:
+    """Else a standby would pass for ready, and shards be held, for ever: the client does not join again by itself."""
+    play = Watched(monkeypatch)
+    getattr(play.coordinator, task).set_exception(error)
+    await asyncio.sleep(0.1)
+    assert [type(told) for told in play.fatal] == [kind]
+    assert "consumer group 'shop'" in str(play.fatal[0])
+
+
+async def test_a_coordination_that_was_cancelled_is_told_too(monkeypatch) -> None:
+    play = Watched(monkeypatch)
+    play.coordinator._coordination_task.cancel()
+    await asyncio.sleep(0.1)
+    assert [type(told) for told in play.fatal] == [BrokerUnavailable]
+
+
+async def test_brokers_that_are_away_and_a_heartbeat_between_two_joins_end_no_membership(monkeypatch) -> None:
+    play = Watched(monkeypatch)
+    play.coordinator.errors = [KafkaConnectionError("away")]
+    play.coordinator._heartbeat_task.set_result(None)
+    await asyncio.sleep(0.05)
+    play.coordinator._heartbeat_task = None
+    await asyncio.sleep(0.05)
+    assert play.fatal == []
+    await play.group.stop()
+
+
+async def test_a_client_that_ends_because_the_worker_stops_is_not_told(monkeypatch) -> None:
+    play = Watched(monkeypatch)
+
+    async def stop() -> None:
+        play.coordinator._coordination_task.set_result(None)
+        await asyncio.sleep(0.05)
+
+    play.consumer.stop = stop
+    await play.group.stop()
+    assert play.fatal == []

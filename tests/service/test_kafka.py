@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
+import aiokafka.admin.client
+import aiokafka.client
 import aiokafka.producer.sender
 import pytest
-from aiokafka import TopicPartition
+from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import (
     GroupAuthorizationFailedError,
     InvalidTimestampError,
@@ -20,6 +23,8 @@ from aiokafka.errors import (
     TransactionalIdAuthorizationFailed,
     UnknownTopicOrPartitionError,
 )
+from aiokafka.protocol.metadata import MetadataRequest_v0, MetadataRequest_v5
+from aiokafka.structs import BrokerMetadata
 
 from stream_svt.errors import BrokerError, MisuseError
 from stream_svt.service import kafka
@@ -35,6 +40,7 @@ from stream_svt.service.kafka import (
     explain,
     on_answer,
     read_partition,
+    stop_quietly,
     tune,
 )
 
@@ -109,10 +115,32 @@ async def test_the_cause_of_an_older_failure_is_not_that_of_a_lost_connection() 
             raise KafkaConnectionError("Connection at broker:9092 closed")
 
 
-def test_a_client_without_the_tuned_attribute_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(aiokafka.producer.sender, "BACKOFF_OVERRIDE")
-    with pytest.raises(MisuseError, match="BACKOFF_OVERRIDE"):
+@pytest.mark.parametrize(
+    ("module", "name", "said"),
+    [
+        (aiokafka.producer.sender, "BACKOFF_OVERRIDE", "producer.sender.BACKOFF_OVERRIDE"),
+        (aiokafka.client, "MetadataRequest", "has no client.MetadataRequest"),
+        (aiokafka.admin.client, "MetadataRequest", "admin.client.MetadataRequest"),
+    ],
+)
+def test_a_client_without_the_tuned_attribute_is_refused(
+    monkeypatch: pytest.MonkeyPatch, module: object, name: str, said: str
+) -> None:
+    monkeypatch.delattr(module, name)
+    with pytest.raises(MisuseError, match=said):
         tune()
+
+
+@pytest.mark.parametrize("module", [aiokafka.client, aiokafka.admin.client])
+@pytest.mark.parametrize("topics", [["counts"], [], None], ids=repr)
+def test_no_client_lets_the_broker_create_the_topics_it_asks_for(
+    module: Any, topics: list[str] | None
+) -> None:
+    tune()
+    asked = module.MetadataRequest(topics)
+    assert not asked.build(MetadataRequest_v5).allow_auto_topic_creation
+    assert asked.build(MetadataRequest_v5).topics == topics
+    assert asked.build(MetadataRequest_v0).topics == (topics or [])
 
 
 async def test_a_call_that_does_not_return_ends_at_its_deadline() -> None:
@@ -226,6 +254,96 @@ async def test_discarding_a_producer_that_hangs_ends_its_task_and_its_connection
     assert producer.client.closed
     await asyncio.sleep(0)
     assert producer._sender.sender_task.cancelled()
+
+
+PLACE = TopicPartition("state", 0)
+
+
+class Connection:
+    """A connection that stays open until it is closed."""
+
+    def __init__(self) -> None:
+        self.open = True
+
+    def connected(self) -> bool:
+        return self.open
+
+    def close(self, reason: object = None, exc: object = None) -> asyncio.Future[None]:
+        self.open = False
+        closed = asyncio.get_running_loop().create_future()
+        closed.set_result(None)
+        return closed
+
+
+async def _reading(send: Callable[..., Awaitable[object]]) -> tuple[AIOKafkaConsumer, Connection]:
+    """Return a reader that fetches a place, from brokers that answer each request with ``send``."""
+    consumer, connection = Cluster({}).reader(), Connection()
+    client = consumer._client
+
+    async def bootstrap() -> None:
+        client.cluster._brokers = {1: BrokerMetadata(1, "broker", 9092, None)}
+        client._conns[(1, 0)] = connection
+        client._sync_task = asyncio.create_task(client._md_synchronizer())
+
+    async def update(cluster: object, topics: object) -> bool:
+        await asyncio.sleep(0.01)
+        return True
+
+    client.bootstrap, client._metadata_update, client.send = bootstrap, update, send
+    client.cluster.leader_for_partition = lambda place: 1
+    await consumer.start()
+    consumer.assign([PLACE])
+    consumer.seek(PLACE, 0)
+    await asyncio.sleep(0.05)
+    return consumer, connection
+
+
+async def _silence(*_: object, **__: object) -> None:
+    await asyncio.sleep(1000)
+
+
+async def _lost(*_: object, **__: object) -> None:
+    await asyncio.sleep(0.001)
+    raise KafkaConnectionError("gone")
+
+
+async def _trips(*_: object, **__: object) -> None:
+    await asyncio.sleep(0.001)
+    raise KeyError("an answer that the client does not expect")
+
+
+@pytest.mark.parametrize("send", [_silence, _lost, _trips])
+async def test_a_client_that_is_stopped_leaves_no_task_and_no_connection(
+    send: Callable[..., Awaitable[object]],
+) -> None:
+    """A consumer whose broker is gone, or whose fetching ended in an error, does not get to close its connections."""
+    before = asyncio.all_tasks()
+    for _ in range(5):
+        consumer, connection = await _reading(send)
+        await stop_quietly(consumer)
+        assert not connection.open
+    await asyncio.sleep(0.01)
+    assert asyncio.all_tasks() == before
+
+
+async def test_a_client_that_does_not_stop_in_time_is_cut_off() -> None:
+    before = asyncio.all_tasks()
+    consumer, connection = await _reading(_silence)
+    consumer._coordinator.close = _silence
+    await asyncio.wait_for(stop_quietly(consumer, 0.05), 2)
+    await asyncio.sleep(0.01)
+    assert (connection.open, asyncio.all_tasks()) == (False, before)
+
+
+async def test_whatever_stopping_a_client_raises_ends_there() -> None:
+    consumer, connection = await _reading(_silence)
+
+    async def close() -> None:
+        raise ValueError
+
+    consumer._coordinator.close = close
+    await stop_quietly(consumer)
+    assert not connection.open
 
 
 def test_credentials_stay_out_of_the_representation() -> None:

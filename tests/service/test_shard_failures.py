@@ -456,3 +456,107 @@ async def test_a_reload_begins_another_tenure(monkeypatch) -> None:
             await asyncio.sleep(0.01)
     await play.until(State.RUNNING)
     await play.end()
+
+
+@pytest.mark.parametrize("ending", [BrokerUnavailable("x"), ValueError("x")], ids=repr)
+async def test_a_shard_whose_opening_takes_long_and_fails_is_opened_later_and_later(
+    monkeypatch, ending: Exception
+) -> None:
+    """A large state takes longer to read than a tenure has to run before its predecessor's failures are forgotten."""
+
+    async def slow() -> None:
+        await asyncio.sleep(0.02)
+        raise ending
+
+    waits: list[float] = []
+    play = Play(monkeypatch, *[slow] * 8)
+    monkeypatch.setattr(module, "STEADY", 0.01)
+    monkeypatch.setattr(module, "BACKOFF", (0.0, 0.001, 0.002, 0.003))
+    monkeypatch.setattr(module, "UNEXPECTED_BACKOFF", (0.0, 0.001, 0.002, 0.003))
+    wait = play.shard._wait
+
+    async def noted(seconds: float) -> None:
+        waits.append(seconds)
+        await wait(seconds)
+
+    play.shard._wait = noted
+    await play.until(State.RUNNING)
+    assert waits == [0.0, 0.001, 0.002] + 5 * [0.003]
+    await play.end()
+
+
+async def test_a_shard_whose_opening_takes_long_parks_where_its_topics_are_gone(monkeypatch) -> None:
+    async def slow() -> None:
+        await asyncio.sleep(0.02)
+        raise BrokerUnavailable("no answer")
+
+    play = Play(monkeypatch, *[slow] * MANY)
+    monkeypatch.setattr(module, "STEADY", 0.01)
+    play.around = Surroundings(faults=("topic 'counts' does not exist",), missing=True, control_end=7)
+    await play.stays(State.PARKED, opened=2)
+    assert play.shard.status.cause is Cause.TOPIC_MISSING
+    await play.end()
+
+
+async def test_a_shard_whose_opening_takes_long_and_is_refused_is_tried_later_and_later(monkeypatch) -> None:
+    async def slow() -> None:
+        await asyncio.sleep(0.02)
+        raise Denied("permission is missing: WRITE on alerts")
+
+    play = Play(monkeypatch, *[slow] * MANY)
+    monkeypatch.setattr(module, "STEADY", 0.01)
+    monkeypatch.setattr(parked, "LOOK_AGAIN", (0.01, 5.0))
+    await play.until(State.PARKED)
+    await asyncio.sleep(0.3)
+    assert len(play.opened) == 2
+    await play.end()
+
+
+async def test_failures_are_forgotten_once_a_tenure_has_run_for_a_while(monkeypatch) -> None:
+    play = Play(monkeypatch, *[BrokerUnavailable("x")] * 3)
+    monkeypatch.setattr(module, "STEADY", 0.05)
+    await play.until(State.RUNNING)
+    assert play.shard._failures == 3
+    await asyncio.sleep(0.1)
+    play.fenced = [BrokerUnavailable("x")]
+    play.shard.hold()
+    assert await play.shard.settle(2.0)
+    play.shard.release()
+    async with asyncio.timeout(5):
+        while len(play.opened) < 5:
+            await asyncio.sleep(0.01)
+    assert play.shard._failures == 1
+    await play.end()
+
+
+@pytest.mark.parametrize("step", ["end", "reader", "journal"])
+async def test_an_error_at_a_tenures_end_keeps_no_other_step_from_being_done(monkeypatch, step: str) -> None:
+    play = Play(monkeypatch)
+    monkeypatch.setattr(module, "BACKOFF", (0.0,))
+    done: list[str] = []
+
+    def fails(name: str) -> list[object]:
+        done.append(name)
+        if name == step:
+            raise ValueError
+        return []
+
+    async def close(journal: Journal) -> None:
+        fails("journal")
+
+    monkeypatch.setattr(module.Tenure, "end", lambda tenure: fails("end"))
+    monkeypatch.setattr(Feed, "close", lambda feed: fails("reader"))
+    monkeypatch.setattr(Journal, "close", close)
+    await play.until(State.RUNNING)
+    play.shard.hold()
+    assert await play.shard.settle(2.0)
+    assert not done
+    play.shard._rebalance.quiet.clear()
+    play.fenced = [Fenced("x")]
+    play.shard.release()
+    async with asyncio.timeout(5):
+        while len(play.opened) < 2:
+            await asyncio.sleep(0.01)
+    assert done[:3] == ["end", "reader", "journal"]
+    await play.shard.stop(2.0)
+    assert play.shard._rebalance.quiet.is_set()

@@ -26,6 +26,10 @@ STUCK = 0.5
 class Member:
     """A group consumer without errors."""
 
+    def __init__(self) -> None:
+        self._coordination_task = asyncio.get_running_loop().create_future()
+        self._heartbeat_task: asyncio.Future[None] | None = None
+
     @property
     def _coordinator(self) -> Member:
         return self

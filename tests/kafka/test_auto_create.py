@@ -1,0 +1,106 @@
+"""On brokers that create whatever topic a client asks for, which is their default, nothing of ours creates one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from aiokafka import TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+
+from stream_svt.errors import BrokerError, ConfigError
+from stream_svt.protocol.shard_states import Cause
+from stream_svt.service.embedded import EmbeddedKafka
+from stream_svt.service.kafka import Cluster, discard_producer, spans, tune
+from stream_svt.service.query_consumer import QueryConsumer
+from stream_svt.service.worker import Worker
+from tests.support.worker import HIGH, Scene, is_open, until
+
+pytestmark = pytest.mark.kafka
+
+
+@pytest.fixture(scope="module")
+def lenient_broker() -> Iterator[EmbeddedKafka]:
+    settings = {"auto.create.topics.enable": "true", "group.min.session.timeout.ms": "500"}
+    with EmbeddedKafka(overrides=settings) as kafka:
+        yield kafka
+
+
+async def named(servers: str, prefix: str) -> list[str]:
+    """Return the topics there are with names that begin so."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=servers)
+    await admin.start()
+    try:
+        return sorted(topic for topic in await admin.list_topics() if topic.startswith(prefix))
+    finally:
+        await admin.close()
+
+
+async def read_on(queries: QueryConsumer, place: TopicPartition) -> None:
+    while True:
+        await queries.fetch([place], 0.5)
+
+
+async def test_a_worker_that_misses_its_topics_says_so_and_creates_none(
+    lenient_broker: EmbeddedKafka,
+) -> None:
+    scene = Scene(lenient_broker.bootstrap_servers, "absent")
+    worker = Worker(scene.config())
+    try:
+        with pytest.raises(ConfigError, match=r"5 topics do not exist: 'absent\.counts', 'absent\.control'"):
+            await worker.start()
+    finally:
+        await worker.stop()
+    assert await named(scene.servers, "absent") == []
+
+
+async def test_no_client_creates_the_topic_that_it_asks_for(
+    lenient_broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stream_svt.service.kafka.CALL_DEADLINE", 2.0)
+    tune()
+    cluster = Cluster({"bootstrap_servers": lenient_broker.bootstrap_servers})
+    place = TopicPartition("wanted", 0)
+    with pytest.raises(BrokerError):
+        await spans(cluster, [place], "looking")
+
+    queries = QueryConsumer(cluster.queries, 1)
+    queries.seek(place, 0)
+    queries.resume([place])
+    with pytest.raises(BrokerError):
+        await asyncio.wait_for(read_on(queries, place), 20)
+    await queries.stop()
+
+    member = cluster.member("wanted")
+    await member.start()
+    member.subscribe([place.topic])
+    await asyncio.sleep(1.0)
+    await member.stop()
+
+    producer = cluster.producer("wanted-0")
+    await producer.start()
+    await producer.begin_transaction()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(producer.send(place.topic, b"x", partition=0), 1.0)
+    await discard_producer(producer)
+
+    assert await named(lenient_broker.bootstrap_servers, "wanted") == []
+
+
+async def test_a_deleted_query_topic_stays_deleted_until_somebody_creates_it(
+    lenient_broker: EmbeddedKafka,
+) -> None:
+    async with Scene(lenient_broker.bootstrap_servers, "deleted", partitions=1).on_stage() as scene:
+        worker = await scene.start()
+        await scene.delete("counts")
+        await until(lambda: [status.cause for status in worker.statuses()] == [Cause.TOPIC_MISSING], 60)
+        assert "'deleted.counts' does not exist" in worker.statuses()[0].reason
+        for _ in range(10):
+            assert "deleted.counts" not in await named(scene.servers, "deleted")
+            await asyncio.sleep(0.2)
+        await scene.create("counts")
+        await until(lambda: is_open(worker), 60)
+        await scene.send("a", HIGH)
+        await scene.settled(worker, 1)
+        assert len(await scene.alerts()) == 1

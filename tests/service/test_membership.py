@@ -1,0 +1,165 @@
+"""A worker in and out of its group: whatever goes wrong, it leaves, tries again, and never keeps quiet about it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from stream_svt.protocol.shard_states import Cause
+from stream_svt.service import worker as module
+from stream_svt.service.config import parse_config
+from stream_svt.service.kafka import BrokerUnavailable, Denied
+from stream_svt.service.self_test import Fault
+from stream_svt.service.worker import Worker
+from tests.service.test_metrics import SPEC
+
+DENIED = Denied("permission is missing: operation READ on resource GROUP 'shop'")
+CLOCK = Fault(Cause.CLOCK, "this machine's clock is off")
+
+
+class Group:
+    """A membership that ends in order, or as ``ending`` says."""
+
+    def __init__(self, fatal: Callable[[BaseException], None]) -> None:
+        self.fatal = fatal
+        self.shards: dict[int, Any] = {}
+        self.joined = self.has_joined = False
+        self.stops = 0
+        self.ending: Exception | None = None
+
+    async def start(self) -> None:
+        """The assignment comes later."""
+
+    def assigned(self) -> None:
+        self.joined = self.has_joined = True
+
+    async def stop(self) -> None:
+        self.stops += 1
+        if self.ending is not None:
+            raise self.ending
+
+
+class Play:
+    """A worker whose groups do what they are told, and whose tests of itself end as scripted.
+
+    Attributes
+    ----------
+    tests
+        Fault or error of each test, one after the other; those that are not scripted pass.
+    groups
+        The memberships so far.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.tests: list[Fault | Exception | None] = []
+        self.groups: list[Group] = []
+
+        def made(*_: object, fatal: Callable[[BaseException], None], **__: object) -> Group:
+            self.groups.append(Group(fatal))
+            return self.groups[-1]
+
+        async def found(*_: object) -> SimpleNamespace:
+            return SimpleNamespace(cluster_id="c")
+
+        async def self_test(*_: object, **__: object) -> Fault | None:
+            result = self.tests.pop(0) if self.tests else None
+            if isinstance(result, Exception):
+                raise result
+            return result
+
+        monkeypatch.setattr(module, "Group", made)
+        monkeypatch.setattr(module, "require", found)
+        monkeypatch.setattr(module, "check_peers", found)
+        monkeypatch.setattr(module, "self_test", self_test)
+        monkeypatch.setattr(module, "JOIN_BACKOFF", (0.01, 0.01, 0.01))
+        self.worker = Worker(parse_config(SPEC))
+
+    async def start(self) -> None:
+        await self.worker.start()
+        self.groups[-1].assigned()
+
+    async def suspect(self) -> None:
+        """Have the worker look at itself, as a shard does."""
+        self.worker._look.set()
+        await asyncio.sleep(0.05)
+
+    async def joins(self, times: int) -> Group:
+        async with asyncio.timeout(5):
+            while len(self.groups) < times:
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.02)
+        assert len(self.groups) == times
+        return self.groups[-1]
+
+    def ended(self) -> bool:
+        assert self.worker.failed is not None
+        return self.worker.failed.done()
+
+
+@pytest.fixture
+async def play(monkeypatch) -> AsyncIterator[Play]:
+    play = Play(monkeypatch)
+    yield play
+    await play.worker.stop()
+
+
+@pytest.mark.parametrize("error", [ValueError("value 4711"), BrokerUnavailable("away")], ids=repr)
+async def test_a_test_that_cannot_be_made_is_made_again_and_ends_nothing(
+    play: Play, caplog, error: Exception
+) -> None:
+    await play.start()
+    play.tests = [error, CLOCK]
+    await play.suspect()  # the second one follows by itself
+    group = await play.joins(2)
+    assert play.groups[0].stops == 1
+    assert "event=self_test_failed" in caplog.text
+    assert "4711" not in caplog.text
+    group.assigned()
+    assert play.worker.ready
+    assert not play.ended()
+
+
+async def test_a_membership_whose_end_fails_is_over_all_the_same(play: Play, caplog) -> None:
+    await play.start()
+    play.groups[0].ending = ValueError("value 4711")
+    play.groups[0].fatal(DENIED)
+    (await play.joins(2)).assigned()
+    assert "event=leaving_failed" in caplog.text
+    assert "4711" not in caplog.text
+    assert play.worker.ready
+    assert not play.ended()
+
+
+async def test_a_worker_that_nothing_keeps_in_its_group_any_more_ends(play: Play, monkeypatch) -> None:
+    await play.start()
+
+    async def found_fault() -> Fault | None:
+        raise ValueError
+
+    monkeypatch.setattr(play.worker, "_found_fault", found_fault)
+    await play.suspect()
+    assert play.ended()
+    assert isinstance(play.worker.failed.exception(), ValueError)
+    assert not play.worker.alive
+
+
+async def test_a_worker_that_has_been_a_member_does_not_end_where_it_joins_again_into_an_error(
+    play: Play,
+) -> None:
+    await play.start()
+    play.tests = [CLOCK]
+    await play.suspect()
+    (await play.joins(2)).fatal(DENIED)
+    await play.joins(3)
+    assert not play.ended()
+
+
+async def test_a_worker_that_was_never_a_member_ends_where_the_error_cannot_pass(play: Play) -> None:
+    await play.worker.start()
+    play.groups[0].fatal(DENIED)
+    assert play.ended()
+    assert play.worker.failed.exception() is DENIED
