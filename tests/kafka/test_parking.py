@@ -306,14 +306,17 @@ async def test_a_parked_shard_that_nobody_mends_fences_nobody(app: Application) 
     await _damaged(app)
     await app.scene.start(app.config(), ready=False)
     await app.parks(Cause.STATE_UNREADABLE, "it was changed or cut")
-    before = len(await app.scene.read("state", "read_uncommitted"))
+
+    async def written() -> int:
+        """Return how many records the parked shard's state has; those of the others grow as they open."""
+        return sum(r.partition == BROKEN for r in await app.scene.read("state", "read_uncommitted"))
+
+    before = await written()
     for _ in range(3):
         await app.wake()
         await asyncio.sleep(0.7)
     assert app.status().state is State.PARKED
-    after = [r for r in await app.scene.read("state", "read_uncommitted") if r.partition == BROKEN]
-    assert len(await app.scene.read("state", "read_uncommitted")) == before
-    assert after
+    assert await written() == before > 0
 
 
 async def test_control_records_made_to_hurt_park_no_shard(app: Application) -> None:
