@@ -31,7 +31,7 @@ from stream_svt.protocol.shard_states import OPEN, Cause, State
 from stream_svt.protocol.tenure import Pace, Status
 from stream_svt.service.config import Config
 from stream_svt.service.group import Group, check_peers
-from stream_svt.service.kafka import Cluster, tune
+from stream_svt.service.kafka import Cluster, on_answer, tune
 from stream_svt.service.metrics import Metrics
 from stream_svt.service.query_consumer import QueryConsumer
 from stream_svt.service.remedy import Remedy, Scope, classify
@@ -40,6 +40,7 @@ from stream_svt.service.shard import Shard, describe
 from stream_svt.service.shard_log import ShardLog
 from stream_svt.service.signatures import Verifier
 from stream_svt.service.topology import Topology, require
+from stream_svt.service.turns import rest
 from stream_svt.service.wire import home
 from stream_svt.service.workload import Workload
 
@@ -518,7 +519,9 @@ def _changed(
 
 
 async def _give_way() -> None:
-    await asyncio.sleep(0)
+    """Wait for the shard's turn between two pieces of work; that one was done is a sign of life."""
+    on_answer.get()()
+    await rest(0)
 
 
 @cache
