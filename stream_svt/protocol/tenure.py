@@ -473,7 +473,9 @@ class Tenure:
         try:
             self._engine.check_reload(spec)
         except ConfigError as error:
-            raise ConfigError(error.problems, "the configuration against the stored state") from error
+            raise ConfigError(
+                error.problems, "the configuration against the stored state", error.more
+            ) from error
         await self._turn()
         for _ in self._engine.close_removed(spec, unread):
             if self._engine.full:

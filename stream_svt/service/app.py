@@ -187,7 +187,7 @@ def run(config: Config, *, reread: Callable[[], Awaitable[Reading]] | None = Non
 def _in_file(error: BaseException, source: str) -> BaseException:
     """Return an error with the file's name where it speaks of the file and was raised where no file is known."""
     if isinstance(error, ConfigError) and error.source == ConfigError([]).source:
-        return ConfigError(error.problems, source)
+        return ConfigError(error.problems, source, error.more)
     return error
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 from aiokafka import AIOKafkaConsumer
 
-from stream_svt.errors import BrokerError, ConfigError, Problem
+from stream_svt.errors import PROBLEMS_SHOWN, BrokerError, ConfigError, Problem
 from stream_svt.monitor.datasets import DatasetSpec
 from stream_svt.monitor.monitor_spec import Declared, changes_refused, declaration_refused
 from stream_svt.monitor.projection import sums_of
@@ -253,10 +253,14 @@ class Worker:
             The change needs a restart; the old configuration stays in use.
         """
         problems = _restart_needed(self.config, config)
+        more = 0
         async for problem in _refused(self.config.spec, config.spec, self._limit):
-            problems.append(problem)
+            if len(problems) < PROBLEMS_SHOWN:
+                problems.append(problem)
+            else:
+                more += 1
         if problems:
-            raise ConfigError(problems, config.source)
+            raise ConfigError(problems, config.source, more)
         workload = self._make_workload(config)
         for _ in workload.prepare(spec_hash):
             await asyncio.sleep(0)
