@@ -105,6 +105,8 @@ class Worker:
         self.epoch: Callable[[], float] = time.time
         self._trouble: BaseException | None = None
         self._look = asyncio.Event()
+        self._test_due: asyncio.TimerHandle | None = None
+        self._suspicions = 0
         self._keeping: asyncio.Task[None] | None = None
         self._has_joined = False
         self._cluster = cluster_of(config)
@@ -382,7 +384,7 @@ class Worker:
             pace=self._pace,
             metrics=self.metrics,
             written=self._written(),
-            suspect=self._look.set,
+            suspect=self._suspect,
             verify=lambda: self._verify(number),
         )
 
@@ -410,7 +412,25 @@ class Worker:
     def _compare_clocks(self, now: float) -> None:
         """Look again where the brokers' time, told with a commit, is far off this machine's."""
         if compare_clocks(self.epoch(), now) is not None:
-            self._look.set()
+            self._suspect()
+
+    def _suspect(self) -> None:
+        """Have this worker test itself: at once, and where that keeps happening, later and later.
+
+        One broker whose clock is off would have it tested with every commit, and a test of one worker interrupts that
+        of another.
+        """
+        loop = asyncio.get_running_loop()
+        due = loop.time()
+        if self._test_due is not None:
+            last = self._test_due.when()
+            if last > due:
+                return
+            if due - last > 2 * JOIN_BACKOFF[-1]:
+                self._suspicions = 0
+            due = max(due, last + (0.0, *JOIN_BACKOFF)[min(self._suspicions, len(JOIN_BACKOFF))])
+        self._suspicions += 1
+        self._test_due = loop.call_at(due, self._look.set)
 
     def _make_journal(self, number: int) -> Journal:
         config = self.config
