@@ -266,6 +266,7 @@ class Worker:
         workload = self._make_workload(config)
         for _ in workload.prepare(spec_hash):
             await asyncio.sleep(0)
+        self.workload.retire()
         self.workload, self.config = workload, config
         self.metrics.reload(config.spec, self.workload.hash)
         log.info("event=reloaded spec=%s", self.workload.hash)
