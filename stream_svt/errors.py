@@ -35,17 +35,27 @@ class Problem:
         return f"{place}{name}{self.message}"
 
 
+PROBLEMS_SHOWN = 20
+"""Problems that an error lists one by one: a log line and a reader take no hundred thousand."""
+
+
 class ConfigError(StreamSvtError):
-    """The operator's configuration cannot be used; every problem found is in ``problems``, by line."""
+    """The operator's configuration cannot be used; the first problems are in ``problems``, by line.
+
+    ``more`` is the number of those that are only counted.
+    """
 
     exit_code = 2
 
-    def __init__(self, problems: list[Problem], source: str = "configuration") -> None:
-        self.problems = sorted(problems)
+    def __init__(self, problems: list[Problem], source: str = "configuration", more: int = 0) -> None:
+        found = sorted(problems)
+        self.problems, self.more = found[:PROBLEMS_SHOWN], more + len(found[PROBLEMS_SHOWN:])
         self.source = source
-        noun = "problem" if len(self.problems) == 1 else "problems"
+        count = len(self.problems) + self.more
+        noun = "problem" if count == 1 else "problems"
         lines = "".join(f"\n  {problem}" for problem in self.problems)
-        super().__init__(f"{source}: {len(self.problems)} {noun}{lines}")
+        others = f"\n  and {self.more} more" if self.more else ""
+        super().__init__(f"{source}: {count} {noun}{lines}{others}")
 
 
 class MisuseError(StreamSvtError):

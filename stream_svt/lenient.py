@@ -9,11 +9,20 @@ Rests on internals of aiokafka, which `pyproject.toml` pins.
 
 from __future__ import annotations
 
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeAlias
 
 from aiokafka import TopicPartition
 from aiokafka.consumer.fetcher import PartitionRecords
-from aiokafka.errors import CorruptRecordException, NoError, for_code
+from aiokafka.errors import (
+    CorruptRecordException,
+    NoError,
+    OffsetOutOfRangeError,
+    TopicAuthorizationFailedError,
+    for_code,
+)
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.record.default_records import _DefaultRecordBatchPy
 from aiokafka.record.memory_records import _MemoryRecordsPy
@@ -27,11 +36,45 @@ _MAGIC: Final = 16
 _HEADERS_SINCE: Final = 2
 """The first format with headers."""
 
+PARSED_AT_ONCE: Final = 1_000
+"""Records parsed between two turns of the event loop: in Python, some ten milliseconds of work."""
+
+
+def at_hand(consumer: Consumer, *places: TopicPartition) -> bool:
+    """Tell whether the client keeps something of these places, records or an error, that `getmany` takes out."""
+    return not consumer._fetcher._records.keys().isdisjoint(places)  # noqa: SLF001
+
+
+async def news(consumer: Consumer, *places: TopicPartition, seconds: float) -> None:
+    """Wait until something of these places is at hand, at most so long; takes nothing out of the client."""
+    end = time.monotonic() + seconds
+    while not at_hand(consumer, *places) and (left := end - time.monotonic()) > 0:
+        waiter = consumer._fetcher._create_fetch_waiter()  # noqa: SLF001
+        try:
+            await asyncio.wait([waiter], timeout=left)
+            if waiter.done():
+                waiter.result()
+        finally:
+            waiter.cancel()
+
+
+async def _next_round() -> None:
+    await asyncio.sleep(0)
+
 
 async def getmany(
-    consumer: Consumer, *places: TopicPartition, timeout_ms: int = 0, max_records: int | None = None
+    consumer: Consumer,
+    *places: TopicPartition,
+    timeout_ms: int = 0,
+    max_records: int | None = None,
+    give_way: Callable[[], Awaitable[None]] = _next_round,
 ) -> dict[TopicPartition, list[Any]]:
     """Return what ``consumer.getmany`` returns, records with odd header names among it.
+
+    Parameters
+    ----------
+    give_way
+        Awaited between pieces of what is parsed in Python.
 
     Raises
     ------
@@ -56,7 +99,7 @@ async def getmany(
     for place in before:
         if left == 0:
             break
-        records = await _read(consumer, place, left)
+        records = await _read(consumer, place, left, give_way)
         if records:
             found[place] = records
             left = None if left is None else left - len(records)
@@ -86,7 +129,12 @@ def state_of(consumer: Consumer, place: TopicPartition) -> Any:  # noqa: ANN401
     return subscription.subscription.assignment.state_value(place)
 
 
-async def _read(consumer: Consumer, place: TopicPartition, max_records: int | None) -> list[Any]:
+async def _read(
+    consumer: Consumer,
+    place: TopicPartition,
+    max_records: int | None,
+    give_way: Callable[[], Awaitable[None]],
+) -> list[Any]:
     """Read a partition on by one request of our own."""
     fetcher, client = consumer._fetcher, consumer._client  # noqa: SLF001
     state = state_of(consumer, place)
@@ -105,28 +153,40 @@ async def _read(consumer: Consumer, place: TopicPartition, max_records: int | No
     response = await client.send(node, request)
     ((_, ((_, code, _, *content),)),) = response.topics
     if for_code(code) is not NoError:
-        raise for_code(code)(place)
+        raise _as_told(for_code(code), place, offset)
     aborted = content[2] if response.API_VERSION >= 11 else content[-2]
     records = PartitionRecords(
         place,
         _Batches(content[-1]),
         aborted,
-        offset,
+        0,  # a batch is parsed from its beginning: what lies before the offset is passed over below, in pieces too
         None,
         None,
         fetcher._check_crcs,  # noqa: SLF001
         fetcher._isolation_level,  # noqa: SLF001
     )
     found = []
-    for record in records:
-        found.append(record)
+    for number, record in enumerate(records, start=1):
+        if number % PARSED_AT_ONCE == 0:
+            await give_way()
+        if record.offset >= offset:
+            found.append(record)
         if len(found) == max_records:
             break
-    # Without an await since: still nobody else can have moved it, unless while the request was under way.
+    # Without an await from here on: what was moved meanwhile is read again from where it is now.
     if state_of(consumer, place) is not state or state.position != offset or state.paused:
         return []
-    consumer.seek(place, records.next_fetch_offset)
+    consumer.seek(place, max(offset, records.next_fetch_offset))
     return found
+
+
+def _as_told(kind: type[Exception], place: TopicPartition, offset: int) -> Exception:
+    """Return an error with the arguments that the client gives it."""
+    arguments: dict[type[Exception], object] = {
+        OffsetOutOfRangeError: {place: offset},
+        TopicAuthorizationFailedError: place.topic,
+    }
+    return kind(arguments.get(kind, place))
 
 
 class _Batches(_MemoryRecordsPy):  # type: ignore[misc]  # aiokafka has no types

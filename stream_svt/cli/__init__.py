@@ -29,7 +29,7 @@ _INTERRUPTED = 130
 _EPILOG = """\b
 Exit codes:
   0    done; also where a signal stops `run`, `watch` or `forward`
-  1    failure: refused, unbalanced, not answered, or an unexpected error
+  1    failure: refused, unbalanced, not answered, not stopped in time, or an unexpected error
   2    configuration or usage: the message says which; also where it and the topics do not fit
   3    broker: not reachable, login refused, permission missing; `watch`, `audit`, `control`: topic missing
   4    state: `migrate`: a ledger cannot be read, or was rolled back; `forward`: events were lost

@@ -192,7 +192,7 @@ class Tenure:
         for _ in self._engine.loading(
             restored.records, restored.progress, after=after, highest_id=restored.highest_id
         ):
-            await self._clock.sleep(0)
+            await self._turn()
         self._engine.delete(gone)
         self._topics = self._workload.topics
         self._decoders = self._workload.decoders(self._shard, self._engine.readers())
@@ -207,7 +207,7 @@ class Tenure:
             # The first transaction of this tenure: none may accept the state and keep its budgets.
             await self._commit()
         for _ in self._engine.project():
-            await self._clock.sleep(0)
+            await self._turn()
         status.views = {view.dataset: view for view in self._engine.shown()}
         status.totals = self._engine.totals()
         await self._find_places(offsets)
@@ -407,7 +407,7 @@ class Tenure:
             if interrupted:
                 self._feed.seek(topic, found[0].offset)
                 continue
-            await self._clock.sleep(0)
+            await self._turn()
             batch = self._decoders[topic].decode(found)
             self._observer.read(topic, len(found))
             if batch.end > self._read_to.get(topic, 0):
@@ -415,7 +415,7 @@ class Tenure:
                 await self._commit()
             self._uncommitted += len(found)
             while True:
-                await self._clock.sleep(0)
+                await self._turn()
                 began = self._now()
                 step = self._engine.step(batch)
                 if self._pace.cadence is None:
@@ -475,12 +475,14 @@ class Tenure:
         try:
             self._engine.check_reload(spec)
         except ConfigError as error:
-            raise ConfigError(error.problems, "the configuration against the stored state") from error
-        await self._clock.sleep(0)
+            raise ConfigError(
+                error.problems, "the configuration against the stored state", error.more
+            ) from error
+        await self._turn()
         for _ in self._engine.close_removed(spec, unread):
             await self._commit_or_give_way()
         for _ in self._engine.reloading(spec):
-            await self._clock.sleep(0)
+            await self._turn()
         self._decoders = self._workload.decoders(self._shard)
         for topic in self._topics:
             self._engine.begin(topic, await self._feed.position(topic))
@@ -493,6 +495,11 @@ class Tenure:
         self._status.signal(Signal.REPLAYED)
         log.info("event=shard_replayed shard=%d", self._shard)
 
+    async def _turn(self) -> None:
+        """Wait for the shard's turn between two pieces of work; that one was done is a sign of life."""
+        self._status.beat = self._now()
+        await self._clock.sleep(0)
+
     # Writing
 
     async def _tick(self) -> None:
@@ -504,7 +511,7 @@ class Tenure:
 
     async def _commit(self) -> None:
         """Make durable what the engine holds; then publish what is too much for the next transaction to publish."""
-        await self._clock.sleep(0)
+        await self._turn()
         await self._tick()
         began = self._now()
         commit = self._engine.take_commit()
@@ -535,7 +542,7 @@ class Tenure:
         if self._engine.full:
             await self._commit()
         else:
-            await self._clock.sleep(0)
+            await self._turn()
 
     def _bounds(self) -> Mapping[str, int]:
         """Return how far each topic may be stepped before the next commit."""

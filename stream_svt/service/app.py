@@ -32,7 +32,8 @@ log = logging.getLogger(__name__)
 HOST_LOG = logging.getLogger("faust.host")
 """Where the host reports its own starting and stopping, apart from the worker's events."""
 
-STOP_DEADLINE = 20.0
+STOP_DEADLINE = 28.0
+"""Seconds that a stop may take: more than those of all its parts together, and less than supervisors wait."""
 
 OK, FAILED = 0, 1
 
@@ -71,6 +72,7 @@ class Monitoring(mode.Service):  # type: ignore[misc]  # mode is taken as Any
         self._reloading: asyncio.Task[None] | None = None
         self._running: asyncio.Task[None] | None = None
         self.error: BaseException | None = None
+        self.stopped_in_time = True
 
     async def on_start(self) -> None:
         """Begin, and listen for SIGHUP where a configuration can be read again."""
@@ -99,6 +101,7 @@ class Monitoring(mode.Service):  # type: ignore[misc]  # mode is taken as Any
             async with asyncio.timeout(STOP_DEADLINE):
                 await self._worker.stop()
         except TimeoutError:
+            self.stopped_in_time = False
             log.error("event=stop_timeout seconds=%.0f", STOP_DEADLINE)  # noqa: TRY400  the trace says nothing
 
     async def _reload(self, reread: Callable[[], Awaitable[Reading]]) -> None:
@@ -153,7 +156,8 @@ def run(config: Config, *, reread: Callable[[], Awaitable[Reading]] | None = Non
     Returns
     -------
     int
-        0 after SIGINT or SIGTERM, else the exit code of the error, which is printed on standard error.
+        0 after SIGINT or SIGTERM, 1 where the stop then ran into its deadline, else the exit code of the error, which
+        is printed on standard error.
     """
     # Until `Monitoring` listens, and for good where nothing can be read again: by default the signal kills.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -182,16 +186,22 @@ def run(config: Config, *, reread: Callable[[], Awaitable[Reading]] | None = Non
         code = ended.code
     failure = monitoring.error
     if failure is None:
-        return code if isinstance(code, int) else OK
+        return _ended(code, monitoring.stopped_in_time)
     failure = _in_file(failure, config.source)
     print(f"stream-svt: {describe(failure)}", file=sys.stderr)  # noqa: T201  the last word of a process that gives up
     return failure.exit_code if isinstance(failure, StreamSvtError) else FAILED
 
 
+def _ended(code: object, in_time: bool) -> int:
+    """Return the exit code of a process that a signal ended: what was not handed over is for the next owner to do."""
+    found = code if isinstance(code, int) else OK
+    return found if found or in_time else FAILED
+
+
 def _in_file(error: BaseException, source: str) -> BaseException:
     """Return an error with the file's name where it speaks of the file and was raised where no file is known."""
     if isinstance(error, ConfigError) and error.source == ConfigError([]).source:
-        return ConfigError(error.problems, source)
+        return ConfigError(error.problems, source, error.more)
     return error
 
 

@@ -82,8 +82,9 @@ def share(shards: Iterable[int], claims: Mapping[str, Mapping[int, int]]) -> dic
 
 
 def _claims(data: Any) -> dict[int, int]:  # noqa: ANN401  bytes of another member
-    """Return what a worker says that it holds; nothing where that cannot be read."""
+    """Return what a worker says that it holds; nothing where that cannot be read, and no claim that cannot be."""
     try:
-        return dict(msgspec.json.decode(data, type=list[tuple[int, int]]))
+        claims = msgspec.json.decode(data, type=list[tuple[int, int]])
     except (msgspec.DecodeError, TypeError):
         return {}
+    return {shard: sequence for shard, sequence in claims if shard >= 0 and sequence >= 0}

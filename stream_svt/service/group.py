@@ -46,6 +46,10 @@ log = logging.getLogger(__name__)
 HINT_INTERVAL = 3.0
 """Seconds between committed group offsets: a sign of life with the specification's hash."""
 STOP_PATIENCE = 0.6 * REBALANCE_TIMEOUT
+LAST_HINT = 2.0
+"""Seconds that the group offsets of shards which are handed over may take."""
+GOODBYE = 5.0
+"""Seconds that leaving the group may take."""
 LEAVE_PATIENCE = 1.0
 """Seconds that a shard which went elsewhere has to end: it stands by, or is being opened for nothing."""
 WATCH_INTERVAL = 1.0
@@ -135,7 +139,7 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         finally:
             # Whatever happens before: a member that is gone without leaving keeps its shards from others.
             if self._consumer is not None:
-                await stop_quietly(self._consumer, 5.0)
+                await stop_quietly(self._consumer, GOODBYE)
 
     async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
         """Let shards that stay go on, start the others; nothing slow, for no heartbeat is sent meanwhile."""
@@ -214,7 +218,7 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         for shard in late:
             if self.shards.get(shard.number) is shard:
                 self._part_with(self.shards.pop(shard.number))
-        await self._commit_hint(left=False, seconds=2.0)
+        await self._commit_hint(left=False, seconds=LAST_HINT)
         log.info("event=revoked shards=%d seconds=%.3f", len(shards), time.monotonic() - began)
 
     async def _stop_shards(self) -> None:
@@ -224,7 +228,7 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         for shard in shards:
             shard.halt()
         await asyncio.gather(*(shard.stop(STOP_PATIENCE) for shard in shards))
-        await self._commit_hint(left=True, seconds=2.0)
+        await self._commit_hint(left=True, seconds=LAST_HINT)
         self.shards.clear()
 
     async def _hint(self) -> None:

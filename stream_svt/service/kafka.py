@@ -80,7 +80,8 @@ def _unwatched() -> None:
 on_answer: ContextVar[Callable[[], None]] = ContextVar("on_answer", default=_unwatched)
 """Told of every call to the broker that a task brings to an end; whoever watches a task sets it there.
 
-Reading a long state is thousands of calls in one await of the caller, and each of them is a sign of life.
+Reading a long state is thousands of calls in one await of the caller, and each of them is a sign of life. So is each
+piece of verifying what was read.
 """
 
 

@@ -2,8 +2,9 @@
 
 64 shards that try again, and a client for each of them, write a thousand lines a second that all say the same. A
 kind is what a line says whatever shard it is about: the name of our event, or the text of a library's message
-without its numbers. The first lines of a kind always pass, then one now and then, which says how many there were
-in between. What is critical always passes.
+without its numbers. Our events are a few dozen, each a kind of its own; libraries' texts may be any number, so they
+share a table, from which those go that are written rarely. The first lines of a kind always pass, then one now and
+then, which says how many there were in between. What is critical always passes.
 """
 
 from __future__ import annotations
@@ -16,13 +17,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 KINDS = 50
-"""Kinds told apart; all others count as one."""
+"""Kinds of libraries told apart; all others count as one."""
 
 TROUBLE = (3, 0.1)
-"""Warnings and errors of a kind: so many at once, then so many a second. With `KINDS`, five a second at most."""
+"""Warnings and errors of a kind: so many at once, then so many a second. `KINDS` of them are five a second."""
 
 PROGRESS = (200, 1.0)
 """The same for what is neither: a line for each shard or command, a few of each."""
+
+OWN = "stream_svt."
+"""How our loggers' names begin."""
 
 _EVENT = re.compile(r"event=\S+")
 _NUMBERS = re.compile(r"[0-9]+")
@@ -30,9 +34,15 @@ _NUMBERS = re.compile(r"[0-9]+")
 
 @dataclass(slots=True)
 class _Kind:
-    room: float
+    most: float
+    rate: float
     looked: float
+    room: float
     left_out: int = 0
+
+    def room_at(self, now: float) -> float:
+        """Return how many more lines may be written at a time."""
+        return min(self.most, self.room + self.rate * (now - self.looked))
 
 
 class LimitByKind(logging.Filter):
@@ -47,6 +57,7 @@ class LimitByKind(logging.Filter):
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._now = now
+        self._events: dict[str, _Kind] = {}
         self._kinds: dict[str, _Kind] = {}
         self._lock = threading.Lock()
 
@@ -63,12 +74,15 @@ class LimitByKind(logging.Filter):
     def _take(self, record: logging.LogRecord) -> bool:
         most, rate = TROUBLE if record.levelno >= logging.WARNING else PROGRESS
         now = self._now()
-        name = _kind(record)
-        if name not in self._kinds and len(self._kinds) >= KINDS:
-            name = ""
-        kind = self._kinds.setdefault(name, _Kind(most, now))
-        kind.room = min(most, kind.room + rate * (now - kind.looked))
-        kind.looked = now
+        event = _EVENT.match(str(record.msg)) if record.name.startswith(OWN) else None
+        if event is not None:
+            kinds, name = self._events, f"{record.levelno} {record.name} {event.group()}"
+        else:
+            kinds, name = self._kinds, _kind(record)
+            if name not in kinds and len(kinds) >= KINDS and not self._forget_one(now):
+                name = ""
+        kind = kinds.setdefault(name, _Kind(most, rate, now, most))
+        kind.room, kind.looked = kind.room_at(now), now
         if kind.room < 1:
             kind.left_out += 1
             return False
@@ -76,6 +90,17 @@ class LimitByKind(logging.Filter):
         if kind.left_out:
             record.msg, record.args = f"{record.getMessage()} left_out={kind.left_out}", ()
             kind.left_out = 0
+        return True
+
+    def _forget_one(self, now: float) -> bool:
+        """Forget a kind that would be written as if it were new; return whether there is one."""
+        idle = [name for name, kind in self._kinds.items() if kind.room_at(now) >= kind.most]
+        if not idle:
+            return False
+        # Rather one that has nothing left to count, then the one that was silent for the longest time.
+        del self._kinds[
+            min(idle, key=lambda name: (self._kinds[name].left_out > 0, self._kinds[name].looked))
+        ]
         return True
 
 
@@ -88,6 +113,4 @@ def limit_logs() -> None:
 
 def _kind(record: logging.LogRecord) -> str:
     """Return what a record says whatever it is about: libraries put names and numbers into their texts."""
-    text = str(record.msg)
-    event = _EVENT.match(text)
-    return f"{record.levelno} {record.name} {event.group() if event else _NUMBERS.sub('#', text)}"
+    return f"{record.levelno} {record.name} {_NUMBERS.sub('#', str(record.msg))}"

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from aiokafka import TopicPartition
-from aiokafka.errors import KafkaError
+from aiokafka.errors import IllegalStateError, KafkaError
 
 from stream_svt import lenient
 from stream_svt.errors import BrokerError, RecordsLost, UnreadableState
@@ -164,6 +164,8 @@ class Parking:
         ------
         Stopped
             The shard was told something.
+        IllegalStateError
+            Its partition is not assigned to this worker any more.
         """
         while not self._reconfigured():
             around = await self._look_or_none()
@@ -243,6 +245,8 @@ class Parking:
         except RecordsLost:  # the control topic was made anew
             self._controls = None
             await self._sleep(1.0)
+        except IllegalStateError:  # the partition is not assigned to this worker any more
+            raise
         except KafkaError as error:
             log.warning("event=look_failed shard=%d error=%r", self._shard, str(explain(error, "listening")))
             await self._sleep(max(until - time.monotonic(), 1.0))

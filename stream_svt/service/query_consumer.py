@@ -8,6 +8,9 @@ DRAINING    a place came or went, or the client failed: fetches in flight end, a
 ASSIGNING   no fetch is in flight: the client starts or stops, is assigned, and every place is sought to the end of
             the last batch that its shard was given, and paused if it was.
 
+One answer of a broker brings news to many shards at once. So each takes its turn before it takes records out of the
+client, and again after every `BITE` of them.
+
 Places of a shard are sought by the offset of their own shard, never by the client's: what a fetch took out of the
 client and did not deliver is read again.
 
@@ -31,11 +34,18 @@ from aiokafka.errors import TopicAuthorizationFailedError
 from stream_svt import lenient
 from stream_svt.errors import ConfigError, MisuseError, Problem
 from stream_svt.service.kafka import START_DEADLINE, BrokerUnavailable, deadline, stop_quietly
+from stream_svt.service.turns import rest
 
 log = logging.getLogger(__name__)
 
 MISSING_PATIENCE = 1.0
 """Seconds that the brokers may not know a partition: those of a client that was just assigned are still asked for."""
+
+BITE = 2_000
+"""Records taken out of the client in one turn: some ten milliseconds of decoding."""
+
+MOST = 20_000
+"""Most records of a fetch that names no number."""
 
 
 class Phase(StrEnum):
@@ -143,7 +153,7 @@ class QueryConsumer:
         while True:
             await self._steady()
             left = max(end - time.monotonic(), 0.0)
-            found = await self._read(places, left, max_records)
+            found = await self._read(places, left, max_records or MOST)
             if found is not None:
                 return found
 
@@ -161,13 +171,11 @@ class QueryConsumer:
     # Reading
 
     async def _read(
-        self, places: Sequence[TopicPartition], seconds: float, max_records: int | None
+        self, places: Sequence[TopicPartition], seconds: float, max_records: int
     ) -> Mapping[TopicPartition, Sequence[Any]] | None:
         """Return what was read, None where a change of the assignment came first."""
         client = self._client
-        read = asyncio.ensure_future(
-            lenient.getmany(client, *places, timeout_ms=int(1000 * seconds), max_records=max_records)
-        )
+        read = asyncio.ensure_future(_take(client, places, seconds, max_records))
         self._reads.add(read)
         self._drained.clear()
         delivered = False
@@ -313,3 +321,33 @@ class QueryConsumer:
 
     def _holds(self, place: TopicPartition) -> bool:
         return self._client is not None and place in self._client.assignment()
+
+
+async def _take(
+    client: Any,  # noqa: ANN401  aiokafka has no types
+    places: Sequence[TopicPartition],
+    seconds: float,
+    most: int,
+) -> dict[TopicPartition, list[Any]]:
+    """Take what there is of these places out of the client, a bite in each turn; wait for the first one so long.
+
+    Where this is cancelled or fails, what was taken is to be read again.
+    """
+    taken: dict[TopicPartition, list[Any]] = {}
+    end = time.monotonic() + seconds
+    while True:
+        await lenient.news(client, *places, seconds=end - time.monotonic())
+        await _turn()
+        bite = await lenient.getmany(client, *places, max_records=min(BITE, most), give_way=_turn)
+        for place, records in bite.items():
+            taken.setdefault(place, []).extend(records)
+            most -= len(records)
+        if taken:
+            if most <= 0 or not lenient.at_hand(client, *places):
+                return taken
+        elif time.monotonic() >= end:
+            return taken
+
+
+async def _turn() -> None:
+    await rest(0)

@@ -97,7 +97,7 @@ def _found(path: Path) -> Iterator[tuple[str, Any]]:
     try:
         config = load_config(path, os.environ)
     except ConfigError as error:
-        yield "refused", (error.problems, error.source)
+        yield "refused", (error.problems, error.source, error.more)
         return
     datasets = config.spec.datasets
     yield "config", (replace(config, spec=replace(config.spec, datasets=())), config.spec.hash())

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 from aiokafka import AIOKafkaConsumer
 
-from stream_svt.errors import ConfigError, Problem
+from stream_svt.errors import PROBLEMS_SHOWN, ConfigError, Problem
 from stream_svt.monitor.datasets import DatasetSpec
 from stream_svt.monitor.monitor_spec import Declared, changes_refused, declaration_refused
 from stream_svt.monitor.projection import sums_of
@@ -31,7 +31,7 @@ from stream_svt.protocol.shard_states import OPEN, Cause, State
 from stream_svt.protocol.tenure import Pace, Status
 from stream_svt.service.config import Config
 from stream_svt.service.group import Group, check_peers
-from stream_svt.service.kafka import Cluster, tune
+from stream_svt.service.kafka import Cluster, on_answer, tune
 from stream_svt.service.metrics import Metrics
 from stream_svt.service.query_consumer import QueryConsumer
 from stream_svt.service.remedy import Remedy, Scope, classify
@@ -40,6 +40,7 @@ from stream_svt.service.shard import Shard, describe
 from stream_svt.service.shard_log import ShardLog
 from stream_svt.service.signatures import Verifier
 from stream_svt.service.topology import Topology, require
+from stream_svt.service.turns import rest
 from stream_svt.service.wire import home
 from stream_svt.service.workload import Workload
 
@@ -104,6 +105,8 @@ class Worker:
         self.epoch: Callable[[], float] = time.time
         self._trouble: BaseException | None = None
         self._look = asyncio.Event()
+        self._test_due: asyncio.TimerHandle | None = None
+        self._suspicions = 0
         self._keeping: asyncio.Task[None] | None = None
         self._has_joined = False
         self._cluster = cluster_of(config)
@@ -268,13 +271,18 @@ class Worker:
             The change needs a restart; the old configuration stays in use.
         """
         problems = _restart_needed(self.config, config)
+        more = 0
         async for problem in _refused(self.config.spec, config.spec, self._limit):
-            problems.append(problem)
+            if len(problems) < PROBLEMS_SHOWN:
+                problems.append(problem)
+            else:
+                more += 1
         if problems:
-            raise ConfigError(problems, config.source)
+            raise ConfigError(problems, config.source, more)
         workload = self._make_workload(config)
         for _ in workload.prepare(spec_hash):
             await asyncio.sleep(0)
+        self.workload.retire()
         self.workload, self.config = workload, config
         self.metrics.reload(config.spec, self.workload.hash)
         log.info("event=reloaded spec=%s", self.workload.hash)
@@ -393,7 +401,7 @@ class Worker:
             pace=self._pace,
             metrics=self.metrics,
             written=self._written(),
-            suspect=self._look.set,
+            suspect=self._suspect,
             verify=lambda: self._verify(number),
         )
 
@@ -421,7 +429,25 @@ class Worker:
     def _compare_clocks(self, now: float) -> None:
         """Look again where the brokers' time, told with a commit, is far off this machine's."""
         if compare_clocks(self.epoch(), now) is not None:
-            self._look.set()
+            self._suspect()
+
+    def _suspect(self) -> None:
+        """Have this worker test itself: at once, and where that keeps happening, later and later.
+
+        One broker whose clock is off would have it tested with every commit, and a test of one worker interrupts that
+        of another.
+        """
+        loop = asyncio.get_running_loop()
+        due = loop.time()
+        if self._test_due is not None:
+            last = self._test_due.when()
+            if last > due:
+                return
+            if due - last > 2 * JOIN_BACKOFF[-1]:
+                self._suspicions = 0
+            due = max(due, last + (0.0, *JOIN_BACKOFF)[min(self._suspicions, len(JOIN_BACKOFF))])
+        self._suspicions += 1
+        self._test_due = loop.call_at(due, self._look.set)
 
     def _make_journal(self, number: int) -> Journal:
         config = self.config
@@ -533,7 +559,9 @@ def _changed(
 
 
 async def _give_way() -> None:
-    await asyncio.sleep(0)
+    """Wait for the shard's turn between two pieces of work; that one was done is a sign of life."""
+    on_answer.get()()
+    await rest(0)
 
 
 @cache

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +17,7 @@ from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.shard_datasets import ShardDatasets
 from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.service import columnar  # noqa: F401 - pyarrow is there before a shard is open: it takes long
+from stream_svt.service.garbage import let_go
 from stream_svt.service.wire import NAMES_AT_ONCE, Directory, QueryDecoder, homes
 
 
@@ -71,6 +75,14 @@ class Workload:
         for shard in range(self.partitions):
             self._shards[shard] = yield from ShardDatasets.gathering(self.spec, self._places(shard))
 
+    def retire(self) -> None:
+        """Have what is held of every dataset freed little by little, once no shard runs this workload any more."""
+        directories = vars(self).get("directories", [])
+        loop = asyncio.get_running_loop()
+        parts = [*self._shards.values(), *directories]
+        gone = weakref.finalize(self, _free, loop, parts, [*self.spec.datasets], directories)
+        gone.atexit = False
+
     def engine(self, shard: int, key: bytes) -> Engine:
         """Return a new engine for one shard; ``key`` derives its query noise."""
         datasets = self._shards.get(shard)
@@ -93,3 +105,21 @@ class Workload:
 
     def _places(self, shard: int) -> NDArray[np.int64]:
         return np.flatnonzero(self.homes == shard)
+
+
+def _free(
+    loop: asyncio.AbstractEventLoop, parts: list[Any], datasets: list[Any], directories: list[Directory]
+) -> None:
+    """Free the parts one by one, each in a turn of the event loop, then the datasets, which they refer to."""
+    for directory in directories:
+        directory.index.others = []  # they name one another, and no collection looks at what is old
+    if not loop.is_closed():
+        loop.call_soon(_free_next, loop, parts, datasets)
+
+
+def _free_next(loop: asyncio.AbstractEventLoop, parts: list[Any], datasets: list[Any]) -> None:
+    del parts[-1:]
+    if parts:
+        loop.call_soon(_free_next, loop, parts, datasets)
+    else:
+        let_go(datasets)

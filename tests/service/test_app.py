@@ -16,8 +16,11 @@ import pytest
 from stream_svt.cli import app as command_line
 from stream_svt.errors import BrokerError, ConfigError, Problem
 from stream_svt.service import app as module
+from stream_svt.service import group as groups
 from stream_svt.service.app import Monitoring, _in_file
 from stream_svt.service.config import parse_config
+from stream_svt.service.kafka import DISCARD_DEADLINE
+from stream_svt.service.shard import CUT_SHORT
 from tests.service.test_metrics import SPEC
 from tests.support.process import COMMAND, free_port
 
@@ -164,3 +167,24 @@ def _ignores(pid: int) -> bool:
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     masks = [int(line.split()[1], 16) for line in lines if line.startswith(("SigIgn:", "SigCgt:"))]
     return any(mask & (1 << (signal.SIGHUP - 1)) for mask in masks)
+
+
+def test_the_parts_of_a_stop_fit_into_it() -> None:
+    parts = (groups.STOP_PATIENCE, CUT_SHORT, groups.LAST_HINT, DISCARD_DEADLINE, groups.GOODBYE)
+    assert sum(parts) < module.STOP_DEADLINE
+
+
+@pytest.mark.parametrize("in_time", [True, False])
+async def test_a_stop_that_takes_too_long_is_told_and_no_success(monkeypatch, caplog, in_time: bool) -> None:
+    monkeypatch.setattr(module, "STOP_DEADLINE", 0.05)
+
+    async def stop() -> None:
+        await asyncio.sleep(0 if in_time else 60)
+
+    monitoring = module.Monitoring(SimpleNamespace(stop=stop), None, asyncio.get_running_loop())
+    await monitoring.on_stop()
+    assert ("event=stop_timeout" in caplog.text) is not in_time
+    assert monitoring.stopped_in_time is in_time
+    for code in (None, 0):
+        assert module._ended(code, in_time) == (module.OK if in_time else module.FAILED)
+    assert module._ended(3, in_time) == 3

@@ -63,7 +63,9 @@ def test_of_two_that_hold_one_shard_the_one_that_went_on_keeps_it() -> None:
     assert share([0, 1], {"owner": {0: 12}, "z-frozen": {0: 10}})["owner"] == [0]
 
 
-@pytest.mark.parametrize("said", [b"", b"x", b"[1]", b"null", b'[["a", 1]]', b"\xff"])
+@pytest.mark.parametrize(
+    "said", [b"", b"x", b"[1]", b"null", b'[["a", 1]]', b"\xff", b"[[0, -5]]", b"[[-1, 5]]"]
+)
 def test_a_member_that_says_nothing_readable_holds_nothing(said: bytes) -> None:
     ours = StickyAssignor(lambda: {1: 5})
     members = {

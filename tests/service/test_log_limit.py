@@ -127,3 +127,32 @@ def test_the_service_limits_what_is_written_by_default(monkeypatch: pytest.Monke
     assert [bool(handler.filter(record)) for _ in range(5)] == 5 * [True]  # decided once, for every handler
     others = [logging.LogRecord("a", logging.WARNING, "", 0, "event=x", (), None) for _ in range(9)]
     assert sum(bool(handler.filter(one)) for one in others) == log_limit.TROUBLE[0] - 1
+
+
+def _crowd(clock: Clock) -> None:
+    """Fill the table with kinds that come once and never again."""
+    for number in range(KINDS):
+        logging.getLogger("aiokafka.x").warning(f"member {'x' * number} left")  # noqa: G004
+        clock.now += 3600
+
+
+def test_kinds_that_are_not_written_any_more_make_room_for_others(clock: Clock, lines: io.StringIO) -> None:
+    _crowd(clock)
+    log = logging.getLogger("aiokafka.conn")
+    for _ in range(5):
+        log.warning("one")
+        log.warning("another")
+    assert Counter(lines.getvalue().splitlines()[KINDS:]) == {"one": 3, "another": 3}
+    _crowd(clock)
+    log.warning("one")
+    assert (
+        lines.getvalue().splitlines()[-1] == "one left_out=2"
+    )  # what is still to be counted stays the longest
+
+
+def test_no_noise_of_libraries_silences_an_event_of_ours(clock: Clock, lines: io.StringIO) -> None:
+    for number in range(2 * KINDS):  # all in use, and the kind that they share with the others too
+        for _ in range(20):
+            logging.getLogger("aiokafka.x").warning(f"member {'x' * number} left")  # noqa: G004
+    logging.getLogger("stream_svt.service.app").error("event=reload_refused error=%r", "limit of ward-17")
+    assert lines.getvalue().splitlines()[-1] == "event=reload_refused error='limit of ward-17'"

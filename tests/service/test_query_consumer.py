@@ -127,6 +127,67 @@ async def test_what_a_cancelled_fetch_took_out_of_the_client_is_read_again() -> 
     await queries.stop()
 
 
+async def test_one_bite_is_taken_in_a_round_and_batches_are_as_large_as_ever() -> None:
+    brokers = Brokers(partitions=6)
+    places = [TopicPartition("counts", number) for number in range(6)]
+    queries = reading(brokers, *places)
+    fetches = [asyncio.create_task(queries.fetch([place], 60.0, 7_000)) for place in places]
+    await until(lambda: brokers.clients and brokers.clients[0].in_flight == 6)
+    rounds, read = [0], brokers.clients[0]._drain
+    ended = asyncio.Event()
+
+    async def count() -> None:
+        while not ended.is_set():
+            rounds.append(0)
+            await asyncio.sleep(0)
+
+    def drain(*arguments):
+        found = read(*arguments)
+        rounds[-1] += sum(map(len, found.values()))
+        return found
+
+    brokers.clients[0]._drain = drain
+    for place in places[1:]:
+        brokers.records[place] = 9_000
+    counting = asyncio.create_task(count())
+    brokers.write(places[0], 9_000)  # one answer wakes all
+    found = await asyncio.gather(*fetches)
+    ended.set()
+    await counting
+    assert max(rounds) == module.BITE
+    assert [offsets(one) for one in found] == [{place: list(range(7_000))} for place in places]
+    await queries.stop()
+
+
+@pytest.mark.parametrize("ending", ["cancelled", "assigned anew", "failed"])
+async def test_what_was_taken_before_a_fetch_ended_early_is_read_again(monkeypatch, ending: str) -> None:
+    monkeypatch.setattr(module, "BITE", 2)
+    brokers = Brokers()
+    queries = reading(brokers, A, B)
+    brokers.write(A, 7)
+    await queries._steady()
+    state = queries._client._subscription.subscription.assignment.state_value(A)
+    fetch = asyncio.create_task(queries.fetch([A, B], 60.0))
+    while state.position < 4:
+        await asyncio.sleep(0)
+    assert not fetch.done()
+    if ending == "assigned anew":
+        queries.seek(C, 0)
+        queries._begin_change()
+        assert offsets(await fetch) == {A: list(range(7))}
+        assert len(brokers.clients[0].assigned) == 2
+    else:
+        if ending == "failed":
+            brokers.errors[B] = TopicAuthorizationFailedError("counts")
+        else:
+            fetch.cancel()
+        with pytest.raises((asyncio.CancelledError, TopicAuthorizationFailedError)):
+            await fetch
+        assert queries.position(A) == 0
+        assert offsets(await queries.fetch([A], 1.0)) == {A: list(range(7))}
+    await queries.stop()
+
+
 async def test_an_error_of_a_place_is_told_to_its_shard_only() -> None:
     brokers = Brokers(errors={B: OffsetOutOfRangeError({B: 0})})
     queries = reading(brokers, A, B)
@@ -231,7 +292,8 @@ async def test_nothing_begins_after_the_stop() -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-async def test_shards_that_come_go_pause_and_give_up_read_every_record_once(seed: int) -> None:
+async def test_shards_that_come_go_pause_and_give_up_read_every_record_once(monkeypatch, seed: int) -> None:
+    monkeypatch.setattr(module, "BITE", 1 + seed % 3)
     chance = random.Random(seed)
     brokers = Brokers(partitions=6)
     queries = QueryConsumer(brokers.client, 6)
@@ -274,4 +336,4 @@ async def test_shards_that_come_go_pause_and_give_up_read_every_record_once(seed
     await queries.stop()
     assert all(found == list(range(len(found))) for found in taken.values())
     assert sum(map(len, taken.values())) >= 6 * 4 * 3  # the last fetch of each round is never given up
-    assert len(brokers.clients[0].assigned) > 3
+    assert sum(len(client.assigned) for client in brokers.clients) > 3

@@ -75,6 +75,17 @@ async def test_what_is_wrong_with_the_file_is_said_as_if_it_were_read_here(file:
     assert len(there.value.problems) == 2
 
 
+async def test_problems_that_are_only_counted_arrive_as_a_number(file: Path) -> None:
+    names = ", ".join(f"'d {number}'" for number in range(50))
+    file.write_text(TEXT.replace("file: names.txt", f"names: [{names}]"))  # noqa: ASYNC240  nothing else waits
+    with pytest.raises(ConfigError) as here:
+        load_config(file)
+    with pytest.raises(ConfigError) as there:
+        await read_again(file)
+    assert str(there.value) == str(here.value)
+    assert there.value.more == 30
+
+
 async def test_a_process_that_ends_early_changes_nothing(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "_PROGRAM", "import sys; sys.stdout.write('half'); sys.exit(3)")
     with pytest.raises(ConfigError, match=r"ended early.*nothing was changed"):

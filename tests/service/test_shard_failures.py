@@ -88,13 +88,14 @@ class Feed(ShardFeed):
         self.next = offset
 
     def resume(self, topics: object) -> None:
-        if self.play.unassigned:
-            raise IllegalStateError
+        """Everything is read."""
 
     def pause(self, topics: object) -> None:
         """Nothing is read."""
 
     async def fetch(self, topics: list[str], patience: float) -> dict[str, list[SimpleNamespace]]:
+        if self.play.unassigned:
+            raise IllegalStateError
         if self.play.interruptions:
             raise self.play.interruptions.pop()
         await asyncio.sleep(0.01)

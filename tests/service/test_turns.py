@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from stream_svt.service.shard import CLOCK
 from stream_svt.service.turns import rest
+from stream_svt.service.worker import _give_way
 
 SHARDS, PIECES = 64, 5
 
 
-async def test_one_piece_is_done_in_a_round_and_every_shard_gets_its_turn() -> None:
+@pytest.mark.parametrize("wait", [lambda: CLOCK.sleep(0), _give_way], ids=["tenure", "journal"])
+async def test_one_piece_is_done_in_a_round_and_every_shard_gets_its_turn(wait) -> None:
     rounds: list[list[int]] = [[]]
     ended = asyncio.Event()
 
@@ -21,7 +25,7 @@ async def test_one_piece_is_done_in_a_round_and_every_shard_gets_its_turn() -> N
 
     async def work(shard: int) -> None:
         for _ in range(PIECES):
-            await CLOCK.sleep(0)
+            await wait()
             rounds[-1].append(shard)
 
     counting = asyncio.create_task(count())

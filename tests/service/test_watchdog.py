@@ -17,6 +17,7 @@ from stream_svt.service.group import Group
 from stream_svt.service.kafka import BrokerUnavailable, Cluster, deadline
 from stream_svt.service.metrics import Metrics
 from stream_svt.service.query_consumer import QueryConsumer
+from stream_svt.service.worker import _give_way
 from tests.service.test_metrics import SPEC
 from tests.service.test_shard_failures import Play
 
@@ -80,6 +81,14 @@ async def read_on() -> None:
             await asyncio.sleep(0.05)
 
 
+async def verify() -> None:
+    """Open for as long without any call to the broker, one piece of verifying after another."""
+    end = time.monotonic() + 3 * STUCK
+    while time.monotonic() < end:
+        await _give_way()
+        await asyncio.sleep(0.05)
+
+
 async def test_a_shard_without_a_sign_of_life_is_started_anew(monkeypatch) -> None:
     play = Play(monkeypatch, hang)
     async with watched(monkeypatch, play):
@@ -88,8 +97,9 @@ async def test_a_shard_without_a_sign_of_life_is_started_anew(monkeypatch) -> No
     await play.end()
 
 
-async def test_a_long_restore_that_moves_is_left_alone(monkeypatch) -> None:
-    play = Play(monkeypatch, read_on)
+@pytest.mark.parametrize("restore", [read_on, verify])
+async def test_a_long_restore_that_moves_is_left_alone(monkeypatch, restore) -> None:
+    play = Play(monkeypatch, restore)
     async with watched(monkeypatch, play):
         await play.until(State.RUNNING)
     assert len(play.opened) == 1

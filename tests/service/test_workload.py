@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import weakref
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
 from stream_svt.monitor import shard_datasets, spec
 from stream_svt.monitor.spec import load_spec
-from stream_svt.service import wire, workload
+from stream_svt.service import garbage, wire, workload
 from stream_svt.service.workload import Workload
+from tests.service.test_garbage import Name
 
 TEXT = """
 application: shop
@@ -75,3 +81,35 @@ def test_nothing_is_looked_at_twice_once_it_is_prepared(monkeypatch: pytest.Monk
     for shard in range(PARTITIONS):
         prepared.engine(shard, bytes(32))
         prepared.decoders(shard)
+
+
+async def test_what_nobody_runs_any_more_is_freed_little_by_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(garbage, "FREED_AT_ONCE", 10)
+    declared = load_spec(TEXT)
+    many = len(declared.datasets)
+    used = Workload(declared, PARTITIONS)
+    del declared
+    for _ in used.prepare():
+        pass
+    freed: list[str] = []
+    for dataset in used.spec.datasets:
+        name = Name(dataset.name)
+        object.__setattr__(dataset, "name", name)
+        weakref.finalize(name, freed.append, dataset.name[:])
+    del dataset, name
+    directories = [weakref.ref(directory.index) for directory in used.directories]
+    gc.disable()  # as if all of it were set aside
+    try:
+        used.retire()
+        await asyncio.sleep(0.01)
+        assert freed == []
+        del used
+        turns = [len(freed)]
+        async with asyncio.timeout(5):
+            while len(freed) < many:
+                await asyncio.sleep(0)
+                turns.append(len(freed))
+        assert max(after - before for before, after in pairwise(turns)) <= 20
+        assert [directory() for directory in directories] == PARTITIONS * [None]
+    finally:
+        gc.enable()

@@ -24,6 +24,7 @@ class Brokers:
     refuse: Exception | None = None
     clients: list[Client] = field(default_factory=list)
     news: asyncio.Event = field(default_factory=asyncio.Event)
+    waiters: list[asyncio.Future[None]] = field(default_factory=list)
 
     def partitions_for_topic(self, topic: str) -> set[int] | None:
         return None if topic in self.gone | self.unauthorized_topics else set(range(self.partitions))
@@ -32,6 +33,10 @@ class Brokers:
         self.records[place] = self.records.get(place, 0) + count
         self.news.set()
         self.news = asyncio.Event()
+        for waiter in self.waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self.waiters.clear()
 
     def client(self) -> Client:
         self.clients.append(Client(self))
@@ -44,11 +49,16 @@ class Client:
     def __init__(self, brokers: Brokers) -> None:
         self.brokers = brokers
         self.assigned: list[set[TopicPartition]] = []
-        self.in_flight = 0
+        self._looking = 0
         self.stopped = False
         self._subscription = SubscriptionState()
         self._client = SimpleNamespace(cluster=brokers)
-        self._fetcher = SimpleNamespace(error_future=asyncio.get_running_loop().create_future())
+        self._fetcher = Fetcher(self)
+
+    @property
+    def in_flight(self) -> int:
+        """How many read, or wait for something to read."""
+        return self._looking + self._fetcher.waiting
 
     async def start(self) -> None:
         await asyncio.sleep(0.001)
@@ -89,9 +99,9 @@ class Client:
         return self.brokers.records.get(place, 0)
 
     async def getmany(
-        self, *places: TopicPartition, timeout_ms: int, max_records: int | None
+        self, *places: TopicPartition, timeout_ms: int = 0, max_records: int | None = None
     ) -> dict[TopicPartition, list[Any]]:
-        self.in_flight += 1
+        self._looking += 1
         try:
             end = asyncio.get_running_loop().time() + timeout_ms / 1000
             while True:
@@ -106,10 +116,11 @@ class Client:
                 finally:
                     news.cancel()
         finally:
-            self.in_flight -= 1
+            self._looking -= 1
 
     def _drain(self, places: Sequence[TopicPartition], most: int | None) -> dict[TopicPartition, list[Any]]:
         found = {}
+        left = most or 1000
         for place in places:
             state = self._subscription.subscription.assignment.state_value(place)
             if state is None or state.paused:
@@ -117,8 +128,45 @@ class Client:
             if place in self.brokers.errors:
                 raise self.brokers.errors[place]
             assert state.has_valid_position, "an assigned partition that was not sought"
-            end = min(self.brokers.records.get(place, 0), state.position + (most or 1000))
+            end = min(self.brokers.records.get(place, 0), state.position + left)
             if end > state.position:
                 found[place] = [SimpleNamespace(offset=offset) for offset in range(state.position, end)]
+                left -= len(found[place])
                 state.consumed_to(end)
         return found
+
+    def at_hand(self) -> dict[TopicPartition, object]:
+        """Return the places that there is something to take out of, or an error to tell."""
+        assignment = self._subscription.subscription.assignment
+        found: dict[TopicPartition, object] = {}
+        for place in assignment.tps:
+            state = assignment.state_value(place)
+            behind = state.has_valid_position and self.brokers.records.get(place, 0) > state.position
+            if not state.paused and (behind or place in self.brokers.errors):
+                found[place] = state
+        return found
+
+
+class Fetcher:
+    """What a client keeps, and who waits for news of it: all of them are woken by anything that comes."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._waiters: list[asyncio.Future[None]] = []
+        self.error_future = asyncio.get_running_loop().create_future()
+
+    @property
+    def _records(self) -> dict[TopicPartition, object]:
+        return self._client.at_hand()
+
+    def _create_fetch_waiter(self) -> asyncio.Future[None]:
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        self._client.brokers.waiters.append(waiter)
+        return waiter
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for news."""
+        self._waiters = [waiter for waiter in self._waiters if not waiter.done()]
+        return len(self._waiters)
