@@ -13,6 +13,8 @@ import pytest
 from stream_svt.monitor import shard_datasets, spec
 from stream_svt.monitor.spec import load_spec
 from stream_svt.service import garbage, wire, workload
+from stream_svt.service.config import parse_config
+from stream_svt.service.worker import Worker
 from stream_svt.service.workload import Workload
 from tests.service.test_garbage import Name
 
@@ -113,3 +115,13 @@ async def test_what_nobody_runs_any_more_is_freed_little_by_little(monkeypatch: 
         assert [directory() for directory in directories] == PARTITIONS * [None]
     finally:
         gc.enable()
+
+
+async def test_a_reload_retires_what_it_replaces(monkeypatch: pytest.MonkeyPatch) -> None:
+    retired: list[Workload] = []
+    monkeypatch.setattr(Workload, "retire", lambda self: retired.append(self))  # noqa: PLW0108  a method needs its self
+    worker = Worker(parse_config(TEXT))
+    before = worker.workload
+    await worker.reload(parse_config(TEXT.replace("threshold: 5", "threshold: 6")))
+    assert retired == [before]
+    assert worker.workload is not before
