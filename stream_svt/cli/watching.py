@@ -179,7 +179,7 @@ def _show(answer: dict[str, Any]) -> None:
     shards = Table("shard", "state", "lag", "state records", "last commit", "cause", "reason")
     for shard in answer["shards"]:
         lag = shard["lag"]
-        total = sum(lag.values()) if isinstance(lag, dict) else lag
+        total: object = sum(lag.values()) if lag else "-"  # nothing is known of a shard that was never open
         committed = shard["committed_at"]
         when = (
             datetime.fromtimestamp(committed, UTC).astimezone().strftime("%H:%M:%S") if committed else "never"

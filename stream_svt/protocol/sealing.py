@@ -167,10 +167,12 @@ class Sealing:
             name, salt = prefix[:KEY_ID_BYTES], prefix[KEY_ID_BYTES:]
             if name not in self._masters:
                 known = ", ".join(known.hex() for known in self._masters) or "none"
-                why = (
-                    f"it is sealed with key {name.hex()}, configured: {known}; add the key's file to "
-                    "sealing.previous_key_files"
+                remedy = (
+                    "add the key's file to sealing.previous_key_files"
+                    if self._masters
+                    else "name the key's file in sealing.key_file"
                 )
+                why = f"it is sealed with key {name.hex()}, configured: {known}; {remedy}"
                 raise UnknownKey(self._refusal(key, why))
             info = b"stream-svt state" + struct.pack(">I", self._place.shard)
             cipher = AESGCM(HKDF(hashes.SHA256(), KEY_BYTES, salt, info).derive(self._masters[name]))

@@ -527,6 +527,17 @@ def test_status_shows_budgets_and_monitors(stream_svt, worker_page):
 
 
 @pytest.mark.loopback
+def test_status_says_that_a_lag_is_unknown(stream_svt, worker_page):
+    """Of a shard that was never open: 0 would be a claim that every query was read."""
+    url, answer = worker_page
+    (shard, *_) = STATUS["shards"]
+    parked = {**shard, "state": "parked", "lag": {}, "committed_at": None}
+    answer["body"] = json.dumps({**STATUS, "shards": [parked]}).encode()
+    (row,) = [line for line in stream_svt("status", "--url", url).out.splitlines() if "parked" in line]
+    assert [cell.strip() for cell in row.split("│")[2:4]] == ["parked", "-"]
+
+
+@pytest.mark.loopback
 def test_a_page_that_is_no_status_is_said_to_be_none(stream_svt, worker_page):
     url, answer = worker_page
     for body in (b"hello", b"[]", b"{}"):
