@@ -93,8 +93,9 @@ async def two_at_once(trial: Trial) -> None:
     """Let two workers own every shard at the same time; one of them has the last word."""
     trial.own_groups()
     async with trial.scene.on_stage() as scene:
-        await scene.start(ready=False)
-        await scene.start(ready=False)
+        # Both begin on books that are empty: each draws secrets of its own.
+        await asyncio.gather(scene.start(ready=False), scene.start(ready=False))
+        await asyncio.sleep(2.0)
         for _ in range(ROUNDS):
             await trial.send()
             await asyncio.sleep(0.2)
