@@ -18,7 +18,6 @@ by 1275; 4,000 runs a cell, thresholds at the 50th largest count, epsilon of a w
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Sequence
 from fractions import Fraction
@@ -26,6 +25,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.command import show
 from benchmarks.datasets import DATASETS, Dataset
 from benchmarks.simulation import Uniforms, ample, simulate, simulate_sharing
 from stream_svt.mechanisms import (
@@ -384,13 +384,8 @@ def _put(measured: dict[str, float], label: str, values: Floats) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print every figure."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--trials", type=int, default=TRIALS, help="runs of every cell and method")
-    parser.add_argument("--streams", type=int, default=STREAMS, help="runs of the long stream")
-    options = parser.parse_args(arguments)
-    for name, figure in figures(options.trials, options.streams).items():
-        print(f"accuracy.{name} {figure:.4f}")
+    """Measure and print."""
+    show("accuracy", __doc__, figures, {"trials": TRIALS, "streams": STREAMS}, arguments, digits=4)
 
 
 if __name__ == "__main__":

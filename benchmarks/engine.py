@@ -10,18 +10,18 @@ often than the other. Repetitions are interleaved and the figure is the median o
 
 from __future__ import annotations
 
-import argparse
 import gc
 import os
 import statistics
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.command import show
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.spec import load_spec
@@ -142,13 +142,7 @@ def figures(size: Size = Size()) -> dict[str, float]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(
-        prog="benchmarks/run engine", description=(__doc__ or "").splitlines()[0]
-    )
-    for name in Size.__slots__:
-        parser.add_argument(f"--{name}", type=int, default=getattr(Size(), name))
-    for name, figure in figures(Size(**vars(parser.parse_args(arguments)))).items():
-        print(f"engine.{name} {figure:.3f}")
+    show("engine", __doc__, lambda **size: figures(Size(**size)), asdict(Size()), arguments)
 
 
 if __name__ == "__main__":

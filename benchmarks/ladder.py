@@ -9,13 +9,13 @@ and an annealed base that stops at 0. A true alert is an item whose count reache
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
 
+from benchmarks.command import show
 from benchmarks.datasets import DATASETS
 from benchmarks.simulation import Reports, simulate
 from stream_svt.mechanisms import (
@@ -95,11 +95,8 @@ def _true(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print every figure."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--trials", type=int, default=TRIALS, help="runs of every cell and method")
-    for name, figure in figures(parser.parse_args(arguments).trials).items():
-        print(f"ladder.{name} {figure:.4f}")
+    """Measure and print."""
+    show("ladder", __doc__, figures, {"trials": TRIALS}, arguments, digits=4)
 
 
 if __name__ == "__main__":

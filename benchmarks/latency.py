@@ -10,25 +10,24 @@ median over the turns of the ratio of medians.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import itertools
 import statistics
 import sys
+import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from aiokafka import ConsumerRecord
 
-from benchmarks import peers, service
+from benchmarks import peers
+from benchmarks.application import PARTITIONS, Application, monitor, wait_until
+from benchmarks.command import show
 from stream_svt.monitor.released import EventType
 from stream_svt.service.embedded import EmbeddedKafka
 
-TOPIC = "tops"
-MONITOR = (
-    f"  - {{name: plain, topic: {TOPIC}, epsilon: 90, cutoff: 10000, sensitivity: 1, monotonic: true, "
-    f"expected_queries: 1000000, bounds: [0, 10000000], threshold: 1000000}}"
-)
+MONITOR = monitor("plain", epsilon=90, cutoff=10_000, bounds=[0, 10_000_000], threshold=1_000_000)
 TOP = 9_000_000
 RELAY = ("relay.queries", "relay.state", "relay.alerts")
 
@@ -43,17 +42,23 @@ class Size:
 
 def figures(size: Size = Size()) -> dict[str, float]:
     """Return `p50_vs_bare_relay`; medians and the spread go to standard error."""
-    name = service.datasets(1)[0]
+    name = "shop"
     numbers = itertools.count()  # each query is of a series of its own, for an alert mutes its series
-    with EmbeddedKafka() as kafka:
+    with EmbeddedKafka() as kafka, tempfile.TemporaryDirectory() as directory:
         servers = kafka.bootstrap_servers
-        for topic in (TOPIC, *RELAY):
-            asyncio.run(peers.create_topics(servers, [topic], service.PARTITIONS))
+        asyncio.run(peers.create_topics(servers, RELAY, PARTITIONS))
+        application = Application(
+            servers=servers,
+            directory=Path(directory),
+            names=[name],
+            monitors=[MONITOR],
+        )
+        theirs, mine = RELAY[::2], (application.queries, f"{application.name}.alerts")
         with (
-            service.worker(servers, [name], MONITOR) as worker,
-            peers.bare_relay(servers, *RELAY, partition=peers.home(name.encode(), service.PARTITIONS)),
+            application.worker() as worker,
+            peers.bare_relay(servers, *RELAY, partition=peers.home(name.encode(), PARTITIONS)),
         ):
-            worker.await_running()
+            wait_until(lambda: worker.has(PARTITIONS), "every shard has taken over and replayed")
 
             def median(queries: str, alerts: str, count: int = size.queries) -> float:
                 sending = peers.alert_latencies(
@@ -62,17 +67,17 @@ def figures(size: Size = Size()) -> dict[str, float]:
                     alerts,
                     query=lambda _: (name.encode(), _top(next(numbers))),
                     is_alert=_is_alert,
-                    partitions=service.PARTITIONS,
+                    partitions=PARTITIONS,
                     count=count,
                 )
                 return statistics.median(asyncio.run(sending))
 
-            for queries, alerts in ((TOPIC, worker.alerts), RELAY[::2]):
-                median(queries, alerts, 5)  # the first ones open the run and warm the broker up
+            for side in (mine, theirs):
+                median(*side, count=5)  # the first ones open the run and warm the broker up
             ours, relay = [], []
             for _ in range(size.turns):
-                relay.append(median(*RELAY[::2]))
-                ours.append(median(TOPIC, worker.alerts))
+                relay.append(median(*theirs))
+                ours.append(median(*mine))
                 print(f"worker {1e3 * ours[-1]:.1f} ms, relay {1e3 * relay[-1]:.1f} ms", file=sys.stderr)
     ratios = sorted(one / other for one, other in zip(ours, relay, strict=True))
     print("ratios: " + " ".join(f"{ratio:.2f}" for ratio in ratios), file=sys.stderr)
@@ -91,11 +96,7 @@ def _is_alert(record: ConsumerRecord[bytes, bytes]) -> bool:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(prog="benchmarks/run latency")
-    for name in Size.__slots__:
-        parser.add_argument(f"--{name}", type=int, default=getattr(Size(), name))
-    for name, figure in figures(Size(**vars(parser.parse_args(arguments)))).items():
-        print(f"latency.{name} {figure:.3f}")
+    show("latency", __doc__, lambda **size: figures(Size(**size)), asdict(Size()), arguments)
 
 
 if __name__ == "__main__":

@@ -7,17 +7,17 @@ its users call it, with a Python list; the same call with scale 0 takes less tha
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.command import show
 from stream_svt.mechanisms import (
     Annealed,
     Correction,
@@ -156,13 +156,7 @@ def _seconds(work: Callable[[], object]) -> float:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(
-        prog="benchmarks/run mechanisms", description=(__doc__ or "").splitlines()[0]
-    )
-    for name in Size.__slots__:
-        parser.add_argument(f"--{name}", type=int, default=getattr(Size(), name))
-    for name, figure in figures(Size(**vars(parser.parse_args(arguments)))).items():
-        print(f"mechanisms.{name} {figure:.3f}")
+    show("mechanisms", __doc__, lambda **size: figures(Size(**size)), asdict(Size()), arguments)
 
 
 if __name__ == "__main__":

@@ -16,18 +16,18 @@ the truth lies in the range that users are shown.
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.command import show
 from benchmarks.datasets import DATASETS
 from benchmarks.simulation import quantile
 from stream_svt.mechanisms import Annealed, Exposure, Noise, Run, SparseVector, sparse_vector
@@ -633,13 +633,7 @@ def _say(line: str) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(
-        prog="benchmarks/run planner", description=(__doc__ or "").splitlines()[0]
-    )
-    for name in Size.__slots__:
-        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=getattr(Size(), name))
-    for name, figure in figures(Size(**vars(parser.parse_args(arguments)))).items():
-        print(f"planner.{name} {figure:.4f}")
+    show("planner", __doc__, lambda **size: figures(Size(**size)), asdict(Size()), arguments, digits=4)
 
 
 if __name__ == "__main__":

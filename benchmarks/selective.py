@@ -13,13 +13,13 @@ of runs whose threshold is the c-th largest count, with exponential noise throug
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
 
+from benchmarks.command import show
 from benchmarks.datasets import DATASETS, Dataset
 from benchmarks.simulation import Reports, simulate
 from stream_svt.mechanisms import UNITS_PER_EPSILON, Annealed, Exposure, Optimal, SparseVector, sparse_vector
@@ -106,13 +106,8 @@ def figures(trials: int = TRIALS, reports: int = REPORTS, seed: int = 1) -> dict
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print every figure."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--trials", type=int, default=TRIALS, help="runs simulated at a time")
-    parser.add_argument("--reports", type=int, default=REPORTS, help="reports a cell pools at least")
-    options = parser.parse_args(arguments)
-    for name, figure in figures(options.trials, options.reports).items():
-        print(f"selective.{name} {figure:.4f}")
+    """Measure and print."""
+    show("selective", __doc__, figures, {"trials": TRIALS, "reports": REPORTS}, arguments, digits=4)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ The references come from an independent simulation of the same process in floati
 
 from __future__ import annotations
 
-import argparse
 import math
 import random
 import statistics
@@ -27,6 +26,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.command import show
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.released import Alert
@@ -43,6 +43,8 @@ EXPOSURE = FALSE_ALERTS / LASTS
 DRIFT, START = 2000, -6.0
 BATCH = 20_000
 REFERENCE_RUNS = 60
+RUNS = 30
+"""Of each row; of the slow ones a half or third."""
 
 # c / eps2 = 1000 = s and 1 / eps1 = 500 = s / 2
 SPEC = """
@@ -422,14 +424,7 @@ def figures(runs: int, queries: int) -> dict[str, float]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(
-        prog="benchmarks/run stream", description=(__doc__ or "").splitlines()[0]
-    )
-    parser.add_argument("--runs", type=int, default=30, help="of each row; of the slow ones a half or third")
-    parser.add_argument("--queries", type=int, default=LASTS, help="new ones in each run")
-    options = parser.parse_args(arguments)
-    for name, figure in figures(options.runs, options.queries).items():
-        print(f"stream.{name} {figure:.3f}")
+    show("stream", __doc__, figures, {"runs": RUNS, "queries": LASTS}, arguments)
 
 
 if __name__ == "__main__":

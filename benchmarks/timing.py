@@ -13,7 +13,6 @@ tell apart are tried so. `chance` and `cadence_chance` are passed by one of twen
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import random
 import time
@@ -23,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.command import show
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.spec import ApplicationSpec, load_spec
 from stream_svt.protocol.journal import Journal, Topics
@@ -145,6 +145,8 @@ class Watched:
 
     spec: ApplicationSpec = load_spec(SPEC)
     topics = ("t",)
+    partitions = 1
+    version = (0, "")
 
     def __init__(self, batches: Sequence[Callable[[random.Random], bytes]]) -> None:
         self.late: list[float] = []
@@ -304,14 +306,9 @@ def figures(repetitions: int = REPETITIONS, ticks: int = CADENCE_REPETITIONS) ->
     return found
 
 
-def main() -> None:
-    """Print the figures."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repetitions", type=int, default=REPETITIONS)
-    parser.add_argument("--ticks", type=int, default=CADENCE_REPETITIONS)
-    options = parser.parse_args()
-    for name, figure in figures(options.repetitions, options.ticks).items():
-        print(f"timing.{name} {figure:.3f}")
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure and print."""
+    show("timing", __doc__, figures, {"repetitions": REPETITIONS, "ticks": CADENCE_REPETITIONS}, arguments)
 
 
 if __name__ == "__main__":

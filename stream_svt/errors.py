@@ -92,20 +92,41 @@ class StateRolledBack(UnreadableState):
     """The stored state is older than the alerts already published; going on would refill spent budgets."""
 
 
+class ApplicationClosed(StreamSvtError):
+    """The shard was closed for ever; a successor goes on with what is left of each budget."""
+
+    exit_code = 4
+
+
+class ConfigurationBehind(StreamSvtError):
+    """The shard has adopted a newer configuration than this worker has read so far."""
+
+    exit_code = 2
+
+
 class RecordsLost(StreamSvtError):
     """Retention or deletion took query records that were not processed yet."""
 
     exit_code = 4
 
 
+class TimestampAhead(StreamSvtError):
+    """A query record is stamped far ahead of this worker's clock; ``passes_at`` is when it no longer is (seconds).
+
+    Every duration runs on the latest timestamp seen: one record would end every mute and every period.
+    """
+
+    exit_code = 4
+
+    def __init__(self, message: str, passes_at: float) -> None:
+        super().__init__(message)
+        self.passes_at = passes_at
+
+
 class BrokerError(StreamSvtError):
     """The brokers refused or could not be reached; the message names the cause and the remedy."""
 
     exit_code = 3
-
-
-class MigrationRefused(StreamSvtError):
-    """The partition count cannot be changed now; the message says what has to come first. Nothing was changed."""
 
 
 class CommandRefused(StreamSvtError):

@@ -64,7 +64,9 @@ class Event(Generic[Data_co]):
     time
         When the event was charged, by the service's clock.
     shard, sequence
-        Shard and number of the event in it, from 1, without gaps, but where budgets were given up.
+        Shard and number of the event in it, from 1, without gaps.
+    stateid, command
+        Id of the shard's state, and number of the last command that the shard had used up.
     partition, offset
         Where the record stands on the alert topic.
     data
@@ -78,6 +80,8 @@ class Event(Generic[Data_co]):
     time: datetime
     shard: int
     sequence: int
+    stateid: str
+    command: int
     partition: int
     offset: int
     data: Data_co
@@ -246,6 +250,8 @@ class Subscription(Generic[Data_co]):
             time=time,
             shard=envelope.shard,
             sequence=envelope.sequence,
+            stateid=envelope.stateid,
+            command=envelope.command,
             partition=record.partition,
             offset=record.offset,
             data=wanted,

@@ -30,10 +30,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Hand what the proofs found in this process to the one that prints it."""
+    """Hand what the proofs found in this process to the one that prints it, or print it.
+
+    It is printed before the failures, which are read from the end of the output.
+    """
+    report = session.config.stash[REPORT]
     output = getattr(session.config, "workeroutput", None)
     if output is not None:
-        output["report"] = session.config.stash[REPORT].rows()
+        output["report"] = report.rows()
+        return
+    printer = session.config.pluginmanager.getplugin("terminalreporter")
+    for line in report.tables():
+        printer.write_line(line)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -42,12 +50,6 @@ def pytest_testnodedown(node: Any, error: object) -> None:
     del error
     if rows := getattr(node, "workeroutput", {}).get("report"):
         node.config.stash[REPORT].take(rows)
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Print what the proofs found."""
-    for line in config.stash[REPORT].tables():
-        terminalreporter.write_line(line)
 
 
 @pytest.fixture

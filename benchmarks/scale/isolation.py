@@ -17,21 +17,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import secrets
 import signal
-import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import time
-import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
-from benchmarks import peers
+from benchmarks.application import Application, Worker, wait
 from stream_svt.service.embedded import EmbeddedKafka
 from stream_svt.service.wire import home
 
@@ -39,37 +35,14 @@ SHARDS = 4
 BROKEN = 0
 SECONDS = 40.0
 SAMPLE = 0.05
-PATIENCE = 120.0
 DATASETS = [f"d{number}" for number in range(64)]
 OPEN = {"replaying", "running"}
-CONFIG = """
-application: {application}
-kafka: {{bootstrap_servers: "{servers}"{more}}}
-topics: {{partitions: {shards}}}
-web: {{port: {port}}}
-datasets:
-  - {{names: [{datasets}], limit: {{epsilon: 100}}, unit: one basket}}
-monitors:
-  - {{name: plain, topic: {application}.counts, epsilon: 1, cutoff: 10, sensitivity: 1, monotonic: true,
-     expected_queries: 1000000, bounds: [0, 100000], threshold: 5000}}
-"""
-_WORKER = "import sys; from stream_svt.cli import main; main(sys.argv[1:])"
 
 
-class Worker:
-    """A worker's process, and what its status page says."""
-
-    def __init__(self, process: subprocess.Popen[bytes], port: int, log: Path) -> None:
-        self.process, self.log = process, log
-        self._url = f"http://127.0.0.1:{port}/api/v1/status"
-
-    def states(self) -> dict[int, str]:
-        """Return the state of each shard owned; nothing while the page does not answer."""
-        try:
-            with urllib.request.urlopen(self._url, timeout=2) as page:  # noqa: S310 - a literal http URL
-                return {shard["shard"]: shard["state"] for shard in json.load(page)["shards"]}
-        except OSError:
-            return {}
+def _states(worker: Worker) -> dict[int, str]:
+    """Return the state of each shard owned; nothing while the page does not answer."""
+    page = worker.ask("/api/v1/worker", seconds=2)
+    return {shard["shard"]: shard["state"] for shard in json.loads(page)["shards"]} if page else {}
 
 
 class Samples:
@@ -83,7 +56,7 @@ class Samples:
 
     def _ask(self) -> None:
         while not self._over.wait(SAMPLE):
-            self.states = self._worker.states()
+            self.states = _states(self._worker)
 
     def end(self) -> None:
         """Ask no more."""
@@ -91,40 +64,18 @@ class Samples:
         self._thread.join()
 
 
-@contextlib.contextmanager
-def _worker(servers: str, directory: Path, application: str, more: str) -> Iterator[Worker]:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    config = directory / f"config-{port}.yaml"
-    names = ", ".join(DATASETS)
-    config.write_text(
-        CONFIG.format(
-            application=application, servers=servers, more=more, shards=SHARDS, port=port, datasets=names
-        )
-    )
-    log = directory / f"worker-{port}.log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-c", _WORKER, "run", "-c", str(config)], stdout=output, stderr=output
-        )
-    try:
-        yield Worker(process, port, log)
-    finally:
-        process.terminate()
-        process.wait(PATIENCE)
-
-
 def _await(workers: Sequence[Worker], wanted: dict[int, set[str]]) -> None:
     """Wait until each shard is in one of these states, and each worker owns some."""
-    end = time.monotonic() + PATIENCE
-    while True:
-        said = [worker.states() for worker in workers]
+    said: list[dict[int, str]] = []
+
+    def reached() -> bool:
+        said[:] = map(_states, workers)
         union = {shard: state for states in said for shard, state in states.items()}
-        if all(said) and all(union.get(shard) in states for shard, states in wanted.items()):
-            return
-        logs = "\n".join(worker.log.read_text()[-2000:] for worker in workers)
-        assert time.monotonic() < end, f"never came: {wanted}, but {said}:\n{logs}"
-        time.sleep(SAMPLE)
+        return all(said) and all(union.get(shard) in states for shard, states in wanted.items())
+
+    came = wait(reached)
+    logs = "\n".join(worker.log.read_text()[-2000:] for worker in workers)
+    assert came, f"never came: {wanted}, but {said}:\n{logs}"
 
 
 async def _damage(servers: str, topic: str) -> None:
@@ -149,49 +100,39 @@ async def _damage(servers: str, topic: str) -> None:
         await producer.send_and_wait(topic, changed, key=f"d/{name}".encode(), partition=BROKEN)
 
 
-def _fill(servers: str, application: str) -> None:
-    asyncio.run(
-        peers.write_queries(
-            servers,
-            f"{application}.counts",
-            partitions=SHARDS,
-            datasets=DATASETS,
-            values=[100] * len(DATASETS),
-        )
+def open_share(servers: str, directory: Path, sent: signal.Signals, **kafka: str) -> float:
+    """Return the mean share of the time in which the sound shards are open; ``kafka`` adds to that section."""
+    application = Application(
+        servers=servers,
+        directory=directory,
+        names=DATASETS,
+        partitions=SHARDS,
+        sections={"kafka": kafka},
     )
-
-
-def open_share(servers: str, directory: Path, sent: signal.Signals, more: str = "") -> float:
-    """Return the mean share of the time in which the sound shards are open."""
-    application = f"bench-{secrets.token_hex(4)}"
-    topics = [f"{application}.{topic}" for topic in ("counts", "alerts", "rejects", "control")]
-    asyncio.run(peers.create_topics(servers, topics, SHARDS))
-    asyncio.run(peers.create_topics(servers, [f"{application}.state"], SHARDS, {"cleanup.policy": "compact"}))
     sound = {shard: OPEN for shard in range(SHARDS) if shard != BROKEN}
-    with _worker(servers, directory, application, more) as first:
-        _fill(servers, application)
+    with application.worker() as first:
+        application.fill()
         _await([first], {shard: {"running"} for shard in range(SHARDS)})
         time.sleep(3.0)  # until what was read is committed
-    asyncio.run(_damage(servers, f"{application}.state"))
+    asyncio.run(_damage(servers, f"{application.name}.state"))
     with contextlib.ExitStack() as stack:
-        workers = [stack.enter_context(_worker(servers, directory, application, more)) for _ in range(2)]
+        workers = [stack.enter_context(application.worker()) for _ in range(2)]
         _await(workers, {**sound, BROKEN: {"parked"}})
         samples = [Samples(worker) for worker in workers]
         time.sleep(1.0)
         try:
-            share = _sampled(servers, application, samples, workers[0].process, sent)
+            share = _sampled(application, samples, workers[0].process, sent)
         finally:
             for one in samples:
                 one.end()
-        states = workers[1].states()
+        states = _states(workers[1])
         assert states.get(BROKEN) == "parked", f"the broken shard is parked: {states}"
-        assert workers[1].process.poll() is None, "no worker ends by itself"
+        assert not workers[1].ended, "no worker ends by itself"
     return share
 
 
 def _sampled(
-    servers: str,
-    application: str,
+    application: Application,
     samples: Sequence[Samples],
     victim: subprocess.Popen[bytes],
     sent: signal.Signals,
@@ -213,7 +154,7 @@ def _sampled(
             victim.send_signal(sent)
             told = True
         if not filling.is_alive():
-            filling = threading.Thread(target=_fill, args=(servers, application))
+            filling = threading.Thread(target=application.fill)
             filling.start()
     filling.join()
     return opened / total
@@ -221,7 +162,7 @@ def _sampled(
 
 def measure() -> dict[str, float]:
     """Return both shares."""
-    short = ", session_timeout: 2s, heartbeat_interval: 500ms"
+    short = {"session_timeout": "2s", "heartbeat_interval": "500ms"}
     with (
         EmbeddedKafka(overrides={"group.min.session.timeout.ms": "500"}) as kafka,
         tempfile.TemporaryDirectory() as directory,
@@ -229,7 +170,7 @@ def measure() -> dict[str, float]:
         servers, place = kafka.bootstrap_servers, Path(directory)
         return {
             "isolation_open_share": open_share(servers, place, signal.SIGTERM),
-            "isolation_open_share_kill9": open_share(servers, place, signal.SIGKILL, short),
+            "isolation_open_share_kill9": open_share(servers, place, signal.SIGKILL, **short),
         }
 
 

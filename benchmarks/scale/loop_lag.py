@@ -16,11 +16,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
 import os
-import secrets
-import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -28,33 +24,18 @@ import threading
 import time
 import traceback
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from benchmarks import peers
+from benchmarks.application import PARTITIONS, Application, Worker, wait_until
 from stream_svt.service.embedded import EmbeddedKafka
 
-PARTITIONS = 4
-PATIENCE = 900.0
 BEAT = 0.01
 SHOWN = 0.1
 """Seconds from which on a hold is printed with its stack."""
 NOTED = 0.02
 LOOKS = 3
-CONFIG = """
-application: {application}
-kafka: {{bootstrap_servers: "{servers}"}}
-topics: {{partitions: {partitions}}}
-sealing: {{key_file: master.key}}
-web: {{port: {port}}}
-datasets:
-  - {{file: datasets.txt, limit: 100, unit: one basket}}
-monitors:
-  - {{name: plain, topic: {application}.counts, epsilon: 1, cutoff: 10, sensitivity: 1, monotonic: true,
-     expected_queries: 1000000, bounds: [0, 100000], threshold: {threshold}}}
-"""
 _WORKER = "import sys; from benchmarks.scale.loop_lag import serve; sys.exit(serve(*sys.argv[1:]))"
 LOST = ("not recognized", "generation id is not", "session expired", "poll expired", "event=fenced")
 """What a worker and its client log where the group went on without it; a rebalance that others cause is none."""
@@ -68,8 +49,9 @@ def serve(config: str, report: str) -> int:
     import logging
 
     from stream_svt.service import app
-    from stream_svt.service.config import load_config
-    from stream_svt.service.reading import read_again
+    from stream_svt.service.applied import follow
+    from stream_svt.service.config import load_connection
+    from stream_svt.service.worker import cluster_of
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     beats: list[asyncio.Task[None]] = []
@@ -80,7 +62,8 @@ def serve(config: str, report: str) -> int:
         await begin(self)
 
     app.Monitoring.on_start = on_start
-    return app.run(load_config(config), reread=lambda: read_again(Path(config)))
+    connection = load_connection(config)
+    return app.run(connection, versions=lambda: follow(connection, cluster_of(connection)))
 
 
 async def _beat(report: str) -> None:
@@ -161,112 +144,36 @@ class Lag:
         return sum(log.read_text(errors="replace").count(word) for log in self.logs for word in LOST)
 
 
-class Stage:
-    """An application on a broker, its workers and what they report."""
+@dataclass(kw_only=True)
+class Stage(Application):
+    """An application whose workers report late beats."""
 
-    def __init__(self, servers: str, directory: Path, datasets: int) -> None:
-        self.name = f"bench-{secrets.token_hex(4)}"
-        self.names = [f"d{number}" for number in range(datasets)]
-        self.lag = Lag()
-        self._servers, self._directory = servers, directory
-        self._made = 0
-        key = directory / "master.key"
-        key.touch(mode=0o600)
-        key.write_text(secrets.token_hex(32))
-        (directory / "datasets.txt").write_text("\n".join(self.names))
-        topics = [f"{self.name}.{topic}" for topic in ("counts", "alerts", "rejects", "control")]
-        asyncio.run(peers.create_topics(servers, topics, PARTITIONS))
-        compacted = {"cleanup.policy": "compact"}
-        asyncio.run(peers.create_topics(servers, [f"{self.name}.state"], PARTITIONS, compacted))
+    lag: Lag = field(default_factory=Lag)
 
-    def fill(self) -> None:
-        """Write a query of each dataset."""
-        asyncio.run(
-            peers.write_queries(
-                self._servers,
-                f"{self.name}.counts",
-                partitions=PARTITIONS,
-                datasets=self.names,
-                values=[100] * len(self.names),
-            )
+    def apply(self, config: Path) -> None:
+        """Apply a configuration."""
+        command = "import sys; from stream_svt.cli import main; main(sys.argv[1:])"
+        subprocess.run(
+            [sys.executable, "-c", command, "apply", "-c", str(config), "--yes", "--wait", "0"], check=True
         )
 
-    def start(self) -> Worker:
-        """Start a worker."""
-        self._made += 1
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
-        config = self._directory / f"config-{self._made}.yaml"
-        worker = Worker(config, port, self._text(port, 5_000))
-        report, log = (self._directory / f"{kind}-{self._made}" for kind in ("lag", "log"))
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[Worker]:
+        """Run a worker whose late beats are noted."""
+        report = self.directory / f"lag-{len(self.lag.reports)}"
         report.touch()
         self.lag.reports.append(report)
-        self.lag.logs.append(log)
-        with log.open("wb") as output:
-            worker.process = subprocess.Popen(
-                [sys.executable, "-c", _WORKER, str(config), str(report)], stdout=output, stderr=output
-            )
-        worker.log = log
-        return worker
+        with self.worker(_WORKER, str(report)) as worker:
+            self.lag.logs.append(worker.log)
+            if len(self.lag.logs) == 1:
+                self.apply(worker.config)
+            yield worker
 
-    def change(self, worker: Worker) -> None:
-        """Let a worker read its file again, with another threshold in it."""
-        worker.config.write_text(self._text(worker.port, 6_000))
-        worker.process.send_signal(signal.SIGHUP)
-
-    def _text(self, port: int, threshold: int) -> str:
-        return CONFIG.format(
-            application=self.name,
-            servers=self._servers,
-            partitions=PARTITIONS,
-            port=port,
-            threshold=threshold,
-        )
-
-
-class Worker:
-    """A running worker."""
-
-    process: subprocess.Popen[bytes]
-    log: Path
-
-    def __init__(self, config: Path, port: int, text: str) -> None:
-        self.config, self.port = config, port
-        config.write_text(text)
-
-    def get(self, path: str) -> bytes:
-        """Return a page; nothing while it does not answer."""
-        if self.process.poll() is not None:
-            raise AssertionError(f"the worker ended:\n{self.log.read_text()[-3000:]}")
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=60) as page:
-                return bytes(page.read())
-        except OSError:
-            return b""
-
-    def shards(self) -> list[dict[str, Any]]:
-        """Return the shards that run here."""
-        text = self.get("/api/v1/worker")
-        return [shard for shard in json.loads(text)["shards"] if shard["state"] == "running"] if text else []
-
-    def has(self, shards: int) -> bool:
-        """Whether so many shards run here, and no other is here."""
-        text = self.get("/api/v1/worker")
-        states = [shard["state"] for shard in json.loads(text)["shards"]] if text else []
-        return states == shards * ["running"]
-
-    def end(self) -> None:
-        """Stop it in order."""
-        self.process.terminate()
-        self.process.wait(PATIENCE)
-
-
-def _await(condition: Callable[[], bool], wanted: str) -> None:
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        if time.monotonic() > end:
-            raise AssertionError(f"never came: {wanted}")
-        time.sleep(0.2)
+    def add(self, worker: Worker) -> None:
+        """Apply one more dataset."""
+        with (self.directory / "datasets.txt").open("a") as names:
+            names.write("\none-more\n")
+        self.apply(worker.config)
 
 
 def _watched(worker: Worker) -> None:
@@ -286,45 +193,29 @@ def _watched(worker: Worker) -> None:
 def play(stage: Stage) -> None:
     """Let workers live through everything that touches all datasets."""
     lag, count = stage.lag, len(stage.names)
-    workers: list[Worker] = []
-    try:
-        lag.phase("start")
-        one = stage.start()
-        workers.append(one)
-        _await(lambda: one.has(PARTITIONS), "the worker has every shard")
+    lag.phase("start")
+    with stage.watched() as one:
+        wait_until(lambda: one.has(PARTITIONS), "the worker has every shard")
         lag.phase("every run opens")
         stage.fill()
-
-        def read(worker: Worker) -> int:
-            return sum(shard["offsets"].get(f"{stage.name}.counts", 0) for shard in worker.shards())
-
-        _await(lambda: read(one) == count, "every dataset has a ledger")
+        wait_until(lambda: stage.read(one) == count, "every dataset has a ledger")
         lag.phase("pages")
         _watched(one)
-        lag.phase("reload")
-        stage.change(one)
-        _await(lambda: "event=reload" in one.log.read_text(), "the file is read again")
-        _await(lambda: one.has(PARTITIONS) and read(one) == count, "the shards are open again")
+        lag.phase("apply")
+        stage.add(one)
+        wait_until(lambda: "event=configuration_read version=2" in one.log.read_text(), "the version is read")
+        wait_until(lambda: one.has(PARTITIONS) and stage.read(one) == count, "the shards are open again")
         lag.phase("end")
-        one.end()
-        lag.phase("restart")
-        two = stage.start()
-        workers.append(two)
-        _await(lambda: two.has(PARTITIONS) and read(two) == count, "every ledger is back")
+    lag.phase("restart")
+    with stage.watched() as two:
+        wait_until(lambda: two.has(PARTITIONS) and stage.read(two) == count, "every ledger is back")
         lag.phase("second worker")
-        three = stage.start()
-        workers.append(three)
-        _await(lambda: two.has(PARTITIONS // 2) and three.has(PARTITIONS // 2), "the shards are shared")
-        lag.phase("second worker leaves")
-        three.end()
-        _await(lambda: two.has(PARTITIONS), "the first one has every shard again")
+        with stage.watched() as three:
+            for worker in (two, three):
+                wait_until(lambda worker=worker: worker.has(PARTITIONS // 2), "the shards are shared")
+            lag.phase("second worker leaves")
+        wait_until(lambda: two.has(PARTITIONS), "the first one has every shard again")
         lag.phase("last end")
-        two.end()
-    finally:
-        for worker in workers:
-            if worker.process.poll() is None:
-                worker.process.kill()
-                worker.process.wait()
 
 
 @contextlib.contextmanager
@@ -341,7 +232,8 @@ def _busy() -> Iterator[None]:
 
 def _measured(servers: str, size: Size, *, busy: bool) -> tuple[float, int]:
     with tempfile.TemporaryDirectory() as directory, _busy() if busy else contextlib.nullcontext():
-        stage = Stage(servers, Path(directory), size.datasets)
+        names = [f"d{number}" for number in range(size.datasets)]
+        stage = Stage(servers=servers, directory=Path(directory), names=names)
         try:
             play(stage)
         finally:

@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.scale.application import Application, wait
+from benchmarks.application import Application, monitor, wait
 from stream_svt.service.embedded import EmbeddedKafka
 
 DATASETS, MONITORS = 20_000, 40
@@ -23,16 +23,21 @@ SECONDS = 180.0
 def measure(datasets: int = DATASETS, monitors: int = MONITORS) -> dict[str, float]:
     """Return `open_done` and `open_peak_rss_mib`."""
     with EmbeddedKafka() as kafka, tempfile.TemporaryDirectory() as directory:
-        application = Application.make(
-            kafka.bootstrap_servers, Path(directory), datasets=datasets, monitors=monitors
+        application = Application(
+            servers=kafka.bootstrap_servers,
+            directory=Path(directory),
+            names=[f"dataset-{number:06}" for number in range(datasets)],
+            partitions=1,
+            monitors=[monitor(f"monitor-{number:02}", threshold=5000 + number) for number in range(monitors)],
         )
         application.fill()
         began = time.monotonic()
         with application.worker() as worker:
-            done = wait(lambda: worker.ended or application.read(worker), SECONDS) and not worker.ended
+            read = wait(lambda: worker.ended or application.read(worker) == datasets, SECONDS)
+            done = read and not worker.ended
             took = time.monotonic() - began
             peak = 0.0 if worker.ended else worker.peak_mib()
-            shard = {} if worker.ended else worker.shard()
+            [shard] = [{}] if worker.ended else worker.shards()
             print(
                 f"{datasets:,} datasets x {monitors} monitors: {'done' if done else 'not done'} after {took:.1f} s, "
                 f"{peak:.0f} MiB at most; {shard.get('offsets')}",

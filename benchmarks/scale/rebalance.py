@@ -15,7 +15,7 @@ import tempfile
 from datetime import datetime
 from pathlib import Path
 
-from benchmarks.takeover import PARTITIONS, Application, _await, _fill
+from benchmarks.application import PARTITIONS, Application, wait_until
 from stream_svt.service.embedded import EmbeddedKafka
 
 DATASETS = 20_000
@@ -29,22 +29,20 @@ def measure() -> dict[str, float]:
     """Return medians in seconds, and the number of shards opened again."""
     moves: list[float] = []
     with EmbeddedKafka() as kafka, tempfile.TemporaryDirectory() as directory:
-        names = [f"d{number}" for number in range(DATASETS)]
-        application = Application(kafka.bootstrap_servers, Path(directory), names)
-        _fill(kafka.bootstrap_servers, application, names)
+        application = Application(
+            servers=kafka.bootstrap_servers,
+            directory=Path(directory),
+            names=[f"d{number}" for number in range(DATASETS)],
+        )
+        application.fill()
         with application.worker() as first:
-            _await(
-                lambda: (
-                    sum(shard["offsets"].get(application.queries, 0) for shard in first.shards()) == DATASETS
-                ),
-                "every dataset has a ledger",
-            )
+            wait_until(lambda: application.read(first) == DATASETS, "every dataset has a ledger")
             for _ in range(ROUNDS):
                 with application.worker() as other:
-                    _await(lambda other=other: len(other.shards()) == PARTITIONS // 2, "shards are shared")
-                    _await(lambda: len(first.shards()) == PARTITIONS // 2, "shards are shared")
+                    for one in (other, first):
+                        wait_until(lambda one=one: one.has(PARTITIONS // 2), "shards are shared")
                     moves.append(other.takeover())
-                _await(lambda: len(first.shards()) == PARTITIONS, "every shard is back")
+                wait_until(lambda: first.has(PARTITIONS), "every shard is back")
             said = first.log.read_text()
     stays, opened, began = [], 0, 0.0
     for moment, event, seconds in _EVENT.findall(said):

@@ -9,30 +9,22 @@ shard is assigned to the one at which its state is verified and loaded, its firs
 from __future__ import annotations
 
 import statistics
-import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.scale.application import Application, wait
+from benchmarks.application import Application
+from benchmarks.takeover import restores
 from stream_svt.service.embedded import EmbeddedKafka
 
 DATASETS, RESTARTS = 100_000, 3
-PATIENCE = 600.0
 
 
 def measure(datasets: int = DATASETS, restarts: int = RESTARTS) -> dict[str, float]:
     """Return `restore_seconds_per_100k`."""
-    found = []
     with EmbeddedKafka() as kafka, tempfile.TemporaryDirectory() as directory:
-        application = Application.make(
-            kafka.bootstrap_servers, Path(directory), datasets=datasets, monitors=1
+        names = [f"dataset-{number:06}" for number in range(datasets)]
+        application = Application(
+            servers=kafka.bootstrap_servers, directory=Path(directory), names=names, partitions=1
         )
-        application.fill()
-        with application.worker() as worker:
-            assert wait(lambda: application.read(worker), PATIENCE), worker.log.read_text()[-2000:]
-        for _ in range(restarts):
-            with application.worker() as worker:
-                assert wait(lambda worker=worker: application.read(worker), PATIENCE), "never read again"
-                found.append(worker.moment("shard_opened") - worker.moment("assigned"))
-                print(f"{datasets:,} datasets restored in {found[-1]:.2f} s", file=sys.stderr)
+        found = restores(application, restarts)
     return {"restore_seconds_per_100k": statistics.median(found) * 100_000 / datasets}

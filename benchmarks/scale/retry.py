@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,17 +21,13 @@ from pathlib import Path
 from aiokafka import AIOKafkaProducer
 
 from benchmarks import peers, service
+from benchmarks.application import PARTITIONS, PATIENCE, Application, Worker, monitor
 from stream_svt.service.embedded import EmbeddedKafka
 
-TOPIC = "counts"
 SERIES = 20
 TOP_EVERY = 10_000
 QUIET = 6.0
 """Seconds without a new byte of state after which everything is written: three commit intervals."""
-MONITORS = f"""\
-  - {{name: retry, topic: {TOPIC}, append: retry, epsilon: 1, cutoff: 10, sensitivity: 1, monotonic: true,
-     expected_queries: 1000000, bounds: [0, 100000], threshold: 5000}}
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +48,18 @@ def query(number: int, names: Sequence[str]) -> tuple[bytes, bytes]:
     return names[which].encode(), text
 
 
-async def _write(servers: str, names: Sequence[str], first: int, last: int, rate: int | None = None) -> int:
+async def _write(application: Application, first: int, last: int, rate: int | None = None) -> int:
     """Write queries [first, last), so many a second where a rate is given; return their bytes."""
-    producer = AIOKafkaProducer(bootstrap_servers=servers, acks=1, linger_ms=0 if rate else 20)
+    producer = AIOKafkaProducer(bootstrap_servers=application.servers, acks=1, linger_ms=0 if rate else 20)
     await producer.start()
     began, size = time.monotonic(), 0
     try:
         for number in range(first, last):
-            key, value = query(number, names)
+            key, value = query(number, application.names)
             assert len(key) + len(value) >= 60
             size += len(key) + len(value)
-            place = peers.home(key, service.PARTITIONS)
-            await producer.send(TOPIC, key=key, value=value, partition=place)
+            place = peers.home(key, PARTITIONS)
+            await producer.send(application.queries, key=key, value=value, partition=place)
             if rate:
                 due = began + (number + 1 - first) / rate
                 await asyncio.sleep(max(0.0, due - time.monotonic()))
@@ -76,13 +73,13 @@ def _state_bytes(data_dir: Path) -> int:
     return sum(path.stat().st_size for path in data_dir.glob("**/bench-*.state-*/*.log"))
 
 
-def _await_quiet(running: service.Worker, data_dir: Path, total: int) -> int:
+def _await_quiet(application: Application, running: Worker, data_dir: Path, total: int) -> int:
     """Wait until all queries are committed and nothing more is written; return the bytes of state."""
-    end, known, since = time.monotonic() + 20 * service.PATIENCE, -1, 0.0
+    end, known, since = time.monotonic() + PATIENCE, -1, 0.0
     while True:
         assert time.monotonic() < end, "the worker did not get to the end of the topic in time"
         time.sleep(0.5)
-        done = sum(shard["offsets"].get(TOPIC, 0) for shard in running.status())
+        done = application.read(running)
         now = _state_bytes(data_dir)
         if done < total or now != known:
             known, since = now, time.monotonic()
@@ -92,17 +89,20 @@ def _await_quiet(running: service.Worker, data_dir: Path, total: int) -> int:
 
 def measure(size: Size = Size()) -> dict[str, float]:
     """Return the ratio at catch-up, at a trickle, and the worse of both."""
-    names = service.datasets(size.datasets // service.PARTITIONS)
     more = int(size.seconds * size.rate)
-    with EmbeddedKafka() as kafka:
-        servers = kafka.bootstrap_servers
-        asyncio.run(peers.create_topics(servers, [TOPIC], service.PARTITIONS))
-        read = asyncio.run(_write(servers, names, 0, size.backlog))
-        with service.worker(servers, names, MONITORS) as running:
-            state = _await_quiet(running, kafka.data_dir, size.backlog)
+    with EmbeddedKafka() as kafka, tempfile.TemporaryDirectory() as directory:
+        application = Application(
+            servers=kafka.bootstrap_servers,
+            directory=Path(directory),
+            names=service.datasets(size.datasets // PARTITIONS),
+            monitors=[monitor("retry", append="retry")],
+        )
+        read = asyncio.run(_write(application, 0, size.backlog))
+        with application.worker() as running:
+            state = _await_quiet(application, running, kafka.data_dir, size.backlog)
             print(f"catch-up: {state:,} bytes of state for {read:,} bytes of queries", file=sys.stderr)
-            trickled = asyncio.run(_write(servers, names, size.backlog, size.backlog + more, size.rate))
-            after = _await_quiet(running, kafka.data_dir, size.backlog + more)
+            trickled = asyncio.run(_write(application, size.backlog, size.backlog + more, size.rate))
+            after = _await_quiet(application, running, kafka.data_dir, size.backlog + more)
             print(f"trickle: {after - state:,} for {trickled:,}", file=sys.stderr)
     catch_up, trickle = state / read, (after - state) / trickled
     return {

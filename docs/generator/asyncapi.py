@@ -123,7 +123,7 @@ def _operations() -> Schema:
         "readQueries": operation("receive", "queries", "Test queries against the noisy threshold."),
         "publishEvents": operation("send", "alerts", "Release what is charged."),
         "reportRejects": operation("send", "rejects", "Say which records were refused."),
-        "readCommands": operation("receive", "control", "Carry out an operator's command, exactly once."),
+        "readCommands": operation("receive", "control", "Carry out the command that names the next number."),
     }
 
 
@@ -172,7 +172,7 @@ def _messages() -> Schema:
                 "type": "object",
                 "properties": {
                     HEADER: text(
-                        "Who signed, for which place, and the signature. Required where the configuration names keys."
+                        "Who signed, and the signature. Required where the configuration names keys."
                     )
                 },
             },
@@ -206,6 +206,19 @@ def _schemas() -> Schema:
         name = "Top" if kind is Alert else kind.__name__
         schemas[name] = _described(kind, found[kind.__name__])
     schemas["Command"]["additionalProperties"] = False
+    # Only the command that gives a state up needs neither a state nor a number: its shard can prove none.
+    schemas["Command"]["anyOf"] = [
+        {
+            "required": ["state", "number"],
+            "properties": {"state": {"minLength": 1}, "number": {"minimum": 1}},
+            "additionalProperties": True,
+        },
+        {
+            "required": ["cluster"],
+            "properties": {"action": {"const": "close-application"}, "cluster": {"minLength": 1}},
+            "additionalProperties": True,
+        },
+    ]
     schemas["Action"] = found["Action"]
     return schemas
 
@@ -233,17 +246,38 @@ def _event_schema(kind: EventType, event: Event) -> Schema:
         },
         "datacontenttype": {"const": "application/json"},
         "shard": count("The shard that released it."),
-        "sequence": count(
-            "Number of the event in its shard, without gaps, but where budgets were given up.", 1
-        ),
+        "sequence": count("Number of the event in its shard, without gaps.", 1),
+        "origin": {
+            "type": "string",
+            "pattern": "^[0-9]+-[0-9a-f]{16}$",
+            "description": "The transaction that charged the event: its sequence, and 64 random bits of it.",
+        },
+        "stateid": {
+            "type": "string",
+            "pattern": "^[0-9a-f]{32}$" if event.reasons != _ENDS else "^([0-9a-f]{32})?$",
+            "description": "Id of the shard's state: what a command has to name.",
+        },
+        "command": count("Number of the last command that the shard had used up when the event was charged."),
         "data": data,
     }
+    required = list(properties)
+    if event.is_proved:
+        properties["proof"] = {
+            "type": "string",
+            "pattern": "^[0-9a-f]+-[0-9a-f]{64}$",
+            "description": "HMAC-SHA-256 of the event, made with the sealing key: the key's id and the code. "
+            "Missing without a sealing key.",
+        }
     return {
         "type": "object",
         "description": event.meaning,
-        "required": list(properties),
+        "required": required,
         "properties": properties,
     }
+
+
+_ENDS: Final = EVENTS[EventType.APPLICATION_CLOSED].reasons
+"""A state that was given up may have left no event behind that names it."""
 
 
 def _lifecycle(event: Event) -> Schema:
@@ -258,7 +292,11 @@ def _lifecycle(event: Event) -> Schema:
         "run": count("Number of the run; 0 where the event is about none."),
         "reason": {"enum": list(event.reasons)},
         "account": account,
-        "detail": {"type": "object", "properties": event.detail, "required": list(event.detail)},
+        "detail": {
+            "type": "object",
+            "properties": {**event.detail, **event.sometimes},
+            "required": list(event.detail),
+        },
     }
     return {"type": "object", "required": list(properties), "properties": properties}
 

@@ -35,11 +35,14 @@ def _definitions() -> Schema:
     return definitions
 
 
+_WITHOUT_SECTION: Final = {"application", "carried_over"}
+
+
 def _top() -> str:
     required = json_schema()["required"]
     rows = [
         [
-            "`application`" if name == "application" else f"[`{name}`](#{name})",
+            f"`{name}`" if name in _WITHOUT_SECTION else f"[`{name}`](#{name})",
             "required" if name in required else "",
             field.description or "",
         ]

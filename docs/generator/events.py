@@ -22,6 +22,10 @@ class Event:
         The words that ``reason`` may be; none for an alert, which has no reason.
     detail
         Schemas of what stands in ``detail``, all of it always there.
+    sometimes
+        Schemas of what stands in ``detail`` in some events only.
+    is_proved
+        Whether the event carries a proof where a sealing key is configured.
     about
         What the event is about. One about a shard has no account.
     """
@@ -29,15 +33,37 @@ class Event:
     meaning: str
     reasons: tuple[str, ...] = ()
     detail: Mapping[str, Schema] = field(default_factory=dict)
+    sometimes: Mapping[str, Schema] = field(default_factory=dict)
+    is_proved: bool = False
     about: Literal["monitor", "dataset", "shard", "dataset or shard"] = "monitor"
 
 
 EVENTS: Final[Mapping[EventType, Event]] = {
+    EventType.STATE_BEGUN: Event(
+        "The shard's state begins: the first event of its partition, and never another one.",
+        ("first-start",),
+        detail={
+            "partitions": count("Number of shards: it fixes where each dataset is at home.", 1),
+            "cluster": text("Id of the cluster."),
+        },
+        sometimes={
+            "carried_from": text("The application whose budgets this one goes on with."),
+            "carried_digest": text("Digest of the file that was carried over."),
+        },
+        about="shard",
+    ),
     EventType.ALERT: Event("A query reached the noisy threshold: a top, charged and durable."),
     EventType.DECLARED: Event(
-        "The dataset's ledger was opened with its limit, or came from another shard with a migration: `arrived`.",
-        ("first-start", "arrived"),
+        "The dataset's ledger was opened with its limit.",
+        ("first-start",),
         detail={"unit": text("The privacy unit, in the words of the configuration.")},
+        sometimes={
+            "spent_before": {
+                "type": "number",
+                "minimum": 0,
+                "description": "What earlier applications spent of the limit.",
+            }
+        },
         about="dataset",
     ),
     EventType.BUDGET_RAISED: Event(
@@ -58,21 +84,20 @@ EVENTS: Final[Mapping[EventType, Event]] = {
     EventType.RUN_CLOSED: Event(
         "The run ended before its last top. Reason `command`: close or resample; `schedule`: "
         "resample_every; `removed`: its monitor or dataset left the configuration; `sensitivity`: its monitor "
-        "now declares a larger one, or is no longer monotonic; `moved`: migration. "
-        "With `loss`, `marked-exhausted`, `unread` (queries of it were left unread), `paused` (`pause --now`) and "
-        "`incompatible` "
-        "(another release cannot repeat its outcomes) "
-        "it was closed at its full price.",
+        "now declares a larger one, or is no longer monotonic; `application-closed`: the application was closed. "
+        "With `loss`, `retired` (its dataset is declared no longer), `unread` (queries of it were left unread), "
+        "`paused` (`pause --now`) and `incompatible` (another release cannot repeat its outcomes) it was closed at "
+        "its full price.",
         (
             "command",
             "schedule",
             "removed",
             "sensitivity",
-            "moved",
+            "application-closed",
             "loss",
+            "retired",
             "unread",
             "paused",
-            "marked-exhausted",
             "incompatible",
         ),
     ),
@@ -95,11 +120,30 @@ EVENTS: Final[Mapping[EventType, Event]] = {
     ),
     EventType.RESUMED: Event("An operator resumed the monitor on the dataset.", ("command",)),
     EventType.SPEC_CHANGED: Event(
-        "A monitor was added, changed or removed by a reload or a restart.",
+        "A monitor was added, changed or removed by another configuration.",
         ("added", "changed", "removed"),
         detail={
             "spec_hash": text("Digest of what decides outcomes; empty for a monitor that was removed."),
             "fields": {"type": "array", "items": {"type": "string"}, "description": "Keys that changed."},
+        },
+        about="shard",
+    ),
+    EventType.TOPIC_DECLARED: Event(
+        "What holds of the answers on a query topic from now on: the most cautious declaration so far.",
+        ("configuration",),
+        detail={
+            "topic": text("The query topic."),
+            "sensitivity": text("The sensitivity: a number or a fraction."),
+            "monotonic": {"type": "boolean", "description": "Whether all monitors always declared it."},
+        },
+        about="shard",
+    ),
+    EventType.CONFIGURATION_ADOPTED: Event(
+        "The shard goes on with a version of the configuration that was applied.",
+        ("configuration",),
+        detail={
+            "number": count("The version's number.", 1),
+            "digest": text("SHA-256 of its content, as hex digits."),
         },
         about="shard",
     ),
@@ -109,41 +153,40 @@ EVENTS: Final[Mapping[EventType, Event]] = {
         detail={"topic": text("The query topic."), "offset": count("Where reading goes on.")},
         about="shard",
     ),
-    EventType.MARKED_EXHAUSTED: Event(
-        "An operator gave the dataset's budget up: all of it counts as spent.",
-        ("command",),
-        detail={
-            "dataset": text("The dataset."),
-            "after": {
-                "type": ["integer", "null"],
-                "minimum": 0,
-                "description": "Where the state was older than the events: numbers go on after this one.",
-            },
-        },
-        about="dataset",
-    ),
     EventType.COMMAND_REPLY: Event(
         "The answer to a command. About the shard, and without an account, where the command names no dataset.",
         ("accepted", "refused"),
         detail={
             "command": text("Id of the command."),
+            "number": count("Its number.", 1),
             "action": text("What was asked."),
             "message": text("What was done, or why nothing was."),
-            "after": {
-                "type": ["integer", "null"],
-                "minimum": 0,
-                "description": "As in `budget.marked-exhausted`, where budgets were given up.",
-            },
         },
         about="dataset or shard",
     ),
-    EventType.MOVED: Event(
-        "A migration gave the dataset another home; later events come from there.",
-        ("migrated",),
-        detail={
-            "shard": count("The new home."),
-            "partitions": count("The new number of partitions.", 1),
-        },
+    EventType.RETIRED: Event(
+        "The dataset is declared no longer: what it spent in the end. Its name is never used again.",
+        ("configuration",),
+        detail={"unit": text("The privacy unit, in the words of the configuration.")},
         about="dataset",
+    ),
+    EventType.BALANCE: Event(
+        "The application was closed: what the dataset spent in the end. Nothing is reserved any more.",
+        ("application-closed",),
+        detail={"unit": text("The privacy unit, in the words of the configuration.")},
+        is_proved=True,
+        about="dataset",
+    ),
+    EventType.APPLICATION_CLOSED: Event(
+        "The shard is closed for ever: the last event of its partition. Reason `command`: its owner closed it; "
+        "`given-up`: its state could not be proved and was given up, so there are no balances and no proof.",
+        ("command", "given-up"),
+        detail={
+            "successor": text("Name of the application that goes on."),
+            "balances": count("How many balances the shard published."),
+        },
+        sometimes={"command": text("With `given-up`: id of the command.")},
+        is_proved=True,
+        about="shard",
     ),
 }

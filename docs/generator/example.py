@@ -25,7 +25,9 @@ monitors:
 """
 QUERY: Final = {"id": "q1", "value": 912, "series": "item-40"}
 _OFFSET: Final = 41_237
+_STATE: Final = "5e0c7a4f9d1b48b2a6e3f07c2d91b8a4"
 _TIME: Final = "2026-11-21T09:30:00.000Z"
+_ORIGIN: Final = "17-8f0c2b5d9e4a6173"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,10 @@ def events() -> dict[str, Any]:
         if done:
             break
     documents = [
-        json.loads(encode(event, application=spec.application, shard=0, time=_TIME)) for event in released
+        json.loads(
+            encode(event, application=spec.application, shard=0, time=_TIME, origin=_ORIGIN, state_id=_STATE)
+        )
+        for event in released
     ]
     return {document["type"]: document for document in documents}
 

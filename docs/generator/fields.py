@@ -75,11 +75,26 @@ FIELDS: Final[Mapping[type, Mapping[str, Schema]]] = {
     Command: {
         "id": words("Chosen by who issues it; the answer repeats it."),
         "action": {},
-        "dataset": words("The dataset; empty for a command to a whole shard."),
+        "dataset": words(
+            "The dataset; empty for all datasets of a shard, and for a command to the shard itself."
+        ),
         "monitor": words("One monitor of the dataset; empty for all of them."),
         "limit": words('For `raise-budget`: the new limit in the dataset\'s measure, as text: "5", "11/2".'),
         "now": words("For `pause`: also during a replay; open runs close at their full price."),
+        "topic": words("For `accept-loss`: the query topic that lost records."),
+        "offset": words("For `accept-loss`: the offset that the shard wants of it."),
+        "successor": words("For `close-application`: name of the application that goes on with the budgets."),
+        "cluster": words(
+            "For `close-application` that gives up a state which cannot be proved: id of the cluster. It makes "
+            "`number` unnecessary."
+        ),
+        "event": words(
+            "With `cluster`: `sequence` of the newest event of the shard, read uncommitted; 0 for none."
+        ),
+        "origin": words("With `cluster`: `origin` of that event; empty for none."),
         "issued_by": words("Free text."),
+        "state": words("The `stateid` of the shard's newest event."),
+        "number": words("The `command` of that event, plus one."),
     },
 }
 """By type and field. A field that is a message of its own has its words there."""

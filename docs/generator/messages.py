@@ -73,7 +73,9 @@ def _event_types() -> str:
     rows = []
     for kind, event in EVENTS.items():
         reasons = ", ".join(f"`{reason}`" for reason in event.reasons)
-        detail = ", ".join(f"`{name}`" for name in event.detail)
+        detail = ", ".join(
+            [*(f"`{name}`" for name in event.detail), *(f"[`{name}`]" for name in event.sometimes)]
+        )
         rows.append([f"`{short_name(kind)}`", event.about, reasons, detail, event.meaning])
     return table(["NAME", "about a", "`reason`", "`detail`", "what happened"], rows)
 

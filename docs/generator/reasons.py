@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from stream_svt.protocol.controls import COMMAND_LIMIT, WAITING_BYTES, WAITING_LIMIT, Malformed
+from stream_svt.protocol.controls import COMMAND_LIMIT, Malformed, Untimely
 from stream_svt.service.columnar import MAX_ROWS, MAX_TEXT_IN_ALL
 from stream_svt.service.signatures import Refusal
 from stream_svt.service.wire import ARROW_STREAM, MAX_BYTES, MAX_TEXT, Reason
@@ -38,12 +38,12 @@ COMMANDS: Final[Mapping[str, str]] = {
     Malformed.TOO_LARGE: f"It is longer than {COMMAND_LIMIT:,} bytes.",
     Malformed.NOT_JSON: "It is not JSON.",
     Malformed.BAD_FIELD: "A field is missing, unknown or of the wrong kind.",
-    Malformed.TOO_MANY: f"{WAITING_LIMIT:,} commands wait already, or such that hold {WAITING_BYTES >> 20} MiB.",
+    Untimely.OTHER_STATE: "It names another state than the shard's: of another shard, or of one made anew.",
+    Untimely.STALE: "Its number is used up, or a command that waits has it: a copy, or another command was faster.",
+    Untimely.AHEAD: "Its number does not come next.",
     Refusal.UNSIGNED: "Signatures are required, and it has none.",
     Refusal.UNKNOWN_KEY: "It is signed with a key that the configuration does not name.",
     Refusal.BAD_SIGNATURE: "The signature does not fit the record and its place.",
-    Refusal.REPLAYED: "It is a copy of a command that was signed for another offset.",
-    "command-too-old": "It was signed before the books, or their place in the control topic, began.",
 }
 """Reasons for commands."""
 

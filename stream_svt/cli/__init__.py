@@ -9,12 +9,13 @@ from typing import NoReturn
 import click
 
 import stream_svt
+from stream_svt.cli.applying import apply, config_group
 from stream_svt.cli.auditing import audit
+from stream_svt.cli.carrying import carry_over
 from stream_svt.cli.checking import check, schema
 from stream_svt.cli.completing import completion
 from stream_svt.cli.controlling import control
 from stream_svt.cli.forwarding import forward
-from stream_svt.cli.migrating import migrate
 from stream_svt.cli.naming import Group
 from stream_svt.cli.planning import plan
 from stream_svt.cli.proving import prove
@@ -32,7 +33,7 @@ Exit codes:
   1    failure: refused, unbalanced, not answered, not stopped in time, or an unexpected error
   2    configuration or usage: the message says which; also where it and the topics do not fit
   3    broker: not reachable, login refused, permission missing; `watch`, `audit`, `control`: topic missing
-  4    state: `migrate`: a ledger cannot be read, or was rolled back; `forward`: events were lost
+  4    state: `forward`: events were lost
   130  interrupted
 
 \b
@@ -62,6 +63,8 @@ def app() -> None:
 for _command in (
     demo,
     run,
+    apply,
+    config_group,
     check,
     prove,
     plan,
@@ -70,8 +73,8 @@ for _command in (
     forward,
     status,
     control,
+    carry_over,
     audit,
-    migrate,
     completion,
 ):
     app.add_command(_command)

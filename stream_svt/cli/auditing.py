@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,8 +35,24 @@ Examples:
     is_flag=True,
     help="Hold the ledgers in the state to the events too: needs -c, the sealing key and READ on the state topic.",
 )
+@click.option(
+    "--before",
+    "earlier",
+    multiple=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Configuration of an earlier application: check that this one begins with what it had spent. Once for each "
+    "of a chain, the newest first.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def audit(path: Path | None, servers: str | None, topic: str | None, state: bool, as_json: bool) -> int:
+def audit(
+    path: Path | None,
+    servers: str | None,
+    topic: str | None,
+    state: bool,
+    earlier: tuple[Path, ...],
+    as_json: bool,
+) -> int:
     """Re-derive every charge from the alert topic and say whether the books balance.
 
     Needs nothing but the published events: that they are numbered without gaps, that their charges add up to
@@ -62,13 +78,30 @@ def audit(path: Path | None, servers: str | None, topic: str | None, state: bool
         name, brokers = topic, Cluster(arguments)
         monitors = () if configured is None else configured.spec.monitors
         found = _audit(topic, lambda on_records: audit_topic(brokers, name, monitors, on_records=on_records))
+    applications = [(found, topic), *_follow(found, earlier)]
     if as_json:
-        click.echo(json.dumps(_as_json(found), indent=2))
+        told = [_as_json(one) for one, _ in applications]
+        click.echo(json.dumps(told[0] | {"before": told[1:]} if earlier else told[0], indent=2))
     else:
-        _print(found, topic)
-    if found.found:
+        for one, name in applications:
+            _print(one, name)
+    if any(one.found for one, _ in applications):
         return 1
     return UnreadableState.exit_code if found.unreadable else 0
+
+
+def _follow(newest: Audit, earlier: Sequence[Path]) -> list[tuple[Audit, str]]:
+    """Audit the applications before this one, and hold each to the next."""
+    from stream_svt.service.audit import audit_topic, follow
+
+    found: list[tuple[Audit, str]] = []
+    for path in earlier:
+        config = load(path)
+        topic, brokers, monitors = config.topics.alerts, cluster(config), config.spec.monitors
+        one = _audit(topic, lambda on_records: audit_topic(brokers, topic, monitors, on_records=on_records))  # noqa: B023
+        follow(found[-1][0] if found else newest, one, config.spec.application)
+        found.append((one, topic))
+    return found
 
 
 def _audit(topic: str, read: Callable[[Callable[[int], None]], Coroutine[Any, Any, Audit]]) -> Audit:
@@ -85,8 +118,13 @@ def _audit(topic: str, read: Callable[[Callable[[int], None]], Coroutine[Any, An
 
 def _print(found: Audit, topic: str) -> None:
     for books in sorted(found.datasets.values(), key=lambda one: one.dataset):
-        before = (
-            f", {as_text(books.before, books.kind)} of it before the oldest event" if books.before else ""
+        before = "".join(
+            f", {as_text(amount, books.kind)} of it {when}"
+            for amount, when in (
+                (books.carried, "by an earlier application"),
+                (books.before - books.carried, "before the oldest event"),
+            )
+            if amount > 0
         )
         click.echo(
             f"{books.dataset}: {books.text()} spent{before}, {count(books.alerts, 'alert')}, "

@@ -12,9 +12,10 @@ from typing import Any, TypeVar
 import click
 
 from stream_svt.cli.naming import FileOption
-from stream_svt.errors import ConfigError, Problem
+from stream_svt.errors import ConfigError, Problem, StreamSvtError
 from stream_svt.service.config import Config, load_config
 from stream_svt.service.kafka import Cluster, tune
+from stream_svt.service.signatures import SigningKey, signing_key
 
 Result = TypeVar("Result")
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -105,3 +106,61 @@ def cluster(config: Config) -> Cluster:
 def wait_for(work: Coroutine[Any, Any, Result]) -> Result:
     """Run a coroutine to its end."""
     return asyncio.run(work)
+
+
+signing_option = click.option(
+    "--signing-key",
+    "key_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    envvar="STREAM_SVT_SIGNING_KEY",
+    metavar="FILE",
+    help="Sign with the key in this file (Ed25519 as PEM, or a shared key of 32 bytes); "
+    "$STREAM_SVT_SIGNING_KEY names it too.",
+)
+
+
+def signing_key_of(config: Config, path: Path | None) -> SigningKey | None:
+    """Return the key in a file; refuse, before anything is sent, what the shards would refuse."""
+    known = {key.name for key in config.command_keys}
+    if path is None:
+        if known:
+            raise click.UsageError(
+                f"{config.source} requires signed commands: name your key with --signing-key."
+            )
+        return None
+    try:
+        key = signing_key(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError:
+        wrong = "is not text"
+    except OSError as error:
+        wrong = f"cannot be read: {error.strerror or 'unknown reason'}"
+    except ValueError as error:
+        wrong = str(error)
+    else:
+        if not known or key.name in known:
+            return key
+        wrong = f"key {key.name} may not give commands here; section control knows {', '.join(known)}"
+    raise click.BadParameter(f"{path}: {wrong}.", param_hint="--signing-key")
+
+
+def confirm(question: str) -> None:
+    """Ask, and go on only where the answer is yes.
+
+    Raises
+    ------
+    StreamSvtError
+        The answer is no, or nobody can answer.
+    click.Abort
+        The question was interrupted.
+    """
+    try:
+        agreed = click.confirm(question, err=True)
+    except click.Abort as aborted:
+        # The same for Ctrl-C and the end of the input, but for where it comes from.
+        if not isinstance(aborted.__context__, EOFError):
+            raise
+        click.echo(err=True)
+        message = "not confirmed; nothing was changed (--yes where nobody can answer)"
+        raise StreamSvtError(message) from None
+    if not agreed:
+        raise StreamSvtError("not confirmed; nothing was changed")

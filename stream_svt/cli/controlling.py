@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from stream_svt.cli.connection import cluster, config_option, load, wait_for
+from stream_svt.cli.connection import (
+    cluster,
+    config_option,
+    confirm,
+    load,
+    signing_key_of,
+    signing_option,
+    wait_for,
+)
 from stream_svt.cli.naming import Group
-from stream_svt.errors import StreamSvtError
 from stream_svt.monitor.commands import Action
 from stream_svt.privacy.loss import exact
 from stream_svt.service.config import Config
-from stream_svt.service.control import Addressed, Reply, for_datasets, for_shards, send
-from stream_svt.service.signatures import SigningKey, signing_key
+from stream_svt.service.control import Addressed, Reply, for_all, for_datasets, for_shards, id_of, send
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -33,16 +37,6 @@ _timeout_option = click.option(
     help="How long to wait for the next answer.",
 )
 
-_signing_option = click.option(
-    "--signing-key",
-    "key_file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    envvar="STREAM_SVT_SIGNING_KEY",
-    metavar="FILE",
-    help="Sign the commands with the key in this file (Ed25519 as PEM, or a shared key of 32 bytes); "
-    "$STREAM_SVT_SIGNING_KEY names it too.",
-)
-
 
 @click.group(
     cls=Group,
@@ -51,15 +45,18 @@ _signing_option = click.option(
 Examples:
   stream-svt control pause -c monitors.yaml retail-2026-w01
   stream-svt control raise-budget -c monitors.yaml retail-2026-w01 --limit 5
-  stream-svt control accept-loss -c monitors.yaml --shard 2
+  stream-svt control accept-loss -c monitors.yaml --shard 2 --topic retail --offset 4711
   stream-svt control close -c monitors.yaml retail-2026-w01 --signing-key alice.pem
 """,
 )
 def control() -> None:
     """Pause, resume, close or resample monitors; raise budgets; go on after losses.
 
-    A command is stored on the control topic and carried out exactly once, at a commit barrier,
-    even if no worker runs at the moment. The answer comes on the alert topic.
+    A command names its shard's next command number, which the newest event on the alert topic
+    tells: it is carried out once, or refused because another command came before it. A worker has
+    to have started the shard once; none needs to run at the moment. The answer comes on the alert
+    topic. After a timeout the command is still carried out once the shard is owned, unless another
+    command takes its number before.
     Where the configuration requires signatures, --signing-key names the key.
     Exit code 1: refused, or no answer in time.
     """
@@ -68,7 +65,7 @@ def control() -> None:
 def _dataset_options(command: Command) -> Command:
     for option in (
         _timeout_option,
-        _signing_option,
+        signing_option,
         click.option(
             "--monitor", default="", metavar="NAME", help="This monitor only. Default: all of them."
         ),
@@ -92,8 +89,13 @@ def _add(action: Action, summary: str) -> None:
         now: bool = False,
     ) -> int:
         config = load(path)
-        names = _names(config, datasets, everything=everything, monitor=monitor)
-        return _send(config, for_datasets(config, action, names, monitor=monitor, now=now), timeout, key_file)
+        if everything == bool(datasets):
+            raise click.UsageError("Name one or more datasets, or give --all.")
+        if everything:
+            commands = for_all(config, action, monitor=monitor, now=now)
+        else:
+            commands = for_datasets(config, action, datasets, monitor=monitor, now=now)
+        return _send(config, commands, timeout, key_file)
 
     if action is Action.PAUSE:
         text = "Also during the replay after a takeover. Open runs end, at their full price."
@@ -101,18 +103,6 @@ def _add(action: Action, summary: str) -> None:
 
     epilog = f"\b\nExample:\n  stream-svt control {action.value} -c monitors.yaml retail-2026-w01\n"
     control.add_command(click.command(action.value, help=summary, epilog=epilog)(command))
-
-
-def _names(config: Config, datasets: Sequence[str], *, everything: bool, monitor: str = "") -> Sequence[str]:
-    if everything == bool(datasets):
-        raise click.UsageError("Name one or more datasets, or give --all.")
-    if not everything:
-        return datasets
-    return [
-        dataset.name
-        for dataset in config.spec.datasets
-        if not monitor or any(one.name == monitor for one in config.spec.monitors_of(dataset.name))
-    ]
 
 
 _add(
@@ -134,7 +124,7 @@ _add(Action.RESAMPLE, "End open runs and begin new ones, which costs their thres
 )
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @_timeout_option
-@_signing_option
+@signing_option
 def raise_budget(
     path: Path, datasets: tuple[str, ...], limit: str, yes: bool, timeout: float, key_file: Path | None
 ) -> int:
@@ -150,159 +140,92 @@ def raise_budget(
     config = load(path)
     commands = for_datasets(config, Action.RAISE_BUDGET, datasets, limit=limit)
     if not yes:
-        _confirm(f"Raise the limit of {', '.join(datasets)} to {limit} for ever?")
+        confirm(f"Raise the limit of {', '.join(datasets)} to {limit} for ever?")
     return _send(config, commands, timeout, key_file)
 
 
 @control.command(
-    "accept-loss", epilog="\b\nExample:\n  stream-svt control accept-loss -c monitors.yaml --shard 2\n"
+    "accept-loss",
+    epilog="\b\nExample:\n  stream-svt control accept-loss -c monitors.yaml --shard 2 --topic retail --offset 4711\n",
 )
 @config_option()
-@click.option("--shard", "shards", type=int, multiple=True, help="This shard; may be repeated. Default: all.")
+@click.option("--shard", type=int, required=True, help="The shard that waits.")
+@click.option("--topic", required=True, help="The query topic that lost records.")
+@click.option(
+    "--offset",
+    type=click.IntRange(0),
+    required=True,
+    help="The offset that the shard wants, and that is gone.",
+)
 @_timeout_option
-@_signing_option
-def accept_loss(path: Path, shards: tuple[int, ...], timeout: float, key_file: Path | None) -> int:
+@signing_option
+def accept_loss(
+    path: Path, shard: int, topic: str, offset: int, timeout: float, key_file: Path | None
+) -> int:
     """Go on although queries were lost: open runs close at their full price.
 
-    Shards that lost nothing refuse, which changes nothing.
+    The shard that waits says what is lost, in its log and in 'stream-svt status', with the command to
+    give. A shard that does not wait for just this refuses, which changes nothing.
     """
     config = load(path)
-    commands = for_shards(config, Action.ACCEPT_LOSS, shards or None)
-    return _send(config, commands, timeout, key_file, enough=1)
-
-
-@control.command(
-    "mark-exhausted",
-    epilog="\b\nExample:\n  stream-svt control mark-exhausted -c monitors.yaml --shard 2\n",
-)
-@config_option()
-@click.option("--shard", "shards", type=int, multiple=True, help="This shard; may be repeated.")
-@click.option("--all-shards", is_flag=True, help="Every shard.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@_timeout_option
-@_signing_option
-def mark_exhausted(
-    path: Path, shards: tuple[int, ...], all_shards: bool, yes: bool, timeout: float, key_file: Path | None
-) -> int:
-    """Give up all budgets of shards, for ever, as after their state was lost or rolled back.
-
-    The way out when a worker refuses a state that is older than the published alerts: what was spent is
-    not known any more, so all of it counts as spent. All that is left of the budgets of every dataset of
-    these shards is given up, also where their books are sound.
-    """
-    if all_shards == bool(shards):
-        raise click.UsageError("Name the shards with --shard, or give --all-shards.")
-    config = load(path)
-    commands = for_shards(config, Action.MARK_EXHAUSTED, None if all_shards else shards)
-    if not yes:
-        which = ", ".join(str(addressed.shard) for addressed in commands)
-        shard, its = ("shard", "its") if len(commands) == 1 else ("shards", "their")
-        _confirm(
-            f"All that is left of the budgets of every dataset of {shard} {which} is given up, for ever, also where "
-            f"{its} books are sound. Go on?"
-        )
+    commands = for_shards(config, Action.ACCEPT_LOSS, [shard], topic=topic, offset=offset)
     return _send(config, commands, timeout, key_file)
 
 
-@control.command(epilog="\b\nExample:\n  stream-svt control reload -c monitors.yaml --pid 4711\n")
+@control.command(
+    "close-application",
+    epilog="""\b
+Examples:
+  stream-svt control close-application -c monitors.yaml --successor retail-2
+  stream-svt control close-application -c monitors.yaml --successor retail-2 --shard 3 --give-up-state
+""",
+)
 @config_option()
 @click.option(
-    "--pid", type=click.IntRange(min=1), required=True, help="Process id of the worker, on this machine."
+    "--successor",
+    required=True,
+    metavar="NAME",
+    help="Name of the one application that goes on with the budgets.",
 )
-def reload(path: Path, pid: int) -> None:
-    """Let a worker on this machine read its configuration again, after checking it here.
+@click.option("--shard", type=int, help="This shard only. Default: all of them.")
+@click.option(
+    "--give-up-state",
+    is_flag=True,
+    help="Close a parked shard whose state cannot be proved: lost, older than the alerts, damaged, or sealed with a "
+    "lost key. Open runs then count in full; where alerts are missing, more counts as spent.",
+)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@_timeout_option
+@signing_option
+def close_application(
+    path: Path,
+    successor: str,
+    shard: int | None,
+    give_up_state: bool,
+    yes: bool,
+    timeout: float,
+    key_file: Path | None,
+) -> int:
+    """Close the application for ever: open runs end, and each dataset's balance is published.
 
-    Sends SIGHUP, to a process of `stream-svt run` only; where the system does not tell what a process
-    runs (no /proc), to any. Thresholds, mute and pace change at the next barrier, epsilon, cutoff and
-    noise with the next run. Reload every worker of an application.
+    With epsilon, what open runs did not spend is released; with rho it stays charged. A closed shard
+    never opens again. 'stream-svt carry-over' then writes down what is left. A shard without a worker
+    is closed once a worker owns it. A parked shard is not closed: mend its cause, or give its state
+    up where it cannot be proved.
     """
-    load(path)
-    arguments = _arguments_of(pid)
-    if arguments is not None and not _is_worker(arguments):
-        shown = f"'{_shortened(arguments)}'" if arguments else "it has no command line"
-        message = (
-            f"process {pid} is not a stream-svt worker ({shown}); nothing was signalled. "
-            "'pgrep -f \"stream-svt run\"' lists workers"
-        )
-        raise StreamSvtError(message)
-    try:
-        os.kill(pid, signal.SIGHUP)
-    except (ProcessLookupError, PermissionError) as error:
-        raise StreamSvtError(f"process {pid} was not signalled: {error.strerror}") from None
-    click.echo(f"process {pid} was told to reload; its log and the alert topic say what changed")
-
-
-def _arguments_of(pid: int) -> list[str] | None:
-    """Return the command line of a process, or None where the system does not tell.
-
-    A process that is not there is not told of either: the signal finds that out.
-    """
-    try:
-        text = Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return None
-    return [part.decode(errors="backslashreplace") for part in text.split(b"\0") if part]
-
-
-def _is_worker(arguments: Sequence[str]) -> bool:
-    """Tell whether a command line runs a worker: as the script, as a module, or from a wrapper's ``-c``."""
-    for number, argument in enumerate(arguments):
-        if Path(argument).name == "stream-svt" or "stream_svt" in argument:
-            return "run" in arguments[number + 1 :]
-    return False
-
-
-def _shortened(arguments: Sequence[str]) -> str:
-    """Return a command line as one short, printable line."""
-    text = "".join(letter if letter.isprintable() else "?" for letter in " ".join(arguments))
-    return text if len(text) <= SHOWN_LETTERS else text[: SHOWN_LETTERS - 3] + "..."
-
-
-def _signing_key(config: Config, path: Path | None) -> SigningKey | None:
-    """Return the key in a file; refuse, before anything is sent, what the shards would refuse."""
-    known = {key.name for key in config.command_keys}
-    if path is None:
-        if known:
-            raise click.UsageError(
-                f"{config.source} requires signed commands: name your key with --signing-key."
-            )
-        return None
-    try:
-        key = signing_key(path.read_text(encoding="utf-8"))
-    except UnicodeDecodeError:
-        wrong = "is not text"
-    except OSError as error:
-        wrong = f"cannot be read: {error.strerror or 'unknown reason'}"
-    except ValueError as error:
-        wrong = str(error)
-    else:
-        if not known or key.name in known:
-            return key
-        wrong = f"key {key.name} may not give commands here; section control knows {', '.join(known)}"
-    raise click.BadParameter(f"{path}: {wrong}.", param_hint="--signing-key")
-
-
-def _confirm(question: str) -> None:
-    """Ask, and go on only where the answer is yes.
-
-    Raises
-    ------
-    StreamSvtError
-        The answer is no, or nobody can answer.
-    click.Abort
-        The question was interrupted.
-    """
-    try:
-        agreed = click.confirm(question, err=True)
-    except click.Abort as aborted:
-        # The same for Ctrl-C and the end of the input, but for where it comes from.
-        if not isinstance(aborted.__context__, EOFError):
-            raise
-        click.echo(err=True)
-        message = "not confirmed; nothing was changed (--yes where nobody can answer)"
-        raise StreamSvtError(message) from None
-    if not agreed:
-        raise StreamSvtError("not confirmed; nothing was changed")
+    if give_up_state and shard is None:
+        raise click.UsageError("--give-up-state goes with --shard: name each shard that cannot be opened.")
+    config = load(path)
+    if successor == config.spec.application:
+        raise click.BadParameter("the successor needs another name.", param_hint="--successor")
+    shards = None if shard is None else [shard]
+    where = f"shard {shard}" if shard is not None else "all shards"
+    lost = ", and give its state up" if give_up_state else ""
+    if not yes:
+        confirm(f"Close {where} of {config.spec.application} for ever{lost}?")
+    cluster_id = wait_for(id_of(cluster(config))) if give_up_state else ""
+    commands = for_shards(config, Action.CLOSE_APPLICATION, shards, successor=successor, cluster=cluster_id)
+    return _send(config, commands, timeout, key_file)
 
 
 def _send(
@@ -310,11 +233,9 @@ def _send(
     commands: Sequence[Addressed],
     timeout: float,
     key_file: Path | None,
-    *,
-    enough: int | None = None,
 ) -> int:
-    """Send, print the answers, and return 0 where all, or ``enough`` of them, were accepted."""
-    key = _signing_key(config, key_file)
+    """Send, print the answers, and return 0 where all were accepted."""
+    key = signing_key_of(config, key_file)
     replies = wait_for(
         send(
             cluster(config),
@@ -328,17 +249,13 @@ def _send(
     )
     for reply in replies:
         click.echo(_in_words(reply), err=not reply.accepted)
-    accepted = sum(reply.accepted is True for reply in replies)
-    return 0 if accepted >= (len(replies) if enough is None else enough) else 1
+    return 0 if all(reply.accepted for reply in replies) else 1
 
 
 def _in_words(reply: Reply) -> str:
     command = reply.addressed.command
     subject = command.dataset or f"shard {reply.addressed.shard}"
     if reply.accepted is None:
-        return (
-            f"{subject}: no answer in time; {command.action.value} is on the control topic and will be "
-            "carried out once a worker owns the shard"
-        )
+        return f"{subject}: {reply.message}"
     outcome = "accepted" if reply.accepted else "refused"
     return f"{subject}: {outcome}: {reply.message}"

@@ -26,67 +26,51 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _SUFFIXES = (".png", ".svg", ".pdf")
 
 
-class _Share(click.ParamType):
-    """A share such as 0.001 or 0.1%."""
-
-    name = "share"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:  # noqa: ANN401
-        text = str(value).strip()
-        try:
-            share = float(Fraction(text.removesuffix("%")) / (100 if text.endswith("%") else 1))
-        except (ValueError, ZeroDivisionError):
-            share = 0.0
-        if not 0 < share < 1:
-            self.fail(f"{value!r} is no share strictly between 0 and 1, such as 0.001 or 0.1%.", param, ctx)
-        return share
+# Types of options: click calls them, and a parameter of this name is what help shows.
 
 
-class _Margins(click.ParamType):
-    """A median, or percentiles with their margins."""
-
-    name = "margins"
-
-    def convert(
-        self,
-        value: Any,  # noqa: ANN401
-        param: click.Parameter | None,
-        ctx: click.Context | None,
-    ) -> float | NDArray[Any]:
-        from stream_svt.planning import from_percentiles
-
-        try:
-            if ":" not in str(value):
-                median = float(value)
-                if not 0 < median < float("inf"):
-                    raise ValueError
-                return median
-            points = [part.split(":") for part in str(value).split(",")]
-            return from_percentiles([(float(level), float(margin)) for level, margin in points])
-        except MisuseError as error:
-            self.fail(f"{error}.", param, ctx)
-        except ValueError:
-            self.fail(
-                f"{value!r} is neither a median above 0, such as 40, nor percentiles such as 10:20,50:40,90:90.",
-                param,
-                ctx,
-            )
+def share(value: str) -> float:
+    """Return a share such as 0.001 or 0.1%."""
+    text = value.strip()
+    try:
+        found = float(Fraction(text.removesuffix("%")) / (100 if text.endswith("%") else 1))
+    except (ValueError, ZeroDivisionError):
+        found = 0.0
+    if not 0 < found < 1:
+        raise click.BadParameter(f"{value!r} is no share strictly between 0 and 1, such as 0.001 or 0.1%.")
+    return found
 
 
-class _Rate(click.ParamType):
-    """Queries in a unit of time."""
+def margins(value: str) -> float | NDArray[Any]:
+    """Return a median, or percentiles with their margins."""
+    from stream_svt.planning import from_percentiles
 
-    name = "rate"
+    try:
+        if ":" not in value:
+            median = float(value)
+            if not 0 < median < float("inf"):
+                raise ValueError
+            return median
+        points = [part.split(":") for part in value.split(",")]
+        return from_percentiles([(float(level), float(margin)) for level, margin in points])
+    except MisuseError as error:
+        raise click.BadParameter(f"{error}.") from None
+    except ValueError:
+        raise click.BadParameter(
+            f"{value!r} is neither a median above 0, such as 40, nor percentiles such as 10:20,50:40,90:90."
+        ) from None
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:  # noqa: ANN401
-        match = re.fullmatch(r"\s*([0-9.]+)\s*/\s*([smhd])\w*\s*", str(value))
-        try:
-            rate = float(match[1]) / _SECONDS[match[2]] if match else 0.0
-        except ValueError:
-            rate = 0.0
-        if rate <= 0:
-            self.fail(f"{value!r} is no rate such as 20/s, 500/min, 3000/h or 10000/d.", param, ctx)
-        return rate
+
+def rate(value: str) -> float:
+    """Return queries a second."""
+    match = re.fullmatch(r"\s*([0-9.]+)\s*/\s*([smhd])\w*\s*", value)
+    try:
+        found = float(match[1]) / _SECONDS[match[2]] if match else 0.0
+    except ValueError:
+        found = 0.0
+    if found <= 0:
+        raise click.BadParameter(f"{value!r} is no rate such as 20/s, 500/min, 3000/h or 10000/d.")
+    return found
 
 
 @click.command(
@@ -119,15 +103,15 @@ Examples:
     help="Queries that one run must last for; of a set, its items.",
 )
 @click.option(
-    "--positives", type=_Share(), required=True, help="Share of them above the threshold: 0.001 or 0.1%."
+    "--positives", type=share, required=True, help="Share of them above the threshold: 0.001 or 0.1%."
 )
 @click.option(
     "--above",
-    type=_Margins(),
+    type=margins,
     required=True,
     help="How far positives lie above the threshold: the median, or percentiles such as 10:20,50:40,90:90.",
 )
-@click.option("--below", type=_Margins(), required=True, help="How far the others lie below it, likewise.")
+@click.option("--below", type=margins, required=True, help="How far the others lie below it, likewise.")
 @click.option(
     "--uncertainty",
     type=click.FloatRange(1, 100),
@@ -148,7 +132,7 @@ Examples:
     metavar="DISTANCE",
     help="It starts so far below the threshold. Default: the median of --below.",
 )
-@click.option("--rate", type=_Rate(), help="Arrival rate, to tell times: 20/s, 500/min, 3000/h, 10000/d.")
+@click.option("--rate", type=rate, help="Arrival rate, to tell times: 20/s, 500/min, 3000/h, 10000/d.")
 @click.option("--limit", metavar="EPSILON", help="Budget of the dataset, to tell how long it lasts.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 @click.option(

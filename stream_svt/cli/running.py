@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-import signal
+import os
 from pathlib import Path
 
 import click
 from click.core import ParameterSource
 
-from stream_svt.cli.connection import config_option, load, log_level_option, log_to_stderr
+from stream_svt.cli.connection import (
+    cluster,
+    config_option,
+    load,
+    log_level_option,
+    log_to_stderr,
+    signing_option,
+)
 
 
 @click.command(
@@ -77,23 +84,34 @@ def demo(
 
 @click.command(
     epilog="""\b
-Example:
+Examples:
   stream-svt run -c monitors.yaml
-  kill -HUP PID        reads the file again (thresholds, mute and pace at once, the rest at the next run)
+  stream-svt run -c monitors.yaml --apply      applies the file first: for a single machine
 """
 )
 @config_option()
+@click.option("--apply", "applies", is_flag=True, help="Apply the file first, without asking.")
+@signing_option
 @log_level_option
-def run(path: Path, log_level: str) -> int:
+def run(path: Path, applies: bool, key_file: Path | None, log_level: str) -> int:
     """Run a worker until it is stopped.
 
-    Joins the application's consumer group; more workers share the partitions. SIGTERM or Ctrl-C publishes
-    what is charged and leaves the group at once.
+    Joins the application's consumer group; more workers share the partitions. Datasets and monitors
+    are those that 'stream-svt apply' applied last; of the file only the name and the sections kafka,
+    topics, sealing, control, web and commit are read. SIGTERM or Ctrl-C publishes what is charged and
+    leaves the group at once.
     """
-    # Before anything that takes time, as imports do: sent to a worker that starts, the signal would kill it.
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    from stream_svt.cli.applying import apply_file
     from stream_svt.service.app import run as run_service
-    from stream_svt.service.reading import read_again
+    from stream_svt.service.applied import follow
+    from stream_svt.service.config import load_connection
 
     log_to_stderr(log_level)
-    return run_service(load(path), reread=lambda: read_again(path))
+    config = load_connection(path, os.environ)
+    if applies:
+        apply_file(path, key_file)
+    return run_service(
+        config,
+        versions=lambda: follow(config, cluster(config)),
+        reread=lambda: load_connection(path, os.environ),
+    )

@@ -28,8 +28,8 @@ _TEMPLATE = Template("""\
 # Queries: every $every lines of the till's journal (the line number is the public clock), for each item of
 # the public price list, how many baskets of this week held it. Neighbours: one line's basket emptied, the
 # lines stay. So a basket changes the answers of one week only, each by at most 1, all in the same
-# direction. The topics alerts, state, rejects and control belong to this application alone; so do the
-# budgets.
+# direction. The topics alerts, state, rejects, control and config belong to this application alone; so do
+# the budgets.
 application: $application
 kafka:
   bootstrap_servers: "$bootstrap"
@@ -38,6 +38,7 @@ topics:
   state: $prefix.state
   rejects: $prefix.rejects
   control: $prefix.control
+  config: $prefix.config
   partitions: $partitions
   replication_factor: 1
   start_at: earliest
@@ -122,7 +123,8 @@ class Setting:
     @property
     def topics(self) -> list[str]:
         """All topics of the demo."""
-        return [f"{self.application}.{name}" for name in ("counts", "alerts", "state", "rejects", "control")]
+        own = ("counts", "alerts", "state", "rejects", "control", "config")
+        return [f"{self.application}.{name}" for name in own]
 
 
 def yaml(setting: Setting, clock: Clock) -> str:

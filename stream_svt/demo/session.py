@@ -28,7 +28,7 @@ from stream_svt.demo.released_zone import EventReader, ServiceStatus
 from stream_svt.demo.summary import Figures, score
 from stream_svt.demo.topics import delete_topics, require_broker
 from stream_svt.demo.truth import Truth
-from stream_svt.demo.view import Scene, View, view_for
+from stream_svt.demo.view import PlainView, Scene, view_for
 from stream_svt.errors import StreamSvtError
 from stream_svt.service.embedded import EmbeddedKafka
 
@@ -124,7 +124,7 @@ async def _demo(options: Options, console: Console) -> int:
 class Session:
     """The parts of one demo while it runs."""
 
-    def __init__(self, options: Options, stack: contextlib.AsyncExitStack, view: View) -> None:
+    def __init__(self, options: Options, stack: contextlib.AsyncExitStack, view: PlainView) -> None:
         self._options = options
         self._stack = stack
         self._view = view
@@ -178,9 +178,9 @@ class Session:
         )
         self._stack.push_async_callback(checking.stop)
         await checking.must_succeed(READY_SECONDS)
-        self._view.say("starting the service: stream-svt run ...")
+        self._view.say("starting the service: stream-svt run --apply ...")
         worker = await start(
-            "stream-svt run", stream_svt("run", "-c", str(config)), directory / "service.log"
+            "stream-svt run", stream_svt("run", "--apply", "-c", str(config)), directory / "service.log"
         )
         self._stack.push_async_callback(worker.stop)
         return worker

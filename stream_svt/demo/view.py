@@ -6,11 +6,10 @@ draws on the truth is magenta, and the screen says so.
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -69,32 +68,6 @@ class Rate:
         return (count - before) / (now - then) if now > then else 0.0
 
 
-class View(Protocol):
-    """Where the demo shows what happens."""
-
-    def __enter__(self) -> Self:
-        """Open the view."""
-        ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close it; what was shown last stays."""
-        ...
-
-    def say(self, text: str) -> None:
-        """Show one line about the demo itself."""
-        ...
-
-    def entry(self, entry: Entry) -> None:
-        """Show one released event."""
-        ...
-
-    def refresh(self, scene: Scene, now: float) -> None:
-        """Show the state of things; ``now`` in seconds of any steady clock."""
-        ...
-
-
 class PlainView:
     """The addresses, one line an event, and one every few seconds about progress: for pipes, logs and tests."""
 
@@ -118,11 +91,11 @@ class PlainView:
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def entry(self, entry: Entry) -> None:
-        """Print the event."""
+        """Print a released event."""
         self.say(f"{entry.kind:<9} {entry.dataset} {entry.monitor}: {entry.text}")
 
     def refresh(self, scene: Scene, now: float) -> None:
-        """Print the addresses once, and progress now and then."""
+        """Print the addresses once, and progress now and then; ``now`` in seconds of any steady clock."""
         if not self._addressed:
             self._addressed = True
             self.say(_foot(scene).plain)
@@ -137,11 +110,11 @@ class PlainView:
         )
 
 
-class LiveView:
+class LiveView(PlainView):
     """A picture that is drawn anew four times a second."""
 
     def __init__(self, console: Console) -> None:
-        self._console = console
+        super().__init__(console)
         self._live = Live(console=console, refresh_per_second=4, auto_refresh=False)
         self._rate = Rate()
 
@@ -155,10 +128,6 @@ class LiveView:
     ) -> None:
         """Leave the last picture on the terminal."""
         self._live.stop()
-
-    def say(self, text: str) -> None:
-        """Print the line above the picture."""
-        self._console.print(text, markup=False, highlight=False)
 
     def entry(self, entry: Entry) -> None:
         """Nothing to do: the picture shows the board's latest entries."""
@@ -287,11 +256,6 @@ def _foot(scene: Scene) -> Text:
     return Text(f"Kafka {scene.broker}   {links}", "dim", overflow="fold")
 
 
-def view_for(console: Console) -> View:
+def view_for(console: Console) -> PlainView:
     """Return the live picture on a terminal, plain lines otherwise."""
     return LiveView(console) if console.is_terminal else PlainView(console)
-
-
-def steady_now() -> float:
-    """Return seconds of a clock that never jumps."""
-    return time.monotonic()

@@ -19,13 +19,13 @@ from stream_svt.forward.event import Received, covered, wanted
 from stream_svt.forward.parcel import Parcel
 from stream_svt.monitor.released import Account, Alert, EventType
 
-ALERT_NAMES = {
+ALERT_NAMES: dict[str, str] = {
     EventType.ALERT: "AboveThreshold",
     EventType.EXHAUSTED: "MonitorExhausted",
     EventType.RUN_HALTED: "RunHalted",
 }
 OTHER_NAME = "ReleasedEvent"
-SEVERITIES = {EventType.ALERT: "page"}
+SEVERITIES: dict[str, str] = {EventType.ALERT: "page"}
 """The words of deploy/prometheus; everything else is a ticket."""
 
 
@@ -76,10 +76,8 @@ class Alertmanager:
         return alert
 
     def _labels(self, event: Received, kind: str) -> dict[str, str]:
-        known = EventType(kind) if kind in _WORDS else None
-        name = ALERT_NAMES.get(known, OTHER_NAME) if known is not None else OTHER_NAME
-        severity = SEVERITIES.get(known, "ticket") if known is not None else "ticket"
-        labels = {"alertname": name, "severity": severity, **self._settings.labels}
+        name = ALERT_NAMES.get(kind, OTHER_NAME)
+        labels = {"alertname": name, "severity": SEVERITIES.get(kind, "ticket"), **self._settings.labels}
         labels |= {name: text for name, text in _about(event).items() if text}
         if name == OTHER_NAME:
             labels["type"] = _WORDS.get(kind, kind)

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import signal
-import time
 from collections.abc import AsyncIterator
 
 from aiohttp import web
@@ -23,19 +22,10 @@ from stream_svt.forward.posting import HttpPosting
 from stream_svt.forward.route import Route
 from stream_svt.forward.web import pages
 from stream_svt.forward.webhook import Webhook
-from stream_svt.service.kafka import (
-    CALL_DEADLINE,
-    START_DEADLINE,
-    BrokerUnavailable,
-    Cluster,
-    deadline,
-    started,
-    tune,
-)
+from stream_svt.service.kafka import CALL_DEADLINE, deadline, group_offsets, started, tune
 
 log = logging.getLogger(__name__)
 
-_PAUSE = 0.5
 _FOR_PARKING = "it is where refused events go (on_refused: park)"
 
 
@@ -134,23 +124,8 @@ async def check(config: ForwardConfig) -> None:
         await reader.seek_to_end()
         await reader.getmany(place, timeout_ms=150)
     for destination in config.destinations:
-        await _check_group(config.cluster, destination.group)
-
-
-async def _check_group(cluster: Cluster, group: str) -> None:
-    doing = f"looking up the positions of group {group!r}"
-    end = time.monotonic() + START_DEADLINE
-    async with started(cluster.admin(), doing) as admin:
-        while True:
-            try:
-                async with deadline(CALL_DEADLINE, doing, group=group):
-                    await admin.list_consumer_group_offsets(group)
-                return
-            except BrokerUnavailable:
-                # The first group of a new cluster waits for the topic of positions.
-                if time.monotonic() > end:
-                    raise
-            await asyncio.sleep(_PAUSE)
+        group = destination.group
+        await group_offsets(config.cluster, group, f"looking up the positions of group {group!r}")
 
 
 async def _until_ended(routes: list[Route]) -> None:

@@ -8,14 +8,14 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import Protocol
 
 from stream_svt.errors import StreamSvtError
 from stream_svt.forward.config import Destination
 from stream_svt.forward.event import Received, Record
 from stream_svt.forward.metrics import ForwardMetrics
 from stream_svt.forward.parcel import Parcel, Wrapping
-from stream_svt.forward.posting import Posting
+from stream_svt.forward.parking import Parked
+from stream_svt.forward.posting import HttpPosting
 from stream_svt.forward.retry import Answer, Result, delay
 
 log = logging.getLogger(__name__)
@@ -27,13 +27,6 @@ _SAY_EVERY = 20
 
 class Refused(StreamSvtError):
     """A destination will never take an event, and is to stop rather than to lose it."""
-
-
-class Parking(Protocol):
-    """Where refused events are kept."""
-
-    async def park(self, event: Record, destination: str, reason: str) -> None:
-        """Return once the event is durable there."""
 
 
 class Courier:
@@ -51,8 +44,8 @@ class Courier:
         self,
         destination: Destination,
         wrapping: Wrapping,
-        posting: Posting,
-        parking: Parking,
+        posting: HttpPosting,
+        parking: Parked,
         metrics: ForwardMetrics,
         *,
         clock: Callable[[], float] = time.monotonic,

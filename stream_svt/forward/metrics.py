@@ -2,33 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
 
 import stream_svt
 from stream_svt.forward.retry import Result
+from stream_svt.service.metrics import Families, Metric, recorders, text_of
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OUTCOMES = ("delivered", "filtered", "parked")
 
-_CREATED = re.compile(rb"^(?:# (?:HELP|TYPE) )?stream_svt_\w+_created[ {].*\n", re.MULTILINE)
 _SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 10800.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """One metric: what the registry is built from, and the documentation checked against."""
-
-    name: str
-    kind: str
-    labels: tuple[str, ...]
-    help: str
 
 
 METRICS: tuple[Metric, ...] = (
@@ -50,12 +37,14 @@ METRICS: tuple[Metric, ...] = (
         "histogram",
         ("destination",),
         "Time from a request to its answer.",
+        _SECONDS,
     ),
     Metric(
         "stream_svt_forward_delay_seconds",
         "histogram",
         ("destination",),
         "Time from an event being charged to its delivery, by two clocks.",
+        _SECONDS,
     ),
     Metric("stream_svt_forward_waiting_events", "gauge", ("destination",), "Events read and not delivered."),
     Metric(
@@ -114,16 +103,6 @@ class RouteStatus:
     polled: float
 
 
-class _Families(Collector):
-    """Families computed at each scrape."""
-
-    def __init__(self, read: Callable[[], Iterator[GaugeMetricFamily]]) -> None:
-        self._read = read
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        return self._read()
-
-
 class ForwardMetrics:
     """All metrics of one forwarder in a registry of its own.
 
@@ -140,18 +119,7 @@ class ForwardMetrics:
         self.statuses: Callable[[], list[RouteStatus]] = list
         self._topic = topic
         self._delivered_at = dict.fromkeys(destinations, 0.0)
-        self._counters = {
-            metric.name: Counter(metric.name, metric.help, metric.labels, registry=self.registry)
-            for metric in METRICS
-            if metric.kind == "counter"
-        }
-        self._histograms = {
-            metric.name: Histogram(
-                metric.name, metric.help, metric.labels, registry=self.registry, buckets=_SECONDS
-            )
-            for metric in METRICS
-            if metric.kind == "histogram"
-        }
+        self._counters, self._histograms = recorders(METRICS, self.registry)
         for name in self._delivered_at:
             for outcome in OUTCOMES:
                 self._counters["stream_svt_forward_events_total"].labels(name, outcome)
@@ -159,11 +127,11 @@ class ForwardMetrics:
                 self._counters["stream_svt_forward_attempts_total"].labels(name, result.value)
             for histogram in self._histograms.values():
                 histogram.labels(name)
-        self.registry.register(_Families(self._families))
+        self.registry.register(Families(self._families))
 
     def text(self) -> bytes:
         """Return everything in Prometheus' text format."""
-        return _CREATED.sub(b"", generate_latest(self.registry))
+        return text_of(self.registry)
 
     def attempted(self, destination: str, result: Result, seconds: float) -> None:
         """Count a request."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
-from typing import Protocol
 
 import aiohttp
 
@@ -12,13 +11,6 @@ import stream_svt
 from stream_svt.forward.config import Destination
 from stream_svt.forward.parcel import Parcel
 from stream_svt.forward.retry import Answer, Result, meaning
-
-
-class Posting(Protocol):
-    """Carries a parcel to an address and says what came of it; never raises for what a receiver does."""
-
-    async def post(self, url: str, parcel: Parcel) -> Answer:
-        """Post once."""
 
 
 class HttpPosting:
@@ -46,7 +38,7 @@ class HttpPosting:
         )
 
     async def post(self, url: str, parcel: Parcel) -> Answer:
-        """Post once."""
+        """Post once and say what came of it; never raises for what a receiver does."""
         try:
             async with self._session.post(
                 url, data=parcel.body, headers=parcel.headers, allow_redirects=False

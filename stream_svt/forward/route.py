@@ -33,6 +33,7 @@ from stream_svt.service.kafka import (
     Cluster,
     deadline,
     explain,
+    group_offsets,
     spans,
     started,
     stop_quietly,
@@ -197,13 +198,9 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
             await asyncio.sleep(_BROKER_PAUSE)
 
     async def _begin(self, places: list[TopicPartition]) -> None:
-        doing = f"looking up the positions of group {self._destination.group!r}"
         group = self._destination.group
-        async with (
-            started(self._cluster.admin(), doing) as admin,
-            deadline(CALL_DEADLINE, doing, group=group),
-        ):
-            found = await admin.list_consumer_group_offsets(group)
+        doing = f"looking up the positions of group {group!r}"
+        found = await group_offsets(self._cluster, group, doing)
         committed = {place: found[place].offset for place in places if place in found}
         known = {place: offset for place, offset in committed.items() if offset >= 0}
         ends = await spans(self._cluster, places, doing)

@@ -46,6 +46,7 @@ def trial_event(topic: str, now: datetime) -> Received:
         "datacontenttype": "application/json",
         "shard": 0,
         "sequence": 0,
+        "origin": "0-0",
         "data": {"test": "stream-svt forward --test: nothing happened"},
     }
     body = msgspec.json.encode(envelope)

@@ -6,20 +6,13 @@ from collections.abc import Sequence
 
 from aiohttp import web
 
-from stream_svt.forward.metrics import CONTENT_TYPE, ForwardMetrics
+from stream_svt.forward.metrics import ForwardMetrics
 from stream_svt.forward.route import Route
+from stream_svt.service.metrics import CONTENT_TYPE
 
 
 def pages(routes: Sequence[Route], metrics: ForwardMetrics) -> web.Application:
     """Return the pages; other methods than GET and HEAD are refused by the framework."""
-
-    def ready() -> tuple[int, str]:
-        missing = [
-            f"destination {route.name}: {'stopped, see the log' if route.error is not None else 'not in its group'}\n"
-            for route in routes
-            if not route.joined
-        ]
-        return (503, "".join(missing)) if missing else (200, "ready\n")
 
     async def show_metrics(request: web.Request) -> web.Response:
         del request
@@ -33,8 +26,12 @@ def pages(routes: Sequence[Route], metrics: ForwardMetrics) -> web.Application:
 
     async def show_ready(request: web.Request) -> web.Response:
         del request
-        status, text = ready()
-        return web.Response(status=status, text=text)
+        missing = [
+            f"destination {route.name}: {'stopped, see the log' if route.error is not None else 'not in its group'}\n"
+            for route in routes
+            if not route.joined
+        ]
+        return web.Response(status=503 if missing else 200, text="".join(missing) or "ready\n")
 
     application = web.Application(client_max_size=1024)
     application.add_routes(

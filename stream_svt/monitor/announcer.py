@@ -20,7 +20,7 @@ from stream_svt.monitor.released import (
 from stream_svt.privacy.loss import Kind, to_float
 
 if TYPE_CHECKING:
-    from stream_svt.monitor.monitor_spec import MonitorSpec
+    from stream_svt.monitor.monitor_spec import Declared, MonitorSpec
     from stream_svt.monitor.plan import Plan
     from stream_svt.monitor.runner import Hit
     from stream_svt.monitor.snapshot import Slot
@@ -152,6 +152,15 @@ class Announcer:
         """Announce that a monitor was added, changed or removed."""
         detail = {"spec_hash": spec_hash, "fields": fields}
         self.shard_event(EventType.SPEC_CHANGED, monitor=monitor, reason=reason, detail=detail)
+
+    def topic_declared(self, topic: str, declared: Declared) -> None:
+        """Announce what holds of the answers on a query topic from now on, before any run under it."""
+        detail = {
+            "topic": topic,
+            "sensitivity": str(declared.sensitivity),
+            "monotonic": not declared.general,
+        }
+        self.shard_event(EventType.TOPIC_DECLARED, reason="configuration", detail=detail)
 
     def shard_event(self, kind: EventType, *, reason: str, detail: dict[str, Any], monitor: str = "") -> None:
         """Announce something about the shard as a whole."""

@@ -94,8 +94,6 @@ class Board:
         match envelope.type:
             case EventType.BUDGET_RAISED:
                 self._move(data.dataset, State.IDLE, only=State.EXHAUSTED)
-            case EventType.MARKED_EXHAUSTED:
-                self._move(data.dataset, State.EXHAUSTED)
         seat = self.seats.get(data.monitor, {}).get(data.dataset)
         if seat is not None:
             _sit(seat, envelope.type, data)

@@ -17,11 +17,12 @@ from stream_svt.monitor.snapshot import (
     VERSION,
     DatasetRecord,
     MuteRecord,
+    RetiredRecord,
     Slot,
     from_bytes,
     to_bytes,
 )
-from stream_svt.privacy.ledger import MAX_UNITS, Ledger
+from stream_svt.privacy.ledger import Ledger
 from stream_svt.privacy.loss import Kind, as_text, to_float
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class Books:
         self.name = spec.name
         self.unit = spec.unit
         self.declared_limit = spec.limit
-        self.ledger = Ledger(spec.kind, spec.limit) if ledger is None else ledger
+        self.ledger = Ledger(spec.kind, spec.limit, spec.spent_before) if ledger is None else ledger
         self.events = 0
         self.split = False
         self.slots: dict[str, Slot] = {}
@@ -84,14 +85,6 @@ class Books:
             reserved=to_float(self.ledger.reserved, kind),
             limit=to_float(self.ledger.limit, kind),
         )
-
-    def exceed(self, shown: Account) -> None:
-        """Raise the limit to what an event showed as limit or as spent, where that is more."""
-        kind = self.ledger.kind
-        most = min(max(shown.limit, shown.spent), MAX_UNITS / kind.units)
-        limit = min(round(most * kind.units), MAX_UNITS)
-        if shown.measure == kind.measure and limit > self.ledger.limit:
-            self.ledger.raise_limit(limit)
 
     def admit(self, slot: Slot, plan: Plan, reserve: int) -> int | None:
         """Open the books for a run: return what was charged for its threshold, None where nothing fits.
@@ -187,6 +180,28 @@ class Books:
         mutes = 0 if self.split else sum(mutes.size for mutes in self.mutes.values())
         return _RECORD_BYTES + _SLOT_BYTES * len(self.slots) + mutes
 
+    def to_retired(self) -> bytes:
+        """Return the state record that stays of a dataset that is declared no longer."""
+        ledger = self.ledger.to_bytes()
+        return to_bytes(
+            RetiredRecord(VERSION, self.name, self.unit, self.declared_limit, ledger, self.events)
+        )
+
+    @classmethod
+    def from_retired(cls, data: bytes, key: str) -> Books:
+        """Return the books in such a record.
+
+        Raises
+        ------
+        UnreadableState
+            It cannot be decoded.
+        """
+        record = from_bytes(RetiredRecord, data, key=key)
+        ledger = Ledger.from_bytes(record.ledger)
+        books = cls(stored_spec(record, ledger), ledger)
+        books.events = record.events
+        return books
+
     def save(self) -> dict[bytes, bytes | None]:
         """Return the state records that changed since the last save, by key; None deletes one.
 
@@ -205,17 +220,19 @@ class Books:
         mutes = (
             {} if self.split else {name: list(held.items()) for name, held in self.mutes.items() if len(held)}
         )
-        return to_bytes(
-            DatasetRecord(
-                SPLIT if self.split else VERSION,
-                self.name,
-                self.unit,
-                self.declared_limit,
-                self.ledger.to_bytes(),
-                self.events,
-                self.slots,
-                mutes,
-            )
+        return to_bytes(self.record(mutes))
+
+    def record(self, mutes: dict[str, list[tuple[str, int]]]) -> DatasetRecord:
+        """Return the dataset's own state record, with these mutes in it."""
+        return DatasetRecord(
+            SPLIT if self.split else VERSION,
+            self.name,
+            self.unit,
+            self.declared_limit,
+            self.ledger.to_bytes(),
+            self.events,
+            self.slots,
+            mutes,
         )
 
     @classmethod
@@ -294,6 +311,13 @@ def read_dataset(data: bytes, key: str) -> DatasetRecord:
         It cannot be decoded.
     """
     return from_bytes(DatasetRecord, data, key=key)
+
+
+def stored_spec(record: DatasetRecord | RetiredRecord, ledger: Ledger) -> DatasetSpec:
+    """Return the declaration of a stored dataset that is declared no longer."""
+    from stream_svt.monitor.datasets import DatasetSpec
+
+    return DatasetSpec(name=record.name, kind=ledger.kind, limit=record.declared_limit, unit=record.unit)
 
 
 def _refuse_changed_declaration(spec: DatasetSpec, record: DatasetRecord, ledger: Ledger) -> None:

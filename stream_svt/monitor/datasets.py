@@ -53,6 +53,8 @@ class DatasetSpec:
     horizon_ms
         How long the budget is meant to last: what burn rates are measured against. It bears on no outcome, so two
         specifications that differ in it alone are equal, and it may change by a reload.
+    spent_before
+        What an earlier application spent of the limit.
     """
 
     name: str
@@ -63,6 +65,7 @@ class DatasetSpec:
     until_ms: int | None = None
     lateness_ms: int | None = None
     horizon_ms: int | None = field(default=None, compare=False)
+    spent_before: int = 0
 
     @property
     def ends_ms(self) -> int | None:
@@ -124,6 +127,11 @@ class DatasetDeclaration(Strict):
         default=0,
         description="How long after its period's end a query still counts for it, on the broker's clock. "
         "Default 0.",
+    )
+    new: bool = Field(
+        default=False,
+        description="With carried_over: true for datasets that the earlier application never had. Needed where its "
+        "alerts have gaps. Default false.",
     )
     horizon: Duration | None = Field(
         default=None,

@@ -18,8 +18,8 @@ from collections.abc import Callable, Container, Generator, Iterable, Iterator, 
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import reduce
-from itertools import islice
-from typing import Protocol
+from itertools import chain, islice
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,9 +30,9 @@ from stream_svt.mechanisms.sampler import KeyedSampler, Salt, draw_threshold
 from stream_svt.monitor import operations
 from stream_svt.monitor.announcer import Announcer
 from stream_svt.monitor.batch import QueryBatch
-from stream_svt.monitor.books import FOR_EVER, UNTIL_RUN_ENDS, Books, read_dataset
+from stream_svt.monitor.books import FOR_EVER, UNTIL_RUN_ENDS, Books, read_dataset, stored_spec
 from stream_svt.monitor.bounds import BOUNDS, Bounds
-from stream_svt.monitor.commands import Command
+from stream_svt.monitor.commands import Command, UnderWay
 from stream_svt.monitor.datasets import DatasetSpec
 from stream_svt.monitor.life_cycle import Signal, State
 from stream_svt.monitor.monitor_spec import (
@@ -46,9 +46,8 @@ from stream_svt.monitor.mutes import Mutes
 from stream_svt.monitor.options import Mute, OnHalt, Retry, Sweep
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.projection import Projection, Totals
-from stream_svt.monitor.quantities import is_dataset_name
 from stream_svt.monitor.queue_journal import Position, Queue, QueueJournal
-from stream_svt.monitor.released import Account, DatasetView, EventType, ReleasedEvent
+from stream_svt.monitor.released import DatasetView, EventType, ReleasedEvent
 from stream_svt.monitor.retry import RetryRunner
 from stream_svt.monitor.runner import Hit, Runner, Status, Tests
 from stream_svt.monitor.shard_datasets import ShardDatasets
@@ -64,6 +63,8 @@ from stream_svt.monitor.snapshot import (
 )
 from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.monitor.sweep import SweepRunner
+from stream_svt.privacy.ledger import Ledger
+from stream_svt.privacy.loss import to_float
 
 Integers = NDArray[np.int64]
 Parts = list[tuple[int, bytes]]
@@ -88,6 +89,11 @@ SLOTS_AT_ONCE = 10_000
 
 PROJECTED_AT_ONCE = 500
 """Datasets that `Engine.project` takes between two yields: a few milliseconds of work."""
+
+_OTHER_FILE = (
+    "the application began with another file, or without one: what was spent before would be counted otherwise. Name "
+    "the file that it began with"
+)
 
 _NO_PARTS: Mapping[str, Parts] = {}
 
@@ -215,11 +221,13 @@ class Engine:
         self._records: dict[bytes, bytes | None] = {}
         self._rejects: list[tuple[str, int, str]] = []
         self._dirty: set[int] = set()
-        self._events_before = 0
         self._old_specs: set[str] = set()
         self._incompatible: list[tuple[int, list[str]]] = []
         self._restated: list[str] = []
+        self._undeclared: list[_Undeclared] = []
+        self._retired: dict[str, bytes] = {}
         self._declared: dict[str, Declared] = {}
+        self.configuration = (0, "")
         self._opened: list[tuple[Runner, int, int]] = []
         self._taken: list[tuple[Runner, int, int]] = []
         self._bounds = bounds
@@ -227,37 +235,32 @@ class Engine:
         self._projection = Projection(self.datasets)
         self._unprojected: set[int] = set()
         self._shown_anew = False
+        if spec.carried is not None:
+            for topic, declared in spec.carried.topics.items():
+                self._keep_declared(topic, declared)
         for monitor in spec.monitors:
             self._add(monitor)
 
     # -- taking over -----------------------------------------------------------------------------------------
 
-    def load(
-        self, records: Mapping[bytes, bytes], progress: bytes | None, *, after: int = 0, highest_id: int = 0
-    ) -> None:
+    def load(self, records: Mapping[bytes, bytes], progress: bytes | None) -> None:
         """Take over as `loading` and `close_incompatible` do, at once."""
-        for _ in self.loading(records, progress, after=after, highest_id=highest_id):
+        for _ in self.loading(records, progress):
             pass
+        self.check_datasets(may_retire=False)
         for _ in self.close_incompatible():
             pass
 
-    def loading(
-        self, records: Mapping[bytes, bytes], progress: bytes | None, *, after: int = 0, highest_id: int = 0
-    ) -> Iterator[None]:
+    def loading(self, records: Mapping[bytes, bytes], progress: bytes | None) -> Iterator[None]:
         """Take over from the live state records; an empty mapping and no progress is the very first start.
 
-        This is done in slices of a few milliseconds. The engine is of use once no slice is left, and once
-        `close_incompatible` has closed what this release cannot go on with.
+        This is done in slices of a few milliseconds. The engine is of use once no slice is left, `check_datasets` has
+        accepted what is declared, and `close_incompatible` has closed what this release cannot go on with.
 
         Parameters
         ----------
         records, progress
             As they were committed.
-        after
-            Number of an event from which on numbers count, where more were used than the records know.
-        highest_id
-            Largest number with which an id ends that the records do not know: of a dataset that a migration brought,
-            it may lie above all numbers of the shard.
 
         Raises
         ------
@@ -266,21 +269,44 @@ class Engine:
         ConfigError
             A dataset's declaration is not the journaled one.
         """
-        self._announcer.sequence = self._announcer.shard_events = after
-        self._events_before = max(after, highest_id)
         if progress is None:
             return
         found = yield from _by_kind(records)
         plans = self._load_specs(found["m"], found["h"], found["t"])
         stored = from_bytes(ProgressRecord, progress, key="meta")
-        self._announcer.sequence = max(stored.sequence, after)
-        self._announcer.shard_events = max(stored.shard_events, after)
+        if stored.carried != self.spec.carried_digest:
+            raise ConfigError([Problem(0, "carried_over", _OTHER_FILE)])
+        self._announcer.sequence = stored.sequence
+        self._announcer.shard_events = stored.shard_events
+        self.configuration = stored.configuration
         for name, (offset, row, clock_ms) in stored.positions.items():
             if name in self.runners:
                 runner = self.runners[name]
                 runner.offset, runner.row, runner.clock_ms, runner.started = offset, row, clock_ms, True
+        self._retired = dict(found["r"])
         yield from self._load_datasets(found, plans)
         yield from self._load_queues(found["w"])
+
+    def begin_state(self, partitions: int, cluster: str) -> None:
+        """Announce that the shard's state begins here: the first event of its partition.
+
+        ``partitions`` is the number of shards, which fixes where each dataset is at home; ``cluster`` the cluster's id,
+        by which a mirror of the partition is told from the original.
+        """
+        detail: dict[str, object] = {"partitions": partitions, "cluster": cluster}
+        if (carried := self.spec.carried) is not None:
+            detail |= {"carried_from": carried.application, "carried_digest": self.spec.carried_digest}
+        self._announcer.shard_event(EventType.STATE_BEGUN, reason="first-start", detail=detail)
+        for topic, declared in self._declared.items():
+            self._announcer.topic_declared(topic, declared)
+
+    def adopt(self, version: tuple[int, str]) -> None:
+        """Take note, and announce, that the specification in use is this version: its number and digest."""
+        if version == self.configuration:
+            return
+        self.configuration = version
+        detail = {"number": version[0], "digest": version[1]}
+        self._announcer.shard_event(EventType.CONFIGURATION_ADOPTED, reason="configuration", detail=detail)
 
     def _load_datasets(self, found: Mapping[str, Named], plans: dict[str, Plan]) -> Iterator[None]:
         stale = {stored for stored, plan in plans.items() if plan.hash != stored}
@@ -289,7 +315,10 @@ class Engine:
         size = 0
         for name, data in found["d"]:
             muted = mutes.pop(name, _NO_PARTS)
-            numbers.append(self._load_dataset(name, data, plans, stale, muted))
+            if name in self.number:
+                numbers.append(self._load_dataset(name, data, plans, stale, muted))
+            else:
+                self._undeclared.append(_undeclared(data, plans, muted, f"d/{name}"))
             size += len(data)
             if muted:
                 size += _size(muted)
@@ -370,13 +399,7 @@ class Engine:
 
         This release would not recompute the noise of runs under ``stale`` hashes: `close_incompatible` closes them.
         """
-        number = self.number.get(name)
-        if number is None:
-            message = (
-                f"the state holds dataset {name}, which the configuration does not declare for shard {self.shard}; "
-                "declare it again: a dataset with a ledger is never dropped"
-            )
-            raise ConfigError([Problem(0, "datasets", message)])
+        number = self.number[name]
         record = read_dataset(data, f"d/{name}")
         if stale:
             lost = [
@@ -387,9 +410,76 @@ class Engine:
             if lost:
                 self._incompatible.append((number, lost))
         books = Books.from_record(self.datasets[number], record, plans, mutes)
-        books.events = max(books.events, self._events_before)
         self._books[number] = books
         return number
+
+    def check_datasets(self, *, may_retire: bool) -> None:
+        """Refuse datasets that are declared again after they were retired, or declared no longer.
+
+        Parameters
+        ----------
+        may_retire
+            Whether `retire` may end those that are declared no longer: the configuration is one that was applied.
+
+        Raises
+        ------
+        ConfigError
+            The declarations do not fit the stored ledgers.
+        """
+        again = [name for name in self._retired if name in self.number]
+        if again:
+            message = (
+                f"dataset {again[0]} was retired at shard {self.shard}: its name cannot be used again. Declare another "
+                "one; only a successor of the application can go on with the ledger"
+            )
+            raise ConfigError([Problem(0, "datasets", message)])
+        if self._undeclared and not may_retire:
+            name = self._undeclared[0].books.name
+            message = (
+                f"the state holds dataset {name}, which the configuration does not declare for shard {self.shard}; "
+                "declare it again, or apply a configuration without it, which retires it"
+            )
+            raise ConfigError([Problem(0, "datasets", message)])
+
+    def close_undeclared(self) -> Iterator[None]:
+        """Close at full price the open runs of datasets that are declared no longer.
+
+        This comes before any query is read again: those of these datasets are passed over from now on, and an owner
+        before may have tested them and lost the outcomes.
+
+        Yields after a slice of work; where the next commit is full then, the caller commits before it goes on.
+        """
+        for books, _ in self._undeclared:
+            for name, slot in books.slots.items():
+                if slot.state is _RUNNING:
+                    slot.signal(Signal.ENDED)
+                    lost = books.end_run_at_full_price(slot)
+                    self._announcer.announce(
+                        EventType.RUN_CLOSED, books, monitor=name, slot=slot, reason="retired", charge=lost
+                    )
+                    self._records |= books.save()
+            yield
+
+    def retire(self) -> Iterator[None]:
+        """End the ledgers of datasets that are declared no longer; `close_undeclared` has closed their runs.
+
+        What stays is a record with ledger and name, which refuses a second ledger. To be called once the configuration
+        that does not declare them is adopted: an older one, which does, must not find them gone.
+
+        Yields as `close_undeclared`.
+        """
+        while self._undeclared:
+            books, keys = self._undeclared.pop()
+            detail = {"unit": books.unit}
+            self._announcer.announce(EventType.RETIRED, books, reason="configuration", detail=detail)
+            self._records.update(dict.fromkeys(keys))
+            self._keep_retired(books)
+            yield
+        yield from self._forget_old_specs()
+
+    def _keep_retired(self, books: Books) -> None:
+        data = self._retired[books.name] = books.to_retired()
+        self._records[f"r/{books.name}".encode()] = data
 
     def close_incompatible(self) -> Iterator[None]:
         """Close at full price the runs that were loaded and whose noise this release would not recompute.
@@ -459,6 +549,14 @@ class Engine:
     def readers(self) -> list[tuple[str, str]]:
         """Return topic and name of each monitor in use."""
         return [(runner.spec.topic, name) for name, runner in self.runners.items()]
+
+    def goes_by_timestamps(self, topic: str) -> bool:
+        """Tell whether durations or periods of some monitor of a topic run on the timestamps of its records."""
+        timed = self.datasets.periods is not None
+        return any(
+            runner.spec.topic == topic and (timed or runner.spec.needs_broker_time)
+            for runner in self.runners.values()
+        )
 
     # -- batches ---------------------------------------------------------------------------------------------
 
@@ -636,7 +734,7 @@ class Engine:
         Returns the ledgers, which many objects belong to, for the caller to free little by little.
         """
         self.runners.clear()
-        self._opened, self._taken = [], []
+        self._opened, self._taken, self._undeclared = [], [], []
         books, self._books = list(self._books.values()), {}
         return books
 
@@ -647,7 +745,14 @@ class Engine:
             if runner.started
         }
         return to_bytes(
-            ProgressRecord(VERSION, self._announcer.sequence, self._announcer.shard_events, positions)
+            ProgressRecord(
+                VERSION,
+                self._announcer.sequence,
+                self._announcer.shard_events,
+                positions,
+                self.spec.carried_digest,
+                self.configuration,
+            )
         )
 
     def _view(self, number: int, names: list[str]) -> DatasetView:
@@ -668,10 +773,11 @@ class Engine:
         books = self._books.get(number)
         if books is None:
             books = self._books[number] = Books(self.datasets[number])
-            books.events = self._events_before
-            self._announcer.announce(
-                EventType.DECLARED, books, reason="first-start", detail={"unit": books.unit}
-            )
+            spec = self.datasets[number]
+            detail: dict[str, object] = {"unit": books.unit}
+            if spec.spent_before:
+                detail["spent_before"] = to_float(spec.spent_before, spec.kind)
+            self._announcer.announce(EventType.DECLARED, books, reason="first-start", detail=detail)
         if number not in self._dirty:
             self._dirty.add(number)
             self._weight += books.weight
@@ -814,12 +920,16 @@ class Engine:
         books.end_run(slot)
         runner.retire(number, self._status(slot))
 
-    def apply(self, command: Command) -> None:
-        """Carry out a command at a barrier and reply to it in the next commit's events.
+    def apply(self, command: Command) -> bool:
+        """Carry out a command at a barrier and reply to it in the next commit's events; return whether it could be.
 
         Never raises for one that cannot be carried out.
         """
-        operations.apply(self, command)
+        return operations.apply(self, command)
+
+    def going_on(self, under_way: UnderWay) -> Iterator[UnderWay]:
+        """Carry out a command to all datasets on those that are left; see `operations.going_on`."""
+        return operations.going_on(self, under_way)
 
     # -- what operators ask (see operations.py) ----------------------------------------------------------------
 
@@ -876,6 +986,43 @@ class Engine:
                 if runner is not None:
                     runner.status[dataset] = self._status(slot)
 
+    def names_to_close(self) -> Iterator[str]:
+        """Return the names of all datasets that may have a ledger, retired ones included."""
+        return chain(self.number, (name for name in self._retired if name not in self.number))
+
+    def close_ledger(self, name: str) -> bool:
+        """Close a dataset for ever, and announce its balance; return whether it has a ledger.
+
+        Its open runs end: what they did not spend is released (pure only).
+        """
+        retired = self._retired.get(name)
+        if retired is not None:
+            books = Books.from_retired(retired, f"r/{name}")
+            self._announce_balance(books)
+            self._keep_retired(books)
+            return True
+        dataset = self.number[name]
+        if dataset not in self._books:
+            return False
+        books = self.books(dataset)
+        for monitor, slot in books.slots.items():
+            if slot.state is _RUNNING:
+                self.end_run(self.runners[monitor], dataset, "application-closed")
+        self._announce_balance(books)
+        return True
+
+    def _announce_balance(self, books: Books) -> None:
+        detail = {"unit": books.unit}
+        self._announcer.announce(EventType.BALANCE, books, reason="application-closed", detail=detail)
+
+    def announce_closed(self, successor: str, balances: int) -> None:
+        """Announce that nothing of the shard is tested or charged any more; so many balances came before."""
+        self._announcer.shard_event(
+            EventType.APPLICATION_CLOSED,
+            reason="command",
+            detail={"successor": successor, "balances": balances},
+        )
+
     def close_lost(self, topic: str) -> Iterator[None]:
         """Close the open runs of a topic whose records are lost at full price, and drop what waits.
 
@@ -892,14 +1039,12 @@ class Engine:
                     yield
             yield
 
-    def accept_loss(self, topic: str, offset: int, end: int | None = None) -> None:
-        """Go on at ``offset`` although records before it are gone: open runs of the topic close at full price.
+    def pass_over(self, topic: str, offset: int, end: int | None = None) -> None:
+        """Go on at ``offset`` although records before it are gone; `close_lost` has closed the open runs of the topic.
 
         A monitor that stands behind ``end``, where the topic ended, was in a topic that is no longer: it goes on at
         ``offset``, too.
         """
-        for _ in self.close_lost(topic):
-            pass
         for runner in self.runners.values():
             if runner.spec.topic != topic:
                 continue
@@ -911,128 +1056,19 @@ class Engine:
             EventType.LOSS_ACCEPTED, reason="command", detail={"topic": topic, "offset": offset}
         )
 
-    def move(self, homes: Mapping[str, int], partitions: int, unread: Container[str] = ()) -> tuple[int, int]:
-        """Take leave of the datasets whose home is another shard from now on.
-
-        Their runs end and what waits is dropped, for both are tied to offsets of this shard's partitions: at
-        another one, a run could meet the identity of an old test again, and with it that test's noise.
-
-        Of the topics ``unread``, queries that were not consumed are left where they are. An owner before may have
-        tested them and lost the outcomes, and nobody will compute those of the datasets that leave again: their runs
-        close at full price. So do runs that stay where durations matter, for the clock they would meet the same
-        queries at was also that of those that leave.
-
-        Returns
-        -------
-        tuple
-            How many runs ended, and how many of them at full price.
-        """
-        ended = lost = 0
-        for number, name in [(number, self.datasets[number].name) for number in sorted(self._books)]:
-            leaves = homes[name] != self.shard
-            for runner in self.runners.values():
-                running = self.slot(runner, number).state is State.RUNNING
-                if leaves:
-                    runner.drop_pending(number)
-                timed = runner.spec.needs_broker_time or self.datasets[number].is_period
-                if running and runner.spec.topic in unread and (leaves or timed):
-                    self._close_at_full_price(runner, runner.name, number, "unread")
-                    lost += 1
-                elif running and leaves:
-                    self.end_run(runner, number, "moved")
-                    ended += 1
-            if not leaves:
-                continue
-            self._announcer.announce(
-                EventType.MOVED,
-                self.books(number),
-                reason="migrated",
-                detail={"shard": homes[name], "partitions": partitions},
-            )
-        return ended + lost, lost
-
-    def arrived(self, names: Iterable[str]) -> None:
-        """Announce datasets that came from another shard, with their books."""
-        for name in names:
-            number = self.number[name]
-            books = self.books(number)
-            detail = {"unit": books.unit}
-            self._announcer.announce(EventType.DECLARED, books, reason="arrived", detail=detail)
-
-    def mark_exhausted(self, shown: Mapping[tuple[str, str], Account] | None = None) -> int | None:
-        """Mark every dataset of the shard exhausted: the way out where the stored state cannot be trusted.
-
-        Parameters
-        ----------
-        shown
-            Where the state is older than the events: the largest limit and loss that they show, by dataset and
-            measure. Both count as spent: a limit that was raised after the state was stored is not to be raised, and
-            spent, a second time. Each event then says after which number the books go on.
-
-        Returns
-        -------
-        int | None
-            That number.
-
-        Raises
-        ------
-        ConfigError
-            Events show a dataset that is not declared: declared later, it would get a new ledger.
-        """
-        # What `load` had to announce comes behind it, too.
-        after = None if shown is None else self._announcer.sequence - len(self._announcer.events)
-        shown = shown or {}
-        declared = {dataset.name for dataset in self.spec.datasets}
-        # What could never be declared was forged.
-        undeclared = sorted({name for name, _ in shown if is_dataset_name(name)} - declared)
-        if undeclared:
-            message = (
-                "the alerts of shard {} show dataset {}, which the configuration does not declare; declare it again, "
-                "so that its budget is given up, too"
-            )
-            raise ConfigError(
-                [Problem(0, "datasets", message.format(self.shard, name)) for name in undeclared]
-            )
-        for number, dataset in enumerate(self.datasets):
-            books = self.books(number)
-            if account := shown.get((dataset.name, books.ledger.kind.measure)):
-                books.exceed(account)
-            for name, runner in self.runners.items():
-                if not runner.covers[number]:
-                    continue
-                self._close_at_full_price(runner, name, number, "marked-exhausted")
-                slot = books.slot(name)
-                if slot.state is not State.EXHAUSTED:
-                    slot.signal(Signal.REFUSED)
-                runner.status[number] = Status.SKIP
-            rest = books.ledger.available
-            books.ledger.charge(rest)
-            self._announcer.announce(
-                EventType.MARKED_EXHAUSTED,
-                books,
-                reason="command",
-                charge=rest,
-                detail={"dataset": dataset.name, "after": after},
-            )
-        return after
-
-    def reply(
-        self,
-        command_id: str,
-        action: str,
-        dataset: str,
-        *,
-        accepted: bool,
-        message: str,
-        after: int | None = None,
-    ) -> None:
-        """Acknowledge a command on the alert topic; ``after`` is what `mark_exhausted` returned."""
-        detail = {"command": command_id, "action": action, "message": message, "after": after}
+    def reply(self, command: Command, *, accepted: bool, message: str) -> None:
+        """Acknowledge a command on the alert topic."""
+        detail = {
+            "command": command.id,
+            "number": command.number,
+            "action": command.action.value,
+            "message": message,
+        }
         reason = "accepted" if accepted else "refused"
-        number = self.number.get(dataset)
+        number = self.number.get(command.dataset)
         books = None if number is None else self.books(number)
         # Whoever may send commands chose the texts.
-        self._weight += EVENT_BYTES + 4 * (len(command_id) + len(message))
+        self._weight += EVENT_BYTES + 4 * (len(command.id) + len(message))
         self._announcer.reply(books, reason, detail)
 
     def _close_at_full_price(self, runner: Runner | None, name: str, number: int, reason: str) -> None:
@@ -1106,6 +1142,8 @@ class Engine:
             message = "datasets cannot be removed while the service runs"
             raise ConfigError([Problem(0, "datasets", message)])
         refusals = []
+        if spec.carried_digest != self.spec.carried_digest:
+            refusals.append(Problem(0, "carried_over", _OTHER_FILE))
         for monitor in spec.monitors:
             runner = self.runners.get(monitor.name)
             if runner is not None:
@@ -1233,7 +1271,7 @@ class Engine:
         """Delete the stored specifications under which no run was opened that still matters."""
         used: set[str] = set()
         size = 0
-        for books in self._books.values():
+        for books in chain(self._books.values(), (one.books for one in self._undeclared)):
             used.update(slot.spec_hash for slot in books.slots.values())
             size += len(books.slots)
             if size > SLOTS_AT_ONCE:
@@ -1248,12 +1286,31 @@ class Engine:
         known = self._declared.get(spec.topic)
         declared = Declared.by(spec) if known is None else known.and_by(spec)
         if declared != known:
-            self._declared[spec.topic] = declared
-            record = TopicRecord(VERSION, str(declared.sensitivity), declared.general)
-            self._records[f"t/{spec.topic}".encode()] = to_bytes(record)
+            self._keep_declared(spec.topic, declared)
+            if self._announcer.sequence:  # else the event that begins the state comes first
+                self._announcer.topic_declared(spec.topic, declared)
+
+    def _keep_declared(self, topic: str, declared: Declared) -> None:
+        self._declared[topic] = declared
+        record = TopicRecord(VERSION, str(declared.sensitivity), declared.general)
+        self._records[f"t/{topic}".encode()] = to_bytes(record)
 
     def _journal_spec(self, plan: Plan, key: str) -> None:
         self._records[key.encode()] = to_bytes(SpecRecord(VERSION, plan.hash, plan.spec.to_json()))
+
+
+class _Undeclared(NamedTuple):
+    """A stored dataset that is declared no longer, and the keys of its state records."""
+
+    books: Books
+    keys: list[bytes]
+
+
+def _undeclared(data: bytes, plans: dict[str, Plan], mutes: Mapping[str, Parts], key: str) -> _Undeclared:
+    record = read_dataset(data, key)
+    spec = stored_spec(record, Ledger.from_bytes(record.ledger))
+    parts = [f"q/{record.name}/{name}/{number}" for name, held in mutes.items() for number, _ in held]
+    return _Undeclared(Books.from_record(spec, record, plans, mutes), [one.encode() for one in (key, *parts)])
 
 
 def _by_kind(records: Mapping[bytes, bytes]) -> Generator[None, None, Mapping[str, Named]]:

@@ -6,10 +6,16 @@ facts only.
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Generator, Iterator
+from heapq import merge
+from itertools import islice
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from stream_svt.errors import CommandRefused, MisuseError
-from stream_svt.monitor.commands import Action, Command
+from stream_svt.monitor.commands import Action, Command, UnderWay
 from stream_svt.monitor.life_cycle import State
 from stream_svt.privacy.loss import as_text, exact, to_units
 
@@ -18,25 +24,93 @@ if TYPE_CHECKING:
     from stream_svt.monitor.runner import Runner
 
 
-def apply(engine: Engine, command: Command) -> None:
-    """Carry out a command and reply to it; the reply is an event of the next commit."""
+REASONS_SHOWN = 3
+"""Refusals that the reply to a command to all datasets repeats."""
+NAMES_AT_ONCE = 5_000
+"""Names sorted between two yields: a few milliseconds of work."""
+DATASETS_AT_ONCE = 200
+"""Datasets that a command to all of them is carried out on between two yields: a few milliseconds of work."""
+
+
+def apply(engine: Engine, command: Command) -> bool:
+    """Carry out a command and reply to it; the reply is an event of the next commit.
+
+    Returns whether it was carried out.
+    """
+    if command.for_all:
+        *_, last = UnderWay(command), *going_on(engine, UnderWay(command))
+        return last.accepted
     try:
         message = _carry_out(engine, command)
     except CommandRefused as refusal:
-        engine.reply(command.id, command.action.value, command.dataset, accepted=False, message=str(refusal))
+        engine.reply(command, accepted=False, message=str(refusal))
+        return False
+    engine.reply(command, accepted=True, message=message)
+    return True
+
+
+def going_on(engine: Engine, under_way: UnderWay) -> Iterator[UnderWay]:
+    """Carry out a command on those datasets that are left, in the order of their names; reply to it at the end.
+
+    Yields how far it has come after each slice; where the next commit is full then, the caller commits before it goes
+    on. Datasets on which no monitor meant runs are passed over.
+    """
+    command = under_way.command
+    names = yield from _names_behind(engine, under_way)
+    while part := list(islice(names, DATASETS_AT_ONCE)):
+        for name in part:
+            under_way = _on_one(engine, msgspec.structs.replace(under_way, after=name))
+            if engine.full:
+                yield under_way
+        yield under_way
+    if under_way.done or under_way.refused:
+        why = f": {'; '.join(under_way.reasons)}" if under_way.reasons else ""
+        counts = f"carried out on {under_way.done} datasets, refused on {under_way.refused}"
+        message = f"{command.action.value} {counts}{why}"
     else:
-        engine.reply(command.id, command.action.value, command.dataset, accepted=True, message=message)
+        message = f"no such monitor runs on a dataset of shard {engine.shard}; nothing was changed"
+    if under_way.closes:
+        balances = f"{under_way.done} balance{'s' * (under_way.done != 1)}"
+        message = f"shard {engine.shard} is closed with {balances}; it opens no more"
+    engine.reply(command, accepted=under_way.accepted, message=message)
+    if under_way.closes:
+        engine.announce_closed(command.successor, under_way.done)
+
+
+def _names_behind(engine: Engine, under_way: UnderWay) -> Generator[UnderWay, None, Iterator[str]]:
+    """Return the names of the datasets that are left, in order; they are sorted in slices."""
+    names, parts = engine.names_to_close() if under_way.closes else iter(engine.number), []
+    while part := sorted(islice(names, NAMES_AT_ONCE)):
+        parts.append(part[bisect_right(part, under_way.after) :])
+        yield under_way
+    return merge(*parts)
+
+
+def _on_one(engine: Engine, under_way: UnderWay) -> UnderWay:
+    """Carry the command out on the dataset it has come to."""
+    command, name = under_way.command, under_way.after
+    if under_way.closes:
+        closed = engine.close_ledger(name)
+        return msgspec.structs.replace(under_way, done=under_way.done + closed)
+    number = engine.number[name]
+    if not any(_meant(engine, number, command.monitor)):
+        return under_way
+    try:
+        _operate(engine, number, command)
+    except CommandRefused as refusal:
+        reasons = (*under_way.reasons, str(refusal))[:REASONS_SHOWN]
+        return msgspec.structs.replace(under_way, refused=under_way.refused + 1, reasons=reasons)
+    return msgspec.structs.replace(under_way, done=under_way.done + 1)
 
 
 def _carry_out(engine: Engine, command: Command) -> str:
     """Return what was done, in words."""
-    if command.action is Action.MARK_EXHAUSTED and not command.dataset:
-        engine.mark_exhausted()
-        return "every dataset of the shard is marked exhausted"
     if command.action is Action.ACCEPT_LOSS:
         raise CommandRefused(
-            "no records were lost on this shard, or it did not wait yet when this was sent; nothing was changed"
+            f"the shard does not wait for offset {command.offset} of topic '{command.topic}'; nothing was changed"
         )
+    if command.action is Action.CLOSE_APPLICATION:
+        raise CommandRefused("an application is closed shard by shard, not by dataset; nothing was changed")
     number = engine.number.get(command.dataset)
     if number is None:
         raise CommandRefused(
@@ -44,8 +118,13 @@ def _carry_out(engine: Engine, command: Command) -> str:
         )
     if command.action is Action.RAISE_BUDGET:
         return _raise_budget(engine, number, command)
-    if command.action is Action.MARK_EXHAUSTED:
-        raise CommandRefused("mark-exhausted takes a whole shard, not one dataset; nothing was changed")
+    runners = _operate(engine, number, command)
+    names = ", ".join(runner.name for runner in runners)
+    return f"{command.action.value} carried out for {names} on {command.dataset}"
+
+
+def _operate(engine: Engine, number: int, command: Command) -> list[Runner]:
+    """Pause, resume, close or resample; return the monitors on which that was done."""
     runners = _runners(engine, number, command.monitor)
     for runner in runners:
         _check(engine, runner, number, command.action)
@@ -58,16 +137,18 @@ def _carry_out(engine: Engine, command: Command) -> str:
             engine.close_run(runner, number)
         else:
             engine.reopen(runner, number)
-    names = ", ".join(runner.name for runner in runners)
-    return f"{command.action.value} carried out for {names} on {command.dataset}"
+    return runners
+
+
+def _meant(engine: Engine, number: int, monitor: str) -> Iterator[Runner]:
+    """Yield the monitors on a dataset that a command speaks of."""
+    for name, runner in engine.runners.items():
+        if runner.covers[number] and (not monitor or name == monitor):
+            yield runner
 
 
 def _runners(engine: Engine, number: int, monitor: str) -> list[Runner]:
-    runners = [
-        runner
-        for name, runner in engine.runners.items()
-        if runner.covers[number] and (not monitor or name == monitor)
-    ]
+    runners = list(_meant(engine, number, monitor))
     if not runners:
         named = f"monitor '{monitor}' does not run" if monitor else "no monitor runs"
         raise CommandRefused(f"{named} on dataset '{engine.datasets[number].name}'; nothing was changed")

@@ -10,6 +10,7 @@ Amounts of privacy loss are written as decimal numbers with at most nine (epsilo
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
 
@@ -22,9 +23,11 @@ LARGEST_SEQUENCE = 2**63 - 1
 class EventType(StrEnum):
     """CloudEvents types. The list is permanent: a meaning never changes, a kind is never removed."""
 
+    STATE_BEGUN = "io.stream-svt.state.begun.v1"
     ALERT = "io.stream-svt.alert.v1"
     DECLARED = "io.stream-svt.budget.declared.v1"
     BUDGET_RAISED = "io.stream-svt.budget.raised.v1"
+    RETIRED = "io.stream-svt.budget.retired.v1"
     RUN_STARTED = "io.stream-svt.run.started.v1"
     RUN_HALTED = "io.stream-svt.run.halted.v1"
     RUN_CLOSED = "io.stream-svt.run.closed.v1"
@@ -34,9 +37,15 @@ class EventType(StrEnum):
     RESUMED = "io.stream-svt.monitor.resumed.v1"
     SPEC_CHANGED = "io.stream-svt.spec.changed.v1"
     LOSS_ACCEPTED = "io.stream-svt.loss.accepted.v1"
-    MARKED_EXHAUSTED = "io.stream-svt.budget.marked-exhausted.v1"
     COMMAND_REPLY = "io.stream-svt.command.reply.v1"
-    MOVED = "io.stream-svt.dataset.moved.v1"
+    TOPIC_DECLARED = "io.stream-svt.topic.declared.v1"
+    CONFIGURATION_ADOPTED = "io.stream-svt.configuration.adopted.v1"
+    BALANCE = "io.stream-svt.budget.balance.v1"
+    APPLICATION_CLOSED = "io.stream-svt.application.closed.v1"
+
+
+CLOSING = frozenset({EventType.BALANCE, EventType.APPLICATION_CLOSED})
+"""Events that a successor relies on: they carry a proof of who wrote them, where a sealing key is configured."""
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True):
@@ -187,22 +196,42 @@ class DatasetView(msgspec.Struct, frozen=True, kw_only=True):
 _ENCODER = msgspec.json.Encoder()
 
 
-def encode(event: ReleasedEvent, *, application: str, shard: int, time: str) -> bytes:
-    """Return the event as a CloudEvents 1.0 JSON document; ``time`` is RFC 3339 text."""
-    return _ENCODER.encode(
-        {
-            "specversion": "1.0",
-            "id": event.id,
-            "source": f"/stream-svt/{application}",
-            "type": event.type.value,
-            "subject": event.subject,
-            "time": time,
-            "datacontenttype": "application/json",
-            "shard": shard,
-            "sequence": event.sequence,
-            "data": event.data,
-        }
-    )
+def encode(
+    event: ReleasedEvent,
+    *,
+    application: str,
+    shard: int,
+    time: str,
+    origin: str,
+    state_id: str = "",
+    command: int = 0,
+    prove: Callable[[bytes], str] | None = None,
+) -> bytes:
+    """Return the event as a CloudEvents 1.0 JSON document.
+
+    ``time`` is RFC 3339 text; ``origin`` names the transaction that charged the event, by its sequence and random bits;
+    ``state_id`` and ``command`` are what a command to the shard has to name: the id of its state, and the number of the
+    last command used up; ``prove`` makes the proof of who wrote it, of what `proved_content` returns.
+    """
+    data = msgspec.Raw(_ENCODER.encode(event.data))
+    attributes = {
+        "specversion": "1.0",
+        "id": event.id,
+        "source": f"/stream-svt/{application}",
+        "type": event.type.value,
+        "subject": event.subject,
+        "time": time,
+        "datacontenttype": "application/json",
+        "shard": shard,
+        "sequence": event.sequence,
+        "origin": origin,
+        "stateid": state_id,
+        "command": command,
+    }
+    if prove is not None:
+        envelope = msgspec.convert(attributes | {"data": data}, Envelope)
+        attributes["proof"] = prove(proved_content(envelope))
+    return _ENCODER.encode(attributes | {"data": data})
 
 
 class Envelope(msgspec.Struct, frozen=True):
@@ -216,7 +245,16 @@ class Envelope(msgspec.Struct, frozen=True):
     time: str
     shard: int
     sequence: int
+    origin: str
     data: msgspec.Raw
+    stateid: str = ""
+    command: int = 0
+    proof: str = ""
+
+
+def proved_content(envelope: Envelope) -> bytes:
+    """Return what the proof of an event is made of: the event without it."""
+    return _ENCODER.encode(msgspec.structs.replace(envelope, proof=""))
 
 
 _ENVELOPE = msgspec.json.Decoder(Envelope)
@@ -224,13 +262,13 @@ _ALERT = msgspec.json.Decoder(Alert)
 _LIFECYCLE = msgspec.json.Decoder(Lifecycle)
 
 
-def sequence_of(record: bytes | None) -> int:
-    """Return an event's sequence; 0 for what is not an event of this package, or of no number it can have."""
+def identity_of(record: bytes | None) -> tuple[int, str]:
+    """Return an event's sequence and origin; 0 for what is no event of this package, or has an impossible number."""
     try:
-        number = decode(record or b"")[0].sequence
+        envelope, _ = decode(record or b"")
     except msgspec.DecodeError:
-        return 0
-    return number if 0 < number <= LARGEST_SEQUENCE else 0
+        return 0, ""
+    return (envelope.sequence, envelope.origin) if 0 < envelope.sequence <= LARGEST_SEQUENCE else (0, "")
 
 
 def number_of(event_id: str) -> int:

@@ -3,6 +3,7 @@
 Records, by key:
 
 - ``d/<dataset>``: ledger and monitors of a dataset (:class:`DatasetRecord`);
+- ``r/<dataset>``: ledger of a dataset that is declared no longer (:class:`RetiredRecord`);
 - ``m/<monitor>``: the monitor's specification as last applied;
 - ``h/<hash>``: an older specification under which a run is still open;
 - ``t/<topic>``: what was ever declared about the answers on a query topic (:class:`TopicRecord`);
@@ -94,6 +95,17 @@ class DatasetRecord(_Secret, array_like=True, gc=False):
     events: int
     slots: dict[str, Slot]
     mutes: dict[str, list[tuple[str, int]]]
+
+
+class RetiredRecord(msgspec.Struct, array_like=True):
+    """A dataset that is declared no longer: its ledger and its number of released events, kept for ever."""
+
+    version: int
+    name: str
+    unit: str
+    declared_limit: int
+    ledger: bytes
+    events: int
 
 
 class MuteRecord(msgspec.Struct, array_like=True):
@@ -225,12 +237,18 @@ class QueueRecord(_Secret, array_like=True):
 
 
 class ProgressRecord(msgspec.Struct, array_like=True):
-    """Where every monitor stands in its topic: (offset, row, clock in ms), and the shard's counters."""
+    """Where every monitor stands in its topic: (offset, row, clock in ms), and the shard's counters.
+
+    ``carried`` is the digest of the file with what an earlier application spent, "" where there is none;
+    ``configuration`` number and digest of the version adopted last, (0, "") where none was.
+    """
 
     version: int
     sequence: int
     shard_events: int
     positions: dict[str, tuple[int, int, int]]
+    carried: str = ""
+    configuration: tuple[int, str] = (0, "")
 
 
 class SpecRecord(msgspec.Struct, array_like=True):
@@ -264,14 +282,23 @@ def unpack_secrets(secrets: bytes) -> tuple[int, int, int]:
     return threshold_noise, salt_high, salt_low
 
 
-Record = TypeVar("Record", DatasetRecord, MuteRecord, QueueRecord, ProgressRecord, SpecRecord, TopicRecord)
+Record = TypeVar(
+    "Record",
+    DatasetRecord,
+    RetiredRecord,
+    MuteRecord,
+    QueueRecord,
+    ProgressRecord,
+    SpecRecord,
+    TopicRecord,
+)
 _READABLE: dict[type, tuple[int, ...]] = {DatasetRecord: (VERSION, SPLIT), MuteRecord: (SPLIT,)}
 
 _ENCODER = msgspec.msgpack.Encoder()
 
 
 def to_bytes(
-    record: DatasetRecord | MuteRecord | ProgressRecord | SpecRecord | TopicRecord,
+    record: DatasetRecord | RetiredRecord | MuteRecord | ProgressRecord | SpecRecord | TopicRecord,
 ) -> bytes:
     """Return the record's plain bytes."""
     return _ENCODER.encode(record)

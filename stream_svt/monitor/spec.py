@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase, translate
 from functools import cached_property
 from typing import Annotated, Any
@@ -19,6 +19,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from stream_svt.errors import ConfigError, Problem
 from stream_svt.mechanisms.sampler import SAMPLER_VERSION
+from stream_svt.monitor.carried import Carried, parse
 from stream_svt.monitor.datasets import MAX_DATASETS, DatasetDeclaration, DatasetSpec, ReadNames
 from stream_svt.monitor.monitor_spec import MonitorSpec, Reload, digest, reload_kind
 from stream_svt.monitor.options import (
@@ -36,7 +37,7 @@ from stream_svt.monitor.options import (
     Table,
     Uncorrected,
 )
-from stream_svt.monitor.quantities import Name, did_you_mean, found
+from stream_svt.monitor.quantities import Name, Text, did_you_mean, found
 from stream_svt.monitor.yaml_source import Document, Strict, read
 from stream_svt.privacy.loss import Kind, as_text
 
@@ -90,12 +91,15 @@ class ApplicationSpec:
         In the order declared.
     notes
         Advice about what is allowed but may not be meant.
+    carried
+        What was taken over from an application that was closed; it is part of what the datasets and monitors say.
     """
 
     application: str
     datasets: tuple[DatasetSpec, ...]
     monitors: tuple[MonitorSpec, ...]
     notes: tuple[Problem, ...] = field(default=(), compare=False)
+    carried: Carried | None = None
 
     def monitors_of(self, dataset: str) -> tuple[MonitorSpec, ...]:
         """Return the monitors that run on a dataset, in order; empty for a name that is not declared."""
@@ -123,12 +127,18 @@ class ApplicationSpec:
         }
         return tuple(sorted(timed))
 
+    @cached_property
+    def carried_digest(self) -> str:
+        """Digest of what was taken over, "" where nothing was."""
+        return "" if self.carried is None else self.carried.digest
+
     def hash(self) -> str:
         """Return a short digest; two workers of one application must agree on it."""
         return digest(
             {
                 "application": self.application,
                 "sampler": SAMPLER_VERSION,
+                "carried": self.carried_digest,
                 "datasets": [
                     [dataset.name, *dataset.declaration, dataset.lateness_ms] for dataset in self.datasets
                 ],
@@ -208,6 +218,11 @@ class ApplicationDocument(Strict):
         "are two ledgers."
     )
     monitors: Annotated[tuple[MonitorSpec, ...], Field(min_length=1)] = Field(description="The monitors.")
+    carried_over: Text | None = Field(
+        default=None,
+        description="File that 'stream-svt carry-over' wrote: what is left of each budget of an application that was "
+        "closed for this one. Keep it for as long as the application lives.",
+    )
 
 
 def load_spec(
@@ -230,6 +245,24 @@ def load_spec(
 
 def parse_application(document: Document, read_names: ReadNames | None = None) -> ApplicationSpec | None:
     """Return the specification in a document, or None after reporting to it what is wrong."""
+    application = parse_name(document)
+    carried = _carried(document, application, read_names)
+    datasets = _datasets(document, read_names, carried)
+    monitors = _monitors(document)
+    _compare(document, datasets, monitors)
+    if carried is not None:
+        _compare_topics(document, carried, monitors)
+    if document.problems or application is None:
+        return None
+    specs = tuple(dataset for dataset, _ in datasets.values())
+    notes = _notes(document, datasets, monitors)
+    return ApplicationSpec(
+        application, specs, tuple(monitor for _, monitor in monitors), tuple(sorted(notes)), carried
+    )
+
+
+def parse_name(document: Document) -> str | None:
+    """Return the application's name, or None after reporting what is wrong with it; report unknown keys, too."""
     data: dict[str, Any] = document.data
     known = [*ApplicationDocument.model_fields, *SERVICE_KEYS]
     for key in data:
@@ -237,17 +270,7 @@ def parse_application(document: Document, read_names: ReadNames | None = None) -
             document.report(
                 (key,), f"unknown key{did_you_mean(key, known) or '; expected one of ' + ', '.join(known)}"
             )
-    application = _application(document)
-    datasets = _datasets(document, read_names)
-    monitors = _monitors(document)
-    _compare(document, datasets, monitors)
-    if document.problems or application is None:
-        return None
-    specs = tuple(dataset for dataset, _ in datasets.values())
-    notes = _notes(document, datasets, monitors)
-    return ApplicationSpec(
-        application, specs, tuple(monitor for _, monitor in monitors), tuple(sorted(notes))
-    )
+    return _application(document)
 
 
 _Datasets = dict[str, tuple[DatasetSpec, int]]
@@ -279,7 +302,75 @@ def _items(document: Document, key: str) -> list[Any]:
     return raw
 
 
-def _datasets(document: Document, read_names: ReadNames | None) -> _Datasets:
+def _carried(document: Document, application: str | None, read_names: ReadNames | None) -> Carried | None:
+    """Return what was taken over from a closed application, None where nothing is, or it is reported."""
+    name = document.data.get("carried_over")
+    if name is None:
+        return None
+    path = ("carried_over",)
+    if not isinstance(name, str) or read_names is None:
+        document.report(path, f"expected the name of a file, found {found(name)}")
+        return None
+    try:
+        carried = parse(read_names(name))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        document.report(path, f"cannot read {found(name)}: {reason}")
+        return None
+    except ValueError as error:
+        document.report(path, f"{found(name)}: {error}")
+        return None
+    if application is not None and carried.successor != application:
+        document.report(
+            path,
+            f"{found(name)} is for application {found(carried.successor)}: another one would spend it twice",
+        )
+    return carried
+
+
+def _compare_topics(document: Document, carried: Carried, monitors: _Monitors) -> None:
+    """Report monitors that declare less of a query topic than was declared before."""
+    for index, monitor in monitors:
+        if (declared := carried.topics.get(monitor.topic)) is not None:
+            for name, message in declared.undercut(monitor).items():
+                document.report(("monitors", index, name), message)
+
+
+class _Contradicted(ValueError):
+    """A dataset is declared otherwise than in the file carried over."""
+
+
+def _with_history(dataset: DatasetSpec, carried: Carried, *, new: bool) -> DatasetSpec:
+    """Return a dataset with what was spent of it before.
+
+    Raises
+    ------
+    _Contradicted
+        It is declared otherwise than before, or nobody knows what was spent of it.
+    """
+    known = carried.datasets.get(dataset.name)
+    if known is None:
+        if carried.complete or new:
+            return dataset
+        raise _Contradicted(
+            f"dataset {found(dataset.name)} is not in the file carried over, and alerts of {carried.application!r} are "
+            "missing: nobody knows what was spent of it. Write new: true where it was never declared there"
+        )
+    if new:
+        raise _Contradicted(f"dataset {found(dataset.name)} is not new: {carried.application!r} had it")
+    if dataset.unit != known.unit:
+        raise _Contradicted(
+            f"dataset {found(dataset.name)} had the privacy unit {found(known.unit)}: write that"
+        )
+    if dataset.kind is not known.kind or dataset.limit not in (known.declared, known.limit):
+        limit = f"{known.kind.measure} {as_text(known.limit, known.kind)}"
+        raise _Contradicted(
+            f"dataset {found(dataset.name)} had the limit {limit}, of which it spent a part: write that"
+        )
+    return replace(dataset, limit=known.limit, spent_before=known.spent)
+
+
+def _datasets(document: Document, read_names: ReadNames | None, carried: Carried | None) -> _Datasets:
     datasets: _Datasets = {}
     for index in range(len(_items(document, "datasets"))):
         path = ("datasets", index)
@@ -294,7 +385,10 @@ def _datasets(document: Document, read_names: ReadNames | None) -> _Datasets:
                         path, f"dataset {found(dataset.name)} is already declared at line {first}"
                     )
                     break
-                datasets[dataset.name] = (dataset, index)
+                joined = dataset if carried is None else _with_history(dataset, carried, new=declaration.new)
+                datasets[dataset.name] = (joined, index)
+        except _Contradicted as error:
+            document.report(path, str(error))
         except ValueError as error:
             document.report((*path, "file"), str(error))
         if len(datasets) > MAX_DATASETS:

@@ -7,6 +7,7 @@ become exact decimals of their text. A key written twice is an error, for one of
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, TypeVar, get_args
@@ -185,6 +186,36 @@ def read(text: str | bytes, source: str) -> Document:
     document.lines[()] = root.start_mark.line + 1
     document.data = reader.value(root, ())
     return document
+
+
+def without(text: str, keys: Collection[str]) -> str:
+    """Return a YAML mapping's text without some of its top-level keys, each with the comments right above it.
+
+    Returns the whole text where a part of it does not say the same by itself: in flow style, or with an alias of what
+    stands in a key that goes.
+    """
+    rows = text.splitlines(keepends=True)
+    root = yaml.compose(text, Loader=yaml.SafeLoader)
+    pairs = root.value if isinstance(root, yaml.MappingNode) else []
+    starts = [(key.start_mark.line, key.value) for key, _ in pairs]
+    kept: list[str] = []
+    for (start, key), (end, _) in zip(starts, [*starts[1:], (len(rows), "")], strict=True):
+        if key not in keys:
+            kept += rows[_above(rows, start) : _above(rows, end)]
+    found = "".join([*rows[: _above(rows, starts[0][0])], *kept]) if starts else text
+    try:
+        left = read(found, "")
+    except ConfigError:
+        return text
+    whole = read(text, "").data
+    return found if left.data == {key: whole[key] for key in whole if key not in keys} else text
+
+
+def _above(rows: list[str], start: int) -> int:
+    """Return the row at which the comments right above a row begin."""
+    while start and start < len(rows) and rows[start - 1].startswith("#"):
+        start -= 1
+    return start
 
 
 def _syntax(text: str, error: yaml.MarkedYAMLError, loader: Any) -> tuple[int, str]:  # noqa: ANN401

@@ -27,8 +27,8 @@ class Purchase:
     ----------
     kind, limit
         Measure of the dataset's ledger and its limit, in ledger units.
-    run_price, threshold_price
-        Ledger units of one whole run, and of its threshold alone (for zCDP the run is paid as a whole: 0).
+    run_price
+        Ledger units of one whole run.
     runs
         Whole runs the limit pays for.
     alerts_per_run, most_alerts_per_run
@@ -50,7 +50,6 @@ class Purchase:
     kind: Kind
     limit: int
     run_price: int
-    threshold_price: int
     runs: int
     alerts_per_run: int
     most_alerts_per_run: int
@@ -69,11 +68,11 @@ class Purchase:
 
 
 def purchase(monitor: MonitorSpec, dataset: DatasetSpec) -> Purchase:
-    """Return what a monitor can do with a dataset's budget if it is alone on it."""
+    """Return what a monitor can do with what is left of a dataset's budget if it is alone on it."""
     mechanism = monitor.mechanism()
     kind = dataset.kind
     price = monitor.run_price(kind)
-    affordable = dataset.limit - monitor.reserve_units(kind)
+    affordable = dataset.limit - dataset.spent_before - monitor.reserve_units(kind)
     runs = max(affordable, 0) // price
     # A run under zCDP is paid whole; only pure epsilon has change to spend on a shorter one.
     rest = affordable - runs * price if kind is Kind.PURE else 0
@@ -83,7 +82,6 @@ def purchase(monitor: MonitorSpec, dataset: DatasetSpec) -> Purchase:
         kind=kind,
         limit=dataset.limit,
         run_price=price,
-        threshold_price=mechanism.threshold_charge if kind is Kind.PURE else 0,
         runs=runs,
         alerts_per_run=mechanism.cutoff,
         most_alerts_per_run=(mechanism.epsilon - mechanism.threshold_charge) // mechanism.smallest_charge,

@@ -88,8 +88,6 @@ class Forecast:
     life
         Of a stream: queries after which the run has used its budget, beyond the workload at the pace of its end;
         infinite where alerts stop coming. Of sets: number of such sets.
-    rate
-        Queries a second, from the workload.
     """
 
     precision: float
@@ -101,17 +99,12 @@ class Forecast:
     delay: float
     ends: float
     life: Span
-    rate: float | None = None
 
     @property
     def f1(self) -> float:
         """Harmonic mean of precision and recall."""
         both = self.precision + self.recall
         return 2 * self.precision * self.recall / both if both else 0.0
-
-    def seconds(self, queries: float) -> float | None:
-        """Return how long so many queries take; None where the rate is not known."""
-        return None if self.rate is None else queries / self.rate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +182,6 @@ def forecast(
         delay=0.0 if workload.finite or not found else float(run.waited.mean()) / found,
         ends=float(run.over[:, -1].mean()),
         life=_span(_lives(setting, run)),
-        rate=workload.rate,
     )
 
 

@@ -46,8 +46,7 @@ def exhaustion(charges: Iterable[tuple[float, float]], left: float, now: float) 
     Parameters
     ----------
     charges
-        The latest ones as (Unix time, amount), oldest first, without what an operator gave up: that is no pace.
-        The first sets the clock and is not counted.
+        The latest ones as (Unix time, amount), oldest first. The first sets the clock and is not counted.
     left
         What can still be spent, in the charges' measure.
     now

@@ -30,10 +30,10 @@ def explain(spec: ApplicationSpec) -> list[str]:
 
 
 def _paragraph(monitor: MonitorSpec, datasets: list[DatasetSpec], others: list[str]) -> list[str]:
-    first = datasets[0]
+    first = max(datasets, key=lambda dataset: dataset.spent_before)
     bought = purchase(monitor, first)
     measure = first.kind.measure
-    which = first.name if len(datasets) == 1 else f"each of {len(datasets)} datasets ({first.name}, ..)"
+    which = first.name if len(datasets) == 1 else f"each of {len(datasets)} datasets ({datasets[0].name}, ..)"
     limit = as_text(bought.limit, first.kind)
     lines = [
         f"Monitor {monitor.name} on {which}:",
@@ -43,6 +43,10 @@ def _paragraph(monitor: MonitorSpec, datasets: list[DatasetSpec], others: list[s
         f"  Reports  {_reports(bought)}",
         f"  Lasts    {_lasts(monitor, bought)}",
     ]
+    if first.spent_before:
+        spent = f"{measure} {as_text(first.spent_before, first.kind)}"
+        most = "" if len(datasets) == 1 else f", the most of any, of {first.name}"
+        lines.append(f"  Carried  over: {spent} of the limit was spent before{most}; it lasts for the rest.")
     if others:
         names = ", ".join(others)
         lines.append(f"  Shares   the budget with {names}: what they spend comes off these figures.")

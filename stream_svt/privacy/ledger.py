@@ -44,6 +44,8 @@ class Ledger:
         The privacy measure.
     limit
         Most that may ever be lost, at least 1 unit.
+    spent
+        What of it was lost before, under another ledger of the same people.
 
     Examples
     --------
@@ -61,12 +63,14 @@ Nothing was charged.
 
     __slots__ = ("_kind", "_limit", "_reserved", "_run_open", "_spent")
 
-    def __init__(self, kind: Kind, limit: int) -> None:
+    def __init__(self, kind: Kind, limit: int, spent: int = 0) -> None:
         self._kind = Kind(kind)
         self._limit = _amount(limit, "limit")
         if not 1 <= limit <= MAX_UNITS:
             raise MisuseError(f"a limit must be between 1 and {MAX_UNITS} units")
-        self._spent = 0
+        self._spent = _amount(spent, "what was spent")
+        if spent > limit:
+            raise MisuseError(f"{spent} units cannot have been spent of a limit of {limit}")
         self._reserved = 0
         self._run_open = False
 

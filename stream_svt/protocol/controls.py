@@ -1,31 +1,28 @@
-"""The control partition of a shard: commands in order, each carried out exactly once."""
+"""The control partition of a shard: each command names the number that it is for, and no number is used twice.
+
+A shard numbers the commands that it uses up. It carries out only the command that names its state and the next number;
+the number becomes durable in the transaction of the command's effect. A copy, a replay, or a command that somebody was
+faster than, names a number that is not the next one: it is refused, wherever and whenever it is read.
+"""
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
+from typing import Annotated
 
 import msgspec
 
-from stream_svt.monitor.commands import Action, Command
+from stream_svt.monitor.commands import Action, Command, UnderWay
 from stream_svt.protocol.ports import Record
 
 COMMAND_LIMIT = 65_536
-WAITING_LIMIT = 10_000
-"""Commands that may wait for a replay."""
-WAITING_BYTES = 16 << 20
-"""Bytes that their records may have together."""
-_END = 1 << 63
 _DECODER = msgspec.json.Decoder(Command)
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
-Verify = Callable[[Record, int], str | None]
-"""Tells why a record is no command of somebody who may give one, in a fixed word; None where it is.
-
-What it answers may depend on the record, its offset included, on keys, and on the moment, in milliseconds since
-1970, since which the books hear commands; never on what was read before: then a takeover, which forgets what was
-read, cannot change an answer.
-"""
+Verify = Callable[[Record], str | None]
+"""Tells why a record is no command of somebody who may give one, in a fixed word; None where it is."""
 
 
 class Malformed(StrEnum):
@@ -35,12 +32,63 @@ class Malformed(StrEnum):
     TOO_LARGE = "command-too-large"
     NOT_JSON = "command-not-json"
     BAD_FIELD = "command-bad-field"
-    TOO_MANY = "command-too-many"
 
 
-def trust_the_topic(record: Record, since: int) -> None:
+class Untimely(StrEnum):
+    """Why a command is not the next one; the words stand in the same places."""
+
+    OTHER_STATE = "command-other-state"
+    STALE = "command-stale"
+    AHEAD = "command-ahead"
+
+
+class Gate(StrEnum):
+    """Which commands may be carried out."""
+
+    REPLAY = "only what acts at once"
+    LOSS = "only accept-loss"
+    OPEN = "all"
+
+
+class Standing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a shard's state knows of its commands.
+
+    Attributes
+    ----------
+    next
+        Offset from which the control partition is read on. Only a place: numbers decide what is carried out.
+    number, id, accepted
+        Number of the last command that was used up, its id, and whether it was carried out; 0 before the first one.
+    under_way
+        The last command, where it addresses all datasets and some of them are left.
+    closed
+        Name of the successor, once `close-application` was carried out: nothing follows.
+    """
+
+    next: _Count = 0
+    number: _Count = 0
+    id: str = ""
+    accepted: bool = False
+    under_way: UnderWay | None = None
+    closed: str = ""
+
+    @property
+    def closing(self) -> bool:
+        """Whether the application is being closed: from then on nothing is tested."""
+        return self.under_way is not None and self.under_way.closes
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """The last command once more: it is answered, and nothing else happens."""
+
+    command: Command
+    accepted: bool
+
+
+def trust_the_topic(record: Record) -> None:
     """Hear every command: who may give one is the control topic's access control list."""
-    del record, since
+    del record
 
 
 def parse(value: bytes | None) -> Command | str:
@@ -50,11 +98,19 @@ def parse(value: bytes | None) -> Command | str:
     if len(value) > COMMAND_LIMIT:
         return Malformed.TOO_LARGE
     try:
-        return _DECODER.decode(value)
+        command = _DECODER.decode(value)
     except (msgspec.ValidationError, UnicodeDecodeError):
         return Malformed.BAD_FIELD
     except (msgspec.DecodeError, RecursionError):
         return Malformed.NOT_JSON
+    return command if command.gives_up or (command.state and command.number) else Malformed.BAD_FIELD
+
+
+def heard(record: Record, verify: Verify) -> Command | str:
+    """Return the command in a record of somebody who may give one, or why there is none."""
+    if record.value is not None and len(record.value) <= COMMAND_LIMIT and (reason := verify(record)):
+        return reason
+    return parse(record.value)
 
 
 def acts_at_once(command: Command) -> bool:
@@ -62,169 +118,140 @@ def acts_at_once(command: Command) -> bool:
     return command.action is Action.PAUSE and command.now
 
 
-class Runs(Container[int]):
-    """Offsets, kept as runs: as few numbers as there are gaps between them.
-
-    Parameters
-    ----------
-    spans
-        First offset and end of each run, in any order.
-    """
-
-    def __init__(self, spans: Iterable[tuple[int, int]] = ()) -> None:
-        self._starts: list[int] = []
-        self._ends: list[int] = []
-        for start, end in sorted(spans):
-            if self._ends and start <= self._ends[-1]:
-                self._ends[-1] = max(self._ends[-1], end)
-            elif start < end:
-                self._starts.append(start)
-                self._ends.append(end)
-
-    @classmethod
-    def unpacked(cls, numbers: Iterable[int]) -> Runs:
-        """Return what `packed` made these of; numbers that it does not make say nothing."""
-        spans: list[tuple[int, int]] = []
-        for number in numbers:
-            if 0 <= number < _END:
-                spans.append((number, number + 1))
-            elif number < 0 and spans:
-                start, end = spans[-1]
-                spans[-1] = start, min(end - number, _END)
-        return cls(spans)
-
-    @property
-    def spans(self) -> list[tuple[int, int]]:
-        """First offset and end of each run, in order."""
-        return list(zip(self._starts, self._ends, strict=True))
-
-    @property
-    def packed(self) -> list[int]:
-        """The offsets as numbers: a negative one, -n, stands for the n offsets after the one before it."""
-        numbers: list[int] = []
-        for start, end in self.spans:
-            numbers += [start] if end == start + 1 else [start, start + 1 - end]
-        return numbers
-
-    def __contains__(self, offset: object) -> bool:
-        if not isinstance(offset, int):
-            return False
-        place = bisect_right(self._starts, offset)
-        return place > 0 and offset < self._ends[place - 1]
-
-
 class Controls:
-    """Commands read and not yet done.
+    """Which command is the next one.
 
-    After a takeover commands wait until the shard has replayed what its predecessor may have read; a pause that is to
-    act now overtakes them, and so do refusals. So what is done is an offset and some offsets beyond it. Of those only
-    runs are kept, never more than commands wait, so that nobody's refused records make the books grow.
+    At most one waits: what comes later under the same number is stale, unless it may be carried out before.
 
     Parameters
     ----------
-    next_offset
-        Offset from which the partition is read on: everything before it is done.
-    ahead
-        Offsets after it that are done, packed (see `Runs`).
-    since
-        Moment, in milliseconds since 1970, before which nothing that was signed is heard.
+    standing
+        As it is durable.
+    state
+        Id of the shard's state, as commands name it.
     verify
         Asked before a record's content is looked at.
     """
 
-    def __init__(
-        self,
-        next_offset: int,
-        ahead: Iterable[int] = (),
-        *,
-        since: int = 0,
-        verify: Verify = trust_the_topic,
-    ) -> None:
-        self.since = since
-        self._read = next_offset
-        self._ahead = Runs.unpacked(ahead)
+    def __init__(self, standing: Standing, state: str, verify: Verify = trust_the_topic) -> None:
+        self._standing = standing
+        self._state = state
         self._verify = verify
-        # In the order of offsets. Looked through once for a barrier, never for each record that is done: a flood of
-        # refused ones would hold up everything else.
-        self._waiting: dict[int, Command | str] = {}
-        self._sizes: dict[int, int] = {}
-        self._held = 0
+        self._read = standing.next
+        self._waiting: tuple[int, Command] | None = None
+        self._found: tuple[int, Command] | None = None
 
     @property
-    def position(self) -> tuple[int, list[int]]:
-        """Offset from which to read on, and done offsets beyond it, packed: what the journal keeps."""
-        spans = [(max(start, self._read), end) for start, end in self._ahead.spans]
-        following = last = next(iter(self._waiting), self._read)
-        for offset in self._waiting:
-            spans.append((last, offset))
-            last = offset + 1
-        return following, Runs([*spans, (last, self._read)]).packed
+    def standing(self) -> Standing:
+        """What the next transaction makes durable: a command is read again until its number is used up."""
+        held = [place[0] for place in (self._waiting, self._found) if place is not None]
+        return msgspec.structs.replace(self._standing, next=min(held, default=self._read))
 
     @property
-    def waiting(self) -> int:
-        """Number of commands not yet done."""
-        return len(self._waiting)
+    def under_way(self) -> UnderWay | None:
+        """The command to all datasets of which some are left."""
+        return self._standing.under_way
 
-    def add(self, records: Sequence[Record]) -> list[tuple[int, str]]:
-        """Take records of the control partition, in offset order; return which are refused, and why."""
-        refused = []
-        for record in records:
-            if record.offset < self._read:
-                continue
-            self._read = record.offset + 1
-            if record.offset not in self._ahead:
-                found = self._read_one(record)
-                if isinstance(found, Command) and self._full(record):
-                    found = Malformed.TOO_MANY
-                self._waiting[record.offset] = found
-                if isinstance(found, str):
-                    refused.append((record.offset, found))
-                else:
-                    self._sizes[record.offset] = size = len(record.value or b"")
-                    self._held += size
-        return refused
+    @property
+    def closing(self) -> bool:
+        """Whether the application is being closed: from then on nothing is tested."""
+        return self._standing.closing
 
-    def search(
-        self, records: Sequence[Record], action: Action
-    ) -> tuple[tuple[int, Command] | None, list[tuple[int, str]]]:
-        """Look for the oldest command of a kind, to a whole shard, that is not done.
+    @property
+    def closed(self) -> bool:
+        """Whether it is closed: nothing follows."""
+        return bool(self._standing.closed)
 
-        Also returns which records before it are refused, and why.
+    def begin_at(self, first: int, end: int) -> int:
+        """Read on within a partition that now has these offsets: at its beginning where the place is not among them."""
+        if not first <= self._read <= end:
+            self._read = first
+        return self._read
 
-        Keeps nothing: while only this command can help, whatever else comes is left for later, to be read again.
+    def read(self, record: Record, gate: Gate) -> Command | Repeated | str | None:
+        """Take the next record in.
+
+        Returns
+        -------
+        Command, Repeated, str or None
+            A command to be carried out now, one to be answered again, why the record is refused, or nothing to do.
         """
-        refused: list[tuple[int, str]] = []
-        for record in records:
-            if record.offset < self._read or record.offset in self._ahead:
-                continue
-            found = self._read_one(record)
-            if isinstance(found, str):
-                refused.append((record.offset, found))
-            elif found.action is action and not found.dataset:
-                return (record.offset, found), refused
-        return None, refused
+        if record.offset < self._read:
+            return None
+        self._read = record.offset + 1
+        command = heard(record, self._verify)
+        if isinstance(command, str):
+            return command
+        known = self._standing
+        if command.state != self._state:
+            return Untimely.OTHER_STATE
+        if known.number and (command.number, command.id) == (known.number, known.id):
+            return Repeated(command, known.accepted) if known.under_way is None else None
+        if command.number > known.number + 1:
+            return Untimely.AHEAD
+        if command.number <= known.number:
+            return Untimely.STALE
+        if self._passes(command, gate):
+            self._found = record.offset, command
+            return command
+        if self._waiting is None:
+            self._waiting = record.offset, command
+        return None if self._waiting[1].id == command.id else Untimely.STALE
 
-    def due(self, *, replayed: bool) -> list[tuple[int, Command | str]]:
-        """Return what may be done at this barrier, in order: all of it once ``replayed``."""
-        return [
-            (offset, command)
-            for offset, command in self._waiting.items()
-            if replayed or isinstance(command, str) or acts_at_once(command)
-        ]
+    def ready(self, gate: Gate) -> Command | None:
+        """Return the command that waited, where it may be carried out."""
+        if self._waiting is None or not self._passes(self._waiting[1], gate):
+            return None
+        return self._waiting[1]
 
-    def done(self, offset: int) -> None:
-        """Note that a command has been carried out or refused; one that `search` found may not have been added yet."""
-        if self._waiting.pop(offset, None) is None:
-            self._ahead = Runs([*self._ahead.spans, (offset, offset + 1)])
-        self._held -= self._sizes.pop(offset, 0)
+    def use_up(
+        self, command: Command, *, accepted: bool, under_way: UnderWay | None = None
+    ) -> tuple[int, Command] | None:
+        """Note that a command was the next one; return the one that waited for the same number, with its offset."""
+        self._standing = Standing(0, command.number, command.id, accepted, under_way or self.under_way)
+        waited, self._waiting, self._found = self._waiting, None, None
+        return None if waited is None or waited[1] is command else waited
 
-    def _full(self, record: Record) -> bool:
-        size = len(record.value or b"")
-        return len(self._sizes) >= WAITING_LIMIT or self._held + size > WAITING_BYTES
+    def go_on(self, under_way: UnderWay) -> None:
+        """Note how far the command to all datasets has come."""
+        self._standing = msgspec.structs.replace(self._standing, under_way=under_way)
 
-    def _read_one(self, record: Record) -> Command | str:
-        if record.value is not None and len(record.value) <= COMMAND_LIMIT:
-            reason = self._verify(record, self.since)
-            if reason is not None:
-                return reason
-        return parse(record.value)
+    def end(self, *, accepted: bool) -> None:
+        """Note that the command to all datasets is done."""
+        known = self._standing
+        mine = known.under_way is not None and known.under_way.command.id == known.id
+        closed = known.under_way.command.successor if known.under_way is not None and known.closing else ""
+        self._standing = msgspec.structs.replace(
+            known, accepted=accepted if mine else known.accepted, under_way=None, closed=closed
+        )
+
+    def _passes(self, command: Command, gate: Gate) -> bool:
+        if gate is Gate.LOSS:
+            return command.action is Action.ACCEPT_LOSS
+        is_free = self.under_way is None and not self.closed
+        return is_free and (gate is Gate.OPEN or acts_at_once(command))
+
+
+class Allowance:
+    """How much may be said about refused records: so many at once, and so many a second.
+
+    Parameters
+    ----------
+    most, each_second
+        Size of the bucket, and what flows into it.
+    now
+        Seconds of a clock that never goes back.
+    """
+
+    def __init__(self, most: int, each_second: float, now: float) -> None:
+        self._most, self._each_second = most, each_second
+        self._left, self._at = float(most), now
+
+    def take(self, now: float) -> bool:
+        """Tell whether one more may be said."""
+        self._left = min(self._most, self._left + (now - self._at) * self._each_second)
+        self._at = now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True

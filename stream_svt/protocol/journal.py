@@ -3,6 +3,7 @@
 Layout of a shard's partition of the state topic (compacted)::
 
     meta     sequence of the last transaction, the engine's progress, keys, digest, what was published
+    closed   only where the state was given up: whatever the others say, the shard opens no more
     ob/<i>   events charged and rejects found by transaction meta.charged and not all published yet, compressed; counts
              only if i < meta.chunks and the record carries that sequence (chunks are overwritten, never deleted)
     others   the engine's records and the shard's, opaque here
@@ -26,11 +27,14 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
-from stream_svt.errors import MisuseError, StateRolledBack, UnreadableState
+from stream_svt.errors import ApplicationClosed, CommandRefused, MisuseError, StateRolledBack, UnreadableState
 from stream_svt.monitor import released
 from stream_svt.monitor.bounds import BOUNDS, Bounds
+from stream_svt.monitor.commands import Command
 from stream_svt.monitor.engine import Commit
-from stream_svt.protocol.ports import Log, Record, Transaction
+from stream_svt.protocol.controls import Standing
+from stream_svt.protocol.ports import Log, Transaction
+from stream_svt.protocol.rollback import GIVEN_UP, Known, Newest, Seen, contradiction
 from stream_svt.protocol.sealing import NO_KEY, Opened, Place, Sealing, describe
 
 log = logging.getLogger(__name__)
@@ -38,6 +42,8 @@ _T = TypeVar("_T")
 
 FORMAT = 1
 META = b"meta"
+CLOSED = b"closed"
+"""Record of a shard whose state was given up; plain, so that nobody needs a key to see it."""
 OUTBOX = b"ob/"
 RECORD_LIMIT = 900_000
 """Bytes of the largest record: Kafka's default limit is 1,048,588 for a whole batch."""
@@ -48,17 +54,13 @@ NUMBERS_BYTES = 24
 RESTORE_RECORDS = 500
 """Records that are verified before other work of the process gets its turn: some 10 ms."""
 SECRET_BYTES = 32
-LEAP = 2**53
-"""Events that no shard has charged: a number beyond it is forged."""
-STEP = 2**20
-"""How far a number may lie beyond the highest one known: what goes on after a forged one, once accepted, is genuine."""
-YEAR_2020 = 1_577_836_800
-"""Seconds from 1970 to 2020."""
-
-
+STATE_ID_BYTES = 16
+ORIGIN_BYTES = 8
+"""Random bytes of an event's origin: with the sequence, two histories have no origin in common."""
 _Count = Annotated[int, msgspec.Meta(ge=0, le=released.LARGEST_SEQUENCE)]
 """A number or offset that Kafka and the format know: what a forged record holds beyond it is refused by name."""
 _Secret = Annotated[bytes, msgspec.Meta(min_length=SECRET_BYTES, max_length=SECRET_BYTES)]
+_StateId = Annotated[bytes, msgspec.Meta(min_length=STATE_ID_BYTES, max_length=STATE_ID_BYTES)]
 
 
 class Meta(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -72,24 +74,22 @@ class Meta(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         Number of the newest transaction that charged events or found rejects, and of its outbox records; no chunks
         once all of it is published.
     partitions
-        Number of partitions of all topics. While a migration is under way, the number wanted, negative: then
-        nobody but the migration goes on.
+        Number of partitions of all topics: it fixes where each dataset is at home.
     progress
         The engine's positions, clocks and counters; None before its first commit.
-    control_next, control_ahead
-        Offset from which the control partition is read on, and offsets after it that are already done
-        (see `stream_svt.protocol.controls.Runs`).
-    commands_since
-        Moment, in milliseconds since 1970, before which no signed command is heard: when the books, or their
-        place in the control partition, began.
+    state_id
+        Random bytes, drawn when the state begins: what commands name. Public.
+    commands
+        Which command is the next one.
     last_event, published
-        Sequence of the newest event charged, and of the newest one published, by this transaction at the
-        latest.
+        Number of the newest event charged, and of the newest one published, by this transaction at the latest.
+    origin, published_origin
+        Their origins (see `stream_svt.protocol.rollback`).
     alert_offset
         Offset of a published event on the alert partition: the rollback check reads from there.
     alert_end
         End of the alert partition as far as this transaction and those before explain it, the marks that end
-        transactions included; None in books from before it was kept.
+        transactions included.
     read_to
         By query topic the offset that bounds what was ever stepped: no record from there on has been. A record past
         it is stepped only once a larger bound is durable.
@@ -105,20 +105,37 @@ class Meta(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     sequence: _Count = 0
     charged: _Count = 0
     chunks: _Count = 0
-    partitions: int
+    partitions: _Count
     progress: bytes | None = None
-    control_next: _Count | None = None
-    control_ahead: list[int] = []
-    commands_since: _Count = 0
+    state_id: _StateId
+    commands: Standing = Standing()
     last_event: _Count = 0
     published: _Count = 0
+    origin: str = ""
+    published_origin: str = ""
     alert_offset: _Count | None = None
-    alert_end: _Count | None = None
+    alert_end: _Count = 0
     read_to: dict[str, _Count] = {}
     noise_key: _Secret
     digest_key: _Secret
     digest: bytes = bytes(32)
     sealed_only: bool = False
+
+
+class Closed(msgspec.Struct, frozen=True):
+    """What a state says of a shard that was closed; also the record of one whose state was given up.
+
+    Attributes
+    ----------
+    successor
+        Name of the application that goes on.
+    event, origin
+        Number and origin of the event that closed it: the last one of its alert partition.
+    """
+
+    successor: str
+    event: int
+    origin: str
 
 
 class Chunk(msgspec.Struct, array_like=True):
@@ -141,24 +158,19 @@ class Topics:
 class Restored:
     """What a takeover found: an empty mapping and no progress is the very first start.
 
-    ``last_event`` is the number of the newest event, or, after a rollback, one that no event's number exceeds;
-    ``shown`` is then the largest limit and loss that events on the alert topic show, by dataset and measure, and
-    ``highest_id`` one that no number exceeds with which their ids end.
+    ``last_event`` is the number of the newest event.
     """
 
     records: dict[bytes, bytes] = field(repr=False)
     progress: bytes | None = field(repr=False)
     noise_key: bytes = field(repr=False)
-    control_next: int | None
-    control_ahead: list[int]
-    commands_since: int
+    state_id: str
+    commands: Standing
     last_event: int
     read_to: dict[str, int]
-    shown: dict[tuple[str, str], released.Account] = field(default_factory=dict)
-    highest_id: int = 0
 
 
-async def _keep_going() -> None:
+async def keep_going() -> None:
     """Nothing else waits for its turn."""
 
 
@@ -200,7 +212,7 @@ class Journal:
         entropy: Callable[[int], bytes],
         epoch: Callable[[], float],
         bounds: Bounds = BOUNDS,
-        give_way: Callable[[], Awaitable[None]] = _keep_going,
+        give_way: Callable[[], Awaitable[None]] = keep_going,
     ) -> None:
         self._log = log
         self._place = place
@@ -214,16 +226,13 @@ class Journal:
         self._give_way = give_way
         self._shard = place.shard
         self._broken = True
-        self._meta = Meta(partitions=partitions, noise_key=b"", digest_key=b"")
+        self._meta = Meta(partitions=partitions, noise_key=b"", digest_key=b"", state_id=b"")
         self._sealing = Sealing(place, (), entropy)
         self._macs: dict[bytes, int] = {}
         self._total = 0
         self._chunks_total = 0
         self._outbox: list[tuple[int, bytes, bytes]] = []
         self._rejects: list[tuple[str, int, str]] = []
-        self._shown: dict[tuple[str, str], released.Account] = {}
-        self._highest_id = 0
-        self._stale: dict[bytes, bytes] = {}
         self._claim = False
         self.published: list[int] = []
 
@@ -248,6 +257,11 @@ class Journal:
         return list(self._outbox)
 
     @property
+    def cluster(self) -> str:
+        """Id of the cluster."""
+        return self._place.cluster
+
+    @property
     def sequence(self) -> int:
         """Number of the last transaction."""
         return self._meta.sequence
@@ -257,11 +271,9 @@ class Journal:
         """Number of live records, without meta and outbox."""
         return len(self._macs)
 
-    def set_control(self, next_offset: int | None, ahead: Iterable[int], since: int | None = None) -> None:
-        """Say how far the control partition is done, and since when it is heard; durable with the next transaction."""
-        self._meta.control_next, self._meta.control_ahead = next_offset, list(ahead)
-        if since is not None:
-            self._meta.commands_since = since
+    def set_commands(self, standing: Standing) -> None:
+        """Say which command is the next one; durable with the next transaction."""
+        self._meta.commands = standing
 
     @property
     def read_to(self) -> Mapping[str, int]:
@@ -272,15 +284,8 @@ class Journal:
         """Say how far each topic may be stepped; durable with the next transaction."""
         self._meta.read_to = dict(ends)
 
-    async def open(self, *, after_rollback: bool = False) -> Restored:
+    async def open(self) -> Restored:
         """Take the shard over: fence, read, verify, and write a first transaction of this tenure.
-
-        Parameters
-        ----------
-        after_rollback
-            Go on although the state is older than the published events; the caller has been told to mark
-            every dataset exhausted. Then nothing is written: the first transaction is the caller's, and holds the
-            exhausted ledgers. One before it would make an older state look like the newest.
 
         Raises
         ------
@@ -288,6 +293,8 @@ class Journal:
             A record is missing, foreign, changed, or sealed with an unknown key.
         StateRolledBack
             The alert partition knows events that the state does not.
+        ApplicationClosed
+            The shard was closed, and everything is published.
         Fenced
             Another owner took the shard over meanwhile.
         BrokerError
@@ -298,14 +305,11 @@ class Journal:
         self._sealing = Sealing(self._place, self._masters, self._entropy)
         # Only now: the older owner can no longer commit, and its open transaction has been aborted.
         try:
-            raw = await self._log.read_state()
-            records, stale = await self._restore(raw)
-            await self._check_rollback(empty=not raw, accept=after_rollback)
-            self._check_partitions(self._meta.partitions)
+            raw = await self._read()
+            records, stale = await self._prove(raw)
+            if self._meta.commands.closed and not self.pending:
+                raise self.closed_error()
             self._broken, self._claim = False, True
-            self._stale = {key: records[key] for key in stale}
-            if after_rollback:
-                return self._restored(records)
             await self._transaction(Commit(progress=self._meta.progress or b""))
             if not raw:
                 await self._read_back()
@@ -315,23 +319,12 @@ class Journal:
             self._broken = True
             await self._log.prove()
             raise
-        await self._seal_again()
+        await self._seal_again({key: records[key] for key in stale})
         return self._restored(records)
 
     async def prove(self) -> None:
         """Find out whether the books still are this journal's to write; see `Log.prove`."""
         await self._log.prove()
-
-    async def fence(self) -> None:
-        """Let no earlier writer commit anything more, and what one did commit be visible; writes nothing.
-
-        Raises
-        ------
-        BrokerError
-            As `open`.
-        """
-        self._broken = True
-        await self._log.fence()
 
     async def look(self, *, beside_alerts: bool = False) -> Restored:
         """Read and verify the books as they are, whoever holds them; writes nothing and takes nothing over.
@@ -349,12 +342,102 @@ class Journal:
         """
         self._broken = True
         self._sealing = Sealing(self._place, self._masters, self._entropy)
-        raw = await self._log.read_state()
-        records, _ = await self._restore(raw)
-        if beside_alerts:
-            await self._check_rollback(empty=not raw, accept=False)
-        self._check_partitions(self._meta.partitions)
+        raw = await self._read()
+        records, _ = await self._prove(raw, beside_alerts=beside_alerts)
         return self._restored(records)
+
+    async def give_up(self, command: Command) -> None:
+        """Close the shard for ever without its state, which cannot be proved; its other records stay as they are.
+
+        Raises
+        ------
+        CommandRefused
+            The command names another cluster, or other events than there are now, or another successor than the one
+            for whom the shard was closed; or the state can be proved.
+        ApplicationClosed
+            The shard is closed already.
+        Fenced, BrokerError
+            As `open`; the outcome is unknown.
+        """
+        if command.cluster != self._place.cluster:
+            raise CommandRefused(f"it is meant for cluster {command.cluster!r}")
+        self._broken = True
+        await self._log.fence()
+        self._sealing = Sealing(self._place, self._masters, self._entropy)
+        newest = Newest()
+        await self._log.read_alerts(None, newest.take)
+        if (newest.number, newest.origin, newest.state_id) != (command.event, command.origin, command.state):
+            raise CommandRefused(
+                f"it names event {command.event} of origin {command.origin!r} as the newest one, which is event "
+                f"{newest.number} of origin {newest.origin!r}"
+            )
+        if others := newest.successors - {command.successor}:
+            raise CommandRefused(f"events say that the shard was closed for successor {min(others)!r}")
+        if (why := await self._unproved()) is None:
+            raise CommandRefused("the state can be proved: close the shard without --give-up-state")
+        log.critical("event=state_given_up shard=%d error=%r", self._shard, why)
+        # Where the state knows of events that are not there, a gap before the last one shows it.
+        is_own = self._meta.state_id.hex() == newest.state_id
+        number = max(newest.number, newest.largest, self._meta.published if is_own else 0) + 1
+        detail = {"successor": command.successor, "balances": 0, "command": command.id}
+        data = released.Lifecycle(
+            dataset="", monitor="", run=0, reason="given-up", account=None, detail=detail
+        )
+        event = released.ReleasedEvent(
+            type=released.EventType.APPLICATION_CLOSED,
+            id=f"{self._place.application}/shard-{self._shard}/closed/{number}",
+            sequence=number,
+            subject=f"shard-{self._shard}",
+            data=data,
+        )
+        origin = f"{GIVEN_UP}{self._entropy(ORIGIN_BYTES).hex()}"
+        encoded = released.encode(
+            event,
+            application=self._place.application,
+            shard=self._shard,
+            time=self._now_text(),
+            origin=origin,
+            state_id=newest.state_id,
+        )
+        record = msgspec.json.encode(Closed(command.successor, number, origin))
+        await self._log.transact(Transaction([(b"", encoded)], [], {CLOSED: record}))
+
+    async def read_closed(self) -> Closed | None:
+        """Return how the shard was closed, as its state says; None until that is published.
+
+        Reads as `look` does, and raises the same, but for a closed shard.
+        """
+        self._broken = True
+        self._sealing = Sealing(self._place, self._masters, self._entropy)
+        raw = await self._log.read_state()
+        if CLOSED in raw:
+            return self._decode_closed(raw[CLOSED])
+        await self._restore(raw)
+        meta = self._meta
+        if self.pending or not meta.commands.closed:
+            return None
+        return Closed(meta.commands.closed, meta.published, meta.published_origin)
+
+    def _decode_closed(self, record: bytes) -> Closed:
+        try:
+            return msgspec.json.decode(record, type=Closed)
+        except msgspec.DecodeError as error:
+            raise self._unreadable(f"record 'closed' is not of this format: {error}") from None
+
+    async def _unproved(self) -> str | None:
+        """Return why the state cannot be proved, None where it can."""
+        raw = await self._read()
+        try:
+            await self._prove(raw)
+        except UnreadableState as error:
+            return str(error)
+        return None
+
+    async def _read(self) -> dict[bytes, bytes]:
+        raw = await self._log.read_state()
+        if CLOSED in raw:
+            raise self.closed_error()
+        return raw
 
     def _restored(self, records: dict[bytes, bytes]) -> Restored:
         meta = self._meta
@@ -362,13 +445,10 @@ class Journal:
             records,
             meta.progress,
             meta.noise_key,
-            meta.control_next,
-            list(meta.control_ahead),
-            meta.commands_since,
+            meta.state_id.hex(),
+            meta.commands,
             meta.last_event,
             dict(meta.read_to),
-            self._shown,
-            self._highest_id,
         )
 
     async def commit(self, commit: Commit) -> int:
@@ -382,12 +462,7 @@ class Journal:
             A record is larger than Kafka takes, the journal was not opened again after an error, or more waits to
             be published than one transaction takes (`backlog`).
         """
-        given_up = self._claim  # the first transaction after a rollback, which `open` left to the caller
-        count = await self._transaction(commit)
-        if given_up:
-            self._stale = {key: old for key, old in self._stale.items() if key not in commit.records}
-            await self._seal_again()
-        return count
+        return await self._transaction(commit)
 
     async def flush(self) -> int:
         """Publish what waits, or the first slice of it, without new state; return how many events went out."""
@@ -409,9 +484,9 @@ class Journal:
         if not raw:
             self._meta = Meta(
                 partitions=self._partitions,
-                commands_since=self._now_ms(),
                 noise_key=self._entropy(SECRET_BYTES),
                 digest_key=self._entropy(SECRET_BYTES),
+                state_id=self._entropy(STATE_ID_BYTES),
             )
             return {}, []
         if META not in raw:
@@ -486,20 +561,20 @@ class Journal:
             raise self._unreadable(f"record {describe(key)} is not of this format: it cannot be unpacked")
         return found
 
-    def _check_partitions(self, count: int) -> None:
-        if count < 0:
+    async def _prove(
+        self, raw: Mapping[bytes, bytes], *, beside_alerts: bool = True
+    ) -> tuple[dict[bytes, bytes], list[bytes]]:
+        """Hold what was read to the digest, to the alert partition, and to the number of partitions."""
+        found = await self._restore(raw)
+        if beside_alerts:
+            await self._check_rollback(empty=not raw)
+        if self._meta.partitions != self._partitions:
             raise self._unreadable(
-                f"a migration to {-count} partitions was begun and is not finished: run 'stream-svt migrate "
-                f"--partitions {-count}' again"
+                f"the application has {self._meta.partitions} partitions and its topics now have {self._partitions}: a "
+                "dataset would get a second ledger. Restore the partition count; for another one, close the "
+                "application and carry its budgets over to a successor"
             )
-        if count != self._partitions:
-            raise self._unreadable(
-                f"the application has {count} partitions and its topics now have {self._partitions}: a dataset "
-                "would get a second ledger. Restore the partition count, or change it with 'stream-svt migrate'. If "
-                "that was done already, this state is older: put the newest one back; if there is none, 'stream-svt "
-                f"migrate --partitions {self._partitions}' says what to do, with topics.partitions: {count} in the "
-                "configuration"
-            )
+        return found
 
     def _open(self, key: bytes, record: bytes, meta: Meta) -> Opened:
         found = self._sealing.open(key, record)
@@ -524,96 +599,46 @@ class Journal:
             why = "it is nested too deep"
         raise self._unreadable(f"record {describe(key)} is not of this format: {why}")
 
-    async def _check_rollback(self, *, empty: bool, accept: bool) -> None:
-        """Refuse a state that is not the one behind what the alert partition shows.
-
-        Uncommitted records count as well: an event is sent only after the transaction that charged it. So what was
-        sent after the newest transaction is what waits in its outbox, byte for byte, and it was aborted; anything
-        else shows another history, a newer one, or one beside it (the records of an aborted transaction, put back).
-        """
-        topic, meta, start = self._topics.alerts, self._meta, self._meta.alert_offset
-        seen, first, end = await self._look_at_alerts(start)
-        if start is not None and first <= start and not seen.anchored:
-            # The topic was made anew, and what stands in it lies before the place where the old one was left.
-            start = None
-            seen, first, end = await self._look_at_alerts(start)
-        done = 0
-        if seen.waiting and not seen.foreign:
-            committed, *_ = await self._look_at_alerts(start, committed=True)
-            done = committed.waiting
-        # Beyond what the books explain there can be one transaction that was aborted, and its mark.
-        explained = 0 if empty else meta.alert_end
-        deleted = explained is not None and first > explained + (len(self._outbox) + 1 if not empty else 0)
-        # Whether there were alerts that nobody can read any more, and the books do not know.
-        gone = first > (start or 0) or (start is None and seen.oldest != 1)
+    async def _check_rollback(self, *, empty: bool) -> None:
+        """Refuse a state that is not the one behind what the alert partition shows (`stream_svt.protocol.rollback`)."""
+        meta, topic = self._meta, self._topics.alerts
+        known = Known()
+        if not empty:
+            waiting = {number for number, *_ in self._outbox}
+            place = meta.alert_offset or 0
+            known = Known(meta.published, meta.published_origin, waiting, meta.origin, place, meta.alert_end)
+        seen, first, end = await self._look_at_alerts(known)
+        committed, *_ = await self._look_at_alerts(known, committed=True)
+        found = contradiction(known, seen, committed, first, end)
+        if found is not None:
+            raise StateRolledBack(
+                f"the state of shard {self._shard} on topic {self._topics.state!r} "
+                f"{'is empty' if empty else f'ends with event {meta.last_event}'}, but partition {self._shard} of "
+                f"alert topic {topic!r} {found}. The state was deleted, restored from a backup, or belongs to another "
+                "application, or the alert topic was made anew. Going on would spend budgets twice. Put the newest "
+                "state back; where there is none, 'stream-svt control close-application -c FILE --successor NAME "
+                f"--shard {self._shard} --give-up-state' closes the shard for a successor"
+            )
         meta.alert_end = end
-        self._shown, self._highest_id = {}, 0
-        if not seen.foreign and not done and not deleted and not (empty and seen.count):
-            return
-        if meta.partitions < 0 or seen.moved_to != self._partitions:
-            # They show no migration to this number that was finished since. In the middle of one, whatever is shown
-            # can be forged, and the ledgers of what was to move are nowhere else.
-            self._check_partitions(meta.partitions)
-        if accept:
-            self._accept(seen, gone=gone)
-            return
-        found = "is empty" if empty else f"ends with event {meta.last_event}"
-        if seen.newest > meta.last_event:
-            shown = f"event {seen.newest}"
-        elif seen.foreign:
-            shown = f"event {seen.foreign} with another content"
-        elif done:
-            shown = f"event {done} as published, which the state still has to publish"
-        else:
-            shown = "earlier use" if empty else "that events were deleted which the state does not know of"
-        raise StateRolledBack(
-            f"the state of shard {self._shard} on topic {self._topics.state!r} {found}, but partition "
-            f"{self._shard} of alert topic {topic!r} "
-            f"shows {shown}: the state was deleted, restored from a backup, or belongs to another "
-            "application. Going "
-            "on would spend budgets twice. Put the state back, or give up the shard's budgets with "
-            "'stream-svt "
-            f"control mark-exhausted' while a worker waits{_raises_gone(empty=empty) if gone else ''}"
-        )
 
-    def _accept(self, seen: _Seen, *, gone: bool) -> None:
-        """Go on with books that are older than the alerts, after every event that these show.
-
-        Where alerts are ``gone``, by retention or with a topic made anew, nobody knows their numbers any more. Then
-        numbers go on by the clock: a shard charges less than an event a second, from one such giving up to the next or
-        from 2020 on, and a dataset less than one a millisecond. They have to fit 32 bits, for readers of CloudEvents.
-        """
-        meta, now = self._meta, self._now_ms()
-        newest, highest_id = max(seen.newest, meta.published), seen.highest_id
-        if gone:
-            newest, highest_id = max(newest, now // 1000 - YEAR_2020), max(highest_id, now)
-        meta.partitions = self._partitions
-        meta.alert_offset = seen.offset
-        # What waits belongs to a history that is given up: shown now, it would be a second outcome of a charge.
-        self._outbox, self._rejects, self._chunks_total, meta.chunks = [], [], 0, 0
-        meta.last_event = meta.published = newest
-        meta.commands_since = max(meta.commands_since, now)
-        self._shown, self._highest_id = seen.accounts, highest_id
-        log.warning("event=rollback_accepted shard=%d newest_event=%d", self._shard, newest)
-
-    async def _look_at_alerts(self, start: int | None, *, committed: bool = False) -> tuple[_Seen, int, int]:
-        """Return what the alert partition shows from an offset on, with its first offset and its end."""
-        seen = _Seen(self._meta, {number: event for number, _, event in self._outbox})
-        first, end = await self._log.read_alerts(start, seen.take, committed=committed)
+    async def _look_at_alerts(self, known: Known, *, committed: bool = False) -> tuple[Seen, int, int]:
+        """Return what the alert partition shows, with its first offset and its end."""
+        seen = Seen(known)
+        first, end = await self._log.read_alerts(self._meta.alert_offset, seen.take, committed=committed)
         return seen, first, end
 
-    def _now_ms(self) -> int:
-        return int(self._epoch() * 1000)
+    def _now_text(self) -> str:
+        now = datetime.fromtimestamp(self._epoch(), UTC)
+        return now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
-    async def _seal_again(self) -> None:
+    async def _seal_again(self, stale: Mapping[bytes, bytes]) -> None:
         """Write again what the present key has not sealed; what waits to be published is sealed with the old one."""
-        if self._stale or not self._meta.sealed_only:
+        if stale or not self._meta.sealed_only:
             while self.pending:
                 await self.flush()
-        stale, self._stale = list(self._stale.items()), {}
         again: dict[bytes, bytes | None] = {}
         size = 0
-        for key, content in stale:
+        for key, content in stale.items():
             if again and (len(again) == self._bounds.records or size + len(content) > self._bounds.size):
                 await self._transaction(Commit(records=again, progress=self._meta.progress or b""))
                 again, size = {}, 0
@@ -629,6 +654,13 @@ class Journal:
         raw = await self._log.read_state(committed=False)
         if META not in raw or self._sealing.open(META, raw[META]).sequence != self._meta.sequence:
             raise self._unreadable("the first record written could not be read back")
+
+    def closed_error(self) -> ApplicationClosed:
+        """Return what says that the shard was closed for ever."""
+        return ApplicationClosed(
+            f"shard {self._shard} of application {self._place.application!r} is closed for ever: 'control "
+            "close-application' ended it. 'stream-svt carry-over' gives a successor what is left of each budget"
+        )
 
     def _unreadable(self, why: str) -> UnreadableState:
         return UnreadableState(
@@ -666,26 +698,21 @@ class Journal:
                 return self._outbox[:number]
         return self._outbox
 
-    def _explained(self, shown: int, *, claim: bool) -> int | None:
-        """Return where the alert partition ends after the next transaction: its events, and its mark."""
-        end = self._meta.alert_end
-        if end is None or not (shown or claim):
-            return end
-        return end + shown + 1
-
     def _prepare(self, commit: Commit, *, claim: bool = False) -> tuple[dict[bytes, bytes | None], _After]:
         """Return the next transaction's records, and what holds once they are durable."""
         sequence = self._meta.sequence + 1
         shown = self._slice()
         sealed, total = self._seal_records(commit, sequence)
         rest, rejects, chunks, charged = self._outbox[len(shown) :], list(commit.rejects), 0, sequence
+        origin = self._meta.origin
         mac, chunks_total = _hashing(self._meta.digest_key), 0
         if commit.events or commit.rejects:
             if rest:
                 raise MisuseError(
                     f"shard {self._shard} commits before everything is published that was charged before"
                 )
-            rest = self._freeze(commit.events)
+            origin = f"{sequence}-{self._entropy(ORIGIN_BYTES).hex()}"
+            rest = self._freeze(commit.events, origin)
             for chunk in _split(rest, rejects):
                 key = OUTBOX + str(chunks).encode()
                 # What will be public: of a thousand events, most bytes are the same.
@@ -701,8 +728,11 @@ class Journal:
             chunks=chunks,
             progress=commit.progress or self._meta.progress,
             published=shown[-1][0] if shown else self._meta.published,
+            published_origin=self._meta.origin if shown else self._meta.published_origin,
+            origin=origin,
             last_event=max([self._meta.last_event, *(number for number, _, _ in rest[-1:])]),
-            alert_end=self._explained(len(shown), claim=claim),
+            # Its events, and its mark.
+            alert_end=self._meta.alert_end + (len(shown) + 1 if shown or claim else 0),
             digest=_digest(total + chunks_total),
         )
         sealed[META] = self._sealed(META, sequence, meta)
@@ -735,18 +765,25 @@ class Journal:
             )
         return self._sealing.seal(key, sequence, zlib.compress(plain, 1) if compress else plain)
 
-    def _freeze(self, events: Iterable[released.ReleasedEvent]) -> list[tuple[int, bytes, bytes]]:
+    def _freeze(
+        self, events: Iterable[released.ReleasedEvent], origin: str
+    ) -> list[tuple[int, bytes, bytes]]:
         """Encode events with the time at which they enter the outbox: published twice, they are the same bytes."""
-        now = (
-            datetime.fromtimestamp(self._epoch(), UTC)
-            .isoformat(timespec="milliseconds")
-            .replace("+00:00", "Z")
-        )
+        now = self._now_text()
         return [
             (
                 event.sequence,
                 event.data.dataset.encode(),
-                released.encode(event, application=self._place.application, shard=self._shard, time=now),
+                released.encode(
+                    event,
+                    application=self._place.application,
+                    shard=self._shard,
+                    time=now,
+                    origin=origin,
+                    state_id=self._meta.state_id.hex(),
+                    command=self._meta.commands.number,
+                    prove=self._sealing.prover() if event.type in released.CLOSING else None,
+                ),
             )
             for event in events
         ]
@@ -761,68 +798,6 @@ class _After:
     chunks_total: int
     outbox: list[tuple[int, bytes, bytes]]
     rejects: list[tuple[str, int, str]]
-
-
-class _Seen:
-    """What the records of an alert partition show beside the books: a pass over them in order."""
-
-    def __init__(self, meta: Meta, outbox: Mapping[int, bytes]) -> None:
-        self._meta, self._outbox = meta, outbox
-        self.count = self.oldest = self.newest = self.foreign = self.waiting = self.highest_id = 0
-        self.moved_to = self._leaves_for = 0
-        self.offset = meta.alert_offset
-        self.anchored = False
-        self.accounts: dict[tuple[str, str], released.Account] = {}
-
-    def take(self, record: Record) -> None:
-        """Take the next record in."""
-        meta = self._meta
-        self.count += 1
-        self.offset = record.offset
-        number = released.sequence_of(record.value)
-        self.oldest = self.oldest or number
-        # Whatever was taken for genuine once has to be so beside any other state.
-        far = max(LEAP, meta.last_event + STEP)
-        forged = number > max(far, self.newest + STEP)
-        if record.offset == meta.alert_offset:
-            # Of a topic made anew, something else stands where the old one was left.
-            self.anchored = forged or number <= meta.published
-            if forged:  # and given budgets up for
-                return
-        if number <= meta.published:
-            return
-        if not forged:
-            self.newest = max(self.newest, number)
-        if self._outbox.get(number) == record.value:
-            self.waiting = self.waiting or number
-            return
-        self.foreign = self.foreign or number
-        envelope, data = released.decode(record.value or b"")
-        if (last := released.number_of(envelope.id)) <= max(far, self.highest_id + STEP):
-            self.highest_id = max(self.highest_id, last)
-        if envelope.type == released.EventType.MOVED and isinstance(data, released.Lifecycle):
-            self.moved_to, self._leaves_for = 0, data.detail.get("partitions", 0)
-        elif envelope.type != released.EventType.RUN_CLOSED:
-            # Whoever has taken leave says nothing else before the migration is finished.
-            self.moved_to = self._leaves_for
-        if data.account is None:
-            return
-        place = data.dataset, data.account.measure
-        before = self.accounts.setdefault(place, data.account)
-        self.accounts[place] = msgspec.structs.replace(
-            before,
-            limit=max(data.account.limit, before.limit),
-            spent=max(data.account.spent, before.spent),
-        )
-
-
-def _raises_gone(*, empty: bool) -> str:
-    """Say what to do first where alerts are gone that may have shown a raised limit."""
-    emptied = "" if empty else ", and empty the state topic's partition of this shard"
-    return (
-        ". Some alerts are gone, and a raise that only they showed is forgotten then: if a limit was raised, first "
-        f"write the highest one ever granted into the configuration{emptied}"
-    )
 
 
 def _chunk_keys(meta: Meta) -> Iterator[bytes]:

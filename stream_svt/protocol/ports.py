@@ -201,6 +201,16 @@ class Workload(Protocol):
         """Names of the query topics."""
         ...
 
+    @property
+    def partitions(self) -> int:
+        """Number of partitions of every topic."""
+        ...
+
+    @property
+    def version(self) -> tuple[int, str]:
+        """Number and digest of the version applied, (0, "") where the specification came otherwise."""
+        ...
+
     def engine(self, shard: int, key: bytes) -> Engine:
         """Return a new engine for one shard; ``key`` derives its query noise."""
         ...
@@ -258,6 +268,10 @@ class Observer(Protocol):
 
     def taken_over(self, seconds: float) -> None:
         """A takeover took so long."""
+        ...
+
+    def refused(self, topic: str, reason: str) -> None:
+        """A command was refused that is not reported on the reject topic: there were too many."""
         ...
 
     def failed(self, shard: int, reason: str) -> None:

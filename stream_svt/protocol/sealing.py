@@ -160,6 +160,17 @@ class Sealing:
                 key, "its seal is broken: it was changed or cut, or belongs to another place"
             ) from None
 
+    def prover(self) -> Callable[[bytes], str] | None:
+        """Return what proves that content comes from whoever holds the key; None without a key.
+
+        The proof does not name the place: the content does.
+        """
+        if not self._prefix:
+            return None
+        name = self._prefix[:KEY_ID_BYTES]
+        key = _proof_key(self._masters[name])
+        return lambda content: f"{name.hex()}-{_proof(key, content)}"
+
     def _cipher(self, key: bytes, prefix: bytes) -> tuple[AESGCM, str]:
         """Return what opens records that begin with a key's id and a salt, and the key's name."""
         found = self._ciphers.get(prefix)
@@ -173,23 +184,40 @@ class Sealing:
                     else "name the key's file in sealing.key_file"
                 )
                 why = f"it is sealed with key {name.hex()}, configured: {known}; {remedy}"
-                raise UnknownKey(self._refusal(key, why))
+                raise self._refuse(key, why, UnknownKey)
             info = b"stream-svt state" + struct.pack(">I", self._place.shard)
             cipher = AESGCM(HKDF(hashes.SHA256(), KEY_BYTES, salt, info).derive(self._masters[name]))
             found = self._ciphers[prefix] = cipher, name.hex()
         return found
 
-    def _refuse(self, key: bytes, why: str) -> UnreadableState:
-        return UnreadableState(self._refusal(key, why))
-
-    def _refusal(self, key: bytes, why: str) -> str:
+    def _refuse(self, key: bytes, why: str, kind: type[UnreadableState] = UnreadableState) -> UnreadableState:
         place = self._place
-        return (
+        return kind(
             f"state record {describe(key)} of shard {place.shard} on topic {place.topic!r} cannot be "
             "opened for "
             f"application {place.application!r} on cluster {place.cluster!r}: {why}. The shard is parked; "
             "nothing was changed."
         )
+
+
+def proof_checker(masters: Sequence[bytes]) -> Callable[[str, bytes], bool]:
+    """Return what tells whether a proof was made of just this content with one of the master keys."""
+    keys = {key_id(master).hex(): _proof_key(master) for master in masters}
+
+    def is_proved(proof: str, content: bytes) -> bool:
+        name, _, mac = proof.partition("-")
+        key = keys.get(name)
+        return key is not None and hmac.compare_digest(_proof(key, content).encode(), mac.encode())
+
+    return is_proved
+
+
+def _proof_key(master: bytes) -> bytes:
+    return HKDF(hashes.SHA256(), KEY_BYTES, None, b"stream-svt proof of released events").derive(master)
+
+
+def _proof(key: bytes, content: bytes) -> str:
+    return hmac.new(key, content, hashlib.sha256).hexdigest()
 
 
 def _check(bound: bytes, content: bytes) -> bytes:

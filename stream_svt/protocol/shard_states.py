@@ -49,6 +49,8 @@ class Cause(StrEnum):
     STATE_UNREADABLE = "state-unreadable"
     STATE_ROLLED_BACK = "state-rolled-back"
     RECORDS_LOST = "records-lost"
+    TIMESTAMP_AHEAD = "timestamp-ahead"
+    CLOSED = "closed"
     CONFIGURATION = "configuration"
     REFUSED_DATA = "refused-data"
     TOPIC_MISSING = "topic-missing"

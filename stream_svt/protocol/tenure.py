@@ -12,18 +12,29 @@ order:
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
-from stream_svt.errors import ConfigError, RecordsLost
+from stream_svt.errors import ConfigError, ConfigurationBehind, Problem, RecordsLost, TimestampAhead
 from stream_svt.monitor.books import Books
-from stream_svt.monitor.commands import Action, Command
+from stream_svt.monitor.commands import Command, UnderWay
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.projection import Totals
 from stream_svt.monitor.released import DatasetView
-from stream_svt.protocol.controls import Controls, Verify, trust_the_topic
-from stream_svt.protocol.journal import Journal, Restored
-from stream_svt.protocol.migration import dataset_of
+from stream_svt.monitor.snapshot import ProgressRecord, from_bytes
+from stream_svt.protocol.controls import (
+    Allowance,
+    Controls,
+    Gate,
+    Repeated,
+    Untimely,
+    Verify,
+    acts_at_once,
+    trust_the_topic,
+)
+from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Clock, Decoder, Feed, Observer, Record, Stopped, Workload
 from stream_svt.protocol.shard_states import Cause, Signal, State, advance
 
@@ -32,11 +43,23 @@ log = logging.getLogger(__name__)
 IDLE_FETCH = 0.5
 """Seconds a fetch waits where nothing presses: bounds how late a reload or the watchdog is served."""
 
+FARTHEST_AHEAD = 600.0
+"""Seconds that a query may be stamped ahead of this worker's clock, where durations run on timestamps."""
+
+_TIMESTAMP = attrgetter("timestamp")
+
 READ_AHEAD = 2
 """How far beyond a commit records are stepped, in multiples of the most records of a fetch: what a takeover replays."""
 
 COMMAND_FETCH = 1.0
 """Seconds a fetch waits while only a command can help."""
+
+COMMANDS_AT_ONCE = 50
+"""Records of the control partition looked at between two turns of others: signatures take a few milliseconds."""
+
+REPORTED, REPORTED_EACH_SECOND = 100, 1.0
+"""Refused commands that are reported one by one, and repeated ones that are answered: at once, and each second. The
+others are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,58 +182,58 @@ class Tenure:
         self._fetched_at = 0.0
         self._charged_at: float | None = None
         self._origin = clock.now()
+        self._inbox: deque[Record] = deque()
+        self._sweep: Iterator[UnderWay] | None = None
+        self._allowance = Allowance(REPORTED, REPORTED_EACH_SECOND, clock.now())
 
     # Taking over
 
-    async def open(self, *, given_up: tuple[int, Command] | None = None) -> None:
+    async def open(self) -> None:
         """Take the books over and find the place in every topic.
-
-        Parameters
-        ----------
-        given_up
-            The `mark-exhausted` command, with its offset, that allows going on after a rollback.
 
         Raises
         ------
-        UnreadableState, StateRolledBack, RecordsLost, BrokerError, ConfigError
+        UnreadableState, StateRolledBack, ApplicationClosed, RecordsLost, BrokerError, ConfigError
             See `Journal.open`, `Engine.loading`.
         """
         began = self._now()
         status = self._status
         status.signal(Signal.OPENED)
         status.opened_at = self._clock.epoch()
-        restored = await self._journal.open(after_rollback=given_up is not None)
+        restored = await self._journal.open()
         self._observer.restored(self._now() - began)
         self._read_to = dict(restored.read_to)
+        if restored.commands.closed:
+            await self._end_closed()
+        self._controls = Controls(restored.commands, restored.state_id, self._verify)
         self._engine = self._workload.engine(self._shard, restored.noise_key)
-        while given_up is None and self._journal.backlog:
+        while self._journal.backlog:
             await self._publish()  # a commit comes after everything that was charged before
-        after = 0 if given_up is None else restored.last_event
-        gone = [] if given_up is None else self._moved_away(restored.records)
-        for key in gone:
-            del restored.records[key]
-        for _ in self._engine.loading(
-            restored.records, restored.progress, after=after, highest_id=restored.highest_id
-        ):
+        if restored.progress is not None:
+            self._compare_versions(restored.progress)
+        for _ in self._engine.loading(restored.records, restored.progress):
             await self._turn()
-        self._engine.delete(gone)
+        if not self._controls.closing:
+            self._engine.check_datasets(may_retire=self._workload.version[0] > 0)
+        if restored.progress is None:
+            self._engine.begin_state(self._workload.partitions, self._journal.cluster)
         self._topics = self._workload.topics
         self._decoders = self._workload.decoders(self._shard, self._engine.readers())
         offsets = await self._feed.spans([*self._topics, self._control])
-        self._controls = self._control_position(restored, given_up, offsets[self._control][1])
+        self._feed.seek(self._control, self._controls.begin_at(*offsets[self._control]))
         for _ in self._engine.close_incompatible():
-            if given_up is None:
-                await self._commit()
-        if given_up is not None:
-            used = self._engine.mark_exhausted(restored.shown)
-            self._reply(given_up[1], "every dataset of the shard is marked exhausted", used)
-            # The first transaction of this tenure: none may accept the state and keep its budgets.
             await self._commit()
+        for _ in self._engine.close_undeclared():
+            await self._commit_or_give_way()
         for _ in self._engine.project():
             await self._turn()
         status.views = {view.dataset: view for view in self._engine.shown()}
         status.totals = self._engine.totals()
-        await self._find_places(offsets)
+        if self._controls.closing:  # nothing is read again, for nothing is tested any more
+            for _ in self._engine.retire():
+                await self._commit_or_give_way()
+        else:
+            await self._find_places(offsets)
         await self._commit()
         self._resume()
         status.signal(Signal.TAKEN_OVER, Cause.NONE)
@@ -223,11 +246,6 @@ class Tenure:
             self._journal.key_id,
         )
 
-    def _moved_away(self, records: Iterable[bytes]) -> list[bytes]:
-        """Return the keys that older books, of another number of partitions, have of datasets that moved away since."""
-        elsewhere = {dataset.name for dataset in self._workload.spec.datasets} - self._engine.number.keys()
-        return [key for key in records if dataset_of(key) in elsewhere]
-
     def end(self) -> list[Books]:
         """Let go of what the tenure held in memory, however it ended; nothing is written.
 
@@ -235,22 +253,30 @@ class Tenure:
         """
         return self._engine.discard() if hasattr(self, "_engine") else []
 
-    def _control_position(
-        self, restored: Restored, given_up: tuple[int, Command] | None, end: int
-    ) -> Controls:
-        since = restored.commands_since
-        if given_up is not None:
-            return Controls(given_up[0] + 1, since=since, verify=self._verify)
-        if restored.control_next is None:
-            # Never read: commands older than the books are none of theirs.
-            return Controls(end, since=since, verify=self._verify)
-        if restored.control_next > end:
-            # Offsets begin anew, and what was signed for them before now must not be heard a second time.
-            # Of commands without a signature, nobody knows which were carried out.
-            log.warning("event=control_made_anew shard=%d offset=%d", self._shard, end)
-            since = max(since, int(self._clock.epoch() * 1000))
-            return Controls(end, since=since, verify=self._verify)
-        return Controls(restored.control_next, restored.control_ahead, since=since, verify=self._verify)
+    def _compare_versions(self, progress: bytes) -> None:
+        """Refuse to go on with an older configuration than the shard has adopted, or with another of the same number.
+
+        Raises
+        ------
+        ConfigurationBehind
+            The worker has not read the newer one yet.
+        ConfigError
+            Two versions have one number.
+        """
+        adopted, digest = from_bytes(ProgressRecord, progress, key="meta").configuration
+        number, wanted = self._workload.version
+        if number < adopted:
+            raise ConfigurationBehind(
+                f"shard {self._shard} has adopted version {adopted} of the configuration, and this worker knows version"
+                f" {number}: it waits for the newer one. Where the configuration topic was made anew, number the next "
+                f"one above it: 'stream-svt apply -c FILE --above {adopted}'"
+            )
+        if number == adopted and digest != wanted:
+            message = (
+                f"the shard has adopted another version {number} than the configuration topic holds: the topic was "
+                f"made anew, or changed. Number the next one above it: 'stream-svt apply -c FILE --above {adopted}'"
+            )
+            raise ConfigError([Problem(0, "", message)], "the configuration against the stored state")
 
     async def _find_places(self, offsets: Mapping[str, tuple[int, int]]) -> None:
         """Seek every topic to where the state says, and note how far a previous owner can have stepped."""
@@ -271,61 +297,70 @@ class Tenure:
             for topic, offset in places.items()
             if not offsets[topic][0] <= offset <= offsets[topic][1]
         }
+        owed = dict(self._read_to)
         if lost:
             places |= await self._await_acceptance(lost, offsets)
         for topic, offset in places.items():
             self._feed.seek(topic, offset)
-            read_to = min(self._read_to.get(topic, 0), offsets[topic][1])
+            read_to = min(owed.get(topic, 0), offsets[topic][1])
             if offset < read_to and topic not in lost:  # what was lost is paid for, and nothing of it owed
                 self._replay_to[topic] = read_to
-            if topic in lost:
-                self._read_to.pop(topic, None)
-        control_next, _ = self._controls.position
-        self._feed.seek(self._control, max(control_next, offsets[self._control][0]))
 
     async def _await_acceptance(
         self, lost: Mapping[str, int], offsets: Mapping[str, tuple[int, int]]
     ) -> dict[str, int]:
-        """Wait for `accept-loss`: records between the state and these topics are gone, and that must be loud.
+        """Wait for an `accept-loss` for each topic: records between the state and it are gone, and that must be loud.
 
         Returns where each of them is read on.
         """
+        left = dict(lost)
+        while left:
+            self._wait_for_acceptance(left, offsets)
+            command = await self._await_command()
+            self._status.signal(Signal.OPENED, Cause.NONE)
+            if left.get(command.topic) == command.offset:
+                del left[command.topic]
+                await self._accept_loss(command)
+            else:
+                self._use_up(command, accepted=self._engine.apply(command))
+            await self._commit()
+            while self._journal.pending:  # nothing else may come for long
+                await self._publish()
+        return {topic: self._engine.next_offset(topic) or 0 for topic in lost}
+
+    def _wait_for_acceptance(self, lost: Mapping[str, int], offsets: Mapping[str, tuple[int, int]]) -> None:
         gaps = [
             f"from offset {wanted} of {topic!r}, which now holds {offsets[topic][0]} to {offsets[topic][1]}"
             for topic, wanted in lost.items()
         ]
+        ways = [
+            f"'stream-svt control accept-loss -c FILE --shard {self._shard} --topic {topic} --offset {wanted}'"
+            for topic, wanted in lost.items()
+        ]
         error = RecordsLost(
             f"shard {self._shard}: records of query topics are gone, {'; '.join(gaps)}: retention or deletion took "
-            "them, or the topic was made anew. The shard waits; 'stream-svt control accept-loss' goes on, closing the "
-            "open runs there at their full price"
+            f"them, or the topic was made anew. The shard waits; {', then '.join(ways)} goes on, closing the open "
+            "runs there at their full price"
         )
-        # Only a command from now on counts: one from before accepted another loss, or none.
-        end = (await self._feed.spans([self._control]))[self._control][1]
         self._status.signal(Signal.PARKED, Cause.RECORDS_LOST, str(error))
         log.critical(
             "event=shard_parked shard=%d cause=%s error=%r", self._shard, Cause.RECORDS_LOST, str(error)
         )
         self._observer.failed(self._shard, "parked")
-        offset, command = await self.await_command(
-            Action.ACCEPT_LOSS, Controls(end, since=self._controls.since, verify=self._verify)
-        )
-        # Retention goes on meanwhile.
-        offsets = await self._feed.spans(list(lost))
-        for topic in lost:
-            for _ in self._engine.close_lost(topic):
-                await self._commit_or_give_way()
-            self._engine.accept_loss(topic, *offsets[topic])
-            log.warning(
-                "event=loss_accepted shard=%d topic=%s offset=%d", self._shard, topic, offsets[topic][0]
-            )
-        self._controls.done(offset)
-        places = ", ".join(f"{topic} at offset {offsets[topic][0]}" for topic in lost)
-        self._reply(command, f"reading goes on: {places}")
-        self._status.signal(Signal.OPENED, Cause.NONE)
-        return {topic: self._engine.next_offset(topic) or 0 for topic in lost}
 
-    async def await_command(self, action: Action, controls: Controls) -> tuple[int, Command]:
-        """Read only the control partition until a command of this kind comes.
+    async def _accept_loss(self, command: Command) -> None:
+        topic = command.topic
+        first, end = (await self._feed.spans([topic]))[topic]  # retention goes on meanwhile
+        for _ in self._engine.close_lost(topic):
+            await self._commit_or_give_way()
+        self._engine.pass_over(topic, first, end)
+        self._read_to.pop(topic, None)
+        log.warning("event=loss_accepted shard=%d topic=%s offset=%d", self._shard, topic, first)
+        self._use_up(command, accepted=True)
+        self._engine.reply(command, accepted=True, message=f"reading goes on: {topic} at offset {first}")
+
+    async def _await_command(self) -> Command:
+        """Read only the control partition until an `accept-loss` comes that names the next number.
 
         Raises
         ------
@@ -333,26 +368,18 @@ class Tenure:
             The shard was told to stop.
         """
         feed = self._feed
-        feed.seek(self._control, controls.position[0])
         feed.resume([self._control])
         try:
-            found = None
-            while found is None:
-                records = await feed.fetch([self._control], COMMAND_FETCH)
-                found, refused = controls.search(records.get(self._control, []), action)
-                for offset, reason in refused:
-                    log.warning(
-                        "event=command_refused shard=%d offset=%d reason=%s", self._shard, offset, reason
-                    )
+            command = self._controls.ready(Gate.LOSS)
+            while command is None:
+                if not self._inbox:
+                    records = await feed.fetch([self._control], COMMAND_FETCH)
+                    self._inbox.extend(records.get(self._control, ()))
+                command = await self._next_command(Gate.LOSS)
                 self._status.beat = self._now()
         finally:
             feed.pause([self._control])
-        return found
-
-    def _reply(self, command: Command, message: str, after: int | None = None) -> None:
-        self._engine.reply(
-            command.id, command.action.value, command.dataset, accepted=True, message=message, after=after
-        )
+        return command
 
     def _resume(self) -> None:
         """Read the topics of the monitors in use."""
@@ -364,19 +391,33 @@ class Tenure:
     # The loop
 
     async def run(self) -> None:
-        """Read, step and commit until stopped; then publish what is charged."""
-        await self._barrier()
+        """Read, step and commit until stopped; then publish what is charged.
+
+        Raises
+        ------
+        ApplicationClosed
+            A command closed it.
+        """
+        if not self._controls.closing:
+            await self._barrier()
         while not self._feed.stopping:
             try:
                 if self._feed.held:
                     await self._stand_by()
                     continue
+                if self._controls.closing:
+                    await self._go_on()
+                    continue
+                if self._controls.closed:
+                    await self._end_closed()
                 records = await self._feed.fetch(self._reading, self._patience(), self._pace.max_records)
             except Stopped:
                 break
             self._fetched_at = self._now()
             await self._process(records)
             await self._barrier()
+            if self._controls.closed:
+                continue
             if self._pace.cadence is not None or (self._uncommitted and self._commit_is_due()):
                 await self._commit()
             elif not records and self._journal.pending:
@@ -385,7 +426,7 @@ class Tenure:
         await self._hand_over()
 
     def _patience(self) -> float:
-        if self._journal.pending or self._pace.cadence is not None:
+        if self._journal.pending or self._pace.cadence is not None or self._may_go_on():
             return 0.0
         if not self._uncommitted:
             return IDLE_FETCH
@@ -397,17 +438,17 @@ class Tenure:
         A backlog can take many commits. Where the shard is to be handed over meanwhile, the rest is read again.
         """
         interrupted = False
-        for topic, found in records.items():
-            if not found:
+        for topic, fetched in records.items():
+            if not fetched:
                 continue
             if topic == self._control:
-                self._controls.add(found)
-                self._uncommitted += 1
+                self._inbox.extend(fetched)
                 continue
             if interrupted:
-                self._feed.seek(topic, found[0].offset)
+                self._feed.seek(topic, fetched[0].offset)
                 continue
             await self._turn()
+            found, ahead = self._not_ahead(topic, fetched)
             batch = self._decoders[topic].decode(found)
             self._observer.read(topic, len(found))
             if batch.end > self._read_to.get(topic, 0):
@@ -429,8 +470,38 @@ class Tenure:
                         self._feed.seek(topic, self._engine.next_offset(topic) or found[0].offset)
                         break
                     self._uncommitted += len(found)  # of which some are still to be looked at
+            if ahead is not None and not interrupted:
+                await self._commit()
+                raise ahead
             if self._pace.cadence is None and step.urgent:
                 await self._commit()
+
+    def _not_ahead(
+        self, topic: str, found: Sequence[Record]
+    ) -> tuple[Sequence[Record], TimestampAhead | None]:
+        """Return the records before the first that is stamped too far ahead, and the error where there is one.
+
+        Raises
+        ------
+        TimestampAhead
+            It is the first record.
+        """
+        latest = int((self._clock.epoch() + FARTHEST_AHEAD) * 1000)
+        if not self._engine.goes_by_timestamps(topic) or max(map(_TIMESTAMP, found)) <= latest:
+            return found, None
+        place = next(place for place, record in enumerate(found) if record.timestamp > latest)
+        record = found[place]
+        error = TimestampAhead(
+            f"shard {self._shard}: the record at offset {record.offset} of {topic!r} is stamped "
+            f"{(record.timestamp - latest) / 1000 + FARTHEST_AHEAD:.0f} s ahead of this worker's clock, more than "
+            f"{FARTHEST_AHEAD:.0f} s: tested, it would end mutes, runs and periods too early. The shard waits until "
+            "the clock has caught up. Where the broker's clock was wrong, set it, delete the records up to the last of "
+            "that kind (kafka-delete-records), and accept their loss with 'stream-svt control accept-loss'",
+            record.timestamp / 1000 - FARTHEST_AHEAD,
+        )
+        if not place:
+            raise error
+        return found[:place], error
 
     def _commit_is_due(self) -> bool:
         return (
@@ -444,22 +515,113 @@ class Tenure:
         self._status.beat = self._now()
         if not self._replayed:
             await self._finish_replay()
-        due = self._controls.due(replayed=self._replayed)
-        if not due:
+        if self._may_go_on():
+            await self._go_on()
+        while not self._controls.closed and (command := await self._next_command(self._gate)):
+            await self._commit()
+            await self._carry_out(command)
+
+    # Commands
+
+    @property
+    def _gate(self) -> Gate:
+        return Gate.OPEN if self._replayed else Gate.REPLAY
+
+    async def _next_command(self, gate: Gate) -> Command | None:
+        """Return the command to be carried out now, None once everything that was read is refused or waits."""
+        if (command := self._controls.ready(gate)) is not None:
+            return command
+        unsaid: Counter[str] = Counter()
+        found = None
+        for count in range(1, len(self._inbox) + 1):
+            record = self._inbox.popleft()
+            self._uncommitted += 1
+            found = self._controls.read(record, gate)
+            if isinstance(found, Command):
+                break
+            if isinstance(found, str):
+                self._refuse(record.offset, found, unsaid)
+            elif isinstance(found, Repeated) and self._may_say():
+                done = "carried out" if found.accepted else "refused"
+                self._engine.reply(found.command, accepted=found.accepted, message=f"it was {done} before")
+            if count % COMMANDS_AT_ONCE == 0:
+                await self._turn()
+        for reason, number in unsaid.items():
+            log.warning("event=commands_refused shard=%d reason=%s count=%d", self._shard, reason, number)
+        return found if isinstance(found, Command) else None
+
+    def _refuse(self, offset: int, reason: str, unsaid: Counter[str]) -> None:
+        """Report a refused record; where there were many, only count it."""
+        if self._may_say():
+            self._engine.refuse(self._control, offset, reason)
+            log.warning("event=command_refused shard=%d offset=%d reason=%s", self._shard, offset, reason)
+        else:
+            self._observer.refused(self._control, reason)
+            unsaid[reason] += 1
+
+    def _may_say(self) -> bool:
+        return not self._engine.full and self._allowance.take(self._now())
+
+    async def _carry_out(self, command: Command) -> None:
+        """Carry out a command; its number becomes durable with what it does."""
+        if command.for_all:
+            self._use_up(command, accepted=False, under_way=UnderWay(command))
+            await self._go_on()
             return
+        self._use_up(command, accepted=self._engine.apply(command))
         await self._commit()
-        for offset, command in due:
+
+    def _use_up(self, command: Command, *, accepted: bool, under_way: UnderWay | None = None) -> None:
+        waited = self._controls.use_up(command, accepted=accepted, under_way=under_way)
+        if under_way is None:
+            self._tell(command, accepted=accepted)
+        if waited is not None:
+            self._refuse(waited[0], Untimely.STALE, Counter())
+
+    def _tell(self, command: Command, *, accepted: bool) -> None:
+        action, number = command.action.value, command.number
+        if accepted:
+            log.info("event=command_done shard=%d number=%d action=%s", self._shard, number, action)
+        else:
+            said = "event=command_refused shard=%d number=%d action=%s reason=see-reply"
+            log.warning(said, self._shard, number, action)
+
+    def _may_go_on(self) -> bool:
+        """Tell whether a command to all datasets is under way and need not wait for the replay."""
+        under_way = self._controls.under_way
+        if under_way is None or under_way.closes:
+            return False
+        return self._replayed or acts_at_once(under_way.command)
+
+    async def _go_on(self) -> None:
+        """Carry out the next slice of a command to all datasets: as much as one commit holds."""
+        under_way = self._controls.under_way
+        if under_way is None:
+            return
+        if self._sweep is None:
+            self._sweep = self._engine.going_on(under_way)
+        for under_way in self._sweep:
+            self._controls.go_on(under_way)
             if self._engine.full:
-                await self._commit()
-            if isinstance(command, str):
-                self._engine.refuse(self._control, offset, command)
-            else:
-                log.info(
-                    "event=command shard=%d action=%s offset=%d", self._shard, command.action.value, offset
-                )
-                self._engine.apply(command)
-            self._controls.done(offset)
+                break
+            await self._turn()
+        else:
+            self._sweep = None
+            self._controls.end(accepted=under_way.accepted)
+            self._tell(under_way.command, accepted=under_way.accepted)
         await self._commit()
+
+    async def _end_closed(self) -> None:
+        """End for ever, once everything is published that was charged.
+
+        Raises
+        ------
+        ApplicationClosed
+            Always.
+        """
+        while self._journal.pending:
+            await self._publish()
+        raise self._journal.closed_error()
 
     async def _finish_replay(self) -> None:
         for topic, end in self._replay_to.items():
@@ -486,6 +648,9 @@ class Tenure:
         self._decoders = self._workload.decoders(self._shard)
         for topic in self._topics:
             self._engine.begin(topic, await self._feed.position(topic))
+        self._engine.adopt(self._workload.version)
+        for _ in self._engine.retire():
+            await self._commit_or_give_way()
         # Not before the configuration is accepted, and what it takes away is closed.
         topics = self._engine.topics()
         self._read_to = {topic: end for topic, end in self._read_to.items() if topic in topics}
@@ -516,7 +681,7 @@ class Tenure:
         began = self._now()
         commit = self._engine.take_commit()
         self._journal.set_read_to(self._bounds())
-        self._journal.set_control(*self._controls.position, self._controls.since)
+        self._journal.set_commands(self._controls.standing)
         await self._journal.commit(commit)
         self._engine.committed()
         # From here on everything in the commit is durable, and only now may anything of it be shown.

@@ -11,18 +11,19 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 
 import faust
 import mode
 from faust.app.base import BootStrategy
 
 from stream_svt.errors import ConfigError, Problem, StreamSvtError
+from stream_svt.protocol.configuration import Version
 from stream_svt.service import web
 from stream_svt.service.config import Config
 from stream_svt.service.garbage import collect_rarely
 from stream_svt.service.log_limit import limit_logs
-from stream_svt.service.reading import Reading
+from stream_svt.service.reading import read
 from stream_svt.service.shard import describe
 from stream_svt.service.web.feed import Feed
 from stream_svt.service.worker import Worker
@@ -62,25 +63,23 @@ class Monitoring(mode.Service):  # type: ignore[misc]  # mode is taken as Any
     def __init__(
         self,
         worker: Worker,
-        reread: Callable[[], Awaitable[Reading]] | None,
+        versions: Callable[[], AsyncIterator[Version]] | None,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         super().__init__(loop=loop)
         self._worker = worker
-        self._reread = reread
-        self._again = asyncio.Event()
-        self._reloading: asyncio.Task[None] | None = None
+        self._versions = versions
+        self._following: asyncio.Task[None] | None = None
         self._running: asyncio.Task[None] | None = None
         self.error: BaseException | None = None
         self.stopped_in_time = True
 
     async def on_start(self) -> None:
-        """Begin, and listen for SIGHUP where a configuration can be read again."""
+        """Begin, and follow the versions of the configuration."""
         # In a task: joining a group takes as long as it takes, and signals must be served meanwhile.
         self._running = asyncio.create_task(self._run(), name="worker")
-        if self._reread is not None:
-            self._reloading = asyncio.create_task(self._reload(self._reread), name="reload")
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._again.set)
+        if self._versions is not None:
+            self._following = asyncio.create_task(self._follow(self._versions()), name="configuration")
 
     async def _run(self) -> None:
         try:
@@ -93,7 +92,7 @@ class Monitoring(mode.Service):  # type: ignore[misc]  # mode is taken as Any
 
     async def on_stop(self) -> None:
         """Publish what is charged, leave the group at once."""
-        for task in (self._reloading, self._running):
+        for task in (self._following, self._running):
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
@@ -104,18 +103,17 @@ class Monitoring(mode.Service):  # type: ignore[misc]  # mode is taken as Any
             self.stopped_in_time = False
             log.error("event=stop_timeout seconds=%.0f", STOP_DEADLINE)  # noqa: TRY400  the trace says nothing
 
-    async def _reload(self, reread: Callable[[], Awaitable[Reading]]) -> None:
-        """Reload whenever a signal came: one after the other, and once for signals that come meanwhile."""
-        while True:
-            await self._again.wait()
-            self._again.clear()
+    async def _follow(self, versions: AsyncIterator[Version]) -> None:
+        """Hand the worker every version that it can read, one after the other."""
+        async for version in versions:
             try:
-                reading = await reread()
-                await self._worker.reload(reading.config, reading.spec_hash)
+                await self._worker.adopt(await read(version))
             except (ConfigError, OSError) as error:
-                log.error("event=reload_refused error=%r", str(error))  # noqa: TRY400  the message says all
-            except Exception as error:  # noqa: BLE001  the next signal is heard whatever became of this one
-                log.error("event=reload_refused error=%r", describe(error))  # noqa: TRY400  as above
+                log.critical("event=configuration_refused version=%d error=%r", version.number, str(error))
+            except Exception as error:  # noqa: BLE001  the next version is read whatever became of this one
+                log.critical(
+                    "event=configuration_refused version=%d error=%r", version.number, describe(error)
+                )
 
 
 def build(
@@ -145,13 +143,20 @@ def build(
     return app
 
 
-def run(config: Config, *, reread: Callable[[], Awaitable[Reading]] | None = None) -> int:
+def run(
+    config: Config,
+    *,
+    versions: Callable[[], AsyncIterator[Version]] | None = None,
+    reread: Callable[[], Config] | None = None,
+) -> int:
     """Run a worker until a signal ends it; return the exit code.
 
     Parameters
     ----------
+    versions
+        Yields the versions of the configuration as they are applied; None goes on with that of ``config``.
     reread
-        Reads the configuration again on SIGHUP, without holding the event loop; None ignores the signal.
+        Reads the worker's own file again: see `Worker`.
 
     Returns
     -------
@@ -159,8 +164,6 @@ def run(config: Config, *, reread: Callable[[], Awaitable[Reading]] | None = Non
         0 after SIGINT or SIGTERM, 1 where the stop then ran into its deadline, else the exit code of the error, which
         is printed on standard error.
     """
-    # Until `Monitoring` listens, and for good where nothing can be read again: by default the signal kills.
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     quiet_libraries()
     limit_logs()
     try:
@@ -170,9 +173,9 @@ def run(config: Config, *, reread: Callable[[], Awaitable[Reading]] | None = Non
         return error.exit_code
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
-    worker = Worker(config)
+    worker = Worker(config, reread)
     collect_rarely()
-    monitoring = Monitoring(worker, reread, loop)
+    monitoring = Monitoring(worker, versions, loop)
     app = build(worker, monitoring, loop)
     app.finalize()
     host = faust.Worker(

@@ -3,14 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from aiokafka.cluster import ClusterMetadata
 from aiokafka.coordinator.assignors.abstract import AbstractPartitionAssignor
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 
+from stream_svt.protocol.configuration import FORMAT
+
 _VERSION = 0
+
+
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class UserData(msgspec.Struct, frozen=True):
+    """What a worker tells when it joins.
+
+    Attributes
+    ----------
+    held
+        The shards that it holds, each with its number of transactions.
+    reads
+        The newest format of a configuration that it reads.
+    """
+
+    held: list[tuple[_Count, _Count]] = []
+    reads: _Count = 0
 
 
 class StickyAssignor(AbstractPartitionAssignor):  # type: ignore[misc]  # aiokafka has no types
@@ -32,9 +52,8 @@ class StickyAssignor(AbstractPartitionAssignor):  # type: ignore[misc]  # aiokaf
 
     def metadata(self, topics: Iterable[str]) -> ConsumerProtocolMemberMetadata:
         """Return what this worker tells whoever decides."""
-        return ConsumerProtocolMemberMetadata(
-            _VERSION, list(topics), msgspec.json.encode(list(self._held().items()))
-        )
+        told = UserData(list(self._held().items()), FORMAT)
+        return ConsumerProtocolMemberMetadata(_VERSION, list(topics), msgspec.json.encode(told))
 
     def assign(
         self, cluster: ClusterMetadata, members: Mapping[str, ConsumerProtocolMemberMetadata]
@@ -43,7 +62,7 @@ class StickyAssignor(AbstractPartitionAssignor):  # type: ignore[misc]  # aiokaf
         given: dict[str, list[tuple[str, list[int]]]] = {member: [] for member in members}
         for topic in sorted({topic for metadata in members.values() for topic in metadata.subscription}):
             claims = {
-                member: _claims(metadata.user_data)
+                member: dict(user_data(metadata.user_data).held)
                 for member, metadata in members.items()
                 if topic in metadata.subscription
             }
@@ -81,10 +100,9 @@ def share(shards: Iterable[int], claims: Mapping[str, Mapping[int, int]]) -> dic
     return given
 
 
-def _claims(data: Any) -> dict[int, int]:  # noqa: ANN401  bytes of another member
-    """Return what a worker says that it holds; nothing where that cannot be read, and no claim that cannot be."""
+def user_data(data: Any) -> UserData:  # noqa: ANN401  bytes of another member
+    """Return what a worker tells; nothing where that cannot be read."""
     try:
-        claims = msgspec.json.decode(data, type=list[tuple[int, int]])
+        return msgspec.json.decode(data, type=UserData)
     except (msgspec.DecodeError, TypeError):
-        return {}
-    return {shard: sequence for shard, sequence in claims if shard >= 0 and sequence >= 0}
+        return UserData()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -18,8 +19,6 @@ from typing import Any, Final
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import NewTopic
 from aiokafka.errors import (
-    GroupCoordinatorNotAvailableError,
-    KafkaError,
     MessageSizeTooLargeError,
     TopicAuthorizationFailedError,
     for_code,
@@ -32,24 +31,28 @@ from stream_svt.planning.memory import MIB, needed
 from stream_svt.protocol.journal import META
 from stream_svt.protocol.sealing import NO_KEY, Place, Sealing
 from stream_svt.service.config import Config
-from stream_svt.service.group import group_id
+from stream_svt.service.control import standings
 from stream_svt.service.kafka import (
     CALL_DEADLINE,
     START_DEADLINE,
     Cluster,
     deadline,
     discard_producer,
-    explain,
+    group_offsets,
+    partition_counts,
     read_partition,
+    spans,
     started,
     stop_quietly,
 )
-from stream_svt.service.topology import Topology, look, problems, wanted_topics
+from stream_svt.service.stored_state import masters
+from stream_svt.service.topology import Topology, group_id, look, problems, wanted_topics
 
 _BROKER_LIMIT: Final = 1_048_588
 _LARGEST_PROBE: Final = 8 << 20
-_COORDINATOR_PAUSE: Final = 0.2
 _FIRST_REACH: Final = 256
+_LOOK_AGAIN: Final = 0.2
+"""Seconds between looks at topics that were just created."""
 _HOUR_MS: Final = 3_600_000
 _DAY_MS: Final = 24 * _HOUR_MS
 
@@ -159,6 +162,20 @@ async def check_brokers(config: Config, cluster: Cluster, *, create_topics: bool
     await _check_retention(config, cluster, topology, report)
     await _check_permissions(config, cluster, topology, report)
     await _check_state(config, cluster, topology, report)
+    await _check_predecessor(config, cluster, topology, report)
+    return report
+
+
+async def create_missing(config: Config, cluster: Cluster) -> Report:
+    """Create the topics that are not there; return what was done, and what could not be.
+
+    Raises
+    ------
+    BrokerError
+        The brokers cannot be reached, or refuse the login.
+    """
+    report = Report()
+    await _topology(config, cluster, report, create_topics=True)
     return report
 
 
@@ -181,7 +198,13 @@ async def _topology(config: Config, cluster: Cluster, report: Report, *, create_
         created = set(wanted) - set(missing) - set(partitions)
         counts = partitions | dict.fromkeys(created, config.topics.partitions)
         return Topology(cluster_id, counts, {})
-    return await look(config, cluster)
+    end = time.monotonic() + CALL_DEADLINE
+    topology = await look(config, cluster)
+    # The controller has created them; each broker learns of it a moment later.
+    while create_topics and not topology.partitions.keys() >= wanted.keys() and time.monotonic() < end:
+        await asyncio.sleep(_LOOK_AGAIN)
+        topology = await look(config, cluster)
+    return topology
 
 
 def _note_single_copy(config: Config, topic: str, report: Report) -> None:
@@ -202,7 +225,7 @@ def topic_settings(config: Config, topic: str) -> dict[str, str]:
     # What the service writes it does not compress, and nobody else shall: see _hint.
     small = {"compression.type": "uncompressed", **clock}
     safe = {"unclean.leader.election.enable": "false", **small, **copies}
-    if topic == own.state:
+    if topic in (own.state, own.config):
         return {
             "cleanup.policy": "compact",
             "segment.bytes": str(64 << 20),
@@ -272,13 +295,8 @@ def _hint(config: Config, topology: Topology, report: Report) -> None:
     if own.replication_factor >= 2 and state.get("min.insync.replicas") == "1":
         message = "min.insync.replicas=1: a charge counts as durable on one broker; set it to 2"
         report.note("topics.state", message)
-    if topology.settings.get(own.alerts, {}).get("retention.ms", "-1") != "-1":
-        report.note(
-            "topics.alerts",
-            f"topic {own.alerts!r} forgets events after {topology.settings[own.alerts]['retention.ms']} ms: "
-            "`stream-svt audit` can then not re-derive charges before that; set retention.ms=-1",
-        )
-    for topic in (own.state, own.alerts, own.rejects, own.control):
+    _check_alert_retention(config, topology, report)
+    for topic in (own.state, own.alerts, own.rejects, own.control, own.config):
         if topology.settings.get(topic, {}).get("message.timestamp.type") == "CreateTime":
             report.note(
                 "topics",
@@ -304,6 +322,28 @@ def _hint(config: Config, topology: Topology, report: Report) -> None:
             )
 
 
+def _check_alert_retention(config: Config, topology: Topology, report: Report) -> None:
+    """Refuse an alert topic that forgets: what is left of the budgets of a lost state is read from it."""
+    own, settings = config.topics, topology.settings.get(config.topics.alerts, {})
+    limits = [
+        f"{name}={settings[name]}"
+        for name in ("retention.ms", "retention.bytes")
+        if settings.get(name, "-1") != "-1"
+    ]
+    if not limits:
+        return
+    loss = (
+        f"topic {own.alerts!r} forgets events ({', '.join(limits)}): `stream-svt audit` cannot re-derive what they "
+        "charged, and where a state is lost, datasets without an event that is left have nothing left"
+    )
+    if own.allow_alert_retention:
+        report.note("topics.alerts", f"{loss}; topics.allow_alert_retention accepts that")
+    else:
+        report.problem(
+            "topics.alerts", f"{loss}. Set both to -1, or accept it: topics.allow_alert_retention: true"
+        )
+
+
 async def _check_retention(config: Config, cluster: Cluster, topology: Topology, report: Report) -> None:
     """Compare lifetimes counted in offsets with what partitions that already lose records still hold."""
     doing = "looking at what query topics hold"
@@ -312,11 +352,9 @@ async def _check_retention(config: Config, cluster: Cluster, topology: Topology,
         if lifetime is None or monitor.topic not in topology.partitions:
             continue
         places = [TopicPartition(monitor.topic, part) for part in range(topology.partitions[monitor.topic])]
-        async with started(cluster.reader(), doing) as reader, deadline(CALL_DEADLINE, doing, "DESCRIBE"):
-            first = await reader.beginning_offsets(places)
-            end = await reader.end_offsets(places)
+        held = await spans(cluster, places, doing)
         short = [
-            place.partition for place in places if first[place] > 0 and end[place] - first[place] < lifetime
+            place.partition for place, (first, end) in held.items() if first > 0 and end - first < lifetime
         ]
         if short:
             report.problem(
@@ -353,6 +391,41 @@ async def _check_state(config: Config, cluster: Cluster, topology: Topology, rep
         report.ok("state", found if stored else "nothing is stored yet")
 
 
+async def _check_predecessor(config: Config, cluster: Cluster, topology: Topology, report: Report) -> None:
+    """Look, where its alerts can be seen, whether the application carried over was closed for this one."""
+    carried = config.spec.carried
+    if carried is None or carried.cluster != topology.cluster_id:
+        return
+    doing = f"looking at the end of alert topic {carried.alerts!r}"
+    try:
+        count = (await partition_counts(cluster, doing)).get(carried.alerts, 0)
+        places = [TopicPartition(carried.alerts, shard) for shard in range(count)]
+        async with started(cluster.reader(), doing) as reader:
+            ends = await standings(reader, places) if places else {}
+    except BrokerError as error:
+        report.note("carried_over", str(error))
+        return
+    application, name = carried.application, config.spec.application
+    others = sorted({one.successor for one in ends.values()} - {name, ""})
+    open_shards = sorted(shard for shard, one in ends.items() if not one.successor)
+    if others:
+        message = f"application {application!r} was closed for {others[0]!r}: both would spend what it left"
+        report.problem("carried_over", message)
+    elif open_shards:
+        named = ", ".join(map(str, open_shards))
+        message = (
+            f"application {application!r} is not closed: shard {named} may still spend what was carried over"
+        )
+        report.problem("carried_over", message)
+    elif ends:
+        report.ok("carried_over", f"application {application!r} was closed for this one")
+    else:
+        message = (
+            f"the alerts of application {application!r} are not there: no check can see that it was closed"
+        )
+        report.note("carried_over", message)
+
+
 async def newest_record(
     reader: AIOKafkaConsumer, topic: str, partition: int, key: bytes, doing: str
 ) -> bytes | None:
@@ -378,22 +451,17 @@ async def newest_record(
 def unopened(config: Config, cluster_id: str, stored: Mapping[int, bytes]) -> list[str]:
     """Return why a worker would refuse the record `meta` of shards, each reason once."""
     own = config.topics
-    masters = () if config.master_key is None else (config.master_key, *config.previous_keys)
+    keys = masters(config)
     shards: dict[str, list[int]] = {}
     for shard, record in stored.items():
-        sealing = Sealing(Place(cluster_id, config.spec.application, own.state, shard), masters, os.urandom)
+        sealing = Sealing(Place(cluster_id, config.spec.application, own.state, shard), keys, os.urandom)
         try:
             opened = sealing.open(META, record)
         except UnreadableState as error:
             # In the words of the worker, but for what becomes of its shard.
             why = str(error).partition(": ")[2].removesuffix(" The shard is parked; nothing was changed.")
-            if not masters:
-                why = why.replace(
-                    "add the key's file to sealing.previous_key_files",
-                    "name the key's file in sealing.key_file",
-                )
         else:
-            if not masters or opened.key_id != NO_KEY or config.sealing.adopt_plain:
+            if not keys or opened.key_id != NO_KEY or config.sealing.adopt_plain:
                 continue
             why = (
                 "it is not sealed although a key is configured. If it never was, set sealing.adopt_plain for one "
@@ -411,7 +479,7 @@ async def _check_permissions(config: Config, cluster: Cluster, topology: Topolog
     own = config.topics
     existing = topology.partitions
     before = len(report.problems)
-    for topic in (*config.spec.topics(), own.control, own.state, own.alerts):
+    for topic in (*config.spec.topics(), own.config, own.control, own.state, own.alerts):
         if topic in existing:
             await _try_read(cluster, topic, report)
     for topic in (own.state, own.alerts, own.rejects):
@@ -473,20 +541,7 @@ async def _try_transaction(config: Config, cluster: Cluster, report: Report) -> 
 
 async def _try_group(config: Config, cluster: Cluster, report: Report) -> None:
     group = group_id(config.spec.application)
-    doing = f"looking at group {group!r}"
     try:
-        async with (
-            started(cluster.admin(), doing) as admin,
-            deadline(CALL_DEADLINE, doing, group=group),
-        ):
-            while True:
-                try:
-                    await admin.list_consumer_group_offsets(group)
-                    break
-                except GroupCoordinatorNotAvailableError:
-                    # A broker that never had a group makes the topic for their offsets first.
-                    await asyncio.sleep(_COORDINATOR_PAUSE)
+        await group_offsets(cluster, group, f"looking at group {group!r}")
     except BrokerError as error:
         report.problem("permissions", str(error))
-    except KafkaError as error:  # pragma: no cover - `deadline` explains those it sees
-        report.problem("permissions", str(explain(error, doing)))

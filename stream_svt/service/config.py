@@ -16,6 +16,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from errno import ENOENT
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -33,9 +34,17 @@ from stream_svt.monitor.quantities import (
     one_of,
     whole,
 )
-from stream_svt.monitor.spec import ApplicationDocument, ApplicationSpec, parse_application
-from stream_svt.monitor.yaml_source import Document, Strict, read, several
+from stream_svt.monitor.spec import (
+    SERVICE_KEYS,
+    ApplicationDocument,
+    ApplicationSpec,
+    load_spec,
+    parse_application,
+    parse_name,
+)
+from stream_svt.monitor.yaml_source import Document, Strict, read, several, without
 from stream_svt.monitor.yaml_source import Path as Place
+from stream_svt.protocol.configuration import Bundle
 from stream_svt.service.signatures import KEY_BYTES, VerifyingKey, public_key, secret_bytes, shared_key
 
 KEY_COMMAND_SECONDS = 10
@@ -43,7 +52,11 @@ KEY_COMMAND_SECONDS = 10
 
 ENVIRONMENT = "STREAM_SVT_"
 """What the variables that replace a key of the file begin with."""
-_NOT_FROM_ENVIRONMENT = (f"{ENVIRONMENT}CONTROL_", f"{ENVIRONMENT}SEALING_ADOPT_PLAIN")
+_NOT_FROM_ENVIRONMENT = (
+    f"{ENVIRONMENT}CONTROL_",
+    f"{ENVIRONMENT}SEALING_ADOPT_PLAIN",
+    f"{ENVIRONMENT}SEALING_KEY_LOST",
+)
 
 Section = TypeVar("Section", bound=Strict)
 
@@ -185,7 +198,7 @@ class KafkaConfig(Strict):
         return self
 
 
-_OWN = {"alerts": "alerts", "state": "state", "rejects": "rejects", "control": "control"}
+_OWN = {"alerts": "alerts", "state": "state", "rejects": "rejects", "control": "control", "config": "config"}
 
 
 def _own_topic(name: str) -> Any:  # noqa: ANN401 - a field of any type, as pydantic's own Field
@@ -200,6 +213,7 @@ _OWN_TEXT = {
     "<application>.state.",
     "rejects": "Topic of the places of malformed queries. Default <application>.rejects.",
     "control": "Topic of operators' commands. Default <application>.control.",
+    "config": "Compacted topic of the configuration that is applied. Default <application>.config.",
 }
 
 
@@ -210,11 +224,11 @@ class TopicsConfig(Strict):
     state: TopicName = _own_topic("state")
     rejects: TopicName = _own_topic("rejects")
     control: TopicName = _own_topic("control")
+    config: TopicName = _own_topic("config")
     partitions: Annotated[int, Field(ge=1, le=10_000), BeforeValidator(whole)] = Field(
         default=4,
-        description="Partitions of every topic, query topics included: the number of shards. Cannot "
-        "change while the "
-        "application is live. Default 4.",
+        description="Partitions of every topic, query topics included: the number of shards. Never changes; a "
+        "successor may have another number. Default 4.",
     )
     replication_factor: Annotated[int, Field(ge=1, le=100), BeforeValidator(whole)] = Field(
         default=1, description="Copies of topics that are created here; 3 in production. Default 1."
@@ -225,6 +239,12 @@ class TopicsConfig(Strict):
             description="Where a query topic is read from that no monitor in use has read yet: earliest or latest. "
             "Default earliest.",
         )
+    )
+    allow_alert_retention: bool = Field(
+        default=False,
+        description="That the alert topic may have a retention. It gives up what only all alerts can show: `audit` "
+        "cannot re-derive the charges that are gone, and where a state is lost, a dataset without an alert that is "
+        "left has nothing left of its budget. Default false.",
     )
 
 
@@ -256,6 +276,11 @@ class SealingConfig(Strict):
         description="Accept a state that is not sealed, once, to seal it: only for turning sealing on. "
         "Remove it afterwards: while it is true, whoever may write the state topic can replace the state. "
         "Default false.",
+    )
+    key_lost: bool = Field(
+        default=False,
+        description="The key that sealed the state is lost for good: a worker joins all the same, and parks every "
+        "shard whose state it cannot open, so that close-application --give-up-state can close them. Default false.",
     )
 
     @model_validator(mode="after")
@@ -455,6 +480,62 @@ def load_config(path: Path | str, environ: Mapping[str, str] | None = None) -> C
     return parse_config(content(path), source=str(path), directory=path.parent, environ=environ)
 
 
+def load_connection(path: Path | str, environ: Mapping[str, str] | None = None) -> Config:
+    """Return what a file says of the application's name and of how to run it, without datasets and monitors.
+
+    Those a worker reads from the configuration topic; what the file says of them is passed over.
+
+    Raises
+    ------
+    ConfigError
+        As `load_config`.
+    """
+    path = Path(path)
+    return parse_config(
+        content(path), source=str(path), directory=path.parent, environ=environ, is_whole=False
+    )
+
+
+def bundle_of(path: Path) -> Bundle:
+    """Return what is applied of a configuration file: its text without the service's sections, and the files it names.
+
+    Raises
+    ------
+    ConfigError
+        A file cannot be read, or the text is no configuration.
+    """
+    text = content(path).decode(errors="replace")
+    document = read(text, str(path))
+    names = Files(document, path.parent).names
+    listed = [each.get("file") for each in document.data.get("datasets") or () if isinstance(each, dict)]
+    wanted = [name for name in (document.data.get("carried_over"), *listed) if isinstance(name, str)]
+    files = {}
+    for name in wanted:
+        try:
+            files[name] = "\n".join(names(name)) + "\n"
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+            raise ConfigError([Problem(0, "", f"cannot read {found(name)}: {reason}")], str(path)) from None
+    return Bundle(without(text, SERVICE_KEYS), files)
+
+
+def spec_of(bundle: Bundle, source: str = "configuration") -> ApplicationSpec:
+    """Return what is monitored, as it was applied.
+
+    Raises
+    ------
+    ConfigError
+        With every problem found.
+    """
+
+    def names(path: str) -> Sequence[str]:
+        if path not in bundle.files:
+            raise FileNotFoundError(ENOENT, "it is not among the files applied")
+        return bundle.files[path].splitlines()
+
+    return load_spec(bundle.text, source, names)
+
+
 def content(path: Path) -> bytes:
     """Return what is in a configuration file.
 
@@ -476,8 +557,11 @@ def parse_config(
     source: str = "configuration",
     directory: Path = Path(),
     environ: Mapping[str, str] | None = None,
+    is_whole: bool = True,
 ) -> Config:
     """Return the configuration in a YAML text; file names in it are relative to ``directory``.
+
+    Where it is not ``is_whole``, datasets and monitors are passed over.
 
     Raises
     ------
@@ -487,7 +571,7 @@ def parse_config(
     document = read(text, source)
     apply_environment(document, environ or {}, SECTIONS)
     files = Files(document, directory)
-    spec = parse_application(document, files.names)
+    spec = parse_application(document, files.names) if is_whole else _unmonitored(document)
     kafka = section(document, "kafka", KafkaConfig)
     topics = section(document, "topics", TopicsConfig)
     sealing = section(document, "sealing", SealingConfig)
@@ -520,6 +604,11 @@ def parse_config(
         notes=tuple(sorted(notes)),
         source=source,
     )
+
+
+def _unmonitored(document: Document) -> ApplicationSpec | None:
+    name = parse_name(document)
+    return None if name is None else ApplicationSpec(name, (), ())
 
 
 def apply_environment(
@@ -577,14 +666,22 @@ def _exposed(document: Document, kafka: KafkaConfig) -> list[Problem]:
 
 
 def _open_door(document: Document, sealing: SealingConfig) -> list[Problem]:
-    """Note a permission that is meant for one start and was left in place."""
-    if not sealing.adopt_plain:
-        return []
-    message = (
-        "a state that is not sealed is accepted: remove this once 'stream-svt status' shows the key's id for "
-        "every shard"
-    )
-    return [Problem(document.line(("sealing", "adopt_plain")), "sealing.adopt_plain", message)]
+    """Note what is meant for one start and was left in place."""
+    found = {}
+    if sealing.adopt_plain:
+        found["adopt_plain"] = (
+            "a state that is not sealed is accepted: remove this once 'stream-svt status' shows the key's id for "
+            "every shard"
+        )
+    if sealing.key_lost:
+        found["key_lost"] = (
+            "a worker without the right key parks shards that another could open: only for closing them with "
+            "'stream-svt control close-application --give-up-state'"
+        )
+    return [
+        Problem(document.line(("sealing", name)), f"sealing.{name}", message)
+        for name, message in found.items()
+    ]
 
 
 class Files:

@@ -1,4 +1,8 @@
-"""Sends operators' commands to the shards, signed where a key is given, and waits for the replies."""
+"""Sends operators' commands to the shards, signed where a key is given, and waits for the replies.
+
+A command names the state of its shard and the number that follows the last command's: both stand in every event of the
+shard. So a shard gets one command after the other; where somebody else was faster, the command is sent again.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +10,31 @@ import asyncio
 import contextlib
 import getpass
 import socket
-import time
 import uuid
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import msgspec
-from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import ClusterAuthorizationFailedError, TopicAuthorizationFailedError
 
 from stream_svt import lenient
 from stream_svt.errors import BrokerError, ConfigError, Problem
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.quantities import did_you_mean, found
-from stream_svt.monitor.released import EventType, Lifecycle, decode
+from stream_svt.monitor.released import Alert, Envelope, EventType, Lifecycle, decode
 from stream_svt.protocol.sealing import Place
 from stream_svt.service.config import Config
-from stream_svt.service.kafka import CALL_DEADLINE, START_DEADLINE, Cluster, deadline, started, stop_quietly
+from stream_svt.service.kafka import (
+    CALL_DEADLINE,
+    START_DEADLINE,
+    Cluster,
+    deadline,
+    partition_counts,
+    started,
+    stop_quietly,
+)
 from stream_svt.service.signatures import SigningKey
 from stream_svt.service.topology import unseen
 from stream_svt.service.wire import home
@@ -33,14 +45,14 @@ SHOWN_NAMES = 10
 SEARCHED_NAMES = 1_000
 """Declared names among which one is looked for that is nearly the one given."""
 
-AT_ONCE = 500
-"""Commands that are on their way to a shard together."""
+WINDOWS = (20, 400, 8_000, 160_000)
+"""How far before the end of its alert partition the newest event of a shard is looked for, one after the other."""
 
 FIRST_LOOK_MS = 300
 """Milliseconds for the broker to say that the alert topic may not be read."""
 
-SIGNING_TRIES = 5
-"""How often a command is signed again because another record took its place."""
+TRIES = 10
+"""How often a command is sent because others were faster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +65,7 @@ class Addressed:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a shard answered: ``accepted`` is None where it did not answer in time."""
+    """What a shard answered; ``accepted`` is None where it did not, and ``message`` says what that means."""
 
     addressed: Addressed
     accepted: bool | None
@@ -114,7 +126,42 @@ def for_datasets(
     ]
 
 
-def for_shards(config: Config, action: Action, shards: Sequence[int] | None) -> list[Addressed]:
+def for_all(config: Config, action: Action, *, monitor: str = "", now: bool = False) -> list[Addressed]:
+    """Return one command for each shard that is the home of a dataset, or of one on which the monitor runs.
+
+    Raises
+    ------
+    NotDeclared
+        The monitor is not declared.
+    """
+    meant = [one for one in config.spec.monitors if one.name == monitor]
+    if monitor and not meant:
+        declared = [one.name for one in config.spec.monitors]
+        raise NotDeclared(_undeclared("monitor", [monitor], declared, config), config.source)
+    covered = config.spec.covered(meant[0]).tolist() if meant else [True] * len(config.spec.datasets)
+    count = config.topics.partitions
+    shards = {
+        home(dataset.name.encode(), count)
+        for dataset, is_covered in zip(config.spec.datasets, covered, strict=True)
+        if is_covered
+    }
+    who = _operator()
+    return [
+        Addressed(shard, Command(_new_id(), action, monitor=monitor, now=now, issued_by=who))
+        for shard in sorted(shards)
+    ]
+
+
+def for_shards(
+    config: Config,
+    action: Action,
+    shards: Sequence[int] | None,
+    *,
+    topic: str = "",
+    offset: int = 0,
+    successor: str = "",
+    cluster: str = "",
+) -> list[Addressed]:
     """Return one command for each of some shards, or with None for all of them.
 
     Raises
@@ -133,7 +180,18 @@ def for_shards(config: Config, action: Action, shards: Sequence[int] | None) -> 
         raise NotDeclared(wrong, config.source)
     who = _operator()
     return [
-        Addressed(shard, Command(_new_id(), action, issued_by=who))
+        Addressed(
+            shard,
+            Command(
+                _new_id(),
+                action,
+                topic=topic,
+                offset=offset,
+                successor=successor,
+                cluster=cluster,
+                issued_by=who,
+            ),
+        )
         for shard in (range(count) if shards is None else shards)
     ]
 
@@ -148,11 +206,13 @@ async def send(
     application: str = "",
     signing_key: SigningKey | None = None,
 ) -> list[Reply]:
-    """Send commands and return a reply for each, in their order.
+    """Send commands, to each shard one after the other, and return a reply for each, in their order.
 
-    Waits until no reply has come for ``patience`` seconds: many commands take as long as they take.
+    Waits until nothing of what was asked for has happened for ``patience`` seconds: many commands take as long as they
+    take.
 
-    A command that was not answered in time is still carried out once its shard is owned and reads it.
+    A command that was not answered in time is carried out once its shard is owned and reads it, unless another one took
+    its number before.
 
     Parameters
     ----------
@@ -170,35 +230,226 @@ async def send(
     """
     doing = "waiting for replies"
     shards = sorted({addressed.shard for addressed in commands})
-    places = [TopicPartition(alerts, shard) for shard in shards]
     await _require_seen(cluster, {control: "WRITE", alerts: "READ"})
-    async with started(cluster.reader(), doing) as reader:
-        async with deadline(CALL_DEADLINE, doing):
-            reader.assign(places)
-            ends = await reader.end_offsets(places)
-            for place, end in ends.items():
-                reader.seek(place, end)
-            # Without the right to READ the commands would be sent, and nothing be known of them.
-            await lenient.getmany(reader, timeout_ms=FIRST_LOOK_MS)
-        if signing_key is None:
-            await _produce(cluster, control, commands)
+    sign = None if signing_key is None else await _signer(cluster, control, application, signing_key)
+    # A state that is given up may have left events behind that were never committed.
+    gives_up = any(addressed.command.gives_up for addressed in commands)
+    isolation = "read_uncommitted" if gives_up else "read_committed"
+    async with started(cluster.reader(isolation), doing) as reader:
+        found = await standings(reader, [TopicPartition(alerts, shard) for shard in shards])
+        talks = {shard: _Talk(shard, alerts, found.get(shard)) for shard in shards}
+        for addressed in commands:
+            talks[addressed.shard].queue.append(addressed)
+        sending = f"sending to control topic {control!r}"
+        async with _producer(cluster, control, sending) as producer:
+            now = asyncio.get_running_loop().time
+            end_time = now() + patience
+            while (left := end_time - now()) > 0:
+                async with _writing(control, sending):
+                    await _send(producer, control, [talk.next() for talk in talks.values()], sign)
+                if not any(talk.current for talk in talks.values()):
+                    break
+                async with deadline(left + CALL_DEADLINE, doing):
+                    batches = await lenient.getmany(reader, timeout_ms=int(1000 * min(left, 1)))
+                for record in (record for records in batches.values() for record in records):
+                    if talks[record.partition].take(record.value):
+                        end_time = now() + patience
+    replies = {reply.addressed.command.id: reply for talk in talks.values() for reply in talk.all_replies()}
+    return [replies[addressed.command.id] for addressed in commands]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a shard's newest event says: the id of its state, and the number of the last command used up.
+
+    ``event`` and ``origin`` are its own; ``successor`` is that of an application that was closed, ``given_up`` whether
+    without its state.
+    """
+
+    state: str
+    number: int
+    event: int = 0
+    origin: str = ""
+    successor: str = ""
+    given_up: bool = False
+
+    @classmethod
+    def said_by(cls, envelope: Envelope, data: Alert | Lifecycle) -> Standing:
+        """Return what an event says."""
+        successor, given_up = "", False
+        if envelope.type == EventType.APPLICATION_CLOSED and isinstance(data, Lifecycle):
+            successor = str(data.detail.get("successor", "")) or "nobody"
+            given_up = data.reason == "given-up"
+        return cls(
+            envelope.stateid, envelope.command, envelope.sequence, envelope.origin, successor, given_up
+        )
+
+
+class _Talk:
+    """What is said to one shard, one command after the other."""
+
+    def __init__(self, shard: int, alerts: str, standing: Standing | None) -> None:
+        self.queue: deque[Addressed] = deque()
+        self.current: Addressed | None = None
+        self._shard = shard
+        self._alerts = alerts
+        self._known = standing
+        self._sent: Command | None = None
+        self._tries = 0
+        self._replies: list[Reply] = []
+
+    def next(self) -> Addressed | None:
+        """Return the command to be sent now, with state and number; None where one waits for its answer."""
+        if self._known is None and self.queue and self.queue[0].command.gives_up:
+            self._known = Standing("", 0)
+        if self._known is None or self._sent is not None:
+            return None
+        if self._known.successor and not self._may_give_up(self._known):
+            self._refuse_all(self._known.successor)
+            return None
+        if self.current is None and self.queue:
+            self.current, self._tries = self.queue.popleft(), 0
+        if self.current is None:
+            return None
+        self._tries += 1
+        command, known = self.current.command, self._known
+        if command.gives_up:
+            self._sent = msgspec.structs.replace(
+                command, state=known.state, event=known.event, origin=known.origin
+            )
         else:
-            await _produce_signed(cluster, control, commands, application, signing_key)
-        waiting = {addressed.command.id: Reply(addressed, None, "no answer yet") for addressed in commands}
-        open_ids = set(waiting)
-        now = asyncio.get_running_loop().time
-        end_time = now() + patience
-        while open_ids and (left := end_time - now()) > 0:
-            async with deadline(left + CALL_DEADLINE, doing):
-                batches = await lenient.getmany(reader, timeout_ms=int(1000 * min(left, 1)))
-            for record in (record for records in batches.values() for record in records):
-                reply = _reply_in(record.value)
-                if reply is not None and reply[0] in open_ids:
-                    command_id, accepted, message = reply
-                    open_ids.discard(command_id)
-                    end_time = now() + patience
-                    waiting[command_id] = replace(waiting[command_id], accepted=accepted, message=message)
-    return list(waiting.values())
+            self._sent = msgspec.structs.replace(command, state=known.state, number=known.number + 1)
+        return Addressed(self._shard, self._sent)
+
+    def take(self, record: bytes | None) -> bool:
+        """Take the next event in; return whether something happened that was asked for."""
+        found = _read(record)
+        if found is None:
+            return False
+        envelope, data = found
+        known = Standing.said_by(envelope, data)
+        if self._known is None or known.state != self._known.state or known.number >= self._known.number:
+            self._known = known
+        if self._sent is None or self.current is None:
+            return False
+        reply = data if envelope.type in _REPLIES and isinstance(data, Lifecycle) else None
+        if reply is not None and reply.detail.get("command") == self._sent.id:
+            message = str(reply.detail.get("message", "the state was given up, and the shard is closed"))
+            self._close(accepted=reply.reason in ("accepted", "given-up"), message=message)
+            return True
+        is_taken = reply is not None and reply.detail.get("number", 0) == self._sent.number
+        if is_taken or known.state != self._sent.state:
+            if self._tries == TRIES:
+                message = (
+                    f"not carried out: other commands took its number {TRIES} times; find out who sends them"
+                )
+                self._close(accepted=False, message=message)
+            self._sent = None
+            return True
+        return known.number >= self._sent.number  # it may be a command to all datasets, and take long
+
+    def all_replies(self) -> list[Reply]:
+        """Return the replies, those included that did not come."""
+        missing = [] if self.current is None else [self.current]
+        if self.current is not None and self.current.command.gives_up:
+            late = (
+                "no answer in time: no worker holds the shard parked with a state that it cannot prove, or it refused; "
+                "its log says why"
+            )
+        else:
+            late = (
+                "no answer in time; {} is on the control topic and will be carried out once a worker owns the shard, "
+                "unless another command comes before it"
+            )
+        unsent = "not sent: the command before it was not answered"
+        if self._known is None:
+            unsent = (
+                f"not sent: shard {self._shard} has not started yet, or its events are gone: partition {self._shard} "
+                f"of {self._alerts!r} shows none. Start a worker"
+            )
+        return [
+            *self._replies,
+            *(Reply(one, None, late.format(one.command.action.value)) for one in missing),
+            *(Reply(one, None, unsent) for one in self.queue),
+        ]
+
+    def _may_give_up(self, known: Standing) -> bool:
+        """Tell whether the next command may give up the state of a shard that its owner closed: its key may be lost."""
+        following = self.current or (self.queue[0] if self.queue else None)
+        if following is None or known.given_up:
+            return False
+        return following.command.gives_up and following.command.successor == known.successor
+
+    def _refuse_all(self, successor: str) -> None:
+        """Answer for a shard that is closed."""
+        message = f"the shard is closed for ever, for successor {successor!r}"
+        while self.current or self.queue:
+            self.current = self.current or self.queue.popleft()
+            wanted = self.current.command
+            closes = wanted.action is Action.CLOSE_APPLICATION and wanted.successor == successor
+            self._close(accepted=closes, message=message)
+
+    def _close(self, *, accepted: bool, message: str) -> None:
+        if self.current is not None:
+            self._replies.append(Reply(self.current, accepted, message))
+        self.current = self._sent = None
+
+
+async def standings(reader: AIOKafkaConsumer, places: Sequence[TopicPartition]) -> dict[int, Standing]:
+    """Return what the newest event of each shard says; the reader is left at the end of the partitions.
+
+    Only the end is read, further back where it holds no event: never a whole topic of alerts.
+    """
+    doing = "looking for the newest events"
+    found: dict[int, Standing] = {}
+    async with deadline(CALL_DEADLINE, doing):
+        reader.assign(places)
+        first = await reader.beginning_offsets(places)
+        ends = await reader.end_offsets(places)
+    upper = dict(ends)
+    for window in WINDOWS:
+        lower = {
+            place: max(first[place], ends[place] - window) for place in places if place.partition not in found
+        }
+        await _read_windows(reader, lower, upper, found, doing)
+        upper |= lower
+    for place in places:
+        reader.seek(place, ends[place])
+    async with deadline(CALL_DEADLINE, doing):
+        # Without the right to READ the commands would be sent, and nothing be known of them.
+        await lenient.getmany(reader, timeout_ms=1 if found else FIRST_LOOK_MS)
+        for place in places:
+            reader.seek(place, ends[place])
+    return found
+
+
+async def _read_windows(
+    reader: AIOKafkaConsumer,
+    lower: Mapping[TopicPartition, int],
+    upper: Mapping[TopicPartition, int],
+    found: dict[int, Standing],
+    doing: str,
+) -> None:
+    """Read partitions from one offset to another, and note what their newest events say."""
+    left = {place for place, start in lower.items() if start < upper[place]}
+    for place in reader.assignment():
+        if place in left:
+            reader.seek(place, lower[place])
+            reader.resume(place)
+        else:
+            reader.pause(place)
+    while left:
+        async with deadline(CALL_DEADLINE, doing):
+            batches = await lenient.getmany(reader, *left, timeout_ms=200)
+            for place in list(left):
+                # Positions, not records: markers of transactions take offsets too.
+                if await reader.position(place) >= upper[place]:
+                    left.remove(place)
+        for record in (record for records in batches.values() for record in records):
+            event = _read(record.value)
+            if event is not None:
+                found[record.partition] = Standing.said_by(*event)
+    reader.resume(*reader.assignment())
 
 
 async def _require_seen(cluster: Cluster, topics: Mapping[str, str]) -> None:
@@ -207,81 +458,49 @@ async def _require_seen(cluster: Cluster, topics: Mapping[str, str]) -> None:
     Clients wait for such topics without a word.
     """
     doing = "looking for the control topic and the alert topic"
-    async with started(cluster.admin(), doing) as admin, deadline(CALL_DEADLINE, doing, "DESCRIBE"):
-        # Asked for by name, a lenient broker would create them.
-        seen = {described["topic"] for described in await admin.describe_topics()}
+    seen = await partition_counts(cluster, doing)
     for topic, operation in topics.items():
         if topic not in seen:
             raise BrokerError(unseen(topic, operation))
 
 
-async def _produce(cluster: Cluster, control: str, commands: Sequence[Addressed]) -> None:
-    doing = f"sending to control topic {control!r}"
-    async with _producer(cluster, control, doing) as producer:
-        for at in range(0, len(commands), AT_ONCE):
-            async with _writing(control, doing):
-                await _send_together(producer, control, [(one, ()) for one in commands[at : at + AT_ONCE]])
+async def _signer(
+    cluster: Cluster, control: str, application: str, key: SigningKey
+) -> Callable[[int, bytes], tuple[str, bytes]]:
+    """Return what signs a record for a shard."""
+    cluster_id = await id_of(cluster)
+    return lambda shard, value: key.header(Place(cluster_id, application, control, shard), value)
 
 
-async def _send_together(
+async def id_of(cluster: Cluster) -> str:
+    """Return a cluster's id.
+
+    Raises
+    ------
+    BrokerError
+        The brokers do not say.
+    """
+    doing = "asking for the cluster's id"
+    async with started(cluster.admin(), doing) as admin, deadline(CALL_DEADLINE, doing, "DESCRIBE"):
+        return str((await admin.describe_cluster())["cluster_id"])
+
+
+async def _send(
     producer: AIOKafkaProducer,
     control: str,
-    commands: Sequence[tuple[Addressed, Sequence[tuple[str, bytes]]]],
-) -> list[int]:
-    """Send commands with their headers, and wait for all of them together; return where they stand."""
-    sent = []
-    for addressed, headers in commands:
-        key, value = _record(addressed.command)
-        sent.append(
-            await producer.send(control, value, key=key, partition=addressed.shard, headers=list(headers))
-        )
-    return [stored.offset for stored in await asyncio.gather(*sent)]
-
-
-async def _produce_signed(
-    cluster: Cluster,
-    control: str,
-    commands: Sequence[Addressed],
-    application: str,
-    signing_key: SigningKey,
+    commands: Iterable[Addressed | None],
+    sign: Callable[[int, bytes], tuple[str, bytes]] | None,
 ) -> None:
-    """Send each command to the offset it is signed for; what missed its offset is refused by the shard."""
-    doing = f"sending to control topic {control!r}"
-    async with started(cluster.admin(), doing) as admin, deadline(CALL_DEADLINE, doing, "DESCRIBE"):
-        cluster_id = str((await admin.describe_cluster())["cluster_id"])
-    by_shard: dict[int, list[Addressed]] = {}
+    """Send commands, and wait for all of them together."""
+    sent = []
     for addressed in commands:
-        by_shard.setdefault(addressed.shard, []).append(addressed)
-    async with (
-        started(cluster.reader("read_uncommitted"), doing, "DESCRIBE") as reader,
-        _producer(cluster, control, doing) as producer,
-    ):
-        for shard, addressed_here in by_shard.items():
-            waiting = addressed_here
-            place, partition = Place(cluster_id, application, control, shard), TopicPartition(control, shard)
-            tries = 0
-            while waiting:
-                part = waiting[:AT_ONCE]
-                async with _writing(control, doing):
-                    end = (await reader.end_offsets([partition]))[partition]
-                    signed = [
-                        (one, [_header(signing_key, place, offset, one.command)])
-                        for offset, one in enumerate(part, end)
-                    ]
-                    stored = await _send_together(producer, control, signed)
-                # A negative offset: the broker had stored an earlier try and did not say where.
-                missed = [one for number, one in enumerate(part) if 0 <= stored[number] != end + number]
-                tries = tries + 1 if len(missed) == len(part) else 0
-                if tries == SIGNING_TRIES:
-                    raise BrokerError(
-                        f"{doing}: other records took the place of the signed command {SIGNING_TRIES} times; it "
-                        "was not carried out. Find out who writes to the topic, then try again"
-                    )
-                waiting = missed + waiting[AT_ONCE:]
-
-
-def _header(key: SigningKey, place: Place, offset: int, command: Command) -> tuple[str, bytes]:
-    return key.header(place, offset, int(time.time() * 1000), _record(command)[1])
+        if addressed is not None:
+            key, value = addressed.command.dataset.encode() or None, msgspec.json.encode(addressed.command)
+            headers = [] if sign is None else [sign(addressed.shard, value)]
+            sent.append(
+                await producer.send(control, value, key=key, partition=addressed.shard, headers=headers)
+            )
+    await asyncio.gather(*sent)
 
 
 @contextlib.asynccontextmanager
@@ -308,20 +527,18 @@ async def _writing(control: str, doing: str, seconds: float = CALL_DEADLINE) -> 
             raise TopicAuthorizationFailedError(control) from error
 
 
-def _record(command: Command) -> tuple[bytes | None, bytes]:
-    return command.dataset.encode() or None, msgspec.json.encode(command)
+_REPLIES = frozenset({EventType.COMMAND_REPLY, EventType.APPLICATION_CLOSED})
+"""Events that may answer a command: a shard whose state is given up can write nothing but its end."""
 
 
-def _reply_in(record: bytes | None) -> tuple[str, bool, str] | None:
-    """Return command id, whether it was accepted, and the words; None for any other event."""
+def _read(record: bytes | None) -> tuple[Envelope, Alert | Lifecycle] | None:
+    """Return an event of a shard that says which command comes next; None for anything else."""
     try:
         envelope, data = decode(record or b"")
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
-    if envelope.type != EventType.COMMAND_REPLY or not isinstance(data, Lifecycle):
-        return None
-    detail = data.detail
-    return str(detail.get("command", "")), data.reason == "accepted", str(detail.get("message", ""))
+    # A state that was given up beside no events leaves an end that names none.
+    return (envelope, data) if envelope.stateid or envelope.type == EventType.APPLICATION_CLOSED else None
 
 
 def _new_id() -> str:

@@ -33,6 +33,7 @@ from typing import Final, Self
 from stream_svt.errors import BrokerError
 
 KAFKA_VERSION: Final = "4.1.1"
+STOP_SECONDS: Final = 10.0
 _LOG4J_VERSION: Final = "2.25.1"
 # kafka-clients is named because the resolver would pick an older one on its own.
 _ENDPOINT: Final = "+".join(
@@ -95,8 +96,8 @@ class EmbeddedKafka:
         Options after the usual ones of the Java virtual machine.
     port
         Of the first listener; any free one unless given.
-    start_timeout, stop_timeout
-        Seconds until the broker must answer, and seconds it gets to end by itself before it is killed.
+    start_timeout
+        Seconds until the broker must answer.
 
     Raises
     ------
@@ -113,14 +114,12 @@ class EmbeddedKafka:
         jvm: Sequence[str] = (),
         port: int | None = None,
         start_timeout: float = 60.0,
-        stop_timeout: float = 10.0,
     ) -> None:
         self._overrides = dict(overrides or {})
         self._users = dict(users or {})
         self._jvm = tuple(jvm)
         self._port = port
         self._start_timeout = start_timeout
-        self._stop_timeout = stop_timeout
         self._directory: Path | None = None
         self._broker: subprocess.Popen[bytes] | None = None
         self._watchdog: subprocess.Popen[bytes] | None = None
@@ -208,15 +207,15 @@ class EmbeddedKafka:
             self.stop(grace=0)
             raise
 
-    def stop(self, *, grace: float | None = None) -> None:
+    def stop(self, *, grace: float = STOP_SECONDS) -> None:
         """End the broker and remove its directory; does nothing where none runs.
 
         Parameters
         ----------
         grace
-            Seconds before it is killed; ``stop_timeout`` by default.
+            Seconds that it gets to end by itself before it is killed.
         """
-        self._end_broker(self._stop_timeout if grace is None else grace)
+        self._end_broker(grace)
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
             self._directory = None
@@ -233,7 +232,7 @@ class EmbeddedKafka:
             Seconds for which nothing listens in between.
         """
         self._require_started()
-        self._end_broker(0 if kill else self._stop_timeout)
+        self._end_broker(0 if kill else STOP_SECONDS)
         time.sleep(pause)
         self._launch(_java(), _jars())
         self._await_answer()

@@ -18,15 +18,12 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from aiokafka import ConsumerRebalanceListener, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.errors import IllegalStateError, KafkaError
-from aiokafka.structs import OffsetAndMetadata
+from aiokafka.errors import KafkaError
 
 from stream_svt.errors import BrokerError, ConfigError, Problem
 from stream_svt.protocol.shard_states import State
 from stream_svt.service.assignor import StickyAssignor
 from stream_svt.service.kafka import (
-    CALL_DEADLINE,
     REBALANCE_TIMEOUT,
     START_DEADLINE,
     BrokerUnavailable,
@@ -34,20 +31,16 @@ from stream_svt.service.kafka import (
     deadline,
     explain,
     spans,
-    started,
     stop_quietly,
 )
 from stream_svt.service.metrics import Metrics
 from stream_svt.service.query_consumer import QueryConsumer
 from stream_svt.service.shard import STUCK, Shard, describe
+from stream_svt.service.topology import group_id
 
 log = logging.getLogger(__name__)
 
-HINT_INTERVAL = 3.0
-"""Seconds between committed group offsets: a sign of life with the specification's hash."""
 STOP_PATIENCE = 0.6 * REBALANCE_TIMEOUT
-LAST_HINT = 2.0
-"""Seconds that the group offsets of shards which are handed over may take."""
 GOODBYE = 5.0
 """Seconds that leaving the group may take."""
 LEAVE_PATIENCE = 1.0
@@ -55,11 +48,6 @@ LEAVE_PATIENCE = 1.0
 WATCH_INTERVAL = 1.0
 LAG_INTERVAL = 10.0
 """Seconds between looks at the ends of topics that nothing is read from at the moment."""
-
-
-def group_id(application: str) -> str:
-    """Return the consumer group of an application's workers."""
-    return application
 
 
 class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types
@@ -73,8 +61,6 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         Reads the query topics of all shards; stopped with the group.
     make_shard
         Returns the shard of a partition, not started.
-    worker, spec_hash
-        Written beside the committed offsets, so that a worker with another specification notices.
     fatal
         Told of errors after which the worker cannot go on.
     """
@@ -89,8 +75,6 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         queries: QueryConsumer,
         make_shard: Callable[[Any, int], Shard],
         metrics: Metrics,
-        worker: str,
-        spec_hash: Callable[[], str],
         fatal: Callable[[BaseException], None],
     ) -> None:
         self._cluster = cluster
@@ -100,13 +84,10 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         self._queries = queries
         self._make_shard = make_shard
         self._metrics = metrics
-        self._worker = worker
-        self._spec_hash = spec_hash
         self._fatal = fatal
         self._consumer: Any = None
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = False
-        self._beats = 0
         self._leaving: dict[int, Shard] = {}
         self._partings: set[asyncio.Task[None]] = set()
         self.shards: dict[int, Shard] = {}
@@ -122,7 +103,6 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
             await self._consumer.start()
         self._consumer.subscribe([self._control], listener=self)
         self._tasks = [
-            self._guarded(self._hint(), "hint"),
             self._guarded(self._watch(), "watch"),
             asyncio.create_task(self._look_at_lag(), name="group-lag"),
         ]
@@ -218,7 +198,6 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         for shard in late:
             if self.shards.get(shard.number) is shard:
                 self._part_with(self.shards.pop(shard.number))
-        await self._commit_hint(left=False, seconds=LAST_HINT)
         log.info("event=revoked shards=%d seconds=%.3f", len(shards), time.monotonic() - began)
 
     async def _stop_shards(self) -> None:
@@ -228,29 +207,7 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         for shard in shards:
             shard.halt()
         await asyncio.gather(*(shard.stop(STOP_PATIENCE) for shard in shards))
-        await self._commit_hint(left=True, seconds=LAST_HINT)
         self.shards.clear()
-
-    async def _hint(self) -> None:
-        while True:
-            await asyncio.sleep(HINT_INTERVAL)
-            await self._commit_hint(left=False, seconds=CALL_DEADLINE)
-
-    async def _commit_hint(self, *, left: bool, seconds: float) -> None:
-        """Commit where commands are read on: a member's sign of life. The offsets are never read back."""
-        self._beats += 1
-        note = "" if left else f"{self._spec_hash()} {self._worker} {self._beats}"
-        offsets = {
-            TopicPartition(self._control, shard.number): OffsetAndMetadata(shard.commands_next, note)
-            for shard in self.shards.values()
-            if shard.commands_next is not None
-        }
-        assigned = self._consumer.assignment()
-        offsets = {place: offset for place, offset in offsets.items() if place in assigned}
-        if offsets:
-            with contextlib.suppress(KafkaError, IllegalStateError, TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await self._consumer.commit(offsets)
 
     async def _look_at_lag(self) -> None:
         """Keep the lag of partitions true that no fetch looks at: of shards that are not open, and of paused topics."""
@@ -323,47 +280,3 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
 
 def _listed(numbers: list[int]) -> str:
     return ",".join(map(str, numbers)) or "none"
-
-
-async def check_peers(cluster: Cluster, application: str, spec_hash: str) -> None:
-    """Refuse to start beside a live worker with another specification.
-
-    Offsets committed by workers carry their specification's hash and a counter. A foreign hash whose counter
-    still moves belongs to a live worker; one that stands still for two intervals was left by a dead one.
-
-    Raises
-    ------
-    ConfigError
-        Another worker runs another specification.
-    """
-    doing = f"looking for other workers of group {group_id(application)!r}"
-    async with started(cluster.admin(), doing) as admin:
-        before = await _foreign(admin, application, spec_hash, doing)
-        if not before:
-            return
-        log.info("event=waiting_for_peers seconds=%.0f", 2 * HINT_INTERVAL)
-        end = time.monotonic() + 2 * HINT_INTERVAL + 1
-        while time.monotonic() < end:
-            await asyncio.sleep(0.5)
-            now = await _foreign(admin, application, spec_hash, doing)
-            moved = sorted({note.split()[1] for place, note in now.items() if before.get(place) != note})
-            if moved:
-                message = (
-                    f"worker {moved[0]} of the same application is running another specification; two "
-                    "would spend one "
-                    "budget under two rules. Reload that worker with this configuration (SIGHUP), or "
-                    "stop it first"
-                )
-                raise ConfigError([Problem(0, "monitors", message)], "other workers")
-
-
-async def _foreign(
-    admin: AIOKafkaAdminClient, application: str, spec_hash: str, doing: str
-) -> dict[TopicPartition, str]:
-    async with deadline(CALL_DEADLINE, doing, group=group_id(application)):
-        offsets = await admin.list_consumer_group_offsets(group_id(application))
-    return {
-        place: committed.metadata
-        for place, committed in offsets.items()
-        if len(committed.metadata.split()) == 3 and committed.metadata.split()[0] != spec_hash
-    }

@@ -16,10 +16,10 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import aiokafka.admin.client
 import aiokafka.client
@@ -27,10 +27,13 @@ import aiokafka.producer.sender
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata
 from aiokafka.errors import (
     AuthenticationFailedError,
     ClusterAuthorizationFailedError,
     GroupAuthorizationFailedError,
+    GroupCoordinatorNotAvailableError,
+    GroupLoadInProgressError,
     IllegalOperation,
     InvalidSessionTimeoutError,
     InvalidTimestampError,
@@ -38,6 +41,7 @@ from aiokafka.errors import (
     KafkaError,
     MessageSizeTooLargeError,
     NodeNotReadyError,
+    NotCoordinatorForGroupError,
     ProducerFenced,
     RecordListTooLargeError,
     SaslAuthenticationFailed,
@@ -48,11 +52,13 @@ from aiokafka.errors import (
 )
 from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.transaction import EndTxnRequest
+from aiokafka.structs import OffsetAndMetadata
 
 from stream_svt import lenient
 from stream_svt.errors import BrokerError, MisuseError
 
 log = logging.getLogger(__name__)
+_Answer = TypeVar("_Answer")
 
 _COORDINATOR_TASKS = (
     "_coordination_task",
@@ -68,6 +74,7 @@ TRANSACTION_BACKOFF = 0.002
 START_DEADLINE = 15.0
 CALL_DEADLINE = 10.0
 DISCARD_DEADLINE = 2.0
+COORDINATOR_PAUSE = 0.2
 EMPTY_FETCH = 0.15
 """Seconds in which a broker answers whether a partition may be read at all."""
 REBALANCE_TIMEOUT = 20.0
@@ -308,9 +315,7 @@ async def discard_producer(producer: AIOKafkaProducer | None) -> None:
         sender = getattr(producer, "_sender", None)
         if sender is not None and sender.sender_task is not None:
             sender.sender_task.cancel()
-        with contextlib.suppress(Exception):
-            async with asyncio.timeout(DISCARD_DEADLINE):
-                await producer.client.close()
+        await _disconnect(producer.client)
     finally:
         # asyncio reports exceptions that nobody looked at; these belong to a producer that is gone.
         waiter = getattr(getattr(producer, "_txn_manager", None), "_transaction_waiter", None)
@@ -352,9 +357,13 @@ async def _cut_off(client: Any, stopping: asyncio.Future[Any]) -> None:  # noqa:
         _ = task.cancelled() or task.exception()  # or asyncio logs that nobody asked
     connections = getattr(client, "_client", None) or getattr(client, "client", None)
     if connections is not None:
-        with contextlib.suppress(Exception):
-            async with asyncio.timeout(DISCARD_DEADLINE):
-                await connections.close()
+        await _disconnect(connections)
+
+
+async def _disconnect(connections: Any) -> None:  # noqa: ANN401  aiokafka has no types
+    with contextlib.suppress(Exception):
+        async with asyncio.timeout(DISCARD_DEADLINE):
+            await connections.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -459,6 +468,63 @@ async def started(
         yield client
     finally:
         await stop_quietly(client)
+
+
+async def group_offsets(cluster: Cluster, group: str, doing: str) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Return the positions that a group has committed."""
+
+    async def ask(admin: AIOKafkaAdminClient) -> dict[TopicPartition, OffsetAndMetadata]:
+        found: dict[TopicPartition, OffsetAndMetadata] = await admin.list_consumer_group_offsets(group)
+        return found
+
+    return await _ask_coordinator(cluster, group, doing, ask)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A member of a consumer group: its client id and host, and the user data that it joined with."""
+
+    client: str
+    host: str
+    user_data: bytes
+
+
+async def members(cluster: Cluster, group: str, doing: str) -> list[Member]:
+    """Return the members of a group; while the group rebalances, nobody is told who they are, and it is asked again."""
+
+    async def ask(admin: AIOKafkaAdminClient) -> list[Member]:
+        while True:
+            [response] = await admin.describe_consumer_groups([group])
+            [(_, _, state, _, _, found, *_)] = response.groups
+            if not state.endswith("Rebalance"):
+                return [
+                    Member(client, host, ConsumerProtocolMemberMetadata.decode(metadata).user_data)
+                    for _, client, host, metadata, _, *_ in (tuple(one) for one in found)
+                ]
+            await asyncio.sleep(COORDINATOR_PAUSE)
+
+    return await _ask_coordinator(cluster, group, doing, ask)
+
+
+async def _ask_coordinator(
+    cluster: Cluster, group: str, doing: str, ask: Callable[[AIOKafkaAdminClient], Awaitable[_Answer]]
+) -> _Answer:
+    async with started(cluster.admin(), doing) as admin, deadline(CALL_DEADLINE, doing, group=group):
+        while True:
+            try:
+                return await ask(admin)
+            except (GroupCoordinatorNotAvailableError, GroupLoadInProgressError, NotCoordinatorForGroupError):
+                # A broker that never had a group makes the topic for their offsets first.
+                await asyncio.sleep(COORDINATOR_PAUSE)
+
+
+async def partition_counts(cluster: Cluster, doing: str) -> dict[str, int]:
+    """Return the number of partitions of every topic that this user may see.
+
+    Of all topics: one asked for by its name would be created by a lenient broker.
+    """
+    async with started(cluster.admin(), doing) as admin, deadline(CALL_DEADLINE, doing, "DESCRIBE"):
+        return {topic["topic"]: len(topic["partitions"]) for topic in await admin.describe_topics()}
 
 
 async def spans(

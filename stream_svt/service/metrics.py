@@ -15,9 +15,10 @@ import time
 from collections import Counter as Counts
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from importlib import metadata
-from typing import Any, Final
+from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily
@@ -30,12 +31,18 @@ from stream_svt.monitor.projection import STATES, Totals, sums_of
 from stream_svt.monitor.released import Alert, DatasetView, EventType
 from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.privacy.loss import Kind
-from stream_svt.protocol.controls import Malformed
+from stream_svt.protocol.controls import Malformed, Untimely
 from stream_svt.protocol.shard_states import OPEN, State
+from stream_svt.protocol.tenure import Status
 from stream_svt.service.signatures import Refusal
 from stream_svt.service.wire import Reason
 
 _Values = defaultdict[str, dict[tuple[str, ...], float]]
+
+try:
+    VERSION = metadata.version("stream-svt")
+except metadata.PackageNotFoundError:  # run from a checkout that was never installed
+    VERSION = "source"
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OTHERS = "(others)"
@@ -56,7 +63,7 @@ SKIP_REASONS = (
     "set-overflow",
 )
 REJECT_REASONS = (*(reason.value for reason in Reason), "outside-period")
-COMMAND_REASONS = tuple(reason.value for reasons in (Malformed, Refusal) for reason in reasons)
+COMMAND_REASONS = tuple(reason.value for reasons in (Malformed, Untimely, Refusal) for reason in reasons)
 FAILURES = ("fenced", "unavailable", "parked", "stuck", "error")
 
 
@@ -223,7 +230,7 @@ METRICS: tuple[Metric, ...] = (
         "stream_svt_shard_parked",
         "gauge",
         ("shard", "cause"),
-        "1 for a shard that waits until its cause is mended; absent for others.",
+        "1 for a shard that waits until its cause is mended, or was closed for ever; absent for others.",
     ),
     Metric(
         "stream_svt_worker_outside_group",
@@ -248,27 +255,42 @@ ENGINE_TIMES: Final = "stream_svt_step_seconds"
 
 
 @dataclass(frozen=True, slots=True)
-class _Families(Collector):
-    """Gauges computed at each scrape, so that nothing stale of a shard handed over remains.
+class Families(Collector):
+    """Gauges computed at each scrape, so that nothing stale of a shard handed over remains."""
 
-    Attributes
-    ----------
-    common
-        Values of `COMMON_LABELS`.
-    values
-        By the metric's name, then by its own labels; nothing else writes to them any more.
+    collect: Callable[[], Iterator[GaugeMetricFamily]]
+
+
+def recorders(
+    metrics: Iterable[Metric], registry: CollectorRegistry, common: tuple[str, ...] = ()
+) -> tuple[dict[str, Counter], dict[str, Histogram]]:
+    """Return the counters and the histograms of a table by name, registered; ``common`` labels come first."""
+    counters, histograms = {}, {}
+    for metric in metrics:
+        told = (metric.name, metric.help, (*common, *metric.labels))
+        if metric.kind == "counter":
+            counters[metric.name] = Counter(*told, registry=registry)
+        elif metric.kind == "histogram":
+            histograms[metric.name] = Histogram(*told, registry=registry, buckets=metric.buckets)
+    return counters, histograms
+
+
+def text_of(registry: CollectorRegistry) -> bytes:
+    """Return what a registry holds in Prometheus' text format.
+
+    When a counter was created is of no use to anybody here and doubles the number of series.
     """
+    return _CREATED.sub(b"", generate_latest(registry))
 
-    common: tuple[str, ...]
-    values: _Values
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        for metric in METRICS:
-            if metric.kind == "gauge":
-                family = GaugeMetricFamily(metric.name, metric.help, labels=(*COMMON_LABELS, *metric.labels))
-                for labels, value in self.values.get(metric.name, {}).items():
-                    family.add_metric((*self.common, *labels), value)
-                yield family
+def _gauges(application: str, values: _Values) -> Iterator[GaugeMetricFamily]:
+    """Yield the gauges with these values, by the metric's name, then by its own labels."""
+    for metric in METRICS:
+        if metric.kind == "gauge":
+            family = GaugeMetricFamily(metric.name, metric.help, labels=(*COMMON_LABELS, *metric.labels))
+            for labels, value in values.get(metric.name, {}).items():
+                family.add_metric((application, *labels), value)
+            yield family
 
 
 class Metrics:
@@ -294,7 +316,7 @@ class Metrics:
         self,
         spec: ApplicationSpec,
         spec_hash: str,
-        statuses: Callable[[], Sequence[Any]] = tuple,
+        statuses: Callable[[], Sequence[Status]] = tuple,
         *,
         shards: int = 1,
         control: str = "control",
@@ -306,24 +328,8 @@ class Metrics:
         self._started = epoch()
         self._shards = shards
         self._statuses = statuses
-        self._counters = {
-            metric.name: Counter(
-                metric.name, metric.help, (*COMMON_LABELS, *metric.labels), registry=self.registry
-            )
-            for metric in METRICS
-            if metric.kind == "counter"
-        }
-        self._histograms = {
-            metric.name: Histogram(
-                metric.name,
-                metric.help,
-                (*COMMON_LABELS, *metric.labels),
-                registry=self.registry,
-                buckets=metric.buckets,
-            )
-            for metric in METRICS
-            if metric.kind == "histogram" and (engine_times or metric.name != ENGINE_TIMES)
-        }
+        shown = [metric for metric in METRICS if engine_times or metric.name != ENGINE_TIMES]
+        self._counters, self._histograms = recorders(shown, self.registry, COMMON_LABELS)
         self._last_tops: dict[str, tuple[Alert, float]] = {}
         self.fault: str | None = None
         self.reload(spec, spec_hash)
@@ -341,7 +347,7 @@ class Metrics:
         """Create the labels of a specification before anything happens: a rate needs a zero to start from."""
         self._spec = spec
         self._info = (
-            metadata.version("stream-svt") if _is_installed() else "source",
+            VERSION,
             platform.python_version(),
             spec_hash,
         )
@@ -368,15 +374,13 @@ class Metrics:
             self._info,
             self._labelled,
             dict(self._last_tops),
-            [_ShardNow.of(status) for status in self._statuses()],
+            [_as_now(status) for status in self._statuses()],
             self.fault,
         )
 
         def render() -> bytes:
-            # When a counter was created is of no use to anybody here and doubles the number of series.
-            recorded = _CREATED.sub(b"", generate_latest(self.registry))
-            values = self._values(snapshot)
-            return recorded + generate_latest(_Families((snapshot.spec.application,), values))
+            gauges = Families(lambda: _gauges(snapshot.spec.application, self._values(snapshot)))
+            return text_of(self.registry) + generate_latest(gauges)
 
         return render
 
@@ -411,6 +415,10 @@ class Metrics:
                 scales = top.gap / top.query_noise.scale
                 self._histogram("stream_svt_top_gap_scales", top.monitor).observe(scales)
                 self._last_tops[top.monitor] = (top, now)
+
+    def refused(self, topic: str, reason: str) -> None:
+        """Count a refused command that is not reported."""
+        self._counter("stream_svt_records_rejected_total", topic, reason).inc()
 
     def flushed(self, seconds: float) -> None:
         """Count a transaction that only published."""
@@ -468,34 +476,11 @@ _COUNTED = {
 """Counters of a monitor by the events that raise them."""
 
 
-@dataclass(frozen=True, slots=True)
-class _ShardNow:
-    """What a scrape takes of a shard: views and sums are never changed, only replaced."""
-
-    shard: str
-    state: State
-    cause: str
-    state_records: int
-    outbox: int
-    committed_at: float
-    lag: dict[str, int]
-    views: list[DatasetView]
-    totals: Totals | None
-
-    @classmethod
-    def of(cls, status: Any) -> _ShardNow:  # noqa: ANN401  a status, or a test's
-        """Return what a status says now."""
-        return cls(
-            shard=str(status.shard),
-            state=status.state,
-            cause=str(status.cause),
-            state_records=status.state_records,
-            outbox=status.outbox,
-            committed_at=status.committed_at,
-            lag=dict(status.lag),
-            views=list(status.views.values()),
-            totals=status.totals,
-        )
+def _as_now(status: Status) -> Status:
+    """Return what a scrape takes of a shard: views and sums are never changed, only replaced."""
+    now = copy(status)
+    now.lag, now.views = dict(status.lag), dict(status.views)
+    return now
 
 
 @dataclass(frozen=True, slots=True)
@@ -506,7 +491,7 @@ class _Snapshot:
     info: tuple[str, ...]
     labelled: Mapping[str, DatasetSpec]
     last_tops: Mapping[str, tuple[Alert, float]]
-    shards: Sequence[_ShardNow]
+    shards: Sequence[Status]
     fault: str | None
 
 
@@ -538,16 +523,17 @@ def _add_shards(values: _Values, now: _Snapshot) -> None:
     if now.fault is not None:
         values["stream_svt_worker_outside_group"][(now.fault,)] = 1
     for one in now.shards:
+        shard = str(one.shard)
         _add(values["stream_svt_shards"], (str(one.state),), 1)
-        values["stream_svt_shard_open"][(one.shard,)] = one.state in OPEN
+        values["stream_svt_shard_open"][(shard,)] = one.state in OPEN
         if one.state is State.PARKED:
-            values["stream_svt_shard_parked"][(one.shard, one.cause)] = 1
-        values["stream_svt_state_records"][(one.shard,)] = one.state_records
-        values["stream_svt_outbox_events"][(one.shard,)] = one.outbox
-        values["stream_svt_last_commit_timestamp_seconds"][(one.shard,)] = one.committed_at
+            values["stream_svt_shard_parked"][(shard, str(one.cause))] = 1
+        values["stream_svt_state_records"][(shard,)] = one.state_records
+        values["stream_svt_outbox_events"][(shard,)] = one.outbox
+        values["stream_svt_last_commit_timestamp_seconds"][(shard,)] = one.committed_at
         for topic, lag in one.lag.items():
-            values["stream_svt_lag_records"][(topic, one.shard)] = lag
-        for view in one.views:
+            values["stream_svt_lag_records"][(topic, shard)] = lag
+        for view in one.views.values():
             if view.dataset in now.labelled:
                 _add_view(values, now.labelled[view.dataset], view)
     _add_totals(values, sums_of([one.totals for one in now.shards if one.totals is not None]))
@@ -593,11 +579,3 @@ def _add_totals(values: _Values, totals: Totals) -> None:
 
 def _add(values: dict[tuple[str, ...], float], labels: tuple[str, ...], amount: float) -> None:
     values[labels] = values.get(labels, 0.0) + amount
-
-
-def _is_installed() -> bool:
-    try:
-        metadata.version("stream-svt")
-    except metadata.PackageNotFoundError:
-        return False
-    return True

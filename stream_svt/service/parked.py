@@ -3,6 +3,8 @@
 It reads without a producer, so it fences nobody. Each look compares its surroundings with those seen last: first
 offsets and ends of its state, alert and control partitions, where its query partitions begin, and what cannot be read.
 A record on its control partition wakes it up, a configuration read again opens it, and else it looks again by itself.
+
+Where the state cannot be proved, one command is carried out: the one that gives the state up and closes the shard.
 """
 
 from __future__ import annotations
@@ -17,14 +19,27 @@ from aiokafka import TopicPartition
 from aiokafka.errors import IllegalStateError, KafkaError
 
 from stream_svt import lenient
-from stream_svt.errors import BrokerError, RecordsLost, UnreadableState
-from stream_svt.monitor.commands import Action, Command
-from stream_svt.protocol.controls import Controls, Verify
+from stream_svt.errors import (
+    ApplicationClosed,
+    BrokerError,
+    RecordsLost,
+    StreamSvtError,
+    UnreadableState,
+)
+from stream_svt.protocol.controls import Verify, heard
 from stream_svt.protocol.journal import Journal
-from stream_svt.protocol.ports import Feed, Stopped
+from stream_svt.protocol.ports import Feed, Record, Stopped
 from stream_svt.protocol.shard_states import Cause
 from stream_svt.protocol.tenure import COMMAND_FETCH
-from stream_svt.service.kafka import CALL_DEADLINE, Cluster, Denied, deadline, explain, started
+from stream_svt.service.kafka import (
+    CALL_DEADLINE,
+    Cluster,
+    Denied,
+    deadline,
+    explain,
+    partition_counts,
+    started,
+)
 from stream_svt.service.topology import unseen
 
 log = logging.getLogger(__name__)
@@ -75,9 +90,7 @@ async def look_around(
     """
     doing = f"shard {shard}: looking at its topics"
     topics = [*queries, control, *own]
-    async with started(cluster.admin(), doing) as admin, deadline(CALL_DEADLINE, doing, "DESCRIBE"):
-        # All topics: one asked for by its name would be created by a lenient broker.
-        counts = {topic["topic"]: len(topic["partitions"]) for topic in await admin.describe_topics()}
+    counts = await partition_counts(cluster, doing)
     gone = [topic for topic in topics if counts.get(topic, 0) <= shard]
     places = [TopicPartition(topic, shard) for topic in topics if topic not in gone]
     faults = [unseen(topic, "READ") for topic in gone]
@@ -118,6 +131,8 @@ class Parking:
         Returns a journal for the shard, not opened.
     reconfigured
         Whether another configuration than the one that failed is in use.
+    passed
+        Whether time alone has mended it.
     verify
         Tells which commands to hear.
     beat
@@ -137,6 +152,7 @@ class Parking:
         look: Callable[[], Awaitable[Surroundings]],
         journal: Callable[[], Journal],
         reconfigured: Callable[[], bool],
+        passed: Callable[[], bool],
         verify: Verify,
         beat: Callable[[], None],
         looks: int = 0,
@@ -149,16 +165,15 @@ class Parking:
         self._look = look
         self._journal = journal
         self._reconfigured = reconfigured
+        self._passed = passed
         self._verify = verify
         self._beat = beat
-        self._since = int(time.time() * 1000)
         self._seen: Surroundings | None = None
-        self._controls: Controls | None = None
-        self._next = 0
+        self._next: int | None = None
         self.looks = looks
 
-    async def until_mended(self) -> tuple[int, Command] | None:
-        """Wait; return the command that gives the shard's budgets up after a rollback, with its offset, else None.
+    async def until_mended(self) -> None:
+        """Wait.
 
         Raises
         ------
@@ -167,7 +182,7 @@ class Parking:
         IllegalStateError
             Its partition is not assigned to this worker any more.
         """
-        while not self._reconfigured():
+        while not self._reconfigured() and not self._passed():
             around = await self._look_or_none()
             self._beat()
             if around is not None and await self._worth_a_try(around):
@@ -176,9 +191,8 @@ class Parking:
             self.looks += 1
             if around is None or around.control_end is None:
                 await self._sleep(patience)
-            elif (found := await self._listen(around.control_end, patience)) is not None:
-                return found
-        return None
+            else:
+                await self._listen(around.control_end, patience)
 
     async def _look_or_none(self) -> Surroundings | None:
         try:
@@ -204,6 +218,8 @@ class Parking:
         journal = self._journal()
         try:
             await journal.look(beside_alerts=True)
+        except ApplicationClosed:
+            return True
         except UnreadableState as error:
             log.warning("event=still_parked shard=%d error=%r", self._shard, str(error))
             return False
@@ -215,13 +231,10 @@ class Parking:
             await journal.close()
         return True
 
-    async def _listen(self, end: int, seconds: float) -> tuple[int, Command] | None:
-        """Wait for a record on the control partition, for so long at most.
-
-        Only commands from now on count: where the partition was read up to is part of the state.
-        """
-        if self._controls is None:
-            self._controls, self._next = Controls(end, since=self._since, verify=self._verify), end
+    async def _listen(self, end: int, seconds: float) -> None:
+        """Wait for a record on the control partition, for so long at most: any one wakes the shard up."""
+        if self._next is None:
+            self._next = end
         until = time.monotonic() + seconds
         feed = self._feed
         feed.seek(self._control, self._next)
@@ -234,16 +247,10 @@ class Parking:
                     continue
                 self._next, self.looks = records[-1].offset + 1, 0
                 log.info("event=woken shard=%d offset=%d", self._shard, records[-1].offset)
-                if self._cause is not Cause.STATE_ROLLED_BACK:
-                    return None
-                found, refused = self._controls.search(records, Action.MARK_EXHAUSTED)
-                for offset, reason in refused:
-                    log.warning(
-                        "event=command_refused shard=%d offset=%d reason=%s", self._shard, offset, reason
-                    )
-                return found
+                await self._carry_out(records)
+                return
         except RecordsLost:  # the control topic was made anew
-            self._controls = None
+            self._next = None
             await self._sleep(1.0)
         except IllegalStateError:  # the partition is not assigned to this worker any more
             raise
@@ -252,7 +259,29 @@ class Parking:
             await self._sleep(max(until - time.monotonic(), 1.0))
         finally:
             feed.pause([self._control])
-        return None
+
+    async def _carry_out(self, records: Sequence[Record]) -> None:
+        """Give the state up where a command asks for it; a refused one changes nothing, and the log says why."""
+        if self._cause not in _PROVED_BY_READING:
+            return
+        for record in records:
+            command = heard(record, self._verify)
+            if isinstance(command, str) or not command.gives_up:
+                continue
+            journal = self._journal()
+            try:
+                await journal.give_up(command)
+            except StreamSvtError as error:
+                log.warning(
+                    "event=command_refused shard=%d action=%s error=%r",
+                    self._shard,
+                    command.action.value,
+                    str(error),
+                )
+            else:
+                log.critical("event=shard_closed shard=%d successor=%s", self._shard, command.successor)
+            finally:
+                await journal.close()
 
     async def _sleep(self, seconds: float) -> None:
         try:

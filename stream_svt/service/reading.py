@@ -1,7 +1,7 @@
-"""A configuration read again while a worker runs: by another process, and taken over in pieces.
+"""A version of the configuration parsed while a worker runs: by another process, and taken over in pieces.
 
 Parsing hundreds of thousands of names takes seconds. The worker's event loop would stand still meanwhile, in a
-thread as well: the parser keeps the interpreter to itself. So a process of its own parses the file and hands over
+thread as well: the parser keeps the interpreter to itself. So a process of its own parses the version and hands over
 what it found, in pieces that take a few milliseconds each.
 """
 
@@ -13,12 +13,15 @@ import pickle
 import sys
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from stream_svt.errors import ConfigError, Problem
 from stream_svt.monitor.datasets import DatasetSpec
-from stream_svt.service.config import Config, load_config
+from stream_svt.monitor.spec import ApplicationSpec
+from stream_svt.protocol.configuration import Bundle, Version
+from stream_svt.service.config import spec_of
 
 AT_ONCE = 500
 """Datasets in a piece."""
@@ -31,30 +34,33 @@ _PROGRAM = f"from {__name__} import main; main()"
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A configuration that was read, and the digest of its specification, which takes long to compute."""
+    """The specification of a version, and its digest, which takes long to compute."""
 
-    config: Config
+    version: Version
+    spec: ApplicationSpec
     spec_hash: str
 
 
-async def read_again(path: Path) -> Reading:
-    """Return the configuration in a file, with what the environment replaces, without holding the event loop.
+async def read(version: Version) -> Reading:
+    """Return what a version says, without holding the event loop.
 
     Raises
     ------
     ConfigError
-        As `load_config`, or the process that parses the file ended early.
+        This release cannot read it, or the process that parses it ended early.
     """
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", _PROGRAM, str(path), stdout=asyncio.subprocess.PIPE
+        sys.executable, "-c", _PROGRAM, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )
-    found: tuple[Config, str] | None = None
+    sending = asyncio.create_task(_send(process.stdin, msgspec.json.encode(version.bundle)))
+    found: tuple[ApplicationSpec, str] | None = None
     datasets: list[DatasetSpec] = []
     try:
         async for kind, content in _pieces(process.stdout):
             if kind == "refused":
-                raise ConfigError(*content)
-            if kind == "config":
+                problems, more = content
+                raise ConfigError(problems, _source(version), more)
+            if kind == "spec":
                 found = content
             else:
                 datasets += content
@@ -65,12 +71,23 @@ async def read_again(path: Path) -> Reading:
         if process.returncode is None:
             process.kill()
             await process.wait()
+        await asyncio.gather(sending, return_exceptions=True)
     if found is None:
         message = f"the process that reads it ended early, with {process.returncode}; nothing was changed"
-        raise ConfigError([Problem(0, "", message)], str(path))
-    config, spec_hash = found
-    spec = replace(config.spec, datasets=tuple(datasets))
-    return Reading(replace(config, spec=spec), spec_hash)
+        raise ConfigError([Problem(0, "", message)], _source(version))
+    spec, spec_hash = found
+    return Reading(version, replace(spec, datasets=tuple(datasets)), spec_hash)
+
+
+def _source(version: Version) -> str:
+    return f"version {version.number} of the configuration"
+
+
+async def _send(stream: asyncio.StreamWriter | None, content: bytes) -> None:
+    if stream is not None:
+        stream.write(content)
+        await stream.drain()
+        stream.close()
 
 
 async def _pieces(stream: asyncio.StreamReader | None) -> AsyncIterator[tuple[str, Any]]:
@@ -83,23 +100,22 @@ async def _pieces(stream: asyncio.StreamReader | None) -> AsyncIterator[tuple[st
 
 
 def main() -> None:
-    """Read the configuration named on the command line, and write the pieces to standard output."""
+    """Read a version's content from standard input, and write the pieces to standard output."""
     # What a library prints must not come in between.
     with os.fdopen(os.dup(1), "wb") as output:
         os.dup2(2, 1)
-        for piece in _found(Path(sys.argv[1])):
+        for piece in _found(sys.stdin.buffer.read()):
             data = pickle.dumps(piece)
             output.write(len(data).to_bytes(_LENGTH, "big") + data)
         output.write(bytes(_LENGTH))
 
 
-def _found(path: Path) -> Iterator[tuple[str, Any]]:
+def _found(content: bytes) -> Iterator[tuple[str, Any]]:
     try:
-        config = load_config(path, os.environ)
+        spec = spec_of(msgspec.json.decode(content, type=Bundle))
     except ConfigError as error:
-        yield "refused", (error.problems, error.source, error.more)
+        yield "refused", (error.problems, error.more)
         return
-    datasets = config.spec.datasets
-    yield "config", (replace(config, spec=replace(config.spec, datasets=())), config.spec.hash())
-    for at in range(0, len(datasets), AT_ONCE):
-        yield "datasets", datasets[at : at + AT_ONCE]
+    yield "spec", (replace(spec, datasets=()), spec.hash())
+    for at in range(0, len(spec.datasets), AT_ONCE):
+        yield "datasets", spec.datasets[at : at + AT_ONCE]

@@ -19,12 +19,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from stream_svt.errors import (
+    ApplicationClosed,
     BrokerError,
     ConfigError,
+    ConfigurationBehind,
     MisuseError,
     RecordsLost,
     StateRolledBack,
     StreamSvtError,
+    TimestampAhead,
     UnknownKey,
     UnreadableState,
 )
@@ -78,12 +81,16 @@ def _of_shard(error: BaseException) -> Decision:
             return Decision(Remedy.STEP_BACK, Cause.FENCED)
         case BrokerUnavailable() | LoginRefused():
             return Decision(Remedy.RETRY, Cause.UNAVAILABLE)
+        case ConfigurationBehind():
+            return Decision(Remedy.RETRY, Cause.CONFIGURATION)
         case RecordsLost():  # the next tenure finds out which, and waits with its state proved
             return Decision(Remedy.RETRY, Cause.RECORDS_LOST)
         case ImportError():
             return Decision(Remedy.RETRY, Cause.ERROR, local=True)
         case UnknownKey():
             return Decision(Remedy.PARK, Cause.SEALING_KEY, local=True)
+        case TimestampAhead():
+            return Decision(Remedy.PARK, Cause.TIMESTAMP_AHEAD, local=True)
         case StreamSvtError():
             for kind in type(error).__mro__:
                 if kind in _CAUSES:
@@ -92,10 +99,12 @@ def _of_shard(error: BaseException) -> Decision:
 
 
 _CAUSES: dict[type, Cause] = {
+    ApplicationClosed: Cause.CLOSED,
     UnreadableState: Cause.STATE_UNREADABLE,
     UnknownKey: Cause.SEALING_KEY,
     StateRolledBack: Cause.STATE_ROLLED_BACK,
     RecordsLost: Cause.RECORDS_LOST,
+    TimestampAhead: Cause.TIMESTAMP_AHEAD,
     ConfigError: Cause.CONFIGURATION,
     TopicMissing: Cause.TOPIC_MISSING,
     Denied: Cause.PERMISSION,

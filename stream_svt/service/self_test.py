@@ -32,6 +32,7 @@ from stream_svt.service.kafka import (
     discard_producer,
     started,
 )
+from stream_svt.service.stored_state import masters
 
 log = logging.getLogger(__name__)
 
@@ -57,11 +58,10 @@ async def self_test(
     BrokerError
         The brokers do not answer, or refuse.
     """
-    return (
-        _without_pyarrow()
-        or await _foreign_key(config, cluster, cluster_id)
-        or await _clock_off(config, cluster, epoch)
-    )
+    if (fault := _without_pyarrow() or await _foreign_key(config, cluster, cluster_id)) is not None:
+        return fault
+    now = await broker_time(config, cluster)
+    return None if now is None else compare_clocks(epoch(), now)
 
 
 def _without_pyarrow() -> Fault | None:
@@ -77,10 +77,12 @@ def _without_pyarrow() -> Fault | None:
 async def _foreign_key(config: Config, cluster: Cluster, cluster_id: str) -> Fault | None:
     """Tell whether no shard's state opens, each for being sealed with a key that this worker lacks.
 
-    One that does open shows that the keys are right; what does not is then the fault of that shard's records.
+    One that does open shows that the keys are right; what does not is then the fault of that shard's records. Where the
+    key is said to be lost, no other worker has it either.
     """
+    if config.sealing.key_lost:
+        return None
     own = config.topics
-    masters = () if config.master_key is None else (config.master_key, *config.previous_keys)
     doing = f"reading topic {own.state!r}"
     unknown: UnknownKey | None = None
     async with started(cluster.reader(), doing) as reader:
@@ -90,7 +92,7 @@ async def _foreign_key(config: Config, cluster: Cluster, cluster_id: str) -> Fau
                 continue
             place = Place(cluster_id, config.spec.application, own.state, shard)
             try:
-                Sealing(place, masters, os.urandom).open(META, record)
+                Sealing(place, masters(config), os.urandom).open(META, record)
             except UnknownKey as error:
                 unknown = error
             except UnreadableState:
@@ -100,11 +102,6 @@ async def _foreign_key(config: Config, cluster: Cluster, cluster_id: str) -> Fau
     if unknown is None:
         return None
     return Fault(Cause.SEALING_KEY, f"no shard's state opens with this worker's sealing keys: {unknown}")
-
-
-async def _clock_off(config: Config, cluster: Cluster, epoch: Callable[[], float]) -> Fault | None:
-    now = await broker_time(config, cluster)
-    return None if now is None else compare_clocks(epoch(), now)
 
 
 def compare_clocks(mine: float, brokers: float) -> Fault | None:

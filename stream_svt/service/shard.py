@@ -31,8 +31,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
 from aiokafka.structs import OffsetAndMetadata
 
-from stream_svt.errors import BrokerError, StreamSvtError
-from stream_svt.monitor.commands import Command
+from stream_svt.errors import BrokerError, StreamSvtError, TimestampAhead
 from stream_svt.protocol.controls import Verify, trust_the_topic
 from stream_svt.protocol.journal import Journal, Topics
 from stream_svt.protocol.ports import Clock, Stopped
@@ -136,11 +135,9 @@ class Shard:
         self._halt = asyncio.Event()
         self._rebalance = Hold()
         self._reader: ShardFeed | None = None
-        self._commands_next: int | None = None
         self._stopping = False
         self._handed_over = False
         self._failures = self._looks = 0
-        self._given_up: tuple[int, Command] | None = None
         self._tried: Workload | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -153,13 +150,6 @@ class Shard:
     def held(self) -> bool:
         """Whether a rebalance is under way."""
         return self._rebalance.held.is_set()
-
-    @property
-    def commands_next(self) -> int | None:
-        """Offset that the control partition is read on from, or was last; None where it is not known."""
-        if self._reader is not None and self._reader.commands_next is not None:
-            self._commands_next = self._reader.commands_next
-        return self._commands_next
 
     def start(self, after: Shard | None = None) -> None:
         """Begin, once an earlier owner of the partition in this worker has ended; returns at once."""
@@ -264,9 +254,8 @@ class Shard:
         tenure = self._tenure(journal)
         opened: float | None = None
         try:
-            await tenure.open(given_up=self._given_up)
+            await tenure.open()
             opened = time.monotonic()
-            self._given_up = None
             self._rebalance.quiet.clear()
             await tenure.run()
             self._failures = self._looks = 0
@@ -324,7 +313,6 @@ class Shard:
 
     def _close_feed(self) -> None:
         if self._reader is not None:
-            self._commands_next = self.commands_next
             reader, self._reader = self._reader, None
             reader.close()
 
@@ -392,6 +380,7 @@ class Shard:
             look=self._look_around,
             journal=lambda: self._make_journal(self.number),
             reconfigured=lambda: self._workload() is not tried,
+            passed=lambda: isinstance(failure, TimestampAhead) and CLOCK.epoch() >= failure.passes_at,
             verify=self._verify(),
             beat=self._beat,
             looks=self._looks,
@@ -405,7 +394,7 @@ class Shard:
         while not self._stopping:
             self._halt.clear()
             try:
-                self._given_up = await parking.until_mended()
+                await parking.until_mended()
                 log.info("event=shard_opens_again shard=%d", self.number)
                 self._looks = parking.looks
                 break

@@ -101,11 +101,6 @@ class ShardFeed:
         """Whether a rebalance is under way."""
         return self._hold.held.is_set()
 
-    @property
-    def commands_next(self) -> int | None:
-        """Offset that the control partition is read on from, None where it is not known yet."""
-        return self._commands_next
-
     async def settled(self) -> None:
         """Stand by until the group has decided; see the port."""
         self._forget_commands()

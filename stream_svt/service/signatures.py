@@ -1,11 +1,8 @@
 """Signed commands: who gave one is proved by a key, not only by the right to write to the control topic.
 
 A signature stands in a header of the command's record and covers the record's exact bytes, the cluster, the
-application, the control topic, the shard, the **offset** at which the command is to stand, and the moment of
-signing. A record has its offset for good, so a copy of a signed command, wherever and whenever it is appended, is
-refused. Where the control topic or the books were made anew, offsets begin anew as well: books hear nothing that was
-signed before they, or their place in the topic, began. Whoever signs reads the partition's end first and signs again
-where another record came in between.
+application, the control topic and the shard. The bytes name the state and the number that the command is for: a copy of
+a signed command, wherever and whenever it is appended, is as stale as one without a signature.
 """
 
 from __future__ import annotations
@@ -13,6 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import hmac
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -20,20 +18,17 @@ from enum import StrEnum
 from typing import Final
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from cryptography.hazmat.primitives.hmac import HMAC
 
 from stream_svt.protocol.ports import Record
 from stream_svt.protocol.sealing import Place
 
 HEADER: Final = "stream-svt-signature"
 KEY_BYTES: Final = 32
-_PREFIX: Final = b"stream-svt command, version 2\0"
+_PREFIX: Final = b"stream-svt command, version 3\0"
 _KEY_ID_CHARACTERS: Final = 16
-_FORM: Final = re.compile(
-    rb"v2 (hmac-sha256|ed25519) ([0-9a-f]{16}) ([0-9]{1,19}) ([0-9]{1,19}) ([0-9a-f]{64}|[0-9a-f]{128})"
-)
+_FORM: Final = re.compile(rb"v3 (hmac-sha256|ed25519) ([0-9a-f]{16}) ([0-9a-f]{64}|[0-9a-f]{128})")
 
 
 class Refusal(StrEnum):
@@ -42,8 +37,6 @@ class Refusal(StrEnum):
     UNSIGNED = "command-unsigned"
     UNKNOWN_KEY = "command-unknown-key"
     BAD_SIGNATURE = "command-bad-signature"
-    REPLAYED = "command-replayed"
-    TOO_OLD = "command-too-old"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +62,13 @@ class SigningKey:
     name: str
     sign: Callable[[bytes], bytes] = field(repr=False)
 
-    def header(self, place: Place, offset: int, moment: int, value: bytes) -> tuple[str, bytes]:
-        """Return the header that makes ``value`` a command at this place and offset, and nowhere else.
-
-        ``moment`` is the time of signing, in milliseconds since 1970.
-        """
-        signature = self.sign(_covered(place, offset, moment, value))
-        return HEADER, f"v2 {self.name} {offset} {moment} {signature.hex()}".encode()
+    def header(self, place: Place, value: bytes) -> tuple[str, bytes]:
+        """Return the header that makes ``value`` a command at this place, and nowhere else."""
+        return HEADER, f"v3 {self.name} {self.sign(_covered(place, value)).hex()}".encode()
 
 
 class Verifier:
-    """Tells whether a record of one shard's control partition is signed by a known key for where it stands.
+    """Tells whether a record of one shard's control partition is signed by a known key for that partition.
 
     Parameters
     ----------
@@ -93,11 +82,8 @@ class Verifier:
         self._place = place
         self._keys = {key.name: key for key in keys}
 
-    def __call__(self, record: Record, since: int) -> str | None:
-        """Return None for a command to be heard, else the reason in a fixed word.
-
-        ``since`` is the moment, in milliseconds since 1970, before which nothing that was signed is heard.
-        """
+    def __call__(self, record: Record) -> str | None:
+        """Return None for a command to be heard, else the reason in a fixed word."""
         found = [value for name, value in record.headers if name == HEADER]
         if not found:
             return Refusal.UNSIGNED
@@ -105,22 +91,16 @@ class Verifier:
         form = _FORM.fullmatch(found[0] or b"") if len(found) == 1 else None
         if form is None:
             return Refusal.BAD_SIGNATURE
-        algorithm, key_id, offset, moment, signature = (part.decode() for part in form.groups())
+        algorithm, key_id, signature = (part.decode() for part in form.groups())
         key = self._keys.get(f"{algorithm} {key_id}")
         if key is None:
             return Refusal.UNKNOWN_KEY
-        if max(int(offset), int(moment)) >= 1 << 63:
-            return Refusal.BAD_SIGNATURE
-        covered = _covered(self._place, int(offset), int(moment), record.value or b"")
-        if not key.verify(bytes.fromhex(signature), covered):
-            return Refusal.BAD_SIGNATURE
-        if int(offset) != record.offset:
-            return Refusal.REPLAYED
-        return Refusal.TOO_OLD if int(moment) < since else None
+        covered = _covered(self._place, record.value or b"")
+        return None if key.verify(bytes.fromhex(signature), covered) else Refusal.BAD_SIGNATURE
 
 
-def _covered(place: Place, offset: int, moment: int, value: bytes) -> bytes:
-    return _PREFIX + place.bind(b"", offset) + moment.to_bytes(8, "big") + value
+def _covered(place: Place, value: bytes) -> bytes:
+    return _PREFIX + place.bind(b"", 0) + value
 
 
 # Keys
@@ -146,13 +126,7 @@ def shared_key(secret: bytes) -> tuple[SigningKey, VerifyingKey]:
     name = f"hmac-sha256 {_key_id(b'hmac', _hmac(secret, b'stream-svt command key id'))}"
 
     def verify(signature: bytes, covered: bytes) -> bool:
-        mac = HMAC(secret, hashes.SHA256())
-        mac.update(covered)
-        try:
-            mac.verify(signature)
-        except InvalidSignature:
-            return False
-        return True
+        return hmac.compare_digest(_hmac(secret, covered), signature)
 
     known = VerifyingKey(name, verify, (_verifying, secret))
     return SigningKey(name, lambda covered: _hmac(secret, covered)), known
@@ -225,9 +199,7 @@ def _of_raw(raw: bytes) -> VerifyingKey:
 
 
 def _hmac(secret: bytes, covered: bytes) -> bytes:
-    mac = HMAC(secret, hashes.SHA256())
-    mac.update(covered)
-    return mac.finalize()
+    return hmac.digest(secret, covered, "sha256")
 
 
 def _key_id(kind: bytes, public: bytes) -> str:

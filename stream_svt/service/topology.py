@@ -52,7 +52,13 @@ def wanted_topics(config: Config) -> dict[str, str]:
         own.alerts: "topics.alerts",
         own.state: "topics.state",
         own.rejects: "topics.rejects",
+        own.config: "topics.config",
     }
+
+
+def group_id(application: str) -> str:
+    """Return the consumer group of an application's workers."""
+    return application
 
 
 def unseen(topic: str, operation: str) -> str:
@@ -139,13 +145,13 @@ def _missing(config: Config, topics: Mapping[str, str]) -> Problem:
 
 def _setting_problems(config: Config, topology: Topology) -> list[Problem]:
     found = []
-    state = topology.settings.get(config.topics.state, {})
-    if state and state.get("cleanup.policy") != "compact":
-        message = (
-            f"topic {config.topics.state!r} has cleanup.policy={state.get('cleanup.policy')}, expected "
-            "compact: retention would delete the ledger"
-        )
-        found.append(Problem(0, "topics.state", message))
+    for name, what in (("state", "ledger"), ("config", "configuration")):
+        topic = getattr(config.topics, name)
+        policy = topology.settings.get(topic, {}).get("cleanup.policy", "compact")
+        if policy != "compact":
+            harm = f"retention would delete the {what}"
+            message = f"topic {topic!r} has cleanup.policy={policy}, expected compact: {harm}"
+            found.append(Problem(0, f"topics.{name}", message))
     for topic in (config.topics.alerts, config.topics.rejects, config.topics.control):
         if "compact" in topology.settings.get(topic, {}).get("cleanup.policy", ""):
             message = (

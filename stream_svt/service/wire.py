@@ -524,7 +524,9 @@ def _add_options(batch: QueryBatch, queries: list[_Query]) -> None:
 
 def _structural(message: bytes) -> Reason:
     """Name what is wrong with a message that does not decode for another reason than its value."""
-    if not _is_text(message):
+    try:
+        message.decode()
+    except UnicodeDecodeError:
         return Reason.INVALID_UTF8
     try:
         loose = _LOOSE.decode(message)
@@ -540,14 +542,6 @@ def _structural(message: bytes) -> Reason:
             except _UNDECODABLE:
                 return reason
     return Reason.NOT_JSON
-
-
-def _is_text(message: bytes) -> bool:
-    try:
-        message.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 _STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)

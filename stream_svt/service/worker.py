@@ -9,45 +9,39 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
-from importlib import metadata
 from typing import Any
 
 import msgspec
 from aiokafka import AIOKafkaConsumer
 
-from stream_svt.errors import PROBLEMS_SHOWN, ConfigError, Problem
-from stream_svt.monitor.datasets import DatasetSpec
-from stream_svt.monitor.monitor_spec import Declared, changes_refused, declaration_refused
 from stream_svt.monitor.projection import sums_of
-from stream_svt.monitor.spec import ApplicationSpec
-from stream_svt.privacy.loss import as_text
 from stream_svt.protocol.controls import Verify, trust_the_topic
-from stream_svt.protocol.journal import Journal, Topics
+from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.sealing import Place
 from stream_svt.protocol.shard_states import OPEN, Cause, State
 from stream_svt.protocol.tenure import Pace, Status
 from stream_svt.service.config import Config
-from stream_svt.service.group import Group, check_peers
+from stream_svt.service.group import Group
 from stream_svt.service.kafka import Cluster, on_answer, tune
-from stream_svt.service.metrics import Metrics
+from stream_svt.service.metrics import VERSION, Metrics
 from stream_svt.service.query_consumer import QueryConsumer
+from stream_svt.service.reading import Reading
 from stream_svt.service.remedy import Remedy, Scope, classify
 from stream_svt.service.self_test import Fault, compare_clocks, self_test
 from stream_svt.service.shard import Shard, describe
-from stream_svt.service.shard_log import ShardLog
 from stream_svt.service.signatures import Verifier
+from stream_svt.service.stored_state import journal_of, written_topics
 from stream_svt.service.topology import Topology, require
 from stream_svt.service.turns import rest
-from stream_svt.service.wire import home
 from stream_svt.service.workload import Workload
 
 log = logging.getLogger(__name__)
 
-COMPARED_AT_ONCE = 2_000
-"""Declarations compared between two turns of the event loop: a few milliseconds of work."""
+NOTHING_APPLIED = (
+    "no configuration was applied yet, or it was not read yet: 'stream-svt apply -c FILE' applies one"
+)
 
 JOIN_BACKOFF = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 """Seconds before a worker outside the group tries to join it again."""
@@ -71,6 +65,11 @@ class Worker:
     A worker that fails a test of its own, or whose membership fails, leaves the group whole and joins it again once it
     can. Only what is wrong at the start, and cannot pass, ends it.
 
+    Parameters
+    ----------
+    reread
+        Reads the worker's own file again; asked before each try to join again.
+
     Attributes
     ----------
     failed
@@ -82,14 +81,16 @@ class Worker:
     def __init__(
         self,
         config: Config,
-        make_workload: Callable[[Config], Workload] = lambda config: Workload(
-            config.spec, config.topics.partitions
+        reread: Callable[[], Config] | None = None,
+        make_workload: Callable[[Config, tuple[int, str]], Workload] = lambda config, version: Workload(
+            config.spec, config.topics.partitions, version
         ),
     ) -> None:
         self.config = config
         self.identity = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:6]}".replace(" ", "-")
+        self._reread = reread
         self._make_workload = make_workload
-        self.workload = make_workload(config)
+        self.workload = make_workload(config, (0, ""))
         for _ in self.workload.prepare():  # nothing runs yet that could wait for its turn
             pass
         self.metrics = Metrics(
@@ -147,8 +148,12 @@ class Worker:
     async def _join(self) -> None:
         """Check topics, peers and this worker itself, and join the group unless the worker is at fault."""
         application = self.config.spec.application
+        if self.fault is not None:
+            await self._read_again()
+        if not self.config.spec.monitors:
+            self._stay_out(Fault(Cause.CONFIGURATION, NOTHING_APPLIED))
+            return
         self._topology = await require(self.config, self._cluster)
-        await check_peers(self._cluster, application, self.workload.hash)
         fault = await self_test(self.config, self._cluster, self._topology.cluster_id, epoch=self.epoch)
         if fault is not None:
             self._stay_out(fault)
@@ -162,8 +167,6 @@ class Worker:
             queries=self._queries,
             make_shard=self._make_shard,
             metrics=self.metrics,
-            worker=self.identity,
-            spec_hash=lambda: self.workload.hash,
             fatal=self._group_failed,
         )
         self._trouble = None
@@ -179,6 +182,30 @@ class Worker:
         address = f"[{web.host}]" if ":" in web.host else web.host
         told = (application, self.workload.hash, self.identity, f"http://{address}:{web.port}/")
         log.info("event=started application=%s spec=%s worker=%s page=%s", *told)
+
+    async def _read_again(self) -> None:
+        """Take over how to reach the brokers, and the keys, as the worker's file has them now.
+
+        Raises
+        ------
+        ConfigError
+            There is something wrong with the file.
+        """
+        if self._reread is None:
+            return
+        found = await asyncio.to_thread(self._reread)  # a program may print the keys
+        self.config = replace(
+            self.config,
+            kafka=found.kafka,
+            password=found.password,
+            ca_file=found.ca_file,
+            sealing=found.sealing,
+            master_key=found.master_key,
+            previous_keys=found.previous_keys,
+            control=found.control,
+            command_keys=found.command_keys,
+        )
+        self._cluster = cluster_of(self.config)
 
     def _stay_out(self, fault: Fault) -> None:
         """Say why the worker is not in the group; once, until the reason changes."""
@@ -257,48 +284,21 @@ class Worker:
             await self._group.stop()
         log.info("event=stopped worker=%s", self.identity)
 
-    async def reload(self, config: Config, spec_hash: str | None = None) -> None:
-        """Go on with another configuration: every shard ends its tenure at a barrier and begins the next with it.
-
-        Parameters
-        ----------
-        spec_hash
-            Digest of its specification, where it is known: computing it takes long with many datasets.
-
-        Raises
-        ------
-        ConfigError
-            The change needs a restart; the old configuration stays in use.
-        """
-        problems = _restart_needed(self.config, config)
-        more = 0
-        async for problem in _refused(self.config.spec, config.spec, self._limit):
-            if len(problems) < PROBLEMS_SHOWN:
-                problems.append(problem)
-            else:
-                more += 1
-        if problems:
-            raise ConfigError(problems, config.source, more)
-        workload = self._make_workload(config)
-        for _ in workload.prepare(spec_hash):
+    async def adopt(self, reading: Reading) -> None:
+        """Go on with another version: every shard ends its tenure at a barrier and begins the next with it."""
+        config = replace(self.config, spec=reading.spec)
+        workload = self._make_workload(config, (reading.version.number, reading.version.digest))
+        for _ in workload.prepare(reading.spec_hash):
             await asyncio.sleep(0)
         self.workload.retire()
         self.workload, self.config = workload, config
-        self.metrics.reload(config.spec, self.workload.hash)
-        log.info("event=reloaded spec=%s", self.workload.hash)
+        self.metrics.reload(config.spec, workload.hash)
+        log.info("event=configuration_read version=%d spec=%s", reading.version.number, workload.hash)
         if self._group is not None:
             for shard in self._group.shards.values():
                 shard.reload()
         else:
             self._look.set()
-
-    def _limit(self, dataset: str) -> int | None:
-        """Return a dataset's committed limit, in units of the ledger; None where no shard of this worker holds it."""
-        shard = home(dataset.encode(), self.config.topics.partitions)
-        for status in self.statuses():
-            if status.shard == shard and status.totals is not None:
-                return status.totals.raised.get(dataset, self.config.spec.dataset(dataset).limit)
-        return None
 
     def statuses(self) -> list[Status]:
         """Return the status of every shard owned, by number."""
@@ -346,7 +346,7 @@ class Worker:
         spec = self.workload.spec
         return {
             "application": spec.application,
-            "version": _version(),
+            "version": VERSION,
             "worker": self.identity,
             "spec_hash": self.workload.hash,
             "ready": self.ready,
@@ -400,7 +400,7 @@ class Worker:
             control=self.config.topics.control,
             pace=self._pace,
             metrics=self.metrics,
-            written=self._written(),
+            written=written_topics(self.config),
             suspect=self._suspect,
             verify=lambda: self._verify(number),
         )
@@ -421,10 +421,6 @@ class Worker:
             start_at=self.config.topics.start_at,
             cadence=None if commit.cadence is None else commit.cadence / 1000,
         )
-
-    def _written(self) -> Topics:
-        topics = self.config.topics
-        return Topics(topics.state, topics.alerts, topics.rejects)
 
     def _compare_clocks(self, now: float) -> None:
         """Look again where the brokers' time, told with a commit, is far off this machine's."""
@@ -450,19 +446,12 @@ class Worker:
         self._test_due = loop.call_at(due, self._look.set)
 
     def _make_journal(self, number: int) -> Journal:
-        config = self.config
-        topics = config.topics
-        master = () if config.master_key is None else (config.master_key, *config.previous_keys)
-        written = self._written()
-        return Journal(
-            ShardLog(self._cluster, config.spec.application, number, written, self._compare_clocks),
-            Place(self._topology.cluster_id, config.spec.application, topics.state, number),
-            written,
-            partitions=topics.partitions,
-            masters=master,
-            adopt_plain=config.sealing.adopt_plain,
-            entropy=os.urandom,
-            epoch=time.time,
+        return journal_of(
+            self.config,
+            self._cluster,
+            self._topology.cluster_id,
+            number,
+            tell_time=self._compare_clocks,
             give_way=_give_way,
         )
 
@@ -482,92 +471,7 @@ class Worker:
 _SETTLED = OPEN | {State.PARKED}
 
 
-def _restart_needed(old: Config, new: Config) -> list[Problem]:
-    """Return the changes that only a restart of every worker can bring about."""
-    found = [
-        Problem(0, section, "changed: stop all workers and start them with the new configuration")
-        for section in ("kafka", "topics", "web")
-        if getattr(old, section) != getattr(new, section)
-    ]
-    if old.spec.application != new.spec.application:
-        found.append(Problem(0, "application", "cannot change: another name is another application"))
-    if old.spec.topics() != new.spec.topics():
-        found.append(
-            Problem(
-                0, "monitors.topic", "the set of query topics changed: stop all workers and start them again"
-            )
-        )
-    return found
-
-
-async def _refused(
-    old: ApplicationSpec, new: ApplicationSpec, limit_of: Callable[[str], int | None]
-) -> AsyncIterator[Problem]:
-    """Yield the changes that shards would refuse: found here, the old specification stays in use.
-
-    Parameters
-    ----------
-    limit_of
-        Returns the committed limit of a dataset that this worker holds, else None.
-    """
-    declared: dict[str, DatasetSpec] = {}
-    for at in range(0, len(new.datasets), COMPARED_AT_ONCE):
-        declared.update((one.name, one) for one in new.datasets[at : at + COMPARED_AT_ONCE])
-        await asyncio.sleep(0)
-    removed = False
-    for number, known in enumerate(old.datasets):
-        if number % COMPARED_AT_ONCE == 0:
-            await asyncio.sleep(0)
-        dataset = declared.get(known.name)
-        if dataset is None:
-            removed = True
-        elif known != dataset and (problem := _changed(known, dataset, limit_of)) is not None:
-            yield problem
-    if removed:
-        yield Problem(0, "datasets", "a dataset was removed: one with a ledger is never dropped")
-    monitors = {monitor.name: monitor for monitor in old.monitors}
-    for monitor in new.monitors:
-        if monitor.name in monitors:
-            refused = changes_refused(monitors[monitor.name], monitor)
-        else:
-            # What older configurations declared is in the state of the shards, which look again.
-            refused = [
-                problem
-                for other in old.monitors
-                if other.topic == monitor.topic
-                for problem in declaration_refused(Declared.by(other), monitor)
-            ]
-        for problem in refused:
-            yield problem
-
-
-def _changed(
-    known: DatasetSpec, dataset: DatasetSpec, limit_of: Callable[[str], int | None]
-) -> Problem | None:
-    """Return what a shard would refuse of a changed declaration."""
-    place = f"datasets.{dataset.name}"
-    if replace(known, limit=dataset.limit, lateness_ms=dataset.lateness_ms) != dataset:
-        return Problem(0, place, "measure, unit and period of a dataset with a ledger cannot change")
-    if known.limit == dataset.limit or limit_of(dataset.name) in (None, dataset.limit):
-        return None
-    limit = as_text(dataset.limit, dataset.kind)
-    message = (
-        "a limit is raised by an operator only: stream-svt control raise-budget -c FILE "
-        f"{dataset.name} --limit {limit}"
-    )
-    return Problem(0, f"{place}.limit", message)
-
-
 async def _give_way() -> None:
     """Wait for the shard's turn between two pieces of work; that one was done is a sign of life."""
     on_answer.get()()
     await rest(0)
-
-
-@cache
-def _version() -> str:
-    """Return the package's version: found once, for it is searched on disk."""
-    try:
-        return metadata.version("stream-svt")
-    except metadata.PackageNotFoundError:
-        return "source"

@@ -23,13 +23,14 @@ from stream_svt.service.wire import NAMES_AT_ONCE, Directory, QueryDecoder, home
 
 @dataclass(frozen=True)
 class Workload:
-    """A specification over a number of partitions; replaced as a whole by a reload.
+    """A specification over a number of partitions; replaced as a whole where another version is applied.
 
     With many datasets, `prepare` comes before anything else: what it leaves out is done at once where it is needed.
     """
 
     spec: ApplicationSpec
     partitions: int
+    version: tuple[int, str] = (0, "")
     _shards: dict[int, ShardDatasets] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
@@ -70,7 +71,7 @@ class Workload:
             names += part
             parts.append(homes(part, self.partitions))
             yield
-        found["homes"] = np.concatenate(parts)
+        found["homes"] = np.concatenate(parts) if parts else np.empty(0, np.int64)
         found["directories"] = yield from Directory.making(names, self.homes, self.partitions)
         for shard in range(self.partitions):
             self._shards[shard] = yield from ShardDatasets.gathering(self.spec, self._places(shard))

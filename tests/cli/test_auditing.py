@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from stream_svt.service.audit import Audit
+from stream_svt.privacy.loss import Kind
+from stream_svt.service.audit import Audit, DatasetBooks
 
 
 @pytest.mark.parametrize(
@@ -51,3 +54,78 @@ def test_a_state_that_cannot_be_read_is_no_finding(stream_svt, monkeypatch, find
     assert "books balance" not in ended.out
     as_json = stream_svt("audit", "--topic", "shop.alerts", "--json")
     assert (as_json.code, '"balances": false' in as_json.out) == (code, True)
+
+
+@pytest.fixture
+def topics_audited(monkeypatch) -> dict[str, Audit]:
+    """Return what an audit of each alert topic finds, to be filled in."""
+    found: dict[str, Audit] = {}
+
+    async def audited(cluster, topic, monitors=(), **_options) -> Audit:
+        return found[topic]
+
+    monkeypatch.setattr("stream_svt.service.audit.audit_topic", audited)
+    return found
+
+
+@pytest.fixture
+def chain(config, tmp_path) -> list:
+    """Configurations of three applications, the newest first."""
+    paths = []
+    for name in ("third", "second", "first"):
+        path = tmp_path / f"{name}.yaml"
+        path.write_text(config.read_text().replace("application: shop", f"application: {name}"))
+        paths.append(path)
+    return paths
+
+
+def test_applications_that_follow_one_another_are_audited_together(stream_svt, topics_audited, chain):
+    spent = {"third": 3, "second": 2, "first": 1}
+    carried = {"third": "second", "second": "first"}
+    for name, number in spent.items():
+        before = (number - 1) * 10**9
+        books = DatasetBooks("today", Kind.PURE, 4 * 10**9, before=before, charged=10**9, events=1)
+        books.carried = before if name == "third" else 0
+        topics_audited[f"{name}.alerts"] = Audit(
+            events=number,
+            datasets={"today": books},
+            carried_from={0: carried[name]} if name in carried else {},
+        )
+    newest, second, first = chain
+    both = stream_svt("audit", "-c", newest, "--before", second, "--before", first)
+    assert (both.code, both.err) == (0, "")
+    assert both.out.splitlines() == [
+        "today: epsilon 3 of 4 spent, 2 of it by an earlier application, 0 alerts, 1 event",
+        "The books balance: 3 events on third.alerts, 0 of them alerts.",
+        "today: epsilon 2 of 4 spent, 1 of it before the oldest event, 0 alerts, 1 event",
+        "The books balance: 2 events on second.alerts, 0 of them alerts.",
+        "today: epsilon 1 of 4 spent, 0 alerts, 1 event",
+        "The books balance: 1 event on first.alerts, 0 of them alerts.",
+    ]
+    shown = json.loads(stream_svt("audit", "-c", newest, "--before", second, "--json").out)
+    assert (shown["balances"], shown["events"], [one["events"] for one in shown["before"]]) == (True, 3, [2])
+    assert "before" not in json.loads(stream_svt("audit", "-c", newest, "--json").out)
+
+
+def test_an_application_that_does_not_go_on_with_the_one_before_does_not_balance(
+    stream_svt, topics_audited, chain
+):
+    newest, second, _ = chain
+    for name in ("third", "second"):
+        topics_audited[f"{name}.alerts"] = Audit(events=1)
+    ended = stream_svt("audit", "-c", newest, "--before", second)
+    assert ended.code == 1
+    assert "FAIL it does not go on with the budgets of application 'second'" in ended.err
+    assert "The books do NOT balance: 1 finding in 1 event on third.alerts" in ended.err
+    assert "The books balance: 1 event on second.alerts" in ended.out
+
+
+def test_what_is_wrong_with_the_application_before_counts_too(stream_svt, topics_audited, chain):
+    newest, second, _ = chain
+    topics_audited["third.alerts"] = Audit(events=1, carried_from={0: "second"})
+    topics_audited["second.alerts"] = Audit(events=1)
+    topics_audited["second.alerts"].find(0, 7, "is missing")
+    ended = stream_svt("audit", "-c", newest, "--before", second)
+    assert ended.code == 1
+    assert "FAIL partition 0 offset 7: is missing" in ended.err
+    assert "The books balance: 1 event on third.alerts" in ended.out

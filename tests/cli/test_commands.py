@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import http.server
 import io
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import jsonschema
@@ -226,13 +223,13 @@ def test_a_configuration_in_the_environment_does_not_keep_the_demo_from_starting
 def test_run_starts_the_service_with_the_configuration(monkeypatch, stream_svt, config):
     seen = []
 
-    def service(loaded, *, reread):
-        seen.extend([loaded.spec.application, asyncio.run(reread()).config.spec.application])
+    def service(loaded, *, versions, reread):
+        seen.extend([loaded.spec.application, loaded.spec.monitors, callable(versions), reread() == loaded])
         return 4
 
     monkeypatch.setattr("stream_svt.service.app.run", service)
     assert stream_svt("run", "-c", config).code == 4
-    assert seen == ["shop", "shop"]
+    assert seen == ["shop", (), True, True]
 
 
 def test_watching_needs_a_topic(stream_svt):
@@ -253,6 +250,9 @@ def test_control_needs_datasets_or_all(stream_svt, config, arguments):
     assert "--all" in ended.err
 
 
+LOST = ("--shard", 1, "--topic", "t", "--offset", 7)
+
+
 @pytest.mark.parametrize(
     ("key", "words"),
     [
@@ -270,7 +270,7 @@ def test_a_command_no_shard_would_hear_is_not_sent(stream_svt, config, key, word
     (directory / "binary").write_bytes(b"\xff\xfe")
     config.write_text(config.read_text() + "control: {public_key_files: [alice.pub]}\n")
     more = () if key is None else ("--signing-key", directory / key)
-    for command in (("pause", "today"), ("accept-loss",), ("mark-exhausted", "--all-shards", "--yes")):
+    for command in (("pause", "today"), ("accept-loss", *LOST)):
         ended = stream_svt("control", command[0], "-c", config, *command[1:], *more)
         assert (ended.code, words in ended.err) == (2, True), ended
         # What is wrong is the key or its absence, not the whole file that is named.
@@ -287,7 +287,7 @@ def test_control_knows_what_is_declared(stream_svt, config):
     ]
     near = stream_svt("control", "raise-budget", "-c", config, "tody", "--limit", "5", "--yes")
     assert (near.code, "; did you mean 'today'? Declared: " in near.err) == (2, True)
-    shard = stream_svt("control", "accept-loss", "-c", config, "--shard", 2)
+    shard = stream_svt("control", "accept-loss", "-c", config, *LOST, "--shard", 2)
     assert (shard.code, shard.err) == (
         2,
         f"stream-svt: there is no shard 2 in {config}: shards are 0 to 1\n",
@@ -300,88 +300,8 @@ def test_a_new_limit_has_to_be_a_number(stream_svt, config):
     assert "not a number" in ended.err
 
 
-def test_giving_budgets_up_needs_shards(stream_svt, config):
-    assert stream_svt("control", "mark-exhausted", "-c", config, "--yes").code == 2
-
-
-@pytest.fixture
-def process():
-    """Start a process that notes SIGHUP, with the arguments of a command line; return it once it listens."""
-    started = []
-    noting = "import signal as s; s.signal(s.SIGHUP, lambda *_: print('HUP', flush=True)); print('up', flush=True)\n"
-
-    def start(*arguments: str, code: str = "") -> subprocess.Popen[str]:
-        program = f"{code}\n{noting}while True: s.pause()"
-        one = subprocess.Popen([sys.executable, "-c", program, *arguments], stdout=subprocess.PIPE, text=True)
-        started.append(one)
-        assert one.stdout.readline() == "up\n"
-        return one
-
-    yield start
-    for one in started:
-        one.kill()
-        one.communicate()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code"),
-    [
-        (("/opt/bin/stream-svt", "run", "-c", "shop.yaml"), ""),
-        (("-m", "stream_svt.demo.worker", "run"), ""),
-        (("run", "-c", "shop.yaml"), "from stream_svt.errors import StreamSvtError"),
-    ],
-    ids=["script", "module", "wrapper"],
-)
-def test_reload_signals_a_worker_after_checking_the_configuration(
-    stream_svt, config, process, arguments, code
-):
-    worker = process(*arguments, code=code)
-    assert stream_svt("control", "reload", "-c", config, "--pid", worker.pid).code == 0
-    assert worker.stdout.readline() == "HUP\n"
-    config.write_text("application: shop\n")
-    assert stream_svt("control", "reload", "-c", config, "--pid", worker.pid).code == 2
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [("sleep", "300"), ("stream-svt", "watch", "-c", "run.yaml"), ("run", "300")],
-    ids=" ".join,
-)
-def test_reload_signals_nothing_but_workers(stream_svt, config, process, arguments):
-    if not Path("/proc/self/cmdline").exists():
-        pytest.skip("the system does not tell what a process runs")
-    other = process(*arguments)
-    ended = stream_svt("control", "reload", "-c", config, "--pid", other.pid)
-    assert (ended.code, ended.out) == (1, "")
-    assert f"process {other.pid} is not a stream-svt worker ('{sys.executable} -c " in ended.err
-    assert len(ended.err.splitlines()) == 1
-    assert "nothing was signalled. 'pgrep -f \"stream-svt run\"' lists workers" in ended.err
-    other.send_signal(signal.SIGHUP)
-    assert other.stdout.readline() == "HUP\n"
-    other.kill()
-    assert other.stdout.read() == "", "it was signalled twice"
-
-
-def test_reload_shows_what_the_process_is_and_says_when_there_is_none(stream_svt, config):
-    with subprocess.Popen(["sleep", "300"]) as other:
-        # The child is a copy of this process until it has begun its own program.
-        deadline = time.monotonic() + 10
-        while b"300" not in Path(f"/proc/{other.pid}/cmdline").read_bytes() and time.monotonic() < deadline:
-            time.sleep(0.01)
-        ended = stream_svt("control", "reload", "-c", config, "--pid", other.pid)
-        assert (
-            f"process {other.pid} is not a stream-svt worker ('sleep 300'); nothing was signalled"
-            in ended.err
-        )
-        assert other.poll() is None
-        other.kill()
-    gone = stream_svt("control", "reload", "-c", config, "--pid", other.pid)
-    assert (gone.code, f"process {other.pid} was not signalled: No such process" in gone.err) == (1, True)
-
-
 CONFIRMED = [
     ("raise-budget", "today", "--limit", "5"),
-    ("mark-exhausted", "--shard", "0"),
 ]
 
 
@@ -406,22 +326,6 @@ def test_a_no_is_heard_and_an_interrupt_is_one(stream_svt, config, monkeypatch, 
 
     monkeypatch.setattr("click.termui.visible_prompt_func", interrupt)
     assert stream_svt("control", command[0], "-c", config, *command[1:]).code == 130
-
-
-def test_whoever_gives_budgets_up_is_told_that_it_is_final_and_for_sound_books_too(
-    stream_svt, config, monkeypatch
-):
-    monkeypatch.setattr(sys, "stdin", io.StringIO("n\nn\n"))
-    one = stream_svt("control", "mark-exhausted", "-c", config, "--shard", 0)
-    assert (
-        "All that is left of the budgets of every dataset of shard 0 is given up, for ever, also where its books "
-        "are sound. Go on? [y/N]"
-    ) in one.err
-    both = stream_svt("control", "mark-exhausted", "-c", config, "--all-shards")
-    assert "every dataset of shards 0, 1 is given up, for ever, also where their books are sound." in both.err
-    told = " ".join(stream_svt("control", "mark-exhausted", "--help").out.split())
-    assert "for ever" in told
-    assert "also where their books are sound" in told
 
 
 def test_a_raise_says_what_the_file_may_say_afterwards(stream_svt):

@@ -23,6 +23,8 @@ def event(data, kind: EventType = EventType.ALERT) -> Event:
         time=datetime(2026, 1, 5, 10, tzinfo=UTC),
         shard=0,
         sequence=1,
+        stateid="5e" * 16,
+        command=0,
         partition=0,
         offset=3,
         data=data,

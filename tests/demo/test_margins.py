@@ -57,7 +57,11 @@ def test_every_promise_is_kept_with_room_to_spare(baskets, clock, queries, spec,
     play = Play(spec, entropy=random.Random(seed).randbytes)
     board = Board(dict.fromkeys(clock.weeks(), 4.0), MONITORS)
     for event in play.play(Setting().counts, asked):
-        envelope, data = decode(encode(event, application="demo", shard=0, time="2026-01-01T00:00:00Z"))
+        envelope, data = decode(
+            encode(
+                event, application="demo", shard=0, time="2026-01-01T00:00:00Z", origin="1-00000000000000aa"
+            )
+        )
         if event.type.endswith("alert.v1"):
             # A play calls the query at an offset "q" and the offset.
             data = structs.replace(data, query_id=ids[int(data.query_id[1:])])

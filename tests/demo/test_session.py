@@ -55,7 +55,7 @@ async def test_a_child_is_not_led_to_the_brokers_of_the_users_own_service(tmp_pa
     script = "import os; print([name for name in os.environ if name.startswith('STREAM_SVT')])"
     child = await start("the child", [sys.executable, "-c", script], tmp_path / "log", talks=True)
     assert [line.strip() async for line in child.lines()] == ["[]"]
-    assert await child.stop() == 0
+    await child.must_succeed(10)
 
 
 async def test_a_child_that_ends_too_early_fails_the_demo(tmp_path):

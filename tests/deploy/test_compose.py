@@ -247,7 +247,7 @@ def test_a_kafka_without_a_place_for_its_logs_is_caught():
 def test_only_workers_and_the_forwarder_stand_between_what_is_trusted_and_what_is_released():
     both = {name for name, service in SERVICES.items() if len(service["networks"]) > 1}
     trusted = {name for name, service in SERVICES.items() if service["networks"] == ["trusted"]}
-    assert (both, trusted) == ({*WORKERS, "forward"}, {"kafka", "topics", "feed"})
+    assert (both, trusted) == ({*WORKERS, "forward"}, {"kafka", "apply", "feed"})
 
 
 def test_secrets_are_files_that_no_commit_takes_along():
@@ -310,8 +310,8 @@ def after(services: Mapping[str, Mapping[str, Any]], name: str) -> set[str]:
 
 def test_one_service_builds_the_image_and_the_others_start_after_it():
     assert list(twice_built(SERVICES)) == []
-    assert SERVICES["topics"]["build"] == "."
-    assert SERVICES["topics"]["pull_policy"] == "build"
+    assert SERVICES["apply"]["build"] == "."
+    assert SERVICES["apply"]["pull_policy"] == "build"
 
 
 @pytest.mark.parametrize(
@@ -330,11 +330,11 @@ def test_topics_come_before_workers_and_workers_before_queries():
     def waits(name: str) -> dict[str, str]:
         return {other: how["condition"] for other, how in SERVICES[name]["depends_on"].items()}
 
-    assert waits("topics") == {"kafka": "service_healthy"}
+    assert waits("apply") == {"kafka": "service_healthy"}
     for worker in WORKERS:
-        assert waits(worker) == {"topics": "service_completed_successfully"}
+        assert waits(worker) == {"apply": "service_completed_successfully"}
     assert waits("feed") == dict.fromkeys(WORKERS, "service_healthy")
-    assert "--create-topics" in SERVICES["topics"]["command"]
+    assert "--create-topics" in SERVICES["apply"]["command"]
 
 
 def test_a_worker_has_time_to_hand_over_before_it_is_killed():

@@ -56,10 +56,10 @@ MANIFESTS = {
     if path.name not in {"kustomization.yaml", "monitors.yaml", "forward.yaml"}
 }
 CORE = sorted(name for name, document in MANIFESTS.items() if document["kind"] not in OF_THE_OPERATOR)
-DEPLOYMENT, JOB = MANIFESTS["service/deployment.yaml"], MANIFESTS["topics/job.yaml"]
+DEPLOYMENT, JOB = MANIFESTS["service/deployment.yaml"], MANIFESTS["apply/job.yaml"]
 PODS = {
     name: MANIFESTS[name]["spec"]["template"]
-    for name in ("service/deployment.yaml", "topics/job.yaml", "forward/deployment.yaml")
+    for name in ("service/deployment.yaml", "apply/job.yaml", "forward/deployment.yaml")
 }
 WORKER = PODS["service/deployment.yaml"]
 [CONTAINER] = WORKER["spec"]["containers"]
@@ -352,7 +352,7 @@ def test_no_secret_stands_in_a_manifest_and_each_is_a_file_only_the_pod_can_read
 @pytest.mark.parametrize(
     ("policy", "pods", "config"),
     [
-        ("service/networkpolicy.yaml", {"service/deployment.yaml", "topics/job.yaml"}, CONFIG),
+        ("service/networkpolicy.yaml", {"service/deployment.yaml", "apply/job.yaml"}, CONFIG),
         ("forward/networkpolicy.yaml", {"forward/deployment.yaml"}, FORWARD),
     ],
 )
@@ -371,7 +371,7 @@ def test_a_network_policy_lets_its_pods_reach_names_and_kafka_and_be_reached_by_
     [peer] = kafka["to"]
     assert peer["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": namespace}
     [ingress] = spec["ingress"]
-    [container] = PODS[min(pods)]["spec"]["containers"]
+    [container] = PODS[max(pods)]["spec"]["containers"]
     assert [one["port"] for one in ingress["ports"]] == [container["ports"][0]["containerPort"]]
     # The forwarder alone posts to somebody, and only to where its configuration says.
     posted = re.findall(r"http://[\w-]+\.(\w+)\.svc:(\d+)", config.read_text())

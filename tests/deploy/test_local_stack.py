@@ -167,8 +167,8 @@ def stack(broker, tmp_path) -> Iterator[Stack]:
 @pytest.mark.kafka
 @pytest.mark.debian
 def test_the_stack_alerts_and_shows_what_it_does(stack, tmp_path, broker, posted, debian_program):
-    topics = stack.start("topics")
-    assert topics.wait(60) == 0, stack.log("topics")
+    applying = stack.start("apply")
+    assert applying.wait(60) == 0, stack.log("apply")
     address, received = posted
     others = {"http://alertmanager:9093": address}
     running = {name: stack.start(name, **others) for name in SERVED}
@@ -226,8 +226,9 @@ def _evaluated(prometheus: Prometheus) -> bool:
 
 
 @pytest.mark.kafka
-def test_a_worker_without_its_topics_is_not_healthy_and_says_what_to_do(stack):
+def test_a_worker_without_its_topics_waits_is_not_healthy_and_says_what_to_do(stack):
     worker = stack.start("worker-1")
-    assert worker.wait(60) == 2
-    assert "--create-topics" in stack.log("worker-1")
+    waiting = "'stream-svt apply -c FILE --create-topics' creates it"
+    until(lambda: waiting in stack.log("worker-1"), 60, lambda: stack.log("worker-1"))
+    assert worker.poll() is None
     assert not stack.healthy("worker-1")

@@ -18,6 +18,7 @@ import yaml
 from deploy.prometheus.budget_rules import RULES, document
 from stream_svt.forward.metrics import METRICS as FORWARD_METRICS
 from stream_svt.forward.metrics import OUTCOMES
+from stream_svt.protocol.shard_states import Cause
 from stream_svt.protocol.shard_states import State as ShardState
 from stream_svt.service.metrics import (
     COMMAND_REASONS,
@@ -80,6 +81,8 @@ def values(name: str, label: str) -> set[str] | None:
         return set(map(str, ShardState)) if name == "stream_svt_shards" else set(STATES)
     if label == "outcome":
         return set(OUTCOMES)
+    if label == "cause":
+        return set(map(str, Cause))
     if label == "reason" and ("skipped" in name or "failures" in name):
         return set(SKIP_REASONS if "skipped" in name else FAILURES)
     return {*REJECT_REASONS, *COMMAND_REASONS} if label == "reason" else None
@@ -129,6 +132,7 @@ def test_every_name_label_and_word_in_the_rules_exists() -> None:
         ("by (application, shard, cause)", "by (application, shard, causes)"),
         ('reason="exhausted"', 'reason="exausted"'),
         ('outcome="parked"', 'outcome="left"'),
+        ('cause!="closed"', 'cause!="ended"'),
         ("by (application, spec_hash)", "by (application, spechash)"),
         ('window="fast"', 'window="quick"'),
         ('stream_svt_monitor_state{state="paused"}', 'stream_svt_monitor_state{status="paused"}'),
@@ -168,6 +172,7 @@ def test_the_rules_own_tests_pass(path, debian_program) -> None:
         ("alerts.yml", "for: 1d", "for: 3d", "monitors"),
         ("alerts.yml", '{state="paused"}', '{state="running"}', "monitors"),
         ("alerts.yml", "unless on (topic)", "and on (topic)", "forward"),
+        ("alerts.yml", '{cause!="closed"}', "", "service"),
         (
             "alerts.yml",
             ">= stream_svt:lag:records offset 30m",

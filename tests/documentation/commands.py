@@ -13,6 +13,7 @@ from tests.documentation.looked_at import (
     NotRun,
 )
 from tests.documentation.our_programs import (
+    apply_file,
     follow_alerts,
     forward_alerts,
     play_demo,
@@ -20,7 +21,6 @@ from tests.documentation.our_programs import (
     start_worker,
     take_the_broker,
     with_a_worker,
-    with_the_workers_stopped,
 )
 from tests.documentation.scripts import (
     ask_benchmark,
@@ -72,7 +72,8 @@ RULES = [
     Rule(("stream-svt", "status"), with_a_worker, broker=True),
     Rule(("stream-svt", "control"), with_a_worker, broker=True),
     Rule(("stream-svt", "audit"), with_a_worker, broker=True),
-    Rule(("stream-svt", "migrate"), with_the_workers_stopped, broker=True),
+    Rule(("stream-svt", "apply"), apply_file, broker=True),
+    Rule(("stream-svt", "config"), with_a_worker, broker=True),
     Rule(("stream-svt", "check"), run_to_its_end, broker=True),
     Rule(("stream-svt",), run_to_its_end),
     Rule(("tests/run", "soak"), play_soak),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import yaml
@@ -30,28 +29,19 @@ def with_a_worker(stage: Stage, command: Command, text: str) -> None:
     stage.bash(text, noisy=True)
 
 
-def with_the_workers_stopped(stage: Stage, command: Command, text: str) -> None:
-    """Run a command for a stopped application, one that has a history."""
-    path = configuration_of(stage, command)
-    assert path is not None
-    worker = stage.worker(path)  # there are books to move
-    before = stage.processed()
-    stage.feed(configuration=path)
-    stage.until(lambda: stage.processed() > before, "having read all queries", worker)
-    stage.stop_workers()
-    stage.bash(text)
-    if "--dry-run" not in command.words:  # as the command tells its user
-        partitions = command.words[command.words.index("--partitions") + 1]
-        path.write_text(re.sub(r"partitions: \d+", f"partitions: {partitions}", path.read_text()))
+def apply_file(stage: Stage, command: Command, text: str) -> None:
+    """Apply a configuration while a worker runs, and say yes where that is asked."""
+    asks = not {"--dry-run", "--yes"} & set(command.words)
+    with_a_worker(stage, command, f"{text} --yes" if asks else text)
 
 
 def start_worker(stage: Stage, command: Command, text: str) -> None:
     """Start a worker, and go on when it is ready."""
     del text
     path = configuration_of(stage, command)
-    if set(command.words) - {"stream-svt", "run", "-c", "--config"} - {command.words[-1]}:
+    options = {"stream-svt", "run", "-c", "--config", "--apply"}
+    if path is None or len(set(command.words) - options) != 1:
         raise NoRule("only the configuration of a worker may be chosen here")
-    assert path is not None
     stage.worker(path)
 
 

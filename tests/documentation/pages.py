@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from markdown_it import MarkdownIt
@@ -61,9 +62,17 @@ class Span:
         return f"{self.page}:{self.line}: `{self.text}`"
 
 
-def code_of(page: Path, text: str | None = None) -> Iterator[Block | Span]:
-    """Yield all code of a page, in its order; ``page`` is relative to the repository's top."""
-    text = (ROOT / page).read_text() if text is None else text
+def code_of(page: Path, text: str | None = None) -> tuple[Block | Span, ...]:
+    """Return all code of a page, in its order; ``page`` is relative to the repository's top."""
+    return _code_of(page, (ROOT / page).read_text() if text is None else text)
+
+
+@cache
+def _code_of(page: Path, text: str) -> tuple[Block | Span, ...]:
+    return tuple(_parsed(page, text))
+
+
+def _parsed(page: Path, text: str) -> Iterator[Block | Span]:
     section, line, heading = "", 0, False
     for token in _PARSER.parse(_dedented(text)):
         line = token.map[0] + 1 if token.map else line

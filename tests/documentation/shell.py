@@ -7,6 +7,7 @@ import shlex
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 
 _OPERATOR = frozenset("();<>|&\n")
 _ENDS = {"&&", "||", ";", "|", "(", ")", "&", "|&", "\n"}
@@ -95,6 +96,7 @@ def steps(text: str) -> list[Step]:
     return found
 
 
+@cache
 def _complete(text: str) -> bool:
     done = subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True, check=False)
     return done.returncode == 0 and "here-document" not in done.stderr

@@ -250,7 +250,11 @@ class Stage:
                 self.bash(f"stream-svt check -c '{path}' --create-topics")
                 self.checked.add(path)
             port = self.port if not any(one.alive() for one in self.workers.values()) else free_port()
-            worker = self.start(f"stream-svt run -c '{path}'", STREAM_SVT_WEB_PORT=str(port))
+            key = path.with_name("alice.pem")
+            signing = {"STREAM_SVT_SIGNING_KEY": str(key)} if "public_key_files" in path.read_text() else {}
+            worker = self.start(
+                f"stream-svt run --apply -c '{path}'", STREAM_SVT_WEB_PORT=str(port), **signing
+            )
             self.workers[path], self.ports[path] = worker, port
             self.until(lambda: _answers(f"http://127.0.0.1:{port}/health/ready"), "being ready", worker)
         return worker
@@ -305,14 +309,6 @@ class Stage:
             text: str = answer.read().decode()
         self.lines += [(line, True) for line in text.splitlines()]
         return text
-
-    def processed(self) -> int:
-        """Return how many records the workers have committed, and wait for nothing."""
-        total = 0
-        for port in self.ports.values():
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/status", timeout=10) as answer:
-                total += sum(sum(shard["offsets"].values()) for shard in json.load(answer)["shards"])
-        return total
 
     def close(self) -> None:
         """End what was started, in order, and delete the topics that came into being."""

@@ -61,7 +61,7 @@ def test_the_readme_leads_from_nothing_to_alerts_on_a_real_broker(stage):
     section = [code for code in code_of(README) if code.section == ON_YOUR_KAFKA]
     shown = [code for code in section if isinstance(code, Block)]
     said = [code.text for code in section if isinstance(code, Span)]
-    [install, configuration, commands, follow, migrate] = shown
+    [install, configuration, commands, follow] = shown
     assert play(stage, install) == []
     assert play(stage, configuration) == []
     config = stage.application()
@@ -93,8 +93,3 @@ def test_the_readme_leads_from_nothing_to_alerts_on_a_real_broker(stage):
     assert set(map(float, rejects)) == {0.0}
     schema = json.loads(stage.bash("stream-svt schema"))
     jsonschema.validate(yaml.safe_load(config.read_text()), schema)
-
-    assert play(stage, migrate) == []
-    assert "All topics have 12 partitions." in stage.printed
-    stage.worker()
-    stage.bash("stream-svt audit -c monitors.yaml --state")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -23,6 +24,7 @@ def _tokens(text: str) -> Iterator[Token]:
         yield from token.children or ()
 
 
+@cache
 def anchors(text: str) -> set[str]:
     """Return the anchors of a page's headings; a heading that comes again gets a number."""
     found: dict[str, int] = {}

@@ -6,7 +6,9 @@ import random
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
+from stream_svt.monitor.commands import Action, Command, UnderWay
 from stream_svt.monitor.engine import Commit
+from stream_svt.protocol.controls import Standing
 from stream_svt.protocol.journal import Journal, Topics
 from stream_svt.protocol.sealing import Place
 from tests.simulation.effects import ModelLog
@@ -14,6 +16,9 @@ from tests.simulation.log import Broker
 from tests.support.engine_play import Play
 
 KEY = bytes(range(32))
+COMMANDS = Standing(
+    7, 9, "ninth", accepted=True, under_way=UnderWay(Command("ninth", Action.PAUSE, number=9), "a", 1)
+)
 PLACE = Place("golden-cluster", "golden", "golden.state", 0)
 Records = Mapping[bytes, bytes]
 
@@ -47,7 +52,7 @@ def written(play: Play) -> dict[bytes, bytes]:
     books = journal(broker)
     finish(books.open())
     newest = next(commit for commit in reversed(play.commits) if commit.events)
-    books.set_control(7, {9})
+    books.set_commands(COMMANDS)
     finish(books.commit(Commit(dict(play.records), play.progress or b"", newest.events)))
     broker.mark("golden-0", everything=True)
     live: dict[bytes, bytes] = finish(ModelLog(broker).read_state())

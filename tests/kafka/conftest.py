@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+import asyncio
+import contextlib
+import io
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import pytest
 
+from stream_svt.service.embedded import EmbeddedKafka
 from tests.support.books import Books
+from tests.support.closing import Stage
+from tests.support.command_line import CommandLine, Ended
 from tests.support.tls import PASSWORD, USERS, Authority, SecureKafka
+from tests.support.worker import Scene
 
 
 @pytest.fixture(scope="session")
@@ -18,6 +25,31 @@ def secure_broker(tmp_path_factory) -> Iterator[SecureKafka]:
         tmp_path_factory.mktemp("broker"),
         dict.fromkeys(("svt", *USERS), PASSWORD),
         **{"group.min.session.timeout.ms": "500"},
+    ) as kafka:
+        yield kafka
+
+
+@pytest.fixture(scope="session")
+def guarded_broker() -> Iterator[EmbeddedKafka]:
+    """A third one: its users log in with a password, without TLS, and may do only what they were allowed."""
+    with EmbeddedKafka(
+        users={"svt": "secret", "guest": 'wel"come'}, overrides={"group.min.session.timeout.ms": "500"}
+    ) as kafka:
+        yield kafka
+
+
+@pytest.fixture(scope="session")
+def lax_broker() -> Iterator[EmbeddedKafka]:
+    """One that creates whatever topic it is asked for, and forgets producers that are idle for a second."""
+    with EmbeddedKafka(
+        overrides={
+            "auto.create.topics.enable": "true",
+            "group.min.session.timeout.ms": "500",
+            "transactional.id.expiration.ms": "1000",
+            "transaction.remove.expired.transaction.cleanup.interval.ms": "500",
+            "producer.id.expiration.ms": "1000",
+            "producer.id.expiration.check.interval.ms": "500",
+        }
     ) as kafka:
         yield kafka
 
@@ -34,3 +66,29 @@ async def books(broker, topics) -> AsyncIterator[Books]:
     yield books
     for journal in books.journals:
         await journal.close()
+
+
+@pytest.fixture
+async def scene(request, broker, topics) -> AsyncIterator[Scene]:
+    """The topics of an application; ``SCENE`` of a module says what is special about it."""
+    options = getattr(request.module, "SCENE", {})
+    async with Scene(broker.bootstrap_servers, topics.name("shop"), **options).on_stage() as scene:
+        yield scene
+
+
+@pytest.fixture
+async def stage(broker, topics, tmp_path) -> AsyncIterator[Stage]:
+    async with contextlib.AsyncExitStack() as stack:
+        yield Stage(tmp_path, topics.name("shop"), broker.bootstrap_servers, stack)
+
+
+@pytest.fixture
+def stream_svt(capfd, monkeypatch) -> Callable[..., Awaitable[Ended]]:
+    """Run one command to its end; nobody answers what it asks."""
+    line = CommandLine(capfd)
+
+    async def run(*arguments: object) -> Ended:
+        monkeypatch.setattr("sys.stdin", io.StringIO())
+        return await asyncio.to_thread(line, *arguments)
+
+    return run

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 
 import pytest
 from aiokafka import TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient
 
 from stream_svt.errors import BrokerError, ConfigError
 from stream_svt.protocol.shard_states import Cause
@@ -15,26 +13,16 @@ from stream_svt.service.embedded import EmbeddedKafka
 from stream_svt.service.kafka import Cluster, discard_producer, spans, tune
 from stream_svt.service.query_consumer import QueryConsumer
 from stream_svt.service.worker import Worker
+from tests.support.topics import administrator
 from tests.support.worker import HIGH, Scene, is_open, until
 
 pytestmark = pytest.mark.kafka
 
 
-@pytest.fixture(scope="module")
-def lenient_broker() -> Iterator[EmbeddedKafka]:
-    settings = {"auto.create.topics.enable": "true", "group.min.session.timeout.ms": "500"}
-    with EmbeddedKafka(overrides=settings) as kafka:
-        yield kafka
-
-
 async def named(servers: str, prefix: str) -> list[str]:
     """Return the topics there are with names that begin so."""
-    admin = AIOKafkaAdminClient(bootstrap_servers=servers)
-    await admin.start()
-    try:
+    async with administrator(servers) as admin:
         return sorted(topic for topic in await admin.list_topics() if topic.startswith(prefix))
-    finally:
-        await admin.close()
 
 
 async def read_on(queries: QueryConsumer, place: TopicPartition) -> None:
@@ -43,12 +31,12 @@ async def read_on(queries: QueryConsumer, place: TopicPartition) -> None:
 
 
 async def test_a_worker_that_misses_its_topics_says_so_and_creates_none(
-    lenient_broker: EmbeddedKafka,
+    lax_broker: EmbeddedKafka,
 ) -> None:
-    scene = Scene(lenient_broker.bootstrap_servers, "absent")
+    scene = Scene(lax_broker.bootstrap_servers, "absent")
     worker = Worker(scene.config())
     try:
-        with pytest.raises(ConfigError, match=r"5 topics do not exist: 'absent\.counts', 'absent\.control'"):
+        with pytest.raises(ConfigError, match=r"6 topics do not exist: 'absent\.counts', 'absent\.control'"):
             await worker.start()
     finally:
         await worker.stop()
@@ -56,11 +44,11 @@ async def test_a_worker_that_misses_its_topics_says_so_and_creates_none(
 
 
 async def test_no_client_creates_the_topic_that_it_asks_for(
-    lenient_broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
+    lax_broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stream_svt.service.kafka.CALL_DEADLINE", 2.0)
     tune()
-    cluster = Cluster({"bootstrap_servers": lenient_broker.bootstrap_servers})
+    cluster = Cluster({"bootstrap_servers": lax_broker.bootstrap_servers})
     place = TopicPartition("wanted", 0)
     with pytest.raises(BrokerError):
         await spans(cluster, [place], "looking")
@@ -85,13 +73,13 @@ async def test_no_client_creates_the_topic_that_it_asks_for(
         await asyncio.wait_for(producer.send(place.topic, b"x", partition=0), 1.0)
     await discard_producer(producer)
 
-    assert await named(lenient_broker.bootstrap_servers, "wanted") == []
+    assert await named(lax_broker.bootstrap_servers, "wanted") == []
 
 
 async def test_a_deleted_query_topic_stays_deleted_until_somebody_creates_it(
-    lenient_broker: EmbeddedKafka,
+    lax_broker: EmbeddedKafka,
 ) -> None:
-    async with Scene(lenient_broker.bootstrap_servers, "deleted", partitions=1).on_stage() as scene:
+    async with Scene(lax_broker.bootstrap_servers, "deleted", partitions=1).on_stage() as scene:
         worker = await scene.start()
         await scene.delete("counts")
         await until(lambda: [status.cause for status in worker.statuses()] == [Cause.TOPIC_MISSING], 60)

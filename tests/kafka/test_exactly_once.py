@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.simulation.published import UNITS, Terms
 from tests.support.broken_protocol import (
     ChargesAfterPublishing,
     ChargesHalf,
@@ -19,12 +20,12 @@ from tests.support.broken_protocol import (
     RedrawsNoise,
     SameTransaction,
 )
-from tests.support.verifier import NANO, Certain, Findings, Terms, verify
+from tests.support.verifier import Certain, Findings, verify
 from tests.support.worker import HIGH, LOW, Scene, until
 
 pytestmark = pytest.mark.kafka
 
-ROUNDS = 8
+ROUNDS = 4
 
 
 class Trial:
@@ -39,7 +40,7 @@ class Trial:
     def use(self, **parts: Any) -> None:
         """Let the workers be built from other parts: Journal, ShardLog, Engine."""
         for name, part in parts.items():
-            module = "workload" if name == "Engine" else "worker"
+            module = "workload" if name == "Engine" else "stored_state"
             self._monkeypatch.setattr(f"stream_svt.service.{module}.{name}", part)
 
     def own_groups(self) -> None:
@@ -54,10 +55,10 @@ class Trial:
         await self.scene.send("a", *[HIGH] * 3)
         self.sent += 3
 
-    async def judge(self, high: int = HIGH, low: int = LOW) -> Findings:
+    async def judge(self) -> Findings:
         """Return what the logs show; the workers must have stopped."""
-        certain = Certain(self.scene.queries, "hot", high, low)
-        terms = Terms(dict.fromkeys("abc", 1000 * NANO), {"hot": 400_000_000}, {("hot", "top"): 200_000_000})
+        certain = Certain(self.scene.queries, "hot", HIGH, LOW)
+        terms = Terms(dict.fromkeys("abc", 1000 * UNITS), {"hot": 400_000_000}, {("hot", "top"): 200_000_000})
         scene = self.scene
         return await verify(self._broker.data_dir, scene.application, scene.partitions, certain, terms)
 
@@ -95,7 +96,7 @@ async def two_at_once(trial: Trial) -> None:
     async with trial.scene.on_stage() as scene:
         # Both begin on books that are empty: each draws secrets of its own.
         await asyncio.gather(scene.start(ready=False), scene.start(ready=False))
-        await asyncio.sleep(2.0)
+        await asyncio.gather(*(until(lambda worker=worker: worker.ready) for worker in scene.workers))
         for _ in range(ROUNDS):
             await trial.send()
             await asyncio.sleep(0.2)
@@ -122,19 +123,6 @@ async def test_the_protocol_as_it_is_passes(trial: Trial, play: Play) -> None:
     assert len(found.alerts) == found.queries == trial.sent
 
 
-async def test_the_judge_misses_alerts_that_must_be_and_sees_those_that_must_not_be(trial: Trial) -> None:
-    async with trial.scene.on_stage() as scene:
-        worker = await scene.start()
-        await scene.send("a", HIGH, LOW)
-        await scene.settled(worker, 2)
-        await scene.stop(worker)
-    assert (await trial.judge()).violations == []
-    (missed,) = (await trial.judge(high=LOW, low=LOW - 1)).violations
-    assert "value 0, has 0 alerts" in missed
-    (seen,) = (await trial.judge(high=HIGH + 1, low=HIGH)).violations
-    assert "value 50000, has 1 alerts" in seen
-
-
 async def test_a_lost_publication_is_made_good_by_the_next_tenure(trial: Trial) -> None:
     """The outbox is part of the state: whoever takes over publishes it, once."""
     trial.use(Journal=LosesPublications)
@@ -152,7 +140,7 @@ async def test_a_lost_publication_is_made_good_by_the_next_tenure(trial: Trial) 
         pytest.param(
             {"Journal": ForgetsLostPublications}, one_worker, "charged and never published", id="no-outbox"
         ),
-        pytest.param({"Engine": RedrawsNoise}, one_after_the_other, "noise of run 1", id="noise-redrawn"),
+        pytest.param({"Engine": RedrawsNoise}, one_after_the_other, "the noise of run", id="noise-redrawn"),
         pytest.param({"Engine": ChargesHalf}, one_worker, "not charged its price", id="half-price"),
         pytest.param({"Engine": DoublesLimits}, one_worker, "not the one declared", id="twice-the-limit"),
         pytest.param({"ShardLog": NamesEachOwner}, two_at_once, "two contents", id="two-owners"),

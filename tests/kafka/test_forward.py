@@ -17,7 +17,6 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 from aiokafka import AIOKafkaConsumer
-from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from aiokafka.structs import TopicPartition
 
 from stream_svt.errors import RecordsLost
@@ -31,22 +30,21 @@ from stream_svt.forward.posting import HttpPosting
 from stream_svt.forward.route import Route
 from stream_svt.monitor.released import EventType
 from tests.soak import forward as soak
+from tests.support import records
 from tests.support.alerts import alert, encoded, lifecycle
 from tests.support.forward_stage import FAST, Stage
 from tests.support.forwarding import (
     KEY,
     OLD_KEY,
-    Forwarder,
     Receiver,
-    committed,
-    everything_on,
     serving,
 )
 from tests.support.permissions import allow
 from tests.support.process import free_port
 from tests.support.prometheus import Alertmanager
-from tests.support.tls import PASSWORD
-from tests.support.topics import create_topics
+from tests.support.tls import PASSWORD, secured
+from tests.support.topics import create_topics, delete_before
+from tests.support.worker import until
 
 pytestmark = pytest.mark.kafka
 ROOT = Path(__file__).parents[2]
@@ -61,14 +59,6 @@ async def stage(broker, topics, tmp_path) -> AsyncIterator[Stage]:
     yield stage
     for forwarder in stage.running:
         await forwarder.end(signal.SIGKILL)
-
-
-async def until(condition, forwarder: Forwarder, seconds: float = 40.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert forwarder.alive, forwarder.log
-        assert time.monotonic() < end, f"the condition was not met in time:\n{forwarder.log}"
-        await asyncio.sleep(0.05)
 
 
 def firsts(bodies: list[bytes]) -> list[bytes]:
@@ -140,12 +130,11 @@ async def test_every_committed_event_reaches_alertmanager_and_a_moody_webhook(st
             await stage.publish(stage.event("a", started, kind=EventType.RUN_STARTED), stage.event("d"))
             filtered = stage.sent["a"].pop()
             every = sum(len(bodies) for bodies in stage.sent.values())
-            await until(lambda: len(set(moody.taken)) == every, forwarder)
-            await until(
-                lambda: forwarder.metric("events_total", destination="pager", outcome="delivered") == 29,
-                forwarder,
+            await forwarder.until(lambda: len(set(moody.taken)) == every)
+            await forwarder.until(
+                lambda: forwarder.metric("events_total", destination="pager", outcome="delivered") == 29
             )
-            await until(lambda: forwarder.metric("waiting_events", destination="tickets") == 0, forwarder)
+            await forwarder.until(lambda: forwarder.metric("waiting_events", destination="tickets") == 0)
 
             # Order, bytes, signatures.
             assert moody.unsigned == 0
@@ -156,7 +145,7 @@ async def test_every_committed_event_reaches_alertmanager_and_a_moody_webhook(st
             assert max(moody.attempts.values()) > 1
 
             # What was refused is kept as it was, with where from and why.
-            kept = await everything_on(stage.servers, parked)
+            kept = await records.read(stage.servers, parked, range(2))
             assert Counter((one.value, dict(one.headers)[DESTINATION_HEADER]) for one in kept) == Counter(
                 {(never, b"tickets"): 1, (b"forged", b"tickets"): 1, (b"forged", b"pager"): 1}
             )
@@ -189,24 +178,19 @@ async def test_every_committed_event_reaches_alertmanager_and_a_moody_webhook(st
                 assert secret not in everything
             assert await forwarder.end() == 0
             ends = {place.partition: offset for place, offset in (await _ends(stage)).items()}
-            assert await committed(stage.servers, f"{stage.topic}.tickets") == ends
+            assert await records.committed(stage.servers, f"{stage.topic}.tickets") == ends
 
 
 async def _ends(stage: Stage) -> dict[TopicPartition, int]:
-    consumer = AIOKafkaConsumer(bootstrap_servers=stage.servers)
-    await consumer.start()
-    try:
+    async with AIOKafkaConsumer(bootstrap_servers=stage.servers) as consumer:
         return await consumer.end_offsets([TopicPartition(stage.topic, number) for number in (0, 1)])
-    finally:
-        await consumer.stop()
 
 
 async def test_killing_forwarders_again_and_again_loses_nothing_and_keeps_the_order(
     broker, topics, tmp_path
 ) -> None:
     """The soak in its short form, on a broker that stays."""
-    topic = await topics("soak", partitions=2)
-    outcome = await soak.blows(Lasting(broker.bootstrap_servers), topic, tmp_path, soak.SHORT, 1)
+    outcome = await soak.blows(broker, topics.name("soak"), tmp_path, soak.SHORT, 1, restarts=False)
     assert outcome.violations == []
     assert outcome.count == soak.SHORT
     assert soak.in_the_middle(outcome), outcome.notes
@@ -227,13 +211,6 @@ def test_the_judge_sees_what_is_lost_disordered_changed_or_made_up(spoil, violat
     taken = list(bodies)
     spoil(taken)
     assert [text for text in soak.judged({"a": bodies}, taken) if violation in text]
-
-
-class Lasting:
-    """A broker that this test may not restart."""
-
-    def __init__(self, bootstrap_servers: str) -> None:
-        self.bootstrap_servers = bootstrap_servers
 
 
 @asynccontextmanager
@@ -263,16 +240,6 @@ async def routed(
         await posting.close()
 
 
-async def delete(stage: Stage, before: int) -> None:
-    """Delete the events of partition 1 before an offset, as retention does."""
-    admin = AIOKafkaAdminClient(bootstrap_servers=stage.servers)
-    await admin.start()
-    try:
-        await admin.delete_records({TopicPartition(stage.topic, 1): RecordsToDelete(before)})
-    finally:
-        await admin.close()
-
-
 @pytest.mark.parametrize("broken", [False, True])
 async def test_a_position_is_committed_only_once_everything_before_it_is_delivered(
     stage, monkeypatch, broken
@@ -289,18 +256,15 @@ async def test_a_position_is_committed_only_once_everything_before_it_is_deliver
         stage.configure(f"name: hook, {FAST}, webhook: {{url: '{receiver.url}'}}")
         await stage.publish(stage.event("a"), stage.event("a"), stage.event("c"), stage.event("c"))
         async with routed(stage):
-            async with asyncio.timeout(20):
-                while len(receiver.taken) < 2:
-                    await asyncio.sleep(0.05)
+            await until(lambda: len(receiver.taken) >= 2)
             await asyncio.sleep(0.5)
-            position = await committed(stage.servers, f"{stage.topic}.hook")
+            position = await records.committed(stage.servers, f"{stage.topic}.hook")
         assert [event["id"] for event in receiver.taken] == ["c-3", "c-4"]
         assert (position[1] == 0) is not broken
 
         down = False
-        async with routed(stage) as (route, _), asyncio.timeout(20):
-            while not route.joined or route.status().lag.get(1) != 0:
-                await asyncio.sleep(0.05)
+        async with routed(stage) as (route, _):
+            await until(lambda: route.joined and route.status().lag.get(1) == 0)
             await asyncio.sleep(0.3)
         delivered = {event["id"] for event in receiver.taken}
         assert (delivered == {"a-1", "a-2", "c-3", "c-4"}) is not broken
@@ -316,7 +280,7 @@ async def test_a_destination_that_is_refused_stops_alone_and_says_so(stage) -> N
         )
         forwarder = await stage.begin()
         await stage.publish(stage.event("a"), stage.event("b"))
-        await until(lambda: len(willing.taken) == 2, forwarder)
+        await forwarder.until(lambda: len(willing.taken) == 2)
         await forwarder.until(
             lambda: "destination strict: stopped" in (forwarder.fetch("/health/ready") or "")
         )
@@ -325,7 +289,7 @@ async def test_a_destination_that_is_refused_stops_alone_and_says_so(stage) -> N
         assert forwarder.metric("stopped", destination="willing") == 0
         assert "event=forward_stopped destination=strict" in forwarder.log
         await stage.publish(stage.event("c"))
-        await until(lambda: len(willing.taken) == 3, forwarder)
+        await forwarder.until(lambda: len(willing.taken) == 3)
         # Nothing is left to read, and the brokers say so again and again.
         assert time.time() - forwarder.metric("last_poll_timestamp_seconds", destination="willing") < 10
         assert len(refusing.bodies) <= 2
@@ -333,7 +297,7 @@ async def test_a_destination_that_is_refused_stops_alone_and_says_so(stage) -> N
         # Mended, it goes on where it stood: nothing was passed over.
         refusing.answer = lambda request, event: None
         again = await stage.begin()
-        await until(lambda: len(refusing.taken) == 3, again)
+        await again.until(lambda: len(refusing.taken) == 3)
 
 
 async def test_events_that_retention_took_are_missed_loudly_and_given_up_on_request_only(stage) -> None:
@@ -342,16 +306,16 @@ async def test_events_that_retention_took_are_missed_loudly_and_given_up_on_requ
         stage.configure(f"name: hook, {FAST}, webhook: {{url: '{receiver.url}'}}")
         forwarder = await stage.begin()
         await stage.publish(*(stage.event("a") for _ in range(4)))
-        await until(lambda: receiver.bodies, forwarder)
+        await forwarder.until(lambda: receiver.bodies)
         await forwarder.end()
-        await delete(stage, 2)
+        await delete_before(stage.servers, stage.topic, 2, partition=1)
         stopped = stage.start()
         assert await asyncio.to_thread(stopped.process.wait, 40) == 4
         assert "no longer holds offset 0" in stopped.log
         assert "--accept-loss" in stopped.log
         receiver.answer = lambda request, event: None
         again = await stage.begin("--accept-loss")
-        await until(lambda: len(receiver.taken) == 2, again)
+        await again.until(lambda: len(receiver.taken) == 2)
         assert [event["id"] for event in receiver.taken] == ["a-3", "a-4"]
 
 
@@ -364,15 +328,11 @@ async def test_retention_that_overtakes_the_reading_is_noticed_in_the_middle(
         stage.configure(f"name: hook, {FAST}, webhook: {{url: '{receiver.url}'}}")
         await stage.publish(*(stage.event("a") for _ in range(3)))
         async with routed(stage, accept_loss=accept_loss) as (route, task):
-            async with asyncio.timeout(20):
-                while len(receiver.taken) < 3:
-                    await asyncio.sleep(0.05)
-            await delete(stage, 2)
+            await until(lambda: len(receiver.taken) >= 3)
+            await delete_before(stage.servers, stage.topic, 2, partition=1)
             route._consumer.seek(TopicPartition(stage.topic, 1), 0)  # as if it had stood there
             await stage.publish(stage.event("a"))
-            async with asyncio.timeout(20):
-                while len(receiver.taken) < 4 if accept_loss else not task.done():
-                    await asyncio.sleep(0.05)
+            await until(lambda: len(receiver.taken) >= 4 if accept_loss else task.done())
         assert isinstance(route.error, RecordsLost) is not accept_loss
         assert ("event=forward_loss_accepted" in caplog.text) is accept_loss
 
@@ -387,11 +347,11 @@ async def test_a_new_group_begins_where_it_is_told_and_then_goes_on_where_it_was
         await stage.publish(stage.event("a"))
         stage.configure(f"name: hook, webhook: {{url: '{receiver.url}'}}", start_at=f'"{moment}"')
         forwarder = await stage.begin()
-        await until(lambda: len(receiver.taken) == 1, forwarder)
+        await forwarder.until(lambda: len(receiver.taken) == 1)
         await forwarder.end()
         await stage.publish(stage.event("b"))
         again = await stage.begin()
-        await until(lambda: len(receiver.taken) == 2, again)
+        await again.until(lambda: len(receiver.taken) == 2)
         assert [event["id"] for event in receiver.taken] == ["a-3", "b-4"]
 
 
@@ -435,19 +395,14 @@ async def test_over_tls_with_a_login_the_documented_permissions_are_enough_and_e
     topic = f"secured-{tmp_path.name}"
     await create_topics(secure_broker.bootstrap_servers, {topic: 2, f"{topic}-parked": 1})
     stage = Stage(secure_broker.bootstrap_servers, topic, tmp_path)
-    for name, text in (("ca.pem", secure_broker.authority.pem.decode()), ("password", PASSWORD)):
-        (tmp_path / name).write_text(text)
-        (tmp_path / name).chmod(0o600)
-    login = (
-        "security_protocol: SASL_SSL, sasl_mechanism: SCRAM-SHA-512, username: svt, password_file: password, "
-        "ca_file: ca.pem, session_timeout: 2s, heartbeat_interval: 300ms"
-    )
+    secure_broker.write_secrets(tmp_path)
     receiver = Receiver(lambda request, event: web.Response(status=422) if event["sequence"] == 2 else None)
     async with receiver.listening():
         stage.configure(f"name: hook, on_refused: park, webhook: {{url: '{receiver.url}'}}")
         config = tmp_path / "forward.yaml"
-        server = f'kafka: {{bootstrap_servers: "{secure_broker.sasl_bootstrap_servers}", {login}}}\n'
-        config.write_text(server + config.read_text().split("\n", 1)[1])
+        config.write_text(
+            secured(config.read_text(), secure_broker, "username: svt, sasl_mechanism: SCRAM-SHA-512")
+        )
         await stage.publish(*(stage.event(name) for name in ("a", "b", "c")))
         for operation, resource, name in (("read", "topic", topic), ("write", "topic", f"{topic}-parked")):
             await allow(secure_broker.bootstrap_servers, "svt", operation, resource, name)
@@ -458,7 +413,7 @@ async def test_over_tls_with_a_login_the_documented_permissions_are_enough_and_e
                 assert f"operation READ on resource GROUP '{topic}.hook'" in one.log
             await allow(secure_broker.bootstrap_servers, "svt", "read", "group", f"{topic}.", prefixed=True)
             forwarder = await stage.begin()
-            await until(lambda: len(receiver.taken) == 2, forwarder)
+            await forwarder.until(lambda: len(receiver.taken) == 2)
             await forwarder.until(
                 lambda: forwarder.metric("events_total", destination="hook", outcome="parked") == 1
             )

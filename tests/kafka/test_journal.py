@@ -8,13 +8,14 @@ import time
 
 import pytest
 
-from stream_svt.errors import MisuseError, StateRolledBack, UnreadableState
+from stream_svt.errors import MisuseError, UnreadableState
 from stream_svt.monitor.engine import Commit
+from stream_svt.protocol.controls import Standing
 from stream_svt.protocol.journal import RECORD_LIMIT, Journal, Restored, Topics
 from stream_svt.protocol.sealing import Place
 from stream_svt.service.kafka import BrokerUnavailable, Cluster, Fenced, tune
 from stream_svt.service.shard_log import ShardLog
-from tests.support.books import NEW, OLD, Books, event
+from tests.support.books import OLD, Books, event
 
 pytestmark = pytest.mark.kafka
 
@@ -25,21 +26,13 @@ async def test_a_takeover_finds_what_was_committed(books: Books, masters) -> Non
     assert first.records == {}
     assert first.progress is None
     await journal.commit(Commit(records={b"d/a": b"1", b"d/b": b"2"}, progress=b"p1"))
-    journal.set_control(5, [7, 8])
+    journal.set_commands(Standing(5, 8, "c", accepted=True))
     await journal.commit(Commit(records={b"d/a": b"3", b"d/b": None}, progress=b"p2"))
     _, again = await books.opened(*masters)
-    assert again == Restored({b"d/a": b"3"}, b"p2", first.noise_key, 5, [7, 8], first.commands_since, 0, {})
+    commands = Standing(5, 8, "c", accepted=True)
+    assert again == Restored({b"d/a": b"3"}, b"p2", first.noise_key, first.state_id, commands, 0, {})
+    assert len(bytes.fromhex(again.state_id)) == 16
     assert len(again.noise_key) == 32
-
-
-async def test_an_event_is_published_by_the_transaction_after_its_charge(books: Books) -> None:
-    journal, _ = await books.opened()
-    assert await journal.commit(Commit(progress=b"p", events=[event(1), event(2)])) == 0
-    assert await books.events("read_uncommitted") == []
-    assert journal.pending == 2
-    assert await journal.flush() == 2
-    assert await journal.flush() == 0
-    assert await books.events() == [1, 2]
 
 
 async def test_an_outbox_left_behind_is_published_once_by_the_next_owner(books: Books) -> None:
@@ -75,79 +68,8 @@ async def test_a_record_beyond_kafkas_limit_is_refused_before_it_is_sent(books: 
         await journal.commit(Commit(records={b"d/a": bytes(RECORD_LIMIT + 1)}, progress=b"p"))
 
 
-async def test_an_emptied_state_beside_published_alerts_is_refused(books: Books) -> None:
-    journal, _ = await books.opened()
-    await journal.commit(Commit(progress=b"p", events=[event(1)]))
-    await journal.flush()
-    for record in await books.read(books.topics.state):
-        await books.write(books.topics.state, (record.key, None))
-    await journal.close()
-    with pytest.raises(StateRolledBack, match=r"is empty.*shows event 1.*mark-exhausted"):
-        await books.journal().open()
-
-
-async def test_a_restored_old_state_is_refused_until_it_is_given_up(books: Books) -> None:
-    journal, _ = await books.opened(OLD)
-    await journal.commit(Commit(records={b"d/a": b"1"}, progress=b"p1", events=[event(1)]))
-    backup = {record.key: record.value for record in await books.read(books.topics.state)}
-    await journal.commit(Commit(records={b"d/a": b"2"}, progress=b"p2", events=[event(2)]))
-    await journal.flush()
-    await journal.close()
-    await books.write(books.topics.state, *backup.items())
-    with pytest.raises(StateRolledBack, match=r"ends with event 1.*shows event 2"):
-        await books.journal(OLD).open()
-    journal = books.journal(OLD)
-    restored = await journal.open(after_rollback=True)
-    assert restored.last_event == 2
-    await journal.commit(Commit(progress=b"p", events=[event(3)]))
-    await books.opened(OLD)
-    # What the old state still held in its outbox was published long ago: it does not come a second time.
-    assert await books.events() == [1, 2, 3]
-
-
-async def test_one_old_record_among_new_ones_is_found(books: Books) -> None:
-    journal, _ = await books.opened(OLD)
-    await journal.commit(Commit(records={b"d/a": b"1"}, progress=b"p1"))
-    (old,) = [record for record in await books.read(books.topics.state) if record.key == b"d/a"]
-    await journal.commit(Commit(records={b"d/a": b"2"}, progress=b"p2"))
-    await journal.close()
-    await books.write(books.topics.state, (b"d/a", old.value))
-    with pytest.raises(UnreadableState, match="digest"):
-        await books.journal(OLD).open()
-
-
-async def test_a_lost_or_a_plain_record_is_found(books: Books) -> None:
-    journal, _ = await books.opened(OLD)
-    await journal.commit(Commit(records={b"d/a": b"1", b"d/b": b"1"}, progress=b"p1"))
-    (record,) = [record for record in await books.read(books.topics.state) if record.key == b"d/a"]
-    await journal.close()
-    await books.write(books.topics.state, (b"d/a", None))
-    with pytest.raises(UnreadableState, match="digest"):
-        await books.journal(OLD).open()
-    plain = books.journal()._sealing.seal(b"d/a", 1, b"1")
-    await books.write(books.topics.state, (b"d/a", plain))
-    with pytest.raises(UnreadableState, match="'d/a' is plain among sealed ones"):
-        await books.journal(OLD).open()
-    await books.write(books.topics.state, (b"d/a", record.value))
-    await books.journal(OLD).open()
-
-
-async def test_turning_sealing_on_and_rotating_rewrite_every_record(books: Books) -> None:
-    journal, _ = await books.opened()
-    await journal.commit(Commit(records={b"d/a": b"1", b"d/b": b"2"}, progress=b"p1"))
-    for masters in ((OLD,), (NEW, OLD), (NEW,)):
-        _, restored = await books.opened(*masters, adopt_plain=masters == (OLD,))
-        assert restored.records == {b"d/a": b"1", b"d/b": b"2"}
-    with pytest.raises(UnreadableState, match="previous_key_files"):
-        await books.journal(OLD).open()
-    with pytest.raises(UnreadableState, match="configured: none"):
-        await books.journal().open()
-
-
-async def test_another_application_or_partition_count_is_refused(books: Books) -> None:
+async def test_another_partition_count_is_refused(books: Books) -> None:
     await books.opened()
-    with pytest.raises(UnreadableState, match="belongs to another place"):
-        await books.journal(application="other").open()
     with pytest.raises(UnreadableState, match=r"2 partitions .* now have 3"):
         await books.journal(partitions=3).open()
 

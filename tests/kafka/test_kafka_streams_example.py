@@ -11,8 +11,8 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 from stream_svt.monitor.released import EventType
+from tests.support import records
 from tests.support.alerts import alert, encoded, lifecycle
-from tests.support.forwarding import everything_on
 
 pytestmark = pytest.mark.kafka
 SOURCE = Path(__file__).parents[2] / "examples" / "kafka_streams" / "BurstsOfAlerts.java"
@@ -71,11 +71,11 @@ async def test_three_committed_alerts_of_a_dataset_are_a_burst_and_aborted_ones_
 ) -> None:
     alerts, bursts = await topics("alerts", partitions=2), await topics("bursts")
 
-    async def publish(*records: tuple[str, bytes], commit: bool = True) -> None:
+    async def publish(*written: tuple[str, bytes], commit: bool = True) -> None:
         producer = AIOKafkaProducer(bootstrap_servers=broker.bootstrap_servers, transactional_id=alerts)
         await producer.start()
         await producer.begin_transaction()
-        for number, (dataset, body) in enumerate(records):
+        for number, (dataset, body) in enumerate(written):
             await producer.send(
                 alerts, body, key=dataset.encode(), partition=len(dataset) % 2, timestamp_ms=NOON + number
             )
@@ -106,7 +106,7 @@ async def test_three_committed_alerts_of_a_dataset_are_a_burst_and_aborted_ones_
             while len(found) < 2:
                 assert process.returncode is None, (tmp_path / "log").read_text()
                 await asyncio.sleep(0.2)
-                found = await everything_on(broker.bootstrap_servers, bursts)
+                found = await records.read(broker.bootstrap_servers, bursts)
         assert sorted((one.key, one.value) for one in found) == [
             (b"shop", b"shop: 3 alerts since 2026-01-05T12:00:00Z"),
             (b"tea", b"tea: 3 alerts since 2026-01-05T12:00:00Z"),

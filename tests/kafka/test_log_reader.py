@@ -8,7 +8,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import ProducerFenced
 
-from tests.support.log_reader import committed, endings, parse_segment, read_ended, read_partition
+from tests.support.log_reader import committed, endings, read_ended, read_partition
 
 pytestmark = pytest.mark.kafka
 
@@ -87,40 +87,3 @@ async def test_a_new_owner_of_the_transactional_id_ends_the_old_ones_transaction
     assert endings(records)[0].marker == "abort"
     with pytest.raises(ProducerFenced):
         await producer.commit_transaction()
-
-
-async def test_compressed_batches_and_plain_producers_are_read(broker, topics):
-    topic = await topics()
-    producer = AIOKafkaProducer(
-        bootstrap_servers=broker.bootstrap_servers, compression_type="gzip", linger_ms=20
-    )
-    try:
-        await producer.start()
-        values = [b"x" * n for n in range(200)]
-        for future in [await producer.send(topic, value, partition=0) for value in values]:
-            await future
-    finally:
-        await producer.stop()
-    records = read_partition(broker.data_dir, topic)
-    assert [record.value for record in records] == values
-    assert committed(records) == records
-    assert not any(record.transactional or record.append_time for record in records)
-
-
-async def test_half_a_batch_at_the_end_is_left_out_and_an_unknown_format_is_refused(broker, topics):
-    topic = await topics()
-    producer = AIOKafkaProducer(bootstrap_servers=broker.bootstrap_servers)
-    try:
-        await producer.start()
-        for value in (b"one", b"two"):
-            await producer.send_and_wait(topic, value, partition=0)
-    finally:
-        await producer.stop()
-    [segment] = (broker.data_dir / f"{topic}-0").glob("*.log")
-    data = segment.read_bytes()
-    assert [record.value for record in parse_segment(data)] == [b"one", b"two"]
-    assert [record.value for record in parse_segment(data[:-1])] == [b"one"]
-    with pytest.raises(ValueError, match="format 1"):
-        list(parse_segment(data[:16] + b"\1" + data[17:]))
-    with pytest.raises(FileNotFoundError):
-        read_partition(broker.data_dir, topic, partition=1)

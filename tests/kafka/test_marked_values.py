@@ -7,14 +7,13 @@ import base64
 import json
 import random
 import re
-import signal
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.process import COMMAND, Service, free_port
+from tests.support.process import COMMAND, Service, applied, free_port
 from tests.support.worker import Scene
 
 pytestmark = pytest.mark.kafka
@@ -154,7 +153,11 @@ class Run:
         self.sent = 0
 
     def start(self) -> Service:
-        return Service(self.config, self.port, self.log, "--log-level", "debug")
+        return Service(self.config, self.port, self.log, "--log-level", "debug", applies=False)
+
+    async def apply(self, old: str, new: str) -> None:
+        self.config.write_text(self.config.read_text().replace(old, new))
+        await asyncio.to_thread(applied, self.config)
 
     async def query(self, dataset: str, *values: int) -> None:
         for value in values:
@@ -203,6 +206,7 @@ class Run:
 
 async def drive(run: Run, marks: Marks) -> dict[str, bytes]:
     """Send marked values through every path, kill the worker in the middle, and return all it said."""
+    await asyncio.to_thread(applied, run.config, "--wait", "0")
     worker = run.start()
     try:
         await worker.ready()
@@ -221,8 +225,8 @@ async def drive(run: Run, marks: Marks) -> dict[str, bytes]:
         worker = run.start()
         await worker.ready()
         await run.read_by(worker)
-        worker.process.send_signal(signal.SIGHUP)  # the file is read in a process of its own
-        await worker.until(lambda: b"event=reloaded" in run.log.read_bytes())
+        await run.apply("threshold: 5000", "threshold: 5001")  # the version is read in a process of its own
+        await worker.until(lambda: b"event=configuration_read version=2" in run.log.read_bytes())
         await run.query("a", *(marks.high() for _ in range(30)))  # until the budget is spent
         await run.read_by(worker)
         await worker.until(lambda: b"exhausted" in (worker.fetch("/api/v1/status") or "").encode())

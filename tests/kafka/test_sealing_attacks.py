@@ -8,19 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 
 import pytest
 
 from stream_svt.errors import StateRolledBack, UnreadableState
 from stream_svt.monitor.engine import Commit
-from stream_svt.protocol.journal import META, Journal
+from stream_svt.protocol.journal import META, Journal, Topics
 from stream_svt.protocol.ports import Transaction
-from stream_svt.protocol.sealing import key_id
+from stream_svt.protocol.sealing import Place, Sealing, key_id
 from stream_svt.protocol.shard_states import Cause
+from stream_svt.service.check import Level, check_brokers
+from stream_svt.service.config import parse_config
 from stream_svt.service.shard_log import ShardLog
+from stream_svt.service.worker import cluster_of
 from tests.support.books import NEW, OLD, Books, event
+from tests.support.keys import write_secrets
 from tests.support.worker import HIGH, Scene, until
 
 pytestmark = pytest.mark.kafka
@@ -45,50 +50,74 @@ async def _refuses(books: Books, words: str, *masters: bytes, **where) -> None:
     assert await books.live() == before
 
 
-async def _writes(books: Books, key: bytes, record: bytes | None) -> None:
-    await books.write(books.topics.state, (key, record))
+Live = Mapping[bytes, bytes]
 
 
-async def test_records_swapped_between_two_keys_are_named(sealed: Books) -> None:
+@dataclass(frozen=True)
+class Attack:
+    """What somebody writes, who knows the live records, their first versions and a plain one; what is said of it."""
+
+    words: str
+    writes: Callable[[Live, Live, bytes], Mapping[bytes, bytes | None]]
+
+
+ATTACKS = {
+    "two swapped": Attack(
+        r"'d/[ab]'.*its seal is broken: .*belongs to another place",
+        lambda live, first, plain: {A: live[B], B: live[A]},
+    ),
+    "cut off": Attack(r"'d/a'.*it is cut off after 9 bytes", lambda live, first, plain: {A: live[A][:9]}),
+    "shortened": Attack(
+        r"'d/a'.*its seal is broken: it was changed or cut", lambda live, first, plain: {A: live[A][:-1]}
+    ),
+    # Its seal is good: only the digest over all live records tells.
+    "put back to an older version": Attack(
+        "do not add up to the digest in 'meta': some were .* put back to an older version",
+        lambda live, first, plain: {A: first[A]},
+    ),
+    "older meta": Attack(
+        "record 'd/[ab]' is newer than 'meta'", lambda live, first, plain: {META: first[META]}
+    ),
+    "deleted": Attack("do not add up to the digest.* lost, added", lambda live, first, plain: {B: None}),
+    "added": Attack(r"'d/c'.*its seal is broken", lambda live, first, plain: {b"d/c": live[A]}),
+    "plain": Attack("record 'd/a' is plain among sealed ones", lambda live, first, plain: {A: plain}),
+    "no known format": Attack(
+        r"'d/a'.*it has format 2\.1", lambda live, first, plain: {A: b"\x02\x01" + bytes(60)}
+    ),
+}
+
+
+async def test_each_attack_is_found_and_named_and_nothing_is_left_once_all_is_put_back(
+    sealed: Books,
+) -> None:
     live = await sealed.live()
-    await _writes(sealed, A, live[B])
-    await _writes(sealed, B, live[A])
-    await _refuses(sealed, r"'d/[ab]'.*its seal is broken: .*belongs to another place")
+    first: dict[bytes, bytes] = {}
+    for record in await sealed.read(sealed.topics.state):
+        first.setdefault(record.key, record.value)
+    assert first[A] != live[A]
+    plain = sealed.journal()._sealing.seal(A, 2, b"budget untouched")
+    for attack in ATTACKS.values():
+        records = attack.writes(live, first, plain)
+        for key, record in records.items():
+            await sealed.write(key, record)
+        await _refuses(sealed, attack.words)
+        for key in records:
+            await sealed.write(key, live.get(key))
+    _, restored = await sealed.opened(OLD)
+    assert restored.records == {A: b"second", B: b"other"}
 
 
 async def test_a_record_of_another_shard_is_named(sealed: Books) -> None:
     neighbour, _ = await sealed.opened(OLD, shard=0)
     await neighbour.commit(Commit(records={A: b"neighbour"}, progress=b"p"))
     await neighbour.close()
-    await _writes(sealed, A, (await sealed.live(0))[A])
+    await sealed.write(A, (await sealed.live(0))[A])
     await _refuses(sealed, r"'d/a' of shard 1 .*its seal is broken: .*belongs to another place")
 
 
 @pytest.mark.parametrize("foreign", [{"application": "other"}, {"cluster": "other"}], ids=str)
 async def test_the_state_of_another_application_or_cluster_is_named(sealed: Books, foreign) -> None:
     await _refuses(sealed, r"'meta'.*its seal is broken: .*belongs to another place", **foreign)
-
-
-@pytest.mark.parametrize("length", [0, 9, 10, 30, 45, -1])
-async def test_a_truncated_record_is_named(sealed: Books, length: int) -> None:
-    await _writes(sealed, A, (await sealed.live())[A][:length])
-    await _refuses(
-        sealed, r"'d/a'.*(it is cut off after \d+ bytes|its seal is broken: it was changed or cut)"
-    )
-
-
-async def test_a_record_put_back_to_its_older_version_is_found(sealed: Books) -> None:
-    """Its seal is good: only the digest over all live records tells."""
-    versions = [record.value for record in await sealed.read(sealed.topics.state) if record.key == A]
-    assert len(versions) == 2
-    await _writes(sealed, A, versions[0])
-    await _refuses(sealed, "do not add up to the digest in 'meta': some were .* put back to an older version")
-
-
-async def test_an_older_meta_with_the_newer_records_is_found(sealed: Books) -> None:
-    old = next(record.value for record in await sealed.read(sealed.topics.state) if record.key == META)
-    await _writes(sealed, META, old)
-    await _refuses(sealed, "record 'd/[ab]' is newer than 'meta'")
 
 
 async def test_the_records_of_an_aborted_transaction_put_back_are_found(books: Books) -> None:
@@ -118,17 +147,9 @@ async def test_the_records_of_an_aborted_transaction_put_back_are_found(books: B
     ]
     assert {record.key for record in aborted} == {A, b"ob/0", META}
     for record in aborted:
-        await _writes(books, record.key, record.value)
-    shown = len(await books.read(books.topics.alerts))
-    with pytest.raises(StateRolledBack, match="event 1 with another content"):
+        await books.write(record.key, record.value)
+    with pytest.raises(StateRolledBack, match="shows event 1, which the state does not know, or another one"):
         await books.journal(OLD).open()
-    # The way out shows nothing of the other history either.
-    third = books.journal(OLD)
-    assert (await third.open(after_rollback=True)).last_event == 3
-    assert await third.commit(Commit(progress=b"p")) == 0
-    await third.close()
-    fourth, _ = await books.opened(OLD)
-    assert (fourth.pending, len(await books.read(books.topics.alerts))) == (0, shown)
 
 
 async def _die_before_the_end(log: ShardLog, transaction: Transaction) -> int | None:
@@ -141,34 +162,13 @@ async def _die_before_the_end(log: ShardLog, transaction: Transaction) -> int | 
     return await log._transact(transaction)
 
 
-async def test_a_deleted_and_an_added_record_are_found(sealed: Books) -> None:
-    live = await sealed.live()
-    await _writes(sealed, B, None)
-    await _refuses(sealed, "do not add up to the digest.* lost, added")
-    await _writes(sealed, B, live[B])
-    await _writes(sealed, b"d/c", live[A])
-    await _refuses(sealed, "'d/c'.*its seal is broken")
-
-
-async def test_a_plain_record_among_sealed_ones_is_named(sealed: Books) -> None:
-    forged = sealed.journal()._sealing.seal(A, 2, b"budget untouched")
-    await _writes(sealed, A, forged)
-    await _refuses(sealed, "record 'd/a' is plain among sealed ones")
-
-
-@pytest.mark.parametrize("adopt_plain", [False, True])
-async def test_a_record_of_no_known_format_is_named(sealed: Books, adopt_plain: bool) -> None:
-    await _writes(sealed, A, b"\x02\x01" + bytes(60))
-    await _refuses(sealed, r"'d/a'.*it has format 2\.1", adopt_plain=adopt_plain)
-
-
 # --- a state that is plain as a whole
 
 
 async def _replace_by_plain(books: Books) -> None:
     """Put a plain state in the place of the sealed one, well formed in itself."""
     for key in await books.live():
-        await _writes(books, key, None)
+        await books.write(key, None)
     forger = books.journal()
     await forger.open()
     await forger.commit(Commit(records={A: b"budget untouched"}, progress=b"p"))
@@ -219,9 +219,9 @@ async def test_a_crash_in_the_middle_of_sealing_leaves_no_way_in(books: Books) -
     live = await books.live()
     assert (live[META][1], live[A][1]) == (1, 0)
     assert dying._meta.digest_key != known
-    await _writes(books, A, books.journal()._sealing.seal(A, 2, b"budget untouched"))
+    await books.write(A, books.journal()._sealing.seal(A, 2, b"budget untouched"))
     await _refuses(books, "do not add up to the digest")
-    await _writes(books, A, live[A])
+    await books.write(A, live[A])
     _, restored = await books.opened(OLD)
     assert restored.records == {A: b"1", B: b"2"}
 
@@ -235,13 +235,9 @@ class Rotation:
     def __init__(self, scene: Scene, directory) -> None:
         self.scene = scene
         self.directory = directory
-        for name, key in (("old", OLD), ("new", NEW)):
-            (directory / name).write_text(key.hex())
-            (directory / name).chmod(0o600)
+        write_secrets(directory, {"old": OLD.hex(), "new": NEW.hex()})
 
     def config(self, sealing: str):
-        from stream_svt.service.config import parse_config
-
         return parse_config(self.scene.text() + f"sealing: {{{sealing}}}\n", directory=self.directory)
 
     @contextlib.asynccontextmanager
@@ -252,6 +248,17 @@ class Rotation:
             yield worker
         finally:
             await self.scene.stop(worker)
+
+    async def checked(self, sealing: str) -> list[tuple[Level, str]]:
+        """Return what `check` says of the state."""
+        config, said = self.config(sealing), []
+        async with asyncio.timeout(20):
+            while not said:  # topics that were made a moment ago may not be known yet
+                found = (await check_brokers(config, cluster_of(config))).findings
+                said = [
+                    (one.level, one.message) for one in found if one.subject in {"state", "sealing.key_file"}
+                ]
+        return said
 
     async def fails(self, sealing: str) -> str:
         """Return why a worker stays out of the group: it has no key that opens the state."""
@@ -269,15 +276,18 @@ def _shown(worker) -> set[str]:
 
 
 @pytest.fixture
-async def rotation(broker, topics, tmp_path) -> AsyncIterator[Rotation]:
-    async with Scene(broker.bootstrap_servers, topics.name("shop")).on_stage() as scene:
-        yield Rotation(scene, tmp_path)
+def rotation(scene: Scene, tmp_path) -> Rotation:
+    return Rotation(scene, tmp_path)
 
 
 async def test_the_old_key_may_go_once_status_shows_it_for_no_shard(rotation: Rotation) -> None:
+    """And `check` says before a worker starts whether it could open what is stored."""
     scene = rotation.scene
     old, new = key_id(OLD).hex(), key_id(NEW).hex()
+    assert await rotation.checked("key_file: old") == [(Level.OK, "nothing is stored yet")]
+    opens = [(Level.OK, "what 2 of 2 shards have stored opens with the configured keys")]
     async with rotation.worker("key_file: old") as worker:
+        assert await rotation.checked("key_file: old") == opens
         assert _shown(worker) == {old}
         await scene.send("a", HIGH)
         await scene.settled(worker, 1)
@@ -286,8 +296,16 @@ async def test_the_old_key_may_go_once_status_shows_it_for_no_shard(rotation: Ro
     reason = await rotation.fails("key_file: new")
     assert f"sealed with key {old}" in reason
     assert "previous_key_files" in reason
-    async with rotation.worker("key_file: new, previous_key_files: [old]") as worker:
-        assert _shown(worker) == {new}
+    ((level, problem),) = await rotation.checked("key_file: new")
+    assert level is Level.PROBLEM
+    assert f"shards 0, 1 on topic '{scene.application}.state': it is sealed with key {old}" in problem
+    assert await rotation.checked("key_file: new, previous_key_files: [old]") == opens
+    # One worker after the other is restarted: the first one's shards are read with the key before.
+    async with rotation.worker("key_file: old") as first:
+        second = await scene.start(rotation.config("key_file: new, previous_key_files: [old]"), ready=False)
+        await until(lambda: second.ready and len(first.statuses()) == len(second.statuses()) == 1)
+    await until(lambda: second.ready and len(second.statuses()) == 2 and _shown(second) == {new})
+    await scene.stop(second)
     assert await _names_of_seals(scene) == {new}
     async with rotation.worker("key_file: new") as worker:
         assert {view["dataset"]: view["spent"] for view in worker.status()["datasets"]} == spent
@@ -296,29 +314,11 @@ async def test_the_old_key_may_go_once_status_shows_it_for_no_shard(rotation: Ro
 
 async def _names_of_seals(scene: Scene) -> set[str]:
     """Return the keys that seal the live records, outbox records that no longer count left out."""
-    live = {(record.partition, record.key): record.value for record in await scene.read("state")}
-    return {
-        value[10:18].hex()
-        for (_, key), value in live.items()
-        if value is not None and not key.startswith(b"ob/")
-    }
-
-
-async def test_deleting_the_state_under_a_key_refills_no_budget_either(books: Books) -> None:
-    journal, _ = await books.opened(OLD)
-    await journal.commit(Commit(progress=b"p", events=[event(1)]))
-    await journal.flush()
-    await journal.close()
-    for key in await books.live():
-        await _writes(books, key, None)
-    with pytest.raises(StateRolledBack, match="is empty"):
-        await books.journal(OLD).open()
+    live = await scene.live()
+    return {value[10:18].hex() for (_, key), value in live.items() if not key.startswith(b"ob/")}
 
 
 def test_the_journal_shows_no_key() -> None:
-    from stream_svt.protocol.journal import Topics
-    from stream_svt.protocol.sealing import Place, Sealing
-
     journal = Journal(
         None,  # type: ignore[arg-type]
         Place("c", "a", "s", 0),

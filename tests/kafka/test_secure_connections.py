@@ -11,17 +11,12 @@ from stream_svt.errors import BrokerError
 from stream_svt.service.audit import audit_state, audit_topic
 from stream_svt.service.config import parse_config
 from stream_svt.service.worker import Worker, cluster_of
-from tests.support.permissions import allow
-from tests.support.tls import MECHANISMS, PASSWORD, Authority, SecureKafka
+from tests.support.keys import write_secrets
+from tests.support.permissions import WORKER, allow_all
+from tests.support.tls import MECHANISMS, PASSWORD, Authority, SecureKafka, connections_closed, secured
 from tests.support.worker import HIGH, Scene, until
 
 pytestmark = pytest.mark.kafka
-LEAST = [
-    ("read", "group", "shop"),
-    ("write", "transactional_id", "shop-"),
-    *(("read", "topic", f"shop.{name}") for name in ("state", "alerts", "control", "counts")),
-    *(("write", "topic", f"shop.{name}") for name in ("state", "alerts", "rejects")),
-]
 
 
 class Secured:
@@ -34,13 +29,8 @@ class Secured:
 
     def worker(self, mechanism: str, *, password: str = PASSWORD, ca: str = "ca.pem") -> Worker:
         """Return a worker that logs in, not started."""
-        (self.directory / "password").write_text(password)
-        (self.directory / "password").chmod(0o600)
-        text = self.scene.text().replace(
-            f'"{self.scene.servers}"',
-            f'"{self.kafka.sasl_bootstrap_servers}", security_protocol: SASL_SSL, username: svt, '
-            f"sasl_mechanism: {mechanism}, password_file: password, ca_file: {ca}",
-        )
+        write_secrets(self.directory, {"password": password})
+        text = secured(self.scene.text(), self.kafka, f"username: svt, sasl_mechanism: {mechanism}", ca)
         return Worker(parse_config(text, directory=self.directory))
 
     async def says(self, mechanism: str, *, password: str = PASSWORD, ca: str = "ca.pem") -> str:
@@ -60,18 +50,12 @@ class Secured:
             await worker.stop()
 
 
-async def _allow_least(kafka: SecureKafka) -> None:
-    for operation, resource, name in LEAST:
-        prefixed = resource == "transactional_id"
-        await allow(kafka.bootstrap_servers, "svt", operation, resource, name, prefixed=prefixed)
-
-
 async def test_tls_with_plain_and_scram_and_what_is_wrong_is_named(tmp_path, secure_broker) -> None:
     kafka = secure_broker
     (tmp_path / "ca.pem").write_bytes(kafka.authority.pem)
     (tmp_path / "stranger.pem").write_bytes(Authority.new().pem)
     async with Scene(kafka.bootstrap_servers, "shop", partitions=1).on_stage() as scene:
-        await _allow_least(kafka)
+        await allow_all(kafka.bootstrap_servers, "svt", "shop", WORKER)
         secured = Secured(kafka, scene, tmp_path)
         for count, mechanism in enumerate(MECHANISMS, 1):
             assert await secured.says(mechanism) == ""
@@ -83,6 +67,7 @@ async def test_tls_with_plain_and_scram_and_what_is_wrong_is_named(tmp_path, sec
         assert "the broker's certificate is not trusted" in said
         assert "kafka.ca_file" in said
         assert len(await scene.alerts()) == len(MECHANISMS)
+    await connections_closed()
 
 
 async def test_a_broker_with_a_certificate_of_the_next_authority_is_met_without_a_restart(tmp_path) -> None:
@@ -92,7 +77,7 @@ async def test_a_broker_with_a_certificate_of_the_next_authority_is_met_without_
         (tmp_path / name).write_bytes(content)
     with SecureKafka(old, tmp_path, {"svt": PASSWORD}, **{"group.min.session.timeout.ms": "500"}) as kafka:
         async with Scene(kafka.bootstrap_servers, "shop", partitions=1).on_stage() as scene:
-            await _allow_least(kafka)
+            await allow_all(kafka.bootstrap_servers, "svt", "shop", WORKER)
             secured = Secured(kafka, scene, tmp_path)
             worker = secured.worker("SCRAM-SHA-256", ca="both.pem")
             try:
@@ -116,3 +101,4 @@ async def test_a_broker_with_a_certificate_of_the_next_authority_is_met_without_
             whole = await audit_state(config, cluster_of(config))
             assert (public.balances, public.alerts) == (True, 3)
             assert (whole.balances, whole.alerts, whole.ledgers) == (True, 3, 1)
+        await connections_closed()

@@ -9,42 +9,19 @@ import signal
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
-from aiokafka import AIOKafkaProducer
 from playwright.async_api import expect
 
 from stream_svt.monitor.released import Alert
 from stream_svt.service.web import EVENTS
 from tests.support.browser import Line, browser, visit
+from tests.support.keys import write_secrets
 from tests.support.process import Service, free_port
-from tests.support.topics import create_topics
-from tests.support.worker import until
+from tests.support.worker import Scene, until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.debian]
 
-SPEC = """
-application: {application}
-kafka: {{bootstrap_servers: "{servers}", session_timeout: 2s, heartbeat_interval: 300ms}}
-topics: {{partitions: 2}}
-commit: {{interval: 100ms}}
-sealing: {{key_file: state.key}}
-web: {{port: {port}}}
-datasets:
-  - {{names: [north, south], limit: {{epsilon: 4}}, unit: one basket}}
-monitors:
-  - name: hot
-    topic: {application}.counts
-    epsilon: 1
-    cutoff: 3
-    sensitivity: 100000
-    monotonic: true
-    bounds: [0, 1000000000000]
-    threshold: 500000000000
-    expected_queries: 10000
-    mute: none
-"""
 HIGH, LOW = 731_820_641_907, 313_370_207
 """Values that nothing released holds by chance: the noise moves them by a million."""
 
@@ -55,56 +32,41 @@ MASTER = bytes(range(100, 132))
 
 
 @dataclass
-class Scene:
+class Served:
     """An application on the session's broker, served by two workers."""
 
-    application: str
-    servers: str
-    directory: Path
+    scene: Scene
     workers: list[Service]
     ports: list[int]
 
-    async def send(self, dataset: str, series: str, value: float) -> None:
-        producer = AIOKafkaProducer(bootstrap_servers=self.servers, acks="all")
-        await producer.start()
-        try:
-            query = {"id": f"{series}-{time.monotonic_ns()}", "value": value, "series": series}
-            await producer.send_and_wait(
-                f"{self.application}.counts", json.dumps(query).encode(), key=dataset.encode()
-            )
-        finally:
-            await producer.stop()
-
 
 @pytest.fixture
-async def scene(broker, topics, tmp_path) -> AsyncIterator[Scene]:
-    application = topics.name("watch")
-    servers = broker.bootstrap_servers
-    clock = {"message.timestamp.type": "LogAppendTime"}
-    own = {f"{application}.{name}": 2 for name in ("counts", "alerts", "rejects", "control")}
-    await create_topics(servers, own, clock)
-    await create_topics(servers, {f"{application}.state": 2}, clock | {"cleanup.policy": "compact"})
-    (tmp_path / "state.key").write_text(MASTER.hex())
-    (tmp_path / "state.key").chmod(0o600)
+async def served(broker, topics, tmp_path) -> AsyncIterator[Served]:
+    write_secrets(tmp_path, {"state.key": MASTER.hex()})
     workers, ports = [], [free_port(), free_port()]
-    for number, port in enumerate(ports):
-        config = tmp_path / f"monitors-{number}.yaml"
-        config.write_text(SPEC.format(application=application, servers=servers, port=port))
-        workers.append(Service(config, port, tmp_path / f"worker-{number}.log"))
-    try:
-        for worker in workers:
-            await worker.ready()
-        yield Scene(application, servers, tmp_path, workers, ports)
-    finally:
-        for worker in workers:
-            await worker.end(signal.SIGTERM)
+    async with Scene(
+        broker.bootstrap_servers, topics.name("watch"), datasets="north, south"
+    ).on_stage() as scene:
+        text = scene.text(threshold=500_000_000_000, most=10**12, sensitivity=100_000)
+        for number, port in enumerate(ports):
+            config = tmp_path / f"monitors-{number}.yaml"
+            config.write_text(f"{text}sealing: {{key_file: state.key}}\nweb: {{port: {port}}}\n")
+            workers.append(Service(config, port, tmp_path / f"worker-{number}.log"))
+        try:
+            for worker in workers:
+                await worker.ready()
+            yield Served(scene, workers, ports)
+        finally:
+            for worker in workers:
+                await worker.end(signal.SIGTERM)
 
 
 async def test_a_live_run_is_seen_without_a_reload_at_either_worker_and_nothing_trusted_comes_along(
-    scene: Scene, debian_program
+    served: Served, debian_program
 ) -> None:
     """One test, for two workers and a browser take seconds to start."""
-    line, phone_line = (Line(port) for port in scene.ports)
+    scene = served.scene
+    line, phone_line = (Line(port) for port in served.ports)
     async with (
         line.open(),
         phone_line.open(),
@@ -113,16 +75,16 @@ async def test_a_live_run_is_seen_without_a_reload_at_either_worker_and_nothing_
         visit(chromium, f"http://127.0.0.1:{phone_line.port}/", width=390, height=844) as phone,
     ):
         page = seen.page
-        for worker, port in zip(scene.workers, scene.ports, strict=True):
+        for worker, port in zip(served.workers, served.ports, strict=True):
             assert f"page=http://127.0.0.1:{port}/" in worker.log  # where to look is said at the start
         for one in (page, phone.page):
             await expect(one.locator("#link")).to_have_text("Live", timeout=20_000)
             await expect(one.locator(".budget")).to_have_count(2)
             await expect(one.locator("#alerts-empty")).to_be_visible()
             await one.evaluate("window.sameDocument = true")
-        await scene.send("north", "quiet", LOW)
-        await scene.send("north", "item-40", HIGH)
-        await scene.send("south", "<script>alert(1)</script>", HIGH)
+        await scene.send("north", LOW, series="quiet")
+        await scene.send("north", HIGH, series="item-40")
+        await scene.send("south", HIGH, series="<script>alert(1)</script>")
         for one in (page, phone.page):
             await expect(one.locator("#list > li:visible")).to_have_count(2, timeout=20_000)
             await expect(one.locator("#list > li", has_text="item-40").first).to_contain_text(
@@ -148,19 +110,19 @@ async def test_a_live_run_is_seen_without_a_reload_at_either_worker_and_nothing_
             await until(lambda told=told: len(_released(bytes(told.bytes))) >= 5, 20)
             _is_all_released(bytes(told.bytes))
         started = time.monotonic()
-        assert await scene.workers[0].end(signal.SIGTERM) == 0
+        assert await served.workers[0].end(signal.SIGTERM) == 0
         assert time.monotonic() - started < 15.0  # whoever looks does not hold it up
         await expect(page.locator("#link")).to_have_text("No answer", timeout=15_000)
         await expect(page.locator("#notice")).to_contain_text("does not answer")
         # The other worker takes over, and its page goes on where it was.
-        await scene.send("north", "item-41", HIGH)
+        await scene.send("north", HIGH, series="item-41")
         await expect(phone.page.locator("#list > li", has_text="item-41").first).to_be_visible(timeout=30_000)
         await expect(phone.page.locator("#shards tr")).to_have_count(2, timeout=10_000)
 
 
 async def _halts_are_seen(scene: Scene, page) -> None:
     for number in range(2):
-        await scene.send("north", f"more-{number}", HIGH)
+        await scene.send("north", HIGH, series=f"more-{number}")
     await page.get_by_label("Show runs and other events").check()
     halted = page.locator("#list > li", has_text="halted: it has raised all the alerts it paid for")
     await expect(halted).to_be_visible(timeout=20_000)
@@ -200,28 +162,14 @@ def _found(secret: bytes, said: bytes) -> bool:
     return secret in said or secret in digits
 
 
-@pytest.mark.parametrize(
-    ("style", "moved"),
-    [
-        ("left: 0%; width: 0%;", False),
-        ("width: 0.00%", False),
-        ("width: 0.004%", True),
-        ("width: 7%", True),
-        ("width: 10.5%", True),
-        ("width: 100%", True),
-    ],
-)
-def test_a_bar_that_did_not_move_is_told_from_one_that_did(style: str, moved: bool) -> None:
-    assert (MOVED.search(style) is not None) is moved
-
-
-async def test_the_event_stream_alone_goes_on_where_it_stopped(scene: Scene) -> None:
+async def test_the_event_stream_alone_goes_on_where_it_stopped(served: Served) -> None:
     """For programs: a line broken in the middle misses nothing and repeats nothing, at another worker too."""
-    await scene.send("north", "one", HIGH)
-    place, first = await _listen(scene.ports[0], "", b'"series":"one"')
+    scene = served.scene
+    await scene.send("north", HIGH, series="one")
+    place, first = await _listen(served.ports[0], "", b'"series":"one"')
     assert first.count(b'"series":"one"') == 1
-    await scene.send("south", "two", HIGH)
-    _, again = await _listen(scene.ports[1], place, b'"series":"two"')
+    await scene.send("south", HIGH, series="two")
+    _, again = await _listen(served.ports[1], place, b'"series":"two"')
     assert b'"series":"one"' not in again
 
 

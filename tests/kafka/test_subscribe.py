@@ -4,36 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import sys
 from collections.abc import Awaitable
 from types import SimpleNamespace
 
 import pytest
-from aiokafka import AIOKafkaProducer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient
 
 import stream_svt
 from stream_svt.errors import BrokerError, MisuseError
-from stream_svt.monitor import released
+from tests.support import records
 from tests.support.alerts import alert, encoded, lifecycle
 
 pytestmark = pytest.mark.kafka
 MODULE = sys.modules["stream_svt.subscribe"]  # whose name in the package is the function's
 
 
-async def publish(servers: str, topic: str, *transactions: tuple[list[bytes], bool]) -> None:
-    """Write records to partition 0, each list in a transaction that is committed or aborted."""
-    producer = AIOKafkaProducer(bootstrap_servers=servers, transactional_id=topic)
-    await producer.start()
-    try:
-        for records, commit in transactions:
-            await producer.begin_transaction()
-            for record in records:
-                await producer.send_and_wait(topic, record, partition=0)
-            await (producer.commit_transaction() if commit else producer.abort_transaction())
-    finally:
-        await producer.stop()
+async def publish(servers: str, topic: str, *values: bytes, commit: bool = True) -> None:
+    """Write values to partition 0, in a transaction that is committed or aborted."""
+    await records.publish(servers, topic, *((0, None, value) for value in values), commit=commit)
 
 
 async def collect(subscription, count: int, seconds: float = 20) -> list[stream_svt.Event]:
@@ -48,13 +36,12 @@ async def collect(subscription, count: int, seconds: float = 20) -> list[stream_
 
 async def test_alerts_arrive_typed_and_lifecycle_events_only_on_request(broker, topics):
     topic = await topics("alerts", partitions=2)
-    records = [
+    first, second, third = (
         encoded(1, lifecycle("started")),
         encoded(2, alert(top=1)),
-        b"not an event",
         encoded(3, alert(top=2)),
-    ]
-    await publish(broker.bootstrap_servers, topic, (records, True))
+    )
+    await publish(broker.bootstrap_servers, topic, first, second, b"not an event", third)
     options = {"bootstrap_servers": broker.bootstrap_servers, "topic": topic, "from_beginning": True}
     alerts = await collect(stream_svt.subscribe(**options), 2)
     assert [event.data for event in alerts] == [alert(top=1), alert(top=2)]
@@ -67,7 +54,8 @@ async def test_alerts_arrive_typed_and_lifecycle_events_only_on_request(broker, 
 async def test_what_is_aborted_and_published_again_comes_once(broker, topics):
     topic = await topics("alerts")
     first, second = encoded(1, alert(top=1)), encoded(2, alert(top=2))
-    await publish(broker.bootstrap_servers, topic, ([first], False), ([first, second], True))
+    await publish(broker.bootstrap_servers, topic, first, commit=False)
+    await publish(broker.bootstrap_servers, topic, first, second)
     for isolation in ("read_committed", "read_uncommitted"):
         subscription = stream_svt.subscribe(
             bootstrap_servers=broker.bootstrap_servers, topic=topic, from_beginning=True, isolation=isolation
@@ -78,9 +66,9 @@ async def test_what_is_aborted_and_published_again_comes_once(broker, topics):
 
 async def test_an_open_subscription_misses_nothing_published_after_it_opened(broker, topics):
     topic = await topics("alerts")
-    await publish(broker.bootstrap_servers, topic, ([encoded(1, alert(top=1))], True))
+    await publish(broker.bootstrap_servers, topic, encoded(1, alert(top=1)))
     async with stream_svt.subscribe(bootstrap_servers=broker.bootstrap_servers, topic=topic) as subscription:
-        await publish(broker.bootstrap_servers, topic, ([encoded(2, alert(top=2))], True))
+        await publish(broker.bootstrap_servers, topic, encoded(2, alert(top=2)))
         assert [event.sequence for event in await collect(subscription, 1)] == [2]
         with pytest.raises(MisuseError):
             await subscription.__aenter__()
@@ -90,9 +78,7 @@ async def test_an_open_subscription_misses_nothing_published_after_it_opened(bro
 async def alerts(broker, topics):
     """A topic with three alerts, and how a member of its group subscribes."""
     topic = await topics("alerts")
-    await publish(
-        broker.bootstrap_servers, topic, ([encoded(top, alert(top=top)) for top in (1, 2, 3)], True)
-    )
+    await publish(broker.bootstrap_servers, topic, *(encoded(top, alert(top=top)) for top in (1, 2, 3)))
 
     def member(**options) -> stream_svt.Subscription[stream_svt.Alert]:
         options = {"from_beginning": True, "group_id": topic} | options
@@ -103,14 +89,7 @@ async def alerts(broker, topics):
 
 async def committed(alerts) -> int:
     """Return the position of the group on partition 0, -1 where it has none."""
-    admin = AIOKafkaAdminClient(bootstrap_servers=alerts.servers)
-    await admin.start()
-    try:
-        found = await admin.list_consumer_group_offsets(alerts.topic)
-    finally:
-        await admin.close()
-    place = TopicPartition(alerts.topic, 0)
-    return found[place].offset if place in found else -1
+    return (await records.committed(alerts.servers, alerts.topic)).get(0, -1)
 
 
 async def sequences(subscription, count: int) -> list[int]:
@@ -143,10 +122,10 @@ async def test_an_event_that_could_not_be_handled_comes_again(alerts, anew: bool
 
 
 async def test_a_new_group_that_failed_at_its_first_event_does_not_begin_at_the_end_again(alerts):
-    fourth = publish(alerts.servers, alerts.topic, ([encoded(4, alert(top=4))], True))
+    fourth = publish(alerts.servers, alerts.topic, encoded(4, alert(top=4)))
     with pytest.raises(ConnectionError):
         await fail_at(4, alerts.member(from_beginning=False), fourth)
-    await publish(alerts.servers, alerts.topic, ([encoded(5, alert(top=5))], True))
+    await publish(alerts.servers, alerts.topic, encoded(5, alert(top=5)))
     async with alerts.member(from_beginning=False) as after:
         assert await sequences(after, 2) == [4, 5]
 
@@ -198,9 +177,3 @@ async def test_an_unreachable_broker_is_named_with_what_to_check():
 def test_an_unknown_isolation_is_refused():
     with pytest.raises(MisuseError, match="read_committed or read_uncommitted"):
         stream_svt.subscribe(bootstrap_servers="127.0.0.1:1", topic="alerts", isolation="serializable")
-
-
-def test_encoded_events_are_what_the_service_publishes():
-    envelope, data = released.decode(encoded(7, alert(top=1)))
-    assert (envelope.sequence, data) == (7, alert(top=1))
-    assert json.loads(encoded(7, alert(top=1)))["specversion"] == "1.0"

@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from aiokafka import AIOKafkaProducer
 
 from stream_svt.monitor.released import EventType
+from tests.support import records
 from tests.support.alerts import alert, encoded, lifecycle
 
 pytestmark = pytest.mark.kafka
@@ -47,14 +47,8 @@ async def _publish(servers: str, topic: str) -> None:
     """
     first, second = encoded(1, alert(top=1, series="milk")), encoded(3, alert(top=2, series="beer"))
     started = encoded(2, lifecycle("first"), kind=EventType.RUN_STARTED)
-    producer = AIOKafkaProducer(bootstrap_servers=servers, transactional_id=topic)
-    await producer.start()
-    for records, commit in (([first], False), ([first, started, *POISON, second], True)):
-        await producer.begin_transaction()
-        for record in records:
-            await producer.send_and_wait(topic, record, key=b"shop", partition=0)
-        await (producer.commit_transaction() if commit else producer.abort_transaction())
-    await producer.stop()
+    for values, commit in (([first], False), ([first, started, *POISON, second], True)):
+        await records.publish(servers, topic, *((0, b"shop", value) for value in values), commit=commit)
 
 
 def test_every_example_is_run_by_a_test():

@@ -5,15 +5,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import http.client
-import json
-import os
 import re
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -23,12 +18,12 @@ from stream_svt.protocol.sealing import Place, Sealing
 from stream_svt.service.topology import look
 from stream_svt.service.web import EVENTS, PAGES
 from stream_svt.service.worker import cluster_of
-from tests.support.process import free_port
+from tests.support.keys import write_secrets
+from tests.support.process import COMMAND, Service, free_port
 from tests.support.worker import HIGH, LOW, Scene
 
 pytestmark = pytest.mark.kafka
 MASTER, SHARED = bytes(range(32)), bytes(range(1, 33))
-STREAM_SVT = [sys.executable, "-c", "from stream_svt.cli import main; main()"]
 SECTIONS = """
 sealing: {{key_command: [cat, sealing.key]}}
 control: {{hmac_key_files: [shared.key]}}
@@ -68,15 +63,16 @@ STATUS = {
 """Every field of the status page. Each is public, a released outcome, an account of charges or of refused records."""
 
 
-@dataclass
-class Process:
-    """A worker started from the command line, and what it says."""
+class Process(Service):
+    """A worker started from the command line in a directory of its own, and what it says."""
 
-    pid: int
-    port: int
-    log: Path
-    directory: Path
-    scene: Scene
+    def __init__(self, scene: Scene, directory: Path) -> None:
+        self.scene, self.directory = scene, directory
+        self.port = free_port()
+        config = directory / "shop.yaml"
+        config.write_text(scene.text() + SECTIONS.format(port=self.port))
+        options = ("--log-level", "debug", "--signing-key", "shared.key")
+        super().__init__(config, self.port, directory / "log", *options, env=ENVIRONMENT, cwd=directory)
 
     def request(self, path: str, method: str = "GET") -> tuple[int, bytes]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
@@ -88,46 +84,24 @@ class Process:
             connection.close()
 
     def of_kernel(self, name: str) -> bytes:
-        return Path(f"/proc/{self.pid}/{name}").read_bytes()
-
-    def status(self) -> Any:
-        return json.loads(self.request("/api/v1/status")[1])
+        return Path(f"/proc/{self.process.pid}/{name}").read_bytes()
 
 
 @pytest.fixture
 async def process(broker, topics, tmp_path) -> AsyncIterator[Process]:
     """A worker with every kind of secret, at its most talkative, that has released an alert."""
-    for name, content in (("sealing.key", MASTER.hex()), ("shared.key", SHARED.hex())):
-        (tmp_path / name).write_text(content)
-        (tmp_path / name).chmod(0o600)
-    port = free_port()
+    write_secrets(tmp_path, {"sealing.key": MASTER.hex(), "shared.key": SHARED.hex()})
     async with Scene(
         broker.bootstrap_servers, topics.name("shop"), partitions=1, datasets="a"
     ).on_stage() as scene:
-        path = tmp_path / "shop.yaml"
-        path.write_text(scene.text() + SECTIONS.format(port=port))
-        command = [*STREAM_SVT, "run", "-c", str(path), "--log-level", "debug"]
-        log = tmp_path / "log"
-        with log.open("wb") as stream:
-            running = subprocess.Popen(  # noqa: ASYNC220  starting takes no time
-                command, stdout=stream, stderr=stream, cwd=tmp_path, env=os.environ | ENVIRONMENT
-            )
+        process = Process(scene, tmp_path)
         try:
-            process = Process(running.pid, port, log, tmp_path, scene)
-            await _until(lambda: "event=shard_replayed" in log.read_text(), running)
+            await process.until(lambda: process.said("event=shard_replayed"))
             await scene.send("a", LOW, HIGH, LOW)
-            await _until(lambda: process.status()["shards"][0]["offsets"].get(scene.queries) == 3, running)
+            await process.until(lambda: process.status()["shards"][0]["offsets"].get(scene.queries) == 3)
             yield process
         finally:
-            running.terminate()
-            await asyncio.to_thread(running.wait, 20)
-
-
-async def _until(condition, running: subprocess.Popen[bytes]) -> None:
-    async with asyncio.timeout(30):
-        while not await asyncio.to_thread(condition):
-            assert running.poll() is None
-            await asyncio.sleep(0.1)
+            await process.end()
 
 
 async def test_a_worker_shows_nothing_of_the_trusted_zone_and_keeps_its_keys_to_itself(
@@ -168,11 +142,11 @@ def _pages_are_read_only(process: Process) -> None:
 
 def _listens_on_loopback_only(process: Process) -> None:
     """Every listening socket of the process is on 127.0.0.1 or ::1, whatever its environment says."""
-    fds = Path(f"/proc/{process.pid}/fd").iterdir()
+    fds = Path(f"/proc/{process.process.pid}/fd").iterdir()
     inodes = {match[1] for fd in fds if (match := re.fullmatch(r"socket:\[(\d+)\]", _target(fd)))}
     listening = []
     for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/{process.pid}/net/{table}").read_text().splitlines()[1:]:
+        for line in Path(f"/proc/{process.process.pid}/net/{table}").read_text().splitlines()[1:]:
             parts = line.split()
             if parts[3] == "0A" and parts[9] in inodes:
                 listening.append(parts[1])
@@ -201,7 +175,7 @@ def _fields(node: object, path: str = "") -> Iterator[str]:
 async def _all_that_is_said(process: Process) -> dict[str, bytes]:
     said = {path: process.request(path)[1] for path in PAGES}
     said[EVENTS] = await asyncio.to_thread(_event_stream, process)
-    said["the log"] = process.log.read_bytes()
+    said["the log"] = (process.directory / "log").read_bytes()
     for name in ("environ", "cmdline"):
         said[f"/proc/PID/{name}"] = process.of_kernel(name)
     for name in ("alerts", "rejects"):
@@ -210,7 +184,7 @@ async def _all_that_is_said(process: Process) -> dict[str, bytes]:
     for more in (["check", "-c", config], ["status", "-c", config], ["audit", "-c", config]):
         done = await asyncio.to_thread(
             subprocess.run,
-            [*STREAM_SVT, *more],
+            [*COMMAND, *more],
             capture_output=True,
             check=False,
             timeout=60,

@@ -6,7 +6,6 @@ import pytest
 from msgspec.structs import replace
 
 from stream_svt.monitor.board import CHARGES_KEPT, Board, Budget
-from stream_svt.monitor.life_cycle import State
 from stream_svt.monitor.released import EventType, decode
 from tests.support.released import account, alert, lifecycle
 
@@ -42,21 +41,14 @@ def test_a_dataset_nobody_spoke_of_is_untouched_and_its_monitors_wait(board: Boa
         ([EventType.RUN_STARTED, EventType.BUDGET_RAISED], "running"),
         ([EventType.RUN_STARTED, EventType.PAUSED], "paused"),
         ([EventType.RUN_STARTED, EventType.PAUSED, EventType.RESUMED], "running"),
-        ([EventType.RUN_STARTED, EventType.MARKED_EXHAUSTED], "exhausted"),
         ([EventType.RUN_STARTED, EventType.MUTED, EventType.COMMAND_REPLY], "running"),
     ],
 )
 def test_the_state_follows_the_events(board: Board, kinds: list[EventType], shown: str) -> None:
     for kind in kinds:
-        of_dataset = kind in {EventType.BUDGET_RAISED, EventType.MARKED_EXHAUSTED}
+        of_dataset = kind is EventType.BUDGET_RAISED
         take(board, lifecycle(kind, WEEK, monitor="" if of_dataset else "hot", run=0 if of_dataset else 1))
     assert board.of_dataset(WEEK)["hot"].shown == shown
-
-
-def test_budgets_given_up_exhaust_every_monitor_of_the_dataset_and_none_of_another(board: Board) -> None:
-    take(board, lifecycle(EventType.MARKED_EXHAUSTED, WEEK, monitor="", run=0, books=account(4.0)))
-    assert board.exhausted() == [WEEK]
-    assert board.of_dataset(OTHER)["hot"].state is State.IDLE
 
 
 def test_tops_halts_and_runs_are_counted_per_dataset(board: Board) -> None:
@@ -78,18 +70,6 @@ def test_books_are_those_of_the_latest_event_whichever_monitor_it_is_about(board
     )
     assert (board.budgets[WEEK].spent, board.budgets[WEEK].reserved) == (0.4, 0.6)
     assert board.budgets[WEEK].left == 3.6
-
-
-def test_events_of_a_home_that_the_dataset_has_left_change_nothing_when_read_later(board: Board) -> None:
-    take(
-        board,
-        lifecycle(EventType.RUN_STARTED, WEEK, run=3, books=account(2.0, limit=5.0), shard=1),
-        lifecycle(EventType.RUN_CLOSED, WEEK, run=2, books=account(1.5, limit=4.0)),
-        lifecycle(EventType.MOVED, WEEK, monitor="", run=0, books=account(1.5, limit=5.0)),
-    )
-    budget = board.budgets[WEEK]
-    assert (budget.spent, budget.limit) == (2.0, 5.0)
-    assert board.of_dataset(WEEK)["hot"].shown == "running"
 
 
 def test_charges_are_kept_with_their_time_and_the_oldest_are_forgotten(board: Board) -> None:

@@ -24,7 +24,7 @@ queries = st.tuples(
     st.lists(st.tuples(st.integers(0, 2), st.sampled_from([HIGH, HIGH, LOW])), max_size=12),
 )
 commands = st.tuples(
-    st.sampled_from(["pause", "resume", "close", "resample", "raise-budget", "mark-exhausted"]),
+    st.sampled_from(["pause", "resume", "close", "resample", "raise-budget"]),
     st.tuples(st.sampled_from("abc"), st.sampled_from(["", "m0", "m1"]), st.integers(4, 9)),
 )
 
@@ -44,7 +44,15 @@ class Reader:
         for event in self._play.events[self._read :]:
             if event.type is not leave_out:
                 self.board.take(
-                    *decode(encode(event, application="shop", shard=0, time="2026-01-01T00:00:00Z"))
+                    *decode(
+                        encode(
+                            event,
+                            application="shop",
+                            shard=0,
+                            time="2026-01-01T00:00:00Z",
+                            origin="1-00000000000000aa",
+                        )
+                    )
                 )
         self._read = len(self._play.events)
 
@@ -80,8 +88,8 @@ def do(play: Play, reader: Reader, step: tuple[str, object]) -> None:
             Command(
                 id="c",
                 action=Action(kind),
-                dataset="" if kind == "mark-exhausted" else dataset,
-                monitor="" if kind in {"mark-exhausted", "raise-budget"} else monitor,
+                dataset=dataset,
+                monitor="" if kind == "raise-budget" else monitor,
                 limit=str(limit) if kind == "raise-budget" else "",
             )
         )

@@ -180,7 +180,7 @@ def test_under_zcdp_a_closed_run_and_a_loss_are_not_charged_again():
     play = Play(spec_of(FORMS["plain"], datasets="{name: a, limit: {rho: 90}, unit: one basket}"))
     play.play(TOPIC, [Query(0, 0)])
     spent = play.engine.books(0).ledger.spent
-    play.engine.accept_loss(TOPIC, 10)
+    play.accept_loss(TOPIC, 10)
     play.commit()
     assert play.engine.books(0).ledger.spent == spent
     assert not play.engine.books(0).ledger.run_open

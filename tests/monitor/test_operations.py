@@ -49,7 +49,7 @@ def _books(play: Play, number: int = 0):
     ("action", "fields", "reason"),
     [
         ("pause", {"dataset": "nowhere"}, "is not homed at shard 0"),
-        ("close", {"dataset": ""}, "is not homed at shard 0"),
+        ("raise-budget", {"dataset": "", "limit": "9"}, "is not homed at shard 0"),
         ("close", {"monitor": "m9"}, "monitor 'm9' does not run on dataset 'a'"),
         ("resume", {}, "is not paused"),
         ("raise-budget", {"limit": "3"}, "must be above the present one of epsilon 3"),
@@ -59,8 +59,7 @@ def _books(play: Play, number: int = 0):
         ("raise-budget", {"limit": "-1"}, "limit"),
         ("raise-budget", {"limit": "1e30"}, "limit"),
         ("raise-budget", {"limit": "nan"}, "not a number"),
-        ("accept-loss", {}, "no records were lost"),
-        ("mark-exhausted", {}, "takes a whole shard"),
+        ("accept-loss", {"topic": "t", "offset": 7}, "does not wait for offset 7 of topic 't'"),
     ],
 )
 def test_a_command_that_does_not_apply_is_refused_and_changes_nothing(action, fields, reason):
@@ -204,29 +203,6 @@ def test_both_the_declared_and_the_raised_limit_are_accepted_at_a_restart():
     assert _books(play).limit == 4_000_000_000
 
 
-def test_marking_exhausted_charges_everything_and_stops_every_monitor():
-    play = _play(FORMS["plain"], FORMS["retry"])
-    reply = _command(play, "mark-exhausted", dataset="")
-    assert reply.data.reason == "accepted"
-    for number in range(2):
-        assert _books(play, number).spent == _books(play, number).limit
-        assert _books(play, number).reserved == 0
-        assert {_slot(play, number, name).state for name in ("m0", "m1")} == {State.EXHAUSTED}
-    _more(play, 10**6)
-    assert play.commits[-1].skipped == {("m0", "exhausted"): 1, ("m1", "exhausted"): 1}
-    assert_books_balance(play)
-
-
-def test_marking_exhausted_counts_events_on_from_the_highest_published_one():
-    play = Play(spec_of(FORMS["plain"], datasets=_LIMIT))
-    play.engine.load({}, None, after=500)
-    play.engine.mark_exhausted()
-    events = play.commit().events
-    assert [event.sequence for event in events] == list(range(501, 501 + len(events)))
-    assert all(int(event.id.rsplit("/", 1)[1]) > 500 for event in events)
-    assert all(view.spent == view.limit for view in play.engine.views())
-
-
 @pytest.mark.parametrize(("end", "place"), [(2, (1, 3)), (1, (1, 0))])
 def test_accepting_a_loss_tests_no_row_a_second_time(end, place):
     """The place is kept, also inside a columnar record; where the topic ends before it, that record is gone."""
@@ -241,7 +217,7 @@ def test_accepting_a_loss_tests_no_row_a_second_time(end, place):
         play.commit()
     runner = play.engine.runners["m0"]
     assert (runner.offset, runner.row) == (1, 3)
-    play.engine.accept_loss(TOPIC, 1, end)
+    play.accept_loss(TOPIC, 1, end)
     assert (runner.offset, runner.row) == place
 
 
@@ -251,7 +227,7 @@ def test_accepting_a_loss_closes_the_topics_runs_at_full_price_and_drops_what_wa
     assert play.engine.runners["m0"].queued(0)
     assert play.engine.runners["m1"].queued(0)
     reserved, spent = _books(play).reserved, _books(play).spent
-    play.engine.accept_loss(TOPIC, 1000)
+    play.accept_loss(TOPIC, 1000)
     commit = play.commit()
     closed = [e for e in commit.events if e.type is EventType.RUN_CLOSED]
     assert {e.data.reason for e in closed} == {"loss"}
@@ -267,7 +243,7 @@ def test_accepting_a_loss_closes_the_topics_runs_at_full_price_and_drops_what_wa
 def test_accepting_a_loss_of_another_topic_touches_no_run():
     play = _play()
     before = standing(play)
-    play.engine.accept_loss("elsewhere", 1000)
+    play.accept_loss("elsewhere", 1000)
     play.commit()
     assert standing(play) == before
 

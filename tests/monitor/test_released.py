@@ -35,9 +35,14 @@ def play() -> Play:
         played.engine.apply(Command(id=action, action=Action(action), dataset="a", limit="8"))
         played.commit()
     played.engine.reload(spec_of(FORMS["plain"] + ", beta: 0.2", FORMS["sweep"], datasets=limit))
-    played.engine.accept_loss(TOPIC, 900)
-    played.engine.move({"a": 0, "b": 1, "c": 0}, 2)
-    played.engine.apply(Command(id="x", action=Action.MARK_EXHAUSTED))
+    played.accept_loss(TOPIC, 900)
+    played.engine.begin_state(2, "cluster")
+    played.engine.adopt((3, "5f0c"))
+    played.commit()
+    played.retire(
+        spec_of(FORMS["plain"] + ", beta: 0.2", FORMS["sweep"], datasets=limit.replace(", c]", "]"))
+    )
+    played.engine.apply(Command(id="end", action=Action.CLOSE_APPLICATION, successor="next"))
     played.commit()
     return played
 
@@ -87,7 +92,7 @@ def test_tops_and_runs_are_numbered_from_one_without_gaps(play):
 
 def test_an_event_is_a_cloud_event_and_decodes_to_what_was_encoded(play):
     for event in play.events:
-        record = encode(event, application="app", shard=0, time=_TIME)
+        record = encode(event, application="app", shard=0, time=_TIME, origin="1-00000000000000aa")
         content = json.loads(record)
         assert {key: content[key] for key in ("specversion", "id", "source", "type", "subject", "time")} == {
             "specversion": "1.0",
@@ -153,9 +158,9 @@ def test_subjects_name_the_dataset_and_the_series_of_an_alert(play):
 def test_reasons_are_a_fixed_set_of_words(play):
     reasons = {event.data.reason for event in play.events if isinstance(event.data, Lifecycle)}
     assert reasons <= {
-        "first-start", "arrived", "first", "resampled", "cutoff", "schedule", "command", "removed", "loss",
-        "incompatible", "marked-exhausted", "budget", "top", "accepted", "refused", "added", "changed", "moved",
-        "migrated",
+        "first-start", "first", "resampled", "cutoff", "schedule", "command", "removed", "loss",
+        "incompatible", "budget", "top", "accepted", "refused", "added", "changed",
+        "configuration", "application-closed",
     }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from stream_svt.monitor.life_cycle import State
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.snapshot import SpecRecord, from_bytes
 from stream_svt.monitor.spec import ApplicationSpec
-from tests.support.engine_play import Play, Query
+from tests.support.engine_play import Play, Query, exhaust
 from tests.support.monitor_forms import (
     FORMS,
     TOPIC,
@@ -358,7 +358,7 @@ def test_a_pause_of_another_dataset_holds_when_one_is_taken_away(restart):
 
 def test_an_exhausted_monitor_that_comes_back_is_still_exhausted():
     play = Play(spec_of(_PLAIN, FORMS["plain"]))
-    play.engine.mark_exhausted()
+    exhaust(play.engine)
     play.commit()
     play.engine.reload(spec_of(_PLAIN))
     play.commit()

@@ -6,7 +6,7 @@ import pytest
 
 from stream_svt.mechanisms.sparse_vector import SparseVector
 from stream_svt.monitor.released import EventType
-from tests.support.engine_play import Play, Query
+from tests.support.engine_play import Play, Query, exhaust
 from tests.support.monitor_forms import TOPIC, assert_books_balance, counts, spec_of
 
 _FORM = (
@@ -173,7 +173,7 @@ def test_a_sweep_waits_for_durable_noise_where_the_run_ended_before_the_set_clos
 def test_an_exhausted_monitor_closes_its_sets_without_a_test(monkeypatch):
     play = _play()
     play.play(TOPIC, [Query(0, 535, "x", "set")])
-    play.engine.mark_exhausted()
+    exhaust(play.engine)
     play.commit()
     monkeypatch.setattr(SparseVector, "branch_gaps", None)
     play.play(TOPIC, [Query(0, 0), _close(), Query(0, 900, "x", "set")])

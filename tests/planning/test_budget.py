@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -151,3 +152,20 @@ monitors:
     assert sum(line.startswith("Monitor") for line in text) == 2
     assert any("each of 3 datasets (a, ..)" in line for line in text)
     assert any("Shares   the budget with cold" in line for line in text)
+
+
+def test_of_what_was_carried_over_only_the_rest_lasts():
+    spent = 5 * 10**8
+    whole = spec(STREAM)
+    datasets = tuple(
+        replace(whole.datasets[0], name=name, spent_before=spent * number)
+        for number, name in enumerate("abc")
+    )
+    text = "\n".join(explain(replace(whole, datasets=datasets)))
+    assert "each of 3 datasets (a, ..)" in text
+    assert (
+        "Carried  over: epsilon 1 of the limit was spent before, the most of any, of c; it lasts for the rest."
+        in text
+    )
+    assert "for 3 whole runs: 30 alerts in all" in text
+    assert "costs at most epsilon 4" in text

@@ -1,25 +1,29 @@
-"""Commands are done in order and once; only a pause that is to act now does not wait for a replay."""
+"""Of all commands that name one number at most one is carried out, whatever is read, how often, and in which order."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream_svt.monitor.commands import Action, Command
+from stream_svt.monitor.commands import ID_LENGTH, Action, Command, UnderWay
 from stream_svt.protocol.controls import (
     COMMAND_LIMIT,
-    WAITING_BYTES,
-    WAITING_LIMIT,
+    Allowance,
     Controls,
+    Gate,
     Malformed,
-    Runs,
+    Repeated,
+    Standing,
+    Untimely,
     parse,
 )
-from stream_svt.protocol.journal import RECORD_LIMIT, Meta
+
+STATE = "5e"
 
 
 @dataclass
@@ -28,146 +32,188 @@ class Record:
     value: bytes | None
 
 
-def record(offset: int, action: str, *, now: bool = False) -> Record:
-    return Record(offset, msgspec.json.encode(Command(id=str(offset), action=Action(action), now=now)))
-
-
-def test_after_the_replay_everything_is_due_in_order() -> None:
-    controls = Controls(3)
-    controls.add([record(3, "close"), record(5, "pause"), record(6, "resample")])
-    assert [offset for offset, _ in controls.due(replayed=True)] == [3, 5, 6]
-
-
-def test_before_the_replay_only_a_pause_that_acts_now_and_refusals_are_due() -> None:
-    controls = Controls(0)
-    controls.add([record(0, "raise-budget"), record(1, "pause", now=True), Record(2, b"{")])
-    controls.add([record(3, "resume"), record(4, "pause"), record(5, "close", now=True)])
-    assert [offset for offset, _ in controls.due(replayed=False)] == [1, 2]
-
-
-def test_what_overtook_is_remembered_across_a_takeover() -> None:
-    records = [record(0, "raise-budget"), record(1, "pause"), record(4, "resume"), record(5, "close")]
-    controls = Controls(0)
-    controls.add(records)
-    controls.done(1)
-    controls.done(4)
-    # 1 to 4, of which 2 and 3 were never commands.
-    assert controls.position == (0, [1, -3])
-    again = Controls(*controls.position)
-    again.add(records)
-    assert [offset for offset, _ in again.due(replayed=True)] == [0, 5]
-    again.done(0)
-    assert again.position == (5, [])
-    again.done(5)
-    assert again.position == (6, [])
-
-
-def test_records_read_twice_count_once() -> None:
-    controls = Controls(0)
-    for _ in range(2):
-        controls.add([record(0, "close")])
-    controls.done(0)
-    controls.add([record(0, "close")])
-    assert controls.waiting == 0
-
-
-def test_a_command_is_searched_by_its_action_and_what_else_comes_is_read_again() -> None:
-    records = [record(0, "close"), Record(1, b"{"), record(2, "accept-loss"), record(3, "accept-loss")]
-    controls = Controls(0)
-    assert controls.search(records, Action.PAUSE) == (None, [(1, "command-not-json")])
-    sought = (2, Command(id="2", action=Action.ACCEPT_LOSS))
-    assert controls.search(records, Action.ACCEPT_LOSS) == (sought, [(1, "command-not-json")])
-    assert controls.waiting == 0
-    controls.done(2)
-    assert controls.position == (0, [2])
-    again, _ = Controls(*controls.position).search(records, Action.ACCEPT_LOSS)
-    assert again is not None
-    assert again[0] == 3
-    controls.add(records)
-    assert [offset for offset, _ in controls.due(replayed=True)] == [0, 1, 3]
-
-
-def test_refused_commands_behind_a_waiting_one_do_not_make_the_books_grow() -> None:
-    controls = Controls(0)
-    controls.add([record(0, "resample")])
-    for start in range(1, 60_000, 1_000):
-        controls.add([Record(offset, b"x") for offset in range(start, start + 1_000)])
-        for offset, _ in controls.due(replayed=False):
-            controls.done(offset)
-    assert controls.waiting == 1
-    assert controls.position == (0, [1, -59_999])
-    again = Controls(*controls.position)
-    again.add([record(0, "resample"), *(Record(offset, b"x") for offset in range(1, 60_002))])
-    assert [offset for offset, _ in again.due(replayed=True)] == [0, 60_001]
-
-
-class Counted(int):
-    """An offset that counts how often it is compared."""
-
-    compared = 0
-
-    def __lt__(self, other: int) -> bool:
-        Counted.compared += 1
-        return int(self) < int(other)
-
-    def __gt__(self, other: int) -> bool:
-        Counted.compared += 1
-        return int(self) > int(other)
-
-
-def test_a_flood_of_refused_records_costs_each_of_them_the_same() -> None:
-    def comparisons(flood: int) -> int:
-        Counted.compared = 0
-        controls = Controls(0)
-        controls.add([record(Counted(0), "resample")])
-        controls.add([Record(Counted(offset), b"x") for offset in range(1, flood + 1)])
-        for offset, _ in controls.due(replayed=False):
-            controls.done(offset)
-        assert controls.position == (0, [1, 1 - flood])
-        return Counted.compared
-
-    few, many = comparisons(100), comparisons(2_000)
-    assert many <= 21 * few
-
-
-def test_only_so_many_commands_wait_and_the_rest_is_refused() -> None:
-    controls = Controls(0)
-    refused = controls.add([record(offset, "resample") for offset in range(WAITING_LIMIT + 2)])
-    assert refused == [(WAITING_LIMIT, "command-too-many"), (WAITING_LIMIT + 1, "command-too-many")]
-    controls.done(5)
-    assert controls.add([record(WAITING_LIMIT + 2, "resample")]) == []
-    long = Record(0, b'{"id":"' + b"i" * 60_000 + b'","action":"close"}')
-    controls = Controls(0)
-    refused = controls.add([replace(long, offset=offset) for offset in range(1_000)])
-    assert 1_000 - len(refused) == WAITING_BYTES // len(long.value or b"")
-
-
-def test_a_record_of_nothing_but_waiting_commands_and_refusals_fits_into_the_books() -> None:
-    """The worst that can stand in `control_ahead`: every other record is done, at offsets as long as Kafka has them."""
-    first = (1 << 63) - 4 * WAITING_LIMIT
-    controls = Controls(first)
-    records = [
-        record(first + place, "resample") if place % 2 else Record(first + place, b"x")
-        for place in range(2 * WAITING_LIMIT)
-    ]
-    controls.add(records)
-    for offset, _ in controls.due(replayed=False):
-        controls.done(offset)
-    following, ahead = controls.position
-    meta = Meta(
-        partitions=1, noise_key=bytes(32), digest_key=bytes(32), control_next=following, control_ahead=ahead
+def record(offset: int, number: int, action: str = "close", /, **fields: Any) -> Record:
+    command = Command(
+        **{"id": f"at-{offset}", "dataset": "d", "state": STATE} | fields,
+        action=Action(action),
+        number=number,
     )
-    assert controls.waiting == WAITING_LIMIT
-    assert len(msgspec.msgpack.encode(meta)) < RECORD_LIMIT / 4
+    return Record(offset, msgspec.json.encode(command))
 
 
-@given(st.sets(st.integers(0, 60)), st.lists(st.integers(-(1 << 63), (1 << 64) - 1)))
-def test_offsets_survive_packing_and_no_forged_numbers_raise(offsets: set[int], forged: list[int]) -> None:
-    packed = Runs((offset, offset + 1) for offset in offsets).packed
-    found = Runs.unpacked(packed)
-    assert {offset for offset in range(62) if offset in found} == offsets
-    assert Runs.unpacked(sorted(offsets)).packed == packed
-    msgspec.msgpack.encode(Runs.unpacked(forged).packed)
+def carry_out(controls: Controls, *records: Record, gate: Gate = Gate.OPEN) -> list[str]:
+    """Do what a shard does with records at one barrier; return what happened to each."""
+    happened = []
+    for one in records:
+        if (waited := controls.ready(gate)) is not None:
+            happened.append(f"done {waited.id}")
+            controls.use_up(waited, accepted=True)
+        found = controls.read(one, gate)
+        if isinstance(found, Command):
+            happened.append(f"done {found.id}")
+            if (stale := controls.use_up(found, accepted=True)) is not None:
+                happened.append(f"stale {stale[1].id}")
+        elif isinstance(found, Repeated):
+            happened.append(f"repeated {found.command.id}")
+        elif found is not None:
+            happened.append(found)
+    return happened
+
+
+def test_only_the_next_number_of_this_state_is_carried_out() -> None:
+    controls = Controls(Standing(number=4, id="old"), STATE)
+    records = [
+        record(0, 4),
+        record(1, 6),
+        record(2, 5, state="other"),
+        record(3, 5),
+        record(4, 5),
+        record(5, 6),
+        record(6, 1),
+    ]
+    assert carry_out(controls, *records) == [
+        Untimely.STALE,
+        Untimely.AHEAD,
+        Untimely.OTHER_STATE,
+        "done at-3",
+        Untimely.STALE,
+        "done at-5",
+        Untimely.STALE,
+    ]
+    assert (controls.standing.number, controls.standing.id, controls.standing.next) == (6, "at-5", 7)
+
+
+def test_the_last_command_once_more_is_answered_and_not_carried_out() -> None:
+    controls = Controls(Standing(), STATE)
+    again = replace(record(0, 1), offset=1)
+    assert carry_out(controls, record(0, 1), again) == ["done at-0", "repeated at-0"]
+    later = Controls(controls.standing, STATE)
+    assert carry_out(later, replace(again, offset=2), record(3, 2)) == ["repeated at-0", "done at-3"]
+    assert carry_out(later, replace(again, offset=4)) == [Untimely.STALE]
+
+
+def test_a_repeated_command_is_answered_as_it_was_before() -> None:
+    controls = Controls(Standing(number=1, id="x", accepted=False), STATE)
+    found = controls.read(record(0, 1, id="x"), Gate.OPEN)
+    assert isinstance(found, Repeated)
+    assert not found.accepted
+
+
+def test_before_the_replay_a_command_waits_and_what_names_its_number_later_is_stale() -> None:
+    controls = Controls(Standing(), STATE)
+    assert carry_out(controls, record(7, 1), record(8, 1), record(9, 2), gate=Gate.REPLAY) == [
+        Untimely.STALE,
+        Untimely.AHEAD,
+    ]
+    assert controls.standing.next == 7
+    assert carry_out(controls, record(10, 2), gate=Gate.OPEN) == ["done at-7", "done at-10"]
+    assert controls.standing.next == 11
+
+
+def test_a_pause_now_takes_the_number_of_a_command_that_waits() -> None:
+    controls = Controls(Standing(), STATE)
+    found = carry_out(controls, record(0, 1, "resample"), record(1, 1, "pause", now=True), gate=Gate.REPLAY)
+    assert found == ["done at-1", "stale at-0"]
+    assert controls.ready(Gate.OPEN) is None
+    assert controls.standing.next == 2
+
+
+def test_a_command_is_read_again_until_its_number_is_used_up() -> None:
+    """A transaction between finding a command and carrying it out must not lose it."""
+    controls = Controls(Standing(), STATE)
+    assert isinstance(controls.read(record(3, 1), Gate.OPEN), Command)
+    assert controls.standing == Standing(next=3)
+    again = Controls(controls.standing, STATE)
+    assert carry_out(again, record(3, 1)) == ["done at-3"]
+    assert again.standing.next == 4
+
+
+def test_while_records_are_lost_only_the_acceptance_passes_and_the_rest_stays_in_line() -> None:
+    controls = Controls(Standing(), STATE)
+    pause = record(0, 1, "pause", now=True)
+    accept = record(1, 1, "accept-loss", dataset="", topic="t", offset=5)
+    assert carry_out(controls, pause, accept, gate=Gate.LOSS) == ["done at-1", "stale at-0"]
+    assert carry_out(controls, record(2, 2, "pause", now=True), gate=Gate.LOSS) == []
+    ready = controls.ready(Gate.REPLAY)
+    assert ready is not None
+    assert ready.id == "at-2"
+
+
+def test_nothing_else_is_carried_out_while_a_command_to_all_datasets_is_under_way() -> None:
+    controls = Controls(Standing(), STATE)
+    sweep = controls.read(record(0, 1, "pause", dataset=""), Gate.OPEN)
+    assert isinstance(sweep, Command)
+    assert sweep.for_all
+    controls.use_up(sweep, accepted=False, under_way=UnderWay(sweep))
+    # Read again it is no command of its own, and a takeover goes on with it.
+    assert carry_out(controls, record(1, 1, "pause", id="at-0", dataset=""), record(2, 2)) == []
+    later = Controls(controls.standing, STATE)
+    assert later.under_way == UnderWay(sweep)
+    assert later.standing.next == 2
+    assert carry_out(later, record(2, 2), record(3, 2, "pause", now=True)) == [Untimely.STALE]
+    later.go_on(UnderWay(sweep, "d", done=1))
+    later.end(accepted=True)
+    assert (later.standing.accepted, later.under_way) == (True, None)
+    assert carry_out(later, record(4, 3)) == ["done at-2", "done at-4"]
+
+
+def test_an_acceptance_leaves_a_command_to_all_datasets_under_way() -> None:
+    sweep = Command("all", Action.PAUSE, state=STATE, number=1)
+    controls = Controls(Standing(number=1, id="all", under_way=UnderWay(sweep, "m", done=3)), STATE)
+    accept = record(0, 2, "accept-loss", dataset="", topic="t")
+    assert carry_out(controls, accept, gate=Gate.LOSS) == ["done at-0"]
+    assert controls.under_way == UnderWay(sweep, "m", done=3)
+    controls.end(accepted=False)
+    assert (controls.standing.number, controls.standing.accepted) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("stored", "first", "end", "place"), [(5, 0, 9, 5), (5, 5, 5, 5), (5, 0, 4, 0), (5, 7, 9, 7)]
+)
+def test_a_place_outside_of_the_partition_is_its_beginning(
+    stored: int, first: int, end: int, place: int
+) -> None:
+    controls = Controls(Standing(next=stored), STATE)
+    assert controls.begin_at(first, end) == place
+    assert controls.standing.next == place
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 4), st.sampled_from("abc"), st.sampled_from(["close", "pause"])), max_size=30
+    ),
+    st.data(),
+)
+def test_no_copy_reordering_or_takeover_carries_a_number_out_twice(
+    sent: list[tuple[int, str, str]], data: st.DataObject
+) -> None:
+    """Whatever stands on the partition, takeovers at any place and rereadings included."""
+    standing, done = Standing(), []
+    records = [
+        record(offset, number, action, id=name, now=action == "pause")
+        for offset, (number, name, action) in enumerate(sent)
+    ]
+    for _ in range(data.draw(st.integers(1, 4))):
+        controls = Controls(standing, STATE)
+        controls.begin_at(*data.draw(st.sampled_from([(0, len(records)), (0, 0)])))
+        gate = data.draw(st.sampled_from(list(Gate)))
+        for one in records[: data.draw(st.integers(0, len(records)))]:
+            found = controls.ready(gate) or controls.read(one, gate)
+            if isinstance(found, Command):
+                assert found.number == controls.standing.number + 1
+                if data.draw(st.booleans()):
+                    break  # the owner dies before the transaction: neither number nor effect
+                controls.use_up(found, accepted=True)
+                standing = controls.standing
+                done.append(found.number)
+    assert done == list(range(1, len(done) + 1))
+
+
+def test_only_so_much_is_said_at_once_and_a_little_each_second() -> None:
+    allowance = Allowance(3, 0.5, now=100.0)
+    assert [allowance.take(100.0) for _ in range(5)] == [True, True, True, False, False]
+    assert [allowance.take(102.0) for _ in range(2)] == [True, False]
+    assert [allowance.take(1_000.0) for _ in range(5)] == [True, True, True, False, False]
 
 
 @pytest.mark.parametrize(
@@ -187,6 +233,11 @@ def test_a_poisoned_command_is_refused_in_a_fixed_word(value: bytes) -> None:
         (b'{"id":"a"}', "field"),
         (b'{"id":"a","action":"secret"}', "field"),
         (b'{"id":"a","action":"pause","secret":1}', "field"),
+        (b'{"id":"a","action":"pause","number":-1}', "field"),
+        (b'{"id":"a","action":"pause","state":"5e"}', "field"),
+        (b'{"id":"a","action":"pause","number":1}', "field"),
+        (b'{"id":"a","action":"pause","number":9223372036854775808}', "field"),
+        (b'{"id":"' + b"a" * (ID_LENGTH + 1) + b'","action":"pause"}', "field"),
         (b" " * (COMMAND_LIMIT + 1), "too-large"),
     ],
 )

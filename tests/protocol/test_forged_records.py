@@ -24,11 +24,11 @@ ALERTS = {
     "deep": b"[" * DEEP,
     "deep data": b'{"data":' + b"[" * DEEP,
     "deep detail": b'{"specversion":"1.0","id":"a","source":"s","type":"t","subject":"s","time":"t","shard":0,'
-    b'"sequence":1,"data":{"dataset":"a","monitor":"m","run":1,"reason":"r","account":null,"detail":{"a":'
+    b'"sequence":1,"origin":"1-00000000000000aa","data":{"dataset":"a","monitor":"m","run":1,"reason":"r","account":null,"detail":{"a":'
     + b"["
     * DEEP,
     "long number": b'{"specversion":"1.0","id":"a","source":"s","type":"t","subject":"s","time":"t","shard":0,'
-    b'"sequence":1,"data":{"dataset":"a","monitor":"m","run":1,"reason":"r","account":null,"detail":{"a":'
+    b'"sequence":1,"origin":"1-00000000000000aa","data":{"dataset":"a","monitor":"m","run":1,"reason":"r","account":null,"detail":{"a":'
     + b"9" * 5000
     + b"}}}",
 }
@@ -38,7 +38,7 @@ ALERTS = {
 def test_a_forged_alert_is_no_event_and_stops_no_takeover(record: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
         released.decode(record)
-    assert released.sequence_of(record) == 0
+    assert released.identity_of(record) == (0, "")
 
 
 @pytest.mark.parametrize("number", [-1, 0, 1 << 63, (1 << 64) - 1])
@@ -52,10 +52,11 @@ def test_a_number_that_no_event_has_is_passed_over(number: int) -> None:
         "time": "t",
         "shard": 0,
         "sequence": number,
+        "origin": "1-00000000000000aa",
         "data": {"dataset": "a", "monitor": "m", "run": 1, "reason": "r", "account": None},
     }
-    assert released.sequence_of(msgspec.json.encode(event)) == 0
-    assert released.sequence_of(msgspec.json.encode(event | {"sequence": 7})) == 7
+    assert released.identity_of(msgspec.json.encode(event)) == (0, "")
+    assert released.identity_of(msgspec.json.encode(event | {"sequence": 7})) == (7, "1-00000000000000aa")
 
 
 @dataclass
@@ -81,7 +82,13 @@ def plain(key: bytes, content: bytes) -> dict[bytes, bytes]:
 
 
 def meta(**fields: object) -> bytes:
-    whole = {"sequence": 1, "partitions": 1, "noise_key": bytes(32), "digest_key": bytes(32)}
+    whole = {
+        "sequence": 1,
+        "partitions": 1,
+        "noise_key": bytes(32),
+        "digest_key": bytes(32),
+        "state_id": bytes(16),
+    }
     return msgspec.msgpack.encode(whole | fields)
 
 
@@ -90,12 +97,14 @@ CONTENTS = {
     "deep": b"\x81\xa1x" + b"\x91" * 100_000 + b"\x01",
     "huge map": b"\xdf\xff\xff\xff\xff",
     "huge bytes": b"\x81\xa8progress\xc6\xff\xff\xff\xff",
-    "huge list": b"\x81\xadcontrol_ahead\xdd\xff\xff\xff\xff",
+    "huge list": b"\x81\xa8commands\xdd\xff\xff\xff\xff",
     "many chunks": meta(chunks=10**12, charged=1),
     "negative chunks": meta(chunks=-1),
     "long digest key": meta(digest_key=bytes(65)),
     "short noise key": meta(noise_key=b""),
-    "control beyond Kafka": meta(control_next=1 << 63),
+    "control beyond Kafka": meta(commands={"next": 1 << 63}),
+    "a command number beyond all": meta(commands={"number": 1 << 63}),
+    "long state id": meta(state_id=bytes(17)),
     "alerts beyond Kafka": meta(alert_offset=(1 << 64) - 1),
     "events beyond all": meta(last_event=(1 << 64) - 1),
 }

@@ -64,12 +64,12 @@ def test_of_two_that_hold_one_shard_the_one_that_went_on_keeps_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "said", [b"", b"x", b"[1]", b"null", b'[["a", 1]]', b"\xff", b"[[0, -5]]", b"[[-1, 5]]"]
+    "held", [b"", b"x", b"[1]", b"null", b'[["a", 1]]', b"\xff", b"[[0, -5]]", b"[[-1, 5]]"]
 )
-def test_a_member_that_says_nothing_readable_holds_nothing(said: bytes) -> None:
+def test_a_member_that_says_nothing_readable_holds_nothing(held: bytes) -> None:
     ours = StickyAssignor(lambda: {1: 5})
     members = {
-        "odd": ConsumerProtocolMemberMetadata(0, ["control"], said),
+        "odd": ConsumerProtocolMemberMetadata(0, ["control"], b'{"held": %s}' % held),
         "us": ConsumerProtocolMemberMetadata.decode(ours.metadata(["control"]).encode()),
     }
     cluster = SimpleNamespace(partitions_for_topic={"control": {0, 1}}.get)

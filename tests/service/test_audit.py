@@ -7,7 +7,8 @@ import json
 import pytest
 
 from stream_svt.monitor.released import Account, EventType
-from stream_svt.service.audit import MAX_FINDINGS, Audit, Auditor
+from stream_svt.privacy.loss import Kind
+from stream_svt.service.audit import MAX_FINDINGS, Audit, Auditor, DatasetBooks, follow
 from tests.support.alerts import account, alert, encoded, lifecycle
 
 
@@ -53,80 +54,40 @@ def test_a_raised_limit_is_accepted_and_a_silent_one_is_not():
     assert "its limit changed without being raised" in only_finding([*GOOD, silent])
 
 
-CLOSED = (lifecycle("marked-exhausted", books=books(0, 0.5)), EventType.RUN_CLOSED)
-
-
 @pytest.mark.parametrize(
-    ("between", "after", "found"),
+    ("events", "said"),
     [
-        ([], 7, 0),
-        ([CLOSED], 7, 0),
-        ([(lifecycle("incompatible", books=books(0, 0.5)), EventType.RUN_CLOSED)], 7, 0),
-        ([(lifecycle("command", books=books(0, 0.5)), EventType.PAUSED)], 7, 1),
-        # A command to a running shard, and one that explains fewer numbers than are missing.
-        ([CLOSED], None, 1),
-        ([CLOSED], 6, 1),
+        (
+            [DECLARED, STARTED, (alert(top=1, books=books(0.1, 0.3, reserved=0.2)), None), SECOND, HALTED],
+            "partition 0 offset 3: dataset shop: charges add up to epsilon 0.2, the event says epsilon 0.3",
+        ),
+        (
+            [DECLARED, STARTED, FIRST, (alert(top=2, books=books(0, 0.3)), None)],
+            "an alert that was not charged",
+        ),
+        (
+            [DECLARED, STARTED, FIRST, (alert(top=2, books=books(0.8, 1.1)), None)],
+            "epsilon 1.1 spent and reserved of epsilon 1",
+        ),
+        ([DECLARED, STARTED, FIRST, (alert(top=3, books=books(0.2, 0.5)), None)], "top 3, expected 2"),
+        ([*GOOD, (alert(top=3, books=books(0.2, 0.7)), None)], "a top after run 1 had ended"),
+        ([*GOOD, (alert(top=1, run=2, books=books(0.2, 0.7)), None)], "a top of run 2 while run 1 is open"),
+        (
+            [*GOOD, (lifecycle("resampled", run=3, books=books(0.1, 0.6)), EventType.RUN_STARTED)],
+            "run 3 started, expected run 2",
+        ),
+        (
+            [*GOOD, (lifecycle("resampled", run=2, books=books(0, 0.5)), EventType.RUN_STARTED)],
+            "run 2 started without a charge",
+        ),
+        (
+            [(lifecycle("declared", run=0, monitor="", books=books(0, 0.3)), EventType.DECLARED)],
+            "begins with epsilon 0.3 spent",
+        ),
     ],
 )
-def test_numbers_are_skipped_only_where_the_budgets_are_given_up(between, after, found):
-    """What an aborted transaction sent is shown to nobody, and its numbers are not given again."""
-    given_up = lifecycle("command", run=0, monitor="", books=books(0.5, 1.0), detail={"after": after})
-    auditor = Auditor()
-    for number, (data, kind) in enumerate(GOOD, 1):
-        auditor.add(0, number, encoded(number, data, kind=kind))
-    for number, (data, kind) in enumerate([*between, (given_up, EventType.MARKED_EXHAUSTED)], len(GOOD) + 3):
-        auditor.add(0, number, encoded(number, data, kind=kind))
-    assert auditor.audit.found == found
-    if found:
-        assert "event number 8, expected 6" in str(auditor.audit.findings[0])
-
-
-@pytest.mark.parametrize(("after", "found"), [(2, 0), (None, 1)])
-def test_a_charge_that_nobody_was_shown_goes_with_a_budget_given_up_for_an_older_state_only(after, found):
-    closed = (lifecycle("marked-exhausted", books=books(0, 0.6)), EventType.RUN_CLOSED)
-    given_up = lifecycle("command", run=0, monitor="", books=books(0.4, 1.0), detail={"after": after})
-    audit = audited([DECLARED, STARTED, closed, (given_up, EventType.MARKED_EXHAUSTED)])
-    assert len(audit.findings) == found, audit.findings
-
-
-@pytest.mark.parametrize(
-    ("late", "after", "found"),
-    [(False, 1, 0), (True, 1, 1), (False, None, 1)],
-    ids=["first", "late", "ordinary"],
-)
-def test_books_of_which_nobody_was_shown_the_beginning_may_be_given_up_for_an_older_state(late, after, found):
-    """Before anything else was shown of them: it was sent, and aborted."""
-    closed = (lifecycle("marked-exhausted", books=books(0.4, 0.5)), EventType.RUN_CLOSED)
-    started = (lifecycle("first", books=books(0.1, 0.2, reserved=0.4)), EventType.RUN_STARTED)
-    given_up = lifecycle("command", run=0, monitor="", books=books(0.5, 1.0), detail={"after": after})
-    begun = [started, closed] if late else [closed]
-    audit = audited([*begun, (given_up, EventType.MARKED_EXHAUSTED)])
-    assert len(audit.findings) == found, audit.findings
-    assert all("shop begins with epsilon 0.1 spent" in finding.message for finding in audit.findings)
-
-
-def test_numbers_that_are_skipped_at_the_end_are_found():
-    auditor = Auditor()
-    for number, (data, kind) in zip((1, 2, 4), GOOD[:3], strict=True):
-        auditor.add(0, number, encoded(number, data, kind=kind))
-    assert auditor.audit.found == 1
-
-
-def test_a_charge_left_out_is_found_once():
-    cheaper = (alert(top=1, books=books(0.1, 0.3, reserved=0.2)), None)
-    message = only_finding([DECLARED, STARTED, cheaper, SECOND, HALTED])
-    assert "charges add up to epsilon 0.2, the event says epsilon 0.3" in message
-    assert message.startswith("partition 0 offset 3: dataset shop")
-
-
-def test_an_alert_that_was_not_charged_is_found():
-    free = (alert(top=2, books=books(0, 0.3)), None)
-    assert "an alert that was not charged" in only_finding([DECLARED, STARTED, FIRST, free])
-
-
-def test_a_passed_limit_is_found():
-    over = (alert(top=2, books=books(0.8, 1.1)), None)
-    assert "epsilon 1.1 spent and reserved of epsilon 1" in only_finding([DECLARED, STARTED, FIRST, over])
+def test_what_no_engine_would_write_is_found_once(events, said):
+    assert said in only_finding(events)
 
 
 def test_a_missing_event_is_found():
@@ -146,45 +107,11 @@ def test_an_event_that_comes_twice_is_found():
     assert "event same comes twice" in str(auditor.audit.findings[0])
 
 
-def test_tops_out_of_number_are_found():
-    third = (alert(top=3, books=books(0.2, 0.5)), None)
-    assert "top 3, expected 2" in only_finding([DECLARED, STARTED, FIRST, third])
-
-
-def test_a_top_after_the_end_of_its_run_is_found():
-    late = (alert(top=3, books=books(0.2, 0.7)), None)
-    assert "a top after run 1 had ended" in only_finding([*GOOD, late])
-
-
-def test_a_top_of_a_run_that_was_not_started_is_found():
-    stray = (alert(top=1, run=2, books=books(0.2, 0.7)), None)
-    assert "a top of run 2 while run 1 is open" in only_finding([*GOOD, stray])
-
-
-def test_a_run_out_of_number_or_without_a_charge_is_found():
-    third = (lifecycle("resampled", run=3, books=books(0.1, 0.6)), EventType.RUN_STARTED)
-    assert "run 3 started, expected run 2" in only_finding([*GOOD, third])
-    free = (lifecycle("resampled", run=2, books=books(0, 0.5)), EventType.RUN_STARTED)
-    assert "run 2 started without a charge" in only_finding([*GOOD, free])
-
-
-def test_books_that_begin_with_something_spent_are_found():
-    begun = (lifecycle("declared", run=0, monitor="", books=books(0, 0.3)), EventType.DECLARED)
-    assert "begins with epsilon 0.3 spent" in only_finding([begun])
-
-
 def test_history_taken_by_retention_is_said_and_not_held_against_the_books():
     audit = audited(GOOD[3:], first=40)
     assert audit.balances
     assert audit.truncated == {0}
     assert (audit.datasets["shop"].before, audit.datasets["shop"].spent) == (300_000_000, 500_000_000)
-
-
-@pytest.mark.parametrize("record", [b"", None, b"{}", b"\xff", b'{"id":1}'])
-def test_a_foreign_record_is_found(record):
-    auditor = Auditor()
-    auditor.add(0, 1, record)
-    assert "is no event of stream-svt" in str(auditor.audit.findings[0])
 
 
 def test_a_shard_on_anothers_partition_is_found():
@@ -230,7 +157,11 @@ def test_everything_an_engine_releases_balances():
     auditor = Auditor()
     for event in play.events:
         auditor.add(
-            0, event.sequence, encode(event, application="shop", shard=0, time="2026-01-05T00:00:00Z")
+            0,
+            event.sequence,
+            encode(
+                event, application="shop", shard=0, time="2026-01-05T00:00:00Z", origin="1-00000000000000aa"
+            ),
         )
     assert auditor.audit.findings == []
     assert auditor.audit.alerts >= 3
@@ -241,6 +172,10 @@ def test_everything_an_engine_releases_balances():
     "record",
     [
         None,
+        b"",
+        b"{}",
+        b"\xff",
+        b'{"id":1}',
         b'{"id":"\xff"}',
         b"[" * 60_000,
         b'{"data":' + b"[" * 60_000,
@@ -269,4 +204,105 @@ def test_a_number_without_end_in_an_id_is_none() -> None:
     )
     auditor.add(0, 0, json.dumps(told | {"id": "shop/" + "9" * 5000}).encode())
     assert auditor.audit.balances
-    assert auditor.stays("shop")[0].number == 0
+    assert auditor.told()["shop"].last == 0
+
+
+# --- an application that goes on with the budgets of another
+
+
+def closed(successor: str = "next", *, reason: str = "command"):
+    detail = {"successor": successor, "balances": 1}
+    data = lifecycle(reason, dataset="", run=0, monitor="", detail=detail)
+    return data, EventType.APPLICATION_CLOSED
+
+
+def begun(*, before: float, spent: float | None = None, carried_from: str = "retail-watch"):
+    """Return the first events of a successor: its state, and a dataset of which something was spent before."""
+    state = lifecycle("begun", dataset="", run=0, monitor="", detail={"carried_from": carried_from})
+    declared = lifecycle(
+        "declared",
+        run=0,
+        monitor="",
+        books=books(0, before if spent is None else spent),
+        detail={"spent_before": before},
+    )
+    return [(state, EventType.STATE_BEGUN), (declared, EventType.DECLARED)]
+
+
+def test_what_was_spent_before_counts_and_is_no_gap():
+    started = (
+        lifecycle("first", books=books(0.1, 0.6, reserved=0.4)),
+        EventType.RUN_STARTED,
+    )
+    audit = audited([*begun(before=0.5), started])
+    assert audit.balances
+    assert audit.carried_from == {0: "retail-watch"}
+    shop = audit.datasets["shop"]
+    assert (shop.carried, shop.before, shop.spent) == (500_000_000, 500_000_000, 600_000_000)
+
+
+def test_a_dataset_that_begins_with_more_or_less_than_it_says_is_found():
+    assert "dataset shop begins with epsilon 0.4 spent" in only_finding(begun(before=0.5, spent=0.4))
+    assert "dataset shop begins with epsilon 0.6 spent" in only_finding(begun(before=0.5, spent=0.6))
+    declared = begun(before=0.5)[1]
+    assert "dataset shop begins with epsilon 0.5 spent" in only_finding([declared])
+
+
+def test_nothing_follows_the_end_of_an_application_but_that_its_state_is_given_up():
+    audit = audited([*GOOD, closed(), closed(reason="given-up")])
+    assert (audit.balances, audit.closed) == (True, {0: "next"})
+    late = (lifecycle("muted", books=books(0, 0.5)), EventType.MUTED)
+    assert "after the application was closed" in only_finding([*GOOD, closed(), late])
+
+
+@pytest.mark.parametrize(
+    ("reason", "number", "found"), [("given-up", 9, 0), ("command", 9, 1), ("given-up", 2, 1)]
+)
+def test_the_end_of_a_state_given_up_comes_behind_events_that_were_never_committed(reason, number, found):
+    auditor = Auditor()
+    for sequence, (data, kind) in [*enumerate(GOOD, 1), (number, closed(reason=reason))]:
+        auditor.add(0, sequence, encoded(sequence, data, kind=kind))
+    assert auditor.audit.found == found
+
+
+def test_an_application_that_begins_with_all_that_was_spent_follows():
+    for before in (0.5, 0.75):
+        audit, earlier = audited(begun(before=before)), audited([*GOOD, closed()])
+        follow(audit, earlier, "retail-watch")
+        assert (audit.balances, earlier.balances) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("events", "name", "said"),
+    [
+        (
+            begun(before=0.4),
+            "retail-watch",
+            "dataset shop begins with epsilon 0.4, and 'retail-watch' had spent epsilon 0.5",
+        ),
+        (GOOD, "retail-watch", "it does not go on with the budgets of application 'retail-watch'"),
+        (
+            begun(before=0.5, carried_from="stranger"),
+            "retail-watch",
+            "state of shard 0: it goes on with the budgets of application 'stranger', not 'retail-watch'",
+        ),
+    ],
+)
+def test_an_application_that_begins_otherwise_does_not_follow(events, name, said):
+    audit = audited(events)
+    assert audit.balances
+    follow(audit, audited([*GOOD, closed()]), name)
+    assert said in map(str, audit.findings)
+    assert not audit.balances
+
+
+def test_a_measure_that_changed_with_the_application_is_found_and_a_dataset_that_is_gone_is_not():
+    audit = audited(begun(before=0.5))
+    earlier = Audit(
+        datasets={
+            "shop": DatasetBooks("shop", Kind.ZCDP, 10**18),
+            "gone": DatasetBooks("gone", Kind.PURE, 10**9, charged=10**9),
+        }
+    )
+    follow(audit, earlier, "retail-watch")
+    assert [str(one) for one in audit.findings] == ["dataset shop changed its measure with the application"]

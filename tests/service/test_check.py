@@ -41,11 +41,15 @@ GOOD = {
 
 
 def advice(
-    state: dict[str, str], alerts: dict[str, str] | None = None, copies: int = 3
+    state: dict[str, str], alerts: dict[str, str] | None = None, copies: int = 3, *, accepts: bool = False
 ) -> list[tuple[Level, str]]:
     report = Report()
     settings = {"shop.state": GOOD | state, "shop.alerts": {"retention.ms": "-1"} | (alerts or {})}
-    _hint(config(copies), Topology("c", {}, settings), report)
+    checked = config(copies)
+    if accepts:
+        topics = checked.topics.model_copy(update={"allow_alert_retention": True})
+        checked = replace(checked, topics=topics)
+    _hint(checked, Topology("c", {}, settings), report)
     return [(finding.level, finding.message) for finding in report.findings]
 
 
@@ -69,10 +73,15 @@ def test_weak_settings_of_the_state_topic_are_noted(state, words):
     assert words in message
 
 
-def test_alerts_that_are_forgotten_are_noted():
-    [(level, message)] = advice({}, {"retention.ms": "86400000"})
+@pytest.mark.parametrize("limit", [{"retention.ms": "86400000"}, {"retention.bytes": "1000000"}])
+def test_alerts_that_are_forgotten_are_a_problem_unless_that_is_accepted(limit):
+    ((name, value),) = limit.items()
+    [(level, message)] = advice({}, limit)
+    assert level is Level.PROBLEM
+    assert f"forgets events ({name}={value}): `stream-svt audit` cannot re-derive" in message
+    [(level, message)] = advice({}, limit, accepts=True)
     assert level is Level.NOTE
-    assert "`stream-svt audit` can then not re-derive" in message
+    assert "have nothing left; topics.allow_alert_retention accepts that" in message
 
 
 def test_topics_for_small_records_are_a_problem():

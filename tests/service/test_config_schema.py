@@ -27,7 +27,8 @@ kafka: {bootstrap_servers: "127.0.0.1:9092", security_protocol: PLAINTEXT, sasl_
         transaction_timeout: 15s, group_instance_id: null}
 topics: {alerts: retail.alerts, state: retail.state, rejects: retail.rejects, control: retail.control,
          partitions: 4, replication_factor: 1, start_at: earliest}
-sealing: {key_file: null, key_command: null, previous_key_files: [], previous_key_commands: [], adopt_plain: false}
+sealing: {key_file: null, key_command: null, previous_key_files: [], previous_key_commands: [], adopt_plain: false,
+          key_lost: false}
 control: {signatures: off, public_key_files: [], hmac_key_files: []}
 web: {host: 127.0.0.1, port: 6066}
 commit: {interval: 2s, max_records: 20000}

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from collections.abc import AsyncIterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
+import msgspec
 import pytest
+from aiokafka import TopicPartition
 
 from stream_svt.errors import ConfigError
-from stream_svt.monitor.commands import Action
+from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.released import EventType
 from stream_svt.service import control
 from stream_svt.service.config import parse_config
-from stream_svt.service.control import _reply_in, for_datasets, for_shards
-from stream_svt.service.kafka import Cluster
+from stream_svt.service.control import TRIES, Addressed, Standing, _Talk, for_all, for_datasets, for_shards
 from stream_svt.service.wire import home
 from tests.support.alerts import alert, encoded, lifecycle
 
@@ -76,16 +74,6 @@ monitors:
     assert str(refused.value).endswith(" is declared in shop.yaml. Declared: " + names[:48] + " and 4 more")
 
 
-def test_only_replies_answer():
-    detail = {"command": "c1", "action": "pause", "message": "done"}
-    reply = encoded(1, lifecycle("accepted", detail=detail), kind=EventType.COMMAND_REPLY)
-    assert _reply_in(reply) == ("c1", True, "done")
-    refused = encoded(1, lifecycle("refused", detail=detail), kind=EventType.COMMAND_REPLY)
-    assert _reply_in(refused) == ("c1", False, "done")
-    for other in (encoded(1, alert()), encoded(1, lifecycle("first")), b"?", None):
-        assert _reply_in(other) is None
-
-
 class Counted(str):  # noqa: SLOT000  it has none of its own
     """A name that counts how often it is compared or hashed."""
 
@@ -110,36 +98,249 @@ def test_all_datasets_take_as_many_looks_as_there_are_datasets(monkeypatch: pyte
     assert Counted.looks <= 10 * count
 
 
-class Producer:
-    """A producer that counts how often somebody waits for the broker, and how much is on its way meanwhile."""
-
-    def __init__(self) -> None:
-        self.waits = self.on_the_way = self.most = 0
-
-    async def send(self, topic: str, value: bytes, **where: Any) -> asyncio.Future[Any]:
-        del topic, value, where
-        self.on_the_way += 1
-        self.most = max(self.most, self.on_the_way)
-        stored = asyncio.get_running_loop().create_future()
-        asyncio.get_running_loop().call_later(0.01, self._store, stored)
-        return stored
-
-    def _store(self, stored: asyncio.Future[Any]) -> None:
-        self.waits += self.on_the_way > 0
-        self.on_the_way = 0
-        stored.set_result(SimpleNamespace(offset=1))
+def test_all_datasets_are_one_command_for_each_shard_that_has_any() -> None:
+    found = for_all(CONFIG, Action.PAUSE, monitor="hot", now=True)
+    assert [one.shard for one in found] == sorted(
+        {home(name, 5) for name in (b"today", b"tomorrow", b"later")}
+    )
+    assert all(one.command.for_all and one.command.now for one in found)
+    with pytest.raises(ConfigError, match="no monitor 'cold'"):
+        for_all(CONFIG, Action.PAUSE, monitor="cold")
 
 
-async def test_commands_travel_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A round trip for each of many datasets would take minutes."""
-    producer = Producer()
+# --- what is said to one shard
 
-    @contextlib.asynccontextmanager
-    async def made(*_: object) -> AsyncIterator[Producer]:
-        yield producer
 
-    monkeypatch.setattr(control, "_producer", made)
-    names = ["today", "tomorrow", "later"] * (control.AT_ONCE // 2)
-    await control._produce(Cluster({}), "control", for_datasets(CONFIG, Action.PAUSE, names))
-    assert producer.most == control.AT_ONCE
-    assert producer.waits == 2
+def event(number: int, *, state: str = "5e", reply: str = "", of: int = 0, accepted: bool = True) -> bytes:
+    """An event after command `number`; with `reply` the answer to this id."""
+    detail = {"command": reply, "number": of or number, "action": "pause", "message": "done"}
+    data = lifecycle("accepted" if accepted else "refused", detail=detail)
+    kind = EventType.COMMAND_REPLY if reply else EventType.PAUSED
+    released = encoded(1, data, kind=kind)
+    return msgspec.json.encode(msgspec.json.decode(released) | {"stateid": state, "command": number})
+
+
+FOURTH = Standing("5e", 4)
+
+
+def talk(*ids: str, standing: Standing | None = FOURTH) -> _Talk:
+    made = _Talk(2, "shop.alerts", standing)
+    made.queue.extend(Addressed(2, Command(one, Action.PAUSE, dataset="today")) for one in ids)
+    return made
+
+
+def sent(made: _Talk) -> tuple[str, str, int] | None:
+    following = made.next()
+    if following is None:
+        return None
+    return following.command.id, following.command.state, following.command.number
+
+
+def test_commands_to_a_shard_go_one_after_the_other_each_with_the_next_number() -> None:
+    made = talk("a", "b")
+    assert (sent(made), sent(made)) == (("a", "5e", 5), None)
+    assert made.take(event(5, reply="a"))
+    assert sent(made) == ("b", "5e", 6)
+    assert made.take(event(6, reply="b", accepted=False))
+    assert [(one.accepted, one.message) for one in made.all_replies()] == [(True, "done"), (False, "done")]
+    assert made.current is None
+
+
+def test_a_command_whose_number_another_one_took_is_sent_again() -> None:
+    made = talk("a")
+    assert sent(made) == ("a", "5e", 5)
+    assert not made.take(event(4, reply="older", of=3))
+    assert sent(made) is None
+    assert made.take(event(5, reply="other"))
+    assert sent(made) == ("a", "5e", 6)
+    assert made.take(event(0, state="5f"))
+    assert sent(made) == ("a", "5f", 1)
+
+
+def test_events_of_a_command_to_all_datasets_are_signs_of_life_and_no_answer() -> None:
+    made = talk("a")
+    assert sent(made) == ("a", "5e", 5)
+    assert made.take(event(5))
+    # An accept-loss may come before it is done.
+    assert made.take(event(6, reply="loss"))
+    assert sent(made) is None
+    assert made.take(event(6, reply="a", of=5))
+    assert made.all_replies()[0].accepted
+
+
+def test_who_is_always_too_late_is_told() -> None:
+    made = talk("a")
+    for number in range(5, 5 + TRIES):
+        assert sent(made) == ("a", "5e", number)
+        made.take(event(number, reply="other"))
+    assert sent(made) is None
+    (reply,) = made.all_replies()
+    assert (reply.accepted, "took its number 10 times" in reply.message) == (False, True)
+
+
+def test_what_is_not_answered_says_what_can_still_happen() -> None:
+    made = talk("a", "b")
+    assert sent(made) == ("a", "5e", 5)
+    late, unsent = made.all_replies()
+    assert "will be carried out once a worker owns the shard, unless another command comes" in late.message
+    assert unsent.message == "not sent: the command before it was not answered"
+
+
+def test_a_shard_without_events_is_sent_nothing() -> None:
+    made = talk("a", standing=None)
+    assert sent(made) is None
+    (reply,) = made.all_replies()
+    assert reply.accepted is None
+    assert reply.message.startswith(
+        "not sent: shard 2 has not started yet, or its events are gone: partition 2"
+    )
+
+
+@pytest.mark.parametrize("record", [b"?", None, b"{}", encoded(1, alert()), encoded(1, lifecycle("first"))])
+def test_what_does_not_name_a_state_says_nothing(record: bytes | None) -> None:
+    made = talk("a")
+    sent(made)
+    assert not made.take(record)
+
+
+# --- the end of an alert partition
+
+
+class Reader:
+    """A partition of the alert topic, read in pieces; None is a marker of a transaction."""
+
+    def __init__(self, records: list[bytes | None], first: int = 0) -> None:
+        self.records, self.first = records, first
+        self.read = self.at = 0
+
+    def assign(self, places: list[TopicPartition]) -> None:
+        self.places = places
+
+    def assignment(self) -> list[TopicPartition]:
+        return self.places
+
+    async def beginning_offsets(self, places: list[TopicPartition]) -> dict[TopicPartition, int]:
+        return dict.fromkeys(places, self.first)
+
+    async def end_offsets(self, places: list[TopicPartition]) -> dict[TopicPartition, int]:
+        return dict.fromkeys(places, self.first + len(self.records))
+
+    def seek(self, place: TopicPartition, offset: int) -> None:
+        self.at = offset
+
+    def pause(self, *places: TopicPartition) -> None: ...
+    def resume(self, *places: TopicPartition) -> None: ...
+
+    async def position(self, place: TopicPartition) -> int:
+        return self.at
+
+    async def getmany(self, *places: TopicPartition, timeout_ms: int = 0) -> dict[TopicPartition, list[Any]]:
+        part = self.records[self.at - self.first :][:1000]
+        self.at += len(part)
+        self.read += len(part)
+        return {
+            place: [
+                SimpleNamespace(value=value, partition=place.partition) for value in part if value is not None
+            ]
+            for place in self.places
+        }
+
+
+async def newest(monkeypatch: pytest.MonkeyPatch, reader: Reader) -> Standing | None:
+    monkeypatch.setattr(
+        control.lenient, "getmany", lambda reader, *places, **more: reader.getmany(*places, **more)
+    )
+    found = await control.standings(cast(Any, reader), [TopicPartition("shop.alerts", 2)])
+    assert reader.at == reader.first + len(reader.records)
+    return found.get(2)
+
+
+@pytest.mark.parametrize("first", [0, 7_000])
+@pytest.mark.parametrize("behind", [0, 15, 300, 5_000])
+async def test_the_newest_event_is_found_behind_markers_and_garbage(
+    monkeypatch: pytest.MonkeyPatch, behind: int, first: int
+) -> None:
+    more = [b"?" if number % 3 else None for number in range(behind)]
+    reader = Reader([*[event(3)] * 20_000, event(4), *more], first)
+    assert await newest(monkeypatch, reader) == Standing("5e", 4, 1, "1-00000000000000aa")
+    assert reader.read <= 1_000 + 40 * (behind + 20)
+
+
+async def test_a_partition_without_events_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert await newest(monkeypatch, Reader([])) is None
+    assert await newest(monkeypatch, Reader([None, b"?"] * 30, 5)) is None
+
+
+# --- a shard that was closed
+
+
+def end(*, state: str = "5e", reason: str = "command", of: str = "") -> bytes:
+    """The event that closed a shard for successor next; with ``of`` the answer to this id."""
+    detail = {"successor": "next", "balances": 0} | ({"command": of} if of else {})
+    data = lifecycle(reason, dataset="", monitor="", run=0, detail=detail)
+    released = msgspec.json.decode(encoded(7, data, kind=EventType.APPLICATION_CLOSED))
+    return msgspec.json.encode(released | {"stateid": state, "command": 4})
+
+
+def closing(*successors: str, standing: Standing | None, cluster: str = "") -> _Talk:
+    """Return a talk that closes the shard for each of these, and gives it up where a cluster is named."""
+    made = talk(standing=standing)
+    made.queue.extend(
+        Addressed(2, Command(one, Action.CLOSE_APPLICATION, successor=one, cluster=cluster))
+        for one in successors
+    )
+    return made
+
+
+def standing_of(record: bytes) -> Standing:
+    found = control._read(record)
+    assert found is not None
+    return Standing.said_by(*found)
+
+
+def test_a_closed_shard_is_sent_nothing_and_says_for_which_successor_alone_it_was_closed() -> None:
+    made = closing("next", "other", standing=standing_of(end()))
+    made.queue.append(Addressed(2, Command("a", Action.PAUSE, dataset="today")))
+    assert sent(made) is None
+    said = "the shard is closed for ever, for successor 'next'"
+    assert [(one.accepted, one.message) for one in made.all_replies()] == [
+        (True, said),
+        (False, said),
+        (False, said),
+    ]
+
+
+def test_a_command_to_give_up_names_the_newest_event_and_the_end_answers_it() -> None:
+    made = closing("next", standing=Standing("5e", 4, event=8, origin="6-0a"), cluster="c1")
+    command = made.queue[0].command
+    following = made.next()
+    assert following is not None
+    assert following.command == msgspec.structs.replace(command, state="5e", event=8, origin="6-0a")
+    assert made.take(end(reason="given-up", of="next"))
+    assert [(one.accepted, one.message) for one in made.all_replies()] == [
+        (True, "the state was given up, and the shard is closed")
+    ]
+
+
+def test_a_command_to_give_up_may_name_that_there_is_no_event_and_the_end_answers_it_too() -> None:
+    made = closing("next", standing=None, cluster="c")
+    following = made.next()
+    assert following is not None
+    assert (following.command.event, following.command.state, following.command.number) == (0, "", 0)
+    (reply,) = made.all_replies()
+    assert "no worker holds the shard parked with a state that it cannot prove" in reply.message
+    # The end names no state, for no event did.
+    assert made.take(end(state="", reason="given-up", of="next"))
+    (reply,) = made.all_replies()
+    assert (reply.accepted, reply.message) == (True, "the state was given up, and the shard is closed")
+    again = closing("next", standing=standing_of(end(state="", reason="given-up")), cluster="c")
+    assert sent(again) is None
+    assert again.all_replies()[0].accepted
+
+
+def test_a_shard_that_its_owner_closed_may_be_given_up_for_the_same_successor_only() -> None:
+    closed = standing_of(end())
+    assert sent(closing("next", standing=closed, cluster="c")) == ("next", "5e", 0)
+    other = closing("other", standing=closed, cluster="c")
+    assert sent(other) is None
+    assert other.all_replies()[0].accepted is False

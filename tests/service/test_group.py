@@ -8,7 +8,6 @@ import logging
 import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import GroupAuthorizationFailedError, KafkaConnectionError, KafkaError
-from aiokafka.structs import OffsetAndMetadata
 
 from stream_svt.errors import ConfigError
 from stream_svt.monitor.spec import load_spec
@@ -26,7 +25,6 @@ CONTROL = "control"
 class Consumer:
     def __init__(self) -> None:
         self.paused: set[TopicPartition] = set()
-        self.committed: dict[TopicPartition, OffsetAndMetadata] = {}
         self.topics = {CONTROL: {0, 1, 2, 3}}
 
     def pause(self, *places: TopicPartition) -> None:
@@ -37,9 +35,6 @@ class Consumer:
 
     def partitions_for_topic(self, topic: str) -> set[int] | None:
         return self.topics.get(topic)
-
-    async def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
-        self.committed |= offsets
 
     async def stop(self) -> None:
         """Leave the group."""
@@ -52,7 +47,6 @@ class Shard:
         self.number = number
         self.told: list[str] = []
         self.status = Status(number)
-        self.commands_next: int | None = 7
         self.in_time = True
         self.ends = asyncio.Event()
         self.ends.set()
@@ -101,8 +95,6 @@ class Play:
             queries=QueryConsumer(lambda: None, 4),
             make_shard=make,
             metrics=Metrics(load_spec(SPEC), "hash"),
-            worker="w",
-            spec_hash=lambda: "hash",
             fatal=self.fatal.append,
         )
         self.consumer = self.group._consumer = Consumer()
@@ -216,14 +208,6 @@ async def test_a_worker_leaves_its_group_whatever_goes_wrong_before(monkeypatch)
     with pytest.raises(ValueError):
         await play.group.stop()
     assert left == [play.consumer]
-
-
-async def test_the_sign_of_life_stands_at_the_control_partition() -> None:
-    play = Play()
-    await play.assign(0, 1)
-    play.made[1].commands_next = None
-    await play.group._commit_hint(left=False, seconds=1.0)
-    assert play.consumer.committed == {TopicPartition(CONTROL, 0): OffsetAndMetadata(7, "hash w 1")}
 
 
 async def test_whoever_waits_for_an_assignment_has_not_joined() -> None:

@@ -73,7 +73,6 @@ class Play:
 
         monkeypatch.setattr(module, "Group", made)
         monkeypatch.setattr(module, "require", found)
-        monkeypatch.setattr(module, "check_peers", found)
         monkeypatch.setattr(module, "self_test", self_test)
         monkeypatch.setattr(module, "JOIN_BACKOFF", (0.01, 0.01, 0.01))
         self.worker = Worker(parse_config(SPEC))

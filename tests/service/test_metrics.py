@@ -10,21 +10,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from stream_svt.monitor.engine import Commit
 from stream_svt.monitor.projection import STATES, MonitorTotals, OtherTotals, Totals
-from stream_svt.monitor.released import (
-    Account,
-    Alert,
-    DatasetView,
-    EventType,
-    Lifecycle,
-    MonitorView,
-    NoiseLaw,
-    Position,
-    ReleasedEvent,
-)
+from stream_svt.monitor.released import DatasetView, EventType, MonitorView, NoiseLaw, ReleasedEvent
 from stream_svt.monitor.spec import ApplicationSpec, load_spec
 from stream_svt.protocol.shard_states import Cause, Signal, State
 from stream_svt.protocol.tenure import Status
 from stream_svt.service.metrics import COMMON_LABELS, METRICS, OTHERS, Metrics
+from tests.support import alerts
 
 SPEC = """
 application: shop
@@ -116,46 +107,20 @@ def scrape(metrics: Metrics) -> dict[tuple[str, ...], float]:
     }
 
 
-def top(gap: float, *, monitor: str = "hot", bound: float | None = 4.0) -> ReleasedEvent:
+def top(gap: float, *, bound: float | None = 4.0) -> ReleasedEvent:
     """Return the event of an alert with query noise of scale 2."""
-    alert = Alert(
-        dataset="a",
-        monitor=monitor,
-        series=None,
-        query_id="q",
-        position=Position(topic="counts", partition=0, offset=1, row=0),
-        threshold=5.0,
-        correction=0.0,
-        gap=gap,
-        branch="top",
-        attempt=1,
-        threshold_noise=NoiseLaw(family="exponential", scale=1.0),
-        query_noise=NoiseLaw(family="exponential", scale=2.0),
-        estimate=None if bound is None else 4.5,
-        bound=bound,
-        beta=0.05,
-        run=1,
-        top=1,
-        account=Account(measure="epsilon", charge=0.1, spent=0.6, reserved=0.4, limit=4.0),
-        spec_hash="hash",
-    )
-    return ReleasedEvent(type=EventType.ALERT, id="1", sequence=1, subject="a", data=alert)
+    law = NoiseLaw(family="exponential", scale=2.0)
+    estimate = None if bound is None else 4.5
+    data = alerts.alert(gap=gap, bound=bound, estimate=estimate, query_noise=law)
+    return ReleasedEvent(type=EventType.ALERT, id="1", sequence=1, subject="a", data=data)
 
 
 def lifecycle(kind: EventType) -> ReleasedEvent:
-    data = Lifecycle(dataset="a", monitor="hot", run=1, reason="", account=None)
-    return ReleasedEvent(type=kind, id="1", sequence=1, subject="a", data=data)
-
-
-def test_every_name_of_the_table_is_exposed_and_nothing_else(spec: ApplicationSpec) -> None:
-    metrics = Metrics(spec, "hash", lambda: [owned(view("a"))], engine_times=True)
-    metrics.committed(0, Commit(rejects=[("counts", 1, "empty")]), 0.1, [0.1])
-    families = {family.name for family in text_string_to_metric_families(metrics.text().decode())}
-    assert families == {metric.name.removesuffix("_total") for metric in METRICS}
+    return ReleasedEvent(type=kind, id="1", sequence=1, subject="a", data=alerts.lifecycle(""))
 
 
 def test_every_sample_has_the_labels_of_the_table_and_says_its_application() -> None:
-    """What no code fills would show here, too: this state fills every line of the table."""
+    """No name is exposed beside those of the table, and what no code fills would show, too: this fills every line."""
     views = [view("week-2026-w02"), view("week-2026-w03", measure="rho")]
     metrics = Metrics(load_spec(PERIODS), "hash", lambda: [owned(*views), parked], engine_times=True)
     parked, metrics.fault = Status(1), "clock"
@@ -201,12 +166,14 @@ def test_only_what_this_worker_committed_is_counted(spec: ApplicationSpec) -> No
     metrics = Metrics(spec, "hash", lambda: [owned(view("a", tops=7, runs=3))])
     assert scrape(metrics)["stream_svt_tops_total", "hot"] == 0
     events = [lifecycle(EventType.RUN_STARTED), top(1.0), top(2.0), lifecycle(EventType.RUN_HALTED)]
-    metrics.committed(0, Commit(events=events, tested={"hot": 40}), 0.1, [])
+    rejects = [("counts", 1, "empty"), ("counts", 2, "empty")]
+    metrics.committed(0, Commit(events=events, tested={"hot": 40}, rejects=rejects), 0.1, [])
     found = scrape(metrics)
     assert found["stream_svt_tops_total", "hot"] == 2
     assert found["stream_svt_runs_total", "hot"] == 1
     assert found["stream_svt_halts_total", "hot"] == 1
     assert found["stream_svt_queries_total", "hot"] == 40
+    assert found["stream_svt_records_rejected_total", "empty", "counts"] == 2
 
 
 def test_gaps_of_tops_are_counted_in_noise_scales(spec: ApplicationSpec) -> None:
@@ -259,12 +226,10 @@ def test_of_several_branches_the_narrowest_noise_is_shown() -> None:
 
 
 def test_a_horizon_is_shown_where_there_is_one() -> None:
-    plain = load_spec(SPEC)
-    assert ("stream_svt_budget_horizon_seconds", "a") not in scrape(
-        Metrics(plain, "hash", lambda: [owned(view("a"))])
-    )
-    declared = load_spec(SPEC.replace("unit:", "horizon: 90d, unit:"))
-    found = scrape(Metrics(declared, "hash", lambda: [owned(view("a"))]))
+    metrics = Metrics(load_spec(SPEC), "hash", lambda: [owned(view("a"))])
+    assert ("stream_svt_budget_horizon_seconds", "a") not in scrape(metrics)
+    metrics.reload(load_spec(SPEC.replace("unit:", "horizon: 90d, unit:")), "hash")
+    found = scrape(metrics)
     assert found["stream_svt_budget_horizon_seconds", "a"] == 90 * 86_400
     assert ("stream_svt_budget_end_timestamp_seconds", "a") not in found
     periods = load_spec(PERIODS)
@@ -274,12 +239,6 @@ def test_a_horizon_is_shown_where_there_is_one() -> None:
     assert found["stream_svt_budget_end_timestamp_seconds", "week-2026-w02"] == 1_768_176_000 + 3600
 
 
-def test_a_changed_horizon_shows_after_a_reload() -> None:
-    metrics = Metrics(load_spec(SPEC), "hash", lambda: [owned(view("a"))])
-    metrics.reload(load_spec(SPEC.replace("unit:", "horizon: 1d, unit:")), "hash")
-    assert scrape(metrics)["stream_svt_budget_horizon_seconds", "a"] == 86_400
-
-
 def test_charges_are_thresholds_and_tops_in_epsilon_and_whole_runs_in_rho(spec: ApplicationSpec) -> None:
     views = [view("a", tops=7, runs=3), view("b", tops=7, runs=3, measure="rho")]
     found = scrape(Metrics(spec, "hash", lambda: [owned(*views)]))
@@ -287,24 +246,16 @@ def test_charges_are_thresholds_and_tops_in_epsilon_and_whole_runs_in_rho(spec: 
     assert found["stream_svt_budget_charges", "b"] == 3
 
 
-def test_the_state_of_each_monitor_on_each_dataset_is_shown(spec: ApplicationSpec) -> None:
-    found = scrape(Metrics(spec, "hash", lambda: [owned(view("a"), view("b", state="exhausted"))]))
-    assert found["stream_svt_monitor_state", "a", "hot", "running"] == 1
-    assert found["stream_svt_monitor_state", "b", "hot", "exhausted"] == 1
-    assert ("stream_svt_monitor_state", "b", "hot", "running") not in found
-
-
-def test_what_waits_to_be_published_is_shown_by_shard(spec: ApplicationSpec) -> None:
-    found = scrape(Metrics(spec, "hash", lambda: [replace(owned(view("a")), outbox=3)]))
-    assert found["stream_svt_outbox_events", "0"] == 3
-
-
 def test_gauges_come_from_the_shards_owned_now(spec: ApplicationSpec) -> None:
-    statuses: Sequence[Status] = [owned(view("a"), view("b", state="halted"))]
+    statuses: Sequence[Status] = [replace(owned(view("a"), view("b", state="halted")), outbox=3)]
     metrics = Metrics(spec, "hash", lambda: statuses)
     found = scrape(metrics)
     assert found["stream_svt_budget_spent_epsilon", "a"] == 0.5
     assert found["stream_svt_monitor_datasets", "hot", "halted"] == 1
+    assert found["stream_svt_monitor_state", "a", "hot", "running"] == 1
+    assert found["stream_svt_monitor_state", "b", "hot", "halted"] == 1
+    assert ("stream_svt_monitor_state", "b", "hot", "running") not in found
+    assert found["stream_svt_outbox_events", "0"] == 3
     assert found["stream_svt_monitor_muted_series", "hot"] == 4
     assert found["stream_svt_lag_records", "0", "counts"] == 7
     statuses = []
@@ -361,9 +312,3 @@ def test_a_scrape_takes_no_more_of_a_shard_than_views_and_sums(spec: Application
         if sample.name == "stream_svt_budget_spent_epsilon"
     ]
     assert found == [("a", 0.5), (OTHERS, 150_000.0)]
-
-
-def test_rejects_are_counted_by_reason(spec: ApplicationSpec) -> None:
-    metrics = Metrics(spec, "hash")
-    metrics.committed(0, Commit(rejects=[("counts", 1, "empty"), ("counts", 2, "empty")]), 0.1, [])
-    assert scrape(metrics)["stream_svt_records_rejected_total", "empty", "counts"] == 2

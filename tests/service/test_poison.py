@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import resource
 import time
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -13,26 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from stream_svt.monitor.batch import QueryBatch
-from stream_svt.protocol.controls import Controls
+from stream_svt.protocol.controls import Controls, Gate, Standing
 from stream_svt.protocol.sealing import Place
 from stream_svt.service.columnar import MAX_TEXT_IN_ALL
 from stream_svt.service.signatures import HEADER, Refusal, Verifier, shared_key
-from stream_svt.service.wire import Directory, QueryDecoder
+from tests.service.test_wire import Record, arrow, columnar_batch
 from tests.support.values import numbers
 
 PLACE = Place("cluster", "shop", "shop.control", 0)
-
-
-@dataclass
-class Record:
-    """What a shard sees of a Kafka record."""
-
-    offset: int
-    key: bytes | None = b"a"
-    value: bytes | None = b"{}"
-    timestamp: int = 1_700_000_000_000
-    headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
 @pytest.mark.parametrize(
@@ -48,24 +34,11 @@ class Record:
 def test_a_command_with_an_odd_header_is_refused_by_name(
     headers: tuple[tuple[str, bytes | None], ...], reason: str
 ) -> None:
-    controls = Controls(0, verify=Verifier(PLACE, [shared_key(bytes(range(32)))[1]]))
-    assert controls.add([Record(0, headers=headers)]) == [(0, reason)]
+    controls = Controls(Standing(), "5e", Verifier(PLACE, [shared_key(bytes(range(32)))[1]]))
+    assert controls.read(Record(0, b"a", b"{}", headers=headers), Gate.OPEN) == reason
 
 
 # --- Arrow
-
-
-def columnar(message: bytes) -> QueryBatch:
-    decoder = QueryDecoder("t", 0, Directory(["a"], partition=0, partitions=1), ["m"])
-    headers = (("content-type", b"application/vnd.apache.arrow.stream"),)
-    return decoder.decode([Record(0, value=message, headers=headers)])
-
-
-def written(table: Any, **options: Any) -> bytes:
-    sink = io.BytesIO()
-    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
-        writer.write_table(table)
-    return sink.getvalue()
 
 
 def values() -> dict[str, Any]:
@@ -97,13 +70,13 @@ def values() -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", values())
 def test_no_type_and_no_content_of_the_value_column_is_a_reason_to_reject(name: str) -> None:
-    batch = columnar(written(pa.table({"id": ["x"], "value": values()[name]})))
+    batch = columnar_batch(arrow(id=["x"], value=values()[name]))
     assert (batch.rejects, numbers(batch)) == ([], [None])
 
 
 def test_a_dictionary_of_numbers_is_read_as_the_numbers() -> None:
     column = pa.DictionaryArray.from_arrays(pa.array([1, 0, None, 1]), pa.array([1.5, 7.0]))
-    batch = columnar(written(pa.table({"id": list("abcd"), "value": column})))
+    batch = columnar_batch(arrow(id=list("abcd"), value=column))
     assert numbers(batch) == [7, Fraction(3, 2), None, 7]
 
 
@@ -115,50 +88,48 @@ def test_a_type_that_no_other_column_can_have_is_a_structural_reason(name: str, 
     columns = {"id": pa.array(["x"]), "value": pa.array([1])} | {name: values()[kind]}
     reasons = {"id": "bad-id", "series": "bad-series", "set": "bad-set", "monitor": "unknown-monitor"}
     reasons |= {"threshold": "bad-threshold", "closed": "bad-set"}
-    assert columnar(written(pa.table(columns))).rejects == [(0, reasons[name])]
+    assert columnar_batch(arrow(**columns)).rejects == [(8, reasons[name])]
 
 
 @pytest.mark.parametrize("compression", ["zstd", "lz4"])
 def test_compressed_bodies_are_refused_before_anything_is_inflated(compression: str) -> None:
-    bomb = written(
-        pa.table({"id": ["x"], "value": [1], "other": ["z" * (100 << 20)]}), compression=compression
-    )
+    bomb = arrow(compression, id=["x"], value=[1], other=["z" * (100 << 20)])
     assert len(bomb) < 1 << 20
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    assert columnar(bomb).rejects == [(0, "not-arrow")]
+    assert columnar_batch(bomb).rejects == [(8, "not-arrow")]
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20 << 10
     entries = pa.DictionaryArray.from_arrays(pa.array([0], pa.int8()), pa.array(["z" * (100 << 20)]))
-    only = written(pa.table({"id": ["x"], "value": [1], "other": entries}), compression=compression)
-    assert columnar(only).rejects == [(0, "not-arrow")]
+    only = arrow(compression, id=["x"], value=[1], other=entries)
+    assert columnar_batch(only).rejects == [(8, "not-arrow")]
 
 
 def test_a_dictionary_is_never_expanded() -> None:
     """A million rows that share a text of 250 characters cost the record a megabyte, and would cost the worker 250."""
     rows = (1 << 20) - 4096
     shared = pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int8)), pa.array(["z" * 250]))
-    message = written(pa.table({"id": shared}))
+    message = arrow(id=shared)
     assert len(message) <= 1 << 20
     before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
-    assert columnar(message).rejects == [(0, "too-large")]
+    assert columnar_batch(message).rejects == [(8, "too-large")]
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10
     assert time.monotonic() - began < 5
     rows = MAX_TEXT_IN_ALL // 250
     shared = pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int8)), pa.array(["z" * 250]))
-    assert len(columnar(written(pa.table({"id": shared})))) == rows
+    assert len(columnar_batch(arrow(id=shared))) == rows
     long = pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int8)), pa.array(["z" * 3000]))
-    assert columnar(written(pa.table({"id": long}))).rejects == [(0, "bad-id")]
+    assert columnar_batch(arrow(id=long)).rejects == [(8, "bad-id")]
 
 
 def test_rows_that_cost_nothing_to_send_are_refused_at_once() -> None:
-    message = written(pa.table({"id": pa.nulls(1 << 20), "value": pa.nulls(1 << 20)}))
+    message = arrow(id=pa.nulls(1 << 20), value=pa.nulls(1 << 20))
     assert len(message) < 1000
-    assert columnar(message).rejects == [(0, "missing-id")]
-    message = written(pa.table({"id": pa.nulls(1 << 26), "value": pa.nulls(1 << 26)}))
-    assert columnar(message).rejects == [(0, "too-large")]
+    assert columnar_batch(message).rejects == [(8, "missing-id")]
+    message = arrow(id=pa.nulls(1 << 26), value=pa.nulls(1 << 26))
+    assert columnar_batch(message).rejects == [(8, "too-large")]
 
 
 def test_numbers_of_the_other_byte_order_are_refused_for_swapping_them_takes_copies() -> None:
-    message = bytearray(written(pa.table({"id": ["x"], "value": [1]})))
+    message = bytearray(arrow(id=["x"], value=[1]))
     # The schema's table has no field for the default, little: find its vtable and let its first field point at a 1.
     at = 8
     root = at + int.from_bytes(message[at : at + 4], "little")
@@ -168,7 +139,7 @@ def test_numbers_of_the_other_byte_order_are_refused_for_swapping_them_takes_cop
     vtable = schema - int.from_bytes(message[schema : schema + 4], "little", signed=True)
     assert int.from_bytes(message[vtable + 4 : vtable + 6], "little") == 0
     message[vtable + 4 : vtable + 6] = message[vtable + 6 : vtable + 8]  # any field that is not 0 will do
-    assert columnar(bytes(message)).rejects == [(0, "not-arrow")]
+    assert columnar_batch(bytes(message)).rejects == [(8, "not-arrow")]
 
 
 @pytest.mark.parametrize("threshold", ["1E-350", "1E-5000"])
@@ -177,5 +148,5 @@ def test_a_threshold_too_small_for_a_double_is_refused_as_in_json(threshold: str
     limits = pa.Array.from_buffers(
         pa.decimal128(38, power), 1, [None, pa.py_buffer((1).to_bytes(16, "little"))]
     )
-    message = written(pa.table({"id": ["x"], "value": [1], "threshold": limits}))
-    assert columnar(message).rejects in ([(0, "bad-threshold")], [(0, "not-arrow")])
+    message = arrow(id=["x"], value=[1], threshold=limits)
+    assert columnar_batch(message).rejects in ([(8, "bad-threshold")], [(8, "not-arrow")])

@@ -1,22 +1,21 @@
-"""A file is read again by a process of its own, and what it says arrives whole, in small pieces."""
+"""A version is parsed by a process of its own, and what it says arrives whole, in small pieces."""
 
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
+import signal
 
 import pytest
 
 from stream_svt.errors import ConfigError
+from stream_svt.protocol.configuration import Bundle, Version
 from stream_svt.service import reading
-from stream_svt.service.config import load_config
-from stream_svt.service.reading import read_again
-from tests.support.keys import ed25519_pair
+from stream_svt.service.config import spec_of
+from stream_svt.service.reading import read
 
 NAMES = [f"d{number}" for number in range(1_200)]
 TEXT = """
 application: shop
-control: {public_key_files: [alice.pub], hmac_key_files: [shared.key]}
 datasets:
   - {file: names.txt, limit: 4, unit: one basket}
 monitors:
@@ -25,32 +24,20 @@ monitors:
 """
 
 
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    (tmp_path / "names.txt").write_text("\n".join(NAMES))
-    (tmp_path / "alice.pub").write_text(ed25519_pair()[1])
-    (tmp_path / "shared.key").write_text("ab" * 32)
-    (tmp_path / "shared.key").chmod(0o600)
-    path = tmp_path / "shop.yaml"
-    path.write_text(TEXT)
-    return path
+def version(text: str = TEXT) -> Version:
+    return Version(7, Bundle(text, {"names.txt": "\n".join(NAMES)}))
 
 
-async def test_what_another_process_read_is_what_the_file_says(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wanted = load_config(file)
-    monkeypatch.setattr(reading, "load_config", None)  # not here
-    monkeypatch.setenv("STREAM_SVT_WEB_PORT", "7777")
-    found = await read_again(file)
-    assert found.config.web.port == 7777
-    assert found.spec_hash == wanted.spec.hash() == found.config.spec.hash()
-    assert found.config.spec == wanted.spec
-    assert found.config.command_keys == wanted.command_keys
-    assert found.config.source == wanted.source
+async def test_what_another_process_read_is_what_the_version_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = spec_of(version().bundle)
+    monkeypatch.setattr(reading, "spec_of", None)  # not here
+    found = await read(version())
+    assert found.version == version()
+    assert found.spec == wanted
+    assert found.spec_hash == wanted.hash() == found.spec.hash()
 
 
-async def test_it_arrives_in_pieces(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_arrives_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     pieces: list[int] = []
     whole = reading._pieces
 
@@ -60,33 +47,32 @@ async def test_it_arrives_in_pieces(file: Path, monkeypatch: pytest.MonkeyPatch)
             yield kind, content
 
     monkeypatch.setattr(reading, "_pieces", counted)
-    await read_again(file)
+    await read(version())
     assert pieces == [0, 500, 500, 200]
 
 
-async def test_what_is_wrong_with_the_file_is_said_as_if_it_were_read_here(file: Path) -> None:
-    wrong = TEXT.replace("cutoff: 3", "cutoff: none").replace("limit: 4", "limit: -4")
-    file.write_text(wrong)  # noqa: ASYNC240  nothing else waits
+async def test_what_is_wrong_with_it_is_said_as_if_it_were_read_here() -> None:
+    wrong = version(TEXT.replace("cutoff: 3", "cutoff: none").replace("limit: 4", "limit: -4"))
     with pytest.raises(ConfigError) as here:
-        load_config(file)
+        spec_of(wrong.bundle, "version 7 of the configuration")
     with pytest.raises(ConfigError) as there:
-        await read_again(file)
+        await read(wrong)
     assert str(there.value) == str(here.value)
     assert len(there.value.problems) == 2
 
 
-async def test_problems_that_are_only_counted_arrive_as_a_number(file: Path) -> None:
+async def test_problems_that_are_only_counted_arrive_as_a_number() -> None:
     names = ", ".join(f"'d {number}'" for number in range(50))
-    file.write_text(TEXT.replace("file: names.txt", f"names: [{names}]"))  # noqa: ASYNC240  nothing else waits
+    wrong = version(TEXT.replace("file: names.txt", f"names: [{names}]"))
     with pytest.raises(ConfigError) as here:
-        load_config(file)
-    with pytest.raises(ConfigError) as there:
-        await read_again(file)
+        spec_of(wrong.bundle, "version 7 of the configuration")
+    with pytest.raises(ConfigError, match=str(here.value.more)) as there:
+        await read(wrong)
     assert str(there.value) == str(here.value)
-    assert there.value.more == 30
 
 
-async def test_a_process_that_ends_early_changes_nothing(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "_PROGRAM", "import sys; sys.stdout.write('half'); sys.exit(3)")
-    with pytest.raises(ConfigError, match=r"ended early.*nothing was changed"):
-        await read_again(file)
+async def test_a_process_that_is_killed_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = f"import os; os.kill(os.getpid(), {signal.SIGKILL})"
+    monkeypatch.setattr(reading, "_PROGRAM", program)
+    with pytest.raises(ConfigError, match=r"ended early, with -?\d+; nothing was changed"):
+        await read(version())

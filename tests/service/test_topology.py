@@ -71,8 +71,8 @@ def test_of_many_topics_that_are_not_there_some_are_named() -> None:
     )
     wanted = parse_config(SPEC[: SPEC.index("  - {name")] + monitors)
     (said,) = [str(problem) for problem in problems(wanted, Topology("c", {}, {}))]
-    assert "16 topics do not exist: 't00', " in said
-    assert "'t09' and 6 more: create them" in said
+    assert "17 topics do not exist: 't00', " in said
+    assert "'t09' and 7 more: create them" in said
     assert "'t10'" not in said
 
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,7 +20,7 @@ from stream_svt.service.metrics import Metrics
 from stream_svt.service.query_consumer import QueryConsumer
 from stream_svt.service.worker import _give_way
 from tests.service.test_metrics import SPEC
-from tests.service.test_shard_failures import Play
+from tests.support.shard_play import Play
 
 STUCK = 0.5
 
@@ -55,8 +56,6 @@ async def watched(monkeypatch: pytest.MonkeyPatch, play: Play) -> AsyncIterator[
         queries=QueryConsumer(lambda: None, 4),
         make_shard=lambda consumer, number: play.shard,
         metrics=Metrics(load_spec(SPEC), "hash"),
-        worker="w",
-        spec_hash=lambda: "hash",
         fatal=[].append,
     )
     made._consumer = Member()
@@ -89,83 +88,68 @@ async def verify() -> None:
         await asyncio.sleep(0.05)
 
 
-async def test_a_shard_without_a_sign_of_life_is_started_anew(monkeypatch) -> None:
-    play = Play(monkeypatch, hang)
+async def test_a_shard_without_a_sign_of_life_is_started_anew(played, monkeypatch) -> None:
+    play = played(hang)
     async with watched(monkeypatch, play):
         await play.until(State.RUNNING)
-    assert len(play.opened) == 2
-    await play.end()
+    assert play.opened == 2
 
 
 @pytest.mark.parametrize("restore", [read_on, verify])
-async def test_a_long_restore_that_moves_is_left_alone(monkeypatch, restore) -> None:
-    play = Play(monkeypatch, restore)
+async def test_a_long_restore_that_moves_is_left_alone(played, monkeypatch, restore) -> None:
+    play = played(restore)
     async with watched(monkeypatch, play):
         await play.until(State.RUNNING)
-    assert len(play.opened) == 1
-    await play.end()
+    assert play.opened == 1
 
 
-async def test_brokers_that_stay_away_do_not_make_a_shard_stuck(monkeypatch, caplog) -> None:
+async def test_brokers_that_stay_away_do_not_make_a_shard_stuck(played, monkeypatch, caplog) -> None:
     async def away() -> None:
         await asyncio.sleep(0.6 * STUCK)
         raise BrokerUnavailable("x")
 
-    play = Play(monkeypatch, *[away] * 4)
+    play = played(*[away] * 4)
     async with watched(monkeypatch, play):
         await play.until(State.RUNNING)
-    assert len(play.opened) == 5
+    assert play.opened == 5
     assert "shard_stuck" not in caplog.text
-    await play.end()
 
 
-async def test_nothing_begins_after_a_hand_over_that_overtakes_a_restart(monkeypatch) -> None:
-    play = Play(monkeypatch, hang)
-
-    class Slow:
-        async def close(self) -> None:
-            await asyncio.sleep(0.2)  # a producer whose brokers are away is given up after some seconds
-
-    play.shard._make_journal = lambda number: Slow()
+async def test_nothing_begins_after_a_hand_over_that_overtakes_a_restart(played) -> None:
+    play = played(hang)
+    # A producer whose brokers are away is given up after some seconds.
+    play.shard._make_journal = lambda number: SimpleNamespace(close=lambda: asyncio.sleep(0.2))
     await asyncio.sleep(0.05)
-    assert len(play.opened) == 1
+    assert play.opened == 1
     restart = asyncio.create_task(play.shard.restart())
     await asyncio.sleep(0.05)
     play.shard.halt()
     await play.shard.stop(5.0)
     await restart
     await asyncio.sleep(0.3)
-    assert len(play.opened) == 1
+    assert play.opened == 1
     assert [task for task in asyncio.all_tasks() if task.get_name() == "shard-0"] == []
 
 
-async def test_a_shard_that_was_handed_over_is_not_started_anew(monkeypatch) -> None:
-    play = Play(monkeypatch)
-    await play.until(State.RUNNING)
+async def test_a_shard_that_was_handed_over_is_not_started_anew(play, monkeypatch) -> None:
     await play.shard.stop(1.0)
     play.shard.status.beat = 0.0
     async with watched(monkeypatch, play):
         await asyncio.sleep(0.3)
-    assert len(play.opened) == 1
+    assert play.opened == 1
 
 
-async def test_no_tenure_begins_beside_one_that_is_still_being_given_up(monkeypatch) -> None:
+async def test_no_tenure_begins_beside_one_that_is_still_being_given_up(played, monkeypatch) -> None:
     monkeypatch.setattr(shards, "START_DEADLINE", 0.05)
     given_up = asyncio.Event()
-
-    class Slow:
-        async def close(self) -> None:
-            await asyncio.wait_for(given_up.wait(), 5)
-
-    play = Play(monkeypatch, hang)
-    play.shard._make_journal = lambda number: Slow()
+    play = played(hang)
+    play.shard._make_journal = lambda number: SimpleNamespace(close=given_up.wait)
     await asyncio.sleep(0.05)
-    assert len(play.opened) == 1
+    assert play.opened == 1
     await play.shard.restart()
-    assert len(play.opened) == 1
+    assert play.opened == 1
     async with watched(monkeypatch, play):
         play.shard.status.beat = 0.0
         given_up.set()
         await play.until(State.RUNNING)
-    assert len(play.opened) == 2
-    await play.end()
+    assert play.opened == 2

@@ -14,9 +14,7 @@ from typing import Any
 
 import pytest
 
-from stream_svt.errors import ConfigError
 from stream_svt.monitor.engine import Commit
-from stream_svt.monitor.projection import Totals
 from stream_svt.protocol.shard_states import Cause, State
 from stream_svt.service.config import parse_config
 from stream_svt.service.self_test import Fault
@@ -112,36 +110,6 @@ async def test_a_failed_worker_is_neither_live_nor_ready(worker: Stub) -> None:
     assert pages.live(worker).status == 503
     assert pages.ready(worker).status == 503
     worker.failed.exception()
-
-
-async def test_reloads_that_shards_would_refuse_leave_the_old_specification_in_use(worker: Stub) -> None:
-    worker.shards = (owned(view("a")),)
-    changes = {
-        "limit: {epsilon: 4}": ("limit: {epsilon: 5}", "raise-budget -c FILE a --limit 5"),
-        "unit: one basket": ("unit: one user", "cannot change"),
-        "names: [a, b, c]": ("names: [a, b]", "never dropped"),
-        "correction: none": ("correction: none, append: retry", "another name"),
-        "sensitivity: 1": (
-            "sensitivity: 0.5",
-            "Declare at least 1, or let the monitor read another query topic",
-        ),
-        "application: shop": ("application: shed", "another application"),
-    }
-    before = worker.config
-    for old, (new, message) in changes.items():
-        with pytest.raises(ConfigError, match=message):
-            await worker.reload(parse_config(SPEC.replace(old, new)))
-        assert worker.config is before
-
-
-async def test_a_reload_after_a_raised_budget_is_accepted(worker: Stub) -> None:
-    shard = owned(view("a"))
-    shard.totals = Totals(raised=dict.fromkeys("abc", 5_000_000_000))
-    worker.shards = (shard,)
-    await worker.reload(
-        parse_config(SPEC.replace("epsilon: 4", "epsilon: 5").replace("threshold: 5", "threshold: 6"))
-    )
-    assert worker.workload.spec.monitor("hot").threshold == 6
 
 
 def test_the_status_page_names_no_other_host_and_holds_nothing_inline() -> None:

@@ -127,6 +127,24 @@ async def test_an_alert_appears_and_a_bar_moves_without_a_reload_and_is_said_alo
         assert seen.said == []
 
 
+async def test_a_closed_application_says_so_and_for_whom(chromium: Browser, stage: Stage) -> None:
+    now = time.time()
+    stage.topic.put(
+        *(alert("a", f"item-{at}", at=now - at, books=account(1.0 - at / 1000)) for at in range(90, 0, -10))
+    )
+    async with visit(chromium, stage.url) as seen:
+        page = seen.page
+        await expect(page.locator(".outlook").first).to_contain_text("it lasts about")
+        successor = {"successor": EVIL}
+        stage.topic.put(lifecycle(EventType.APPLICATION_CLOSED, "", monitor="", at=now, detail=successor))
+        told = f"The application is closed: {EVIL} goes on with what is left."
+        await expect(page.locator(".outlook").first).to_have_text(told)
+        closed = f"Shard 0 closed for ever: {EVIL} goes on with what is left of its budgets"
+        await expect(page.locator("#list > li").first).to_contain_text(closed)
+        await expect(page.locator("#glance")).not_to_contain_text("lasts about")
+        assert seen.said == []
+
+
 async def test_what_the_rounding_of_figures_leaves_over_is_nothing(chromium: Browser, stage: Stage) -> None:
     assert 4.0 - 3.3 - 0.7 > 0
     stage.topic.put(alert("a", at=time.time(), books=account(3.3, reserved=0.7)))

@@ -12,8 +12,10 @@ import pytest
 
 from stream_svt.errors import BrokerError
 from stream_svt.monitor.released import EventType
+from stream_svt.protocol.configuration import Bundle, Version
 from stream_svt.service.config import parse_config
 from stream_svt.service.kafka import BrokerUnavailable
+from stream_svt.service.reading import read
 from stream_svt.service.web import feed as module
 from stream_svt.service.web.feed import KEPT, VIEWERS, WAITING, Feed, TooManyViewers, Viewer, message
 from tests.service.test_metrics import SPEC, owned, view
@@ -280,7 +282,9 @@ async def test_who_looks_is_told_of_trouble_and_of_its_end_and_misses_nothing(
 async def test_another_specification_is_another_picture(show: Show) -> None:
     looking = show.look()
     await until(lambda: looking.of("overview") != [])
-    await show.worker.reload(parse_config(SPEC.replace("names: [a, b, c]", "names: [a, b, c, d]")))
+    await show.worker.adopt(
+        await read(Version(1, Bundle(SPEC.replace("names: [a, b, c]", "names: [a, b, c, d]"))))
+    )
     await until(lambda: len(looking.of("overview")) == 2)
     assert looking.of("overview")[1]["datasets_declared"] == 4
 

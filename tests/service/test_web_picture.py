@@ -77,23 +77,6 @@ def test_the_outlook_comes_from_the_charges_and_needs_some(picture: Picture) -> 
     assert [one.dataset for one in picture.drifting(7 * DAY)] == ["a"]
 
 
-def test_what_an_operator_gives_up_is_spent_and_is_no_pace(picture: Picture) -> None:
-    take(picture, *[alert("a", at=day * DAY, books=account(0.1 * day + 0.1)) for day in range(4)])
-    before = of(picture, "a", 4 * DAY).outlook
-    closed = account(1.0, charge=0.6)
-    rest = account(4.0, charge=3.0)
-    take(
-        picture,
-        lifecycle(EventType.RUN_CLOSED, "a", at=3.4 * DAY, reason="marked-exhausted", books=closed),
-        lifecycle(EventType.MARKED_EXHAUSTED, "a", at=3.5 * DAY, reason="command", books=rest),
-    )
-    assert (of(picture, "a", 4 * DAY).spent, of(picture, "a", 4 * DAY).outlook) == (4.0, None)
-    raised = account(4.0, charge=0.0, limit=7.6)
-    take(picture, lifecycle(EventType.BUDGET_RAISED, "a", at=3.6 * DAY, books=raised))
-    assert before is not None
-    assert of(picture, "a", 4 * DAY).outlook == before  # 3.6 left again, at 0.1 a day
-
-
 def test_a_guess_is_said_after_epsilon_and_only_of_the_limit_after_rho() -> None:
     pure = Picture(load_spec(SPEC))
     take(pure, alert("a", books=account(1.0)))

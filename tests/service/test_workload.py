@@ -12,8 +12,10 @@ import pytest
 
 from stream_svt.monitor import shard_datasets, spec
 from stream_svt.monitor.spec import load_spec
+from stream_svt.protocol.configuration import Bundle, Version
 from stream_svt.service import garbage, wire, workload
 from stream_svt.service.config import parse_config
+from stream_svt.service.reading import read
 from stream_svt.service.worker import Worker
 from stream_svt.service.workload import Workload
 from tests.service.test_garbage import Name
@@ -117,11 +119,11 @@ async def test_what_nobody_runs_any_more_is_freed_little_by_little(monkeypatch: 
         gc.enable()
 
 
-async def test_a_reload_retires_what_it_replaces(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_another_version_retires_what_it_replaces(monkeypatch: pytest.MonkeyPatch) -> None:
     retired: list[Workload] = []
     monkeypatch.setattr(Workload, "retire", lambda self: retired.append(self))  # noqa: PLW0108  a method needs its self
     worker = Worker(parse_config(TEXT))
     before = worker.workload
-    await worker.reload(parse_config(TEXT.replace("threshold: 5", "threshold: 6")))
+    await worker.adopt(await read(Version(1, Bundle(TEXT.replace("threshold: 5", "threshold: 6")))))
     assert retired == [before]
     assert worker.workload is not before

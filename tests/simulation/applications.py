@@ -43,7 +43,8 @@ class Application:
     cadence
         Seconds between transactions, None where they happen as soon as they can.
     others
-        What an operator may configure instead: another threshold, a monitor more on another topic, or one less.
+        What an operator may configure instead: another threshold, a monitor more on another topic, or one less; or one
+        dataset only, which retires the other.
     """
 
     spec: ApplicationSpec
@@ -55,15 +56,21 @@ class Application:
 @cache
 def application(number: int) -> Application:
     """Return an application with two datasets of limit 5, enough for five runs."""
-    monitors = [f"{{name: m{k}, {text}}}" for k, text in enumerate(APPLICATIONS[number])]
+    monitors = monitors_of(number)
     more = [*monitors, f"{{name: more, topic: {OTHER}, {_STREAM}, mute: none}}"]
     changed = [monitors[0].replace("threshold: 500", "threshold: 510"), *monitors[1:]]
     others = [changed, more, *([monitors[:-1]] if len(monitors) > 1 else [])]
-    return Application(_spec(monitors), query, CADENCES[number], tuple(map(_spec, others)))
+    specs = [*map(_spec, others), _spec(monitors, "a"), _spec(more, "a")]
+    return Application(_spec(monitors), query, CADENCES[number], tuple(specs))
 
 
-def _spec(monitors: list[str]) -> ApplicationSpec:
-    datasets = "{names: [a, b], limit: 5, unit: one basket}"
+def monitors_of(number: int) -> list[str]:
+    """Return the monitors of an application, as they are declared."""
+    return [f"{{name: m{k}, {text}}}" for k, text in enumerate(APPLICATIONS[number])]
+
+
+def _spec(monitors: list[str], names: str = "a, b") -> ApplicationSpec:
+    datasets = f"{{names: [{names}], limit: 5, unit: one basket}}"
     listed = "".join(f"  - {monitor}\n" for monitor in monitors)
     return load_spec(f"application: app\ndatasets:\n  - {datasets}\nmonitors:\n{listed}")
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import random
 from typing import TYPE_CHECKING
 
-from stream_svt.protocol.journal import Journal, Topics
-from stream_svt.protocol.sealing import Place
 from stream_svt.service.audit import Audit, Auditor, ShardState, compare
 from stream_svt.service.wire import home
-from tests.simulation.effects import ModelLog, finish
+from tests.simulation.effects import finish, journal_of
 from tests.simulation.log import Broker
 
 if TYPE_CHECKING:
@@ -18,14 +15,7 @@ if TYPE_CHECKING:
 
 def audited(broker: Broker) -> Audit:
     """Hold the modelled state to the modelled alerts with the audit that is shipped."""
-    journal = Journal(
-        ModelLog(broker),
-        Place("cluster", "app", "state", 0),
-        Topics("state", "alerts", "rejects"),
-        partitions=1,
-        entropy=random.Random(0).randbytes,
-        epoch=lambda: 0.0,
-    )
+    journal = journal_of(broker)
     state = ShardState.of(0, finish(journal.look()), journal)
     auditor = Auditor()
     for entry in broker.read("alerts"):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Generator
 from typing import Any
 
+from stream_svt.protocol.journal import Journal, Topics
 from stream_svt.protocol.ports import Transaction
+from stream_svt.protocol.sealing import Place
 from tests.simulation.log import Broker, Entry
 
 
@@ -24,11 +27,15 @@ class Effect:
 
 
 class ModelLog:
-    """A process's writer and reader of the shard's books; see `stream_svt.protocol.ports.Log`."""
+    """A process's writer and reader of the shard's books; see `stream_svt.protocol.ports.Log`.
 
-    def __init__(self, broker: Broker, producer: str = "app-0") -> None:
+    ``suffix`` is what the names of the shard's partitions end with.
+    """
+
+    def __init__(self, broker: Broker, producer: str = "app-0", suffix: str = "") -> None:
         self._broker = broker
         self._producer = producer
+        self._suffix = suffix
         self._epoch = 0
 
     async def fence(self) -> None:
@@ -53,16 +60,16 @@ class ModelLog:
         await self.transact(Transaction((), (), {}))
 
     async def _append(self, partition: str, key: bytes, value: bytes | None) -> int:
-        epoch = self._epoch
+        epoch, place = self._epoch, partition + self._suffix
         offset: int = await Effect(
-            "append", lambda: self._broker.append(self._producer, epoch, partition, key, value)
+            "append", lambda: self._broker.append(self._producer, epoch, place, key, value)
         )
         return offset
 
     async def read_state(self, *, committed: bool = True) -> dict[bytes, bytes]:
         def read() -> dict[bytes, bytes]:
             live: dict[bytes, bytes] = {}
-            for entry in self._broker.read("state", committed=committed):
+            for entry in self._broker.read(f"state{self._suffix}", committed=committed):
                 if entry.key is not None:
                     live.pop(entry.key, None)
                     if entry.value is not None:
@@ -75,9 +82,11 @@ class ModelLog:
     async def read_alerts(
         self, start: int | None, take: Callable[[Any], None], *, committed: bool = False
     ) -> tuple[int, int]:
+        alerts = f"alerts{self._suffix}"
+
         def read() -> tuple[list[Entry], tuple[int, int]]:
-            shown = list(self._broker.read("alerts", start or 0, committed=committed))
-            return shown, self._broker.span("alerts", committed=False)
+            shown = list(self._broker.read(alerts, start or 0, committed=committed))
+            return shown, self._broker.span(alerts, committed=False)
 
         entries, span = await Effect("read", read)
         for entry in entries:
@@ -103,3 +112,15 @@ def finish(work: Any, *, crash: int | None = None, after: bool = False) -> Any:
             outcome = effect.act()
     except StopIteration as ended:
         return ended.value
+
+
+def journal_of(broker: Broker, kind: Callable[..., Any] = Journal, shard: int = 0, **options: Any) -> Any:
+    """Return a journal of a shard, the only one unless told, not opened."""
+    wanted = {"log": ModelLog(broker), "partitions": 1, "epoch": lambda: 0.0} | options
+    wanted.setdefault("entropy", random.Random(1).randbytes)
+    return kind(
+        wanted.pop("log"),
+        Place("cluster", "app", "state", shard),
+        Topics("state", "alerts", "rejects"),
+        **wanted,
+    )

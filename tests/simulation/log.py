@@ -97,15 +97,9 @@ class Broker:
         producer.epoch += 1
         return producer.epoch
 
-    def write(
-        self,
-        partition: str,
-        key: bytes | None,
-        value: bytes | None,
-        headers: tuple[tuple[str, bytes], ...] = (),
-    ) -> Entry:
+    def write(self, partition: str, key: bytes | None, value: bytes | None) -> Entry:
         """Append outside any transaction."""
-        return self._append(Entry(partition, 0, 0, key, value, headers))
+        return self._append(Entry(partition, 0, 0, key, value))
 
     def append(self, name: str, epoch: int, partition: str, key: bytes | None, value: bytes | None) -> int:
         """Append within the producer's transaction, beginning one if there is none."""

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-import pytest
 
-from stream_svt.errors import StateRolledBack
-from stream_svt.monitor.commands import Action, Command
+from stream_svt.monitor.commands import Command
 from stream_svt.monitor.spec import ApplicationSpec, load_spec
-from stream_svt.protocol.journal import Journal, Topics
-from stream_svt.protocol.migration import Move, MovingJournal, Report, migrate
+from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Clock
-from stream_svt.protocol.sealing import Place
 from stream_svt.protocol.tenure import Pace, Status, Tenure
 from stream_svt.service.wire import home
 from stream_svt.service.workload import Workload
-from tests.simulation.effects import Effect, ModelLog, finish
+from tests.simulation.effects import ModelLog, finish, journal_of
 from tests.simulation.log import Broker, Entry
-from tests.simulation.world import CONTROL, Silent
+from tests.simulation.world import CONTROL, Places, Silent
 
 NAMES = [f"d{number}" for number in range(8)]
 COMMON = (
@@ -42,7 +38,7 @@ def declared(*monitors: str, names: str = "d0", limit: float = 5) -> Application
 
 
 SPEC = declared(PLAIN, f"{{name: m1, mute: 1h, {RETRY}, {COMMON}}}", names=", ".join(NAMES))
-BEFORE, AFTER = 2, 5
+PARTITIONS = 2
 KEY = bytes(range(32))
 
 
@@ -51,47 +47,12 @@ async def _rest(seconds: float) -> None:
     assert not seconds
 
 
-class ShardLog(ModelLog):
-    """A shard's part of a log with several shards: names carry the shard's number."""
-
-    def __init__(self, broker: Broker, shard: int) -> None:
-        super().__init__(_Part(broker, shard), f"app-{shard}")
-
-
-class _Part:
-    """A broker as one shard sees it."""
-
-    def __init__(self, broker: Broker, shard: int) -> None:
-        self._broker, self._shard = broker, shard
-
-    def _name(self, partition: str) -> str:
-        return f"{partition}-{self._shard}"
-
-    def fence(self, producer: str) -> int:
-        return self._broker.fence(producer)
-
-    def append(
-        self, producer: str, epoch: int, partition: str, key: bytes | None, value: bytes | None
-    ) -> int:
-        return self._broker.append(producer, epoch, self._name(partition), key, value)
-
-    def end(self, producer: str, epoch: int) -> None:
-        self._broker.end(producer, epoch)
-
-    def read(self, partition: str, start: int = 0, *, committed: bool = True) -> Any:
-        return self._broker.read(self._name(partition), start, committed=committed)
-
-    def span(self, partition: str, *, committed: bool = True) -> tuple[int, int]:
-        return self._broker.span(self._name(partition), committed=committed)
-
-
-class Feed:
+class Feed(Places):
     """Everything a shard can read now, and then the end."""
 
     def __init__(self, broker: Broker, shard: int) -> None:
+        super().__init__()
         self._broker, self._shard = broker, shard
-        self._positions: dict[str, int] = {}
-        self._reading: set[str] = set()
         self._rounds = 0
 
     @property
@@ -120,61 +81,8 @@ class Feed:
                 self._positions[topic] = entries[-1].offset + 1
         return found
 
-    async def position(self, topic: str) -> int:
-        return self._positions[topic]
-
-    def seek(self, topic: str, offset: int) -> None:
-        self._positions[topic] = offset
-
-    def resume(self, topics: Any) -> None:
-        self._reading |= set(topics)
-
-    def pause(self, topics: Any) -> None:
-        self._reading -= set(topics)
-
     def high_water(self, topic: str) -> int | None:
         return None
-
-
-class Ground:
-    """See `stream_svt.protocol.migration.Ground`."""
-
-    def __init__(self, model: Model) -> None:
-        self._model = model
-        self._epoch = 0
-
-    async def claim(self) -> None:
-        self._epoch = await Effect("claim", lambda: self._model.broker.fence("app-migrate"))
-
-    def journal(self, shard: int, partitions: int) -> MovingJournal:
-        return self._model.journal(shard, partitions, MovingJournal, target=AFTER)
-
-    async def spans(self, shard: int, topics: Sequence[str]) -> dict[str, tuple[int, int]]:
-        return {topic: self._model.broker.span(f"{topic}-{shard}") for topic in topics}
-
-    async def unread(self, shard: int, topic: str, offset: int, done: Container[int] = ()) -> bool:
-        left = self._model.broker.read(f"{topic}-{shard}", offset)
-        return any(entry.offset not in done for entry in left)
-
-    async def shards(self) -> int:
-        return self._model.written
-
-    async def grow(self, *, inputs: bool) -> None:
-        self._model.written = AFTER
-        if inputs:
-            await Effect("grow", lambda: setattr(self._model, "partitions", AFTER))
-
-    async def write(self, records: Mapping[int, Mapping[bytes, bytes | None]]) -> None:
-        broker, epoch = self._model.broker, self._epoch
-        for shard, changes in records.items():
-            for key, value in changes.items():
-                await Effect("append", _append(broker, epoch, f"state-{shard}", key, value))
-        await Effect("end", lambda: broker.end("app-migrate", epoch))
-        await self.claim()
-
-
-def _append(broker: Broker, epoch: int, partition: str, key: bytes, value: bytes | None) -> Callable[[], int]:
-    return lambda: broker.append("app-migrate", epoch, partition, key, value)
 
 
 @dataclass
@@ -182,8 +90,7 @@ class Model:
     """An application on the modelled log."""
 
     spec: ApplicationSpec = SPEC
-    partitions: int = BEFORE
-    written: int = BEFORE
+    partitions: int = PARTITIONS
     now: float = 1_790_000_000.0
     start_at: str = "earliest"
     masters: tuple[bytes, ...] = (KEY,)
@@ -199,10 +106,11 @@ class Model:
         return [dataset.name for dataset in self.spec.datasets]
 
     def journal(self, shard: int, partitions: int, kind: type[Any] = Journal, **options: Any) -> Any:
-        return kind(
-            ShardLog(self.broker, shard),
-            Place("cluster", "app", "state", shard),
-            Topics("state", "alerts", "rejects"),
+        return journal_of(
+            self.broker,
+            kind,
+            shard,
+            log=ModelLog(self.broker, f"app-{shard}", f"-{shard}"),
             partitions=partitions,
             masters=self.masters,
             entropy=self.entropy.randbytes,
@@ -251,28 +159,10 @@ class Model:
         self.now += 0.01
         return self.now
 
-    def move(self, **changes: Any) -> Move:
-        homes = {name: home(name.encode(), AFTER) for name in self.names}
-        before, after = Workload(self.spec, BEFORE), Workload(self.spec, AFTER)
-        return Move(before, after, BEFORE, AFTER, homes, CONTROL, start_at=self.start_at, **changes)
-
-    def migrate(
-        self,
-        *,
-        crash: int | None = None,
-        after: bool = False,
-        ground: type[Ground] = Ground,
-        leave_unread: bool = False,
-    ) -> Report | None:
-        """Migrate; crash at an effect, before or after it. None where it crashed."""
-        move = self.move(leave_unread=leave_unread)
-        report: Report | None = finish(migrate(ground(self), move), crash=crash, after=after)
-        return report
-
     def events(self) -> dict[int, list[dict[str, Any]]]:
         return {
             shard: [msgspec.json.decode(entry.value) for entry in self.broker.read(f"alerts-{shard}")]
-            for shard in range(AFTER)
+            for shard in range(self.partitions)
         }
 
     def books(self) -> dict[str, tuple[float, float]]:
@@ -343,28 +233,22 @@ def go_on(model: Model, count: int, name: str, dataset: str = "d0", **more: Any)
         model.serve()
 
 
-def raise_and_go_on(model: Model, limit: str, count: int, dataset: str = "d0", shard: int = 0) -> None:
-    """Raise a budget, and spend of it."""
-    command(model, f"raise-{limit}", shard, action=Action.RAISE_BUDGET, dataset=dataset, limit=limit)
-    model.serve()
-    go_on(model, count, f"after-{limit}-", dataset, shard=shard)
-
-
-def alert_place(model: Model) -> int:
-    """Return up to which offset of its alert partition the stored state of shard 0 knows."""
-    journal = model.journal(0, 1)
-    finish(journal.look())
-    place: int = journal._meta.alert_offset
-    return place
-
-
-GIVEN_UP = Command(id="c", action=Action.MARK_EXHAUSTED)
 Stored = dict[bytes, bytes]
 
 
-def command(model: Model, name: str, shard: int = 0, **fields: Any) -> None:
-    """Send a command to a shard."""
-    model.broker.write(f"{CONTROL}-{shard}", None, msgspec.json.encode(Command(id=name, **fields)))
+def command(model: Model, name: str, shard: int = 0, **fields: Any) -> Command:
+    """Send a command to a shard, with the number that its stored state wants next unless told."""
+    state, number = standing(model, shard)
+    sent = Command(**{"id": name, "state": state, "number": number + 1} | fields)
+    model.broker.write(f"{CONTROL}-{shard}", None, msgspec.json.encode(sent))
+    return sent
+
+
+def standing(model: Model, shard: int = 0) -> tuple[str, int]:
+    """Return the id of a shard's stored state and the number of the last command that it used up."""
+    model.settle()
+    restored = finish(model.journal(shard, model.partitions).look())
+    return restored.state_id, restored.commands.number
 
 
 def backup(model: Model, shard: int = 0) -> Stored:
@@ -373,22 +257,11 @@ def backup(model: Model, shard: int = 0) -> Stored:
     return {key: value for key, value in newest.items() if key is not None and value is not None}
 
 
-def restore(model: Model, state: Stored, shard: int = 0) -> None:
-    """Put a state in the place of that of a shard."""
-    gone = dict.fromkeys(backup(model, shard).keys() - state.keys())
+def restore(model: Model, state: Stored) -> None:
+    """Put a state in the place of that of shard 0."""
+    gone = dict.fromkeys(backup(model).keys() - state.keys())
     for key, value in (state | gone).items():
-        model.broker.write(f"state-{shard}", key, value)
-
-
-def give_up(model: Model, shard: int = 0) -> None:
-    """Find that a shard's state is not the one behind its alerts, and give its budgets up."""
-    with pytest.raises(StateRolledBack):
-        finish(model.tenure(shard)[0].open())
-    told = model.broker.write(f"{CONTROL}-{shard}", None, msgspec.json.encode(GIVEN_UP))
-    giving, _ = model.tenure(shard)
-    finish(giving.open(given_up=(told.offset, GIVEN_UP)))
-    finish(giving.run())
-    model.settle()
+        model.broker.write("state-0", key, value)
 
 
 def ledgers(status: Status) -> dict[str, tuple[float, float]]:

@@ -3,91 +3,108 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-GIVEN_UP = "io.stream-svt.budget.marked-exhausted.v1"
 _CLOSED = "io.stream-svt.run.closed.v1"
+_ADOPTED = "io.stream-svt.configuration.adopted.v1"
+_RETIRED = "io.stream-svt.budget.retired.v1"
+_BALANCE = "io.stream-svt.budget.balance.v1"
 _RAISED = "io.stream-svt.budget.raised.v1"
+_STARTED = "io.stream-svt.run.started.v1"
 UNITS = 10**9
 
 
-class Published:
-    """The books as a subscriber keeps them, event by event."""
+@dataclass(frozen=True)
+class Terms:
+    """What was declared, in billionths of epsilon: an event's own word for a limit or a price is not taken.
 
-    def __init__(self, limits: dict[str, int], raised: set[int], say: Callable[[str], None]) -> None:
-        self.spent: dict[str, int] = defaultdict(int)
+    Attributes
+    ----------
+    limits
+        By dataset.
+    openings, prices
+        What the start of a run costs, by monitor; what a top costs, by monitor and branch.
+    before
+        What was spent of a dataset before its first event.
+    """
+
+    limits: Mapping[str, int]
+    openings: Mapping[str, int]
+    prices: Mapping[tuple[str, str], int]
+    before: Mapping[str, int] = field(default_factory=dict)
+
+
+class Published:
+    """The books as a subscriber keeps them, event by event.
+
+    Parameters
+    ----------
+    raised
+        Limits that commands asked for.
+    say
+        Told what broke a rule.
+    """
+
+    def __init__(
+        self, terms: Terms, say: Callable[[str], None], raised: frozenset[int] = frozenset()
+    ) -> None:
+        self.spent: dict[str, int] = defaultdict(int, terms.before)
         self.topped: Counter[tuple[str, str, int, int]] = Counter()
         self.released: set[tuple[str, str, int, int]] = set()
         self.closed: set[tuple[str, str, int]] = set()
-        self._declared, self._limits, self._raised, self._say = limits, dict(limits), raised, say
+        self._terms, self._say, self._raised = terms, say, raised
+        self._limits = dict(terms.limits)
         self._numbered: dict[tuple[str, str, int], int] = defaultdict(int)
-        self._last = 0
-        self._gap = False
-        self._owing: set[str] = set()
-        self._shown: dict[str, tuple[int, int]] = {}
-
-    def made_anew(self) -> None:
-        """Go on in an alert topic that was made anew: what the one before showed, nobody can be held to."""
-        self._shown = {}
-
-    def put_back(self, owing: set[str]) -> None:
-        """Go on beside a state that was put back, where these datasets' budgets must be given up first."""
-        self._owing = set(owing)
-        self._gap = bool(owing)
+        self._last = self._adopted = 0
+        self._retired: set[str] = set()
 
     def take(self, event: dict[str, Any]) -> None:
         """Take the next event."""
         expected, self._last = self._last + 1, event["sequence"]
-        if self._last != expected and not (self._gap and self._last > expected):
-            self._say("events are lost, doubled or out of order for read_committed readers")
-        self._gap = False
+        if self._last != expected:
+            self._say(f"{event['id']}: here events are lost, doubled or out of order")
         data = event["data"]
+        if event["type"] == _ADOPTED:
+            if data["detail"]["number"] <= self._adopted:
+                self._say("a version is adopted that is older than the one before")
+            self._adopted = data["detail"]["number"]
         if data.get("account") is None:
             return
         kind, name = event["type"], data["dataset"]
         charge, spent, reserved, limit = (
             round(data["account"][field] * UNITS) for field in ("charge", "spent", "reserved", "limit")
         )
-        before = self._shown.get(name, (0, 0))
-        self._shown[name] = max(before[0], spent), max(before[1], limit)
-        if kind == GIVEN_UP:
-            self._give_up(name, spent, limit, before)
-        elif name in self._owing:
-            if charge and not (kind == _CLOSED and data["reason"] == "marked-exhausted"):
-                self._say(f"{name}: {kind} from a state that is older than the alerts")
-            return
-        else:
-            self.spent[name] += charge
-        if kind == _CLOSED and data["reason"] in {"loss", "unread", "paused"}:
+        self.spent[name] += charge
+        if name in self._retired and kind not in {_RETIRED, _BALANCE}:
+            self._say(f"{event['id']}: its dataset was retired")
+        if kind == _RETIRED:
+            self._retired.add(name)
+            if reserved:
+                self._say(f"{event['id']}: a dataset is retired while a run is open")
+        if kind == _CLOSED and data["reason"] in {"loss", "unread", "paused", "retired"}:
             self.closed.add((name, data["monitor"], data["run"]))
         if kind == _RAISED and limit in self._raised:
             self._limits[name] = limit
         if limit != self._limits[name]:
-            self._say(f"{name}: the limit is not the one declared, and no command raised it")
+            self._say(f"{event['id']}: the limit is not the one declared, and no command raised it")
         if self.spent[name] != spent:
-            self._say(f"{name}: what is spent is not the sum of the charges released")
-        if spent + reserved > limit:
-            self._say(f"{name}: the limit is passed")
+            self._say(f"{event['id']}: charges so far do not add up to what is spent")
+        if max(spent, self.spent[name]) + reserved > self._limits[name]:
+            self._say(f"{event['id']}: the limit is passed")
+        if kind == _STARTED and charge != self._terms.openings[data["monitor"]]:
+            self._say(f"{event['id']}: the start of a run was not charged its price")
         if "gap" in data:
-            self._top(name, data)
+            self._top(event["id"], data, charge)
 
-    def _give_up(self, name: str, spent: int, limit: int, shown: tuple[int, int]) -> None:
-        if spent != limit or (spent, limit) < shown or limit < shown[1]:
-            self._say(f"{name}: something is left of a budget that was given up")
-        if limit in self._raised or limit == self._declared[name]:
-            # By a command of which nobody was shown the answer; or by none, where nothing is left that shows it.
-            self._limits[name] = limit
-        self.spent[name] = spent
-        self._owing.discard(name)
-        for run in [run for run in self._numbered if run[0] == name]:
-            del self._numbered[run]
-
-    def _top(self, name: str, data: dict[str, Any]) -> None:
-        run = (name, data["monitor"], data["run"])
+    def _top(self, event_id: str, data: dict[str, Any], charge: int) -> None:
+        run = (data["dataset"], data["monitor"], data["run"])
+        if charge != self._terms.prices[data["monitor"], data["branch"]]:
+            self._say(f"{event_id}: a top was not charged its price")
         self._numbered[run] += 1
         if data["top"] != self._numbered[run]:
-            self._say(f"{name}: the tops of run {data['run']} are not numbered densely")
+            self._say(f"{event_id}: tops of the run are not numbered densely")
         self.released.add((*run, data["top"]))
         place = data["position"]
         self.topped[data["monitor"], place["topic"], place["offset"], place["row"]] += 1

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,12 +13,21 @@ import msgspec
 from stream_svt.monitor.spec import ApplicationSpec
 from tests.simulation.computed import Computed
 from tests.simulation.log import Broker, Entry, Fate, Txn
-from tests.simulation.published import GIVEN_UP, UNITS, Published
+from tests.simulation.published import UNITS, Published, Terms
+from tests.support.state_records import FRAME, dataset, outbox
 
-_FRAME = 1 + 1 + 8 + 16
-"""Bytes before the content of a plain state record: version, kind, sequence, check."""
 _HIGH = 1_000
 """What is above it has an alert: the threshold is 500, and noise is far smaller."""
+
+
+@dataclass(frozen=True, slots=True)
+class Commands:
+    """The numbers of commands that a state has answered, and which one it used up last."""
+
+    state: bytes = b""
+    number: int = 0
+    under_way: bool = False
+    answered: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,19 +38,17 @@ class Known:
     ----------
     charged
         The events that it charged, by id.
-    settled
-        All that was ever sent when budgets were given up.
     outcomes
         The tops that were computed until then, whether or not they are charged.
     """
 
     charged: dict[str, bytes]
-    settled: frozenset[bytes] = frozenset()
     outcomes: Mapping[tuple[str, str, int, int], Any] = field(default_factory=dict)
+    commands: Commands = field(default_factory=Commands)
 
     def explains(self, value: bytes) -> bool:
         """Whether an event that was sent shows nothing newer than this state."""
-        return value in self.settled or self.charged.get(msgspec.json.decode(value)["id"]) == value
+        return self.charged.get(msgspec.json.decode(value)["id"]) == value
 
 
 class Rules:
@@ -54,8 +61,8 @@ class Rules:
 
     Attributes
     ----------
-    older
-        Whether the state is now older than the alerts, and its budgets are not given up.
+    contradicted
+        Whether the state is now older than the alerts, or the alerts are gone: nothing may be written to the state.
     reconfigured
         Whether workers were given another configuration.
     plain
@@ -65,29 +72,32 @@ class Rules:
     """
 
     def __init__(self, broker: Broker, *specs: ApplicationSpec) -> None:
-        self._limits = {dataset.name: dataset.limit for dataset in specs[0].datasets}
+        declared = specs[0].datasets
         mechanisms = {monitor.name: monitor.mechanism() for spec in specs for monitor in spec.monitors}
+        self._terms = Terms(
+            {dataset.name: dataset.limit for dataset in declared},
+            {name: mechanism.threshold_charge for name, mechanism in mechanisms.items()},
+            {
+                (name, branch.name): branch.charge
+                for name, mechanism in mechanisms.items()
+                for branch in mechanism.branches
+            },
+            {dataset.name: dataset.spent_before for dataset in declared},
+        )
         self._usual = [monitor.name for monitor in specs[0].monitors]
-        self._openings = {name: mechanism.threshold_charge for name, mechanism in mechanisms.items()}
-        self._prices = {
-            (name, branch.name): branch.charge
-            for name, mechanism in mechanisms.items()
-            for branch in mechanism.branches
-        }
         self.violations: list[str] = []
         self.tops = 0
         self._broker = broker
         self._charged: dict[str, bytes] = {}
-        self._settled: frozenset[bytes] = frozenset()
         self._contents: dict[str, bytes] = {}
         self._outcomes: dict[tuple[str, str, int, int], Any] = {}
         self._secrets: dict[tuple[str, str, int], bytes] = {}
-        self._put_back: list[tuple[tuple[int, int], bool, set[str]]] = []
-        self._deleted: list[list[Entry]] = []
-        self.older = False
+        self._put_back = self._was_contradicted = False
+        self.contradicted = False
         self.plain, self.reconfigured = True, False
         self.commands: list[Entry] = []
-        self._anew = False
+        self._commands = Commands()
+        self._anew = self._closed = False
         self.computed = Computed(self.say)
         broker.appended = self._appended
         broker.decided = self._decided
@@ -95,7 +105,17 @@ class Rules:
     @property
     def known(self) -> Known:
         """What the newest state knows."""
-        return Known(dict(self._charged), self._settled, dict(self._outcomes))
+        return Known(dict(self._charged), dict(self._outcomes), self._commands)
+
+    def known_beside(self, records: dict[bytes, bytes]) -> Known:
+        """Return what a state knows that an aborted transaction would have left."""
+        waiting, meta = _waiting(records), _meta(records)
+        replies = [event for event, _ in waiting if event["type"].endswith("command.reply.v1")]
+        answered = self._commands.answered | {event["data"]["detail"]["number"] for event in replies}
+        standing = meta["commands"]
+        commands = Commands(meta["state_id"], standing["number"], standing["under_way"] is not None, answered)
+        own = {event["id"]: encoded for event, encoded in waiting}
+        return Known(self._charged | own, dict(self._outcomes), commands)
 
     def put_back(self, records: dict[bytes, bytes], known: Known) -> None:
         """Take note that the state is now this one, and whether it must be refused.
@@ -103,49 +123,58 @@ class Rules:
         It is the newest if nothing else was ever sent to the alert partition, and nothing of what it has yet to
         publish was committed there.
         """
-        self.older = newer = _newer(self._all()[-1], records, known)
-        owing = {event["data"]["dataset"] for event in _waiting(records) if event["type"] == GIVEN_UP}
+        if _newer(self._sent(), records, known):
+            self.contradicted = self._was_contradicted = True
+            return
+        self._put_back = True
         self.computed.forget()
-        end = len(self._deleted), self._broker.span("alerts", committed=False)[1]
-        self._put_back.append((end, newer, set(self._limits) if newer else owing))
-        self._charged, self._settled = dict(known.charged), known.settled
+        self._charged, self._commands = dict(known.charged), known.commands
+        self._closed = bool(records and _meta(records)["commands"]["closed"])
         # What nobody was shown the start of may be drawn anew.
-        sent = [msgspec.json.decode(value)["data"] for entries in self._all() for value, _ in entries]
+        sent = [msgspec.json.decode(value)["data"] for value, _ in self._sent()]
         shown = {(data["dataset"], data["monitor"], data["run"]) for data in sent if data.get("run")}
         self._secrets = {run: secrets for run, secrets in self._secrets.items() if run in shown}
         # What was computed later may come out otherwise, for another command or configuration may come before it.
         self._outcomes = {top: outcome for top, outcome in known.outcomes.items() if top[:3] in shown}
 
-    def can_tell(self, records: dict[bytes, bytes], known: Known) -> bool:
-        """Whether the alert topic as it is now shows if this state is the newest: what was deleted shows nothing."""
-        hidden = any(_newer(entries, records, known) for entries in self._all()[:-1])
-        return not hidden or _newer(self._all()[-1], records, known)
+    def mended(self) -> None:
+        """Take note that state and alerts belong together again."""
+        self.contradicted = False
 
-    def make_anew(self, topic: str) -> None:
-        """Empty a partition, and take note of what was in it."""
+    def make_anew(self, topic: str) -> list[Entry]:
+        """Empty a partition, and return what was in it."""
         was = self._broker.partitions.get(topic, [])
         self._broker.partitions[topic] = []
         self._broker.first.pop(topic, None)
         if topic == "alerts":
-            self._deleted.append(was)
+            self.contradicted = any(entry.visible and entry.value for entry in was)
+            self._was_contradicted = self._was_contradicted or self.contradicted
         elif topic == "control":
             self.commands += was
         else:
             self._anew, self.plain = True, False
             self.computed.forget()
+        return was
 
-    def _all(self) -> list[list[tuple[bytes, bool]]]:
-        """Return what was ever sent to the alert partition, and whether it was committed: a list for each topic."""
-        topics = [*self._deleted, self._broker.partitions.get("alerts", [])]
-        return [
-            [(entry.value, entry.visible) for entry in entries if entry.value is not None]
-            for entries in topics
-        ]
+    def _sent(self) -> list[tuple[bytes, bool]]:
+        """Return what was ever sent to the alert partition, and whether it was committed."""
+        entries = self._broker.partitions.get("alerts", [])
+        return [(entry.value, entry.visible) for entry in entries if entry.value is not None]
 
     def refused(self) -> None:
         """Take note that an owner refused the state as older than the alerts."""
-        if not self._put_back or not self._put_back[-1][1]:
+        if not self._was_contradicted:
             self.say("the newest state was refused")
+
+    def refused_for_ever(self) -> None:
+        """Take note that an owner found the application closed."""
+        if not self._closed:
+            self.say("an application was taken for closed, and it is not")
+
+    @property
+    def shown(self) -> dict[str, dict[str, Any]]:
+        """Every event that was ever sent, whether or not it was committed, by id."""
+        return {name: msgspec.json.decode(value) for name, value in self._contents.items()}
 
     def say(self, text: str) -> None:
         """Note a violation."""
@@ -157,13 +186,13 @@ class Rules:
             return
         if entry.partition == "alerts":
             event = msgspec.json.decode(entry.value)
-            if event["id"] not in self._charged:
+            if event["id"] not in self._charged and event["data"].get("reason") != "given-up":
                 self.say(f"{event['id']} is visible before its charge is durable")
             if self._contents.setdefault(event["id"], entry.value) != entry.value:
                 self.say(f"{event['id']} has two contents")
         elif entry.partition == "state" and (entry.key or b"").startswith(b"ob/"):
             # Computed, whether or not it will ever be durable: computed again it must be the same.
-            for event, _ in _outbox(entry.value):
+            for event, _ in outbox(entry.value):
                 data = event["data"]
                 if "gap" in data:
                     # The books may have moved between: another monitor of the dataset was faster this time.
@@ -176,60 +205,79 @@ class Rules:
         if txn.fate is not Fate.COMMITTED:
             return
         own: dict[str, bytes] = {}
-        given_up = False
+        written = {entry.key for entry in txn.entries if entry.partition == "state"}
+        if written == {b"closed"}:  # the state is given up
+            self._closed = True
+            return
+        if self.contradicted and written:
+            self.say("an owner went on with a state that the alerts contradict")
         for entry in txn.entries:
             if entry.partition != "state" or entry.value is None or entry.key is None:
                 continue
             if entry.key.startswith(b"ob/"):
-                for event, encoded in _outbox(entry.value):
+                for event, encoded in outbox(entry.value):
                     own[event["id"]] = encoded
-                    given_up = given_up or event["type"] == GIVEN_UP
             elif entry.key.startswith(b"d/"):
-                _, name, _, _, _, _, slots, _ = msgspec.msgpack.decode(entry.value[_FRAME:])
-                for monitor, slot in slots.items():
-                    run, secrets = slot[3], slot[5]
-                    if any(secrets):  # zeros once the run is closed
-                        known = self._secrets.setdefault((name, monitor, run), secrets)
-                        if known != secrets:
-                            self.say(f"the noise of run {run} of {name}/{monitor} changed")
-        if given_up and self._put_back:
-            self._forget()
+                *_, held = dataset(entry.value)
+                for run, secrets in held.items():
+                    if self._secrets.setdefault(run, secrets) != secrets:
+                        self.say(f"the noise of run {run} changed")
         self._charged |= own
+        if self._closed and own:
+            self.say("something was charged after the application was closed")
+        for entry in txn.entries:
+            if entry.partition == "state" and entry.key == b"meta" and entry.value is not None:
+                events = [msgspec.json.decode(encoded) for encoded in own.values()]
+                meta = msgspec.msgpack.decode(entry.value[FRAME:])
+                self._numbered(meta, events)
+                self._closed = bool(meta["commands"]["closed"])
 
-    def _forget(self) -> None:
-        """Forget what was not published before the transaction that gave the budgets up."""
-        self._settled |= {value for value, _ in self._all()[-1]}
-        self._charged = {
-            msgspec.json.decode(value)["id"]: value
-            for entries in self._all()
-            for value, committed in entries
-            if committed
-        }
-        self._secrets, self._outcomes = {}, {}
-        self.older = False
+    def _numbered(self, meta: dict[str, Any], events: list[dict[str, Any]]) -> None:
+        """Judge what one transaction does of commands: each number has its effect once, together with its use."""
+        before, standing = self._commands, meta["commands"]
+        number, under_way = standing["number"], standing["under_way"] is not None
+        answered = set(before.answered)
+        if before.state and meta["state_id"] != before.state:
+            self.say("a state got another id")
+        if number not in (before.number, before.number + 1):
+            self.say(f"command {number} came after {before.number}")
+        if number != before.number and not self._was_sent(meta["state_id"].hex(), number, standing["id"]):
+            self.say("a command was carried out, and nobody had sent it for this number")
+        used = number != before.number or under_way or before.under_way
+        for event in events:
+            data = event["data"]
+            if event["command"] != number or event["stateid"] != meta["state_id"].hex():
+                self.say(
+                    f"an event says that command {event['command']} was the last one, and it was {number}"
+                )
+            if not event["type"].endswith("command.reply.v1"):
+                if data.get("reason") == "command" and not used:
+                    self.say("a command had its effect, and its number was not used up")
+                continue
+            if data["detail"]["message"].startswith("it was "):
+                continue
+            if data["detail"]["number"] in answered or not used:
+                self.say(f"command {data['detail']['number']} was carried out twice")
+            answered.add(data["detail"]["number"])
+        self._commands = Commands(meta["state_id"], number, under_way, frozenset(answered))
+
+    def _was_sent(self, state: str, number: int, command_id: str) -> bool:
+        """Whether somebody sent this command for this state and number."""
+        for entry in [*self.commands, *self._broker.partitions["control"]]:
+            with contextlib.suppress(msgspec.DecodeError):
+                sent = msgspec.json.decode(entry.value or b"")
+                if (sent.get("state"), sent.get("number"), sent["id"]) == (state, number, command_id):
+                    return True
+        return False
 
     def finish(self) -> None:
         """Judge the books once a healthy owner has had its time."""
-        deleted = [[entry for entry in entries if entry.visible] for entries in self._deleted]
-        shown = [
-            ((number, entry.offset), msgspec.json.decode(entry.value or b""))
-            for number, entries in enumerate([*deleted, self._broker.read("alerts")])
-            for entry in entries
-        ]
-        if missing := self._charged.keys() - {event["id"] for _, event in shown}:
+        shown = [msgspec.json.decode(entry.value or b"") for entry in self._broker.read("alerts")]
+        if missing := self._charged.keys() - {event["id"] for event in shown}:
             self.say(f"{len(missing)} events were charged and never published")
-        books = Published(self._limits, self._raised(), self.say)
-        boundaries, topic = list(self._put_back), 0
-        for place, event in shown:
-            if place[0] != topic:
-                topic = place[0]
-                books.made_anew()
-            while boundaries and boundaries[0][0] <= place:
-                books.put_back(boundaries.pop(0)[2])
+        books = Published(self._terms, self.say, self._raised())
+        for event in shown:
             books.take(event)
-            data = event["data"]
-            if data.get("account") is not None:
-                self._priced(event["type"], data, round(data["account"]["charge"] * UNITS))
         self.tops = books.topped.total()
         self.computed.judge(books.closed)
         lost = {top for top in self._outcomes if top not in books.released and top[:3] not in books.closed}
@@ -250,11 +298,11 @@ class Rules:
         if len(self._usual) > 1 or not self.plain:
             return
         (monitor,) = self._usual
-        least = self._openings[monitor] + max(
-            price for (name, _), price in self._prices.items() if name == monitor
+        least = self._terms.openings[monitor] + max(
+            price for (name, _), price in self._terms.prices.items() if name == monitor
         )
         topped = {offset for name, _, offset, _ in books.topped if name == monitor}
-        for name, limit in self._limits.items():
+        for name, limit in self._terms.limits.items():
             if books.spent[name] + least > limit:
                 continue  # of the last run, what is left pays for no further one
             missing = self._high(name) - topped
@@ -273,19 +321,13 @@ class Rules:
                 found.add(entry.offset)
         return found
 
-    def _raised(self) -> set[int]:
+    def _raised(self) -> frozenset[int]:
         """Return the limits that commands asked for."""
         asked = re.findall(
             rb'"limit": ?"([0-9.]+)"',
             b" ".join(entry.value or b"" for entry in [*self.commands, *self._broker.read("control")]),
         )
-        return {round(float(limit) * UNITS) for limit in asked}
-
-    def _priced(self, kind: str, data: dict[str, Any], charge: int) -> None:
-        if "gap" in data and charge != self._prices[data["monitor"], data["branch"]]:
-            self.say(f"{data['dataset']}: a top was not charged its price")
-        if kind.endswith("run.started.v1") and charge != self._openings[data["monitor"]]:
-            self.say(f"{data['dataset']}: the start of a run was not charged its price")
+        return frozenset(round(float(limit) * UNITS) for limit in asked)
 
     def _stored(self) -> dict[str, int]:
         """Return what each ledger of the live state has spent."""
@@ -293,35 +335,35 @@ class Rules:
         for entry in self._broker.read("state"):
             if entry.key is not None and entry.key.startswith(b"d/"):
                 live[entry.key] = entry.value
-        found = {}
-        for value in live.values():
-            if value is not None:
-                record = msgspec.msgpack.decode(value[_FRAME:])
-                found[record[1]] = msgspec.msgpack.decode(record[4])[3]
-        return found
+        return dict(dataset(value)[:2] for value in live.values() if value is not None)
 
 
-def _outbox(value: bytes) -> list[tuple[dict[str, Any], bytes]]:
-    """Return the events of an outbox record, and how they are published."""
-    events, _ = msgspec.msgpack.decode(zlib.decompress(value[_FRAME:]))
-    return [(msgspec.json.decode(encoded), encoded) for _, _, encoded in events]
+def _meta(records: dict[bytes, bytes]) -> dict[str, Any]:
+    found: dict[str, Any] = {"chunks": 0, "published": 0}
+    return msgspec.msgpack.decode(records[b"meta"][FRAME:], type=dict) if records else found
 
 
-def _waiting(records: dict[bytes, bytes]) -> list[dict[str, Any]]:
-    """Return the events that a state has yet to publish."""
-    meta = msgspec.msgpack.decode(records[b"meta"][_FRAME:]) if records else {"chunks": 0, "published": 0}
+def _waiting(records: dict[bytes, bytes]) -> list[tuple[dict[str, Any], bytes]]:
+    """Return the events that a state has yet to publish, and how they are published.
+
+    Where an owner wrote on after its state was put back, records are missing: such a state is refused.
+    """
+    meta = _meta(records)
+    chunks = [records.get(f"ob/{number}".encode()) for number in range(meta["chunks"])]
     return [
-        event
-        for number in range(meta["chunks"])
-        for event, _ in _outbox(records[f"ob/{number}".encode()])
+        (event, encoded)
+        for chunk in chunks
+        if chunk is not None
+        for event, encoded in outbox(chunk)
         if event["sequence"] > meta["published"]
     ]
 
 
 def _newer(sent: list[tuple[bytes, bool]], records: dict[bytes, bytes], known: Known) -> bool:
-    """Whether events were sent that this state does not know, or that it does not know to be published."""
-    ids = {event["id"] for event in _waiting(records)}
-    return any(
+    """Whether events were sent that this state does not know, or it is wrong about what is published."""
+    ids = {event["id"] for event, _ in _waiting(records)}
+    published = [msgspec.json.decode(value)["sequence"] for value, committed in sent if committed]
+    return max(published, default=0) != _meta(records)["published"] or any(
         not known.explains(value) or (committed and msgspec.json.decode(value)["id"] in ids)
         for value, committed in sent
     )

@@ -23,6 +23,8 @@ class Fault(StrEnum):
     REBALANCE = "the process stands by until it learns that the shard stays with it, true or not"
     COMMAND = "an operator sends a command"
     ROLLBACK = "an operator puts back a state that was stored before"
+    BESIDE = "somebody puts back the records of an aborted transaction"
+    CLOSE = "an operator closes the application"
     RETENTION = "retention takes queries, read or not"
     RECONFIGURE = "workers that start from now on have another configuration"
     ANEW = "a topic is made anew, all workers stopped"
@@ -31,7 +33,7 @@ class Fault(StrEnum):
     DUPLICATE = "the request arrives twice, or queries and commands are written once more"
 
 
-RARE = (Fault.ROLLBACK, Fault.RETENTION, Fault.ANEW)
+RARE = (Fault.ROLLBACK, Fault.BESIDE, Fault.RETENTION, Fault.ANEW, Fault.CLOSE)
 """What ends runs or budgets, and with them much of what could still go wrong: not in every history."""
 HANDS_ON = (
     Fault.KILL_BEFORE,

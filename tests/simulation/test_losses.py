@@ -7,9 +7,9 @@ import pytest
 from stream_svt.monitor.commands import Action
 from stream_svt.monitor.released import EventType
 from stream_svt.protocol.ports import Stopped
-from stream_svt.protocol.shard_states import Cause, State
+from stream_svt.protocol.shard_states import Cause
 from tests.simulation.effects import finish
-from tests.simulation.model import Feed, Model, command, declared, send
+from tests.simulation.model import Feed, Model, Stops, command, declared, send, standing
 from tests.simulation.test_reconfigured import ELSEWHERE, HOT, events
 
 
@@ -39,41 +39,97 @@ def lost() -> Model:
     return model
 
 
-def test_an_acceptance_from_before_the_loss_accepts_nothing() -> None:
-    model = Model(partitions=1, spec=declared(HOT, ELSEWHERE))
-    command(model, "early", action=Action.ACCEPT_LOSS)
-    for topic in "tu":
-        send(model, 1, topic, topic)
-    model.serve()
-    command(model, "later", action=Action.ACCEPT_LOSS)
-    model.broker.first["t-0"] = 1
-    send(model, 5, "lost")
-    model.broker.first["t-0"] = 4
+def waits(model: Model, arriving=None):
+    """Open the shard, which waits; return its status."""
     waiting, status = model.tenure(feed=Patient)
+    waiting._feed.arriving = arriving  # type: ignore[attr-defined]
     with pytest.raises(Stopped):
         finish(waiting.open())
-    assert status.cause is Cause.RECORDS_LOST
-    assert events(model, EventType.LOSS_ACCEPTED) == []
+    model.settle()
+    return status
 
 
-def test_one_acceptance_is_enough_for_all_topics_of_a_shard() -> None:
+def accept(model: Model, topic: str, offset: int, **fields) -> None:
+    command(model, f"now-{topic}-{offset}", action=Action.ACCEPT_LOSS, topic=topic, offset=offset, **fields)
+
+
+def replies(model: Model) -> list[tuple[str, int, str]]:
+    return [
+        (event["reason"], event["detail"]["number"], event["detail"]["message"])
+        for event in events(model, EventType.COMMAND_REPLY)
+    ]
+
+
+def test_an_acceptance_of_another_loss_accepts_nothing_and_uses_its_number_up() -> None:
     model = lost()
-    waiting, status = model.tenure(feed=Patient)
-    waiting._feed.arriving = lambda: command(model, "now", action=Action.ACCEPT_LOSS)  # type: ignore[attr-defined]
-    finish(waiting.open())
-    finish(waiting.run())
-    model.broker.mark("app-0", everything=True)
-    assert status.state is State.RUNNING
+    accept(model, "t", 0)
+    assert waits(model).cause is Cause.RECORDS_LOST
+    assert events(model, EventType.LOSS_ACCEPTED) == []
+    message = "the shard does not wait for offset 0 of topic 't'; nothing was changed"
+    assert replies(model) == [("refused", 1, message)]
+
+
+def test_each_lost_topic_needs_an_acceptance_of_its_own_and_the_answer_comes_at_once() -> None:
+    model = lost()
+    accept(model, "t", 1)
+    status = waits(model)
+    assert status.cause is Cause.RECORDS_LOST
+    assert "--shard 0 --topic u --offset 1'" in status.reason
+    assert "--topic t" not in status.reason
+    assert replies(model) == [("accepted", 1, "reading goes on: t at offset 4")]
+    accept(model, "u", 1)
+    model.serve()
     found = events(model, EventType.LOSS_ACCEPTED)
     assert [(event["detail"]["topic"], event["detail"]["offset"]) for event in found] == [("t", 4), ("u", 4)]
-    (reply,) = [event for event in events(model, EventType.COMMAND_REPLY) if event["reason"] == "accepted"]
-    assert reply["detail"]["message"] == "reading goes on: t at offset 4, u at offset 4"
+    assert replies(model)[1:] == [("accepted", 2, "reading goes on: u at offset 4")]
 
 
-def test_a_command_for_one_dataset_accepts_no_loss() -> None:
+def test_a_shard_that_waits_names_the_commands_that_it_needs() -> None:
+    reason = waits(lost()).reason
+    for topic in "tu":
+        assert f"'stream-svt control accept-loss -c FILE --shard 0 --topic {topic} --offset 1'" in reason
+
+
+def test_what_else_comes_while_records_are_lost_stays_in_line() -> None:
     model = lost()
-    waiting, status = model.tenure(feed=Patient)
-    waiting._feed.arriving = lambda: command(model, "now", action=Action.ACCEPT_LOSS, dataset="d0")  # type: ignore[attr-defined]
-    with pytest.raises(Stopped):
-        finish(waiting.open())
-    assert status.cause is Cause.RECORDS_LOST
+    command(model, "pause", action=Action.PAUSE, dataset="d0", now=True)
+    waits(model, arriving=lambda: accept(model, "t", 1))
+    assert events(model, EventType.PAUSED) == []
+    assert [number for _, number, _ in replies(model)] == [1]
+    command(model, "pause again", action=Action.PAUSE, dataset="d0")
+    accept(model, "u", 1)
+    model.serve()
+    model.serve()
+    assert [(reason, number) for reason, number, _ in replies(model)] == [("accepted", 1), ("accepted", 2)]
+    assert events(model, EventType.PAUSED) == []
+    refused = [entry.value for entry in model.broker.read("rejects-0")]
+    assert refused == [b"command-stale"] * 2
+
+
+def test_an_owner_that_dies_while_it_accepts_leaves_the_command_to_the_next_one() -> None:
+    model = lost()
+    accept(model, "t", 1)
+    dying, _ = model.tenure(feed=Patient)
+    commit = dying._journal.commit
+
+    async def dies(content) -> int:
+        if any(event.type == EventType.LOSS_ACCEPTED for event in content.events):
+            raise Stops
+        return await commit(content)
+
+    dying._journal.commit = dies  # type: ignore[method-assign]
+    with pytest.raises(Stops):
+        finish(dying.open())
+    model.broker.fence("app-0")
+    assert standing(model)[1] == 0
+    waits(model)
+    assert replies(model) == [("accepted", 1, "reading goes on: t at offset 4")]
+    assert len(events(model, EventType.LOSS_ACCEPTED)) == 1
+
+
+def test_a_command_for_a_dataset_accepts_no_loss() -> None:
+    model = lost()
+    assert waits(model, lambda: command(model, "x", action=Action.ACCEPT_LOSS, dataset="d0")).cause is (
+        Cause.RECORDS_LOST
+    )
+    assert events(model, EventType.LOSS_ACCEPTED) == []

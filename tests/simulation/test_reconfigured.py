@@ -7,23 +7,19 @@ from typing import Any
 
 import pytest
 
-from stream_svt.errors import ConfigError, StateRolledBack
+from stream_svt.errors import ConfigError
 from stream_svt.monitor.commands import Action
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.spec import ApplicationSpec
 from tests.simulation.effects import finish
 from tests.simulation.model import (
     COMMON,
-    GIVEN_UP,
     Few,
     Model,
     Stops,
-    backup,
     command,
     declared,
     go_on,
-    ledgers,
-    restore,
     send,
 )
 
@@ -100,28 +96,6 @@ def test_a_lost_outcome_of_a_monitor_that_is_removed_is_computed_or_paid(removed
         assert (closed["reason"], len(tops)) == ("removed", 1)
 
 
-def test_a_dataset_that_alerts_show_is_given_up_or_nothing_is() -> None:
-    """Configuration and state of a day on which it was not there: declared later, it would get a new ledger."""
-    model = Model(partitions=1, spec=declared(HOT))
-    send(model, 2, "a")
-    model.serve()
-    old = backup(model)
-    model.spec = declared(HOT, names="d0, d1")
-    go_on(model, 60, "b", "d1")
-    model.broker.partitions["state-0"] = []
-    restore(model, old)
-    model.spec = declared(HOT)
-    with pytest.raises(StateRolledBack):
-        finish(model.tenure()[0].open())
-    with pytest.raises(ConfigError, match="show dataset d1, which the configuration does not declare"):
-        finish(model.tenure()[0].open(given_up=(0, GIVEN_UP)))
-    model.spec = declared(HOT, names="d0, d1")
-    following, status = model.tenure()
-    finish(following.open(given_up=(0, GIVEN_UP)))
-    finish(following.run())
-    assert ledgers(status) == {"d0": (5, 5), "d1": (5, 5)}
-
-
 @pytest.mark.parametrize("crash", [False, True])
 def test_a_refused_record_before_a_run_is_named_however_its_owner_ends(crash: bool) -> None:
     """The start of a run is stored in the middle of a batch: the records before that place are not read again."""
@@ -178,13 +152,15 @@ def paused_within_a_replay(spec: ApplicationSpec) -> Model:
 
 
 def assert_computed_before_it_closes(model: Model) -> None:
-    """A close gives nothing back before the lost outcome is computed again."""
+    """The pause waits until the lost outcome is computed again: a close after it gives nothing of it back."""
+    for _ in range(2):
+        model.serve()
     command(model, "x", action=Action.CLOSE, dataset="d0", monitor="hot")
     for _ in range(2):
         model.serve()
     kinds = [event["type"] for event in model.events()[0] if event["data"]["monitor"] == "hot"]
     assert kinds.count(EventType.ALERT) == kinds.count(EventType.RUN_CLOSED) == 1
-    assert kinds.index(EventType.ALERT) < kinds.index(EventType.RUN_CLOSED)
+    assert kinds.index(EventType.ALERT) < kinds.index(EventType.PAUSED) < kinds.index(EventType.RUN_CLOSED)
 
 
 def test_a_replay_owed_on_a_paused_topic_is_still_owed_after_a_configuration_without_it() -> None:

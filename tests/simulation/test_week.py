@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 import pytest
 
-from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.spec import ApplicationSpec, load_spec
-from stream_svt.service.wire import Directory, QueryDecoder
 from tests.simulation import world as world_module
 from tests.simulation.applications import OTHER, TOPIC, Application, query
 from tests.simulation.auditing import audited
@@ -44,23 +41,9 @@ SPEC = load_spec(
 NAMES = [dataset.name for dataset in SPEC.datasets]
 
 
-class WeekWorkload(ModelWorkload):
-    """An application with a dataset a day."""
-
-    def engine(self, shard: int, key: bytes) -> Engine:
-        return Engine(self.spec, shard=shard, datasets=NAMES, key=key, entropy=self.entropy)
-
-    def decoders(self, shard: int, also: Iterable[tuple[str, str]] = ()) -> dict[str, QueryDecoder]:
-        directory = Directory(NAMES, partition=shard, partitions=1)
-        known = [*((monitor.topic, monitor.name) for monitor in self.spec.monitors), *also]
-        return {
-            topic: QueryDecoder(topic, shard, directory, [name for read, name in known if read == topic])
-            for topic in self.topics
-        }
-
-
-def _workload(spec: ApplicationSpec, entropy: Any, **options: Any) -> WeekWorkload:
-    return WeekWorkload(spec, entropy, **options)
+def _workload(spec: ApplicationSpec, entropy: Any, **_: Any) -> ModelWorkload:
+    """Return the application with the bounds of the service."""
+    return ModelWorkload(spec, entropy)
 
 
 class Week(World):
@@ -79,7 +62,7 @@ class Week(World):
         for _ in range(min(count, self._unwritten)):
             self.now += self._writer.expovariate(QUERIES / (7 * DAY))
             if self._writer.random() < 0.02:
-                self.skew = self._writer.choice((0.0, 0.0, 3 * 3600.0, -5 * 3600.0, DAY, -DAY))
+                self.skew = self._writer.choice((0.0, 0.0, 3600.0, -5 * 3600.0, 500.0, -DAY))
                 self.leaps += 1
             number = self.script.queries - self._unwritten
             key, body = query(self._writer, number)

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.engine import Commit, Engine, Step
-from stream_svt.protocol.journal import Journal, Topics
-from stream_svt.protocol.ports import Clock, Decoder
-from stream_svt.protocol.sealing import Place
+from stream_svt.protocol.ports import Clock
 from stream_svt.protocol.tenure import Pace, Tenure
+from stream_svt.service.wire import QueryDecoder
 from tests.simulation.applications import OTHER, TOPIC, Application
-from tests.simulation.effects import Effect, ModelLog
+from tests.simulation.effects import Effect, journal_of
 from tests.simulation.log import Broker, Entry
-from tests.simulation.world import CONTROL, ModelFeed, ModelWorkload, Process
+from tests.simulation.world import CONTROL, ModelFeed, ModelWorkload, Process, Silent
 
 TAKES = {"fetch": 0.001, "append": 0.0005, "end": 0.002, "sleep": 0.0}
 """Seconds of a request; 0.001 for any other."""
@@ -30,13 +30,11 @@ Work = Callable[[Sequence[bytes]], float]
 """Seconds that these queries take."""
 
 
-class Stopwatch:
+class Stopwatch(Silent):
     """An observer that keeps every duration it is told."""
 
     def __init__(self) -> None:
         self.told: list[tuple[object, ...]] = []
-
-    def read(self, topic: str, records: int) -> None: ...
 
     def committed(self, shard: int, commit: Commit, seconds: float, steps: Iterable[float]) -> None:
         self.told.append(("committed", round(seconds, 6), [round(step, 6) for step in steps]))
@@ -63,39 +61,25 @@ class Stopwatch:
 class _Laborious(Engine):
     """An engine whose steps take time."""
 
-    labour: Callable[[QueryBatch], None]
+    def __init__(self, world: TimedWorld, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._world = world
 
     def step(self, batch: QueryBatch) -> Step:
-        self.labour(batch)
+        self._world.step_works(batch)
         return super().step(batch)
 
 
-class _Workload(ModelWorkload):
-    """The application, where reading and testing queries takes as long as their values say."""
+class _Slow(QueryDecoder):
+    """A decoder that takes as long as the values say."""
 
-    def __init__(self, world: TimedWorld, entropy: random.Random) -> None:
-        super().__init__(world.application.spec, entropy.randbytes)
-        object.__setattr__(self, "_world", world)
-
-    def engine(self, shard: int, key: bytes) -> Engine:
-        engine = super().engine(shard, key)
-        engine.__class__ = _Laborious
-        assert isinstance(engine, _Laborious)
-        engine.labour = self._world.step_works
-        return engine
-
-    def decoders(self, shard: int, also: Iterable[tuple[str, str]] = ()) -> dict[str, Any]:
-        return {topic: _Decoder(self._world, one) for topic, one in super().decoders(shard, also).items()}
-
-
-class _Decoder:
-    def __init__(self, world: TimedWorld, decoder: Decoder) -> None:
+    def __init__(self, world: TimedWorld, *args: Any) -> None:
+        super().__init__(*args)
         self._world = world
-        self._decoder = decoder
 
     def decode(self, records: Sequence[Any]) -> QueryBatch:
         self._world.works([record.value for record in records])
-        return self._decoder.decode(records)
+        return super().decode(records)
 
 
 class TimedWorld:
@@ -173,18 +157,16 @@ class TimedWorld:
         """Play the tenure to its end."""
         entropy = random.Random(2)
         process = Process(1, None, entropy)  # type: ignore[arg-type]
-        journal = Journal(
-            ModelLog(self.broker),
-            Place("cluster", "app", "state", 0),
-            Topics("state", "alerts", "rejects"),
-            partitions=1,
-            entropy=entropy.randbytes,
-            epoch=lambda: self.now,
-        )
+        journal = journal_of(self.broker, entropy=entropy.randbytes, epoch=lambda: self.now)
         tenure = Tenure(
             ModelFeed(self, process),  # type: ignore[arg-type]
             journal,
-            _Workload(self, entropy),
+            ModelWorkload(
+                self.application.spec,
+                entropy.randbytes,
+                decoder=partial(_Slow, self),  # type: ignore[arg-type]
+                kind=partial(_Laborious, self),  # type: ignore[arg-type]
+            ),
             shard=0,
             control=CONTROL,
             pace=Pace(interval=0.5, max_records=40, cadence=self.application.cadence),

@@ -9,21 +9,27 @@ from __future__ import annotations
 
 import contextlib
 import random
+import re
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import msgspec
 
-from stream_svt.errors import RecordsLost, StateRolledBack, UnreadableState
+from stream_svt.errors import (
+    ApplicationClosed,
+    ConfigurationBehind,
+    RecordsLost,
+    StateRolledBack,
+    TimestampAhead,
+    UnreadableState,
+)
 from stream_svt.monitor.bounds import BOUNDS, Bounds
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.engine import Commit, Engine
 from stream_svt.monitor.spec import ApplicationSpec
-from stream_svt.protocol.controls import Controls, trust_the_topic
-from stream_svt.protocol.journal import Journal, Topics
+from stream_svt.protocol.journal import META, Journal, Meta
 from stream_svt.protocol.ports import Clock, Stopped
-from stream_svt.protocol.sealing import Place
 from stream_svt.protocol.shard_states import Cause, Signal
 from stream_svt.protocol.tenure import Pace, Status, Tenure
 from stream_svt.service.kafka import BrokerUnavailable, Fenced
@@ -31,18 +37,21 @@ from stream_svt.service.wire import Directory, QueryDecoder
 from tests.simulation.applications import DATASETS, OTHER, TOPIC, Application, application
 from tests.simulation.auditing import audited
 from tests.simulation.computed import Computed
-from tests.simulation.effects import Effect, ModelLog
+from tests.simulation.effects import Effect, ModelLog, finish, journal_of
 from tests.simulation.log import Broker, Entry, Fate, Txn
 from tests.simulation.rules import Known, Rules
 from tests.simulation.script import Fault, Script
+from tests.support.state_records import FRAME
 
 T = TypeVar("T")
 CONTROL = "control"
-_AWAITED = {Cause.STATE_ROLLED_BACK: Action.MARK_EXHAUSTED, Cause.RECORDS_LOST: Action.ACCEPT_LOSS}
+SUCCESSOR = "app"
+"""Name of who goes on with a closed application, on a log of its own."""
+_AWAITED = {Cause.RECORDS_LOST}
+_WANTED = re.compile(r"--topic (\S+) --offset (\d+)")
 _ACTIONS = (
     *(2 * (Action.PAUSE, Action.RESUME, Action.CLOSE, Action.RESAMPLE, Action.RAISE_BUDGET)),
     Action.ACCEPT_LOSS,
-    Action.MARK_EXHAUSTED,
 )
 _BOUNDS = (
     *(5 * (BOUNDS,)),
@@ -83,6 +92,7 @@ class Silent:
     def alert_latency(self, seconds: float) -> None: ...
     def restored(self, seconds: float) -> None: ...
     def taken_over(self, seconds: float) -> None: ...
+    def refused(self, topic: str, reason: str) -> None: ...
     def failed(self, shard: int, reason: str) -> None: ...
 
 
@@ -94,18 +104,23 @@ class ModelWorkload:
     entropy: Callable[[int], bytes]
     decoder: type[QueryDecoder] = QueryDecoder
     bounds: Bounds = BOUNDS
+    partitions: int = 1
+    kind: type[Engine] = Engine
+    version: tuple[int, str] = (0, "")
 
     @property
     def topics(self) -> tuple[str, ...]:
         return self.spec.topics()
 
     def engine(self, shard: int, key: bytes) -> Engine:
-        return Engine(
-            self.spec, shard=shard, datasets=DATASETS, key=key, entropy=self.entropy, bounds=self.bounds
+        names = [dataset.name for dataset in self.spec.datasets]
+        return self.kind(
+            self.spec, shard=shard, datasets=names, key=key, entropy=self.entropy, bounds=self.bounds
         )
 
     def decoders(self, shard: int, also: Iterable[tuple[str, str]] = ()) -> dict[str, QueryDecoder]:
-        directory = Directory(DATASETS, partition=shard, partitions=1)
+        names = [dataset.name for dataset in self.spec.datasets]
+        directory = Directory(names, partition=shard, partitions=1)
         known = [*((monitor.topic, monitor.name) for monitor in self.spec.monitors), *also]
         return {
             topic: self.decoder(topic, shard, directory, [name for read, name in known if read == topic])
@@ -129,14 +144,33 @@ class WatchedWorkload:
         return engine
 
 
-class ModelFeed:
+class Places:
+    """Where a reader is on each topic, and which ones it reads."""
+
+    def __init__(self) -> None:
+        self._positions: dict[str, int] = {}
+        self._reading: set[str] = set()
+
+    async def position(self, topic: str) -> int:
+        return self._positions[topic]
+
+    def seek(self, topic: str, offset: int) -> None:
+        self._positions[topic] = offset
+
+    def resume(self, topics: Iterable[str]) -> None:
+        self._reading |= set(topics)
+
+    def pause(self, topics: Iterable[str]) -> None:
+        self._reading -= set(topics)
+
+
+class ModelFeed(Places):
     """A process's reader of queries and commands; see `stream_svt.protocol.ports.Feed`."""
 
     def __init__(self, world: World, process: Process) -> None:
+        super().__init__()
         self._world = world
         self._process = process
-        self._positions: dict[str, int] = {}
-        self._reading: set[str] = set()
 
     @property
     def stopping(self) -> bool:
@@ -180,18 +214,6 @@ class ModelFeed:
             raise Stopped
         return records
 
-    async def position(self, topic: str) -> int:
-        return self._positions[topic]
-
-    def seek(self, topic: str, offset: int) -> None:
-        self._positions[topic] = offset
-
-    def resume(self, topics: Iterable[str]) -> None:
-        self._reading |= set(topics)
-
-    def pause(self, topics: Iterable[str]) -> None:
-        self._reading -= set(topics)
-
     def high_water(self, topic: str) -> int | None:
         return self._world.broker.span(topic)[1]
 
@@ -206,7 +228,6 @@ class Backup:
 
 MakeJournal = Callable[..., Journal]
 MakeLog = Callable[[Broker, int], Any]
-MakeEngine = Callable[..., Engine]
 
 
 @dataclass
@@ -242,8 +263,8 @@ class World:
         self._born = 0
         self._delayed: list[tuple[int, Callable[[], Any]]] = []
         self._application = stage or application(script.form)
-        self._spec = self._application.spec
-        specs = (self._spec, *self._application.others)
+        self._applied = [self._application.spec]
+        specs = (self._application.spec, *self._application.others)
         self._topics = sorted({topic for spec in specs for topic in spec.topics()})
         self.rules = Rules(self.broker, *specs)
         self._writer = random.Random(script.seed + 1)
@@ -253,7 +274,11 @@ class World:
         self._calm = False
         self._backups: list[Backup] = [Backup({}, Known({}))]
         self._damaged: bytes | None = None
+        self._beside: list[Backup] = []
+        self._newest: Backup | None = None
+        self._alerts: tuple[list[Entry], int | None] | None = None
         self._was_damaged = False
+        self.closes = False
         self._judge = self.broker.decided
         self.broker.decided = self._decided
 
@@ -270,15 +295,18 @@ class World:
 
     async def _live(self, process: Process) -> None:
         """Tenure after tenure, as `stream_svt.service.shard.Shard` does."""
-        given_up, spec = None, self._spec
+        version = 0
         while not process.stop:
+            newest = len(self._applied)
+            if version < newest:  # a worker reads what was applied sooner or later
+                version = newest if newest == 1 or self.chance.random() < 0.5 else max(version, newest - 1)
+            spec = self._applied[version - 1]
             # Owners differ in how much they do at once, as batches and other work make them differ.
             bounds = self.chance.choice(_BOUNDS)
-            journal = self._variant.journal(
-                self._variant.log(self.broker, process.number),
-                Place("cluster", "app", "state", 0),
-                Topics("state", "alerts", "rejects"),
-                partitions=1,
+            journal = journal_of(
+                self.broker,
+                self._variant.journal,
+                log=self._variant.log(self.broker, process.number),
                 entropy=process.entropy.randbytes,
                 epoch=lambda: self.now,
                 bounds=bounds,
@@ -288,7 +316,9 @@ class World:
                 feed,
                 journal,
                 WatchedWorkload(
-                    self._variant.workload(spec, process.entropy.randbytes, bounds=bounds),
+                    self._variant.workload(
+                        spec, process.entropy.randbytes, bounds=bounds, version=(version, f"{version}")
+                    ),
                     self.rules.computed,
                 ),
                 shard=0,
@@ -299,33 +329,43 @@ class World:
                 status=process.status,
             )
             try:
-                accepted, given_up = given_up, None
-                await tenure.open(given_up=accepted)
+                await tenure.open()
                 await tenure.run()
             except Stopped:
                 pass
+            except ApplicationClosed:
+                self.rules.refused_for_ever()
+                if self._calm:
+                    return
+                await self._parked()
             except StateRolledBack:
                 self.rules.refused()
                 process.status.signal(Signal.PARKED, Cause.STATE_ROLLED_BACK)
-                with contextlib.suppress(Stopped, BrokerUnavailable):
-                    # Only a command from now on counts.
-                    end = (await feed.spans([CONTROL]))[CONTROL][1]
-                    controls = Controls(end, since=int(self.now * 1000), verify=trust_the_topic)
-                    given_up = await tenure.await_command(Action.MARK_EXHAUSTED, controls)
+                await self._parked()
             except UnreadableState as error:
-                # Parked: it looks again once something has changed.
                 if not self._was_damaged:
                     self.rules.say(f"a sound state was refused: {error}")
-                with contextlib.suppress(BrokerUnavailable):
-                    await self._sleep(1.0)
+                await self._parked()
+            except TimestampAhead as error:  # until the clock has caught up
+                await self._parked(max(error.passes_at - self.now, 1.0))
             except Fenced:
                 # Only a member of the group opens again; whether this one still is, chance decides.
                 if not self._calm and self.chance.random() < 0.5:
                     return
+            except ConfigurationBehind:
+                if version == len(self._applied):
+                    self.rules.say("an owner waits for a version that nobody applied")
+                with contextlib.suppress(BrokerUnavailable):
+                    await self._sleep(0.2)
             except (BrokerUnavailable, RecordsLost):
                 pass
             finally:
-                await_nothing(journal.close())
+                finish(journal.close())
+
+    async def _parked(self, seconds: float = 1.0) -> None:
+        """Look again after a while: something may have changed."""
+        with contextlib.suppress(BrokerUnavailable):
+            await self._sleep(seconds)
 
     async def _sleep(self, seconds: float) -> None:
         end = self.now + seconds
@@ -340,8 +380,8 @@ class World:
 
     # The schedule
 
-    def run(self) -> list[str]:
-        """Play the history to its end; return what broke the rules."""
+    def run(self, *, settles: bool = True) -> list[str]:
+        """Play the history to its end, or break it off as it is; return what broke the rules."""
         for topic in (TOPIC, OTHER, CONTROL):
             self.broker.partitions[topic] = []
         self._write(self._writer.randint(0, self._unwritten))
@@ -349,7 +389,8 @@ class World:
             while self._faults or self._unwritten or self.effects < self._last_fault():
                 if not self._turn():
                     break
-            self._settle()
+            if settles:
+                self.settle()
         except Exception as error:  # noqa: BLE001  with it the history would be lost
             self.rules.say(f"a process gave up: {type(error).__name__}: {error}")
         return self.rules.violations
@@ -435,9 +476,11 @@ class World:
                 topic = self.chance.choice(self._topics)
                 self.broker.first[topic] = self.chance.randint(*self.broker.span(topic))
                 self.rules.plain = False
-            case Fault.STOP | Fault.REBALANCE | Fault.COMMAND | Fault.RECONFIGURE | Fault.DAMAGE:
+            case (
+                Fault.STOP | Fault.REBALANCE | Fault.COMMAND | Fault.CLOSE | Fault.RECONFIGURE | Fault.DAMAGE
+            ):
                 self._operate(process, fault)
-            case Fault.ROLLBACK | Fault.ANEW:
+            case Fault.ROLLBACK | Fault.BESIDE | Fault.ANEW:
                 self._operate(process, fault)
                 return
             case _:
@@ -464,19 +507,35 @@ class World:
                 process.held = True
             case Fault.COMMAND:
                 self._command()
+            case Fault.CLOSE:
+                self.close_application()
             case Fault.RECONFIGURE:
-                self._spec = self.chance.choice((self._application.spec, *self._application.others))
+                self._applied.append(self.chance.choice(self._applicable()))
                 self.rules.plain, self.rules.reconfigured = False, True
             case Fault.DAMAGE:
                 self._damage()
             case Fault.ROLLBACK:
                 self._stop_all()
                 self._roll_back()
+            case Fault.BESIDE:
+                self._stop_all()
+                if self._beside and not self.rules.contradicted:
+                    self._go_back(self._beside[-1])
             case Fault.ANEW:
                 self._stop_all()
                 topic = self.chance.choice(("alerts", "alerts", CONTROL, self._topics[0]))
-                if topic != "alerts" or not self.rules.older:  # else nothing is left that could show it
-                    self.rules.make_anew(topic)
+                if topic == "alerts" and self.rules.contradicted:
+                    return  # one accident at a time: each is mended by taking it back
+                was, first = self.broker.partitions.get(topic, []), self.broker.first.get(topic)
+                self.rules.make_anew(topic)
+                if topic == "alerts" and self.rules.contradicted:
+                    self._alerts = was, first
+
+    def _applicable(self) -> list[ApplicationSpec]:
+        """Return what may be applied: no version declares a dataset again that one before has retired."""
+        specs = (self._application.spec, *self._application.others)
+        left = {dataset.name for dataset in self.spec.datasets}
+        return [spec for spec in specs if left.issuperset(dataset.name for dataset in spec.datasets)]
 
     def _damage(self) -> None:
         """Change a byte of a state record; mend what was damaged before."""
@@ -520,6 +579,8 @@ class World:
                 self.broker.mark(name)
         if self._damaged is not None and self.chance.random() < 0.02:
             self._mend()
+        if self.rules.contradicted and self.chance.random() < 0.02:
+            self._belong_together()
         due = [item for item in self._delayed if item[0] <= self.effects]
         for item in due:
             self._delayed.remove(item)
@@ -534,34 +595,93 @@ class World:
             self._unwritten -= 1
 
     def _command(self, action: Action | None = None) -> None:
+        """Have an operator send a command, or somebody send what is none of his."""
         self._commands += 1
         self.rules.plain = False
+        if action is None and self._interfere():
+            return
         if action is None:
             again = self._paused and self.chance.random() < 0.5
             action = Action.RESUME if again else self.chance.choice(_ACTIONS)
         self._paused = action is Action.PAUSE
-        dataset = "" if action is Action.MARK_EXHAUSTED else self.chance.choice(DATASETS)
+        to_all = action is not Action.RAISE_BUDGET and self.chance.random() < 0.2
+        dataset = "" if to_all else self.chance.choice(DATASETS)
         limit = str(5 + self._commands) if action is Action.RAISE_BUDGET else ""
         now = action is Action.PAUSE and self.chance.random() < 0.3
-        command = Command(id=f"c{self._commands}", action=action, dataset=dataset, limit=limit, now=now)
-        self.broker.write(CONTROL, dataset.encode(), msgspec.json.encode(command))
+        self._send(Command(id=f"c{self._commands}", action=action, dataset=dataset, limit=limit, now=now))
+
+    def _send(self, command: Command, ahead: int = 1, state: str | None = None) -> None:
+        """Send a command with the number that its shard's state, as it is durable now, wants next."""
+        known, number = self._standing()
+        named = msgspec.structs.replace(
+            command, state=known if state is None else state, number=max(number + ahead, 0)
+        )
+        self.broker.write(CONTROL, command.dataset.encode(), msgspec.json.encode(named))
+
+    def _standing(self) -> tuple[str, int]:
+        """Return the id of the durable state, and the number of the last command that it used up."""
+        records = self._backups[-1].records
+        if META not in records:
+            return "none", 0
+        meta = msgspec.msgpack.decode(records[META][FRAME:], type=Meta)
+        return meta.state_id.hex(), meta.commands.number
+
+    def close_application(self) -> None:
+        """Have an operator close the application for good."""
+        self._commands += 1
+        self.rules.plain = False
+        name = f"c{self._commands}"
+        self._send(Command(id=name, action=Action.CLOSE_APPLICATION, successor=SUCCESSOR))
+
+    def _interfere(self) -> bool:
+        """Copy, replay, reorder, mirror, forge or flood, at times; say whether."""
+        chance, sent = self.chance, self.broker.partitions[CONTROL]
+        other = Command(
+            id=f"x{self._commands}",
+            action=chance.choice((Action.RESAMPLE, Action.CLOSE)),
+            dataset=DATASETS[0],
+        )
+        match chance.randrange(12):
+            case 0 | 1 if sent:  # copies, and the last ones in another order
+                for entry in chance.sample(sent[-4:], min(len(sent), 2)):
+                    self.broker.write(CONTROL, entry.key, entry.value)
+            case 2:  # of another shard
+                self._send(other, state="00" * 16)
+            case 3:  # a number that nobody has reached
+                self._send(other, ahead=chance.randint(2, 4))
+            case 4:  # two at once: the second before the first, too
+                for ahead in chance.sample((1, 2), 2):
+                    self._send(msgspec.structs.replace(other, id=f"{other.id}-{ahead}"), ahead)
+            case 5:
+                for count in range(150):
+                    self._send(msgspec.structs.replace(other, id=f"f{count}"), chance.choice((-1, 0, 2)))
+                    self.broker.write(CONTROL, None, b"{")
+            case _:
+                return False
+        return True
 
     def _answer(self, process: Process) -> None:
         """Send the command that a process waits for, at times."""
-        action = _AWAITED.get(process.status.cause)
-        if action is not None and self.chance.random() < 0.15:
-            self._commands += 1
-            command = Command(id=f"c{self._commands}", action=action)
-            self.broker.write(CONTROL, None, msgspec.json.encode(command))
+        if process.status.cause not in _AWAITED or self.chance.random() >= 0.15:
+            return
+        self._commands += 1
+        if wanted := _WANTED.search(process.status.reason):
+            topic, offset = wanted.groups()
+            self._send(
+                Command(id=f"c{self._commands}", action=Action.ACCEPT_LOSS, topic=topic, offset=int(offset))
+            )
 
     def _decided(self, txn: Txn) -> None:
         self._judge(txn)
         written = {entry.key: entry.value for entry in txn.entries if entry.partition == "state"}
-        if txn.fate is not Fate.COMMITTED or not written:
+        if b"meta" not in written:
             return
         live: dict[Any, Any] = self._backups[-1].records | written
         records = {key: value for key, value in live.items() if value is not None}
-        self._backups.append(Backup(records, self.rules.known))
+        if txn.fate is Fate.COMMITTED:
+            self._backups.append(Backup(records, self.rules.known))
+        else:  # its records are on the log, sealed and complete, and whoever may write can put them back
+            self._beside.append(Backup(records, self.rules.known_beside(records)))
 
     def _stop_all(self) -> None:
         for process in list(self._processes):
@@ -571,19 +691,108 @@ class World:
 
     def _roll_back(self) -> None:
         """Put back an older state, the topic made anew."""
+        if self.rules.contradicted:
+            return  # one accident at a time: each is mended by taking it back
         # Mostly one of the last, now and then the newest; each may be put back as well, and the empty one.
         back = min(int(self.chance.expovariate(0.3)), len(self._backups) - 1)
         backup = self._backups[0 if self.chance.random() < 0.1 else -1 - back]
-        if not self.rules.can_tell(backup.records, backup.known):
-            return
+        self._go_back(backup)
+
+    def _go_back(self, backup: Backup) -> None:
+        newest = self._backups[-1]
+        self._put_back(backup)
+        self.rules.put_back(backup.records, backup.known)
+        if self.rules.contradicted:
+            self._newest = newest
+
+    def _put_back(self, backup: Backup) -> None:
         self._damaged = None
         self.broker.partitions["state"] = []
         for key, value in backup.records.items():
             self.broker.write("state", key, value)
         self._backups.append(backup)
-        self.rules.put_back(backup.records, backup.known)
 
-    def _settle(self) -> None:
+    def _belong_together(self) -> None:
+        """Put back the newest state, or the alerts that were there."""
+        if self._newest is not None:
+            self._put_back(self._newest)
+        elif self._alerts is not None:
+            self.broker.partitions["alerts"], first = self._alerts
+            if first is not None:
+                self.broker.first["alerts"] = first
+        self._newest = self._alerts = None
+        self.rules.mended()
+
+    # What an operator does with an application that ends (see `tests.simulation.chains`)
+
+    @property
+    def spec(self) -> ApplicationSpec:
+        """What is run."""
+        return self._applied[-1]
+
+    @property
+    def closed(self) -> bool:
+        """Whether the durable state says that the application is closed."""
+        meta = self._backups[-1].records.get(META)
+        return meta is not None and bool(msgspec.msgpack.decode(meta[FRAME:], type=Meta).commands.closed)
+
+    @property
+    def damaged(self) -> bool:
+        """Whether a record of the state is damaged."""
+        return self._damaged is not None
+
+    def asleep(self, effects: int) -> Process:
+        """Return an owner that stands still in the middle of its work."""
+        self._calm, self._faults = True, []
+        process = self._spawn()
+        for _ in range(effects):
+            if process in self._processes:
+                self._step(process)
+        return process
+
+    def finish(self, process: Process) -> None:
+        """Let an owner go on to its end, or for a while."""
+        self._calm, self._faults = True, []
+        for _ in range(200):
+            if process not in self._processes:
+                return
+            self._step(process)
+        self._kill(process)
+
+    def go_on(self, queries: int) -> None:
+        """Write more queries, and let one healthy owner finish."""
+        self._unwritten = queries
+        self.settle()
+
+    def restored(self, seed: int) -> World:
+        """Return what begins where this world is now, with other chances: its broker as a backup has it."""
+        script = replace(self.script, seed=seed, faults=())
+        other = World(script, self._variant, self._application)
+        other.broker.partitions = {name: list(entries) for name, entries in self.broker.partitions.items()}
+        other.broker.first = dict(self.broker.first)
+        other._backups.append(self._backups[-1])
+        return other
+
+    def lose_state(self) -> dict[bytes, bytes]:
+        """Put back an older state, or an empty or damaged one; return the newest."""
+        self._belong_together()
+        self._mend()
+        newest = dict(self._backups[-1].records)
+        self._go_back(self.chance.choice((self._backups[0], *self._backups[-4:])))
+        if self.chance.random() < 0.4:
+            self._damage()
+        return newest
+
+    def abandon(self) -> None:
+        """Let every process die where it is, and the coordinator end what they left open."""
+        for process in list(self._processes):
+            self._kill(process)
+        self._delayed.clear()
+        for name in self.broker.producers:
+            self.broker.time_out(name)
+            self.broker.mark(name, everything=True)
+
+    def settle(self) -> None:
         """Let one healthy owner finish in a calm world, then judge."""
         self._calm = True
         self._faults = []
@@ -594,15 +803,22 @@ class World:
             self.broker.time_out(name)
             self.broker.mark(name, everything=True)
         self._mend()
-        for dataset in DATASETS:
-            resume = Command(id=f"end-{dataset}", action=Action.RESUME, dataset=dataset)
-            self.broker.write(CONTROL, dataset.encode(), msgspec.json.encode(resume))
+        self._belong_together()
         self._write(self._unwritten)
         process = self._spawn()
+        resumed = -1
         while process in self._processes and self.effects <= 2 * MOST_EFFECTS:
             self._step(process)
             if process.idle > 2 and process.status.cause not in _AWAITED:
-                process.stop = True
+                # What waits comes first: the number is known once it is used up.
+                process.idle, number = 0, self._standing()[1]
+                if self.closes and not self.closed:
+                    self.close_application()
+                elif number == resumed + 1:
+                    process.stop = True
+                else:
+                    self._send(Command(id=f"end-{number}", action=Action.RESUME))
+                    resumed = number
         if process in self._processes:
             self.rules.violations.append("a healthy owner does not come to an end")
         for name in self.broker.producers:
@@ -610,15 +826,6 @@ class World:
         self.rules.finish()
         for finding in audited(self.broker).findings:
             self.rules.say(f"audit: {finding}")
-
-
-def await_nothing(closing: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine that waits for nothing."""
-    try:
-        closing.send(None)
-    except StopIteration:
-        return
-    raise AssertionError("closing a modelled log waits for nothing")
 
 
 def play(script: Script, variant: Variant | None = None, stage: Application | None = None) -> World:

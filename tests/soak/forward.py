@@ -10,8 +10,8 @@ import signal
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 from aiohttp import web
 from aiokafka.errors import KafkaError
@@ -19,8 +19,9 @@ from aiokafka.errors import KafkaError
 from stream_svt.service.embedded import EmbeddedKafka
 from tests.soak import report
 from tests.soak.stage import BROKER, Outcome
+from tests.support import records
 from tests.support.forward_stage import FAST, Stage
-from tests.support.forwarding import Forwarder, everything_on, serving
+from tests.support.forwarding import Forwarder, serving
 from tests.support.topics import create_topics
 
 SHORT, FULL = 4, 200
@@ -29,14 +30,6 @@ DESTINATIONS = ("pager", "tickets")
 BROKER_AWAY = 3
 """Exit code of a forwarder that was started while no broker answered."""
 CATCH_UP_S = 120.0
-
-
-class Broker(Protocol):
-    """Where the alerts are. One that is an `EmbeddedKafka` is restarted, too."""
-
-    @property
-    def bootstrap_servers(self) -> str:
-        """``host:port``."""
 
 
 class Desk:
@@ -59,10 +52,13 @@ class Desk:
         return web.Response(status=204)
 
 
-async def blows(kafka: Broker, topic: str, directory: Path, count: int, seed: int) -> Outcome:
+async def blows(
+    kafka: EmbeddedKafka, topic: str, directory: Path, count: int, seed: int, *, restarts: bool = True
+) -> Outcome:
     """Publish all the while, strike so often, and judge once everybody has caught up."""
     chance = random.Random(seed)
     outcome, desk = Outcome(0), Desk(random.Random(seed + 1))
+    await create_topics(kafka.bootstrap_servers, {topic: 2})
     stage = Stage(kafka.bootstrap_servers, topic, directory)
     struck: dict[str, int] = defaultdict(int)
     async with serving(desk.take) as url:
@@ -78,11 +74,11 @@ async def blows(kafka: Broker, topic: str, directory: Path, count: int, seed: in
                 for _ in range(3):
                     await _publish(stage, chance)
                     await asyncio.sleep(0.2 * chance.random())
-                kind = chance.choice(_KINDS if isinstance(kafka, EmbeddedKafka) else _KINDS[:3])
+                kind = chance.choice(_KINDS if restarts else _KINDS[:3])
                 struck[kind] += 1
                 outcome.count += 1
                 desk.away = kind == "away"
-                if kind == "restart" and isinstance(kafka, EmbeddedKafka):
+                if kind == "restart":
                     await asyncio.to_thread(
                         kafka.restart, kill=chance.random() < 0.5, pause=3 * chance.random()
                     )
@@ -151,15 +147,15 @@ def _waiting(forwarder: Forwarder) -> float:
 
 
 async def _publish(stage: Stage, chance: random.Random) -> None:
-    records = [stage.event(chance.choice(DATASETS)) for _ in range(chance.randint(1, 12))]
+    events = [stage.event(chance.choice(DATASETS)) for _ in range(chance.randint(1, 12))]
     with contextlib.suppress(KafkaError, TimeoutError, OSError):  # the topic says what was committed
         async with asyncio.timeout(15):
-            await stage.publish(*records)
+            await stage.publish(*events)
 
 
 async def _committed(stage: Stage) -> dict[str, list[bytes]]:
     found: dict[str, list[bytes]] = defaultdict(list)
-    for record in await everything_on(stage.servers, stage.topic):
+    for record in await records.read(stage.servers, stage.topic, range(2)):
         found[record.key.decode()].append(record.value)
     return found
 
@@ -205,12 +201,6 @@ async def _caught_up(
                 await asyncio.sleep(0.2)
 
 
-async def play(directory: Path, count: int, seed: int) -> Outcome:
-    """Strike on a broker of its own."""
-    async with EmbeddedKafka(overrides=BROKER) as kafka:
-        await create_topics(kafka.bootstrap_servers, {"soak-forward": 2})
-        return await blows(kafka, "soak-forward", directory, count, seed)
-
-
 if __name__ == "__main__":
-    sys.exit(report.run("forward", __doc__ or "", play, short=SHORT, full=FULL))
+    play = report.on_brokers("forward", partial(EmbeddedKafka, overrides=BROKER), blows)
+    sys.exit(report.run("forward", __doc__, play, short=SHORT, full=FULL))

@@ -8,17 +8,15 @@ or had to read as no number; what a mutation left well-formed is handled and not
 
 from __future__ import annotations
 
-import argparse
 import faulthandler
 import json
 import random
 import resource
 import sys
-import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import msgspec
@@ -29,7 +27,7 @@ from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.spec import load_spec
-from stream_svt.protocol.controls import Controls, Malformed, parse
+from stream_svt.protocol.controls import Controls, Gate, Malformed, Standing, Untimely, parse
 from stream_svt.protocol.journal import META, OUTBOX
 from stream_svt.protocol.sealing import Sealing
 from stream_svt.service import exact
@@ -37,18 +35,17 @@ from stream_svt.service.audit import Auditor
 from stream_svt.service.config import parse_config
 from stream_svt.service.signatures import HEADER, Refusal, Verifier, shared_key
 from stream_svt.service.wire import Directory, QueryDecoder, Reason
+from tests.simulation.effects import finish
 from tests.soak import report
 from tests.soak.poison import (
     ARROW_TYPE,
     DEEP,
     ODD_HEADERS,
     PLACE,
-    Log,
     Streams,
     add_up,
     alerts,
     books,
-    finish,
     forged,
     journal,
 )
@@ -73,10 +70,10 @@ SHARES = {
 }
 """What is wanted of each kind; less than nine tenths of it is a violation."""
 MASTER = bytes(range(32))
-NOW = 1_800_000_000_000
+STATE = "5e" * 16
 
 REASONS = frozenset(reason.value for reason in Reason)
-COMMAND_REASONS = frozenset(reason.value for reasons in (Malformed, Refusal) for reason in reasons)
+COMMAND_REASONS = frozenset(reason.value for reasons in (Malformed, Untimely, Refusal) for reason in reasons)
 SPEC = """
 application: app
 datasets:
@@ -156,6 +153,9 @@ class Fuzzer:
         self._plain = Sealing(PLACE, (), self.chance.randbytes)
         self._signing, verifying = shared_key(MASTER)
         self._verifier = Verifier(PLACE, [verifying])
+        self._controls = Controls(Standing(), STATE, self._verifier)
+        self._control_end = 0
+        self._copies: list[Record] = []
         self._streams = Streams(self.chance)
         self._auditor = Auditor()
         self._next = 0
@@ -342,24 +342,26 @@ class Fuzzer:
         for _ in range(BATCH):
             command = Command(
                 id=f"c{self.found.count}",
-                action=chance.choice(
-                    [a for a in Action if a not in (Action.ACCEPT_LOSS, Action.MARK_EXHAUSTED)]
-                ),
+                action=chance.choice([action for action in Action if action is not Action.ACCEPT_LOSS]),
                 dataset=chance.choice(("a", "b", "zz", "")),
                 monitor=chance.choice(("", "hot", "none")),
                 limit=chance.choice(("", "60", "-1", "1/0", "x", "1e9999", "9" * 100)),
+                # Copies and forgeries: of another shard, stale ones, and numbers that nobody has reached.
+                state=STATE if chance.random() < 0.9 else "00" * 16,
+                number=self._controls.standing.number + chance.choice((0, 1, 1, 1, 2, 2**62)),
             )
             message = msgspec.json.encode(command)
-            if chance.random() < 0.7:
+            if chance.random() < 0.5:
                 message = self.mutated(message) if chance.random() < 0.8 else self.malformed(0)
             parsed = self._hold("command", message, lambda: parse(message))  # noqa: B023  called at once
             if isinstance(parsed, Command):
-                if parsed.action not in (Action.ACCEPT_LOSS, Action.MARK_EXHAUSTED):
+                if parsed.action is not Action.ACCEPT_LOSS:
                     # Whatever it says, it is answered by an event and never by an exception.
                     self._hold("command", message, lambda: self._engine.apply(parsed))  # noqa: B023
             elif parsed is not None:
                 self._refused_command(parsed, message)
             self._signed(message)
+        self._replayed()
         self._keep()
 
     def _refused_command(self, reason: str, message: bytes) -> None:
@@ -370,13 +372,12 @@ class Fuzzer:
 
     def _signed(self, message: bytes) -> None:
         """The same command, signed, unsigned, or signed badly: heard only with the signature that it was given."""
-        chance, offset = self.chance, self.chance.randrange(100)
-        name, value = self._signing.header(PLACE, offset, NOW, message)
+        chance = self.chance
+        name, value = self._signing.header(PLACE, message)
         headers: tuple[tuple[str, bytes | None], ...] = ((name, value),)
-        bad = chance.random() < 0.9
-        if bad:
+        if chance.random() < 0.7:
             changed = self.mutated(value)
-            odd = chance.choice((None, b"", changed, value + b" ", b"v2 ed25519 " + value[15:], b"9" * 5000))
+            odd = chance.choice((None, b"", changed, value + b" ", b"v3 ed25519 " + value[15:], b"9" * 5000))
             headers = chance.choice(
                 (
                     ((name, odd),),
@@ -385,24 +386,33 @@ class Fuzzer:
                     (*ODD_HEADERS[3], (name, odd)),
                 )
             )
-            bad = (name, value) not in headers or [known for known, _ in headers].count(name) > 1
-        controls = Controls(offset, verify=self._verifier)
+        bad = (name, value) not in headers or [known for known, _ in headers].count(name) > 1
+        content: bytes | None = message
         match chance.randrange(20):
-            case 0:  # a copy, at another place
-                record, bad = Record(offset + 1, b"a", message, headers=headers), True
+            case 0:
+                content, bad = None, True
             case 1:
-                record, bad = Record(offset, b"a", None, headers=headers), True
-            case 2:
-                record, bad = Record(offset, b"a", message + b" " * 70_000, headers=headers), True
-            case _:
-                record = Record(offset, b"a", message, headers=headers)
-        refused = self._hold("signed command", message, lambda: controls.add([record]))
-        if refused is None:
-            return
-        for _, reason in refused:
-            self._refused_command(reason, message)
-        if bad and not refused:
-            self._complain(f"a command was heard at {record.offset} with headers {headers!r}", message)
+                content, bad = message + b" " * 70_000, True
+        self._hear(Record(0, b"a", content, headers=headers), bad=bad)
+
+    def _replayed(self) -> None:
+        """What was sent before, copied in any order: the numbers are used up."""
+        for record in self.chance.sample(self._copies, min(len(self._copies), 5)):
+            self._hear(record, bad=True)
+        self._copies = self._copies[-200:]
+
+    def _hear(self, record: Record, *, bad: bool) -> None:
+        record = replace(record, offset=self._control_end)
+        self._control_end += 1
+        message, before = record.value or b"", self._controls.standing
+        found = self._hold("signed command", message, lambda: self._controls.read(record, Gate.OPEN))
+        if isinstance(found, str):
+            self._refused_command(found, message)
+        elif isinstance(found, Command):
+            if bad or (found.state, found.number) != (STATE, before.number + 1):
+                self._complain(f"a command was heard after {before} with headers {record.headers!r}", message)
+            self._controls.use_up(found, accepted=True)
+            self._copies.append(record)
 
     def columns(self) -> None:
         """Arrow records: good streams with bytes changed anywhere, and streams that no good producer writes."""
@@ -433,7 +443,8 @@ class Fuzzer:
         """Alerts that somebody forged: none gets a number that no event can have, and the audit has findings."""
         for _ in range(BATCH):
             message = alerts(self.chance, self.mutated)
-            number = self._hold("alert", message, lambda: released.sequence_of(message))  # noqa: B023
+            found = self._hold("alert", message, lambda: released.identity_of(message))  # noqa: B023
+            number = None if found is None else found[0]
             if number is not None and not 0 <= number < 1 << 63:
                 self._complain(f"an alert with number {number}", message)
             before = self._found()
@@ -477,7 +488,7 @@ class Fuzzer:
         looked = self._hold(
             "look",
             changed,
-            lambda: finish(journal(Log(state | {key: changed}), self.chance.randbytes, MASTER).look()),
+            lambda: finish(journal(state | {key: changed}, self.chance.randbytes, MASTER).look()),
             UnreadableState,
         )
         if looked is not None:
@@ -510,8 +521,7 @@ class Fuzzer:
             add_up(other, self.chance.randbytes)
 
         def look() -> object:
-            log = Log(other)
-            read = journal(log, self.chance.randbytes)
+            read = journal(other, self.chance.randbytes)
             return finish(read.look() if self.chance.random() < 0.5 else read.open())
 
         restored = self._hold("plain books", other[key], look, UnreadableState)
@@ -567,33 +577,20 @@ def is_text(key: bytes) -> bool:
 CONFIG = 'application: app\nkafka: {bootstrap_servers: "127.0.0.1:9092"}\ntopics: {partitions: 2}\n'
 
 
+def play(count: int, seed: int) -> Outcome:
+    """Fuzz from one seed."""
+    fuzzer = Fuzzer(seed)
+    found = fuzzer.run(count, report.Progress())
+    notes = [
+        f"{dict(found.kinds)}, grown by {fuzzer.grown >> 20} MiB",
+        f"{dict(found.outcomes.most_common())}",
+    ]
+    return Outcome(found.count, found.violations, notes)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Fuzz, print the closing line, and return 1 where the package broke its word."""
-    parser = argparse.ArgumentParser(prog="tests/run soak fuzz", description=__doc__)
-    parser.add_argument(
-        "--count", type=report.at_least_one, default=DEFAULT_COUNT, help="messages (default: %(default)s)"
-    )
-    parser.add_argument("--first", type=int, default=0, help="seed")
-    options = parser.parse_args(arguments)
-    began = time.monotonic()
-    shown = 0
-
-    def progress(done: int) -> None:
-        nonlocal shown
-        if done // 100_000 > shown:
-            shown = done // 100_000
-            print(f"{done} messages, {time.monotonic() - began:.0f} s", file=sys.stderr)
-
-    def play() -> Outcome:
-        fuzzer = Fuzzer(options.first)
-        found = fuzzer.run(options.count, progress)
-        notes = [
-            f"{dict(found.kinds)}, grown by {fuzzer.grown >> 20} MiB",
-            f"{dict(found.outcomes.most_common())}",
-        ]
-        return Outcome(found.count, found.violations, notes)
-
-    return report.finish("fuzz", options.count, play)
+    return report.run("fuzz", __doc__, play, short=DEFAULT_COUNT, first=0, arguments=arguments)
 
 
 if __name__ == "__main__":

@@ -12,46 +12,39 @@ import json
 import os
 import random
 import secrets
-import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
-
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from typing import Any, ClassVar
 
 from stream_svt.service.config import load_config
 from stream_svt.service.embedded import EmbeddedKafka
 from stream_svt.service.kafka import tune
 from stream_svt.service.worker import cluster_of
 from tests.soak import report
-from tests.soak.stage import BROKER, DATASETS, HIGH, LOW, PARTITIONS, Outcome, Stage
-from tests.support.process import Service, free_port
+from tests.soak.stage import BROKER, DATASETS, HIGH, LOW, PARTITIONS, Outcome, Stage, value_of
+from tests.support import records
+from tests.support.process import Service, applied, free_port
 
 SPEC = """
 application: {application}
-kafka: {{bootstrap_servers: "{servers}", session_timeout: 6s, heartbeat_interval: 500ms}}
+kafka: {{bootstrap_servers: "{servers}", session_timeout: {session}s, heartbeat_interval: 500ms}}
 topics: {{partitions: {partitions}}}
-sealing: {{key_file: {key}}}
+sealing: {{key_file: master.key}}
 web: {{port: {port}}}
 commit: {{interval: 500ms}}
 datasets:
   - {{names: [{datasets}], limit: {{epsilon: 1000000}}, unit: one basket}}
 monitors:
-  - {{name: plain, cutoff: 15, mute: none, resample_every: 90s, {common}}}
-  - {{name: adaptive, mechanism: adaptive, cutoff: 10, mute: 20s, {common}}}
+  - {{name: plain, cutoff: 15, mute: none, resample_every: 90s, expected_queries: 1000000, {common}}}
+  - {{name: adaptive, mechanism: adaptive, cutoff: 10, mute: 20s, expected_queries: 1000000, {common}}}
   - {{name: patient, cutoff: 5, mute: run, append: {{retry: {{attempts: 3, lifetime: 5000, capacity: 100, every: 7}}}},
-     {common}}}
+     expected_queries: 1000000, {common}}}
 """
-COMMON = (
-    "topic: {application}.counts, epsilon: 2, sensitivity: 1, monotonic: true, bounds: [0, 100000], "
-    "threshold: 5000, expected_queries: 1000000"
-)
 RATE = 300
 """Queries a second."""
 CYCLES = 12
@@ -61,13 +54,6 @@ FILES_BOUND = 4
 """Growth, in bytes and files, from the maximum of an early part to that of the last part."""
 EARLY, LATE = (0.15, 0.4), (0.75, 1.0)
 """Shares of the time that are compared; before the first one caches fill."""
-COMPACTED = {
-    "cleanup.policy": "compact",
-    "message.timestamp.type": "LogAppendTime",
-    "segment.ms": "10000",
-    "min.cleanable.dirty.ratio": "0.1",
-}
-"""The state topic is compacted all the time, as over weeks: a takeover must not take longer and longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,65 +74,27 @@ def look(pid: int, at: float) -> Sample:
 class Hour(Stage):
     """An application whose workers seal their state and whose state topic is compacted."""
 
-    def start(self) -> Service:
-        """Start a worker; returns at once."""
-        port = free_port()
+    spec = SPEC
+    session = 6.0
+    state_settings: ClassVar[Mapping[str, str]] = {"segment.ms": "10000", "min.cleanable.dirty.ratio": "0.1"}
+    """It is compacted all the time, as over weeks: a takeover must not take longer and longer."""
+
+    def _configuration(self, port: int) -> str:
         key = self._directory / "master.key"
         if not key.exists():
             key.touch(mode=0o600)
             key.write_text(secrets.token_hex(32))
-        config = self._directory / f"worker-{port}.yaml"
-        config.write_text(
-            SPEC.format(
-                application=self.application,
-                servers=self._servers,
-                partitions=PARTITIONS,
-                port=port,
-                key=key,
-                datasets=", ".join(DATASETS),
-                common=COMMON.format(application=self.application),
-            )
-        )
-        worker = Service(config, port, self._directory / f"worker-{len(self.past)}-{port}.log")
-        self.workers.append(worker)
-        self.past.append(worker)
-        return worker
+        return super()._configuration(port)
 
-    async def compact(self) -> None:
-        """Let the state topic be compacted at once."""
-        resource = ConfigResource(
-            ConfigResourceType.TOPIC, f"{self.application}.state", configs=dict(COMPACTED)
-        )
-        admin = AIOKafkaAdminClient(bootstrap_servers=self._servers)
-        await admin.start()
-        try:
-            await admin.alter_configs([resource])
-        finally:
-            await admin.close()
+    def apply_again(self, number: int) -> None:
+        """Apply a version that says the same in another text: every shard ends its tenure and begins the next."""
+        config = self._directory / f"applied-{number}.yaml"
+        config.write_text(f"{self._configuration(free_port())}\n# {number}\n")
+        applied(config)
 
-    async def _send(self) -> None:
-        chance = random.Random(self.chance.random())
-        number, began = 0, time.monotonic()
-        async with AIOKafkaProducer(
-            bootstrap_servers=self._servers, acks="all", enable_idempotence=True
-        ) as producer:
-            while True:
-                futures = []
-                # What a broker that was away has held up is not made good: the rate stays what it is.
-                due = min(int(RATE * (time.monotonic() - began)) - number, RATE)
-                for _ in range(max(due, 0)):
-                    number += 1
-                    query = {
-                        "id": f"q{number}",
-                        "value": _value(chance),
-                        "series": f"s{chance.randrange(5000)}",
-                    }
-                    key = chance.choice(DATASETS).encode()
-                    futures.append(await producer.send(self.queries, json.dumps(query).encode(), key=key))
-                await asyncio.sleep(0.05)
-                await asyncio.gather(*futures, return_exceptions=True)
-                if due >= RATE:
-                    number, began = 0, time.monotonic()
+    def _query(self, chance: random.Random) -> tuple[str, dict[str, Any]]:
+        value = value_of(chance, 0.005, 0.005)
+        return chance.choice(DATASETS), {"value": value, "series": f"s{chance.randrange(5000)}"}
 
     async def _judge(self) -> None:
         """Hold alerts to queries, and audit; what a compacted state topic held before is gone."""
@@ -154,7 +102,7 @@ class Hour(Stage):
         wanted: set[tuple[int, int]] = set()
         unwanted: set[tuple[int, int]] = set()
         count = 0
-        async for record in self._records(self.queries):
+        async for record in records.each(self._servers, self.queries, range(PARTITIONS)):
             count += 1
             value = json.loads(record.value)["value"]
             if value >= HIGH:
@@ -163,7 +111,7 @@ class Hour(Stage):
                 unwanted.add((record.partition, record.offset))
         seen: Counter[tuple[int, int]] = Counter()
         alerts = 0
-        async for record in self._records(f"{self.application}.alerts"):
+        async for record in records.each(self._servers, f"{self.application}.alerts", range(PARTITIONS)):
             data = json.loads(record.value)["data"]
             if "gap" in data:
                 alerts += 1
@@ -182,27 +130,6 @@ class Hour(Stage):
             f"{count} queries, {alerts} alerts in {operator.events} events, {operator.ledgers} ledgers"
         )
 
-    async def _records(self, topic: str) -> AsyncIterator[Any]:
-        async with AIOKafkaConsumer(
-            bootstrap_servers=self._servers, isolation_level="read_committed", auto_offset_reset="earliest"
-        ) as consumer:
-            places = [TopicPartition(topic, number) for number in range(PARTITIONS)]
-            consumer.assign(places)
-            await consumer.seek_to_beginning(*places)
-            ends = await consumer.end_offsets(places)
-            while any([await consumer.position(place) < ends[place] for place in places]):
-                for records in (await consumer.getmany(timeout_ms=200, max_records=20_000)).values():
-                    for record in records:
-                        yield record
-
-
-def _value(chance: random.Random) -> int:
-    share = chance.random()
-    if share < 0.005:
-        return HIGH
-    # Near enough to the corrected threshold for the noise to decide.
-    return chance.randrange(4900, 5700) if share < 0.01 else chance.randrange(LOW)
-
 
 async def _watch(worker: Service, samples: list[Sample], began: float) -> None:
     while worker.alive:
@@ -212,11 +139,10 @@ async def _watch(worker: Service, samples: list[Sample], began: float) -> None:
 
 async def hour(kafka: EmbeddedKafka, application: str, directory: Path, minutes: float, seed: int) -> Outcome:
     """Run for so long; one worker stays, whatever happens to the others and to the broker."""
-    stage = Hour(kafka.bootstrap_servers, [kafka.data_dir], application, directory, seed=seed)
+    stage = Hour(kafka.bootstrap_servers, [kafka.data_dir], application, directory, rate=RATE, seed=seed)
     samples: list[Sample] = []
     span = 60 * minutes
     async with stage.on():
-        await stage.compact()
         steady = stage.start()
         await stage.owned()
         stage.feed()
@@ -227,7 +153,7 @@ async def hour(kafka: EmbeddedKafka, application: str, directory: Path, minutes:
                 other = stage.start()
                 await stage.owned()
                 await _sleep_until(began + span * (cycle + 0.4) / CYCLES)
-                steady.process.send_signal(signal.SIGHUP)
+                await asyncio.to_thread(stage.apply_again, cycle)
                 await stage.owned()
                 if cycle == CYCLES // 2:
                     await asyncio.to_thread(kafka.restart)
@@ -277,12 +203,6 @@ async def _sleep_until(moment: float) -> None:
     await asyncio.sleep(max(moment - time.monotonic(), 0))
 
 
-async def play(directory: Path, minutes: float, seed: int) -> Outcome:
-    """Run on a broker of its own."""
-    async with EmbeddedKafka(overrides=BROKER | {"log.cleaner.backoff.ms": "5000"}) as kafka:
-        return await hour(kafka, "soak-hour", directory, minutes, seed)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Play, print what was found and the closing line; return 1 where a rule was broken."""
     parser = argparse.ArgumentParser(prog="tests/run soak hour", description=__doc__)
@@ -294,11 +214,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not options.minutes >= 1:
         parser.error("the worker that stays is looked at for a minute or more")
     print(f"seed {options.seed}", file=sys.stderr)
-    return report.finish(
-        "hour",
-        round(options.minutes),
-        lambda: report.on_brokers(lambda path: play(path, options.minutes, options.seed)),
-    )
+    brokers = partial(EmbeddedKafka, overrides=BROKER | {"log.cleaner.backoff.ms": "5000"})
+    play = report.on_brokers("hour", brokers, hour)
+    return report.finish("hour", round(options.minutes), lambda: play(options.minutes, options.seed))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import math
 import statistics
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 from stream_svt.service.embedded import EmbeddedKafka
@@ -77,11 +78,6 @@ def _tenures(data_dir: Path, topic: str, partition: int) -> list[float]:
     return sorted(first.values())
 
 
-async def play(directory: Path, count: int, seed: int) -> Outcome:
-    """Kill on a broker of its own."""
-    async with EmbeddedKafka(overrides=BROKER) as kafka:
-        return await kills(kafka, "soak-kill", directory, count, seed)
-
-
 if __name__ == "__main__":
-    sys.exit(report.run("kill", __doc__ or "", play, short=SHORT, full=FULL))
+    play = report.on_brokers("kill", partial(EmbeddedKafka, overrides=BROKER), kills)
+    sys.exit(report.run("kill", __doc__, play, short=SHORT, full=FULL))

@@ -5,21 +5,23 @@ from __future__ import annotations
 import io
 import json
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
+from stream_svt.monitor.commands import Action, Command, UnderWay
 from stream_svt.monitor.engine import Commit
 from stream_svt.monitor.released import EventType, Lifecycle, ReleasedEvent
-from stream_svt.protocol.journal import META, Journal, Meta, Topics, _digest, _hashing
-from stream_svt.protocol.ports import Record, Transaction
+from stream_svt.protocol.controls import Standing
+from stream_svt.protocol.journal import META, Journal, Meta, _digest, _hashing
 from stream_svt.protocol.sealing import Place, Sealing
+from tests.simulation.effects import ModelLog, finish, journal_of
+from tests.simulation.log import Broker
 from tests.support.alerts import account, alert, encoded, lifecycle
 
 ARROW_TYPE = b"application/vnd.apache.arrow.stream"
-PLACE = Place("c", "app", "s", 0)
-TOPICS = Topics("s", "alerts", "rejects")
+PLACE = Place("cluster", "app", "state", 0)
 
 ODD_HEADERS: tuple[tuple[tuple[str, bytes | None], ...], ...] = (
     (("content-type", None),),
@@ -30,15 +32,6 @@ ODD_HEADERS: tuple[tuple[tuple[str, bytes | None], ...], ...] = (
     (("content-type", b""), ("content-type", ARROW_TYPE)),
     (("content-type", ARROW_TYPE), ("content-type", ARROW_TYPE)),
 )
-
-
-def finish(work: Coroutine[Any, Any, Any]) -> Any:
-    """Return what a coroutine returns that waits for nothing."""
-    try:
-        work.send(None)
-    except StopIteration as done:
-        return done.value
-    raise AssertionError("it waits for something")
 
 
 # Arrow
@@ -202,59 +195,34 @@ def _parts(inner: object) -> list[object]:
 # Books
 
 
-class Log:
-    """A shard's part of the log, in memory; alerts are shown and not kept."""
-
-    def __init__(self, state: dict[bytes, bytes] | None = None) -> None:
-        self.state = dict(state or {})
-
-    async def fence(self) -> None:
-        """Nobody else writes here."""
-
-    async def close(self) -> None:
-        """Nothing is held."""
-
-    async def transact(self, transaction: Transaction) -> int | None:
-        """Take the state records."""
-        for key, record in transaction.records.items():
-            self.state.pop(key, None)
-            if record is not None:
-                self.state[key] = record
-        return None
-
-    async def prove(self) -> None:
-        """Nobody else writes here."""
-
-    async def read_state(self, *, committed: bool = True) -> dict[bytes, bytes]:
-        """Return the live records."""
-        del committed
-        return dict(self.state)
-
-    async def read_alerts(
-        self, start: int | None, take: Callable[[Record], None], *, committed: bool = False
-    ) -> tuple[int, int]:
-        """Show nothing."""
-        del start, take, committed
-        return 0, 0
+def journal(state: dict[bytes, bytes], entropy: Callable[[int], bytes], *masters: bytes) -> Journal:
+    """Return the books on a modelled log that holds this state."""
+    broker = Broker(now_ms=lambda: 0)
+    for key, record in state.items():
+        broker.write("state", key, record)
+    return _journal(broker, entropy, *masters)
 
 
-def journal(log: Log, entropy: Callable[[int], bytes], *masters: bytes) -> Journal:
-    """Return the books on a log."""
-    return Journal(log, PLACE, TOPICS, partitions=1, masters=masters, entropy=entropy, epoch=lambda: 1.8e9)
+def _journal(broker: Broker, entropy: Callable[[int], bytes], *masters: bytes) -> Journal:
+    kept: Journal = journal_of(broker, entropy=entropy, masters=masters, epoch=lambda: 1.8e9)
+    return kept
 
 
 def books(
     records: dict[bytes, bytes], progress: bytes, entropy: Callable[[int], bytes], *masters: bytes
 ) -> dict[bytes, bytes]:
     """Return the raw records of books that hold these, with an event that waits to be published."""
-    log = Log()
-    kept = journal(log, entropy, *masters)
+    broker = Broker(now_ms=lambda: 0)
+    kept = _journal(broker, entropy, *masters)
     finish(kept.open())
     data = Lifecycle(dataset="a", monitor="hot", run=1, reason="first", account=None)
     event = ReleasedEvent(type=EventType.RUN_STARTED, id="a/1", sequence=1, subject="a", data=data)
-    kept.set_control(3, [4, -2, 9])
+    under_way = UnderWay(Command("c", Action.PAUSE, number=4), "a", 1, 1, ("is paused already",))
+    kept.set_commands(Standing(3, 4, "c", accepted=True, under_way=under_way))
     finish(kept.commit(Commit(records=dict(records), progress=progress, events=[event])))
-    return log.state
+    broker.mark("app-0", everything=True)
+    state: dict[bytes, bytes] = finish(ModelLog(broker).read_state())
+    return state
 
 
 def add_up(state: dict[bytes, bytes], entropy: Callable[[int], bytes]) -> None:

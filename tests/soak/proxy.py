@@ -7,6 +7,7 @@ import itertools
 import random
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from tests.soak import report
@@ -60,11 +61,6 @@ async def faults(kafka: ProxiedKafka, application: str, directory: Path, count: 
     return stage.outcome
 
 
-async def play(directory: Path, count: int, seed: int) -> Outcome:
-    """Strike on a broker of its own."""
-    async with ProxiedKafka(overrides=BROKER) as kafka:
-        return await faults(kafka, "soak-proxy", directory, count, seed)
-
-
 if __name__ == "__main__":
-    sys.exit(report.run("proxy", __doc__ or "", play, short=SHORT, full=FULL))
+    play = report.on_brokers("proxy", partial(ProxiedKafka, overrides=BROKER), faults)
+    sys.exit(report.run("proxy", __doc__, play, short=SHORT, full=FULL))

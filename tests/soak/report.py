@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import logging
 import sys
 import tempfile
@@ -20,27 +21,28 @@ MOST_SHOWN = 20
 
 def run(
     name: str,
-    about: str,
-    play: Callable[[Path, int, int], Coroutine[Any, Any, Outcome]],
+    about: str | None,
+    play: Callable[[int, int], Outcome],
     *,
     short: int,
-    full: int,
+    full: int | None = None,
+    first: int | None = None,
     arguments: Sequence[str] | None = None,
 ) -> int:
-    """Play on real brokers, print what was found and the closing line; return 1 where a rule was broken."""
+    """Play as many as the command line says, from a seed on: ``first``, or one that the clock chooses.
+
+    Print what was found and the closing line; return 1 where a rule was broken.
+    """
     parser = argparse.ArgumentParser(prog=f"tests/run soak {name}", description=about)
+    told = f"how many (default: {short}{f', the full form has {full}' if full else ''})"
+    parser.add_argument("--count", type=at_least_one, default=short, help=told)
+    seed = int(time.time()) if first is None else first
     parser.add_argument(
-        "--count",
-        type=at_least_one,
-        default=short,
-        help=f"how many (default: {short}, the full form has {full})",
+        "--seed" if first is None else "--first", type=int, default=seed, dest="seed", help="seed"
     )
-    parser.add_argument("--seed", type=int, default=int(time.time()), help="of the random choices")
     options = parser.parse_args(arguments)
     print(f"seed {options.seed}", file=sys.stderr)
-    return finish(
-        name, options.count, lambda: on_brokers(lambda path: play(path, options.count, options.seed))
-    )
+    return finish(name, options.count, lambda: play(options.count, options.seed))
 
 
 def at_least_one(text: str) -> int:
@@ -50,12 +52,37 @@ def at_least_one(text: str) -> int:
     return count
 
 
-def on_brokers(play: Callable[[Path], Coroutine[Any, Any, Outcome]]) -> Outcome:
-    """Play in a directory of its own."""
-    # Brokers that are away are meant to be; the client says so many times a second.
-    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
-    with tempfile.TemporaryDirectory(prefix="stream-svt-soak-") as directory:
-        return asyncio.run(play(Path(directory)))
+def on_brokers(
+    name: str,
+    brokers: Callable[[], contextlib.AbstractAsyncContextManager[Any]],
+    play: Callable[..., Coroutine[Any, Any, Outcome]],
+) -> Callable[[Any, int], Outcome]:
+    """Return what plays on brokers and in a directory of its own: ``play(brokers, name, directory, count, seed)``."""
+
+    async def played(*arguments: Any) -> Outcome:
+        async with brokers() as running:
+            return await play(running, f"soak-{name}", *arguments)
+
+    def run(count: Any, seed: int) -> Outcome:
+        # Brokers that are away are meant to be; the client says so many times a second.
+        logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
+        with tempfile.TemporaryDirectory(prefix="stream-svt-soak-") as directory:
+            return asyncio.run(played(Path(directory), count, seed))
+
+    return run
+
+
+class Progress:
+    """Says every half a minute how far a soak has come."""
+
+    def __init__(self) -> None:
+        self._began = self._last = time.monotonic()
+
+    def __call__(self, done: int, more: str = "") -> None:
+        now = time.monotonic()
+        if now - self._last > 30:
+            self._last = now
+            print(f"{done} played, {now - self._began:.0f} s{more}", file=sys.stderr)
 
 
 def finish(name: str, wanted: int, play: Callable[[], Outcome]) -> int:

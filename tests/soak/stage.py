@@ -9,9 +9,11 @@ import os
 import random
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, ClassVar
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError
@@ -20,9 +22,10 @@ from stream_svt.errors import BrokerError
 from stream_svt.service.audit import Audit, audit_state, audit_topic
 from stream_svt.service.config import Config, load_config
 from stream_svt.service.kafka import Cluster
+from tests.simulation.published import UNITS, Terms
 from tests.support.process import Service, free_port
-from tests.support.topics import create_topics
-from tests.support.verifier import NANO, Certain, Findings, Terms, verify
+from tests.support.topics import create_application
+from tests.support.verifier import Certain, Findings, verify
 
 SPEC = """
 application: {application}
@@ -31,33 +34,16 @@ topics: {{partitions: {partitions}}}
 web: {{port: {port}}}
 commit: {{interval: 200ms}}
 datasets:
-  - names: [{datasets}]
-    limit: {{epsilon: 100000}}
-    unit: one basket
+  - {{names: [{datasets}], limit: {{epsilon: 100000}}, unit: one basket}}
   - {{name: scarce, limit: {{epsilon: {scarce}}}, unit: one basket}}
 monitors:
-  - name: plain
-    topic: {application}.counts
-    epsilon: 2
-    cutoff: 15
-    sensitivity: 1
-    monotonic: true
-    bounds: [0, 100000]
-    threshold: 5000
-    expected_queries: 10000
-    mute: none
-  - name: adaptive
-    topic: {application}.counts
-    mechanism: adaptive
-    epsilon: 2
-    cutoff: 10
-    sensitivity: 1
-    monotonic: true
-    bounds: [0, 100000]
-    threshold: 5000
-    expected_queries: 10000
-    mute: run
+  - {{name: plain, cutoff: 15, mute: none, expected_queries: 10000, {common}}}
+  - {{name: adaptive, mechanism: adaptive, cutoff: 10, mute: run, expected_queries: 10000, {common}}}
 """
+COMMON = (
+    "topic: {application}.counts, epsilon: 2, sensitivity: 1, monotonic: true, bounds: [0, 100000], "
+    "threshold: 5000"
+)
 DATASETS = ("north", "south", "east", "west", "centre")
 SCARCE = "scarce"
 """A dataset whose budget ends."""
@@ -71,8 +57,8 @@ PRICES = {
 PARTITIONS = 2
 SESSION = 2.0
 HIGH, LOW = 50_000, 100
-SHARE, SCARCE_SHARE = 0.03, 0.1
-"""Of the queries, how many are far above the threshold: more where the budget is to end."""
+SHARE, SCARCE_SHARE, NEAR_SHARE = 0.03, 0.1, 0.05
+"""Of the queries, how many are far above the threshold, more where the budget is to end, and how many near it."""
 BURSTS = 40
 """Times a second at which queries are sent."""
 BROKER = {
@@ -95,6 +81,13 @@ class Outcome:
 class Stage:
     """One application on running brokers.
 
+    Attributes
+    ----------
+    spec
+        The configuration.
+    state_settings
+        Of the state topic. The judge wants to see every version of a record.
+
     Parameters
     ----------
     servers
@@ -108,6 +101,10 @@ class Stage:
     scarce
         Limit (epsilon) of the dataset whose budget ends: low enough for the queries of the short form.
     """
+
+    spec = SPEC
+    session = SESSION
+    state_settings: ClassVar[Mapping[str, str]] = {"min.compaction.lag.ms": str(7 * 24 * 3600 * 1000)}
 
     def __init__(
         self,
@@ -139,13 +136,12 @@ class Stage:
     @contextlib.asynccontextmanager
     async def on(self) -> AsyncIterator[Stage]:
         """Create the topics; at the end let the workers finish, judge, and leave no process behind."""
-        clock = {"message.timestamp.type": "LogAppendTime"}
-        names = [f"{self.application}.{name}" for name in ("counts", "alerts", "rejects", "control")]
-        await create_topics(self._servers, dict.fromkeys(names, PARTITIONS), clock, replicas=self._replicas)
-        # The judge wants to see every version of a record.
-        kept = clock | {"cleanup.policy": "compact", "min.compaction.lag.ms": str(7 * 24 * 3600 * 1000)}
-        await create_topics(
-            self._servers, {f"{self.application}.state": PARTITIONS}, kept, replicas=self._replicas
+        await create_application(
+            self._servers,
+            self.application,
+            PARTITIONS,
+            replicas=self._replicas,
+            state=self.state_settings,
         )
         try:
             try:
@@ -176,26 +172,33 @@ class Stage:
 
     async def _send(self) -> None:
         chance = random.Random(self.chance.random())
-        number = 0
+        number, began, sent = 0, time.monotonic(), 0
         async with AIOKafkaProducer(
             bootstrap_servers=self._servers, acks="all", enable_idempotence=True
         ) as producer:
             while True:
                 futures = []
-                for _ in range(max(1, self._rate // BURSTS)):
+                # What a broker that was away has held up is not made good: the rate stays what it is.
+                due = min(int(self._rate * (time.monotonic() - began)) - sent, self._rate)
+                for _ in range(due):
                     number += 1
-                    name = chance.choice((*DATASETS, SCARCE))
-                    query = {
-                        "id": f"q{number}",
-                        "value": _value(chance, SCARCE_SHARE if name == SCARCE else SHARE),
-                        "series": f"s{chance.randrange(50)}",
-                    }
+                    name, query = self._query(chance)
+                    query["id"] = f"q{number}"
                     futures.append(
                         await producer.send(self.queries, json.dumps(query).encode(), key=name.encode())
                     )
+                sent += due
+                if due == self._rate:
+                    began, sent = time.monotonic(), 0
                 await asyncio.sleep(1 / BURSTS)
                 # A broker that is away costs the stream some of its queries; what counts is what the log holds.
                 await asyncio.gather(*futures, return_exceptions=True)
+
+    def _query(self, chance: random.Random) -> tuple[str, dict[str, Any]]:
+        """Return a query and its dataset."""
+        name = chance.choice((*DATASETS, SCARCE))
+        value = value_of(chance, SCARCE_SHARE if name == SCARCE else SHARE, NEAR_SHARE)
+        return name, {"value": value, "series": f"s{chance.randrange(50)}"}
 
     async def _end_feed(self) -> None:
         if self._feed is not None:
@@ -212,21 +215,24 @@ class Stage:
         """Start a worker; returns at once."""
         port = free_port()
         config = self._directory / f"worker-{port}.yaml"
-        config.write_text(
-            SPEC.format(
-                application=self.application,
-                servers=self._through,
-                partitions=PARTITIONS,
-                port=port,
-                session=f"{SESSION:g}",
-                datasets=", ".join(DATASETS),
-                scarce=self._scarce,
-            )
-        )
-        worker = Service(config, port, self._directory / f"worker-{len(self.past)}-{port}.log")
+        config.write_text(self._configuration(port))
+        log = self._directory / f"worker-{len(self.past)}-{port}.log"
+        worker = Service(config, port, log, applies=not self.past)
         self.workers.append(worker)
         self.past.append(worker)
         return worker
+
+    def _configuration(self, port: int) -> str:
+        return self.spec.format(
+            application=self.application,
+            servers=self._through,
+            partitions=PARTITIONS,
+            port=port,
+            session=f"{self.session:g}",
+            datasets=", ".join(DATASETS),
+            scarce=self._scarce,
+            common=COMMON.format(application=self.application),
+        )
 
     async def kill(self, worker: Service) -> None:
         """Kill a worker with SIGKILL."""
@@ -262,10 +268,10 @@ class Stage:
 
         await self.until(done, "every shard is open at one worker", seconds)
 
-    async def caught_up(self, among: Sequence[Service] | None = None, seconds: float = 90.0) -> None:
+    async def caught_up(self, among: Sequence[Service] | None = None) -> None:
         """Wait until each shard runs at exactly one of these workers and has processed what the topic holds now."""
-        async with asyncio.timeout(seconds):
-            await self.owned(among, seconds)
+        async with asyncio.timeout(90):
+            await self.owned(among)
             ends = await self.ends()
 
             async def done() -> bool:
@@ -281,7 +287,7 @@ class Stage:
                     for number, end in ends.items()
                 )
 
-            await self.until(done, "what was sent is processed", seconds)
+            await self.until(done, "what was sent is processed")
 
     async def until(
         self, condition: Callable[[], Awaitable[bool]], wanted: str, seconds: float = 90.0
@@ -307,24 +313,12 @@ class Stage:
     async def _settle(self) -> None:
         """Let the workers process what was sent, and end them in order."""
         await self._end_feed()
-        ends = await self.ends()
-
-        async def done() -> bool:
-            found = await asyncio.gather(*(asyncio.to_thread(worker.shards) for worker in self.workers))
-            offsets = {
-                number: shard["offsets"].get(self.queries, 0)
-                for shards in found
-                for number, shard in shards.items()
-                if shard["state"] == "running"
-            }
-            return offsets == ends
-
-        await self.until(done, "the end of the stream")
+        await self.caught_up()
         await asyncio.gather(*(self.leave(worker) for worker in list(self.workers)))
 
     async def _judge(self) -> None:
         certain = Certain(self.queries, "plain", HIGH, LOW, frozenset({SCARCE}))
-        limits = dict.fromkeys(DATASETS, 100_000 * NANO) | {SCARCE: self._scarce * NANO}
+        limits = dict.fromkeys(DATASETS, 100_000 * UNITS) | {SCARCE: self._scarce * UNITS}
         terms = Terms(limits, OPENINGS, PRICES)
         for data_dir in self._data_dirs:
             found = await verify(data_dir, self.application, PARTITIONS, certain, terms)
@@ -338,7 +332,7 @@ class Stage:
         found = self.outcome.found
         self.outcome.notes.append(
             f"{found.queries} queries, {len(found.alerts)} alerts in {len(found.events)} events, "
-            f"{len(found.threshold_noises)} runs, {found.aborted} aborted transactions on a partition; "
+            f"{len(found.secrets)} runs, {found.aborted} aborted transactions on a partition; "
             f"used up: {sorted('/'.join(place) for place in found.exhausted)}"
         )
 
@@ -354,12 +348,12 @@ class Stage:
         return sum(worker.said(text) for worker in self.past)
 
 
-def _value(chance: random.Random, high: float) -> int:
+def value_of(chance: random.Random, high: float, near: float) -> int:
+    """Return a value: by these shares far above the threshold or so near it that the noise decides, else below."""
     share = chance.random()
     if share < high:
         return HIGH
-    # Near enough to the corrected threshold for the noise to decide.
-    return chance.randrange(4900, 5700) if share < high + 0.05 else chance.randrange(LOW)
+    return chance.randrange(4900, 5700) if share < high + near else chance.randrange(LOW)
 
 
 def _last_words(worker: Service) -> str:

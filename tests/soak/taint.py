@@ -9,7 +9,6 @@ when it saw three tops or more, both branches, a run resampled, a halt and a cra
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import logging
 import random
@@ -117,10 +116,11 @@ Identity = tuple[str, int, int, int, int]
 """Monitor, offset, row, attempt and branch of a top."""
 
 
+@dataclass(frozen=True)
 class Recorder:
     """The noise of the second run, as the alignment of the first run's outcomes scripts it.
 
-    Parameters
+    Attributes
     ----------
     values_at
         Lattice values on both datasets of the query at an offset of a topic.
@@ -128,15 +128,9 @@ class Recorder:
         What the first run released.
     """
 
-    def __init__(
-        self,
-        neighbours: Neighbours,
-        values_at: dict[tuple[str, int], tuple[int, int]],
-        tops: set[Identity],
-    ) -> None:
-        self.neighbours = neighbours
-        self.values_at = values_at
-        self.tops = tops
+    neighbours: Neighbours
+    values_at: dict[tuple[str, int], tuple[int, int]]
+    tops: set[Identity]
 
 
 class AlignedEngine(Engine):
@@ -351,11 +345,11 @@ def _marks(seed: int, values: tuple[Fraction, ...], seen: Seen) -> list[str]:
     return [f"seed {seed}: {len(found)} values are in what an outsider sees"] if found else []
 
 
-def pairs(count: int, first: int = 0, leak: Leak | None = None) -> tuple[int, list[str]]:
+def pairs(count: int, first: int = 0) -> tuple[int, list[str]]:
     """Play pairs until so many count; return their number and what was found."""
     counted, violations, seed = 0, [], first
     while counted < count and len(violations) < 5:
-        found = pair(seed, leak)
+        found = pair(seed)
         counted += found.counts
         violations += found.violations
         seed += 1
@@ -364,13 +358,11 @@ def pairs(count: int, first: int = 0, leak: Leak | None = None) -> tuple[int, li
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Play, print the closing line, and return 1 where two could be told apart."""
-    parser = argparse.ArgumentParser(prog="tests/run soak taint", description=__doc__)
-    parser.add_argument(
-        "--count", type=report.at_least_one, default=DEFAULT_COUNT, help="pairs (default: %(default)s)"
-    )
-    parser.add_argument("--first", type=int, default=0, help="seed")
-    options = parser.parse_args(arguments)
-    return report.finish("taint", options.count, lambda: Outcome(*pairs(options.count, options.first)))
+
+    def play(count: int, first: int) -> Outcome:
+        return Outcome(*pairs(count, first))
+
+    return report.run("taint", __doc__, play, short=DEFAULT_COUNT, first=0, arguments=arguments)
 
 
 if __name__ == "__main__":

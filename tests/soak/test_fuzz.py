@@ -11,20 +11,16 @@ from stream_svt.service import columnar
 from stream_svt.service.signatures import Verifier
 from stream_svt.service.wire import QueryDecoder
 from tests.soak import fuzz
-from tests.soak.fuzz import COMMAND_REASONS, REASONS, SHARES, Fuzzer
-
-COUNT = 60_000
+from tests.soak.fuzz import COMMAND_REASONS, DEFAULT_COUNT, REASONS, Fuzzer
 
 
 def test_malformed_input_in_bulk_breaks_nothing() -> None:
-    found = Fuzzer(1).run(COUNT)
-    assert found.count >= COUNT
+    found = Fuzzer(1).run(DEFAULT_COUNT)
+    assert found.count >= DEFAULT_COUNT
     assert found.violations == []
     # The messages reach every way of being refused, and some get through.
-    unseen = {"misrouted", "command-too-many", "command-too-old"}
+    unseen = {"misrouted"}
     assert (REASONS | COMMAND_REASONS) - unseen <= set(found.outcomes)
-    for kind, share in SHARES.items():
-        assert found.kinds[kind] > 0.9 * share * COUNT, kind
     assert {"columnar read", "columnar refused", "record loaded", "configuration refused"} <= set(
         found.outcomes
     )
@@ -78,7 +74,7 @@ def raises(*_):
 
 
 def test_an_error_without_a_name_is_caught(monkeypatch) -> None:
-    monkeypatch.setattr(fuzz.released, "sequence_of", raises)
+    monkeypatch.setattr(fuzz.released, "identity_of", raises)
     monkeypatch.setattr(Verifier, "__call__", raises)
     listening, verifying = Fuzzer(4), Fuzzer(4)
     listening.events()
@@ -101,11 +97,11 @@ def test_a_value_that_leads_to_a_refusal_is_caught(monkeypatch) -> None:
 def test_memory_that_a_message_takes_is_caught(monkeypatch) -> None:
     fuzzer, grown = Fuzzer(6), 0
     monkeypatch.setattr(Fuzzer, "grown", property(lambda self: grown))
-    # As measured, then with a leak of 2 KB a message in the short form, and of 300 bytes in the full one.
+    # As measured, then with a leak of 5 KB a message in the short form, and of 300 bytes in the full one.
     for count, grown, caught in (  # noqa: B007  the property reads it
-        (COUNT, 83 << 20, False),
+        (DEFAULT_COUNT, 83 << 20, False),
         (1_000_000, 108 << 20, False),
-        (COUNT, (83 << 20) + 2000 * COUNT, True),
+        (DEFAULT_COUNT, (83 << 20) + 5000 * DEFAULT_COUNT, True),
         (1_000_000, (108 << 20) + 300 * 1_000_000, True),
     ):
         fuzzer.found.count = count

@@ -59,7 +59,7 @@ async def test_what_either_audit_finds_is_a_violation(tmp_path: Path, monkeypatc
         problems = ["the books do not balance"] * (name == audit)
         found = SimpleNamespace(problems=problems, events=0, ledgers=0)
         monkeypatch.setattr(judge, name, AsyncMock(return_value=found))
-    monkeypatch.setattr(Hour, "_records", nothing)
+    monkeypatch.setattr(hour.records, "each", nothing)
     monkeypatch.setattr(hour, "load_config", lambda *_: MagicMock())
     monkeypatch.setattr(hour, "cluster_of", MagicMock())
     await stage._judge()

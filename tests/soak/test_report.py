@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import runpy
 import sys
@@ -13,7 +14,7 @@ import pytest
 from tests.soak import fuzz, hour, report, taint
 from tests.soak.stage import Outcome
 
-SOAKS = ("kill", "zombie", "proxy", "cluster", "forward", "fuzz", "taint", "hour")
+ON_BROKERS = ("kill", "zombie", "proxy", "cluster", "forward")
 
 
 @pytest.fixture(autouse=True)
@@ -28,13 +29,14 @@ def as_loud_as_before() -> Iterator[None]:
 def soak(outcome: Outcome | Exception, *arguments: str) -> int:
     """Run a soak that comes out like this."""
 
-    async def play(directory: Path, count: int, seed: int) -> Outcome:
+    async def play(brokers: None, name: str, directory: Path, count: int, seed: int) -> Outcome:
         assert directory.name.startswith("stream-svt-soak-")
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
 
-    return report.run("kill", "", play, short=3, full=9, arguments=arguments)
+    played = report.on_brokers("kill", contextlib.nullcontext, play)
+    return report.run("kill", "", played, short=3, full=9, arguments=arguments)
 
 
 def last_line(captured: pytest.CaptureFixture[str]) -> str:
@@ -70,32 +72,32 @@ def test_a_soak_that_came_to_an_early_end_fails(capsys) -> None:
     assert last_line(capsys) == "soak.kill count 2 violations 1"
 
 
-@pytest.mark.parametrize("name", SOAKS)
-@pytest.mark.parametrize("count", ["0", "-3"])
-def test_a_soak_of_nothing_is_refused(name: str, count: str, monkeypatch, capsys) -> None:
-    option = "--minutes" if name == "hour" else "--count"
-    monkeypatch.setattr(sys, "argv", [name, option, count])
+def of_command_line(name: str, monkeypatch, *arguments: str) -> object:
+    """Run a soak's module with these arguments; return the exit code."""
+    monkeypatch.setattr(sys, "argv", [name, *arguments])
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(Path(__file__).with_name(f"{name}.py")), run_name="__main__")
-    assert ended.value.code == 2
+    return ended.value.code
+
+
+@pytest.mark.parametrize("name", [*ON_BROKERS, "fuzz", "taint", "hour"])
+def test_a_soak_of_nothing_is_refused(name: str, monkeypatch, capsys) -> None:
+    option = "--minutes" if name == "hour" else "--count"
+    assert of_command_line(name, monkeypatch, option, "0") == 2
     assert option in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["kill", "zombie", "proxy", "cluster", "forward"])
-@pytest.mark.parametrize("violations", [[], ["lost"]])
-def test_the_closing_line_of_a_soak_on_brokers(name: str, violations: list[str], monkeypatch, capsys) -> None:
-    monkeypatch.setattr(report, "on_brokers", lambda _: Outcome(7, violations=violations))
-    monkeypatch.setattr(sys, "argv", [name, "--count", "7"])
-    with pytest.raises(SystemExit) as ended:
-        runpy.run_path(str(Path(__file__).with_name(f"{name}.py")), run_name="__main__")
-    assert ended.value.code == len(violations)
-    assert last_line(capsys) == f"soak.{name} count 7 violations {len(violations)}"
+@pytest.mark.parametrize("name", ON_BROKERS)
+def test_the_closing_line_of_a_soak_on_brokers(name: str, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(report, "on_brokers", lambda *_: lambda *_: Outcome(7, violations=["lost"]))
+    assert of_command_line(name, monkeypatch, "--count", "7") == 1
+    assert last_line(capsys) == f"soak.{name} count 7 violations 1"
 
 
 def test_the_closing_lines_of_those_without_brokers(monkeypatch, capfd) -> None:
     assert fuzz.main(["--count", "60"]) == 0
     assert last_line(capfd).endswith("violations 0")
-    monkeypatch.setattr(fuzz.released, "sequence_of", int)  # which knows nothing of alerts
+    monkeypatch.setattr(fuzz.released, "identity_of", int)  # which knows nothing of alerts
     assert fuzz.main(["--count", "200"]) == 1
     assert last_line(capfd).startswith("soak.fuzz count 2")
     for found, code in ((2, []), 0), ((1, ["told apart"]), 1), ((1, []), 1):
@@ -105,10 +107,9 @@ def test_the_closing_lines_of_those_without_brokers(monkeypatch, capfd) -> None:
 
 
 def test_the_closing_line_of_the_hour(monkeypatch, capsys) -> None:
-    async def play(directory: Path, minutes: float, seed: int) -> Outcome:
-        return Outcome(2 if minutes == 2 else 0)
-
-    monkeypatch.setattr(hour, "play", play)
+    monkeypatch.setattr(
+        report, "on_brokers", lambda *_: lambda minutes, seed: Outcome(2 if minutes == 2 else 0)
+    )
     assert hour.main(["--minutes", "2"]) == 0
     assert last_line(capsys) == "soak.hour count 2 violations 0"
     assert hour.main(["--minutes", "3"]) == 1

@@ -13,13 +13,14 @@ import msgspec
 import pytest
 
 from stream_svt.monitor.released import Alert, EventType, Lifecycle
+from tests.simulation.published import UNITS, Terms
 from tests.support import verifier
 from tests.support.alerts import account, alert, encoded, lifecycle
 from tests.support.log_reader import LogRecord
-from tests.support.verifier import NANO, Certain, Findings, Terms, verify
+from tests.support.verifier import Certain, Findings, verify
 
 HIGH, LOW = 50_000, 0
-TERMS = Terms({"shop": 4 * NANO}, {"hot": 200_000_000}, {("hot", "top"): 100_000_000})
+TERMS = Terms({"shop": 4 * UNITS}, {"hot": 200_000_000}, {("hot", "top"): 100_000_000})
 PUBLISHED = 2000
 """When alerts are appended, in milliseconds; what charges them was committed a second before."""
 
@@ -208,13 +209,13 @@ def without_alert(logs: Logs) -> None:
         (other_copy, "shop-2 was published with two contents"),
         (other_outcome, "top ('shop', 'hot', 1, 1) was computed twice, with different outcomes"),
         (other_ledger, "shop: the ledger says 400000001, the charges released 400000000"),
-        (other_noise, "the noise of run 1 of shop/hot changed"),
+        (other_noise, "the noise of run ('shop', 'hot', 1) changed"),
         (no_such_query, "an alert for query 42, which is not there"),
         (far_below, "query 42 of partition 0, value 0, has 1 alerts"),
         (without_alert, "query 43 of partition 0, value 50000, has 0 alerts"),
         (replaced(3, alert(top=2, books=account(0.1, 0.5))), "shop-3: charges so far do not add up"),
         (replaced(3, alert(top=2, books=account(0.1, 0.4, 3.61))), "shop-3: the limit is passed"),
-        (replaced(3, alert(top=2, books=account(0.1, 0.4, 3.61, 5.0))), "the limit that was declared is passed"),
+        (replaced(3, alert(top=2, books=account(0.1, 0.4, 3.61, 5.0))), "shop-3: the limit is passed"),
         (replaced(3, alert(top=2, books=account(0.1, 0.4, 0.0, 5.0))), "the limit is not the one declared"),
         (replaced(3, alert(top=3, books=account(0.1, 0.4))), "shop-3: tops of the run are not numbered densely"),
         (replaced(3, alert(top=2, books=account(0.05, 0.35))), "shop-3: a top was not charged its price"),

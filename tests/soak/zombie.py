@@ -6,6 +6,7 @@ import asyncio
 import signal
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 from stream_svt.service.embedded import EmbeddedKafka
@@ -54,11 +55,6 @@ async def zombies(kafka: EmbeddedKafka, application: str, directory: Path, count
     return stage.outcome
 
 
-async def play(directory: Path, count: int, seed: int) -> Outcome:
-    """Stop and continue workers on a broker of its own."""
-    async with EmbeddedKafka(overrides=BROKER) as kafka:
-        return await zombies(kafka, "soak-zombie", directory, count, seed)
-
-
 if __name__ == "__main__":
-    sys.exit(report.run("zombie", __doc__ or "", play, short=SHORT, full=FULL))
+    play = report.on_brokers("zombie", partial(EmbeddedKafka, overrides=BROKER), zombies)
+    sys.exit(report.run("zombie", __doc__, play, short=SHORT, full=FULL))

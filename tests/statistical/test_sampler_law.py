@@ -55,16 +55,11 @@ def misfit(draws, noise, rate, width=None):
 
 
 @pytest.mark.parametrize(("noise", "rate"), list(product(Noise, RATES)), ids=str)
-def test_the_law_is_accepted_at_its_rate_and_rejected_thirty_per_cent_off(noise, rate):
+def test_the_law_mean_and_variance_are_accepted_at_their_rate_and_rejected_thirty_per_cent_off(noise, rate):
     draws = draw(noise, rate)
     assert misfit(draws, noise, rate) < 5
     for wrong in (rate * Fraction(7, 10), rate * Fraction(13, 10)):
         assert misfit(draws, noise, wrong) > 100
-
-
-@pytest.mark.parametrize(("noise", "rate"), list(product(Noise, RATES)), ids=str)
-def test_mean_and_variance_are_those_of_the_law(noise, rate):
-    draws = draw(noise, rate)
     spread = math.sqrt(variance(noise, rate) / COUNT)
     assert abs(draws.mean() - mean(noise, rate)) < 5 * spread
     assert draws.var() == pytest.approx(variance(noise, rate), rel=0.03)

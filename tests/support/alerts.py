@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from msgspec import structs
+
 from stream_svt.monitor.released import (
     Account,
     Alert,
@@ -28,8 +32,10 @@ def alert(
     monitor: str = "hot",
     series: str | None = "milk",
     books: Account | None = None,
+    **changes: Any,
 ) -> Alert:
-    return Alert(
+    """Return an alert; ``changes`` replace fields."""
+    plain = Alert(
         dataset=dataset,
         monitor=monitor,
         series=series,
@@ -50,6 +56,7 @@ def alert(
         account=books or account(),
         spec_hash="5f0c",
     )
+    return structs.replace(plain, **changes)
 
 
 def lifecycle(
@@ -80,4 +87,4 @@ def encoded(
     event = ReleasedEvent(
         type=kind, id=event_id or f"{data.dataset}-{sequence}", sequence=sequence, subject=subject, data=data
     )
-    return encode(event, application="retail-watch", shard=shard, time=TIME)
+    return encode(event, application="retail-watch", shard=shard, time=TIME, origin="1-00000000000000aa")

@@ -6,21 +6,20 @@ import asyncio
 import os
 import time
 
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-
 from stream_svt.monitor.released import EventType, Lifecycle, ReleasedEvent, decode
 from stream_svt.protocol.journal import Journal, Restored, Topics
 from stream_svt.protocol.sealing import Place
 from stream_svt.service.kafka import Cluster, tune
 from stream_svt.service.shard_log import ShardLog
+from tests.support import records
 
 OLD, NEW = bytes(range(32)), bytes(range(1, 33))
 
 
-def event(sequence: int, dataset: str = "ds") -> ReleasedEvent:
-    data = Lifecycle(dataset=dataset, monitor="m", run=1, reason="test", account=None)
+def event(sequence: int) -> ReleasedEvent:
+    data = Lifecycle(dataset="ds", monitor="m", run=1, reason="test", account=None)
     return ReleasedEvent(
-        type=EventType.RUN_STARTED, id=f"e{sequence}", sequence=sequence, subject=dataset, data=data
+        type=EventType.RUN_STARTED, id=f"e{sequence}", sequence=sequence, subject="ds", data=data
     )
 
 
@@ -63,34 +62,17 @@ class Books:
 
     async def read(self, topic: str, isolation: str = "read_committed", partition: int = 1) -> list:
         await asyncio.sleep(0.1)  # a commit returns before its markers are written
-        consumer = AIOKafkaConsumer(
-            bootstrap_servers=self.servers, isolation_level=isolation, auto_offset_reset="earliest"
-        )
-        await consumer.start()
-        try:
-            place = TopicPartition(topic, partition)
-            consumer.assign([place])
-            end = (await consumer.end_offsets([place]))[place]
-            await consumer.seek_to_beginning(place)
-            found = []
-            while await consumer.position(place) < end:
-                found += (await consumer.getmany(place, timeout_ms=100)).get(place, [])
-            return found
-        finally:
-            await consumer.stop()
+        return await records.read(self.servers, topic, [partition], isolation)
 
     async def events(self, isolation: str = "read_committed") -> list[int]:
         return [decode(record.value)[0].sequence for record in await self.read(self.topics.alerts, isolation)]
 
     async def live(self, partition: int = 1) -> dict[bytes, bytes]:
         """Return the state as a takeover reads it."""
-        records = await self.read(self.topics.state, partition=partition)
-        latest = {record.key: record.value for record in records}
+        found = await self.read(self.topics.state, partition=partition)
+        latest = {record.key: record.value for record in found}
         return {key: value for key, value in latest.items() if value is not None}
 
-    async def write(self, topic: str, *records: tuple[bytes, bytes | None], partition: int = 1) -> None:
-        producer = AIOKafkaProducer(bootstrap_servers=self.servers, acks="all")
-        await producer.start()
-        for key, value in records:
-            await producer.send_and_wait(topic, value, key=key, partition=partition)
-        await producer.stop()
+    async def write(self, key: bytes, value: bytes | None) -> None:
+        """Write a record of the state as anybody could."""
+        await records.send(self.servers, self.topics.state, (1, key, value))

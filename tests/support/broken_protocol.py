@@ -5,11 +5,13 @@ Each mistake is a subclass or wrapper that fits both the modelled log and a real
 
 from __future__ import annotations
 
+import asyncio
+import collections
 import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -20,9 +22,10 @@ from stream_svt.monitor.engine import Engine, Step
 from stream_svt.monitor.runner import Runner, Status
 from stream_svt.monitor.snapshot import DatasetRecord, ProgressRecord, Slot, pack_secrets, to_bytes
 from stream_svt.monitor.spec import ApplicationSpec
-from stream_svt.protocol.controls import Controls
+from stream_svt.protocol.controls import Controls, Gate, Repeated, heard, trust_the_topic
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Record, Transaction
+from stream_svt.protocol.rollback import Known, Seen
 from stream_svt.protocol.tenure import Tenure
 from stream_svt.service.kafka import BrokerUnavailable
 from stream_svt.service.shard_log import ShardLog
@@ -52,8 +55,8 @@ class _Remembers(Journal):
     def __init__(self, log: Any, *args: Any, **options: Any) -> None:
         super().__init__(self.writer(self, log), *args, **options)
 
-    def _freeze(self, events: Any) -> list[tuple[int, bytes, bytes]]:
-        self.fresh = super()._freeze(events)
+    def _freeze(self, events: Any, origin: str) -> list[tuple[int, bytes, bytes]]:
+        self.fresh = super()._freeze(events, origin)
         return self.fresh
 
 
@@ -120,16 +123,46 @@ class LosesPublications(Journal):
 class ForgetsOutbox(Journal):
     """Ignores at a takeover what was charged and not yet published."""
 
-    async def _check_rollback(self, *, empty: bool, accept: bool) -> None:
-        await super()._check_rollback(empty=empty, accept=accept)
+    async def _check_rollback(self, *, empty: bool) -> None:
+        await super()._check_rollback(empty=empty)
         self._outbox = []
 
 
 class TakesAnyState(Journal):
     """Goes on with whatever state it finds, however old."""
 
-    async def _check_rollback(self, *, empty: bool, accept: bool) -> None:
+    async def _check_rollback(self, *, empty: bool) -> None:
         pass
+
+
+class TakesCopiesForPublications(Journal):
+    """Takes what an aborted transaction sent for published."""
+
+    async def _look_at_alerts(self, known: Known, *, committed: bool = False) -> tuple[Seen, int, int]:
+        seen, first, end = await super()._look_at_alerts(known, committed=committed)
+        if committed:
+            every, *_ = await super()._look_at_alerts(known)
+            seen.last = every.last
+        return seen, first, end
+
+
+class MissesNothing(Journal):
+    """Asks for no event where the one published last should be."""
+
+    async def _look_at_alerts(self, known: Known, *, committed: bool = False) -> tuple[Seen, int, int]:
+        seen, first, end = await super()._look_at_alerts(known, committed=committed)
+        seen.last = True
+        return seen, first, end
+
+
+class PublishesAgain(Journal):
+    """Does not look whether what waits was published."""
+
+    async def _look_at_alerts(self, known: Known, *, committed: bool = False) -> tuple[Seen, int, int]:
+        seen, first, end = await super()._look_at_alerts(known, committed=committed)
+        if committed:
+            seen.waiting = 0
+        return seen, first, end
 
 
 class ForgetsLostPublications(ForgetsOutbox, LosesPublications):
@@ -210,33 +243,111 @@ class TestsBeforeDurable(Engine):
             runner.status[dataset] = Status.TESTABLE
 
 
+class Disobedient(Tenure):
+    """A tenure whose commands are judged otherwise."""
+
+    judge: type[Controls]
+
+    @property  # type: ignore[override]
+    def _controls(self) -> Controls:
+        return self._judged
+
+    @_controls.setter
+    def _controls(self, controls: Controls) -> None:
+        controls.__class__ = self.judge
+        self._judged = controls
+
+
 class _PausesAtOnce(Controls):
-    def due(self, *, replayed: bool) -> list[tuple[int, Command | str]]:
-        """Return what may be done, pauses whether or not the replay has ended."""
-        return [
-            (offset, command)
-            for offset, command in self._waiting.items()
-            if replayed or isinstance(command, str) or command.action is Action.PAUSE
-        ]
+    def _passes(self, command: Command, gate: Gate) -> bool:
+        return super()._passes(command, gate) or (command.action is Action.PAUSE and gate is Gate.REPLAY)
 
 
-class PausesBeforeReplay(Tenure):
+class PausesBeforeReplay(Disobedient):
     """Skips the queries of a paused dataset before the tests of a dead owner are computed again."""
 
-    def _control_position(self, *args: Any) -> Controls:
-        controls = super()._control_position(*args)
-        controls.__class__ = _PausesAtOnce
-        return controls
+    judge = _PausesAtOnce
+
+
+class _AnyNumber(Controls):
+    def read(self, record: Record, gate: Gate) -> Command | Repeated | str | None:
+        """Take a record in as if it named the next number."""
+        command = heard(record, trust_the_topic)
+        if isinstance(command, Command):
+            command = msgspec.structs.replace(command, number=self.standing.number + 1)
+            record = replace(record, value=msgspec.json.encode(command))  # type: ignore[type-var]
+        return super().read(record, gate)
+
+
+class ComparesNoNumbers(Disobedient):
+    """Carries out whatever names the state."""
+
+    judge = _AnyNumber
+
+
+class UsesNumbersLate(Tenure):
+    """Makes the number of a command durable in the transaction after that of its effect."""
+
+    async def _carry_out(self, command: Command) -> None:
+        if not command.for_all:
+            accepted = self._engine.apply(command)
+            await self._commit()
+            self._use_up(command, accepted=accepted)
+            await self._commit()
+        else:
+            await super()._carry_out(command)
+
+
+class GoesOnWithAnyVersion(Tenure):
+    """Adopts whatever version its worker knows."""
+
+    def _compare_versions(self, progress: bytes) -> None:
+        del progress
+
+
+class ForgetsLostOutcomes(Engine):
+    """Leaves the runs of a dataset open that is declared no longer, until it is retired."""
+
+    def close_undeclared(self) -> Iterator[None]:
+        """Close nothing."""
+        yield from ()
+
+    def retire(self) -> Iterator[None]:
+        """Close, then retire."""
+        yield from super().close_undeclared()
+        yield from super().retire()
+
+
+class RetiresTooEarly(Tenure):
+    """Retires datasets before its shard has adopted the configuration that does not declare them."""
+
+    async def _find_places(self, offsets: Mapping[str, tuple[int, int]]) -> None:
+        for _ in self._engine.retire():
+            await self._commit_or_give_way()
+        await super()._find_places(offsets)
 
 
 class NamesEachOwner(ShardLog):
-    """Writes under a name of its own, so that nobody is ever fenced."""
+    """Writes under a name of its own, so that nobody is ever fenced; the first two owners begin on empty books."""
 
-    _owners = itertools.count(1)
+    _owners: ClassVar[collections.defaultdict[str, int]] = collections.defaultdict(int)
+    _beginnings: ClassVar[collections.defaultdict[str, asyncio.Barrier]] = collections.defaultdict(
+        lambda: asyncio.Barrier(2)
+    )
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._transactional_id += f"-{next(NamesEachOwner._owners)}"
+        name = self._transactional_id
+        self._beginning = self._beginnings[name] if self._owners[name] < 2 else None
+        self._owners[name] += 1
+        self._transactional_id += f"-{self._owners[name]}"
+
+    async def transact(self, transaction: Transaction) -> int | None:
+        """Write for the first time when both owners have read."""
+        beginning, self._beginning = self._beginning, None
+        if beginning is not None:
+            await beginning.wait()
+        return await super().transact(transaction)
 
 
 class RedrawsNoise(Engine):

@@ -14,8 +14,10 @@ import pytest
 from stream_svt.monitor import monitor_spec
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.engine import Commit, Engine
+from stream_svt.monitor.life_cycle import Signal
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.released import ReleasedEvent
+from stream_svt.monitor.runner import Status
 from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.service.exact import split
 
@@ -25,6 +27,17 @@ KEY = bytes(range(32))
 def constant_entropy(count: int) -> bytes:
     """Return bytes that are always the same: every run then draws the same noise, whenever it is opened."""
     return (b"\x9d\x31\x5a\xc4\x77\x02\xee\x18" * (count // 8 + 1))[:count]
+
+
+def exhaust(engine: Engine) -> None:
+    """Leave nothing of any budget, and no monitor that would open a run."""
+    for number in range(len(engine.datasets)):
+        books = engine.books(number)
+        for name, runner in engine.runners.items():
+            engine._close_at_full_price(runner, name, number, "paused")
+            books.slot(name).signal(Signal.REFUSED)
+            runner.status[number] = Status.SKIP
+        books.ledger.charge(books.ledger.available)
 
 
 @contextmanager
@@ -108,6 +121,23 @@ class Play:
             if self.engine.next_offset(topic) is None:
                 self.engine.begin(topic, 0)
 
+    def take_over(self, spec: ApplicationSpec) -> None:
+        """Lose everything since the last commit, and go on with an applied configuration that may retire datasets."""
+        self.spec = spec
+        self.engine = self._new()
+        for _ in self.engine.loading(self.records, self.progress):
+            pass
+        self.engine.check_datasets(may_retire=True)
+        for _ in self.engine.close_undeclared():
+            pass
+
+    def retire(self, spec: ApplicationSpec) -> list[ReleasedEvent]:
+        """Go on with an applied configuration, and retire what it does not declare; return the events."""
+        self.take_over(spec)
+        for _ in self.engine.retire():
+            pass
+        return self.commit().events
+
     def commit(self) -> Commit:
         """Make durable what the engine holds."""
         commit = self.engine.take_commit()
@@ -121,6 +151,12 @@ class Play:
         self.commits.append(commit)
         self.engine.committed()
         return commit
+
+    def accept_loss(self, topic: str, offset: int, end: int | None = None) -> None:
+        """Go on although records of a topic are gone."""
+        for _ in self.engine.close_lost(topic):
+            pass
+        self.engine.pass_over(topic, offset, end)
 
     def feed(self, topic: str, queries: Sequence[Query], last: int) -> None:
         """Step through queries up to ``last``, committing where the engine asks for it."""

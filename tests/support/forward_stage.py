@@ -6,8 +6,9 @@ from collections import defaultdict
 from pathlib import Path
 
 from stream_svt.monitor.released import Alert, EventType, Lifecycle
+from tests.support import records
 from tests.support.alerts import alert, encoded
-from tests.support.forwarding import KEY, OLD_KEY, Forwarder, publish
+from tests.support.forwarding import Forwarder, write_keys
 from tests.support.process import free_port
 
 FAST = "retry: {first: 20ms, most: 200ms}, timeout: 500ms"
@@ -32,9 +33,7 @@ class Stage:
         self.sent: dict[str, list[bytes]] = defaultdict(list)
         self.sequence = 0
         self.running: list[Forwarder] = []
-        for name, key in (("hook.key", KEY), ("old.key", OLD_KEY)):
-            (directory / name).write_text(key.hex())
-            (directory / name).chmod(0o600)
+        write_keys(directory)
 
     def configure(self, *destinations: str, **keys: str) -> None:
         """Write the configuration; each destination is YAML without its braces."""
@@ -73,6 +72,6 @@ class Stage:
         self.sent[dataset].append(body)
         return ord(dataset) % 2, dataset.encode(), body
 
-    async def publish(self, *records: tuple[int, bytes, bytes], commit: bool = True) -> None:
+    async def publish(self, *written: tuple[int, bytes, bytes], commit: bool = True) -> None:
         """Write records in one transaction."""
-        await publish(self.servers, self.topic, *records, commit=commit)
+        await records.publish(self.servers, self.topic, *written, commit=commit)

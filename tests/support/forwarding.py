@@ -5,21 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import os
 import ssl
-import subprocess
-import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import msgspec
 from aiohttp import web
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient
 from prometheus_client.parser import text_string_to_metric_families
 
 from stream_svt.forward.config import Destination, ForwardConfig, parse_forward_config
@@ -28,7 +22,8 @@ from stream_svt.forward.parcel import Parcel
 from stream_svt.forward.retry import Answer, Result
 from stream_svt.monitor.released import Alert, EventType, Lifecycle
 from tests.support.alerts import alert, encoded
-from tests.support.process import COMMAND, Service
+from tests.support.keys import write_secrets
+from tests.support.process import Service
 
 KEY, OLD_KEY = bytes(range(32)), bytes(range(100, 132))
 
@@ -49,14 +44,18 @@ def received(
     return event
 
 
-def configured(
-    directory: Path, destinations: str, *, servers: str = "127.0.0.1:1", **keys: str
-) -> ForwardConfig:
+def write_keys(directory: Path) -> None:
+    """Write both keys to files."""
+    write_secrets(directory, {"hook.key": KEY.hex(), "old.key": OLD_KEY.hex()})
+
+
+def configured(directory: Path, destinations: str, **keys: str) -> ForwardConfig:
     """Return a configuration whose destinations are given as YAML in one line; both keys stand in files."""
-    for name, key in (("hook.key", KEY), ("old.key", OLD_KEY)):
-        (directory / name).write_text(key.hex())
-        (directory / name).chmod(0o600)
-    text = f'kafka: {{bootstrap_servers: "{servers}"}}\ntopic: retail-watch.alerts\ndestinations: {destinations}\n'
+    write_keys(directory)
+    text = (
+        'kafka: {bootstrap_servers: "127.0.0.1:1"}\n'
+        f"topic: retail-watch.alerts\ndestinations: {destinations}\n"
+    )
     text += "".join(f"{name}: {value}\n" for name, value in keys.items())
     return parse_forward_config(text, directory=directory)
 
@@ -111,20 +110,11 @@ class Receiver:
         return answer
 
     @contextlib.asynccontextmanager
-    async def listening(self, port: int = 0, tls: ssl.SSLContext | None = None) -> AsyncIterator[Receiver]:
+    async def listening(self, tls: ssl.SSLContext | None = None) -> AsyncIterator[Receiver]:
         """Serve while the body runs."""
-        application = web.Application()
-        application.router.add_route("*", "/{path:.*}", self._handle)
-        runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
-        await runner.setup()
-        try:
-            site = web.TCPSite(runner, "127.0.0.1", port, ssl_context=tls)
-            await site.start()
-            port = runner.addresses[0][1]
-            self.url = f"{'https' if tls else 'http'}://127.0.0.1:{port}/hook"
+        async with serving(self._handle, tls) as address:
+            self.url = f"{address}/hook"
             yield self
-        finally:
-            await runner.cleanup()
 
 
 def moment(text: str) -> datetime:
@@ -135,16 +125,10 @@ def moment(text: str) -> datetime:
 class Forwarder(Service):
     """`stream-svt forward -c FILE OPTION..`, with its pages at a port of its own."""
 
+    command = "forward"
+
     def __init__(self, config: Path, port: int, log: Path, *options: str) -> None:
-        self.url = f"http://127.0.0.1:{port}"
-        self._log = log
-        with log.open("ab") as output:
-            self.process = subprocess.Popen(
-                [*COMMAND, "forward", "-c", str(config), *options],
-                env=os.environ | {"STREAM_SVT_WEB_PORT": str(port)},
-                stdout=output,
-                stderr=output,
-            )
+        super().__init__(config, port, log, *options, env={"STREAM_SVT_WEB_PORT": str(port)}, applies=False)
 
     def metric(self, name: str, **labels: str) -> float:
         """Return a sample of the metrics page, NaN where there is none."""
@@ -155,63 +139,17 @@ class Forwarder(Service):
         return math.nan
 
 
-async def publish(servers: str, topic: str, *records: tuple[int, bytes, bytes], commit: bool = True) -> None:
-    """Write records (partition, key, value) in one transaction, as a shard does."""
-    producer = AIOKafkaProducer(bootstrap_servers=servers, transactional_id=f"{topic}-{uuid.uuid4().hex}")
-    await producer.start()
-    try:
-        await producer.begin_transaction()
-        for partition, key, value in records:
-            await producer.send(topic, value, key=key, partition=partition)
-        await producer.flush()
-        await (producer.commit_transaction() if commit else producer.abort_transaction())
-    finally:
-        await producer.stop()
-
-
-async def everything_on(servers: str, topic: str) -> list[Any]:
-    """Return all committed records of a topic."""
-    consumer = AIOKafkaConsumer(
-        bootstrap_servers=servers, isolation_level="read_committed", auto_offset_reset="earliest"
-    )
-    await consumer.start()
-    try:
-        await consumer._client.force_metadata_update()
-        places = [
-            TopicPartition(topic, number) for number in sorted(consumer.partitions_for_topic(topic) or ())
-        ]
-        consumer.assign(places)
-        await consumer.seek_to_beginning()
-        ends = await consumer.end_offsets(places)
-        found: list[Any] = []
-        while any([await consumer.position(place) < ends[place] for place in places]):
-            for records in (await consumer.getmany(timeout_ms=100)).values():
-                found += records
-        return found
-    finally:
-        await consumer.stop()
-
-
-async def committed(servers: str, group: str) -> dict[int, int]:
-    """Return the positions of a group by partition."""
-    admin = AIOKafkaAdminClient(bootstrap_servers=servers)
-    await admin.start()
-    try:
-        offsets = await admin.list_consumer_group_offsets(group)
-        return {place.partition: one.offset for place, one in offsets.items()}
-    finally:
-        await admin.close()
-
-
 @contextlib.asynccontextmanager
-async def serving(handler: Callable[[web.Request], Awaitable[web.Response]]) -> AsyncIterator[str]:
-    """Serve POST requests on the loopback address while the body runs; yields the address."""
+async def serving(
+    handler: Callable[[web.Request], Awaitable[web.StreamResponse]], tls: ssl.SSLContext | None = None
+) -> AsyncIterator[str]:
+    """Serve requests on the loopback address while the body runs; yields the address."""
     application = web.Application()
-    application.router.add_post("/{path:.*}", handler)
+    application.router.add_route("*", "/{path:.*}", handler)
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
     try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
+        yield f"{'https' if tls else 'http'}://127.0.0.1:{runner.addresses[0][1]}"
     finally:
         await runner.cleanup()

@@ -26,7 +26,7 @@ from stream_svt.service.wire import home
 from tests.support.forwarding import Forwarder
 from tests.support.process import Service, free_port
 from tests.support.prometheus import DEPLOY
-from tests.support.topics import create_topics
+from tests.support.topics import create_application
 
 PARTITIONS = 2
 SCRAPE = 1
@@ -54,39 +54,15 @@ datasets:
   - {{name: shop-airport, limit: {{epsilon: 30}}, unit: one basket}}
   - {{generate: "shop-{{iso_week}}", from: {monday}, until: {next_monday}, limit: {{epsilon: 30}}, unit: one basket}}
 monitors:
-  - name: hot-items
-    topic: {application}.counts
-    epsilon: 1
-    cutoff: 3
-    sensitivity: 1
-    monotonic: true
-    bounds: [0, 100000]
-    threshold: 5000
-    expected_queries: 100000
-    append: {{retry: {{attempts: 6, lifetime: 100000, capacity: 200, every: 400}}}}
-  - name: far-items
-    topic: {application}.counts
-    mechanism: adaptive
-    epsilon: 1
-    cutoff: 4
-    sensitivity: 1
-    monotonic: true
-    bounds: [0, 100000]
-    threshold: 5000
-    expected_queries: 100000
-    mute: none
-  - name: first-item
-    topic: {application}.counts
-    epsilon: 1/4
-    cutoff: 1
-    sensitivity: 1
-    monotonic: true
-    bounds: [0, 100000]
-    threshold: 5000
-    expected_queries: 100000
-    on_halt: stop
+  - {{name: hot-items, epsilon: 1, cutoff: 3, {common},
+     append: {{retry: {{attempts: 6, lifetime: 100000, capacity: 200, every: 400}}}}}}
+  - {{name: far-items, mechanism: adaptive, epsilon: 1, cutoff: 4, mute: none, {common}}}
+  - {{name: first-item, epsilon: 1/4, cutoff: 1, on_halt: stop, {common}}}
 """
-
+COMMON = (
+    "topic: {application}.counts, sensitivity: 1, monotonic: true, bounds: [0, 100000], threshold: 5000, "
+    "expected_queries: 100000"
+)
 FORWARD = """
 kafka: {{bootstrap_servers: "{servers}", session_timeout: 2s, heartbeat_interval: 300ms}}
 topic: {topic}
@@ -220,11 +196,7 @@ class Fleet:
     @contextlib.asynccontextmanager
     async def on(self) -> AsyncIterator[asyncio.Task[None]]:
         """Create the topics and start the queries, which end with the task returned; leave no process behind."""
-        names = [f"{self.application}.{name}" for name in ("counts", "alerts", "rejects", "control")]
-        clock = {"message.timestamp.type": "LogAppendTime"}
-        await create_topics(self._servers, dict.fromkeys(names, PARTITIONS), clock)
-        compact = clock | {"cleanup.policy": "compact"}
-        await create_topics(self._servers, {f"{self.application}.state": PARTITIONS}, compact)
+        await create_application(self._servers, self.application, PARTITIONS)
         feed = asyncio.create_task(self._feed())
         try:
             yield feed
@@ -246,6 +218,7 @@ class Fleet:
                 port=self.ports[number],
                 monday=self._monday,
                 next_monday=self._monday + dt.timedelta(days=7),
+                common=COMMON.format(application=self.application),
             )
         )
         worker = Service(path, self.ports[number], self._directory / f"worker-{number}.log")
@@ -273,10 +246,8 @@ class Fleet:
 
     async def _feed(self) -> None:
         """Send low counts of the same items again and again, records that are none, and now and then high counts."""
-        producer = AIOKafkaProducer(bootstrap_servers=self._servers, acks=1, linger_ms=20)
-        await producer.start()
         topic = f"{self.application}.counts"
-        try:
+        async with AIOKafkaProducer(bootstrap_servers=self._servers, acks=1, linger_ms=20) as producer:
             while True:
                 self._ticks += 1
                 for place, dataset in enumerate(self.datasets):
@@ -284,15 +255,13 @@ class Fleet:
                     for text in self._burst(dataset, place):
                         await producer.send(topic, text, key=dataset.encode(), partition=partition)
                 await asyncio.sleep(0.1)
-        finally:
-            await producer.stop()
 
     def _burst(self, dataset: str, place: int) -> Iterator[bytes]:
         tick = self._ticks
         for item in range(8):
             yield _query(f"{tick}-{item}", LOW, f"item-{item}")
-        # Charges of the small budget come in several scrapes, also where some are late.
-        if self._news and (tick + place) % (8 if dataset == SMALL else 15) == 0:
+        # Two scrapes see each charge of the small budget, also where some are late.
+        if self._news and (tick + place) % (18 if dataset == SMALL else 15) == 0:
             # One item that is news, and one that was news before: it is muted.
             yield _query(f"{tick}-high", HIGH, f"news-{tick}")
             yield _query(f"{tick}-again", HIGH, "hit")

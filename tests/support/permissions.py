@@ -1,9 +1,10 @@
-"""Access control lists of an embedded Kafka with users."""
+"""Access control lists of an embedded Kafka with users, and what a worker needs."""
 
 from __future__ import annotations
 
-from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.protocol.admin import CreateAclsRequest, DeleteAclsRequest
+
+from tests.support.topics import administrator
 
 # Codes of the Kafka protocol.
 RESOURCES = {"topic": 2, "group": 3, "cluster": 4, "transactional_id": 5}
@@ -22,36 +23,41 @@ OPERATIONS = {
 LITERAL, PREFIXED = 3, 4
 ALLOW = 3
 
+Grant = tuple[str, str, str]
+"""Operation, kind of resource, and its name without the application's."""
+WORKER: list[Grant] = [
+    ("read", "group", ""),
+    ("write", "transactional_id", "-"),
+    *(("read", "topic", f".{name}") for name in ("state", "alerts", "control", "counts", "config")),
+    *(("write", "topic", f".{name}") for name in ("state", "alerts", "rejects")),
+]
+
+
+async def allow_all(bootstrap_servers: str, user: str, application: str, grants: list[Grant]) -> None:
+    """Let one user do this with an application, under any transactional id that begins as granted."""
+    for operation, resource, rest in grants:
+        prefixed = resource == "transactional_id"
+        await allow(bootstrap_servers, user, operation, resource, application + rest, prefixed=prefixed)
+
 
 async def allow(
     bootstrap_servers: str, user: str, operation: str, resource: str, name: str, *, prefixed: bool = False
 ) -> None:
     """Let one user do one thing with one resource (a key of ``RESOURCES``), or with all that begin so."""
-    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap_servers)
-    await admin.start()
-    try:
+    pattern = PREFIXED if prefixed else LITERAL
+    async with administrator(bootstrap_servers) as admin:
         response = await admin._send_to_controller(
             CreateAclsRequest(
-                RESOURCES[resource],
-                name,
-                PREFIXED if prefixed else LITERAL,
-                f"User:{user}",
-                "*",
-                OPERATIONS[operation],
-                ALLOW,
+                RESOURCES[resource], name, pattern, f"User:{user}", "*", OPERATIONS[operation], ALLOW
             )
         )
         [(code, message)] = response.creation_responses
         assert code == 0, f"the permission was not granted: {message}"
-    finally:
-        await admin.close()
 
 
 async def revoke(bootstrap_servers: str, user: str, operation: str, resource: str, name: str) -> None:
     """Take one permission on one resource back."""
-    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap_servers)
-    await admin.start()
-    try:
+    async with administrator(bootstrap_servers) as admin:
         response = await admin._send_to_controller(
             DeleteAclsRequest(
                 RESOURCES[resource], name, LITERAL, f"User:{user}", "*", OPERATIONS[operation], ALLOW
@@ -60,5 +66,3 @@ async def revoke(bootstrap_servers: str, user: str, operation: str, resource: st
         [(code, message, taken)] = response.filter_responses
         assert code == 0, f"the permission was not taken: {message}"
         assert taken, "there was no such permission"
-    finally:
-        await admin.close()

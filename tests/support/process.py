@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -11,6 +12,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +27,39 @@ def free_port() -> int:
         return port
 
 
+def applied(config: Path, *options: str) -> str:
+    """Apply a configuration, and return what was said; every shard has adopted it then, where a worker runs."""
+    done = subprocess.run(
+        [*COMMAND, "apply", "--yes", "-c", str(config), *options], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
 class Service:
     """`stream-svt run -c FILE OPTION..`; only the process that this object started is ever signalled."""
 
-    def __init__(self, config: Path, port: int, log: Path, *options: str) -> None:
+    command = "run"
+
+    def __init__(
+        self,
+        config: Path,
+        port: int,
+        log: Path,
+        *options: str,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        applies: bool = True,
+    ) -> None:
         self.url = f"http://127.0.0.1:{port}"
         self._log = log
         with log.open("ab") as output:
             self.process = subprocess.Popen(
-                [*COMMAND, "run", "-c", str(config), *options], stdout=output, stderr=output
+                [*COMMAND, self.command, "-c", str(config), *(["--apply"] if applies else []), *options],
+                env=os.environ | dict(env or {}),
+                cwd=cwd,
+                stdout=output,
+                stderr=output,
             )
 
     def fetch(self, path: str) -> str | None:

@@ -21,10 +21,10 @@ DEPLOY = Path(__file__).parents[2] / "deploy" / "prometheus"
 class Daemon:
     """A program with an HTTP interface; only the process that this object started is ever signalled."""
 
-    def __init__(self, command: Sequence[str], port: int, log: Path, ready: str = "/-/ready") -> None:
+    def __init__(self, command: Sequence[str], port: int, log: Path) -> None:
         self.url = f"http://127.0.0.1:{port}"
         self.address = f"127.0.0.1:{port}"
-        self._command, self._log, self._ready = command, log, ready
+        self._command, self._log = command, log
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -48,7 +48,7 @@ class Daemon:
 
     def _answers(self) -> bool:
         try:
-            with urllib.request.urlopen(self.url + self._ready, timeout=5):  # noqa: S310  loopback
+            with urllib.request.urlopen(self.url + "/-/ready", timeout=5):  # noqa: S310  loopback
                 return True
         except OSError:
             return False
@@ -91,26 +91,21 @@ class Prometheus(Daemon):
     def instant(self, expr: str, at: float | None = None) -> list[dict[str, Any]]:
         """Return the series of an expression at a moment."""
         parameters = {"query": expr} | ({} if at is None else {"time": at})
-        answer = self.get("/api/v1/query", **parameters)
-        result: list[dict[str, Any]] = answer["data"]["result"]
-        return result
+        return self.get("/api/v1/query", **parameters)["data"]["result"]
 
     def ranged(self, expr: str, start: float, end: float, step: float = 1.0) -> list[dict[str, Any]]:
         """Return the series of an expression over time."""
         answer = self.get("/api/v1/query_range", query=expr, start=start, end=end, step=step)
-        result: list[dict[str, Any]] = answer["data"]["result"]
-        return result
+        return answer["data"]["result"]
 
     def label_values(self, label: str, selector: str = "") -> list[str]:
         """Return the values of a label, of some series where a selector is given."""
         matching = {"match[]": selector} if selector else {}
-        values: list[str] = self.get(f"/api/v1/label/{label}/values", **matching)["data"]
-        return values
+        return self.get(f"/api/v1/label/{label}/values", **matching)["data"]
 
     def groups(self) -> list[dict[str, Any]]:
         """Return the groups of rules with their states."""
-        groups: list[dict[str, Any]] = self.get("/api/v1/rules")["data"]["groups"]
-        return groups
+        return self.get("/api/v1/rules")["data"]["groups"]
 
 
 class Alertmanager(Daemon):
@@ -130,8 +125,7 @@ class Alertmanager(Daemon):
 
     def alerts(self) -> list[dict[str, Any]]:
         """Return what it was told."""
-        alerts: list[dict[str, Any]] = self.get("/api/v2/alerts")
-        return alerts
+        return self.get("/api/v2/alerts")
 
 
 def numbers(series: Sequence[Mapping[str, Any]]) -> list[float]:

@@ -23,7 +23,6 @@ class Brokers:
     unauthorized_topics: set[str] = field(default_factory=set)
     refuse: Exception | None = None
     clients: list[Client] = field(default_factory=list)
-    news: asyncio.Event = field(default_factory=asyncio.Event)
     waiters: list[asyncio.Future[None]] = field(default_factory=list)
 
     def partitions_for_topic(self, topic: str) -> set[int] | None:
@@ -31,8 +30,6 @@ class Brokers:
 
     def write(self, place: TopicPartition, count: int = 1) -> None:
         self.records[place] = self.records.get(place, 0) + count
-        self.news.set()
-        self.news = asyncio.Event()
         for waiter in self.waiters:
             if not waiter.done():
                 waiter.set_result(None)
@@ -49,7 +46,6 @@ class Client:
     def __init__(self, brokers: Brokers) -> None:
         self.brokers = brokers
         self.assigned: list[set[TopicPartition]] = []
-        self._looking = 0
         self.stopped = False
         self._subscription = SubscriptionState()
         self._client = SimpleNamespace(cluster=brokers)
@@ -57,8 +53,8 @@ class Client:
 
     @property
     def in_flight(self) -> int:
-        """How many read, or wait for something to read."""
-        return self._looking + self._fetcher.waiting
+        """How many wait for something to read."""
+        return self._fetcher.waiting
 
     async def start(self) -> None:
         await asyncio.sleep(0.001)
@@ -101,22 +97,16 @@ class Client:
     async def getmany(
         self, *places: TopicPartition, timeout_ms: int = 0, max_records: int | None = None
     ) -> dict[TopicPartition, list[Any]]:
-        self._looking += 1
-        try:
-            end = asyncio.get_running_loop().time() + timeout_ms / 1000
-            while True:
-                if found := self._drain(places, max_records):
-                    return found
-                left = end - asyncio.get_running_loop().time()
-                if left <= 0:
-                    return {}
-                news = asyncio.ensure_future(self.brokers.news.wait())
-                try:
-                    await asyncio.wait({news}, timeout=left)
-                finally:
-                    news.cancel()
-        finally:
-            self._looking -= 1
+        end = asyncio.get_running_loop().time() + timeout_ms / 1000
+        while True:
+            left = end - asyncio.get_running_loop().time()
+            if (found := self._drain(places, max_records)) or left <= 0:
+                return found
+            news = self._fetcher._create_fetch_waiter()
+            try:
+                await asyncio.wait({news}, timeout=left)
+            finally:
+                news.cancel()
 
     def _drain(self, places: Sequence[TopicPartition], most: int | None) -> dict[TopicPartition, list[Any]]:
         found = {}

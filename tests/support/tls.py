@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -14,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from stream_svt.service.embedded import EmbeddedKafka
+from tests.support.keys import write_secrets
 
 PASSWORD: Final = "open sesame"
 USERS: Final = tuple(f"user{number}" for number in range(12))
@@ -70,6 +72,17 @@ class Authority:
         return private + certificate.public_bytes(Encoding.PEM) + self.pem
 
 
+async def connections_closed() -> None:
+    """Wait until the running loop has no connection left: the end of TLS waits for the broker's answer.
+
+    A loop that ends before leaves a socket behind, which fails whichever test runs when it is collected.
+    """
+    loop: Any = asyncio.get_running_loop()
+    async with asyncio.timeout(40):
+        while any(one._sock for one in loop._transports.values()):
+            await asyncio.sleep(0.02)
+
+
 def _name(text: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, text)])
 
@@ -117,6 +130,11 @@ class SecureKafka(EmbeddedKafka):
         self.authority = authority
         self._scram = users
 
+    def write_secrets(self, directory: Path) -> None:
+        """Write what a client's configuration names: ``ca.pem``, and the password of all users."""
+        (directory / "ca.pem").write_bytes(self.authority.pem)
+        write_secrets(directory, {"password": PASSWORD})
+
     def _quorum(self) -> list[str]:
         """Add the users' SCRAM credentials to what formatting is told."""
         credentials = [
@@ -126,3 +144,12 @@ class SecureKafka(EmbeddedKafka):
             for option in ("--add-scram", f"{mechanism}=[name={name},password={password}]")
         ]
         return [*super()._quorum(), *credentials]
+
+
+def secured(text: str, kafka: SecureKafka, login: str, ca: str = "ca.pem") -> str:
+    """Return a configuration for the broker without TLS, changed so that it logs in over TLS."""
+    secrets = f"password_file: password, ca_file: {ca}"
+    return text.replace(
+        f'"{kafka.bootstrap_servers}"',
+        f'"{kafka.sasl_bootstrap_servers}", security_protocol: SASL_SSL, {login}, {secrets}',
+    )

@@ -1,11 +1,29 @@
-"""Topics of a test's own on the session's broker."""
+"""Topics of a test's own on the session's broker, and what an administrator does with them."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import uuid
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka import TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+
+CLOCK = {"message.timestamp.type": "LogAppendTime"}
+COMPACTED = {"cleanup.policy": "compact"}
+
+
+@contextlib.asynccontextmanager
+async def administrator(servers: str) -> AsyncIterator[AIOKafkaAdminClient]:
+    """Connect a client that may do anything."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=servers)
+    try:
+        await admin.start()
+        yield admin
+    finally:
+        await admin.close()
 
 
 class Topics:
@@ -40,9 +58,7 @@ async def create_topics(
     replicas: int = 1,
 ) -> None:
     """Create topics by exact name, each with its number of partitions; an existing one is an error."""
-    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap_servers)
-    await admin.start()
-    try:
+    async with administrator(bootstrap_servers) as admin:
         response = await admin.create_topics(
             [
                 NewTopic(
@@ -56,5 +72,40 @@ async def create_topics(
         )
         failed = [error for error in response.topic_errors if error[1]]
         assert not failed, f"topics were not created: {failed}"
-    finally:
-        await admin.close()
+
+
+async def create_application(
+    servers: str,
+    application: str,
+    partitions: int,
+    *,
+    replicas: int = 1,
+    state: Mapping[str, str] | None = None,
+) -> None:
+    """Create the topics of an application; ``state`` are more settings of the one of that name."""
+    own = {f"{application}.{name}": partitions for name in ("counts", "alerts", "rejects", "control")}
+    await create_topics(servers, own, CLOCK, replicas=replicas)
+    compacted = {**CLOCK, **COMPACTED, **(state or {})}
+    await create_topics(servers, {f"{application}.state": partitions}, compacted, replicas=replicas)
+    versions = {**CLOCK, **COMPACTED}
+    await create_topics(servers, {f"{application}.config": partitions}, versions, replicas=replicas)
+
+
+async def delete_topic(servers: str, topic: str) -> None:
+    """Delete a topic, and wait until it is gone."""
+    async with administrator(servers) as admin, asyncio.timeout(20):
+        await admin.delete_topics([topic])
+        while topic in await admin.list_topics():
+            await asyncio.sleep(0.05)
+
+
+async def configure_topic(servers: str, topic: str, settings: Mapping[str, str]) -> None:
+    """Give a topic these settings, and its defaults for all others."""
+    async with administrator(servers) as admin:
+        await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, dict(settings))])
+
+
+async def delete_before(servers: str, topic: str, offset: int, partition: int = 0) -> None:
+    """Delete the records before an offset, as retention does."""
+    async with administrator(servers) as admin:
+        await admin.delete_records({TopicPartition(topic, partition): RecordsToDelete(offset)})

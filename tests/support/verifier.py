@@ -7,19 +7,14 @@ markers. State must be plain (no sealing key), and its topic must keep every ver
 from __future__ import annotations
 
 import json
-import zlib
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
+from tests.simulation.published import Published, Terms
 from tests.support.log_reader import LogRecord, committed, endings, read_ended, read_partition
-
-_FRAME = 1 + 1 + 8 + 16
-"""Bytes before the content of a plain state record: version, kind, sequence, check."""
-NANO = 10**9
+from tests.support.state_records import dataset, outbox
 
 
 @dataclass
@@ -32,7 +27,7 @@ class Findings:
     spent: dict[str, int] = field(default_factory=dict)
     aborted: int = 0
     queries: int = 0
-    threshold_noises: dict[tuple[str, str, int], set[bytes]] = field(default_factory=dict)
+    secrets: dict[tuple[str, str, int], bytes] = field(default_factory=dict)
     exhausted: set[tuple[str, str]] = field(default_factory=set)
     """Datasets and monitors that said that the budget has ended."""
 
@@ -58,29 +53,8 @@ class Certain:
     scarce: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True)
-class Terms:
-    """What was declared, in billionths of epsilon: an event's own word for a limit or a price is not taken.
-
-    Attributes
-    ----------
-    limits
-        By dataset.
-    openings, prices
-        What the start of a run costs, by monitor; what a top costs, by monitor and branch.
-    """
-
-    limits: dict[str, int]
-    openings: dict[str, int]
-    prices: dict[tuple[str, str], int]
-
-
 async def verify(
-    data_dir: Path,
-    application: str,
-    partitions: int,
-    certain: Certain | None = None,
-    terms: Terms | None = None,
+    data_dir: Path, application: str, partitions: int, certain: Certain, terms: Terms
 ) -> Findings:
     """Check every partition; the service must have stopped."""
     found = Findings()
@@ -88,17 +62,12 @@ async def verify(
         alerts = await read_ended(data_dir, f"{application}.alerts", partition)
         state = await read_ended(data_dir, f"{application}.state", partition)
         found.aborted += sum(record.marker == "abort" for record in (*alerts, *state))
-        _check_partition(found, partition, alerts, state)
-        if terms is not None:
-            _check_terms(found, terms, alerts)
-        if certain is not None:
-            _check_queries(found, partition, certain, read_partition(data_dir, certain.topic, partition))
+        _check_partition(found, terms, alerts, state)
+        _check_queries(found, partition, certain, read_partition(data_dir, certain.topic, partition))
     return found
 
 
-def _check_partition(
-    found: Findings, partition: int, alerts: list[LogRecord], state: list[LogRecord]
-) -> None:
+def _check_partition(found: Findings, terms: Terms, alerts: list[LogRecord], state: list[LogRecord]) -> None:
     charged = _charged_at(state)
     contents: dict[str, bytes] = {}
     for record in alerts:
@@ -124,56 +93,15 @@ def _check_partition(
     for event_id, count in Counter(event["id"] for event in events).items():
         if count > 1:
             found.violations.append(f"{event_id} is committed {count} times")
-    if [event["sequence"] for event in events] != list(range(1, len(events) + 1)):
-        found.violations.append(f"partition {partition}: events are lost, doubled or out of order")
     for event_id in charged.keys() - {event["id"] for event in events}:
         found.violations.append(f"{event_id} was charged and never published")
-    _check_books(found, events, state)
-
-
-def _check_books(found: Findings, events: list[dict[str, Any]], state: list[LogRecord]) -> None:
-    totals: dict[str, int] = defaultdict(int)
-    tops: dict[tuple[str, str, int], int] = defaultdict(int)
+    found.alerts += [event["data"] for event in events if "gap" in event["data"]]
+    books = Published(terms, found.violations.append)
     for event in events:
-        data = event["data"]
-        account = data.get("account")
-        if account is None:
-            continue
-        totals[data["dataset"]] += round(account["charge"] * NANO)
-        if totals[data["dataset"]] != round(account["spent"] * NANO):
-            found.violations.append(f"{event['id']}: charges so far do not add up to what is spent")
-        if round((account["spent"] + account["reserved"] - account["limit"]) * NANO) > 0:
-            found.violations.append(f"{event['id']}: the limit is passed")
-        if "gap" in data:
-            found.alerts.append(data)
-            run = (data["dataset"], data["monitor"], data["run"])
-            tops[run] += 1
-            if data["top"] != tops[run]:
-                found.violations.append(f"{event['id']}: tops of the run are not numbered densely")
-    found.spent.update(totals)
-    _check_ledgers(found, totals, state)
+        books.take(event)
+    found.spent.update(books.spent)
+    _check_ledgers(found, books.spent, state)
     _check_outcomes(found, state)
-
-
-def _check_terms(found: Findings, terms: Terms, alerts: list[LogRecord]) -> None:
-    """Hold each event to the limit and the price that were declared."""
-    spent: dict[str, int] = defaultdict(int)
-    for record in committed(alerts):
-        event = json.loads(record.value or b"{}")
-        data = event.get("data", {})
-        account = data.get("account")
-        if account is None:
-            continue
-        charge, name = round(account["charge"] * NANO), data["dataset"]
-        spent[name] += charge
-        if "gap" in data and charge != terms.prices[data["monitor"], data["branch"]]:
-            found.violations.append(f"{event['id']}: a top was not charged its price")
-        if event["type"].endswith("run.started.v1") and charge != terms.openings[data["monitor"]]:
-            found.violations.append(f"{event['id']}: the start of a run was not charged its price")
-        if round(account["limit"] * NANO) != terms.limits[name]:
-            found.violations.append(f"{event['id']}: the limit is not the one declared")
-        if spent[name] + round(account["reserved"] * NANO) > terms.limits[name]:
-            found.violations.append(f"{event['id']}: the limit that was declared is passed")
 
 
 def _check_ledgers(found: Findings, totals: dict[str, int], state: list[LogRecord]) -> None:
@@ -182,15 +110,10 @@ def _check_ledgers(found: Findings, totals: dict[str, int], state: list[LogRecor
     for record in committed(state):
         if record.key is None or not record.key.startswith(b"d/") or not record.value:
             continue
-        _, name, _, _, ledger, _, slots, _ = msgspec.msgpack.decode(record.value[_FRAME:])
-        stored[name] = msgspec.msgpack.decode(ledger)[3]
-        for monitor, slot in slots.items():
-            run, secrets = slot[3], slot[5]
-            if any(secrets):  # zero once the run is closed
-                noises = found.threshold_noises.setdefault((name, monitor, run), set())
-                if noises and secrets not in noises:
-                    found.violations.append(f"the noise of run {run} of {name}/{monitor} changed")
-                noises.add(secrets)
+        name, stored[name], held = dataset(record.value)
+        for run, secrets in held.items():
+            if found.secrets.setdefault(run, secrets) != secrets:
+                found.violations.append(f"the noise of run {run} changed")
     for name, spent in stored.items():
         if spent != totals.get(name, 0):
             found.violations.append(
@@ -204,7 +127,7 @@ def _check_outcomes(found: Findings, state: list[LogRecord]) -> None:
     for record in state:
         if record.marker is not None or not (record.key or b"").startswith(b"ob/"):
             continue
-        for event in _outbox(record):
+        for event, _ in outbox(record.value or b""):
             data = event["data"]
             if "gap" in data:
                 top = (data["dataset"], data["monitor"], data["run"], data["top"])
@@ -249,12 +172,7 @@ def _charged_at(state: list[LogRecord]) -> dict[str, int]:
         marker = marker_of[record.offset]
         if marker is None or marker.marker != "commit":
             continue
-        for event in _outbox(record):
+        for event, _ in outbox(record.value or b""):
             event_id = event["id"]
             when[event_id] = min(when.get(event_id, marker.timestamp), marker.timestamp)
     return when
-
-
-def _outbox(record: LogRecord) -> list[dict[str, Any]]:
-    events, _ = msgspec.msgpack.decode(zlib.decompress((record.value or b"")[_FRAME:]))
-    return [json.loads(encoded) for _, _, encoded in events]

@@ -5,23 +5,41 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
+import msgspec
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
-from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
-from stream_svt.monitor.released import Alert, Envelope, Lifecycle, decode
-from stream_svt.protocol.shard_states import OPEN, State
+from stream_svt.monitor.released import Alert, Envelope, EventType, Lifecycle, decode
+from stream_svt.protocol.configuration import Bundle, Version
+from stream_svt.protocol.journal import META, Meta
+from stream_svt.protocol.sealing import _CHECKED
+from stream_svt.protocol.shard_states import OPEN, Cause, State
+from stream_svt.protocol.tenure import Status
+from stream_svt.service.applied import newest, read_versions
 from stream_svt.service.config import Config, parse_config
-from stream_svt.service.worker import Worker
-from tests.support.topics import create_topics
+from stream_svt.service.control import Addressed, Reply, send
+from stream_svt.service.reading import Reading, read
+from stream_svt.service.signatures import SigningKey
+from stream_svt.service.wire import home
+from stream_svt.service.worker import Worker, cluster_of
+from tests.support import records
+from tests.support.topics import (
+    CLOCK,
+    COMPACTED,
+    configure_topic,
+    create_application,
+    create_topics,
+    delete_before,
+    delete_topic,
+)
 
 SPEC = """
 application: {application}
-kafka: {{bootstrap_servers: "{servers}", session_timeout: 2s, heartbeat_interval: 300ms}}
+kafka: {{bootstrap_servers: "{servers}", session_timeout: {session}, heartbeat_interval: 300ms}}
 topics: {{partitions: {partitions}}}
 commit: {{interval: 100ms}}
 datasets:
@@ -33,16 +51,15 @@ monitors:
     topic: {application}.counts
     epsilon: 1
     cutoff: 3
-    sensitivity: 1
+    sensitivity: {sensitivity}
     monotonic: true
-    bounds: [0, 100000]
+    bounds: [0, {most}]
     threshold: {threshold}
     expected_queries: 10000
     mute: none
 """
+WANTED = re.compile(r"--topic (\S+) --offset (\d+)")
 HIGH, LOW = 50_000, 0
-CLOCK = {"message.timestamp.type": "LogAppendTime"}
-COMPACTED = {"cleanup.policy": "compact"}
 
 
 class Scene:
@@ -56,25 +73,21 @@ class Scene:
         partitions: int = 2,
         datasets: str = "a, b, c",
         limit: int = 4,
+        session: str = "2s",
     ):
         self.servers = servers
         self.application = application
         self.partitions = partitions
         self.datasets = datasets
         self.limit = limit
+        self.session = session
         self.queries = f"{application}.counts"
         self.producer: AIOKafkaProducer
         self.workers: list[Worker] = []
 
     @contextlib.asynccontextmanager
     async def on_stage(self) -> AsyncIterator[Scene]:
-        own = {
-            f"{self.application}.{name}": self.partitions
-            for name in ("counts", "alerts", "rejects", "control")
-        }
-        await create_topics(self.servers, own, CLOCK)
-        state = {f"{self.application}.state": self.partitions}
-        await create_topics(self.servers, state, CLOCK | COMPACTED)
+        await create_application(self.servers, self.application, self.partitions)
         self.producer = AIOKafkaProducer(bootstrap_servers=self.servers, acks="all")
         await self.producer.start()
         try:
@@ -84,14 +97,24 @@ class Scene:
                 await worker.stop()
             await self.producer.stop()
 
-    def text(self, *, threshold: int = 5000, limit: int | None = None, datasets: str | None = None) -> str:
+    def text(
+        self,
+        *,
+        threshold: int = 5000,
+        most: int = 100_000,
+        sensitivity: int = 1,
+        datasets: str | None = None,
+    ) -> str:
         return SPEC.format(
             application=self.application,
             servers=self.servers,
+            session=self.session,
             partitions=self.partitions,
             datasets=datasets or self.datasets,
-            limit=limit or self.limit,
+            limit=self.limit,
             threshold=threshold,
+            most=most,
+            sensitivity=sensitivity,
         )
 
     def config(self, **changes) -> Config:
@@ -105,30 +128,69 @@ class Scene:
             await until(lambda: is_open(worker))
         return worker
 
+    async def apply(self, worker: Worker, config: Config, number: int = 0) -> None:
+        """Have a worker adopt a version, by default the next one."""
+        version = Version(number or worker.workload.version[0] + 1, Bundle(repr(config.spec.hash())))
+        await worker.adopt(Reading(version, config.spec, config.spec.hash()))
+
+    async def follow(self, worker: Worker) -> None:
+        """Have a worker adopt the version on the configuration topic."""
+        topic = worker.config.topics.config
+        version = newest(await read_versions(cluster_of(worker.config), topic), topic)
+        assert version is not None
+        await worker.adopt(await read(version))
+
     async def stop(self, worker: Worker) -> None:
         self.workers.remove(worker)
         await worker.stop()
 
-    async def send(
-        self, dataset: str, *values: object, topic: str = "", partition: int | None = None
-    ) -> None:
-        """Send queries of one dataset, each with an id of its own."""
+    async def send(self, dataset: str, *values: object, topic: str = "", series: str = "") -> None:
+        """Send queries of one dataset, each with an id and, unless told, a series of its own."""
         for value in values:
-            query = json.dumps(
-                {"id": f"q{time.monotonic_ns()}", "value": value, "series": f"s{time.monotonic_ns()}"}
-            )
-            await self.producer.send(
-                topic or self.queries, query.encode(), key=dataset.encode(), partition=partition
-            )
+            number = time.monotonic_ns()
+            query = json.dumps({"id": f"q{number}", "value": value, "series": series or f"s{number}"})
+            await self.producer.send(topic or self.queries, query.encode(), key=dataset.encode())
         await self.producer.flush()
 
     async def command(
-        self, action: str, dataset: str = "", partition: int | None = None, **fields: str
+        self, action: str, dataset: str = "", partition: int | None = None, **fields: object
     ) -> None:
-        text = json.dumps({"id": f"c{time.monotonic_ns()}", "action": action, "dataset": dataset, **fields})
+        """Give the next command to a shard that keeps its state without a key."""
+        shard = home(dataset.encode(), self.partitions) if partition is None else partition
+        state, number = await self.next_command(shard)
+        named = {"dataset": dataset, "state": state, "number": number} | fields
+        text = json.dumps({"id": f"c{time.monotonic_ns()}", "action": action} | named)
         await self.producer.send_and_wait(
-            f"{self.application}.control", text.encode(), key=dataset.encode() or None, partition=partition
+            f"{self.application}.control", text.encode(), key=dataset.encode() or None, partition=shard
         )
+
+    async def accept_losses(self, shard: int) -> None:
+        """Give the commands that a shard which lost records names."""
+        named: set[tuple[str, str]] = set()
+        async with asyncio.timeout(30):
+            while not named or any(status.cause is Cause.RECORDS_LOST for status in self.statuses(shard)):
+                reasons = " ".join(status.reason for status in self.statuses(shard))
+                for topic, offset in set(WANTED.findall(reasons)) - named:
+                    named.add((topic, offset))
+                    await self.command("accept-loss", partition=shard, topic=topic, offset=int(offset))
+                await asyncio.sleep(0.05)
+
+    def statuses(self, shard: int) -> list[Status]:
+        """Return what the workers say of a shard."""
+        return [one for worker in self.workers for one in worker.statuses() if one.shard == shard]
+
+    async def next_command(self, shard: int) -> tuple[str, int]:
+        """Return what the next command to a shard has to name, as its stored state says."""
+        newest = [
+            record.value
+            for record in await self.read("state")
+            if record.partition == shard and record.key == META
+        ]
+        if not newest or newest[-1] is None:
+            return "none", 1
+        # What a plain record has before its content does not depend on where it stands.
+        meta = msgspec.msgpack.decode(newest[-1][_CHECKED:], type=Meta)
+        return meta.state_id.hex(), meta.commands.number + 1
 
     async def make_anew(self, name: str) -> None:
         """Delete one of the application's topics and create one of the same name, as it was."""
@@ -137,16 +199,7 @@ class Scene:
 
     async def delete(self, name: str) -> None:
         """Delete one of the application's topics."""
-        topic = f"{self.application}.{name}"
-        admin = AIOKafkaAdminClient(bootstrap_servers=self.servers)
-        await admin.start()
-        try:
-            await admin.delete_topics([topic])
-            async with asyncio.timeout(20):
-                while topic in await admin.list_topics():
-                    await asyncio.sleep(0.05)
-        finally:
-            await admin.close()
+        await delete_topic(self.servers, f"{self.application}.{name}")
 
     async def create(self, name: str) -> None:
         """Create one of the application's topics."""
@@ -154,46 +207,23 @@ class Scene:
         await create_topics(self.servers, {f"{self.application}.{name}": self.partitions}, CLOCK | compacted)
         await self.producer.client.force_metadata_update()
 
-    async def delete_before(self, name: str, offset: int) -> None:
-        """Do what retention does, on partition 0."""
-        admin = AIOKafkaAdminClient(bootstrap_servers=self.servers)
-        await admin.start()
-        try:
-            place = TopicPartition(f"{self.application}.{name}", 0)
-            await admin.delete_records({place: RecordsToDelete(offset)})
-        finally:
-            await admin.close()
+    async def delete_before(self, name: str, offset: int, partition: int = 0) -> None:
+        """Do what retention does."""
+        await delete_before(self.servers, f"{self.application}.{name}", offset, partition)
 
     async def configure(self, name: str, settings: dict[str, str]) -> None:
         """Give one of the application's topics these settings, and its defaults for all others."""
-        admin = AIOKafkaAdminClient(bootstrap_servers=self.servers)
-        await admin.start()
-        try:
-            topic = f"{self.application}.{name}"
-            await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, settings)])
-        finally:
-            await admin.close()
+        await configure_topic(self.servers, f"{self.application}.{name}", settings)
 
     async def read(self, topic: str, isolation: str = "read_committed") -> list:
         """Return all records of one of the application's topics."""
-        consumer = AIOKafkaConsumer(
-            bootstrap_servers=self.servers, isolation_level=isolation, auto_offset_reset="earliest"
-        )
-        await consumer.start()
-        try:
-            places = [
-                TopicPartition(f"{self.application}.{topic}", number) for number in range(self.partitions)
-            ]
-            consumer.assign(places)
-            await consumer.seek_to_beginning()
-            ends = await consumer.end_offsets(places)
-            found = []
-            while any([await consumer.position(place) < ends[place] for place in places]):
-                for records in (await consumer.getmany(timeout_ms=100)).values():
-                    found += records
-            return found
-        finally:
-            await consumer.stop()
+        partitions = range(self.partitions)
+        return await records.read(self.servers, f"{self.application}.{topic}", partitions, isolation)
+
+    async def live(self) -> dict[tuple[int, bytes], bytes]:
+        """Return the live records of all shards' states."""
+        latest = {(record.partition, record.key): record.value for record in await self.read("state")}
+        return {place: value for place, value in latest.items() if value is not None}
 
     async def events(self, isolation: str = "read_committed") -> list[tuple[Envelope, Alert | Lifecycle]]:
         return [decode(record.value) for record in await self.read("alerts", isolation)]
@@ -201,20 +231,87 @@ class Scene:
     async def alerts(self, isolation: str = "read_committed") -> list[Alert]:
         return [data for _, data in await self.events(isolation) if isinstance(data, Alert)]
 
-    async def settled(self, worker: Worker, records: int) -> None:
+    async def released(self, kind: EventType, count: int = 1) -> list[EventType]:
+        """Wait until so many events of a kind are released, and return the kinds of all."""
+        async with asyncio.timeout(20):
+            while (kinds := [envelope.type for envelope, _ in await self.events()]).count(kind) < count:
+                await asyncio.sleep(0.1)
+        return kinds
+
+    async def rejected(self, count: int = 1) -> list:
+        """Wait until so many records are rejected, and return all of them."""
+        async with asyncio.timeout(20):
+            while len(rejects := await self.read("rejects")) < count:
+                await asyncio.sleep(0.1)
+        return rejects
+
+    @contextlib.asynccontextmanager
+    async def explained(self) -> AsyncIterator[None]:
+        """Note with a failure what stands on the alert topic and what the state says of it."""
+        try:
+            yield
+        except AssertionError as error:
+            for isolation in ("read_committed", "read_uncommitted"):
+                for record in await self.read("alerts", isolation):
+                    envelope, _ = decode(record.value)
+                    place = f"{isolation} {record.partition}/{record.offset}"
+                    error.add_note(f"{place}: event {envelope.sequence} of origin {envelope.origin}")
+                for record in await self.read("state", isolation):
+                    if record.key == META and record.value is not None:
+                        meta = msgspec.msgpack.decode(record.value[_CHECKED:], type=Meta)
+                        published = f"published {meta.published} {meta.published_origin}"
+                        charged = f"charged {meta.last_event} {meta.origin}"
+                        known = f"{published}, {charged}, alerts from {meta.alert_offset} to {meta.alert_end}"
+                        error.add_note(f"{isolation} {record.partition}/{record.offset}: {known}")
+            raise
+
+    async def settled(self, worker: Worker, count: int) -> None:
         """Wait until a worker's committed positions add up to so many records and nothing waits to be published."""
 
         def done() -> bool:
             offsets = [offset for status in worker.statuses() for offset in status.offsets.values()]
-            return sum(offsets) >= records
+            return sum(offsets) >= count and not any(status.outbox for status in worker.statuses())
 
         await until(done)
-        await asyncio.sleep(0.3)
+        # A commit returns before its marks are written, and only then is it seen.
+        async with asyncio.timeout(20):
+            while await self._ends("read_committed") != await self._ends("read_uncommitted"):
+                await asyncio.sleep(0.02)
+
+    async def _ends(self, isolation: str) -> dict[TopicPartition, int]:
+        """Return how far a reader sees what the application wrote."""
+        async with AIOKafkaConsumer(bootstrap_servers=self.servers, isolation_level=isolation) as consumer:
+            return await consumer.end_offsets(
+                [
+                    TopicPartition(f"{self.application}.{topic}", number)
+                    for topic in ("state", "alerts", "rejects")
+                    for number in range(self.partitions)
+                ]
+            )
 
 
 def is_open(worker: Worker) -> bool:
     """Tell whether a worker has joined its group and every shard it owns is open."""
     return worker.ready and all(status.state in OPEN for status in worker.statuses())
+
+
+async def give(
+    config: Config,
+    commands: Sequence[Addressed],
+    *,
+    patience: float = 20,
+    signing_key: SigningKey | None = None,
+) -> list[Reply]:
+    """Give commands as an operator does, and return the answers."""
+    return await send(
+        cluster_of(config),
+        control=config.topics.control,
+        alerts=config.topics.alerts,
+        commands=commands,
+        patience=patience,
+        application=config.spec.application,
+        signing_key=signing_key,
+    )
 
 
 def complaint(worker: Worker) -> str:
@@ -226,7 +323,7 @@ def complaint(worker: Worker) -> str:
     return "; ".join(status.reason for status in worker.statuses() if status.state is State.PARKED)
 
 
-async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 40.0) -> None:
     """Wait for a condition; a test fails that never sees it."""
     end = time.monotonic() + seconds
     while not condition():

@@ -111,25 +111,22 @@ def _file(name: str) -> bytes:
     return files("stream_svt.service.web").joinpath("assets", name).read_bytes()
 
 
-def front(worker: Worker) -> Page:
-    """Return the status page; what it shows it fetches itself."""
-    del worker
-    return Page(200, "text/html; charset=utf-8", _file("index.html"))
-
-
-def asset(name: str) -> Callable[[Worker], Page]:
-    """Return the page of a file that the status page needs."""
+def asset(name: str, content_type: str) -> Callable[[Worker], Page]:
+    """Return the page of a file."""
 
     def page(worker: Worker) -> Page:
         del worker
-        return Page(200, ASSETS[name], _file(name))
+        return Page(200, content_type, _file(name))
 
     return page
 
 
+front = asset("index.html", "text/html; charset=utf-8")
+"""The status page; what it shows it fetches itself."""
+
 PAGES: dict[str, Callable[[Worker], Page]] = {
     "/": front,
-    **{f"/assets/{name}": asset(name) for name in ASSETS},
+    **{f"/assets/{name}": asset(name, content_type) for name, content_type in ASSETS.items()},
     "/metrics": metrics_page,
     "/health/live": live,
     "/health/ready": ready,

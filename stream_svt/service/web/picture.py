@@ -9,25 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 import msgspec
-from msgspec.structs import replace
 
 from stream_svt.monitor.board import Board, Budget
 from stream_svt.monitor.datasets import DatasetSpec
-from stream_svt.monitor.released import Alert, DatasetView, Envelope, EventType, Lifecycle
+from stream_svt.monitor.released import Alert, DatasetView, Envelope, Lifecycle
 from stream_svt.monitor.spec import ApplicationSpec
-from stream_svt.planning.pace import exhaustion
+from stream_svt.planning.pace import Exhaustion, exhaustion
 from stream_svt.privacy.loss import Kind, to_float
 from stream_svt.privacy.meaning import best_guess
-
-
-class Outlook(msgspec.Struct, frozen=True, kw_only=True):
-    """When a budget will be spent; see `stream_svt.planning.pace.Exhaustion`."""
-
-    early: float
-    expected: float
-    late: float
-    payments: int
-    since: float
 
 
 class MonitorNow(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,7 +69,7 @@ class DatasetNow(msgspec.Struct, frozen=True, kw_only=True):
     ends: float | None
     guess_spent: float | None
     guess_limit: float
-    outlook: Outlook | None
+    outlook: Exhaustion | None
     monitors: list[MonitorNow]
 
 
@@ -110,10 +99,7 @@ class Picture:
         self._dirty: set[str] = set()
 
     def take(self, envelope: Envelope, data: Alert | Lifecycle) -> None:
-        """Fold an event; what is given up with a whole shard is spent, and tells nothing of the pace."""
-        if isinstance(data, Lifecycle) and data.account is not None:
-            given_up = envelope.type == EventType.MARKED_EXHAUSTED or data.reason == "marked-exhausted"
-            data = replace(data, account=replace(data.account, charge=0.0)) if given_up else data
+        """Fold an event."""
         self._board.take(envelope, data)
         if data.dataset in self._datasets:
             self._dirty.add(data.dataset)
@@ -155,7 +141,6 @@ class Picture:
             source = "declaration" if self.complete else "unknown"
         known = source != "unknown"
         left = max(limit - spent, 0.0)
-        found = exhaustion(budget.charges, left, now) if known else None
         return DatasetNow(
             dataset=dataset.name,
             unit=dataset.unit,
@@ -167,7 +152,7 @@ class Picture:
             ends=None if dataset.ends_ms is None else dataset.ends_ms / 1000,
             guess_spent=best_guess(spent, dataset.kind) if known and dataset.kind is Kind.PURE else None,
             guess_limit=best_guess(limit, dataset.kind),
-            outlook=None if found is None else msgspec.convert(found, Outlook, from_attributes=True),
+            outlook=exhaustion(budget.charges, left, now) if known else None,
             monitors=list(self._monitors(dataset.name, view, known=known)),
         )
 

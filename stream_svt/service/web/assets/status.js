@@ -112,9 +112,11 @@ document.addEventListener("DOMContentLoaded", () => {
   const stopped = (one) => one.monitors.length > 0 && one.monitors.every((monitor) => monitor.state === "exhausted");
   const isOver = (one) => one.ends !== null && one.ends < now();
 
+  let closedFor = "";              // the successor, once a shard of the application is closed
+
   const outlastsPeriod = (one) => one.ends !== null && one.outlook.early > one.ends;
   // When a budget that is in use is expected to end; the sentence below its bar says the same in full.
-  const endOf = (one) => (leftOf(one) > 0 && !stopped(one) && !isOver(one) && one.spent > 0 && one.outlook !== null
+  const endOf = (one) => (leftOf(one) > 0 && !closedFor && !stopped(one) && !isOver(one) && one.spent > 0 && one.outlook !== null
     && !outlastsPeriod(one) ? one.outlook.expected : null);
 
   function toneOf(one) {
@@ -129,6 +131,7 @@ document.addEventListener("DOMContentLoaded", () => {
     if (left === null) return "Another worker keeps these books, and the events read here do not reach back to them.";
     if (left === 0) return "Used up. Nothing more is released about this dataset, unless an operator raises its limit.";
     if (stopped(one)) return `Used up: what is left pays no further run. Nothing more is released, unless an operator raises the limit.`;
+    if (closedFor) return `The application is closed: ${closedFor} goes on with what is left.`;
     if (isOver(one)) return "Its period is over: what is left stays unspent.";
     if (one.spent === 0) return "Untouched.";
     const closing = one.ends === null ? "" : ` Its period ends in ${span(one.ends - now())}.`;
@@ -261,9 +264,13 @@ document.addEventListener("DOMContentLoaded", () => {
     "monitor.resumed": [() => "Resumed by an operator", ""],
     "spec.changed": [(data) => `Specification changed (${data.reason})`, "", true],
     "loss.accepted": [() => "An operator accepted that queries were lost", "warn"],
-    "budget.marked-exhausted": [() => "An operator gave the budget up: all of it counts as spent", "out"],
+    "budget.retired": [(data) => `Retired${data.account ? `: ${loss(data.account.spent, data.account.measure)} ${data.account.measure} was spent` : ""}`, "", true],
+    "budget.balance": [(data) => `Final balance${data.account ? `: ${loss(data.account.spent, data.account.measure)} ${data.account.measure} was spent` : ""}`, "", true],
+    "application.closed": [(data, event) => `Shard ${event.shard} closed for ever: ${data.detail.successor ?? "a successor"} goes on with what is left of its budgets`, "warn"],
+    "state.begun": [() => "The state of a shard began", "", true],
+    "configuration.adopted": [(data, event) => `Shard ${event.shard} goes on with version ${data.detail.number ?? ""} of the configuration`, "", true],
+    "topic.declared": [(data) => `Query topic ${data.detail.topic ?? ""} declared, of sensitivity ${data.detail.sensitivity ?? ""}`, "", true],
     "command.reply": [(data) => `Command ${data.detail.action ?? ""} ${data.reason}`, "", true],
-    "dataset.moved": [() => "Moved to another shard", "", true],
   };
 
   // An estimate has no more digits than its noise leaves it.
@@ -299,7 +306,7 @@ document.addEventListener("DOMContentLoaded", () => {
     const [words, tone, aside] = LIFECYCLE[event.kind] ?? [() => event.kind, "", true];
     const where = [data.dataset, data.monitor].filter(Boolean).flatMap((text) => [" · ", name(text)]).slice(1);
     return make("li", { class: "event", "data-tone": tone, "data-minor": aside ?? false }, since(event.at),
-      make("p", { class: "what" }, make("span", { class: "where" }, ...where), where.length ? ": " : "", words(data)));
+      make("p", { class: "what" }, make("span", { class: "where" }, ...where), where.length ? ": " : "", words(data, event)));
   }
 
   // All alerts of a monitor are drawn on one axis, so that they can be compared. One far beyond the others would press
@@ -359,6 +366,7 @@ document.addEventListener("DOMContentLoaded", () => {
     seen.add(event.id);
     event.kind = TYPE.exec(event.type)?.[1] ?? event.type;
     event.at = Date.parse(event.time) / 1000;
+    if (event.kind === "application.closed") closedFor = event.data.detail.successor ?? "a successor";
     pending.push(event);
     painting ||= setTimeout(paintEvents, 60);
   }
@@ -384,6 +392,7 @@ document.addEventListener("DOMContentLoaded", () => {
       }
     }
     pending = [];
+    if (closedFor) arrangeBudgets();
     while (list.children.length > MOST_EVENTS) {
       seen.delete(list.lastElementChild.dataset.id);
       list.lastElementChild.remove();
@@ -439,7 +448,7 @@ document.addEventListener("DOMContentLoaded", () => {
     const ends = known.map(endOf).filter((end) => end !== null);
     const first = ends.length ? `${out.length ? "the next" : all.length === 1 ? "it" : "the first"} lasts about ${span(Math.max(Math.min(...ends) - now(), 1))} more` : "";
     const level = out.length ? `${many(out.length, "budget")} used up` : low.length ? `${many(low.length, "budget")} nearly used up` : "";
-    const budgets = [level, first].filter(Boolean).join("; ") || "a fifth or more is left of each";
+    const budgets = [closedFor && "closed", level, first].filter(Boolean).join("; ") || "a fifth or more is left of each";
     const halted = [["halted", "halted"], ["paused", "paused"], ["exhausted", "used up"], ["idle", "waiting"], [null, "not known here"]]
       .filter(([state]) => count(state)).map(([state, word]) => `${number(count(state))} ${word}`);
     const refused = status ? Object.values(status.refused.reasons).reduce((a, b) => a + b, 0) : 0;
@@ -487,9 +496,11 @@ document.addEventListener("DOMContentLoaded", () => {
   };
   const CAUSES = {
     "state-unreadable": "its stored state cannot be read", "state-rolled-back": "its state is older than what was published",
-    "records-lost": "queries were lost before they were read", configuration: "the configuration contradicts its ledgers",
+    "records-lost": "queries were lost before they were read",
+    "timestamp-ahead": "a query is stamped far ahead of the worker's clock", configuration: "the configuration contradicts its ledgers",
     "refused-data": "its data cannot be processed", "topic-missing": "a topic is missing", permission: "a permission is missing",
     "broker-refused": "the brokers refuse what it writes", "sealing-key": "its state is sealed with another key",
+    closed: "closed for ever",
   };
 
   function showWorker() {

@@ -1,0 +1,252 @@
+"""What a new configuration changes, in words: for whoever is about to apply it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from stream_svt.errors import Problem
+from stream_svt.monitor.datasets import DatasetSpec
+from stream_svt.monitor.monitor_spec import (
+    Declared,
+    MonitorSpec,
+    Reload,
+    changes_refused,
+    declaration_refused,
+    reload_kind,
+)
+from stream_svt.monitor.spec import ApplicationSpec
+from stream_svt.planning.memory import MIB, needed
+from stream_svt.privacy.loss import Kind, as_text
+
+_NOTHING: Mapping[str, int] = {}
+
+NAMES_SHOWN = 3
+"""Names that a line about many datasets gives."""
+
+
+class Sign(StrEnum):
+    """What happens to something."""
+
+    ADDED = "+"
+    CHANGED = "~"
+    RETIRED = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One line of the difference, and what follows from it."""
+
+    sign: Sign
+    subject: str
+    effects: tuple[str, ...] = ()
+
+    def lines(self) -> Iterator[str]:
+        """Yield it as text."""
+        yield f"{self.sign} {self.subject}"
+        for effect in self.effects:
+            yield f"    {effect}"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What a new configuration changes.
+
+    Attributes
+    ----------
+    changes
+        In the order: monitors, query topics, datasets.
+    refused
+        Why it cannot be applied; empty where it can.
+    memory
+        What it means for the memory of a worker, in words; empty where that stays about the same.
+    retired
+        The datasets that it ends for ever, in words; empty where it ends none.
+    """
+
+    changes: tuple[Change, ...]
+    refused: tuple[Problem, ...]
+    memory: str
+    retired: str
+
+    def lines(self) -> Iterator[str]:
+        """Yield it as text."""
+        if not self.changes:
+            yield "No change."
+        for change in self.changes:
+            yield from change.lines()
+        if self.memory:
+            yield self.memory
+
+
+def difference(
+    old: ApplicationSpec | None,
+    new: ApplicationSpec,
+    partitions: int,
+    *,
+    raised: Mapping[str, int] = _NOTHING,
+    retired: Collection[str] = (),
+) -> Difference:
+    """Return what applying a configuration changes.
+
+    Parameters
+    ----------
+    old
+        The one applied last, None where none was.
+    partitions
+        Number of shards.
+    raised
+        Limits in ledger units, by dataset, that operators have raised.
+    retired
+        Names of datasets that an earlier version retired.
+    """
+    known = {} if old is None else {monitor.name: monitor for monitor in old.monitors}
+    monitors = [*_monitors(known, new)]
+    topics = [*_topics(known.values(), new)]
+    datasets, refused = _datasets(old, new, raised, frozenset(retired))
+    changes = (*monitors, *topics, *datasets)
+    gone = next((one.subject for one in datasets if one.sign is Sign.RETIRED), "")
+    return Difference(changes, (*_refused(known, new), *refused), _memory(old, new, partitions), gone)
+
+
+def _monitors(known: dict[str, MonitorSpec], new: ApplicationSpec) -> Iterator[Change]:
+    for monitor in new.monitors:
+        if monitor.name not in known:
+            kinds = {dataset.kind for dataset in new.datasets if monitor.covers(dataset.name)}
+            prices = [f"{kind.measure} {as_text(monitor.run_price(kind), kind)}" for kind in sorted(kinds)]
+            cost = f"a run costs {' or '.join(prices)}" if prices else "it runs on no dataset"
+            yield Change(Sign.ADDED, f"monitor {monitor.name} on topic {monitor.topic}", (cost,))
+        elif monitor != known[monitor.name]:
+            effects = tuple(_fields(known[monitor.name], monitor))
+            yield Change(Sign.CHANGED, f"monitor {monitor.name}", effects)
+    wanted = {monitor.name for monitor in new.monitors}
+    for name in known.keys() - wanted:
+        effect = (
+            "its open runs end: with epsilon what they did not spend is released, with rho all stays spent"
+        )
+        yield Change(Sign.RETIRED, f"monitor {name}", (effect,))
+
+
+def _fields(old: MonitorSpec, new: MonitorSpec) -> Iterator[str]:
+    before, after = (one.model_dump(mode="json", by_alias=True) for one in (old, new))
+    for name, kind in reload_kind(old, new).items():
+        when = "from the next run on" if kind is Reload.NEXT_RUN else "at once"
+        yield f"{name}: {_value(before[name])} -> {_value(after[name])}, {when}"
+    if old.granularity != new.granularity or old.bounds != new.bounds:
+        yield "queries that wait for another test are dropped: they were measured on the old lattice"
+
+
+def _value(value: Any) -> str:  # noqa: ANN401  whatever a field holds
+    text = str(value).lower() if isinstance(value, bool) or value is None else str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _topics(old: Iterable[MonitorSpec], new: ApplicationSpec) -> Iterator[Change]:
+    before, after = _declared(old), _declared(new.monitors)
+    for topic in sorted(after.keys() - before.keys()):
+        yield Change(Sign.ADDED, f"query topic {topic}", (f"{_in_words(after[topic])}, for ever at least",))
+    for topic in sorted(after.keys() & before.keys()):
+        if after[topic] != before[topic]:
+            effects = (
+                "every open run of the topic ends: it would test the new answers with too little noise",
+                "switch the producers only once every shard has adopted this",
+            )
+            told = f"query topic {topic}: {_in_words(before[topic])} -> {_in_words(after[topic])}"
+            yield Change(Sign.CHANGED, told, effects)
+    for topic in sorted(before.keys() - after.keys()):
+        yield Change(Sign.RETIRED, f"query topic {topic}", ("it is not read any more",))
+
+
+def _declared(monitors: Iterable[MonitorSpec]) -> dict[str, Declared]:
+    found: dict[str, Declared] = {}
+    for monitor in monitors:
+        known = found.get(monitor.topic)
+        found[monitor.topic] = Declared.by(monitor) if known is None else known.and_by(monitor)
+    return found
+
+
+def _in_words(declared: Declared) -> str:
+    return f"sensitivity {declared.sensitivity}, {'not ' if declared.general else ''}monotonic"
+
+
+def limits_changed(old: ApplicationSpec | None, new: ApplicationSpec) -> list[str]:
+    """Return the datasets that were declared with another limit."""
+    known = {} if old is None else {dataset.name: dataset.limit for dataset in old.datasets}
+    return [one.name for one in new.datasets if known.get(one.name, one.limit) != one.limit]
+
+
+def _datasets(
+    old: ApplicationSpec | None, new: ApplicationSpec, raised: Mapping[str, int], used_up: frozenset[str]
+) -> tuple[list[Change], list[Problem]]:
+    known = {} if old is None else {dataset.name: dataset for dataset in old.datasets}
+    added = [dataset for dataset in new.datasets if dataset.name not in known]
+    wanted = {dataset.name for dataset in new.datasets}
+    retired = [dataset for dataset in known.values() if dataset.name not in wanted]
+    refused = []
+    if again := [dataset for dataset in new.datasets if dataset.name in used_up]:
+        message = f"{_named(again)} retired by an earlier version: a name is never used again"
+        refused.append(Problem(0, "datasets", message))
+    for dataset in new.datasets:
+        before = known.get(dataset.name)
+        if before is None or before.declaration == dataset.declaration:
+            continue
+        if not _only_the_limit(before, dataset):
+            message = "measure, unit and period of a dataset never change: declare another one"
+            refused.append(Problem(0, f"datasets.{dataset.name}", message))
+        elif raised.get(dataset.name) != dataset.limit:
+            limit = as_text(dataset.limit, dataset.kind)
+            message = (
+                "a limit is raised by an operator only: 'stream-svt control raise-budget -c FILE "
+                f"{dataset.name} --limit {limit}', and then by the file"
+            )
+            refused.append(Problem(0, f"datasets.{dataset.name}.limit", message))
+    changes = [
+        Change(Sign.ADDED, f"{_named(some)}: {kind.measure} {as_text(limit, kind)} each, for {unit}")
+        for (kind, limit, unit), some in _alike(added)
+    ]
+    if retired:
+        effects = (
+            "for ever: no version can declare such a name again",
+            "open runs end at full price, the final balance is published, what waits is dropped",
+        )
+        changes.append(Change(Sign.RETIRED, _named(retired), effects))
+    return changes, refused
+
+
+def _only_the_limit(before: DatasetSpec, after: DatasetSpec) -> bool:
+    return replace(before, limit=after.limit).declaration == after.declaration
+
+
+def _alike(datasets: Iterable[DatasetSpec]) -> Iterable[tuple[tuple[Kind, int, str], list[DatasetSpec]]]:
+    found: dict[tuple[Kind, int, str], list[DatasetSpec]] = {}
+    for dataset in datasets:
+        found.setdefault((dataset.kind, dataset.limit, dataset.unit), []).append(dataset)
+    return found.items()
+
+
+def _named(datasets: list[DatasetSpec]) -> str:
+    names = ", ".join(dataset.name for dataset in datasets[:NAMES_SHOWN])
+    more = ", .." if len(datasets) > NAMES_SHOWN else ""
+    return f"dataset {names}" if len(datasets) == 1 else f"{len(datasets)} datasets ({names}{more})"
+
+
+def _refused(known: dict[str, MonitorSpec], new: ApplicationSpec) -> Iterator[Problem]:
+    for monitor in new.monitors:
+        if monitor.name in known:
+            yield from changes_refused(known[monitor.name], monitor)
+            continue
+        for other in known.values():
+            if other.topic == monitor.topic:
+                yield from declaration_refused(Declared.by(other), monitor)
+
+
+def _memory(old: ApplicationSpec | None, new: ApplicationSpec, partitions: int) -> str:
+    wanted = needed(new, partitions).all_shards // MIB
+    if old is None:
+        return f"A worker takes up to about {wanted} MiB with all shards."
+    before = needed(old, partitions).all_shards // MIB
+    if wanted == before:
+        return ""
+    return f"A worker takes up to about {wanted} MiB with all shards, before {before} MiB."

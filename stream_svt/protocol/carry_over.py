@@ -1,0 +1,362 @@
+"""What is left of each budget of an application that was closed, as its alert partitions show it.
+
+A shard that its owner closed published a balance of every dataset, proved with its sealing key: those count. Of any
+other shard the events are read one by one, uncommitted ones included, and of each dataset the most that was ever spent
+and reserved counts as spent: the start of a run is published before any of its outcomes, so nothing that was not
+published can cost more. Where events may be missing, what they do not show counts as spent.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from hashlib import blake2b
+
+import msgspec
+
+from stream_svt.errors import StreamSvtError
+from stream_svt.monitor.carried import Balance, Carried
+from stream_svt.monitor.monitor_spec import Declared
+from stream_svt.monitor.released import (
+    LARGEST_SEQUENCE,
+    Account,
+    Alert,
+    Envelope,
+    EventType,
+    Lifecycle,
+    decode,
+    proved_content,
+)
+from stream_svt.monitor.spec import ApplicationSpec
+from stream_svt.privacy.ledger import MAX_UNITS
+from stream_svt.privacy.loss import Kind, as_text, exact
+from stream_svt.protocol.journal import Closed
+from stream_svt.protocol.ports import Record
+
+IsProved = Callable[[str, bytes], bool]
+"""Tells whether a proof belongs to a content (see `stream_svt.protocol.sealing.proof_checker`)."""
+
+_KINDS = {kind.measure: kind for kind in Kind}
+_EXACT = 2**50
+"""Units up to which a released amount is exact; above it, some units more are taken for spent."""
+
+
+class CarryOverRefused(StreamSvtError):
+    """An application cannot be carried over as it is; nothing was written."""
+
+
+@dataclass(slots=True)
+class Shown:
+    """What the events of one dataset show, in ledger units.
+
+    Attributes
+    ----------
+    most
+        Most that was ever spent and reserved.
+    last
+        Number of its newest event.
+    balance
+        What was spent in the end, and the limit, where its owner proved them.
+    """
+
+    kind: Kind
+    unit: str = ""
+    most: int = 0
+    limit: int = 0
+    last: int = 0
+    balance: tuple[int, int] | None = None
+
+
+@dataclass(slots=True)
+class ShardHistory:
+    """The alert partition of one shard: a pass over all its records in order of offsets, uncommitted ones included.
+
+    Attributes
+    ----------
+    closed
+        How the shard was closed, as its state says, or the event of its owner where that is proved; None where it was
+        not. What comes behind the event that closed it is passed over where that is proved; else it only ever counts as
+        spent.
+    complete
+        Whether its owner closed the shard and the balance of every ledger is here, all of that proved.
+    gap
+        Number of the first event behind the last gap, 0 where there is none; events before it may be missing. Beyond
+        every number where later ones may be missing, too: the event that closed the shard, or, where the events behind
+        the gap are those of a single transaction, others of that one.
+    conflict
+        Whether events of different histories stand here: two origins of one number, or two states.
+    partitions, cluster
+        As the first event of the state says; 0 and "" where it is missing.
+    """
+
+    application: str
+    shard: int
+    is_proved: IsProved
+    closed: Closed | None = None
+    gap: int = 0
+    conflict: bool = False
+    partitions: int = 0
+    cluster: str = ""
+    datasets: dict[str, Shown] = field(default_factory=dict)
+    topics: dict[str, Declared] = field(default_factory=dict)
+    _state: str = ""
+    _base: int = 1
+    _origins: array[int] = field(default_factory=lambda: array("Q"))
+    _balances: int | None = None
+    _over: bool = False
+
+    @property
+    def complete(self) -> bool:
+        """See the class."""
+        balances = sum(shown.balance is not None for shown in self.datasets.values())
+        return self._balances == balances and not self.conflict
+
+    def take(self, record: Record) -> None:
+        """Take the next record in; what is no event of the shard is passed over."""
+        event = self._event(record)
+        if event is None:
+            return
+        envelope, data = event
+        if self._over:
+            if self._balances is None and data.account is not None:
+                self._account(0, data.dataset, data.account)
+            return
+        self._number(envelope)
+        if isinstance(data, Lifecycle):
+            self._told(envelope, data)
+        if data.account is not None:
+            self._account(envelope.sequence, data.dataset, data.account)
+        if self.closed is not None and envelope.type == EventType.APPLICATION_CLOSED:
+            # Of this type only: whoever may write the state without a key must not name an earlier event.
+            self._over = (envelope.sequence, envelope.origin) == (self.closed.event, self.closed.origin)
+
+    def end(self) -> None:
+        """Take note that there are no more records."""
+        if self.closed is not None and not self._over:  # its last events are missing
+            self.gap = LARGEST_SEQUENCE + 1
+        elif not self.partitions:  # the event that begins the state is missing
+            self.gap = self.gap or 1
+        if self.gap and self._is_one_publication():
+            self.gap = LARGEST_SEQUENCE + 1
+
+    def _is_one_publication(self) -> bool:
+        """Tell whether what is shown since the gap may be a part of what one transaction charged.
+
+        Its owner may have sent all of that before, in a transaction that was aborted and stands before the gap. Once an
+        event of another transaction was sent, everything charged before it had been published.
+        """
+        own = (
+            self._origins[:-1] if self._over else self._origins
+        )  # who gives a state up publishes nothing before
+        return len(set(own)) < 2
+
+    def _event(self, record: Record) -> tuple[Envelope, Alert | Lifecycle] | None:
+        try:
+            envelope, data = decode(record.value or b"")
+        except msgspec.DecodeError:
+            return None
+        own = envelope.source == f"/stream-svt/{self.application}" and envelope.shard == self.shard
+        return (envelope, data) if own and 0 < envelope.sequence <= LARGEST_SEQUENCE else None
+
+    def _number(self, envelope: Envelope) -> None:
+        """Compare number and origin with those before."""
+        self._state = self._state or envelope.stateid
+        self.conflict = self.conflict or envelope.stateid != self._state
+        origin = int.from_bytes(blake2b(envelope.origin.encode(), digest_size=8).digest(), "big")
+        place = envelope.sequence - self._base
+        if place > len(self._origins):  # what was before can no longer be compared
+            self.gap = self._base = envelope.sequence
+            self._origins = array("Q", [origin])
+        elif place == len(self._origins):
+            self._origins.append(origin)
+        elif place < 0 or self._origins[place] != origin:
+            self.conflict = True
+
+    def _told(self, envelope: Envelope, data: Lifecycle) -> None:
+        detail = data.detail
+        match envelope.type:
+            case EventType.STATE_BEGUN:
+                partitions = detail.get("partitions")
+                self.partitions = partitions if isinstance(partitions, int) else 0
+                self.cluster = str(detail.get("cluster", ""))
+            case EventType.TOPIC_DECLARED:
+                self._declared(
+                    str(detail.get("topic", "")), str(detail.get("sensitivity", "")), detail.get("monotonic")
+                )
+            case EventType.APPLICATION_CLOSED if self._is_proved(envelope):
+                balances = detail.get("balances")
+                self._balances = balances if isinstance(balances, int) else -1
+                successor = str(detail.get("successor", ""))
+                self.closed = self.closed or Closed(successor, envelope.sequence, envelope.origin)
+            case EventType.DECLARED | EventType.BALANCE if data.account is not None:
+                kind = _KINDS.get(data.account.measure, Kind.PURE)
+                shown = self.datasets.setdefault(data.dataset, Shown(kind))
+                shown.unit = str(detail.get("unit", ""))
+                if envelope.type == EventType.BALANCE and self._is_proved(envelope):
+                    shown.balance = _units(data.account.spent, kind), _units(data.account.limit, kind)
+
+    def _is_proved(self, envelope: Envelope) -> bool:
+        return bool(envelope.proof) and self.is_proved(envelope.proof, proved_content(envelope))
+
+    def _declared(self, topic: str, sensitivity: str, monotonic: object) -> None:
+        try:
+            declared = Declared(exact(sensitivity), monotonic is not True)
+        except ValueError:
+            return
+        if declared.sensitivity <= 0:
+            return
+        self.topics[topic] = _most_cautious(self.topics.get(topic), declared)
+
+    def _account(self, sequence: int, dataset: str, account: Account) -> None:
+        kind = _KINDS.get(account.measure)
+        if kind is None:
+            self.conflict = True
+            return
+        shown = self.datasets.setdefault(dataset, Shown(kind))
+        if shown.kind is not kind:
+            self.conflict = True
+        shown.last = max(shown.last, sequence)
+        shown.most = max(shown.most, _units(account.spent + account.reserved, kind))
+        shown.limit = max(shown.limit, _units(account.limit, kind))
+
+
+def carry_over(
+    spec: ApplicationSpec,
+    shards: Sequence[ShardHistory],
+    *,
+    cluster: str,
+    alerts: str,
+    successor: str,
+    home: Callable[[str], int],
+    source_ended: bool = False,
+) -> tuple[Carried, list[str]]:
+    """Return what is left of each budget, and what an operator should know of it.
+
+    Parameters
+    ----------
+    spec
+        The application that was closed, as it was configured last.
+    shards
+        What the alert partition of each shard shows.
+    cluster, alerts
+        Id of the cluster and name of the alert topic on which that was read.
+    successor
+        Name of the application that goes on.
+    home
+        Returns the shard of a dataset.
+    source_ended
+        Whether the operator states, of a mirror, that the source has ended and that the mirror holds its last event.
+
+    Raises
+    ------
+    CarryOverRefused
+        A shard is not closed, or closed for another successor.
+    """
+    notes: list[str] = []
+    mirrored = {one.shard for one in shards if one.cluster not in ("", cluster)}
+    _require_closed(shards, successor, mirrored)
+    lost = {one.shard for one in shards if one.shard in mirrored and not one.complete and not source_ended}
+    for one in shards:
+        if one.shard in lost:
+            notes.append(
+                f"shard {one.shard}: this is a mirror, and nobody says that it holds the source's last event"
+            )
+        elif not one.complete:
+            notes.append(
+                f"shard {one.shard}: no proved balances; every open run counts in full{_missing(one)}"
+            )
+    datasets: dict[str, Balance] = {}
+    earlier = {} if spec.carried is None else spec.carried.datasets
+    for dataset in spec.datasets:
+        known = earlier.get(dataset.name)
+        declared = dataset.limit if known is None else known.declared
+        one = shards[home(dataset.name)]
+        spent, limit = _left(one, dataset.name, dataset.limit, dataset.spent_before, lost=one.shard in lost)
+        shown = one.datasets.get(dataset.name)
+        if shown is not None and shown.balance is None and shown.limit > dataset.limit:
+            raised = f"{dataset.kind.measure} {as_text(shown.limit, dataset.kind)}"
+            notes.append(
+                f"dataset {dataset.name}: events show a limit of {raised}, which nobody proves: no budget comes of it"
+            )
+        datasets[dataset.name] = Balance(dataset.unit, dataset.kind, declared, limit, spent)
+    for one in shards:
+        for name, shown in one.datasets.items():
+            if name not in datasets:  # declared no longer: only what its owner proved is known to be left
+                proved = None if one.conflict else shown.balance
+                spent, limit = proved or _nothing_left(shown, 1)
+                datasets[name] = Balance(shown.unit, shown.kind, limit, limit, spent)
+    datasets = {**earlier, **datasets}
+    topics: dict[str, Declared] = {} if spec.carried is None else dict(spec.carried.topics)
+    declarations = [(monitor.topic, Declared.by(monitor)) for monitor in spec.monitors]
+    for topic, declared_of in [*declarations, *(pair for one in shards for pair in one.topics.items())]:
+        topics[topic] = _most_cautious(topics.get(topic), declared_of)
+    complete = all(one.complete or not (one.gap or one.conflict or one.shard in lost) for one in shards)
+    return Carried(spec.application, cluster, alerts, successor, complete, topics, datasets), notes
+
+
+def _require_closed(shards: Sequence[ShardHistory], successor: str, mirrored: set[int]) -> None:
+    open_shards = [one.shard for one in shards if one.closed is None and one.shard not in mirrored]
+    if open_shards:
+        named = ", ".join(map(str, open_shards))
+        raise CarryOverRefused(
+            f"not closed yet: shard {named}. 'stream-svt control close-application -c FILE --successor {successor}' "
+            "closes an application; '--shard N --give-up-state' a shard that is parked because its state cannot be used"
+        )
+    others = sorted({one.closed.successor for one in shards if one.closed is not None} - {successor})
+    if others:
+        raise CarryOverRefused(
+            f"the application was closed for successor {others[0]!r}: a second one would spend its budgets once more"
+        )
+
+
+def _missing(one: ShardHistory) -> str:
+    if one.conflict:
+        return ". Its events belong to different histories: nothing is left of its budgets"
+    if one.gap > LARGEST_SEQUENCE:
+        return ". Its last events may be missing: nothing is left of its budgets"
+    if one.gap:
+        return (
+            f". Events before number {one.gap} are missing: a dataset not shown since then has nothing left"
+        )
+    return ""
+
+
+def _left(one: ShardHistory, name: str, limit: int, before: int, *, lost: bool) -> tuple[int, int]:
+    """Return what counts as spent of a declared dataset, and its limit."""
+    shown = one.datasets.get(name)
+    if one.conflict:  # what each of the histories spent adds up
+        return _nothing_left(shown, limit)
+    if shown is not None and shown.balance is not None:
+        return shown.balance
+    if one.complete:
+        return before, limit
+    unseen = bool(one.gap) and (shown is None or shown.last < one.gap)
+    if lost or unseen:
+        return _nothing_left(shown, limit)
+    spent = before if shown is None else max(before, shown.most)
+    return spent, max(limit, spent)
+
+
+def _nothing_left(shown: Shown | None, limit: int) -> tuple[int, int]:
+    """Return what counts as spent, and the limit: all that any event shows, or a raise would grant it once more."""
+    if shown is not None:
+        limit = max(limit, shown.limit, shown.most)
+    return limit, limit
+
+
+def _most_cautious(known: Declared | None, declared: Declared) -> Declared:
+    if known is None:
+        return declared
+    return Declared(
+        max(known.sensitivity, declared.sensitivity, key=Fraction), known.general or declared.general
+    )
+
+
+def _units(amount: float, kind: Kind) -> int:
+    """Return a released amount in ledger units, never less than it was."""
+    if not 0 <= amount <= MAX_UNITS / kind.units:
+        return MAX_UNITS
+    units = round(amount * kind.units)
+    return min(MAX_UNITS, units if units <= _EXACT else units + (units >> 50) + 1)

@@ -1,0 +1,182 @@
+"""The configuration of an application as numbered versions on its configuration topic.
+
+A version is the text that an operator applied, with the files that it names, in parts that fit a record. The parts
+come first; the record `current` names the newest version by number and digest. Parts of the version before are deleted
+with it, so a compacted topic holds one version. A version counts once all of its parts are there and have the digest
+that `current` names.
+
+Numbers only rise: a reader that knows a version takes no lower one, and no other one under the same number.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Annotated, Final
+
+import msgspec
+
+from stream_svt.protocol.controls import Verify, trust_the_topic
+from stream_svt.protocol.ports import Record
+
+FORMAT: Final = 1
+CURRENT: Final = b"current"
+PART_BYTES: Final = 800_000
+"""Most bytes of a part: a record of a megabyte passes every broker's default."""
+MOST_BYTES: Final = 256 * 1024 * 1024
+"""Most bytes of an unpacked version: what a record says of its size is not trusted."""
+
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+
+
+class Fault(StrEnum):
+    """Why a record `current` is not followed, or why what it names cannot be read."""
+
+    MALFORMED = "it is no record of this format"
+    LOWER = "its number is lower than that of a version known"
+    OTHER = "another version has this number"
+    DIGEST = "its parts have another digest"
+
+
+class Bundle(msgspec.Struct, frozen=True):
+    """What was applied: the text of the configuration, and the files that it names, by the names in it.
+
+    ``retired`` holds, sorted, the names of all datasets that this version or one before has retired.
+    """
+
+    text: str
+    files: dict[str, str] = {}
+    retired: list[str] = []
+
+    def to_bytes(self) -> bytes:
+        """Return the bytes that the digest covers; the same for the same content."""
+        return msgspec.json.encode(Bundle(self.text, dict(sorted(self.files.items())), self.retired))
+
+
+class Current(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The record that names the newest version.
+
+    Attributes
+    ----------
+    number
+        From 1, one more than that of the version before.
+    digest
+        SHA-256 of the bundle's bytes, as 64 hex digits.
+    parts
+        Number of its parts.
+    """
+
+    number: Annotated[int, msgspec.Meta(ge=1, le=2**53)]
+    digest: str
+    parts: _Count
+    format: int = FORMAT
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A version that was read whole, or is to be written."""
+
+    number: int
+    bundle: Bundle
+
+    @property
+    def digest(self) -> str:
+        """See `Current`."""
+        return _digest(self.bundle.to_bytes())
+
+
+def records(version: Version, before: Current | None = None) -> list[tuple[bytes, bytes | None]]:
+    """Return the records of a version in the order in which they are written; None deletes a part of the one before."""
+    packed = zlib.compress(version.bundle.to_bytes())
+    parts = [packed[at : at + PART_BYTES] for at in range(0, len(packed), PART_BYTES)]
+    found: list[tuple[bytes, bytes | None]] = [
+        (_part(version.number, place), part) for place, part in enumerate(parts)
+    ]
+    current = Current(version.number, version.digest, len(parts))
+    found.append((CURRENT, msgspec.json.encode(current)))
+    if before is not None:
+        found += [(_part(before.number, place), None) for place in range(before.parts)]
+    return found
+
+
+@dataclass(slots=True)
+class Versions:
+    """What a configuration topic shows: a pass over its committed records in order of offsets.
+
+    Parameters
+    ----------
+    verify
+        Asked of every record `current` before its content is looked at.
+    known
+        Number and digest of a version known from elsewhere; (0, "") where none is.
+
+    Attributes
+    ----------
+    current
+        The newest version that is named, whether or not its parts are there.
+    refused
+        Why the last record `current` that is not followed is not.
+    """
+
+    verify: Verify = trust_the_topic
+    known: tuple[int, str] = (0, "")
+    current: Current | None = None
+    refused: str | None = None
+    _parts: dict[bytes, bytes] = field(default_factory=dict)
+
+    def take(self, record: Record) -> None:
+        """Take the next record in."""
+        key, value = record.key or b"", record.value
+        if key != CURRENT:
+            if value is None:
+                self._parts.pop(key, None)
+            else:
+                self._parts[key] = value
+            return
+        reason = self.verify(record)
+        if reason is None:
+            reason = self._follow(value)
+        self.refused = reason
+
+    def _follow(self, value: bytes | None) -> str | None:
+        """Take a record `current` for the newest; return why not, where it is not."""
+        try:
+            found = msgspec.json.decode(value or b"", type=Current)
+        except msgspec.DecodeError:
+            return Fault.MALFORMED
+        if found.format != FORMAT:
+            return f"it has format {found.format}, this version reads {FORMAT}"
+        number, digest = self.known if self.current is None else (self.current.number, self.current.digest)
+        if found.number < number:
+            return Fault.LOWER
+        if found.number == number and found.digest != digest:
+            return Fault.OTHER
+        self.current = found
+        return None
+
+    def newest(self) -> Version | str | None:
+        """Return the newest version, or why its parts cannot be used; None where none is named or parts are missing."""
+        current = self.current
+        if current is None:
+            return None
+        keys = [_part(current.number, place) for place in range(current.parts)]
+        if any(key not in self._parts for key in keys):
+            return None
+        try:
+            unpacker = zlib.decompressobj()
+            content = unpacker.decompress(b"".join(self._parts[key] for key in keys), MOST_BYTES)
+            if _digest(content) != current.digest:
+                return Fault.DIGEST
+            return Version(current.number, msgspec.json.decode(content, type=Bundle))
+        except (zlib.error, msgspec.DecodeError):
+            return Fault.DIGEST
+
+
+def _part(number: int, place: int) -> bytes:
+    return f"part/{number}/{place}".encode()
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

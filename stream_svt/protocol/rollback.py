@@ -1,0 +1,152 @@
+"""Whether a shard's state is the one behind what its alert partition shows.
+
+Each event carries its number in the shard and its origin: the sequence of the transaction that charged it, and 64
+random bits of that transaction. A number that was charged is durable before the event is sent, so in one history a
+number has one origin. The state knows number and origin of the event that was published last, and of those that wait.
+So beside the state that belongs to it, the partition ends with the event published last; behind that, only events that
+wait may stand, uncommitted. Anything else shows another history: an older state was put back, the state of another
+application, or the alert topic was made anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import dataclass
+
+from stream_svt.monitor import released
+from stream_svt.protocol.ports import Record
+
+GIVEN_UP = "0-"
+"""What the origin of an event begins with that closes a shard whose state was given up: no owner charged it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a state knows of its alert partition.
+
+    Attributes
+    ----------
+    published, published_origin
+        Number and origin of the event published last; 0 and empty before the first.
+    waiting, origin
+        Numbers of the events that are charged and not published, and their common origin.
+    place
+        Offset of a published event, the last one or one before it; 0 where none is known.
+    end
+        End of the partition as far as the state explains it, None where it was never seen.
+    """
+
+    published: int = 0
+    published_origin: str = ""
+    waiting: Container[int] = ()
+    origin: str = ""
+    place: int = 0
+    end: int | None = None
+
+
+class Seen:
+    """What records of an alert partition show beside a state: a pass over them in order of offsets.
+
+    Attributes
+    ----------
+    last
+        Whether the event published last is among them.
+    waiting
+        Number of the first event that waits, 0 where none is among them.
+    """
+
+    def __init__(self, known: Known) -> None:
+        self._known = known
+        self.last = known.published == 0
+        self.waiting = 0
+        self._unknown = 0
+        self._behind = 0
+
+    @property
+    def foreign(self) -> int:
+        """Number of the first event that does not belong to the state's history, 0 where all do."""
+        return self._unknown or self._behind
+
+    def take(self, record: Record) -> None:
+        """Take the next record in; what is no event is passed over."""
+        known = self._known
+        number, origin = released.identity_of(record.value)
+        if not number:
+            return
+        if (number, origin) == (known.published, known.published_origin):
+            # What came before was published before, or is a copy of an aborted transaction.
+            self.last, self._behind = True, 0
+        elif number in known.waiting and origin == known.origin:
+            self.waiting = self.waiting or number
+        elif number >= known.published or origin.startswith(GIVEN_UP):
+            self._unknown = self._unknown or number
+        elif self.last:
+            self._behind = self._behind or number
+
+
+class Newest:
+    """The newest event of an alert partition: a pass over all records in order of offsets, uncommitted ones included.
+
+    Attributes
+    ----------
+    number, origin, state_id
+        Of the last event; 0 and empty where there is none.
+    largest
+        Largest number of any event.
+    successors
+        For whom events say that the shard was closed.
+    """
+
+    def __init__(self) -> None:
+        self.number = self.largest = 0
+        self.origin = self.state_id = ""
+        self.successors: set[str] = set()
+
+    def take(self, record: Record) -> None:
+        """Take the next record in; what is no event is passed over."""
+        number, origin = released.identity_of(record.value)
+        if number:
+            self.number, self.origin = number, origin
+            envelope, data = released.decode(record.value or b"")
+            self.state_id = envelope.stateid
+            if envelope.type == released.EventType.APPLICATION_CLOSED and isinstance(
+                data, released.Lifecycle
+            ):
+                self.successors.add(str(data.detail.get("successor", "")))
+            self.largest = max(self.largest, number)
+
+
+def contradiction(known: Known, seen: Seen, committed: Seen, first: int, end: int) -> str | None:
+    """Return what contradicts a state, in words; None where the alert partition is the one that it explains.
+
+    Parameters
+    ----------
+    known
+        What the state knows; of a state without records, nothing.
+    seen
+        All records from the place on where the state saw a published event, uncommitted ones included.
+    committed
+        The committed ones among them: a copy that was aborted is no publication.
+    first, end
+        First offset that the partition still holds, and its end.
+    """
+    if foreign := seen.foreign or committed.foreign:
+        return f"shows event {foreign}, which the state does not know, or another one of this number"
+    if committed.waiting:
+        return f"shows event {committed.waiting} as published, which the state still has to publish"
+    if known.end is None:
+        return (
+            f"begins at offset {first}: events were deleted that the state does not know of"
+            if first
+            else None
+        )
+    # What the state does not explain must be readable, and it was read: a copy of the last event is no proof of that.
+    if first > known.end:
+        return f"begins at offset {first}: events were deleted that the state does not know of"
+    if committed.last:
+        return None
+    if first <= known.place:
+        return f"does not show event {known.published}, which was published last"
+    if end < known.end:
+        return f"ends at offset {end}, before {known.end}, where the state saw its end"
+    return None

@@ -1,0 +1,47 @@
+"""The journal of a shard, as the configuration says."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Awaitable, Callable
+
+from stream_svt.protocol.journal import Journal, Topics, keep_going
+from stream_svt.protocol.sealing import Place
+from stream_svt.service.config import Config
+from stream_svt.service.kafka import Cluster
+from stream_svt.service.shard_log import ShardLog
+
+
+def masters(config: Config) -> tuple[bytes, ...]:
+    """Return the master keys, the one that seals first."""
+    return () if config.master_key is None else (config.master_key, *config.previous_keys)
+
+
+def written_topics(config: Config) -> Topics:
+    """Return the topics that a journal writes."""
+    return Topics(config.topics.state, config.topics.alerts, config.topics.rejects)
+
+
+def journal_of(
+    config: Config,
+    cluster: Cluster,
+    cluster_id: str,
+    shard: int,
+    *,
+    tell_time: Callable[[float], None] | None = None,
+    give_way: Callable[[], Awaitable[None]] = keep_going,
+) -> Journal:
+    """Return a shard's journal, not opened: to hold the shard with, or only to `look` at its state."""
+    topics, written = config.topics, written_topics(config)
+    return Journal(
+        ShardLog(cluster, config.spec.application, shard, written, tell_time),
+        Place(cluster_id, config.spec.application, topics.state, shard),
+        written,
+        partitions=topics.partitions,
+        masters=masters(config),
+        adopt_plain=config.sealing.adopt_plain,
+        entropy=os.urandom,
+        epoch=time.time,
+        give_way=give_way,
+    )

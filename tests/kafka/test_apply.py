@@ -1,0 +1,275 @@
+"""A configuration is applied on a real broker: to running workers, one after the other, signed, and whatever dies."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from stream_svt.cli.applying import apply_file
+from stream_svt.errors import ConfigError
+from stream_svt.monitor.released import EventType
+from stream_svt.protocol.configuration import Bundle, Version, records
+from stream_svt.protocol.shard_states import Cause, State
+from stream_svt.service.applied import Overtaken, follow, newest, place_of, publish, read_versions, verifier
+from stream_svt.service.apply import commit, propose
+from stream_svt.service.config import bundle_of, load_config, load_connection, spec_of
+from stream_svt.service.reading import read
+from stream_svt.service.signatures import signing_key
+from stream_svt.service.worker import Worker, cluster_of
+from tests.support.keys import ed25519_pair
+from tests.support.process import Service, applied, free_port
+from tests.support.worker import HIGH, Scene, is_open, until
+
+pytestmark = pytest.mark.kafka
+MORE = """  - name: other
+    topic: {application}.others
+    datasets: [d]
+    epsilon: 1
+    cutoff: 3
+    sensitivity: 1
+    monotonic: true
+    bounds: [0, 100000]
+    threshold: 5000
+    expected_queries: 10000
+    mute: none
+"""
+
+
+@pytest.fixture
+def file(scene: Scene, tmp_path: Path) -> Path:
+    path = tmp_path / "shop.yaml"
+    path.write_text(scene.text())
+    return path
+
+
+def write(path: Path, text: str) -> None:
+    path.write_text(text)
+
+
+def _more(scene: Scene) -> str:
+    return scene.text(datasets="a, b, c, d", threshold=700) + MORE.format(application=scene.application)
+
+
+async def test_what_is_applied_is_what_every_worker_runs(
+    scene: Scene, file: Path, tmp_path: Path, stream_svt
+) -> None:
+    """Workers know their brokers only; datasets, monitors and query topics come while they run."""
+    services = []
+    for number in range(2):
+        port = free_port()
+        config = tmp_path / f"worker-{number}.yaml"
+        write(config, scene.text().partition("datasets:")[0] + f"web: {{port: {port}}}\n")
+        services.append(Service(config, port, tmp_path / f"worker-{number}.log", applies=False))
+    first, second = services
+    try:
+        for service in services:
+            await service.until(
+                lambda service=service: "no configuration" in (service.fetch("/health/ready") or "")
+            )
+        assert (await stream_svt("config", "show", "-c", file)).code == 1
+        assert "Version 1 of" in await asyncio.to_thread(applied, file)
+        for service in services:
+            await service.ready()
+        await scene.send("a", HIGH)
+        await until(lambda: _read(services, scene.queries) == 1)
+
+        write(file, _more(scene))
+        refused = await stream_svt("apply", "-c", file, "--dry-run")
+        assert (refused.code, f"topic '{scene.application}.others' does not exist" in refused.err) == (
+            2,
+            True,
+        )
+        said = await asyncio.to_thread(applied, file, "--create-topics")
+        assert "~ monitor hot\n    threshold: 5000 -> 700, at once" in said
+        assert f"+ monitor other on topic {scene.application}.others" in said
+        assert "+ dataset d: epsilon 4 each, for one basket" in said
+        assert "Adopted by 2 of 2 shards." in said
+        await scene.send("a", 2_000)
+        await scene.send("d", HIGH, topic=f"{scene.application}.others")
+        await until(lambda: _read(services, scene.queries) == 2)
+        await until(lambda: _read(services, f"{scene.application}.others") == 1)
+        alerts = {(alert.dataset, alert.monitor, alert.threshold) for alert in await scene.alerts()}
+        assert alerts == {("a", "hot", 5000), ("a", "hot", 700), ("d", "other", 5000)}
+
+        again = await stream_svt("apply", "-c", file)
+        assert (again.code, "No change: that version says the same" in again.err) == (0, True)
+        shown = await stream_svt("config", "show", "-c", file)
+        assert shown.err.startswith("Version 2, digest ")
+        assert shown.out.startswith(f"\napplication: {scene.application}\ndatasets:\n")
+        assert "kafka:" not in shown.out
+
+        without = scene.text(datasets="a, b, c", threshold=700)
+        write(file, without)
+        unasked = await stream_svt("apply", "-c", file, "--yes")
+        assert (unasked.code, "dataset d would be retired for ever" in unasked.err) == (2, True)
+        with pytest.raises(ConfigError, match="apply it with 'stream-svt apply', if that is meant"):
+            await asyncio.to_thread(apply_file, file)
+        said = await asyncio.to_thread(applied, file, "--retire")
+        assert "- dataset d\n    for ever: no version can declare such a name again" in said
+        write(file, _more(scene))
+        again = await stream_svt("apply", "-c", file, "--yes")
+        assert (again.code, "dataset d retired by an earlier version" in again.err) == (2, True)
+        write(file, without)
+        audited = await stream_svt("audit", "-c", file, "--state")
+        assert audited.code == 0, audited
+
+        write(file, without.replace("threshold: 700", "threshold: 800"))
+        applying = asyncio.create_task(asyncio.to_thread(applied, file))
+        await second.until(lambda: second.said("event=configuration_read version=4"))
+        await first.end(signal.SIGKILL)
+        assert "Adopted by 2 of 2 shards." in await applying
+    finally:
+        for service in services:
+            await service.end(signal.SIGKILL)
+    adopted = [
+        (envelope.shard, data.detail["number"])
+        for envelope, data in await scene.events()
+        if envelope.type == EventType.CONFIGURATION_ADOPTED
+    ]
+    assert sorted(adopted) == [(shard, number) for shard in range(2) for number in (1, 2, 3, 4)]
+    about_d = [envelope.type for envelope, data in await scene.events() if data.dataset == "d"]
+    assert about_d[-2:] == [EventType.RUN_CLOSED, EventType.RETIRED]
+
+
+def _read(services: list[Service], topic: str) -> int:
+    return sum(shard["offsets"].get(topic, 0) for one in services for shard in one.shards().values())
+
+
+async def test_of_two_operators_the_second_is_refused_until_he_has_seen_the_first(
+    scene: Scene, file: Path
+) -> None:
+    config, brokers = scene.config(), cluster_of(scene.config())
+    proposals = []
+    for threshold in (100, 200):
+        write(file, scene.text(threshold=threshold))
+        changed = load_config(file)
+        proposals.append((changed, await propose(changed, brokers, bundle_of(file))))
+    (mine, first), (theirs, second) = proposals
+    outcomes = await asyncio.gather(
+        commit(mine, brokers, first), commit(theirs, brokers, second), return_exceptions=True
+    )
+    failed = [one for one in outcomes if isinstance(one, Exception)]
+    (version,) = [one for one in outcomes if isinstance(one, Version)]
+    assert len(failed) == 1
+    assert newest(await read_versions(brokers, config.topics.config), config.topics.config) == version
+    with pytest.raises(Overtaken, match="version 1 is there now"):
+        await commit(theirs, brokers, second)
+    seen = await propose(theirs, brokers, second.bundle)
+    assert (await commit(theirs, brokers, replace(seen, bundle=Bundle("text")))).number == 2
+
+
+async def test_a_version_that_nobody_signed_who_may_is_not_followed(scene: Scene, tmp_path: Path) -> None:
+    private, public = ed25519_pair()
+    (tmp_path / "alice.pub").write_text(public)
+    file = tmp_path / "shop.yaml"
+    write(file, scene.text() + "control: {public_key_files: [alice.pub]}\n")
+    config = load_config(file)
+    brokers = cluster_of(config)
+    follower = follow(load_connection(file), brokers)
+    waiting = asyncio.ensure_future(anext(follower))
+    forged = Bundle(scene.text(threshold=1))
+    await publish(brokers, "somebody", config.topics.config, forged, before=None)
+    await asyncio.sleep(2.0)
+    assert not waiting.done()
+    proposal = await propose(config, brokers, bundle_of(file))
+    assert proposal.before is None
+    version = await commit(config, brokers, proposal, above=1, key=signing_key(private))
+    assert await asyncio.wait_for(waiting, 20) == version
+    # Its copy in another application's topic is not followed there.
+    elsewhere = replace(config, topics=config.topics.model_copy(update={"config": scene.queries}))
+    assert (await verifier(elsewhere, brokers))(_current(version, signing_key(private), config)) is not None
+    await follower.aclose()
+
+
+def _current(version: Version, key: Any, config: Any) -> Any:
+    """Return the record `current` of a version, signed for the topic of a configuration and cluster "c"."""
+    value = next(value for name, value in records(version) if name == b"current") or b""
+    return SimpleNamespace(value=value, headers=(key.header(place_of(config, "c"), value),))
+
+
+async def test_a_shard_goes_on_with_no_older_version_and_with_no_other_of_its_number(scene: Scene) -> None:
+    first = await scene.start()
+    for number, threshold in ((4, 4000), (5, 5000)):
+        await scene.apply(first, scene.config(threshold=threshold), number)
+    await until(lambda: is_open(first))
+    await scene.stop(first)
+
+    second = await scene.start(ready=False)
+    await until(lambda: _waits(second, State.RETRYING, "has adopted version 5"))
+    await scene.apply(second, scene.config(threshold=4000), 4)
+    await until(lambda: _waits(second, State.RETRYING, "this worker knows version 4"))
+    await scene.apply(second, scene.config(threshold=100), 5)
+    await until(lambda: _waits(second, State.PARKED, "another version 5"))
+    await scene.apply(second, scene.config(threshold=5000), 5)
+    await until(lambda: is_open(second))
+    numbers = [
+        data.detail["number"]
+        for envelope, data in await scene.events()
+        if envelope.type == EventType.CONFIGURATION_ADOPTED and envelope.shard == 0
+    ]
+    assert numbers in ([4, 5], [5])
+
+
+def _waits(worker: Worker, state: State, why: str) -> bool:
+    return all(
+        (status.state, status.cause) == (state, Cause.CONFIGURATION) and why in status.reason
+        for status in worker.statuses()
+    ) and bool(worker.statuses())
+
+
+async def test_nothing_is_applied_while_a_worker_runs_that_cannot_read_it(
+    scene: Scene, file: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr("stream_svt.service.assignor.FORMAT", 0)
+    await scene.start()
+    config, brokers = scene.config(), cluster_of(scene.config())
+    with pytest.raises(
+        ConfigError, match=r"an older release runs that cannot read this configuration: .* at 127"
+    ):
+        await propose(config, brokers, bundle_of(file))
+    for worker in list(scene.workers):
+        await scene.stop(worker)
+    monkeypatch.undo()
+    await scene.start()
+    assert (await propose(config, brokers, bundle_of(file))).is_new
+
+
+async def test_a_configuration_of_many_names_arrives_whole(scene: Scene, tmp_path: Path) -> None:
+    names = [f"ward-{number:06}-of-the-clinic" for number in range(300_000)]
+    (tmp_path / "names.txt").write_text("\n".join(names))
+    file = tmp_path / "shop.yaml"
+    text = scene.text()
+    write(file, text.replace("names: [a, b, c]", "file: names.txt"))
+    config, brokers = load_config(file), cluster_of(load_config(file))
+    version = await commit(config, brokers, await propose(config, brokers, bundle_of(file)))
+    found = newest(await read_versions(brokers, config.topics.config), config.topics.config)
+    assert found == version
+    assert [dataset.name for dataset in (await read(found)).spec.datasets] == names
+    smaller = await publish(
+        brokers,
+        scene.application,
+        config.topics.config,
+        Bundle(text),
+        before=(await read_versions(brokers, config.topics.config)).current,
+    )
+    assert newest(await read_versions(brokers, config.topics.config), config.topics.config) == smaller
+
+
+async def test_what_is_no_configuration_is_refused_before_anything_is_written(
+    scene: Scene, file: Path, stream_svt
+) -> None:
+    write(file, scene.text().replace("cutoff: 3", "cutoff: none"))
+    ended = await stream_svt("apply", "-c", file, "--yes")
+    assert (ended.code, "monitors[0].cutoff" in ended.err) == (2, True)
+    write(file, scene.text())
+    ended = await stream_svt("apply", "-c", file)  # nobody can answer
+    assert (ended.code, "not confirmed; nothing was changed" in ended.err) == (1, True)
+    assert (await read_versions(cluster_of(scene.config()), f"{scene.application}.config")).current is None
+    with pytest.raises(ConfigError):
+        spec_of(Bundle("application: shop"))

@@ -1,0 +1,143 @@
+"""The file with what is left of each budget: it reads as it was written, and what is no such file is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+
+from stream_svt.errors import ConfigError
+from stream_svt.monitor.carried import Balance, Carried, parse
+from stream_svt.monitor.monitor_spec import Declared
+from stream_svt.monitor.spec import ApplicationSpec, load_spec
+from stream_svt.privacy.loss import Kind
+
+EPSILON, RHO = Kind.PURE.units, Kind.ZCDP.units
+CARRIED = Carried(
+    application="shop",
+    cluster="c1",
+    alerts="shop.alerts",
+    successor="next",
+    complete=True,
+    topics={"counts": Declared(Fraction(3, 2), general=False)},
+    datasets={
+        "a": Balance("one basket", Kind.PURE, 4 * EPSILON, 6 * EPSILON, 17 * EPSILON // 10),
+        "b": Balance("one basket", Kind.ZCDP, RHO, RHO, RHO),
+    },
+)
+LINES = list(CARRIED.lines())
+
+
+def test_a_file_reads_as_it_was_written() -> None:
+    assert parse(LINES) == CARRIED
+    assert parse(["", *LINES, " "]).digest == CARRIED.digest
+    assert replace(CARRIED, successor="other").digest != CARRIED.digest
+
+
+@pytest.mark.parametrize(
+    ("lines", "why"),
+    [
+        ([], "it is empty"),
+        (["{}"], "line 1: .*'stream-svt carry-over' writes it"),
+        (["not json", *LINES[1:]], "line 1"),
+        (LINES[:-1], "it has 1 datasets and says 2: lines are missing"),
+        ([*LINES, LINES[-1]], "it has 3 datasets and says 2"),
+        ([*LINES[:2], LINES[1]], "a dataset has two lines"),
+        (
+            [LINES[0].replace('"carry_over":1', '"carry_over":2'), *LINES[1:]],
+            "format 2, this version reads 1",
+        ),
+        ([LINES[0].replace("3/2", "-1"), *LINES[1:]], "a sensitivity is greater than 0"),
+        ([LINES[0], "{}", LINES[2]], "line 2: .*name"),
+        ([LINES[0], LINES[1].replace("epsilon", "delta"), LINES[2]], "line 2: unknown measure 'delta'"),
+        ([LINES[0], LINES[1].replace('"1.7"', '"6.1"'), LINES[2]], "line 2: expected 0 <= spent <= limit"),
+        ([LINES[0], LINES[1].replace('"1.7"', '"-1"'), LINES[2]], "line 2: expected 0 <= spent <= limit"),
+        (
+            [LINES[0], LINES[1].replace('"1.7"', '"1.70000000001"'), LINES[2]],
+            "more digits than a ledger keeps",
+        ),
+        ([LINES[0], LINES[1].replace('"1.7"', '"lots"'), LINES[2]], "line 2: not a number"),
+    ],
+)
+def test_what_is_no_such_file_is_refused(lines: list[str], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        parse(lines)
+
+
+MONITOR = (
+    "{{name: m, topic: {topic}, epsilon: 1, cutoff: 1, sensitivity: {sensitivity}, monotonic: {monotonic}, "
+    "bounds: [0, 9], threshold: 5, expected_queries: 9}}"
+)
+
+
+def load(
+    datasets: str = "{name: a, limit: 4, unit: one basket}",
+    *,
+    carried: Carried = CARRIED,
+    application: str = "next",
+    topic: str = "counts",
+    sensitivity: str = "3/2",
+    monotonic: str = "true",
+) -> ApplicationSpec:
+    monitor = MONITOR.format(topic=topic, sensitivity=sensitivity, monotonic=monotonic)
+    text = f"application: {application}\ncarried_over: left.jsonl\ndatasets: [{datasets}]\nmonitors: [{monitor}]\n"
+
+    def read(name: str) -> list[str]:
+        if name != "left.jsonl":
+            raise FileNotFoundError(2, "No such file or directory")
+        return list(carried.lines())
+
+    return load_spec(text, read_names=read)
+
+
+@pytest.mark.parametrize("limit", [4, 6])
+def test_a_dataset_begins_with_what_was_spent_and_with_the_limit_as_it_was_raised(limit: int) -> None:
+    dataset = load(f"{{name: a, limit: {limit}, unit: one basket}}").dataset("a")
+    assert (dataset.limit, dataset.spent_before) == (6 * EPSILON, 17 * EPSILON // 10)
+    assert load().hash() != replace(load(), carried=None).hash()
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"application": "third"}, "is for application 'next': another one would spend it twice"),
+        ({"datasets": "{name: a, limit: 5, unit: one basket}"}, "had the limit epsilon 6"),
+        ({"datasets": "{name: a, limit: {rho: 4}, unit: one basket}"}, "had the limit epsilon 6"),
+        ({"datasets": "{name: a, limit: 4, unit: one user}"}, "had the privacy unit 'one basket'"),
+        ({"datasets": "{name: a, limit: 4, unit: one basket, new: true}"}, "is not new"),
+        ({"sensitivity": "1"}, "declared with sensitivity 1.5"),
+    ],
+)
+def test_what_contradicts_the_file_is_refused(options: dict[str, str], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        load(**options)  # type: ignore[arg-type]
+
+
+def test_a_topic_that_was_not_monotonic_stays_so() -> None:
+    general = replace(CARRIED, topics={"counts": Declared(Fraction(1), general=True)})
+    with pytest.raises(ConfigError, match="declared not monotonic"):
+        load(carried=general)
+    assert load(carried=general, topic="other").topics() == ("other",)
+
+
+def test_behind_missing_alerts_an_unknown_dataset_must_be_declared_new() -> None:
+    gappy = replace(CARRIED, complete=False)
+    unknown = "{name: c, limit: 4, unit: one basket}"
+    assert load(unknown).dataset("c").spent_before == 0
+    with pytest.raises(ConfigError, match=r"nobody knows what was spent of it\. Write new: true"):
+        load(unknown, carried=gappy)
+    new = "{name: c, limit: 4, unit: one basket, new: true}"
+    assert load(new, carried=gappy).dataset("c").spent_before == 0
+
+
+def test_a_file_that_cannot_be_read_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"carried_over: cannot read 'left\.jsonl': No such file"):
+        load_spec(
+            f"application: next\ncarried_over: left.jsonl\ndatasets: []\nmonitors: [{MONITOR}]\n",
+            read_names=_missing,
+        )
+
+
+def _missing(name: str) -> list[str]:
+    raise FileNotFoundError(2, "No such file or directory")

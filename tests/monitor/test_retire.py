@@ -1,0 +1,135 @@
+"""A dataset that is declared no longer: its ledger ends, its balance is told, and no second one begins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from stream_svt.errors import ConfigError
+from stream_svt.monitor.books import Books
+from stream_svt.monitor.commands import Action, Command, UnderWay
+from stream_svt.monitor.life_cycle import State
+from stream_svt.monitor.released import EventType
+from stream_svt.monitor.spec import ApplicationSpec
+from tests.support.engine_play import Play, Query, batch_of
+from tests.support.monitor_forms import (
+    FORMS,
+    TOPIC,
+    assert_books_balance,
+    spec_of,
+    standing,
+    stream,
+    transcript,
+)
+
+
+def _spec(names: str = "a, b, c", *forms: str) -> ApplicationSpec:
+    return spec_of(
+        *(forms or [FORMS["plain"]]), datasets=f"{{names: [{names}], limit: 40, unit: one basket}}"
+    )
+
+
+def _played(*forms: str) -> Play:
+    """Three datasets with an open run each."""
+    play = Play(_spec("a, b, c", *forms))
+    play.play(TOPIC, [Query(k % 3, 0, f"s{k}", "set", time_ms=k) for k in range(12)])
+    return play
+
+
+def test_the_final_balance_is_told_and_its_ledger_and_name_stay() -> None:
+    play = _played()
+    events = [event for event in play.retire(_spec("a, c")) if event.data.dataset]
+    assert [(event.type, event.data.dataset, event.data.reason) for event in events] == [
+        (EventType.RUN_CLOSED, "b", "retired"),
+        (EventType.RETIRED, "b", "configuration"),
+    ]
+    closed, retired = (event.data.account for event in events)
+    assert retired.reserved == 0
+    assert retired.charge == 0
+    assert retired.spent == closed.spent
+    assert closed.charge > 0, "an open run costs all that it reserved"
+    assert {key for key in play.records if b"/b" in key} == {b"r/b"}
+    stored = Books.from_retired(play.records[b"r/b"], "r/b")
+    assert (stored.unit, stored.events) == ("one basket", int(events[-1].id.rpartition("/")[2]))
+    assert stored.ledger.reserved == 0
+    assert_books_balance(play)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_nothing_of_the_others_changes(form: str) -> None:
+    """Whatever waits, is muted or open on the dataset that goes: the other one meets the same noise."""
+    queries = stream(4, 400, datasets=2)
+    play, alone = (Play(_spec("a, b", FORMS[form])) for _ in range(2))
+    for each in (play, alone):
+        each.feed(TOPIC, queries, 200)
+        each.commit()
+    play.retire(_spec("a", FORMS[form]))
+    assert not [key for key in play.records if key.startswith((b"d/b", b"q/b/"))]
+    for each in (play, alone):
+        _feed_first_dataset(each, queries)
+    assert transcript(play)["a", "m0"] == transcript(alone)["a", "m0"]
+    play.take_over(_spec("a", FORMS[form]))
+    assert standing(play)["m0", "a"] == standing(alone)["m0", "a"]
+
+
+def _feed_first_dataset(play: Play, queries: Sequence[Query]) -> None:
+    """Step through what is left, as the decoder hands it on where the second dataset is declared no longer."""
+    first = play.engine.next_offset(TOPIC) or 0
+    kept = [at for at in range(first, len(queries)) if queries[at].dataset == 0]
+    batch = batch_of(TOPIC, [queries[at] for at in kept], 0, len(kept))
+    batch.first, batch.end, batch.offset = first, len(queries), np.array(kept)
+    batch.query_id = [f"q{at}" for at in kept]
+    while not play.engine.step(batch).done:
+        play.commit()
+    play.commit()
+
+
+def test_the_name_is_never_used_again() -> None:
+    play = _played()
+    play.retire(_spec("a, c"))
+    with pytest.raises(ConfigError, match="dataset b was retired at shard 0: its name cannot be used again"):
+        play.take_over(_spec("a, b, c"))
+    play.take_over(_spec("a, c"))
+
+
+def test_no_configuration_that_was_not_applied_retires_anything() -> None:
+    play = _played()
+    play.spec = _spec("a, c")
+    with pytest.raises(ConfigError, match="dataset b, which the configuration does not declare for shard 0"):
+        play.crash()
+
+
+def test_before_it_is_adopted_an_older_configuration_goes_on_with_the_ledger() -> None:
+    """What was read meanwhile was not tested again: the run that is open costs all that it reserved."""
+    play = _played()
+    play.take_over(_spec("a, c"))
+    play.commit()
+    assert play.events[-1].data.reason == "retired"
+    play.take_over(_spec("a, b, c"))
+    books = play.engine.books(1)
+    assert (books.slots["m0"].run, books.slots["m0"].state, books.ledger.reserved) == (1, State.HALTED, 0)
+    assert books.ledger.spent == books.slots["m0"].spent > 0
+
+
+def test_it_is_done_again_where_it_was_done_in_part() -> None:
+    play = _played()
+    play.take_over(_spec("a"))
+    next(play.engine.retire())
+    play.commit()
+    assert len([key for key in play.records if key.startswith(b"r/")]) == 1
+    told = [event.data.dataset for event in play.retire(_spec("a")) if event.type is EventType.RETIRED]
+    assert len(told) == 1
+    assert sorted(key for key in play.records if key.startswith(b"r/")) == [b"r/b", b"r/c"]
+
+
+def test_an_application_is_closed_with_the_balances_of_retired_datasets_too() -> None:
+    play = _played()
+    play.retire(_spec("a, c"))
+    close = Command(id="close", number=1, action=Action.CLOSE_APPLICATION, successor="next")
+    *_, last = play.engine.going_on(UnderWay(close))
+    events = play.commit().events
+    assert [event.data.dataset for event in events if event.type is EventType.BALANCE] == ["a", "b", "c"]
+    assert last.done == 3
+    assert_books_balance(play)

@@ -1,0 +1,122 @@
+"""What a new configuration changes, in words, against configurations changed in one thing each."""
+
+from __future__ import annotations
+
+import pytest
+
+from stream_svt.monitor.spec import ApplicationSpec, load_spec
+from stream_svt.planning.difference import difference, limits_changed
+
+HOT = (
+    "{name: hot, topic: counts, epsilon: 1, cutoff: 10, sensitivity: 1, monotonic: true, bounds: [0, 1000], "
+    "threshold: 500, expected_queries: 1000}"
+)
+DATASETS = "{names: [a, b], limit: 4, unit: one basket}"
+
+
+def spec(*monitors: str, datasets: str = DATASETS) -> ApplicationSpec:
+    listed = "".join(f"  - {monitor}\n" for monitor in monitors or (HOT,))
+    return load_spec(f"application: shop\ndatasets:\n  - {datasets}\nmonitors:\n{listed}")
+
+
+def told(new: ApplicationSpec, old: ApplicationSpec | None = None) -> list[str]:
+    return [*difference(old or spec(), new, 4).lines()]
+
+
+def test_a_first_configuration_is_all_new() -> None:
+    assert [*difference(None, spec(), 4).lines()] == [
+        "+ monitor hot on topic counts",
+        "    a run costs epsilon 1",
+        "+ query topic counts",
+        "    sensitivity 1, monotonic, for ever at least",
+        "+ 2 datasets (a, b): epsilon 4 each, for one basket",
+        "A worker takes up to about 200 MiB with all shards.",
+    ]
+
+
+def test_the_same_configuration_changes_nothing() -> None:
+    assert told(spec()) == ["No change."]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "effect"),
+    [
+        ("threshold: 500", "threshold: 600", "threshold: 500 -> 600, at once"),
+        ("epsilon: 1", "epsilon: 2", "epsilon: 1 -> 2, from the next run on"),
+    ],
+)
+def test_a_changed_field_says_when_it_takes_effect(old: str, new: str, effect: str) -> None:
+    assert told(spec(HOT.replace(old, new))) == ["~ monitor hot", f"    {effect}"]
+
+
+def test_another_lattice_drops_what_waits() -> None:
+    *_, last = told(spec(HOT.replace("bounds: [0, 1000]", "bounds: [0, 2000]")))
+    assert "queries that wait for another test are dropped" in last
+
+
+def test_a_rise_of_the_sensitivity_says_when_producers_may_switch() -> None:
+    found = difference(spec(), spec(HOT.replace("sensitivity: 1", "sensitivity: 2")), 4)
+    lines = [*found.lines()]
+    assert "~ query topic counts: sensitivity 1, monotonic -> sensitivity 2, monotonic" in lines
+    assert "    switch the producers only once every shard has adopted this" in lines
+    assert found.refused == ()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "field"),
+    [
+        ("sensitivity: 2", "sensitivity: 1", "monitors.hot.sensitivity"),
+        ("topic: counts", "topic: others", "monitors.hot.topic"),
+    ],
+)
+def test_what_cannot_change_is_refused(old: str, new: str, field: str) -> None:
+    before = HOT.replace("sensitivity: 1", "sensitivity: 2")
+    found = difference(spec(before), spec(before.replace(old, new)), 4)
+    assert [problem.field for problem in found.refused] == [field]
+
+
+def test_a_monitor_of_another_name_declares_no_less_than_its_topic() -> None:
+    other = HOT.replace("name: hot", "name: cold")
+    found = difference(spec(HOT.replace("sensitivity: 1", "sensitivity: 2")), spec(other), 4)
+    assert [problem.field for problem in found.refused] == ["monitors.cold.sensitivity"]
+
+
+def test_datasets_and_monitors_come_and_go() -> None:
+    names = ", ".join(f"d{number}" for number in range(3_000))
+    cold = HOT.replace("name: hot", "name: cold").replace("topic: counts", "topic: others")
+    lines = told(spec(cold, datasets=f"{{names: [{names}], limit: {{rho: 0.5}}, unit: one user}}"))
+    assert lines[:2] == ["+ monitor cold on topic others", "    a run costs rho 0.420138887362"]
+    assert "- monitor hot" in lines
+    assert {"+ query topic others", "- query topic counts"} < set(lines)
+    assert "+ 3000 datasets (d0, d1, d2, ..): rho 0.5 each, for one user" in lines
+    assert "before 200 MiB" in lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ("limit: 5, unit: one basket", "raise-budget"),
+        ("limit: 3, unit: one basket", "raise-budget"),
+        ("limit: {rho: 5}, unit: one basket", "declare another one"),
+        ("limit: 5, unit: one user", "declare another one"),
+    ],
+)
+def test_a_changed_declaration_of_a_dataset_is_refused(changed: str, why: str) -> None:
+    found = difference(spec(), spec(datasets=f"{{names: [a, b], {changed}}}"), 4)
+    assert [problem.field.removesuffix(".limit") for problem in found.refused] == ["datasets.a", "datasets.b"]
+    assert all(why in problem.message for problem in found.refused)
+
+
+def test_a_limit_that_an_operator_raised_may_be_written_down() -> None:
+    new = spec(datasets="{names: [a, b], limit: 5, unit: one basket}")
+    assert limits_changed(spec(), new) == ["a", "b"]
+    raised = {"a": new.dataset("a").limit, "b": new.dataset("b").limit + 1}
+    found = difference(spec(), new, 4, raised=raised)
+    assert [problem.field for problem in found.refused] == ["datasets.b.limit"]
+
+
+def test_a_dataset_that_goes_is_retired_for_ever() -> None:
+    fewer = spec(datasets="{names: [a], limit: 4, unit: one basket}")
+    assert told(fewer)[:2] == ["- dataset b", "    for ever: no version can declare such a name again"]
+    (problem,) = difference(fewer, spec(), 4, retired=["b"]).refused
+    assert problem.message == "dataset b retired by an earlier version: a name is never used again"

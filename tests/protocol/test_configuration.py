@@ -1,0 +1,128 @@
+"""Versions of a configuration on their topic: what is followed, what is not, and what is yet to come."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import msgspec
+import pytest
+
+from stream_svt.protocol import configuration
+from stream_svt.protocol.configuration import CURRENT, Bundle, Current, Fault, Version, Versions, records
+
+
+@dataclass(frozen=True)
+class Entry:
+    key: bytes | None
+    value: bytes | None
+
+
+def version(number: int, text: str = "application: shop", **files: str) -> Version:
+    return Version(number, Bundle(text, files))
+
+
+def shown(*versions: Version, compacted: bool = False) -> list[Entry]:
+    """Return the records that write these versions one after the other."""
+    found: list[Entry] = []
+    before = None
+    for one in versions:
+        written = [Entry(*pair) for pair in records(one, before)]
+        before = next(
+            msgspec.json.decode(each.value or b"", type=Current) for each in written if each.key == CURRENT
+        )
+        found += written
+    if compacted:
+        newest = {entry.key: entry for entry in found}
+        found = [entry for entry in found if newest[entry.key] is entry and entry.value is not None]
+    return found
+
+
+def read(entries: list[Entry], **options: object) -> Versions:
+    versions = Versions(**options)  # type: ignore[arg-type]
+    for entry in entries:
+        versions.take(entry)
+    return versions
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(configuration, "PART_BYTES", 50)
+
+
+NOISE = "".join(random.Random(1).choices("abcdefghij", k=400))
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_the_newest_version_is_read_as_it_was_written_and_nothing_else_is_kept(compacted: bool) -> None:
+    first, second = version(1, NOISE), version(2, "monitors: []", **{"names.txt": NOISE})
+    entries = shown(first, second, compacted=compacted)
+    assert len(entries) > 5
+    found = read(entries)
+    assert found.newest() == second
+    assert found.refused is None
+    if compacted:
+        assert {entry.key for entry in entries} == {key for key, _ in records(second)}
+
+
+def test_nothing_counts_before_all_of_its_parts_are_there() -> None:
+    entries = shown(version(1, NOISE))
+    assert read([]).newest() is None
+    for missing in range(len(entries)):
+        assert read(entries[:missing] + entries[missing + 1 :]).newest() is None
+
+
+def test_a_part_of_something_else_is_noticed() -> None:
+    *parts, current = shown(version(1, NOISE))
+    for place in range(len(parts)):
+        changed = [*parts]
+        changed[place] = Entry(parts[place].key, b"\0" + (parts[place].value or b"")[1:])
+        assert read([*changed, current]).newest() == Fault.DIGEST
+    cut = [Entry(parts[0].key, (parts[0].value or b"")[:-64]), *parts[1:]]
+    assert read([*cut, current]).newest() == Fault.DIGEST
+
+
+def test_numbers_only_rise_and_name_one_version() -> None:
+    newer, other, older = (shown(one) for one in (version(2, "a"), version(2, "b"), version(1, "c")))
+    assert read([*newer, *older]).newest() == version(2, "a")
+    assert read([*newer, *older]).refused == Fault.LOWER
+    assert read([*newer, *other]).refused == Fault.OTHER
+    again = read([*newer, *newer])
+    assert (again.newest(), again.refused) == (version(2, "a"), None)
+
+
+def test_what_is_known_from_elsewhere_counts_like_what_was_read() -> None:
+    known = version(2, "a")
+    assert read(shown(version(1)), known=(2, known.digest)).refused == Fault.LOWER
+    assert read(shown(version(2, "b")), known=(2, known.digest)).refused == Fault.OTHER
+    assert read(shown(known), known=(2, known.digest)).newest() == known
+    assert read(shown(version(3)), known=(2, known.digest)).newest() == version(3)
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (None, Fault.MALFORMED),
+        (b"", Fault.MALFORMED),
+        (b"{}", Fault.MALFORMED),
+        (b'{"number":0,"digest":"","parts":0}', Fault.MALFORMED),
+        (b'{"number":3,"digest":"","parts":0,"more":1}', Fault.MALFORMED),
+        (b'{"number":3,"digest":"","parts":0,"format":2}', "it has format 2, this version reads 1"),
+    ],
+)
+def test_what_is_no_version_changes_nothing(value: bytes | None, why: str) -> None:
+    found = read([*shown(version(2)), Entry(CURRENT, value)])
+    assert (found.newest(), found.refused) == (version(2), why)
+
+
+def test_who_may_not_apply_is_not_followed_whatever_it_says() -> None:
+    found = read([*shown(version(1)), *shown(version(2))], verify=lambda record: "unsigned")
+    assert (found.newest(), found.refused, found.current) == (None, "unsigned", None)
+
+
+def test_the_digest_tells_texts_and_files_apart() -> None:
+    one = version(1, "a", x="b")
+    assert one.digest == version(5, "a", x="b").digest
+    others = [version(1, "b", x="b"), version(1, "a", y="b"), version(1, "a", x="c"), version(1, "a")]
+    assert len({one.digest, *(other.digest for other in others)}) == 5
+    assert version(1, "", x="1", y="2").digest == version(1, "", y="2", x="1").digest

@@ -1,0 +1,363 @@
+"""Applications that are closed and carried over to successors, in histories full of faults, and attacks on both.
+
+Each history is a chain: an application lives through a script of faults, is closed by its owner or with its state given
+up, or dies behind a mirror; what is left of it is carried over from its alerts; a successor goes on. The judge adds up
+what every event that was ever sent charged, committed or not, over all applications.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections import defaultdict
+from collections.abc import Callable, Container
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from stream_svt.errors import ApplicationClosed, CommandRefused, UnreadableState
+from stream_svt.monitor.carried import Carried, parse
+from stream_svt.monitor.commands import Action, Command
+from stream_svt.monitor.released import CLOSING, EventType
+from stream_svt.monitor.spec import ApplicationSpec, load_spec
+from stream_svt.protocol.carry_over import CarryOverRefused, ShardHistory, carry_over
+from stream_svt.protocol.journal import Journal
+from stream_svt.protocol.sealing import Place, Sealing, proof_checker
+from tests.simulation.applications import APPLICATIONS, Application, monitors_of, query
+from tests.simulation.effects import finish, journal_of
+from tests.simulation.log import Broker
+from tests.simulation.published import UNITS
+from tests.simulation.script import Fault, Script
+from tests.simulation.world import SUCCESSOR, Variant, World
+
+KEY = bytes(range(32))
+LIMIT = 5 * UNITS
+MOST_APPLICATIONS = 3
+_OTHER_ACCIDENTS = {Fault.ANEW, Fault.RECONFIGURE, Fault.CLOSE}
+
+
+class Ending(StrEnum):
+    """How an application ends."""
+
+    CLOSED = "its owner closes it"
+    GIVEN_UP = "its state is lost or unusable, and given up"
+    MIRROR = "it lives on or dies unseen, and its alerts are read from a mirror"
+    RESTORED = "its cluster is restored from a backup, and a mirror holds what was before and after that"
+
+
+class ProvingJournal(Journal):
+    """A journal of a plain state that proves what a successor relies on: the rules read states as they are."""
+
+    @property
+    def _sealing(self) -> Sealing:
+        return self.__dict__["sealing"]  # type: ignore[no-any-return]
+
+    @_sealing.setter
+    def _sealing(self, sealing: Sealing) -> None:
+        keyed = Sealing(Place("cluster", "app", "state", 0), [KEY], bytes)
+        sealing.prover = keyed.prover  # type: ignore[method-assign]
+        self.__dict__["sealing"] = sealing
+
+
+@dataclass(frozen=True)
+class CarryingOver:
+    """What is carried over and how; the broken ones differ from the service in one part."""
+
+    history: Callable[..., ShardHistory] = ShardHistory
+    committed: bool = False
+    carry_over: Callable[..., tuple[Carried, list[str]]] = carry_over
+
+
+@dataclass
+class Chain:
+    """One history.
+
+    Attributes
+    ----------
+    violations
+        What broke a rule.
+    endings
+        How each application ended.
+    carried
+        Applications of which something was carried over.
+    """
+
+    seed: int
+    variant: Variant = field(default_factory=lambda: Variant(journal=ProvingJournal))
+    carrying: CarryingOver = field(default_factory=CarryingOver)
+    violations: list[str] = field(default_factory=list)
+    endings: list[Ending] = field(default_factory=list)
+    carried: int = 0
+
+    def __post_init__(self) -> None:
+        self.chance = random.Random(f"chain {self.seed}")
+        self._form = self.chance.randrange(len(APPLICATIONS))
+        self._charged: dict[str, int] = defaultdict(int)
+        self._limits: dict[str, int] = defaultdict(lambda: LIMIT)
+
+    def run(self) -> list[str]:
+        """Play it to its end; return what broke a rule."""
+        carried = None
+        for _ in range(self.chance.randint(2, MOST_APPLICATIONS)):
+            world = self._world(carried)
+            carried = self._live(world)
+            self.violations += world.rules.violations
+            self._add_up(world)
+            if self.endings[-1] is Ending.RESTORED:
+                self._excuse()
+            if carried is None:
+                break
+            for name, charged in self._charged.items():
+                if carried.datasets[name].spent < charged:
+                    spent = carried.datasets[name].spent / UNITS
+                    self.violations.append(f"{name}: {spent} was carried over, {charged / UNITS} was spent")
+        for name, charged in self._charged.items():
+            if charged > self._limits[name]:
+                self.violations.append(f"{name}: {charged / UNITS} was spent of {self._limits[name] / UNITS}")
+        return self.violations
+
+    def _excuse(self) -> None:
+        """Let it pass that a limit was passed: nobody can tell a cluster that is restored as a whole from before."""
+        for name, charged in self._charged.items():
+            self._charged[name] = min(charged, self._limits[name])
+
+    def _world(self, carried: Carried | None) -> World:
+        script = Script.random(self.chance.randrange(2**32), 1)
+        faults = [(at, kind) for at, kind in script.faults if kind not in _OTHER_ACCIDENTS][:5]
+        if self.chance.random() < 0.3:
+            faults.append((self.chance.randint(20, 120), Fault.CLOSE))
+        script = replace(
+            script, form=self._form, queries=self.chance.randint(3, 10), faults=tuple(sorted(faults))
+        )
+        return World(script, self.variant, Application(specification(self._form, carried), query))
+
+    # How an application ends
+
+    def _live(self, world: World) -> Carried | None:
+        """Play an application to its end; return what is left of it, None where nobody may go on with that."""
+        ending = self.chance.choice(list(Ending))
+        world.closes = ending is Ending.CLOSED
+        world.run(settles=world.closes or self.chance.random() < 0.4)
+        self.endings.append(ending)
+        if all(event["type"] != EventType.APPLICATION_CLOSED for event in world.rules.shown.values()):
+            self._refused_while_it_runs(world)
+        match ending:
+            case Ending.CLOSED:
+                return self._closed(world)
+            case Ending.GIVEN_UP:
+                return self._give_up(world)
+            case Ending.RESTORED:
+                return self._restored(world)
+        return self._mirror(world)
+
+    def _closed(self, world: World) -> Carried | None:
+        if not world.closed:
+            self.violations.append("an application could not be closed")
+            return None
+        if self.chance.random() < 0.3:  # an older state is put back, and an owner comes
+            world.lose_state()
+            world.finish(world.asleep(0))
+        shown = self._shown(world)
+        if not self._is_refused(world, shown, successor="second"):
+            self.violations.append("an application was carried over to two successors")
+        return self._carry_over(world, self._attacked(shown))
+
+    def _give_up(self, world: World) -> Carried | None:
+        """Lose the state or put an older one back, and give it up; an owner that was asleep wakes up then."""
+        world.abandon()
+        sleeper = world.asleep(self.chance.randint(1, 25)) if self.chance.random() < 0.5 else None
+        newest = world.lose_state()
+        is_sound = not (world.rules.contradicted or world.damaged)
+        if self.chance.random() < 0.3:  # retention, of which the state may know nothing
+            world.broker.first["alerts"] = self.chance.randint(*world.broker.span("alerts", committed=False))
+            is_sound = False
+        if not give_up(world.broker, self.variant.journal, self.chance):
+            world.abandon()
+            return None  # what was put back was the newest one: the state can be proved
+        if is_sound:
+            self.violations.append("a sound state was given up")
+        charged = len(world.rules.shown)
+        if self.chance.random() < 0.5:  # the newest state is found again
+            for key, value in newest.items():
+                world.broker.write("state", key, value)
+        if sleeper is not None:
+            world.finish(sleeper)
+        world.finish(world.asleep(0))
+        if len(world.rules.shown) > charged:
+            self.violations.append("an owner went on with an application whose state was given up")
+        return self._carry_over(world, self._attacked(self._shown(world)))
+
+    def _mirror(self, world: World) -> Carried | None:
+        """Read the alerts from another cluster, which holds a part of them while the source goes on."""
+        if self.chance.random() < 0.5:
+            world.abandon()
+            shown = self._mirrored(self._shown(world))
+            return self._carry_over(world, shown, cluster="mirror", source_ended=True)
+        shown = self._shown(world)
+        world.closes = True
+        world.settle()
+        if self.chance.random() < 0.5:
+            shown = self._shown(world)
+        part = shown[: self.chance.randint(0, len(shown))]
+        return self._carry_over(world, self._attacked(part), cluster="mirror")
+
+    def _mirrored(self, shown: list[Any]) -> list[Any]:
+        """Return events as a mirror may hold them: the last tops of open runs are missing, some events come again."""
+        while shown and self.chance.random() < 0.7 and _is_of_a_run(shown[-1]):
+            shown = shown[:-1]
+        if shown and self.chance.random() < 0.5:
+            shown = [*shown, *self.chance.sample(shown, min(len(shown), 3))]
+        return shown
+
+    def _restored(self, world: World) -> Carried | None:
+        """Let the cluster go on from a backup after it went on without it; both are on the mirror."""
+        world.abandon()
+        world.settle()
+        again = world.restored(self.chance.randrange(2**32))
+        known = world.rules.shown.keys() | {""}
+        for one in (world, again):
+            one.go_on(self.chance.randint(3, 8))
+        after = [entry for entry in self._shown(again) if entry not in self._shown(world)]
+        self._add_up(again, but=known)
+        return self._carry_over(world, [*self._shown(world), *after], cluster="mirror", source_ended=True)
+
+    # What is left of it
+
+    def _shown(self, world: World) -> list[Any]:
+        return list(world.broker.read("alerts", committed=self.carrying.committed))
+
+    def _attacked(self, shown: list[Any]) -> list[Any]:
+        """Return events behind which somebody forged some that say that nothing was spent, or copied some."""
+        if self.chance.random() < 0.6 or not shown:
+            return shown
+        if self.chance.random() < 0.3:
+            return [*shown, *self.chance.sample(shown, min(len(shown), 3))]
+        return [*shown, *(forged(shown, kind, self.chance) for kind in CLOSING)]
+
+    def _refused_while_it_runs(self, world: World) -> None:
+        shown = self._shown(world)
+        if self.chance.random() < 0.5 and shown:
+            shown = [*shown, forged(shown, EventType.APPLICATION_CLOSED, self.chance)]
+        if not self._is_refused(world, shown):
+            self.violations.append("an application was carried over that is not closed")
+
+    def _is_refused(self, world: World, shown: list[Any], successor: str = SUCCESSOR) -> bool:
+        try:
+            self._carried(world, shown, successor=successor)
+        except CarryOverRefused:
+            return True
+        return False
+
+    def _carry_over(
+        self, world: World, shown: list[Any], *, cluster: str = "cluster", source_ended: bool = False
+    ) -> Carried | None:
+        try:
+            carried = self._carried(world, shown, cluster=cluster, source_ended=source_ended)
+        except CarryOverRefused:
+            return None
+        self.carried += 1
+        return parse(list(carried.lines()))
+
+    def _carried(
+        self,
+        world: World,
+        shown: list[Any],
+        *,
+        cluster: str = "cluster",
+        successor: str = SUCCESSOR,
+        source_ended: bool = False,
+    ) -> Carried:
+        found = self.carrying.history("app", 0, proof_checker([KEY] if self.chance.random() < 0.7 else []))
+        if cluster == "cluster":
+            with contextlib.suppress(UnreadableState):
+                found.closed = finish(journal_of(world.broker, self.variant.journal).read_closed())
+        for entry in shown:
+            found.take(entry)
+        found.end()
+        carried, _ = self.carrying.carry_over(
+            world.spec,
+            [found],
+            cluster=cluster,
+            alerts="alerts",
+            successor=successor,
+            home=lambda name: 0,
+            source_ended=source_ended,
+        )
+        return carried
+
+    def _add_up(self, world: World, but: Container[str] = ()) -> None:
+        """Add up what was shown: whoever reads uncommitted events saw those of aborted transactions, too."""
+        for name, event in world.rules.shown.items():
+            data = event["data"]
+            if data.get("account") and name not in but:
+                self._charged[data["dataset"]] += round(data["account"]["charge"] * UNITS)
+                if event["type"] == EventType.BUDGET_RAISED:
+                    limit = round(data["account"]["limit"] * UNITS)
+                    self._limits[data["dataset"]] = max(self._limits[data["dataset"]], limit)
+
+
+def _is_of_a_run(entry: Any) -> bool:
+    """Tell whether an event is a top of a run, or a mute."""
+    kind = msgspec.json.decode(entry.value or b"")["type"]
+    return kind in (EventType.ALERT, EventType.MUTED)
+
+
+def specification(form: int, carried: Carried | None) -> ApplicationSpec:
+    """Return an application that goes on with what was carried over."""
+    lines = [] if carried is None else list(carried.lines())
+    limits = {name: 5 if carried is None else carried.datasets[name].limit / UNITS for name in ("a", "b")}
+    datasets = "".join(
+        f"  - {{name: {name}, limit: {limit:.9f}, unit: one basket}}\n" for name, limit in limits.items()
+    )
+    listed = "".join(f"  - {monitor}\n" for monitor in monitors_of(form))
+    head = "application: app\n" + ("" if carried is None else "carried_over: file\n")
+    return load_spec(f"{head}datasets:\n{datasets}monitors:\n{listed}", read_names=lambda name: lines)
+
+
+def give_up(broker: Broker, kind: type[Journal], chance: random.Random) -> bool:
+    """Give the state up as its operator would, a few times where that is interrupted; return whether it was."""
+    while True:
+        events = [msgspec.json.decode(entry.value or b"") for entry in broker.read("alerts", committed=False)]
+        newest = events[-1] if events else {"sequence": 0, "origin": "", "stateid": ""}
+        command = Command(
+            id="give-up",
+            action=Action.CLOSE_APPLICATION,
+            successor=SUCCESSOR,
+            cluster="cluster",
+            event=newest["sequence"],
+            origin=newest["origin"],
+            state=newest["stateid"],
+        )
+        crash = chance.randint(1, 12) if chance.random() < 0.3 else None
+        try:
+            finish(journal_of(broker, kind).give_up(command), crash=crash, after=chance.random() < 0.5)
+        except CommandRefused:
+            return False
+        except ApplicationClosed:
+            return True
+        for name in broker.producers:
+            if crash is not None:
+                broker.time_out(name)
+            broker.mark(name, everything=True)
+        if crash is None:
+            return True
+
+
+def forged(shown: list[Any], kind: EventType, chance: random.Random) -> Any:
+    """Return a record like the newest one, of an event that nobody charged, with a proof of another one."""
+    events = [msgspec.json.decode(entry.value or b"") for entry in shown]
+    newest = max(events, key=lambda event: event["sequence"])
+    account = {"measure": "epsilon", "charge": 0.0, "spent": 0.0, "reserved": 0.0, "limit": 5.0}
+    data: dict[str, Any] = {"dataset": "a", "monitor": "", "run": 0, "reason": "command", "account": account}
+    data["detail"] = {"unit": "one basket"}
+    if kind is EventType.APPLICATION_CLOSED:
+        data |= {"dataset": "", "account": None}
+        data["detail"] = {"successor": SUCCESSOR, "balances": chance.randint(0, 2)}
+    proofs = [event["proof"] for event in events if "proof" in event]
+    changed = {"type": kind, "sequence": newest["sequence"] + 1, "data": data, "id": f"forged/{kind}"}
+    event = {name: value for name, value in newest.items() if name != "proof"} | changed
+    if proofs:
+        event["proof"] = chance.choice(proofs)
+    return replace(shown[-1], value=msgspec.json.encode(event))

@@ -1,0 +1,204 @@
+"""Commands on a modelled log: to all datasets in slices and over takeovers, and what nobody may do with old ones."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import msgspec
+import pytest
+
+from stream_svt.monitor.commands import Action
+from stream_svt.monitor.released import EventType
+from stream_svt.protocol.tenure import REPORTED
+from tests.simulation.effects import finish
+from tests.simulation.model import PLAIN, Few, Model, Stops, command, declared, send, standing
+from tests.simulation.test_reconfigured import events
+
+NAMES = [f"d{number:03}" for number in range(60)]
+SPEC = declared(PLAIN, names=", ".join(NAMES))
+
+
+def replies(model: Model) -> list[tuple[str, str]]:
+    return [(event["reason"], event["detail"]["message"]) for event in events(model, EventType.COMMAND_REPLY)]
+
+
+def refused(model: Model) -> list[bytes | None]:
+    return [entry.value for entry in model.broker.read("rejects-0")]
+
+
+@pytest.fixture
+def model(few_at_once: None) -> Model:
+    """An application of many datasets."""
+    made = Model(partitions=1, spec=SPEC)
+    made.serve()
+    return made
+
+
+def dies_at(model: Model, number: int, *, after: bool) -> None:
+    """Let an owner die before or after its commit of this number; the next one is told nothing."""
+    dying, _ = model.tenure()
+    commit, count = dying._journal.commit, iter(range(10_000))
+
+    async def dies(content: Any) -> int:
+        here = next(count) == number
+        if here and not after:
+            raise Stops
+        done = await commit(content)
+        if here:
+            raise Stops
+        return done
+
+    dying._journal.commit = dies  # type: ignore[method-assign]
+
+    async def live() -> None:
+        await dying.open()
+        await dying.run()
+
+    with pytest.raises(Stops):
+        finish(live())
+    model.broker.fence("app-0")
+    model.settle()
+
+
+def test_a_command_to_all_datasets_is_answered_once_with_what_came_of_it(model: Model) -> None:
+    command(model, "one", action=Action.PAUSE, dataset="d007")
+    model.serve()
+    command(model, "all", action=Action.PAUSE)
+    model.serve()
+    paused = [event["dataset"] for event in events(model, EventType.PAUSED)]
+    assert paused == ["d007", *(name for name in NAMES if name != "d007")]
+    why = "monitor 'm0' on dataset 'd007' is paused already; nothing was changed"
+    assert replies(model)[1:] == [("accepted", f"pause carried out on 59 datasets, refused on 1: {why}")]
+    assert standing(model)[1] == 2
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("number", range(2, 10))
+def test_a_takeover_goes_on_with_a_command_to_all_datasets_and_does_nothing_twice(
+    model: Model, number: int, after: bool
+) -> None:
+    command(model, "all", action=Action.CLOSE)
+    dies_at(model, number, after=after)
+    for _ in range(2):
+        model.serve()
+    assert [event["dataset"] for event in events(model, EventType.RUN_CLOSED)] == NAMES
+    assert replies(model) == [("accepted", "close carried out on 60 datasets, refused on 0")]
+    assert standing(model)[1] == 1
+
+
+def test_nothing_else_is_carried_out_until_all_datasets_are_done(model: Model) -> None:
+    command(model, "all", action=Action.PAUSE)
+    command(model, "one", action=Action.RESUME, dataset="d000", number=2)
+    for _ in range(3):
+        model.serve()
+    kinds = [event["type"] for event in model.events()[0]]
+    assert kinds.count(EventType.PAUSED) == 60
+    assert kinds.index(EventType.RESUMED) > len(kinds) - kinds[::-1].index(EventType.PAUSED) - 1
+    assert [reason for reason, _ in replies(model)] == ["accepted", "accepted"]
+
+
+def test_queries_are_tested_between_two_slices_of_a_command_to_all_datasets(model: Model) -> None:
+    command(model, "all", action=Action.PAUSE)
+    owner, _ = model.tenure(feed=Few)
+    feed: Any = owner._feed
+    feed.rounds, feed.hook = 12, lambda number: number == 2 and send(model, 3, "late", dataset=NAMES[-1])
+    finish(owner.open())
+    finish(owner.run())
+    model.settle()
+    kinds = [event["type"] for event in model.events()[0]]
+    last = len(kinds) - 1 - kinds[::-1].index(EventType.PAUSED)
+    assert kinds.index(EventType.RUN_STARTED) < last
+
+
+def test_where_no_monitor_that_is_meant_runs_a_command_to_all_is_refused(model: Model) -> None:
+    command(model, "all", action=Action.PAUSE, monitor="m7")
+    model.serve()
+    message = "no such monitor runs on a dataset of shard 0; nothing was changed"
+    assert replies(model) == [("refused", message)]
+    assert standing(model)[1] == 1
+
+
+def test_a_flood_of_refused_commands_holds_up_nothing_and_names_a_few(
+    model: Model, caplog: pytest.LogCaptureFixture
+) -> None:
+    state, _ = standing(model)
+    before = len(msgspec.msgpack.encode(finish(model.journal(0, 1).look()).commands))
+    for number in range(3_000):
+        wrong = {"number": 5} if number % 2 else {"state": "00"}
+        command_text = {
+            "id": f"f{number}",
+            "action": "resample",
+            "dataset": "d000",
+            "state": state,
+            "number": 1,
+        } | wrong
+        model.broker.write("control-0", None, msgspec.json.encode(command_text) if number % 5 else b"{")
+    sent = command(model, "pause", action=Action.PAUSE, dataset="d000")
+    send(model, 1, "high", dataset="d001")
+    with caplog.at_level(logging.WARNING):
+        model.serve()
+    assert [reason for reason, _ in replies(model)] == ["accepted"]
+    assert [event["dataset"] for event in events(model, EventType.ALERT)] == ["d001"]
+    assert 0 < len(refused(model)) <= REPORTED + 60  # the model's clock goes on while it works
+    assert len([record for record in caplog.records if "command" in record.message]) <= REPORTED + 80
+    found = finish(model.journal(0, 1).look()).commands
+    assert (found.number, found.id) == (1, sent.id)
+    assert len(msgspec.msgpack.encode(found)) < before + 20
+
+
+def test_a_flood_of_copies_of_the_last_command_is_answered_a_few_times(model: Model) -> None:
+    sent = command(model, "pause", action=Action.PAUSE, dataset="d000")
+    for _ in range(1_000):
+        model.broker.write("control-0", None, msgspec.json.encode(sent))
+    model.serve()
+    assert len(events(model, EventType.PAUSED)) == 1
+    assert 1 < len(replies(model)) <= REPORTED + 60
+    assert replies(model)[1] == ("accepted", "it was carried out before")
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_old_commands_are_refused_where_the_control_topic_begins_again(model: Model, anew: bool) -> None:
+    for action in (Action.PAUSE, Action.RESUME, Action.CLOSE):
+        command(model, action.value, action=action, dataset="d000")
+        model.serve()
+    old = list(model.broker.partitions["control-0"])
+    if anew:
+        model.broker.partitions["control-0"] = []
+    else:
+        model.broker.first["control-0"] = len(old)
+    model.broker.write("control-0", old[0].key, old[0].value)
+    command(model, "next", action=Action.RESAMPLE, dataset="d000")
+    model.serve()
+    assert refused(model) == [b"command-stale"]
+    assert len(replies(model)) == 4
+
+
+def test_commands_for_the_state_before_are_refused_by_a_new_one(model: Model) -> None:
+    sent = command(model, "pause", action=Action.PAUSE, dataset="d000")
+    model.serve()
+    fresh = Model(partitions=1, spec=SPEC)
+    fresh.entropy.seed(7)
+    fresh.broker.write("control-0", None, msgspec.json.encode(sent))
+    fresh.serve()
+    fresh.serve()
+    assert events(fresh, EventType.PAUSED) == []
+    assert refused(fresh) == [b"command-other-state"]
+
+
+def test_every_event_says_which_command_comes_next(model: Model) -> None:
+    state, _ = standing(model)
+    send(model, 1, "first", dataset="d001")
+    model.serve()
+    command(model, "pause", action=Action.PAUSE, dataset="d000")
+    model.serve()
+    send(model, 1, "later", dataset="d002")
+    model.serve()
+    model.serve()
+    found = model.events()[0]
+    assert {event["stateid"] for event in found} == {state}
+    numbers = [event["command"] for event in found]
+    assert numbers == sorted(numbers)
+    assert [
+        event["command"] for event in found if event["type"] in (EventType.RUN_STARTED, EventType.PAUSED)
+    ] == [0, 1, 1]

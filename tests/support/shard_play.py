@@ -1,0 +1,216 @@
+"""One shard whose tenures open, run and end as a test says, beside books, a group and brokers that are scripted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from aiokafka import TopicPartition
+from aiokafka.errors import CommitFailedError, IllegalStateError
+
+from stream_svt.monitor.spec import load_spec
+from stream_svt.protocol.journal import Topics
+from stream_svt.protocol.shard_states import Cause, Signal, State
+from stream_svt.protocol.tenure import Pace, Stopped
+from stream_svt.service import parked
+from stream_svt.service import shard as module
+from stream_svt.service.kafka import Cluster
+from stream_svt.service.metrics import Metrics
+from stream_svt.service.parked import Surroundings
+from stream_svt.service.query_consumer import QueryConsumer
+from stream_svt.service.shard import Shard
+from stream_svt.service.shard_feed import ShardFeed
+from tests.service.test_metrics import SPEC
+from tests.support.worker import until
+
+AROUND = Surroundings(spans=(("state", 0, 5),), control_end=7)
+
+
+class Consumer:
+    """A group consumer whose commits succeed or not."""
+
+    def __init__(self) -> None:
+        self.commits = 0
+        self.refuse = False
+
+    def assignment(self) -> set[TopicPartition]:
+        return set()
+
+    def pause(self, *places: TopicPartition) -> None:
+        """Nothing to pause."""
+
+    async def commit(self, offsets: object) -> None:
+        self.commits += 1
+        if self.refuse:
+            raise CommitFailedError
+
+
+class Journal:
+    """Books that prove, or do not, when they are looked at."""
+
+    def __init__(self, play: Play) -> None:
+        self._play = play
+
+    async def look(self, *, beside_alerts: bool) -> None:
+        assert beside_alerts
+        self._play.looks += 1
+        if self._play.unproved is not None:
+            raise self._play.unproved
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+class Feed(ShardFeed):
+    """A feed whose control partition is scripted."""
+
+    def __init__(self, play: Play, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.play, self.next = play, 0
+
+    def seek(self, topic: str, offset: int) -> None:
+        self.next = offset
+
+    def resume(self, topics: object) -> None:
+        """Everything is read."""
+
+    def pause(self, topics: object) -> None:
+        """Nothing is read."""
+
+    async def fetch(self, topics: list[str], patience: float) -> dict[str, list[SimpleNamespace]]:
+        if self.play.unassigned:
+            raise IllegalStateError
+        if self.play.interruptions:
+            raise self.play.interruptions.pop()
+        await asyncio.sleep(0.01)
+        if self.stopping:
+            raise Stopped
+        first = self.play.around.control_end or 0
+        records = [
+            SimpleNamespace(offset=first + at, value=value, key=None, timestamp=0, headers=())
+            for at, value in enumerate(self.play.control)
+        ]
+        return {"control": [record for record in records if record.offset >= self.next]}
+
+
+class Play:
+    """Tenures that open or end as scripted; one that is not scripted runs until stopped.
+
+    Attributes
+    ----------
+    around
+        What a parked shard sees around it.
+    unproved
+        What looking at the books raises.
+    control
+        Records that come on the control partition.
+    unassigned, interruptions
+        What listening there raises: for ever, or one after the other.
+    """
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, *endings: Exception | Callable[[], Awaitable[None]]
+    ) -> None:
+        self.endings = list(endings)
+        self.opened = 0
+        self.suspected = 0
+        self.consumer = Consumer()
+        self.around = AROUND
+        self.unproved: Exception | None = None
+        self.looks = 0
+        self.control: list[bytes] = []
+        self.unassigned = False
+        self.interruptions: list[Exception] = []
+        self.workload = SimpleNamespace(topics=("counts",))
+        self.kept = 0
+        self.fenced: list[Exception] = []
+        play = self
+
+        class Tenure:
+            def __init__(self, feed: Feed, *args: object, status: module.Status, **options: object) -> None:
+                self.status, self.feed = status, feed
+
+            async def open(self) -> None:
+                play.opened += 1
+                self.status.signal(Signal.OPENED)
+                if play.endings:
+                    ending = play.endings.pop(0)
+                    if isinstance(ending, Exception):
+                        raise ending
+                    await ending()
+
+            async def run(self) -> None:
+                self.status.signal(Signal.TAKEN_OVER, Cause.NONE)
+                self.status.signal(Signal.REPLAYED)
+                await play.run(self.feed)
+
+            def end(self) -> list[object]:
+                return []
+
+        async def look_around(cluster: Cluster, shard: int, **topics: object) -> Surroundings:
+            if isinstance(play.around, Exception):
+                raise play.around
+            return play.around
+
+        monkeypatch.setattr(module, "Tenure", Tenure)
+        monkeypatch.setattr(module, "ShardFeed", partial(Feed, play))
+        monkeypatch.setattr(module, "look_around", look_around)
+        monkeypatch.setattr(module, "BACKOFF", (0.0, 0.001))
+        monkeypatch.setattr(module, "UNEXPECTED_BACKOFF", (0.0, 0.001))
+        monkeypatch.setattr(parked, "LOOK_AGAIN", (0.02,))
+        self.shard = Shard(
+            0,
+            cluster=Cluster({}),
+            consumer=self.consumer,
+            queries=QueryConsumer(lambda: None, 1),
+            make_journal=lambda number: Journal(self),
+            workload=lambda: self.workload,
+            control="control",
+            pace=Pace,
+            metrics=Metrics(load_spec(SPEC), "hash", lambda: [self.shard.status]),
+            written=Topics("state", "alerts", "rejects"),
+            suspect=self.suspect,
+        )
+        self.shard.start()
+
+    def suspect(self) -> None:
+        self.suspected += 1
+
+    async def run(self, feed: ShardFeed) -> None:
+        while not feed.stopping:
+            done = {asyncio.ensure_future(event.wait()) for event in (feed._stop, feed._hold.held)}
+            await asyncio.wait(done, return_when=asyncio.FIRST_COMPLETED)
+            if feed.held:
+                await self.hand_over()
+                await feed.settled()
+                self.kept += 1
+                if self.fenced:
+                    raise self.fenced.pop()
+
+    async def hand_over(self) -> None:
+        """Publish what is charged."""
+        await asyncio.sleep(0)
+
+    async def until(self, state: State) -> None:
+        await until(lambda: self.shard.status.state is state)
+
+    async def stays(self, state: State, *, opened: int) -> None:
+        """Nothing happens for as long as ten looks take."""
+        await self.until(state)
+        for _ in range(20):
+            await asyncio.sleep(0.01)
+            assert self.shard.status.state is state
+        assert self.opened == opened
+
+    async def hold(self) -> None:
+        """Have the shard stand by, as for a rebalance."""
+        self.shard.hold()
+        assert await self.shard.settle(2.0)
+
+    async def end(self) -> None:
+        await self.shard.stop(2.0)
+        assert self.shard.status.state in {State.STOPPED, State.NOT_MEMBER}

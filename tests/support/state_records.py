@@ -1,0 +1,26 @@
+"""Records of a plain state as they lie on its topic, for judges: read without any code of the service."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from typing import Any
+
+import msgspec
+
+FRAME = 1 + 1 + 8 + 16
+"""Bytes before the content of a plain state record: version, kind, sequence, check."""
+
+
+def outbox(value: bytes) -> list[tuple[dict[str, Any], bytes]]:
+    """Return the events of an outbox record, and how they are published."""
+    events, _ = msgspec.msgpack.decode(zlib.decompress(value[FRAME:]))
+    return [(json.loads(encoded), encoded) for _, _, encoded in events]
+
+
+def dataset(value: bytes) -> tuple[str, int, dict[tuple[str, str, int], bytes]]:
+    """Return a dataset's name, what its ledger has spent, and the secrets of each open run."""
+    _, name, _, _, ledger, _, slots, _ = msgspec.msgpack.decode(value[FRAME:])
+    runs = {(name, monitor, slot[3]): slot[5] for monitor, slot in slots.items()}
+    secrets = {run: held for run, held in runs.items() if any(held)}  # zeros once the run is closed
+    return name, msgspec.msgpack.decode(ledger)[3], secrets
