@@ -149,15 +149,41 @@ class _CreatesNothing(MetadataRequest):  # type: ignore[misc]  # aiokafka has no
         super().__init__(topics, allow_auto_topic_creation=False)
 
 
+_create_conn = aiokafka.client.create_conn
+
+
+async def _create_closing_conn(*args: Any, **options: Any) -> Any:  # noqa: ANN401  aiokafka has no types
+    """Open a connection; one that a client opens for its first request is closed where that request is cancelled.
+
+    Nothing but aiokafka's `bootstrap` holds this connection, and `bootstrap` closes it after errors only.
+    """
+    connection = await _create_conn(*args, **options)
+    if options.get("on_close") is None:
+        send = connection.send
+
+        async def closing_send(request: Any) -> Any:  # noqa: ANN401
+            try:
+                return await send(request)
+            except asyncio.CancelledError:
+                connection.close()
+                raise
+
+        connection.send = closing_send
+    return connection
+
+
 _TUNED: tuple[tuple[Any, str, Any], ...] = (
     (aiokafka.producer.sender, "BACKOFF_OVERRIDE", TRANSACTION_BACKOFF),
     (aiokafka.client, "MetadataRequest", _CreatesNothing),
+    (aiokafka.client, "create_conn", _create_closing_conn),
     (aiokafka.admin.client, "MetadataRequest", _CreatesNothing),
 )
 
 
 def tune() -> None:
-    """Shorten aiokafka's wait between transactions, let no client create topics, hear why connections fail.
+    """Shorten aiokafka's wait between transactions, let no client create topics or leak its first connection.
+
+    What aiokafka logs about failed connections is kept for `explain`.
 
     Holds for every client of the process, those that exist included.
     """

@@ -120,6 +120,7 @@ async def test_the_cause_of_an_older_failure_is_not_that_of_a_lost_connection() 
     [
         (aiokafka.producer.sender, "BACKOFF_OVERRIDE", "producer.sender.BACKOFF_OVERRIDE"),
         (aiokafka.client, "MetadataRequest", "has no client.MetadataRequest"),
+        (aiokafka.client, "create_conn", "has no client.create_conn"),
         (aiokafka.admin.client, "MetadataRequest", "admin.client.MetadataRequest"),
     ],
 )
@@ -333,6 +334,24 @@ async def test_a_client_that_does_not_stop_in_time_is_cut_off() -> None:
     await asyncio.wait_for(stop_quietly(consumer, 0.05), 2)
     await asyncio.sleep(0.01)
     assert (connection.open, asyncio.all_tasks()) == (False, before)
+
+
+async def test_a_start_that_is_cancelled_closes_the_first_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = Connection()
+    connection.send = _silence
+
+    async def connect(*_: object, **__: object) -> Connection:
+        return connection
+
+    monkeypatch.setattr(kafka, "_create_conn", connect)
+    tune()
+    consumer = Cluster({"bootstrap_servers": "127.0.0.1:9"}).reader()
+    starting = asyncio.create_task(consumer.start())
+    await asyncio.sleep(0.01)
+    starting.cancel()
+    await asyncio.wait([starting])
+    assert (starting.cancelled(), connection.open) == (True, False)
+    await stop_quietly(consumer)
 
 
 async def test_whatever_stopping_a_client_raises_ends_there() -> None:
