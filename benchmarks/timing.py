@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.command import show
+from stream_svt.monitor.datasets import Gone
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.spec import ApplicationSpec, load_spec
 from stream_svt.protocol.journal import Journal, Topics
@@ -183,13 +184,20 @@ class Watched:
 
     # Workload
 
+    def gather(self, shard: int, gone: Gone) -> Iterable[None]:
+        """There is one dataset."""
+        del shard, gone
+        return ()
+
     def engine(self, shard: int, key: bytes) -> Engine:
         """Return an engine of one dataset."""
         return Engine(self.spec, shard=shard, datasets=["a"], key=key, entropy=random.Random(1).randbytes)
 
-    def decoders(self, shard: int, also: Iterable[tuple[str, str]] = ()) -> dict[str, QueryDecoder]:
+    def decoders(
+        self, shard: int, datasets: object, also: Iterable[tuple[str, str]] = ()
+    ) -> dict[str, QueryDecoder]:
         """Return the service's own decoder."""
-        del also
+        del datasets, also
         return {"t": QueryDecoder("t", shard, Directory(["a"], partition=0, partitions=1), ["hot"])}
 
     # Feed

@@ -96,6 +96,7 @@ EVENTS: Final[Mapping[EventType, Event]] = {
             "application-closed",
             "loss",
             "retired",
+            "period-over",
             "unread",
             "paused",
             "incompatible",
@@ -165,8 +166,9 @@ EVENTS: Final[Mapping[EventType, Event]] = {
         about="dataset or shard",
     ),
     EventType.RETIRED: Event(
-        "The dataset is declared no longer: what it spent in the end. Its name is never used again.",
-        ("configuration",),
+        "The dataset is declared no longer, or its period is over: what it spent in the end. Its name is never "
+        "used again.",
+        ("configuration", "period-over"),
         detail={"unit": text("The privacy unit, in the words of the configuration.")},
         about="dataset",
     ),

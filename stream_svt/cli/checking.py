@@ -44,7 +44,7 @@ def check(path: Path, create_topics: bool, offline: bool) -> int:
     report = check_offline(config)
     _print(report.findings)
     click.echo()
-    for line in explain(config.spec):
+    for line in explain(config.current):
         click.echo(line)
     click.echo()
     if not offline:

@@ -217,7 +217,7 @@ def _monitor(
         if own:
             flags = ", ".join("--mechanism" if key == "form" else f"--{key}" for key in own)
             raise click.UsageError(f"{flags}: the configuration says that; leave it out, or leave out -c.")
-        spec = load(path).spec
+        spec = load(path).current
         names = [monitor.name for monitor in spec.monitors]
         if name is None and len(names) == 1:
             name = names[0]

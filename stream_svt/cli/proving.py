@@ -36,7 +36,7 @@ def prove(path: Path, cases: int, seed: int) -> int:
     config = load(path)
     with click.progressbar(length=cases, label="Trying", file=click.get_text_stream("stderr")) as bar:
         summary = try_neighbours(
-            config.spec,
+            config.current,
             cases=cases,
             chance_of=lambda number: random.Random(f"{seed} {number}"),  # noqa: S311 - streams, not noise
             progress=lambda _: bar.update(1),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
 
@@ -34,6 +34,7 @@ class _Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     successor: str
     complete: bool
     topics: dict[str, _Topic]
+    watermarks: dict[str, int]
     datasets: int
 
 
@@ -76,6 +77,8 @@ class Carried:
         What was ever declared about the answers on each query topic.
     datasets
         By name.
+    watermarks
+        By pattern of a generator, the end of the last period that had begun: it is over for the successor.
     """
 
     application: str
@@ -85,6 +88,7 @@ class Carried:
     complete: bool
     topics: Mapping[str, Declared]
     datasets: Mapping[str, Balance]
+    watermarks: Mapping[str, int] = field(default_factory=dict)
 
     def lines(self) -> Iterator[str]:
         """Yield the lines of the file."""
@@ -100,6 +104,7 @@ class Carried:
             self.successor,
             self.complete,
             topics,
+            dict(sorted(self.watermarks.items())),
             len(self.datasets),
         )
         yield msgspec.json.encode(head).decode()
@@ -148,7 +153,14 @@ def parse(lines: Sequence[str]) -> Carried:
     if len(datasets) != head.datasets:
         raise ValueError("a dataset has two lines")
     return Carried(
-        head.application, head.cluster, head.alerts, head.successor, head.complete, topics, datasets
+        head.application,
+        head.cluster,
+        head.alerts,
+        head.successor,
+        head.complete,
+        topics,
+        datasets,
+        head.watermarks,
     )
 
 

@@ -33,7 +33,7 @@ from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.books import FOR_EVER, UNTIL_RUN_ENDS, Books, read_dataset, stored_spec
 from stream_svt.monitor.bounds import BOUNDS, Bounds
 from stream_svt.monitor.commands import Command, UnderWay
-from stream_svt.monitor.datasets import DatasetSpec
+from stream_svt.monitor.datasets import Gone, is_over, last_end
 from stream_svt.monitor.life_cycle import Signal, State
 from stream_svt.monitor.monitor_spec import (
     Declared,
@@ -47,7 +47,7 @@ from stream_svt.monitor.options import Mute, OnHalt, Retry, Sweep
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.projection import Projection, Totals
 from stream_svt.monitor.queue_journal import Position, Queue, QueueJournal
-from stream_svt.monitor.released import DatasetView, EventType, ReleasedEvent
+from stream_svt.monitor.released import PERIOD_OVER, DatasetView, EventType, ReleasedEvent
 from stream_svt.monitor.retry import RetryRunner
 from stream_svt.monitor.runner import Hit, Runner, Status, Tests
 from stream_svt.monitor.shard_datasets import ShardDatasets
@@ -235,7 +235,9 @@ class Engine:
         self._projection = Projection(self.datasets)
         self._unprojected: set[int] = set()
         self._shown_anew = False
+        self._watermarks: dict[str, int] = {}
         if spec.carried is not None:
+            self._watermarks |= spec.carried.watermarks
             for topic, declared in spec.carried.topics.items():
                 self._keep_declared(topic, declared)
         for monitor in spec.monitors:
@@ -284,6 +286,7 @@ class Engine:
                 runner = self.runners[name]
                 runner.offset, runner.row, runner.clock_ms, runner.started = offset, row, clock_ms, True
         self._retired = dict(found["r"])
+        self._watermarks |= stored.watermarks
         yield from self._load_datasets(found, plans)
         yield from self._load_queues(found["w"])
 
@@ -318,7 +321,8 @@ class Engine:
             if name in self.number:
                 numbers.append(self._load_dataset(name, data, plans, stale, muted))
             else:
-                self._undeclared.append(_undeclared(data, plans, muted, f"d/{name}"))
+                over = is_over(name, self._watermarks)
+                self._undeclared.append(_undeclared(data, plans, muted, f"d/{name}", is_over=over))
             size += len(data)
             if muted:
                 size += _size(muted)
@@ -414,7 +418,7 @@ class Engine:
         return number
 
     def check_datasets(self, *, may_retire: bool) -> None:
-        """Refuse datasets that are declared again after they were retired, or declared no longer.
+        """Refuse datasets whose ledger was ended before, and those that are declared no longer.
 
         Parameters
         ----------
@@ -433,8 +437,16 @@ class Engine:
                 "one; only a successor of the application can go on with the ledger"
             )
             raise ConfigError([Problem(0, "datasets", message)])
-        if self._undeclared and not may_retire:
-            name = self._undeclared[0].books.name
+        over = [one.name for one in self.datasets if not one.pattern and is_over(one.name, self._watermarks)]
+        if over:
+            message = (
+                f"dataset {over[0]} has the name of a period that a generator made and that is over at shard "
+                f"{self.shard}: its name cannot be used again. Declare another one"
+            )
+            raise ConfigError([Problem(0, "datasets", message)])
+        undeclared = [one.books.name for one in self._undeclared if not one.is_over]
+        if undeclared and not may_retire:
+            name = undeclared[0]
             message = (
                 f"the state holds dataset {name}, which the configuration does not declare for shard {self.shard}; "
                 "declare it again, or apply a configuration without it, which retires it"
@@ -442,20 +454,25 @@ class Engine:
             raise ConfigError([Problem(0, "datasets", message)])
 
     def close_undeclared(self) -> Iterator[None]:
-        """Close at full price the open runs of datasets that are declared no longer.
+        """Close the open runs of datasets that are declared no longer at full price, and of periods that are over.
 
         This comes before any query is read again: those of these datasets are passed over from now on, and an owner
-        before may have tested them and lost the outcomes.
+        before may have tested them and lost the outcomes; but none of a period that was over before what it replayed.
 
         Yields after a slice of work; where the next commit is full then, the caller commits before it goes on.
         """
-        for books, _ in self._undeclared:
+        for books, _, over in self._undeclared:
             for name, slot in books.slots.items():
                 if slot.state is _RUNNING:
                     slot.signal(Signal.ENDED)
-                    lost = books.end_run_at_full_price(slot)
+                    lost = 0
+                    if over:
+                        books.end_run(slot)
+                    else:
+                        lost = books.end_run_at_full_price(slot)
+                    reason = PERIOD_OVER if over else "retired"
                     self._announcer.announce(
-                        EventType.RUN_CLOSED, books, monitor=name, slot=slot, reason="retired", charge=lost
+                        EventType.RUN_CLOSED, books, monitor=name, slot=slot, reason=reason, charge=lost
                     )
                     self._records |= books.save()
             yield
@@ -463,19 +480,47 @@ class Engine:
     def retire(self) -> Iterator[None]:
         """End the ledgers of datasets that are declared no longer; `close_undeclared` has closed their runs.
 
-        What stays is a record with ledger and name, which refuses a second ledger. To be called once the configuration
-        that does not declare them is adopted: an older one, which does, must not find them gone.
+        What stays is a record with ledger and name, which refuses a second ledger; of a period that is over, nothing:
+        the generator's watermark refuses that. To be called once the configuration that does not declare them is
+        adopted: an older one, which does, must not find them gone.
 
         Yields as `close_undeclared`.
         """
         while self._undeclared:
-            books, keys = self._undeclared.pop()
+            books, keys, over = self._undeclared.pop()
             detail = {"unit": books.unit}
-            self._announcer.announce(EventType.RETIRED, books, reason="configuration", detail=detail)
+            reason = PERIOD_OVER if over else "configuration"
+            self._announcer.announce(EventType.RETIRED, books, reason=reason, detail=detail)
             self._records.update(dict.fromkeys(keys))
-            self._keep_retired(books)
+            if not over:
+                self._keep_retired(books)
             yield
         yield from self._forget_old_specs()
+
+    def pass_periods(self, ends: Mapping[str, int], now_ms: int) -> None:
+        """Take note of the periods that are over: the next engine does not know their datasets any more.
+
+        A period is over once every monitor that runs on the generator's datasets has come beyond its end and lateness,
+        by the records' timestamps; with no such monitor, never. To be called after the replay.
+
+        Parameters
+        ----------
+        ends
+            The end of each query topic: for a monitor that has read all of a topic, time passes without records.
+        now_ms
+            What time it is at least for these.
+        """
+        for pattern, (numbers, lateness_ms) in self.datasets.patterns.items():
+            clocks = []
+            for runner in self.runners.values():
+                if runner.covers[numbers].any():
+                    if runner.started and runner.offset >= ends.get(runner.spec.topic, runner.offset + 1):
+                        runner.clock_ms = max(runner.clock_ms, now_ms)
+                    clocks.append(runner.clock_ms)
+            if clocks:
+                over = last_end(pattern, min(clocks) - lateness_ms)
+                if over > self._watermarks.get(pattern, 0):
+                    self._watermarks[pattern] = over
 
     def _keep_retired(self, books: Books) -> None:
         data = self._retired[books.name] = books.to_retired()
@@ -752,6 +797,7 @@ class Engine:
                 positions,
                 self.spec.carried_digest,
                 self.configuration,
+                self._watermarks,
             )
         )
 
@@ -1137,10 +1183,6 @@ class Engine:
         ConfigError
             The change needs a new application or a restart.
         """
-        declared: Iterable[DatasetSpec] = self.datasets if spec is self.spec else spec.datasets
-        if sum(dataset.name in self.number for dataset in declared) != len(self.datasets):
-            message = "datasets cannot be removed while the service runs"
-            raise ConfigError([Problem(0, "datasets", message)])
         refusals = []
         if spec.carried_digest != self.spec.carried_digest:
             refusals.append(Problem(0, "carried_over", _OTHER_FILE))
@@ -1186,7 +1228,7 @@ class Engine:
             yield
 
     def _covers(self, spec: MonitorSpec) -> NDArray[np.bool_]:
-        return self.datasets.covers(self.spec, spec)
+        return self.datasets.covers(spec)
 
     def _change(self, runner: Runner, spec: MonitorSpec) -> Iterator[None]:
         old = runner.spec
@@ -1300,17 +1342,29 @@ class Engine:
 
 
 class _Undeclared(NamedTuple):
-    """A stored dataset that is declared no longer, and the keys of its state records."""
+    """A stored dataset that is declared no longer, the keys of its state records, and whether its period is over."""
 
     books: Books
     keys: list[bytes]
+    is_over: bool
 
 
-def _undeclared(data: bytes, plans: dict[str, Plan], mutes: Mapping[str, Parts], key: str) -> _Undeclared:
+def gone(spec: ApplicationSpec, records: Iterable[bytes], progress: bytes | None) -> Gone:
+    """Return which datasets never come back, by what was carried over and the keys and progress of a state."""
+    watermarks = {} if spec.carried is None else dict(spec.carried.watermarks)
+    if progress is not None:
+        watermarks |= from_bytes(ProgressRecord, progress, key="meta").watermarks
+    return Gone(watermarks, frozenset(key[2:].decode() for key in records if key.startswith(b"r/")))
+
+
+def _undeclared(
+    data: bytes, plans: dict[str, Plan], mutes: Mapping[str, Parts], key: str, *, is_over: bool
+) -> _Undeclared:
     record = read_dataset(data, key)
     spec = stored_spec(record, Ledger.from_bytes(record.ledger))
     parts = [f"q/{record.name}/{name}/{number}" for name, held in mutes.items() for number, _ in held]
-    return _Undeclared(Books.from_record(spec, record, plans, mutes), [one.encode() for one in (key, *parts)])
+    keys = [one.encode() for one in (key, *parts)]
+    return _Undeclared(Books.from_record(spec, record, plans, mutes), keys, is_over)
 
 
 def _by_kind(records: Mapping[bytes, bytes]) -> Generator[None, None, Mapping[str, Named]]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from fnmatch import fnmatchcase
+from fnmatch import translate
 from fractions import Fraction
 from functools import lru_cache
 from math import ceil
@@ -276,7 +277,12 @@ class MonitorSpec(Strict):
 
     def covers(self, dataset: str) -> bool:
         """Tell whether the monitor runs on a dataset."""
-        return any(pattern == "*" or fnmatchcase(dataset, pattern) for pattern in self.datasets)
+        return self.matcher(dataset)
+
+    @property
+    def matcher(self) -> Callable[[str], bool]:
+        """What `covers` does, to be looked up once for many names."""
+        return _matcher(self.datasets)
 
     def to_json(self) -> str:
         """Return the specification as JSON for `from_json`; everything in it is public."""
@@ -501,6 +507,15 @@ _RELOAD: Mapping[str, Reload] = {
         Reload.NEXT_RUN,
     ),
 }
+
+
+@lru_cache(maxsize=1000)
+def _matcher(patterns: tuple[str, ...]) -> Callable[[str], bool]:
+    """Return what tells whether a name matches one of some patterns."""
+    if "*" in patterns:
+        return lambda _: True
+    match = re.compile("|".join(map(translate, patterns))).match
+    return lambda name: match(name) is not None
 
 
 def reload_kind(old: MonitorSpec, new: MonitorSpec) -> dict[str, Reload]:

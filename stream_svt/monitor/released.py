@@ -18,6 +18,8 @@ import msgspec
 
 CONTENT_TYPE = "application/cloudevents+json; charset=utf-8"
 LARGEST_SEQUENCE = 2**63 - 1
+PERIOD_OVER = "period-over"
+"""Why a run or a dataset ends whose period, and the lateness, are over."""
 
 
 class EventType(StrEnum):

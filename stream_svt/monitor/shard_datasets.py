@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Container, Generator, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,13 @@ NEVER = np.iinfo(np.int64).max
 class ShardDatasets(Sequence[DatasetSpec]):
     """The datasets of one shard, by number; nothing in it ever changes.
 
+    Parameters
+    ----------
+    datasets
+        In the order of their numbers.
+    names_shown
+        Which are shown one by one.
+
     Attributes
     ----------
     number
@@ -34,6 +41,8 @@ class ShardDatasets(Sequence[DatasetSpec]):
         Which count in rho, and the declared limits in units of the ledger.
     periods
         When queries of a dataset begin and cease to count, in milliseconds; None where no dataset is a period.
+    patterns
+        Of each generator the numbers of its datasets, and their longest lateness in milliseconds.
     """
 
     number: dict[str, int]
@@ -41,23 +50,25 @@ class ShardDatasets(Sequence[DatasetSpec]):
     zcdp: Mask
     limit: Integers
     periods: tuple[Integers, Integers] | None
+    patterns: dict[str, tuple[Integers, int]]
 
-    def __init__(self, spec: ApplicationSpec, places: Integers) -> None:
-        for _ in self._gather(spec, places):
+    def __init__(self, datasets: Sequence[DatasetSpec], names_shown: Container[str] = frozenset()) -> None:
+        for _ in self._gather(datasets, names_shown):
             pass
 
     @classmethod
-    def gathering(cls, spec: ApplicationSpec, places: Integers) -> Generator[None, None, ShardDatasets]:
-        """Gather in slices the datasets with these numbers in the order declared; return them."""
+    def gathering(
+        cls, datasets: Sequence[DatasetSpec], names_shown: Container[str]
+    ) -> Generator[None, None, ShardDatasets]:
+        """Gather in slices; return what `ShardDatasets` does."""
         made = cls.__new__(cls)
-        yield from made._gather(spec, places)  # noqa: SLF001  a second constructor
+        yield from made._gather(datasets, names_shown)  # noqa: SLF001  a second constructor
         return made
 
     @classmethod
     def of_names(cls, spec: ApplicationSpec, names: Sequence[str]) -> ShardDatasets:
         """Return the datasets of these names; KeyError where one is not declared."""
-        places = {dataset.name: place for place, dataset in enumerate(spec.datasets)}
-        return cls(spec, np.fromiter(map(places.__getitem__, names), np.int64, len(names)))
+        return cls([spec.dataset(name) for name in names], spec.names_shown)
 
     def __len__(self) -> int:
         return len(self._datasets)
@@ -68,13 +79,28 @@ class ShardDatasets(Sequence[DatasetSpec]):
     def __iter__(self) -> Iterator[DatasetSpec]:
         return iter(self._datasets)
 
-    def covers(self, spec: ApplicationSpec, monitor: MonitorSpec) -> Mask:
-        """Return on which of them a monitor runs; ``spec`` declares them at the same places."""
-        return spec.covered(monitor)[self._places]
+    def covers(self, monitor: MonitorSpec) -> Mask:
+        """Return on which of them a monitor runs."""
+        for _ in self.covering(monitor):
+            pass
+        return self._covered[monitor.datasets]
 
-    def _gather(self, spec: ApplicationSpec, places: Integers) -> Iterator[None]:
-        count = len(places)
-        self._places = places
+    def covering(self, monitor: MonitorSpec) -> Iterator[None]:
+        """Look in slices at which of them a monitor covers; `covers` returns it at once then."""
+        if monitor.datasets in self._covered:
+            return
+        found = np.ones(len(self._datasets), dtype=np.bool_)
+        if "*" not in monitor.datasets:
+            covers = monitor.matcher
+            for at in range(0, len(found), AT_ONCE):
+                part = self._datasets[at : at + AT_ONCE]
+                found[at : at + len(part)] = [covers(dataset.name) for dataset in part]
+                yield
+        self._covered[monitor.datasets] = found
+
+    def _gather(self, datasets: Sequence[DatasetSpec], names_shown: Container[str]) -> Iterator[None]:
+        count = len(datasets)
+        self._covered: dict[tuple[str, ...], Mask] = {}
         self._datasets: list[DatasetSpec] = []
         self.number = {}
         self.shown = np.zeros(count, dtype=np.bool_)
@@ -83,17 +109,26 @@ class ShardDatasets(Sequence[DatasetSpec]):
         begins = np.zeros(count, dtype=np.int64)
         ends = np.full(count, NEVER, dtype=np.int64)
         has_periods = False
+        generated: dict[str, list[int]] = {}
+        lateness: dict[str, int] = {}
         for at in range(0, count, AT_ONCE):
-            part = [spec.datasets[place] for place in places[at : at + AT_ONCE].tolist()]
+            part = datasets[at : at + AT_ONCE]
             end = at + len(part)
             self._datasets += part
             self.number.update((dataset.name, number) for number, dataset in enumerate(part, at))
-            self.shown[at:end] = [dataset.name in spec.names_shown for dataset in part]
+            self.shown[at:end] = [dataset.name in names_shown for dataset in part]
             self.zcdp[at:end] = [dataset.kind is Kind.ZCDP for dataset in part]
             self.limit[at:end] = [dataset.limit for dataset in part]
             if any(dataset.is_period for dataset in part):
                 has_periods = True
                 begins[at:end] = [0 if one.from_ms is None else one.from_ms for one in part]
                 ends[at:end] = [NEVER if one.ends_ms is None else one.ends_ms for one in part]
+                for number, one in enumerate(part, at):
+                    if one.pattern:
+                        generated.setdefault(one.pattern, []).append(number)
+                        lateness[one.pattern] = max(lateness.get(one.pattern, 0), one.lateness_ms or 0)
             yield
         self.periods = (begins, ends) if has_periods else None
+        self.patterns = {
+            pattern: (np.array(numbers), lateness[pattern]) for pattern, numbers in generated.items()
+        }

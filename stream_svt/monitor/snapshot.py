@@ -240,7 +240,8 @@ class ProgressRecord(msgspec.Struct, array_like=True):
     """Where every monitor stands in its topic: (offset, row, clock in ms), and the shard's counters.
 
     ``carried`` is the digest of the file with what an earlier application spent, "" where there is none;
-    ``configuration`` number and digest of the version adopted last, (0, "") where none was.
+    ``configuration`` number and digest of the version adopted last, (0, "") where none was; ``watermarks`` the end of
+    the last period that is over, by pattern of its generator. They stay where a generator is declared no longer.
     """
 
     version: int
@@ -249,6 +250,7 @@ class ProgressRecord(msgspec.Struct, array_like=True):
     positions: dict[str, tuple[int, int, int]]
     carried: str = ""
     configuration: tuple[int, str] = (0, "")
+    watermarks: dict[str, int] = {}
 
 
 class SpecRecord(msgspec.Struct, array_like=True):

@@ -6,10 +6,8 @@ descriptions are also those of the exported JSON Schema. Nothing here reads file
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase, translate
+from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Annotated, Any
 
@@ -20,7 +18,15 @@ from pydantic import Field, TypeAdapter, ValidationError
 from stream_svt.errors import ConfigError, Problem
 from stream_svt.mechanisms.sampler import SAMPLER_VERSION
 from stream_svt.monitor.carried import Carried, parse
-from stream_svt.monitor.datasets import MAX_DATASETS, DatasetDeclaration, DatasetSpec, ReadNames
+from stream_svt.monitor.datasets import (
+    MAX_DATASETS,
+    DatasetDeclaration,
+    DatasetSpec,
+    Generator,
+    ReadNames,
+    is_over,
+    period_end,
+)
 from stream_svt.monitor.monitor_spec import MonitorSpec, Reload, digest, reload_kind
 from stream_svt.monitor.options import (
     Annealed,
@@ -72,9 +78,6 @@ DATASETS_SHOWN = 1_000
 PAIRS_SHOWN = 5_000
 """Datasets x monitors that are shown one by one: with many monitors, fewer datasets are."""
 
-MATCHED_AT_ONCE = 10_000
-"""Names matched between two yields: a few milliseconds of work."""
-
 SERVICE_KEYS = ("kafka", "topics", "sealing", "control", "web", "commit")
 """Keys of the same file that only the service reads."""
 
@@ -88,11 +91,13 @@ class ApplicationSpec:
     application
         Name of the application; part of every Kafka identity it takes.
     datasets, monitors
-        In the order declared.
+        In the order declared. Datasets of a generator without an end are not among them, but for those that `at` adds.
     notes
         Advice about what is allowed but may not be meant.
     carried
         What was taken over from an application that was closed; it is part of what the datasets and monitors say.
+    generators
+        Datasets without an end.
     """
 
     application: str
@@ -100,14 +105,35 @@ class ApplicationSpec:
     monitors: tuple[MonitorSpec, ...]
     notes: tuple[Problem, ...] = field(default=(), compare=False)
     carried: Carried | None = None
+    generators: tuple[Generator, ...] = ()
+
+    def at(self, now_ms: int) -> ApplicationSpec:
+        """Return the same with the datasets of generators that queries may count for at a moment, UTC milliseconds."""
+        if not self.generators:
+            return self
+        found = tuple(dataset for generator in self.generators for dataset in generator.open_at(now_ms))
+        return replace(self, datasets=self.datasets + found)
 
     def monitors_of(self, dataset: str) -> tuple[MonitorSpec, ...]:
         """Return the monitors that run on a dataset, in order; empty for a name that is not declared."""
         return self._monitors_by_dataset.get(dataset, ())
 
     def dataset(self, name: str) -> DatasetSpec:
-        """Return a dataset by name; KeyError where it is not declared."""
-        return self._datasets_by_name[name]
+        """Return a dataset by name, generated ones included; KeyError where it is not declared."""
+        found = self._datasets_by_name.get(name)
+        if found is None:
+            found = next(filter(None, (generator.find(name) for generator in self.generators)), None)
+        if found is None:
+            raise KeyError(name)
+        return found
+
+    def declares(self, name: str) -> bool:
+        """Tell whether there is a dataset of a name, generated ones included."""
+        try:
+            self.dataset(name)
+        except KeyError:
+            return False
+        return True
 
     def monitor(self, name: str) -> MonitorSpec:
         """Return a monitor by name; KeyError where there is none."""
@@ -120,6 +146,9 @@ class ApplicationSpec:
     def topics_with_broker_time(self) -> tuple[str, ...]:
         """Return the query topics that must be LogAppendTime, sorted."""
         periods = {dataset.name for dataset in self.datasets if dataset.is_period}
+        periods.update(
+            one.name for generator in self.generators for one in generator.period(generator.from_ms)
+        )
         timed = {
             monitor.topic
             for monitor in self.monitors
@@ -142,6 +171,18 @@ class ApplicationSpec:
                 "datasets": [
                     [dataset.name, *dataset.declaration, dataset.lateness_ms] for dataset in self.datasets
                 ],
+                "generators": [
+                    [
+                        one.pattern,
+                        one.names,
+                        one.from_ms,
+                        one.lateness_ms,
+                        one.kind.value,
+                        one.limit,
+                        one.unit,
+                    ]
+                    for one in self.generators
+                ],
                 "monitors": [monitor.model_dump(mode="json", by_alias=True) for monitor in self.monitors],
             }
         )
@@ -162,33 +203,9 @@ class ApplicationSpec:
         return frozenset(dataset.name for dataset in self.shown)
 
     def covered(self, monitor: MonitorSpec) -> NDArray[np.bool_]:
-        """Return on which of the datasets, in the order declared, a monitor runs; looked at once for all shards."""
-        for _ in self._covering(monitor):
-            pass
-        return self._covered[monitor.datasets]
-
-    def prepare(self) -> Iterator[None]:
-        """Look in slices at which monitors cover which datasets, and which are shown."""
-        for monitor in self.monitors:
-            yield from self._covering(monitor)
-        yield
-        self.names_shown  # noqa: B018  kept from now on
-
-    def _covering(self, monitor: MonitorSpec) -> Iterator[None]:
-        if monitor.datasets in self._covered:
-            return
-        found = np.ones(len(self.datasets), dtype=np.bool_)
-        if "*" not in monitor.datasets:
-            matches = re.compile("|".join(map(translate, monitor.datasets))).match
-            for at in range(0, len(found), MATCHED_AT_ONCE):
-                part = self.datasets[at : at + MATCHED_AT_ONCE]
-                found[at : at + len(part)] = [matches(dataset.name) is not None for dataset in part]
-                yield
-        self._covered[monitor.datasets] = found
-
-    @cached_property
-    def _covered(self) -> dict[tuple[str, ...], NDArray[np.bool_]]:
-        return {}
+        """Return on which of the datasets, in the order declared, a monitor runs."""
+        covers = monitor.matcher
+        return np.fromiter((covers(dataset.name) for dataset in self.datasets), np.bool_, len(self.datasets))
 
     @cached_property
     def _datasets_by_name(self) -> dict[str, DatasetSpec]:
@@ -247,17 +264,20 @@ def parse_application(document: Document, read_names: ReadNames | None = None) -
     """Return the specification in a document, or None after reporting to it what is wrong."""
     application = parse_name(document)
     carried = _carried(document, application, read_names)
-    datasets = _datasets(document, read_names, carried)
+    datasets, generators = _datasets(document, read_names, carried)
     monitors = _monitors(document)
     _compare(document, datasets, monitors)
     if carried is not None:
         _compare_topics(document, carried, monitors)
     if document.problems or application is None:
         return None
-    specs = tuple(dataset for dataset, _ in datasets.values())
-    notes = _notes(document, datasets, monitors)
     return ApplicationSpec(
-        application, specs, tuple(monitor for _, monitor in monitors), tuple(sorted(notes)), carried
+        application,
+        tuple(dataset for dataset, index in datasets.values() if index not in generators),
+        tuple(monitor for _, monitor in monitors),
+        tuple(sorted(_notes(document, datasets, monitors))),
+        carried,
+        tuple(generators.values()),
     )
 
 
@@ -340,14 +360,23 @@ class _Contradicted(ValueError):
     """A dataset is declared otherwise than in the file carried over."""
 
 
-def _with_history(dataset: DatasetSpec, carried: Carried, *, new: bool) -> DatasetSpec:
-    """Return a dataset with what was spent of it before.
+def _with_history(dataset: DatasetSpec, carried: Carried, *, new: bool) -> DatasetSpec | None:
+    """Return a dataset with what was spent of it before; None for a generated one whose period had begun by then.
 
     Raises
     ------
     _Contradicted
         It is declared otherwise than before, or nobody knows what was spent of it.
     """
+    if is_over(dataset.name, carried.watermarks):
+        if dataset.pattern:
+            return None
+        raise _Contradicted(
+            f"dataset {found(dataset.name)} has the name of a period that had begun when {carried.application!r} was "
+            "closed: nobody opens it again"
+        )
+    if dataset.pattern:
+        return dataset
     known = carried.datasets.get(dataset.name)
     if known is None:
         if carried.complete or new:
@@ -370,15 +399,23 @@ def _with_history(dataset: DatasetSpec, carried: Carried, *, new: bool) -> Datas
     return replace(dataset, limit=known.limit, spent_before=known.spent)
 
 
-def _datasets(document: Document, read_names: ReadNames | None, carried: Carried | None) -> _Datasets:
+def _datasets(
+    document: Document, read_names: ReadNames | None, carried: Carried | None
+) -> tuple[_Datasets, dict[int, Generator]]:
+    """Return the datasets, of a generator without an end those of its first period, and these generators by place."""
     datasets: _Datasets = {}
+    generators: dict[int, Generator] = {}
     for index in range(len(_items(document, "datasets"))):
         path = ("datasets", index)
         declaration = document.check(DatasetDeclaration, path)
         if declaration is None:
             continue
         try:
-            for dataset in declaration.expand(read_names):
+            expanded = declaration.expand(read_names)
+            if declaration.until is None and (generator := declaration.generator(read_names)) is not None:
+                generators[index] = generator
+                expanded = generator.period(generator.from_ms)
+            for dataset in expanded:
                 if dataset.name in datasets:
                     first = document.line(("datasets", datasets[dataset.name][1]))
                     document.report(
@@ -386,15 +423,30 @@ def _datasets(document: Document, read_names: ReadNames | None, carried: Carried
                     )
                     break
                 joined = dataset if carried is None else _with_history(dataset, carried, new=declaration.new)
-                datasets[dataset.name] = (joined, index)
+                if joined is not None:
+                    datasets[dataset.name] = (joined, index)
         except _Contradicted as error:
             document.report(path, str(error))
         except ValueError as error:
-            document.report((*path, "file"), str(error))
+            document.report((*path, "file" if declaration.file else "generate"), str(error))
         if len(datasets) > MAX_DATASETS:
             document.report(path, f"declares more than {MAX_DATASETS} datasets in all")
             break
-    return datasets
+    _compare_patterns(document, datasets)
+    return datasets, generators
+
+
+def _compare_patterns(document: Document, datasets: _Datasets) -> None:
+    """Report names that a generator could make in another period than any declared: they would be one ledger."""
+    patterns = {dataset.pattern: index for dataset, index in datasets.values() if dataset.pattern}
+    seen: set[int] = set()
+    for dataset, index in datasets.values():
+        for pattern in patterns.keys() - {dataset.pattern}:
+            if index not in seen and period_end(pattern, dataset.name) is not None:
+                seen.add(index)
+                line = document.line(("datasets", patterns[pattern]))
+                message = f"dataset {found(dataset.name)} is named as generator {found(pattern)} at line {line} does"
+                document.report(("datasets", index), f"{message}: rename one of them")
 
 
 def _monitors(document: Document) -> _Monitors:

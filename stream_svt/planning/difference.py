@@ -57,7 +57,7 @@ class Difference:
     Attributes
     ----------
     changes
-        In the order: monitors, query topics, datasets.
+        In the order: monitors, query topics, datasets, generators without an end.
     refused
         Why it cannot be applied; empty where it can.
     memory
@@ -88,6 +88,7 @@ def difference(
     *,
     raised: Mapping[str, int] = _NOTHING,
     retired: Collection[str] = (),
+    now_ms: int = 0,
 ) -> Difference:
     """Return what applying a configuration changes.
 
@@ -101,14 +102,19 @@ def difference(
         Limits in ledger units, by dataset, that operators have raised.
     retired
         Names of datasets that an earlier version retired.
+    now_ms
+        The time, in UTC milliseconds.
     """
     known = {} if old is None else {monitor.name: monitor for monitor in old.monitors}
     monitors = [*_monitors(known, new)]
     topics = [*_topics(known.values(), new)]
     datasets, refused = _datasets(old, new, raised, frozenset(retired))
-    changes = (*monitors, *topics, *datasets)
-    gone = next((one.subject for one in datasets if one.sign is Sign.RETIRED), "")
-    return Difference(changes, (*_refused(known, new), *refused), _memory(old, new, partitions), gone)
+    generators = [*_generators(old, new)]
+    refused += _generators_refused(old, new, now_ms)
+    changes = (*monitors, *topics, *datasets, *generators)
+    gone = next((one.subject for one in (*datasets, *generators) if one.sign is Sign.RETIRED), "")
+    memory = _memory(None if old is None else old.at(now_ms), new.at(now_ms), partitions)
+    return Difference(changes, (*_refused(known, new), *refused), memory, gone)
 
 
 def _monitors(known: dict[str, MonitorSpec], new: ApplicationSpec) -> Iterator[Change]:
@@ -213,6 +219,55 @@ def _datasets(
         )
         changes.append(Change(Sign.RETIRED, _named(retired), effects))
     return changes, refused
+
+
+_RETIRED_OPEN = (
+    "for ever, of periods that are not over: open runs end at full price, the final balance is published"
+)
+
+
+def _generators(old: ApplicationSpec | None, new: ApplicationSpec) -> Iterator[Change]:
+    known = {} if old is None else {one.pattern: one for one in old.generators}
+    for one in new.generators:
+        before = known.pop(one.pattern, None)
+        period = "week" if one.length_ms > 86_400_000 else "day"
+        count = "one dataset" if one.names == ("",) else f"{len(one.names)} datasets"
+        if before is None:
+            each = f"{one.kind.measure} {as_text(one.limit, one.kind)} each, for {one.unit}"
+            yield Change(Sign.ADDED, f"generator {one.pattern}: {count} a {period}, {each}")
+            continue
+        removed = len(set(before.names) - set(one.names))
+        added = len(set(one.names) - set(before.names))
+        effects = (
+            [f"{count} a {period}: {added} names more, {removed} names less"] if added or removed else []
+        )
+        if before.lateness_ms != one.lateness_ms:
+            effects.append("another lateness: a period that was over before stays so")
+        if before.from_ms != one.from_ms:
+            effects.append("another first day: a period that was over before stays so")
+        if removed:
+            effects.append(_RETIRED_OPEN)
+        if effects:
+            sign = Sign.RETIRED if removed else Sign.CHANGED
+            yield Change(sign, f"generator {one.pattern}", tuple(effects))
+    for pattern in known:
+        yield Change(Sign.RETIRED, f"generator {pattern}", (_RETIRED_OPEN,))
+
+
+def _generators_refused(old: ApplicationSpec | None, new: ApplicationSpec, now_ms: int) -> Iterator[Problem]:
+    known = {} if old is None else {one.pattern: one for one in old.generators}
+    for one in new.generators:
+        before = known.get(one.pattern, one)
+        if (before.kind, before.limit, before.unit) != (
+            one.kind,
+            one.limit,
+            one.unit,
+        ) and one.from_ms <= now_ms:
+            message = (
+                "limit, measure and unit of a period that has begun never change: give the declaration as it was an "
+                "until, and declare the generator once more, from that day on"
+            )
+            yield Problem(0, f"datasets.{one.pattern}", message)
 
 
 def _only_the_limit(before: DatasetSpec, after: DatasetSpec) -> bool:

@@ -18,6 +18,7 @@ import msgspec
 
 from stream_svt.errors import StreamSvtError
 from stream_svt.monitor.carried import Balance, Carried
+from stream_svt.monitor.datasets import begun_by, is_over, period_end
 from stream_svt.monitor.monitor_spec import Declared
 from stream_svt.monitor.released import (
     LARGEST_SEQUENCE,
@@ -41,6 +42,10 @@ IsProved = Callable[[str, bytes], bool]
 _KINDS = {kind.measure: kind for kind in Kind}
 _EXACT = 2**50
 """Units up to which a released amount is exact; above it, some units more are taken for spent."""
+
+
+SOON_MS = 600_000
+"""A query may be stamped so far ahead of the clock of the worker that tests it."""
 
 
 class CarryOverRefused(StreamSvtError):
@@ -89,6 +94,8 @@ class ShardHistory:
         Whether events of different histories stand here: two origins of one number, or two states.
     partitions, cluster
         As the first event of the state says; 0 and "" where it is missing.
+    latest_ms
+        Latest timestamp of a record, 0 where there is none.
     """
 
     application: str
@@ -99,6 +106,7 @@ class ShardHistory:
     conflict: bool = False
     partitions: int = 0
     cluster: str = ""
+    latest_ms: int = 0
     datasets: dict[str, Shown] = field(default_factory=dict)
     topics: dict[str, Declared] = field(default_factory=dict)
     _state: str = ""
@@ -118,6 +126,7 @@ class ShardHistory:
         event = self._event(record)
         if event is None:
             return
+        self.latest_ms = max(self.latest_ms, record.timestamp)
         envelope, data = event
         if self._over:
             if self._balances is None and data.account is not None:
@@ -230,6 +239,7 @@ def carry_over(
     alerts: str,
     successor: str,
     home: Callable[[str], int],
+    now_ms: int,
     source_ended: bool = False,
 ) -> tuple[Carried, list[str]]:
     """Return what is left of each budget, and what an operator should know of it.
@@ -246,6 +256,8 @@ def carry_over(
         Name of the application that goes on.
     home
         Returns the shard of a dataset.
+    now_ms
+        The time, in UTC milliseconds, which counts as that of the close where no event is left.
     source_ended
         Whether the operator states, of a mirror, that the source has ended and that the mirror holds its last event.
 
@@ -287,13 +299,31 @@ def carry_over(
                 proved = None if one.conflict else shown.balance
                 spent, limit = proved or _nothing_left(shown, 1)
                 datasets[name] = Balance(shown.unit, shown.kind, limit, limit, spent)
-    datasets = {**earlier, **datasets}
+    watermarks = _watermarks(spec, shards, now_ms)
+    datasets = {
+        name: balance for name, balance in {**earlier, **datasets}.items() if not is_over(name, watermarks)
+    }
     topics: dict[str, Declared] = {} if spec.carried is None else dict(spec.carried.topics)
     declarations = [(monitor.topic, Declared.by(monitor)) for monitor in spec.monitors]
     for topic, declared_of in [*declarations, *(pair for one in shards for pair in one.topics.items())]:
         topics[topic] = _most_cautious(topics.get(topic), declared_of)
     complete = all(one.complete or not (one.gap or one.conflict or one.shard in lost) for one in shards)
-    return Carried(spec.application, cluster, alerts, successor, complete, topics, datasets), notes
+    found = Carried(spec.application, cluster, alerts, successor, complete, topics, datasets, watermarks)
+    return found, notes
+
+
+def _watermarks(spec: ApplicationSpec, shards: Sequence[ShardHistory], now_ms: int) -> dict[str, int]:
+    """Return by pattern the end of the last period that was shown, or had begun soon after the close."""
+    closed_ms = max((one.latest_ms for one in shards), default=0) or now_ms
+    found = {} if spec.carried is None else dict(spec.carried.watermarks)
+    patterns = {generator.pattern for generator in spec.generators}
+    patterns.update(dataset.pattern for dataset in spec.datasets if dataset.pattern)
+    for pattern in patterns:
+        ends = [
+            end for one in shards for name in one.datasets if (end := period_end(pattern, name)) is not None
+        ]
+        found[pattern] = max(*ends, begun_by(pattern, closed_ms + SOON_MS), found.get(pattern, 0), 0)
+    return found
 
 
 def _require_closed(shards: Sequence[ShardHistory], successor: str, mirrored: set[int]) -> None:

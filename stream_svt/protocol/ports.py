@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from stream_svt.monitor.batch import QueryBatch
+from stream_svt.monitor.datasets import Gone
 from stream_svt.monitor.engine import Commit, Engine
+from stream_svt.monitor.shard_datasets import ShardDatasets
 from stream_svt.monitor.spec import ApplicationSpec
 
 
@@ -211,12 +213,21 @@ class Workload(Protocol):
         """Number and digest of the version applied, (0, "") where the specification came otherwise."""
         ...
 
+    def gather(self, shard: int, gone: Gone) -> Iterable[None]:
+        """Look in slices at the datasets of one shard but for what is gone: the next engine is of these."""
+        ...
+
     def engine(self, shard: int, key: bytes) -> Engine:
         """Return a new engine for one shard; ``key`` derives its query noise."""
         ...
 
-    def decoders(self, shard: int, also: Iterable[tuple[str, str]] = ()) -> Mapping[str, Decoder]:
-        """Return a decoder for each query topic; ``also`` are topic and name of monitors that queries may name, too."""
+    def decoders(
+        self, shard: int, datasets: ShardDatasets, also: Iterable[tuple[str, str]] = ()
+    ) -> Mapping[str, Decoder]:
+        """Return a decoder of these datasets for each query topic.
+
+        ``also`` are topic and name of monitors that queries may name, too.
+        """
         ...
 
 

@@ -20,7 +20,7 @@ from operator import attrgetter
 from stream_svt.errors import ConfigError, ConfigurationBehind, Problem, RecordsLost, TimestampAhead
 from stream_svt.monitor.books import Books
 from stream_svt.monitor.commands import Command, UnderWay
-from stream_svt.monitor.engine import Engine
+from stream_svt.monitor.engine import Engine, gone
 from stream_svt.monitor.projection import Totals
 from stream_svt.monitor.released import DatasetView
 from stream_svt.monitor.snapshot import ProgressRecord, from_bytes
@@ -45,6 +45,10 @@ IDLE_FETCH = 0.5
 
 FARTHEST_AHEAD = 600.0
 """Seconds that a query may be stamped ahead of this worker's clock, where durations run on timestamps."""
+
+IDLE_MARGIN = 3600.0
+"""Seconds by which time lags for a monitor that has read all of its topic: a record that a transaction hides still, or
+that a broker whose clock is slow writes, must not be late."""
 
 _TIMESTAMP = attrgetter("timestamp")
 
@@ -206,6 +210,9 @@ class Tenure:
         if restored.commands.closed:
             await self._end_closed()
         self._controls = Controls(restored.commands, restored.state_id, self._verify)
+        held = gone(self._workload.spec, restored.records, restored.progress)
+        for _ in self._workload.gather(self._shard, held):
+            await self._turn()
         self._engine = self._workload.engine(self._shard, restored.noise_key)
         while self._journal.backlog:
             await self._publish()  # a commit comes after everything that was charged before
@@ -218,7 +225,7 @@ class Tenure:
         if restored.progress is None:
             self._engine.begin_state(self._workload.partitions, self._journal.cluster)
         self._topics = self._workload.topics
-        self._decoders = self._workload.decoders(self._shard, self._engine.readers())
+        self._decoders = self._workload.decoders(self._shard, self._engine.datasets, self._engine.readers())
         offsets = await self._feed.spans([*self._topics, self._control])
         self._feed.seek(self._control, self._controls.begin_at(*offsets[self._control]))
         for _ in self._engine.close_incompatible():
@@ -645,12 +652,15 @@ class Tenure:
             await self._commit_or_give_way()
         for _ in self._engine.reloading(spec):
             await self._turn()
-        self._decoders = self._workload.decoders(self._shard)
+        self._decoders = self._workload.decoders(self._shard, self._engine.datasets)
         for topic in self._topics:
             self._engine.begin(topic, await self._feed.position(topic))
         self._engine.adopt(self._workload.version)
         for _ in self._engine.retire():
             await self._commit_or_give_way()
+        if self._engine.datasets.patterns:
+            ends = {topic: end for topic, (_, end) in (await self._feed.spans(self._topics)).items()}
+            self._engine.pass_periods(ends, int((self._clock.epoch() - IDLE_MARGIN) * 1000))
         # Not before the configuration is accepted, and what it takes away is closed.
         topics = self._engine.topics()
         self._read_to = {topic: end for topic, end in self._read_to.items() if topic in topics}

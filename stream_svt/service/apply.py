@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
@@ -76,7 +77,14 @@ async def propose(config: Config, cluster: Cluster, bundle: Bundle) -> Proposal:
     changed = limits_changed(old, config.spec)
     raised = await _raised_limits(config, cluster, changed) if changed else {}
     before = frozenset[str]() if known is None else frozenset(known.bundle.retired)
-    found = difference(old, config.spec, config.topics.partitions, raised=raised, retired=before)
+    found = difference(
+        old,
+        config.spec,
+        config.topics.partitions,
+        raised=raised,
+        retired=before,
+        now_ms=int(time.time() * 1000),
+    )
     if found.refused:
         raise ConfigError(list(found.refused), config.source)
     names = {dataset.name for dataset in config.spec.datasets}

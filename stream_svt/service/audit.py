@@ -23,11 +23,13 @@ from aiokafka import TopicPartition
 
 from stream_svt.errors import BrokerError, UnreadableState
 from stream_svt.monitor.books import Books, read_dataset
+from stream_svt.monitor.datasets import Watermarks, is_over
 from stream_svt.monitor.life_cycle import State as LifeCycle
 from stream_svt.monitor.monitor_spec import MonitorSpec
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.released import (
     LARGEST_SEQUENCE,
+    PERIOD_OVER,
     Alert,
     Envelope,
     EventType,
@@ -36,7 +38,7 @@ from stream_svt.monitor.released import (
     identity_of,
     number_of,
 )
-from stream_svt.monitor.snapshot import DatasetRecord
+from stream_svt.monitor.snapshot import DatasetRecord, ProgressRecord, from_bytes
 from stream_svt.privacy.ledger import MAX_UNITS, Ledger
 from stream_svt.privacy.loss import Kind, as_text
 from stream_svt.protocol.journal import Journal, Restored
@@ -129,7 +131,7 @@ class Told:
     tops
         Number of alerts by monitor.
     retired
-        Whether the dataset is declared no longer.
+        Why the dataset came to its end, "" where it did not.
     """
 
     partition: int
@@ -137,7 +139,7 @@ class Told:
     last: int = 0
     runs: dict[str, RunBooks] = field(default_factory=dict)
     tops: dict[str, int] = field(default_factory=dict)
-    retired: bool = False
+    retired: str = ""
 
 
 @dataclass(slots=True)
@@ -224,7 +226,7 @@ class Auditor:
         self._take_passing_on(partition, offset, envelope, data)
         told = self._check_account(partition, offset, envelope, data)
         if told is not None:
-            self._check_retired(offset, envelope, told)
+            self._check_retired(offset, envelope, data, told)
         if isinstance(data, Alert):
             audit.alerts += 1
             self._check_top(offset, data, told)
@@ -326,13 +328,14 @@ class Auditor:
             self._find(partition, offset, f"dataset {dataset}: {total} of {_amount(limit, kind)}")
         return told
 
-    def _check_retired(self, offset: int, envelope: Envelope, told: Told) -> None:
+    def _check_retired(self, offset: int, envelope: Envelope, data: Alert | Lifecycle, told: Told) -> None:
         """Nothing is tested and no limit is raised once a dataset is retired; its balance may be told once more."""
         if told.retired and envelope.type not in (EventType.RETIRED, EventType.BALANCE):
             self._find(
                 told.partition, offset, f"event {envelope.id} after dataset {told.books.dataset} was retired"
             )
-        told.retired = told.retired or envelope.type == EventType.RETIRED
+        if envelope.type == EventType.RETIRED and isinstance(data, Lifecycle):
+            told.retired = data.reason
 
     def _carried(self, partition: int, envelope: Envelope, data: Alert | Lifecycle, kind: Kind) -> int:
         """Return what a dataset's first event says that an earlier application spent."""
@@ -419,12 +422,16 @@ def _amount(units: int, kind: Kind) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ShardState:
-    """What the state topic holds for one shard, verified; ``waiting`` are the events charged and not yet published."""
+    """What the state topic holds for one shard, verified.
+
+    ``waiting`` are the events charged and not yet published; ``watermarks`` say which periods are over.
+    """
 
     shard: int
     last_event: int
     datasets: dict[str, DatasetRecord] = field(repr=False)
     waiting: list[tuple[int, bytes, bytes]] = field(repr=False)
+    watermarks: Watermarks = field(default_factory=dict)
 
     @classmethod
     def of(cls, shard: int, restored: Restored, journal: Journal) -> ShardState:
@@ -440,7 +447,9 @@ class ShardState:
             if key.startswith(b"r/")
         )
         datasets |= {books.name: books.record({}) for books in retired}
-        return cls(shard, restored.last_event, datasets, journal.waiting)
+        progress = restored.progress
+        watermarks = {} if progress is None else from_bytes(ProgressRecord, progress, key="meta").watermarks
+        return cls(shard, restored.last_event, datasets, journal.waiting, watermarks)
 
 
 def compare(auditor: Auditor, states: Sequence[ShardState], homes: Callable[[str], int]) -> Audit:
@@ -474,10 +483,15 @@ def compare(auditor: Auditor, states: Sequence[ShardState], homes: Callable[[str
                 audit.find(state.shard, None, f"dataset {name}: {message}")
             if homes(name) != state.shard:
                 audit.find(state.shard, None, f"dataset {name} is at home at shard {homes(name)}")
-    shards = {state.shard for state in states}
+    by_shard = {state.shard: state for state in states}
     for name, told in auditor.told().items():
-        if told.partition in shards and not any(name in state.datasets for state in states):
+        if told.partition not in by_shard or any(name in state.datasets for state in states):
+            continue
+        if told.retired != PERIOD_OVER:
             audit.find(told.partition, None, f"dataset {name} has events and no ledger")
+        elif not is_over(name, by_shard[told.partition].watermarks):
+            message = f"dataset {name} is retired, and the state does not say that its period is over"
+            audit.find(told.partition, None, f"{message}: it could be opened again")
     return audit
 
 

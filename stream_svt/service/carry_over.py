@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from stream_svt.errors import UnreadableState
 from stream_svt.monitor.carried import Carried
 from stream_svt.protocol.carry_over import CarryOverRefused, ShardHistory, carry_over
@@ -59,6 +61,7 @@ async def read_balances(
         alerts=config.topics.alerts,
         successor=successor,
         home=lambda name: home(name.encode(), count),
+        now_ms=int(time.time() * 1000),
         source_ended=source_ended,
     )
 

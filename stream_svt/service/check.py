@@ -101,7 +101,7 @@ class Report:
 def check_offline(config: Config) -> Report:
     """Return what can be said about a valid configuration without asking any broker."""
     report = Report()
-    spec = config.spec
+    spec = config.current
     datasets, monitors = len(spec.datasets), len(spec.monitors)
     size = f"{monitors} monitor{'s' * (monitors != 1)} on {datasets} dataset{'s' * (datasets != 1)}"
     report.ok("configuration", f"{config.source}: {size}")
@@ -132,7 +132,7 @@ def check_offline(config: Config) -> Report:
 
 def _memory(config: Config) -> str:
     """Return how much memory workers take, in words."""
-    memory, shards = needed(config.spec, config.topics.partitions), config.topics.partitions
+    memory, shards = needed(config.current, config.topics.partitions), config.topics.partitions
     alone = ceil(memory.all_shards / MIB)
     if shards == 1:
         return f"a worker takes up to about {alone} MiB; muted and waiting queries come on top"

@@ -13,6 +13,7 @@ from __future__ import annotations
 import ssl
 import stat
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -437,6 +438,11 @@ class Config:
     ca_file: Path | None = None
     notes: tuple[Problem, ...] = ()
     source: str = "configuration"
+
+    @property
+    def current(self) -> ApplicationSpec:
+        """What is monitored, with the datasets of generators that queries may count for now."""
+        return self.spec.at(int(time.time() * 1000))
 
     def kafka_arguments(self) -> dict[str, Any]:
         """Return what every aiokafka client takes as keywords: servers, protocol and credentials."""

@@ -111,7 +111,9 @@ def for_datasets(
         A dataset or the monitor is not declared.
     """
     names = list(datasets)
-    wrong = _undeclared("dataset", names, [dataset.name for dataset in config.spec.datasets], config)
+    spec = config.current
+    unknown = [name for name in names if not spec.declares(name)]
+    wrong = _undeclared("dataset", unknown, [dataset.name for dataset in spec.datasets], config)
     if monitor:
         wrong += _undeclared("monitor", [monitor], [one.name for one in config.spec.monitors], config)
     if wrong:
@@ -138,13 +140,16 @@ def for_all(config: Config, action: Action, *, monitor: str = "", now: bool = Fa
     if monitor and not meant:
         declared = [one.name for one in config.spec.monitors]
         raise NotDeclared(_undeclared("monitor", [monitor], declared, config), config.source)
-    covered = config.spec.covered(meant[0]).tolist() if meant else [True] * len(config.spec.datasets)
+    spec = config.current
+    covered = spec.covered(meant[0]).tolist() if meant else [True] * len(spec.datasets)
     count = config.topics.partitions
     shards = {
         home(dataset.name.encode(), count)
-        for dataset, is_covered in zip(config.spec.datasets, covered, strict=True)
+        for dataset, is_covered in zip(spec.datasets, covered, strict=True)
         if is_covered
     }
+    if spec.generators:  # periods before those of today may be open, and at home anywhere
+        shards = set(range(count))
     who = _operator()
     return [
         Addressed(shard, Command(_new_id(), action, monitor=monitor, now=now, issued_by=who))

@@ -11,12 +11,12 @@ least one and becomes the monitor's lower bound there, uncounted and unlogged.
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
 from operator import attrgetter
-from typing import Annotated, Any, Final, cast
+from typing import Annotated, Any, Final
 
 import msgspec
 import numpy as np
@@ -104,16 +104,16 @@ def _murmur2(text: NDArray[np.uint8]) -> NDArray[np.uint32]:
 
 
 class _Index(dict[bytes | None, int]):
-    """Record key to dataset index; what is not homed here gets a negative number that names the reason."""
+    """Record key to dataset index; what is not declared here gets a negative number that names the reason."""
 
-    def __init__(self) -> None:
+    def __init__(self, partition: int, partitions: int) -> None:
         super().__init__()
-        self.others: list[_Index] = []
+        self._partition, self._partitions = partition, partitions
 
     def __missing__(self, key: bytes | None) -> int:
         if key is None:
             return -1
-        return -3 if any(key in other for other in self.others) else -2
+        return -2 if home(key, self._partitions) == self._partition else -3
 
 
 _KEY_REASONS: Final = {-1: Reason.NO_KEY, -2: Reason.UNDECLARED, -3: Reason.MISROUTED}
@@ -122,49 +122,28 @@ _KEY_REASONS: Final = {-1: Reason.NO_KEY, -2: Reason.UNDECLARED, -3: Reason.MISR
 class Directory:
     """The datasets homed at one shard, by record key.
 
+    Parameters
+    ----------
+    names
+        Names of the datasets, in the order of their numbers; each is at home at the partition.
+
     Attributes
     ----------
-    datasets
-        Names homed here in the order declared; a dataset's place in it is its index.
+    index
+        A dataset's number, by the key of its records.
     """
 
-    datasets: list[str]
-    index: _Index
+    def __init__(self, names: Iterable[str], *, partition: int, partitions: int) -> None:
+        self.index = _Index(partition, partitions)
+        for _ in self.filling(names):
+            pass
 
-    def __init__(self, names: Sequence[str], *, partition: int, partitions: int) -> None:
-        made = Directory.of_all(names, partitions)[partition]
-        self.datasets, self.index = made.datasets, made.index
-
-    @classmethod
-    def of_all(cls, names: Sequence[str], partitions: int) -> list[Directory]:
-        """Return the directory of every shard."""
-        making = cls.making(names, homes(names, partitions), partitions)
-        while True:
-            try:
-                next(making)
-            except StopIteration as made:
-                return cast("list[Directory]", made.value)
-
-    @classmethod
-    def making(
-        cls, names: Sequence[str], homes: NDArray[np.int64], partitions: int
-    ) -> Generator[None, None, list[Directory]]:
-        """Make in slices the directory of every shard, with the partition of each name; return them."""
-        directories = []
-        for _ in range(partitions):
-            directory = cls.__new__(cls)
-            directory.datasets, directory.index = [], _Index()
-            directories.append(directory)
-        for directory in directories:
-            directory.index.others = [one.index for one in directories if one is not directory]
-        for at in range(0, len(names), NAMES_AT_ONCE):
-            part = names[at : at + NAMES_AT_ONCE]
-            for name, number in zip(part, homes[at : at + len(part)].tolist(), strict=True):
-                directory = directories[number]
-                directory.index[name.encode()] = len(directory.datasets)
-                directory.datasets.append(name)
-            yield
-        return directories
+    def filling(self, names: Iterable[str]) -> Iterator[None]:
+        """Take more datasets in, in slices."""
+        for name in names:
+            self.index[name.encode()] = len(self.index)
+            if len(self.index) % NAMES_AT_ONCE == 0:
+                yield
 
     def reason(self, key: bytes | None) -> Reason | None:
         """Return why a record with this key is refused here, None where its dataset is at home."""

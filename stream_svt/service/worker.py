@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import secrets
 import socket
 import time
 import uuid
@@ -42,6 +43,12 @@ log = logging.getLogger(__name__)
 NOTHING_APPLIED = (
     "no configuration was applied yet, or it was not read yet: 'stream-svt apply -c FILE' applies one"
 )
+
+DAY_MS = 86_400_000
+PERIODS_WITHIN_MS = 600_000
+"""Time after midnight, UTC, within which the workers of a fleet, each at its own moment, come to know later periods."""
+PERIODS_LOOK = 30.0
+"""Seconds between two looks at the clock for that."""
 
 JOIN_BACKOFF = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 """Seconds before a worker outside the group tries to join it again."""
@@ -94,7 +101,7 @@ class Worker:
         for _ in self.workload.prepare():  # nothing runs yet that could wait for its turn
             pass
         self.metrics = Metrics(
-            config.spec,
+            self.workload.spec,
             self.workload.hash,
             self.statuses,
             shards=config.topics.partitions,
@@ -109,6 +116,8 @@ class Worker:
         self._test_due: asyncio.TimerHandle | None = None
         self._suspicions = 0
         self._keeping: asyncio.Task[None] | None = None
+        self._advancing: asyncio.Task[None] | None = None
+        self._after_midnight_ms = secrets.randbelow(PERIODS_WITHIN_MS)
         self._has_joined = False
         self._cluster = cluster_of(config)
         self._queries: QueryConsumer
@@ -144,6 +153,8 @@ class Worker:
                 tries += 1
         self._keeping = asyncio.create_task(self._keep(), name="membership")
         self._keeping.add_done_callback(self._kept)
+        self._advancing = asyncio.create_task(self._advance(), name="periods")
+        self._advancing.add_done_callback(self._kept)
 
     async def _join(self) -> None:
         """Check topics, peers and this worker itself, and join the group unless the worker is at fault."""
@@ -277,9 +288,10 @@ class Worker:
     async def stop(self) -> None:
         """Publish what is charged, hand the shards over, leave the group."""
         self._stopped = True
-        if self._keeping is not None:
-            self._keeping.cancel()
-            await asyncio.gather(self._keeping, return_exceptions=True)
+        for task in (self._keeping, self._advancing):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
         if self._group is not None:
             await self._group.stop()
         log.info("event=stopped worker=%s", self.identity)
@@ -290,10 +302,31 @@ class Worker:
         workload = self._make_workload(config, (reading.version.number, reading.version.digest))
         for _ in workload.prepare(reading.spec_hash):
             await asyncio.sleep(0)
-        self.workload.retire()
-        self.workload, self.config = workload, config
-        self.metrics.reload(config.spec, workload.hash)
+        self.config = config
+        self._use(workload)
         log.info("event=configuration_read version=%d spec=%s", reading.version.number, workload.hash)
+
+    async def advance_periods(self) -> None:
+        """Know later periods, and no longer those that are over: once a day, where generators make them."""
+        now_ms = int(self.epoch() * 1000)
+        is_due = (now_ms - self._after_midnight_ms) // DAY_MS > self.workload.now_ms // DAY_MS
+        if self.workload.declared.generators and is_due:
+            workload = replace(self.workload, now_ms=now_ms)
+            for _ in workload.prepare(self.workload.hash):
+                await asyncio.sleep(0)
+            self._use(workload)
+            log.info("event=periods_advanced spec=%s", workload.hash)
+
+    async def _advance(self) -> None:
+        while True:
+            await asyncio.sleep(PERIODS_LOOK)
+            await self.advance_periods()
+
+    def _use(self, workload: Workload) -> None:
+        """Have every shard go on with another workload."""
+        self.workload.retire()
+        self.workload = workload
+        self.metrics.reload(workload.spec, workload.hash)
         if self._group is not None:
             for shard in self._group.shards.values():
                 shard.reload()

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
+from stream_svt.errors import ConfigError, Problem
+from stream_svt.monitor.datasets import MAX_DATASETS, DatasetSpec, Gone, is_over
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.shard_datasets import ShardDatasets
 from stream_svt.monitor.spec import ApplicationSpec
@@ -20,38 +20,65 @@ from stream_svt.service import columnar  # noqa: F401 - pyarrow is there before 
 from stream_svt.service.garbage import let_go
 from stream_svt.service.wire import NAMES_AT_ONCE, Directory, QueryDecoder, homes
 
+AHEAD_MS = 36 * 3_600_000
+"""How far ahead periods are known: half a day more than until a worker makes the next workload."""
+
+
+class _Held(NamedTuple):
+    """The datasets of a shard, which they are, and their numbers by record key."""
+
+    gone: Gone
+    datasets: ShardDatasets
+    directory: Directory
+
 
 @dataclass(frozen=True)
 class Workload:
     """A specification over a number of partitions; replaced as a whole where another version is applied.
 
     With many datasets, `prepare` comes before anything else: what it leaves out is done at once where it is needed.
+
+    Parameters
+    ----------
+    declared
+        The specification.
+    partitions
+        Number of partitions of every topic.
+    version
+        Number and digest of the version applied.
+    now_ms
+        The time, in UTC milliseconds: periods that begin later than `AHEAD_MS` from then are not known.
     """
 
-    spec: ApplicationSpec
+    declared: ApplicationSpec
     partitions: int
     version: tuple[int, str] = (0, "")
-    _shards: dict[int, ShardDatasets] = field(default_factory=dict, init=False, repr=False, compare=False)
+    now_ms: int = field(default_factory=lambda: int(time.time() * 1000), compare=False)
+    _held: dict[int, _Held] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @cached_property
+    def spec(self) -> ApplicationSpec:
+        """The specification with the datasets of generators that queries may count for now."""
+        return self.declared.at(self.now_ms)
 
     @property
     def topics(self) -> tuple[str, ...]:
         """Names of the query topics."""
-        return self.spec.topics()
+        return self.declared.topics()
 
     @cached_property
     def hash(self) -> str:
-        """Short digest of the specification: two live workers of one application agree on it."""
-        return self.spec.hash()
+        """Short digest of the specification."""
+        return self.declared.hash()
 
     @cached_property
-    def directories(self) -> list[Directory]:
-        """Datasets homed at each shard."""
-        return Directory.of_all([dataset.name for dataset in self.spec.datasets], self.partitions)
+    def _static(self) -> list[list[DatasetSpec]]:
+        """Datasets homed at each shard that no generator without an end makes."""
+        return _finish(self._sorting(self.declared.datasets))
 
     @cached_property
-    def homes(self) -> NDArray[np.int64]:
-        """The shard of each dataset, in the order declared."""
-        return homes([dataset.name for dataset in self.spec.datasets], self.partitions)
+    def _is_generated(self) -> bool:
+        return bool(self.declared.generators) or any(dataset.pattern for dataset in self.declared.datasets)
 
     def prepare(self, known_hash: str | None = None) -> Iterator[None]:
         """Look at every dataset, in slices of a few milliseconds.
@@ -62,58 +89,115 @@ class Workload:
             The specification's digest; None computes it, in one piece.
         """
         found = vars(self)
-        found["hash"] = self.spec.hash() if known_hash is None else known_hash
-        yield from self.spec.prepare()
-        names: list[str] = []
-        parts = []
-        for at in range(0, len(self.spec.datasets), NAMES_AT_ONCE):
-            part = [dataset.name for dataset in self.spec.datasets[at : at + NAMES_AT_ONCE]]
-            names += part
-            parts.append(homes(part, self.partitions))
-            yield
-        found["homes"] = np.concatenate(parts) if parts else np.empty(0, np.int64)
-        found["directories"] = yield from Directory.making(names, self.homes, self.partitions)
-        for shard in range(self.partitions):
-            self._shards[shard] = yield from ShardDatasets.gathering(self.spec, self._places(shard))
+        found["hash"] = self.declared.hash() if known_hash is None else known_hash
+        found["_static"] = yield from self._sorting(self.declared.datasets)
+        self.spec.names_shown  # noqa: B018  kept from now on
+        yield
+        if not self._is_generated:
+            for shard in range(self.partitions):
+                yield from self.gather(shard, Gone())
 
     def retire(self) -> None:
         """Have what is held of every dataset freed little by little, once no shard runs this workload any more."""
-        directories = vars(self).get("directories", [])
         loop = asyncio.get_running_loop()
-        parts = [*self._shards.values(), *directories]
-        gone = weakref.finalize(self, _free, loop, parts, [*self.spec.datasets], directories)
+        parts = [part for held in self._held.values() for part in held[1:]]
+        gone = weakref.finalize(self, _free, loop, parts, [*self.declared.datasets])
         gone.atexit = False
 
+    def gather(self, shard: int, gone: Gone) -> Iterator[None]:
+        """Look in slices at the datasets of one shard but for what is gone: the next engine is of these.
+
+        Raises
+        ------
+        ConfigError
+            Generators make too many datasets.
+        """
+        if not self._is_generated:
+            gone = Gone()
+        held = self._held.get(shard)
+        if held is None or held.gone != gone:
+            found = yield from self._datasets(shard, gone)
+            directory = Directory((), partition=shard, partitions=self.partitions)
+            yield from directory.filling(dataset.name for dataset in found)
+            datasets = yield from ShardDatasets.gathering(found, self.spec.names_shown)
+            for monitor in self.spec.monitors:
+                yield from datasets.covering(monitor)
+            self._held[shard] = _Held(gone, datasets, directory)
+
     def engine(self, shard: int, key: bytes) -> Engine:
-        """Return a new engine for one shard; ``key`` derives its query noise."""
-        datasets = self._shards.get(shard)
-        if datasets is None:
-            datasets = self._shards[shard] = ShardDatasets(self.spec, self._places(shard))
+        """Return a new engine for one shard; ``key`` derives its query noise. `gather` comes before it."""
+        datasets = self._held[shard].datasets
         return Engine(self.spec, shard=shard, datasets=datasets, key=key, entropy=os.urandom)
 
-    def decoders(self, shard: int, also: Iterable[tuple[str, str]] = ()) -> dict[str, QueryDecoder]:
-        """Return a decoder for each query topic; ``also`` are topic and name of monitors that queries may name, too."""
+    def decoders(
+        self, shard: int, datasets: ShardDatasets, also: Iterable[tuple[str, str]] = ()
+    ) -> dict[str, QueryDecoder]:
+        """Return a decoder of these datasets for each query topic.
+
+        ``also`` are topic and name of monitors that queries may name, too.
+        """
         known = [*((monitor.topic, monitor.name) for monitor in self.spec.monitors), *also]
+        held = self._held.get(shard)
+        if held is not None and held.datasets is datasets:
+            directory = held.directory
+        else:
+            directory = Directory(datasets.number, partition=shard, partitions=self.partitions)
         return {
-            topic: QueryDecoder(
-                topic,
-                shard,
-                self.directories[shard],
-                [name for read, name in known if read == topic],
-            )
+            topic: QueryDecoder(topic, shard, directory, [name for read, name in known if read == topic])
             for topic in self.topics
         }
 
-    def _places(self, shard: int) -> NDArray[np.int64]:
-        return np.flatnonzero(self.homes == shard)
+    def _datasets(self, shard: int, gone: Gone) -> Generator[None, None, list[DatasetSpec]]:
+        """Return the datasets of a shard that can still have queries, in order."""
+        found = [
+            dataset
+            for dataset in self._static[shard]
+            if not (dataset.pattern and is_over(dataset.name, gone.watermarks))
+        ]
+        for generator in self.declared.generators:
+            after = max(generator.from_ms, gone.watermarks.get(generator.pattern, 0))
+            count = generator.count(after, self.now_ms + AHEAD_MS)
+            if len(found) + count > MAX_DATASETS:
+                message = (
+                    f"generator {generator.pattern!r} makes {count} datasets whose periods may still get queries: "
+                    "declare a later first day with from, or see which topic lags or has a monitor that reads nothing"
+                )
+                raise ConfigError([Problem(0, "datasets", message)])
+            window = list(generator.periods(after, self.now_ms + AHEAD_MS))
+            yield
+            mine = yield from self._sorting(window)
+            found += [
+                dataset
+                for dataset in mine[shard]
+                if dataset.name not in gone.retired and not is_over(dataset.name, gone.watermarks)
+            ]
+        return found
+
+    def _sorting(
+        self, datasets: tuple[DatasetSpec, ...] | list[DatasetSpec]
+    ) -> Generator[None, None, list[list[DatasetSpec]]]:
+        """Return the datasets by the shard that they are at home at."""
+        found: list[list[DatasetSpec]] = [[] for _ in range(self.partitions)]
+        for at in range(0, len(datasets), NAMES_AT_ONCE):
+            part = datasets[at : at + NAMES_AT_ONCE]
+            places = homes([dataset.name for dataset in part], self.partitions).tolist()
+            for dataset, place in zip(part, places, strict=True):
+                found[place].append(dataset)
+            yield
+        return found
 
 
-def _free(
-    loop: asyncio.AbstractEventLoop, parts: list[Any], datasets: list[Any], directories: list[Directory]
-) -> None:
+def _finish(work: Generator[None, None, list[list[DatasetSpec]]]) -> list[list[DatasetSpec]]:
+    while True:
+        try:
+            next(work)
+        except StopIteration as done:
+            found: list[list[DatasetSpec]] = done.value
+            return found
+
+
+def _free(loop: asyncio.AbstractEventLoop, parts: list[Any], datasets: list[Any]) -> None:
     """Free the parts one by one, each in a turn of the event loop, then the datasets, which they refer to."""
-    for directory in directories:
-        directory.index.others = []  # they name one another, and no collection looks at what is old
     if not loop.is_closed():
         loop.call_soon(_free_next, loop, parts, datasets)
 

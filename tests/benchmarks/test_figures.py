@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import engine, latency, sampler, service
+from benchmarks import engine, latency, sampler, service, year
 from stream_svt.service.embedded import EmbeddedKafka
 
 ROOT = Path(__file__).parents[2]
@@ -66,6 +66,14 @@ def test_the_latency_benchmark_prints_its_figure(shared_broker, capsys):
     assert printed["latency.p50_vs_bare_relay"] > 0
 
 
+def test_the_year_benchmark_finds_that_what_is_over_leaves_nothing(capsys):
+    year.main(["--names", "4", "--days", "95"])
+    printed = figures_in(capsys.readouterr().out)
+    assert list(printed) == ["year.state_ratio", "year.restore_ratio", "year.rss_ratio", "year.violations"]
+    assert printed["year.state_ratio"] < 1.2
+    assert printed["year.violations"] == 0
+
+
 def test_the_datasets_of_the_service_benchmark_are_spread_evenly():
     names = service.datasets(16)
     assert len(set(names)) == 64
@@ -91,5 +99,6 @@ def test_every_benchmark_is_listed_by_the_command_that_runs_them():
         "stream",
         "takeover",
         "timing",
+        "year",
         "scale",
     ]

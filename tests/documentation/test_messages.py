@@ -38,6 +38,7 @@ from tests.simulation.log import Broker, Entry
 from tests.simulation.script import Script
 from tests.simulation.world import play as history
 from tests.support.engine_play import Play, Query, another_release
+from tests.support.generated_play import GeneratedPlay, at, day
 from tests.support.monitor_forms import FORMS, TOPIC, spec_of, stream
 from tests.support.worker import HIGH, LOW, Scene
 
@@ -167,6 +168,7 @@ def _of_every_kind() -> Iterator[bytes]:
         _lost(),
         _unread(),
         _retired(),
+        _over(),
         _incompatible(),
         _closed_for_ever(),
     ]
@@ -245,6 +247,17 @@ def _lost() -> Play:
     play.accept_loss(TOPIC, 5000)
     play.commit()
     play.play(TOPIC, [Query(k % 3, 0) for k in range(5030)])
+    return play
+
+
+def _over() -> GeneratedPlay:
+    """Go on until a day is over."""
+    daily = "{generate: 'd-{date}', from: 2026-01-05, limit: 2, unit: one event}"
+    play = GeneratedPlay(spec_of(FORMS["plain"], datasets=daily))
+    play.adopt()
+    for number in range(4):
+        play.roll(at(number))
+        assert play.ask(day(number), at(number), topic=TOPIC)
     return play
 
 

@@ -19,12 +19,12 @@ from tests.golden.regenerate import HERE, rest_of, restored, write_missing
 
 VERSIONS = sorted(folder.name for folder in HERE.glob("v*"))
 PINNED = {
-    "v1/journal.json": "a8c2131393a9565d9148a533fef5b373cd2189b8662442382143678a41e0b4d6",
+    "v1/journal.json": "950cd923aa1008a84ab3ccd5afdb320fbcc81a4818c417f998453235f2f70fd3",
     "v1/rest.txt": "f077b217c092d0a783bdf231d57b15082c4a1240375d66f4113119dafade2432",
-    "v1/state.json": "e104136c7734e707e3caea9c76ba6da2aa8ed6d766dd65e885f289bd9deaf16b",
-    "v2/journal.json": "ff72a2572e36cf2893c284a90b3e07bb519a72dfbea366a38d48d8a596312e57",
+    "v1/state.json": "df7db9b1dd8e8598d8ede7f35ead3d3d5ac6f866ac3e04be9888541751007c9e",
+    "v2/journal.json": "5a63a779c8d7df0b41920369ff79f792c539a35f1404a72f6d64928ebf61372c",
     "v2/rest.txt": "f077b217c092d0a783bdf231d57b15082c4a1240375d66f4113119dafade2432",
-    "v2/state.json": "f3ab6ecdefd8402412a29de9f7d95aeb82dabae5fd9099100216ea6c7aded54f",
+    "v2/state.json": "76e5bd17b8214bfbea6d8c847e273d23738ebad7bfcf7b2902c8c8176d6300dd",
 }
 """SHA-256 of every snapshot. From the first release on, a new format adds a folder and lines here; no line changes."""
 

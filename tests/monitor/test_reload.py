@@ -244,12 +244,6 @@ def test_what_runs_are_tied_to_cannot_change_and_nothing_does(form, field):
     assert not play.commit().events
 
 
-def test_a_dataset_cannot_disappear_while_its_ledger_is_kept():
-    play = _play(_PLAIN)
-    with pytest.raises(ConfigError, match="datasets"):
-        play.engine.reload(spec_of(_PLAIN, datasets="{names: [a, b], limit: 40, unit: one basket}"))
-
-
 def test_a_monitor_may_run_on_other_datasets_than_before():
     play = _play(f"{_PLAIN}, datasets: [a, b]", f"{FORMS['sweep']}, datasets: [a, b]")
     assert _slot(play, 2).state is State.IDLE

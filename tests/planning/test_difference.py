@@ -120,3 +120,75 @@ def test_a_dataset_that_goes_is_retired_for_ever() -> None:
     assert told(fewer)[:2] == ["- dataset b", "    for ever: no version can declare such a name again"]
     (problem,) = difference(fewer, spec(), 4, retired=["b"]).refused
     assert problem.message == "dataset b retired by an earlier version: a name is never used again"
+
+
+DAILY = "{generate: '{name}-{date}', names: [a, b], from: 2026-01-05, lateness: 1h, limit: 4, unit: one stay}"
+NOW_MS = 1_780_000_000_000
+"""In May 2026."""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "lines"),
+    [
+        (
+            DATASETS,
+            DAILY,
+            [
+                "- 2 datasets (a, b)",
+                "+ generator {name}-{date}: 2 datasets a day, epsilon 4 each, for one stay",
+            ],
+        ),
+        (
+            DAILY,
+            DATASETS,
+            ["- generator {name}-{date}", "    for ever, of periods that are not over: open runs"],
+        ),
+        (
+            DAILY,
+            DAILY.replace("[a, b]", "[b, c, d]"),
+            [
+                "- generator {name}-{date}",
+                "    3 datasets a day: 2 names more, 1 names less",
+                "    for ever, of",
+            ],
+        ),
+        (
+            DAILY,
+            DAILY.replace("[a, b]", "[a, b, c]"),
+            ["~ generator {name}-{date}", "    3 datasets a day: 1 names more, 0 names less"],
+        ),
+        (
+            DAILY,
+            DAILY.replace("1h", "2h"),
+            ["~ generator {name}-{date}", "    another lateness: a period that was"],
+        ),
+        (
+            DAILY,
+            DAILY.replace("2026-01-05", "2026-01-06"),
+            ["~ generator {name}-{date}", "    another first day: a period that was over before stays so"],
+        ),
+    ],
+)
+def test_what_happens_to_a_generator_is_said(old: str, new: str, lines: list[str]) -> None:
+    found = difference(spec(datasets=old), spec(datasets=new), 4, now_ms=NOW_MS)
+    said = [*found.lines()]
+    for line in lines:
+        assert any(one.startswith(line) for one in said), said
+    assert bool(found.retired) == any(line.startswith("- ") for line in lines)
+    assert not found.refused
+
+
+def test_the_limit_of_a_period_that_has_begun_never_changes() -> None:
+    old = spec(datasets=DAILY)
+    other = DAILY.replace("limit: 4", "limit: 5")
+    found = difference(old, spec(datasets=other), 4, now_ms=NOW_MS)
+    assert ["give the declaration as it was an until" in problem.message for problem in found.refused] == [
+        True
+    ]
+    later = (
+        DAILY.replace("lateness", "until: 2026-06-05, lateness")
+        + "\n  - "
+        + other.replace("2026-01", "2026-06")
+    )
+    found = difference(old, spec(datasets=later), 4, now_ms=NOW_MS)
+    assert not found.refused

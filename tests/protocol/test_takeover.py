@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from stream_svt.monitor.bounds import Bounds
 from stream_svt.monitor.commands import Action, Command
+from stream_svt.monitor.datasets import Gone
 from stream_svt.monitor.released import EventType
 from tests.simulation.effects import finish
 from tests.simulation.model import Model, declared
@@ -22,6 +23,7 @@ def test_everything_that_was_charged_is_published_before_a_takeover_charges_anyt
     books = model.journal(0, 1)
     restored = finish(books.open())
     tenure, _ = model.tenure()
+    assert list(tenure._workload.gather(0, Gone()))
     engine = tenure._workload.engine(0, restored.noise_key)
     engine.load(restored.records, restored.progress)
     for number in range(6):

@@ -26,9 +26,12 @@ from tests.support.values import numbers
 
 NAMES = [f"shop-{number}" for number in range(12)]
 PARTITIONS = 4
-HERE = Directory(NAMES, partition=home(b"shop-0", PARTITIONS), partitions=PARTITIONS)
+OWN = home(b"shop-0", PARTITIONS)
+AT_HOME_NAMES = [name for name in NAMES if home(name.encode(), PARTITIONS) == OWN]
+HERE = Directory(AT_HOME_NAMES, partition=OWN, partitions=PARTITIONS)
 AT_HOME = b"shop-0"
-ELSEWHERE = next(name.encode() for name in NAMES if name not in HERE.datasets)
+UNDECLARED = next(key for key in (b"other-%d" % k for k in range(99)) if home(key, PARTITIONS) == OWN)
+ELSEWHERE = next(name.encode() for name in NAMES if name not in AT_HOME_NAMES)
 
 
 @dataclass
@@ -250,8 +253,8 @@ def test_a_malformed_message_is_refused_for_its_reason(message, reason):
     ("key", "reason"),
     [
         (None, Reason.NO_KEY),
-        (b"unheard-of", Reason.UNDECLARED),
-        (b"\xff", Reason.UNDECLARED),
+        (UNDECLARED, Reason.UNDECLARED),
+        (b"\xff", Reason.MISROUTED),
         (ELSEWHERE, Reason.MISROUTED),
     ],
 )
@@ -279,15 +282,11 @@ def test_the_homes_of_many_names_are_those_of_the_default_partitioner() -> None:
     assert homes([], 3).tolist() == []
 
 
-def test_every_dataset_is_at_home_in_exactly_one_directory():
-    directories = Directory.of_all(NAMES, PARTITIONS)
-    assert sorted(name for directory in directories for name in directory.datasets) == sorted(NAMES)
-    for partition, directory in enumerate(directories):
-        assert directory.datasets == Directory(NAMES, partition=partition, partitions=PARTITIONS).datasets
-        assert [directory.index[name.encode()] for name in directory.datasets] == list(
-            range(len(directory.datasets))
-        )
-        assert all(directory.reason(name.encode()) is None for name in directory.datasets)
+def test_a_directory_numbers_its_datasets_and_tells_why_a_record_does_not_belong():
+    assert [HERE.index[name.encode()] for name in AT_HOME_NAMES] == list(range(len(AT_HOME_NAMES)))
+    assert HERE.reason(UNDECLARED) == Reason.UNDECLARED
+    assert HERE.reason(ELSEWHERE) == Reason.MISROUTED
+    assert HERE.reason(None) == Reason.NO_KEY
 
 
 def test_options_reach_their_rows():

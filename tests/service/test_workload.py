@@ -11,11 +11,14 @@ import numpy as np
 import pytest
 
 from stream_svt.monitor import shard_datasets, spec
+from stream_svt.monitor.datasets import Gone
+from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.spec import load_spec
 from stream_svt.protocol.configuration import Bundle, Version
 from stream_svt.service import garbage, wire, workload
 from stream_svt.service.config import parse_config
 from stream_svt.service.reading import read
+from stream_svt.service.wire import home
 from stream_svt.service.worker import Worker
 from stream_svt.service.workload import Workload
 from tests.service.test_garbage import Name
@@ -31,32 +34,41 @@ monitors:
   - {{name: odd, datasets: ["d*1", "d[35]?", "week-*"], topic: counts, epsilon: "0.1", cutoff: 3, sensitivity: 1,
      bounds: [0, 9], threshold: 5, correction: none}}
 """.format(names=", ".join(f"d{number}" for number in range(200)))
+PLAIN = "\n".join(line for line in TEXT.splitlines() if "generate" not in line).replace(', "week-*"', "")
 PARTITIONS = 3
+WEEKS = [f"week-2026-w{week:02}" for week in range(2, 10)]
+PLAIN_NAMES = [f"d{number}" for number in range(200)]
+
+
+def engine(workload: Workload, shard: int, gone: Gone | None = None) -> Engine:
+    for _ in workload.gather(shard, gone or Gone()):
+        pass
+    return workload.engine(shard, bytes(32))
 
 
 @pytest.fixture
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shard_datasets, "AT_ONCE", 10)
-    monkeypatch.setattr(spec, "MATCHED_AT_ONCE", 10)
     monkeypatch.setattr(wire, "NAMES_AT_ONCE", 10)
     monkeypatch.setattr(workload, "NAMES_AT_ONCE", 10)
 
 
 @pytest.mark.usefixtures("small_slices")
 def test_what_is_prepared_in_slices_is_what_is_found_at_once() -> None:
-    prepared, plain = (Workload(load_spec(TEXT), PARTITIONS) for _ in range(2))
-    count = len(plain.spec.datasets)
+    prepared, plain = (Workload(load_spec(PLAIN), PARTITIONS) for _ in range(2))
     slices = sum(1 for _ in prepared.prepare())
-    # Patterns of one monitor, homes, directories and the shards' datasets: four looks at each.
-    assert slices >= 4 * count // 10
+    # Homes, directories, the shards' datasets and the patterns of one monitor: four looks at each.
+    assert slices >= 4 * len(plain.declared.datasets) // 10
     assert prepared.hash == plain.hash
-    assert prepared.homes.tolist() == plain.homes.tolist()
     for shard in range(PARTITIONS):
-        ours, theirs = prepared.directories[shard], plain.directories[shard]
-        assert (ours.datasets, ours.index) == (theirs.datasets, theirs.index)
-        one, other = (w.engine(shard, bytes(32)) for w in (prepared, plain))
+        one, other = (engine(workload, shard) for workload in (prepared, plain))
+        names = [dataset.name for dataset in one.datasets]
+        assert names == [name for name in PLAIN_NAMES if home(name.encode(), PARTITIONS) == shard]
         assert list(one.datasets) == list(other.datasets)
-        assert [dataset.name for dataset in one.datasets] == ours.datasets
+        decoders = prepared.decoders(shard, one.datasets)
+        assert [decoders["counts"].directory.index[name.encode()] for name in names] == list(
+            range(len(names))
+        )
         assert one.number == other.number
         for mine, its in (
             (one.datasets.shown, other.datasets.shown),
@@ -65,12 +77,12 @@ def test_what_is_prepared_in_slices_is_what_is_found_at_once() -> None:
             assert np.array_equal(mine, its)
         for monitor in plain.spec.monitors:
             covers = one.runners[monitor.name].covers.tolist()
-            assert covers == [monitor.covers(name) for name in ours.datasets]
+            assert covers == [monitor.covers(name) for name in names]
             assert np.array_equal(one.runners[monitor.name].periods, other.runners[monitor.name].periods)
 
 
 def test_nothing_is_looked_at_twice_once_it_is_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
-    prepared = Workload(load_spec(TEXT), PARTITIONS)
+    prepared = Workload(load_spec(PLAIN), PARTITIONS)
     for _ in prepared.prepare("known"):
         pass
     assert prepared.hash == "known"
@@ -80,11 +92,11 @@ def test_nothing_is_looked_at_twice_once_it_is_prepared(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(workload, "homes", again)
     monkeypatch.setattr(shard_datasets.ShardDatasets, "_gather", again)
-    monkeypatch.setattr(wire.Directory, "making", again)
-    monkeypatch.setattr(spec.MonitorSpec, "covers", again)
+    monkeypatch.setattr(wire.Directory, "filling", again)
+    monkeypatch.setattr(spec.MonitorSpec, "matcher", again)
     for shard in range(PARTITIONS):
-        prepared.engine(shard, bytes(32))
-        prepared.decoders(shard)
+        assert not list(prepared.gather(shard, Gone({"week-{iso_week}": 1}, frozenset({"d1"}))))
+        prepared.decoders(shard, prepared.engine(shard, bytes(32)).datasets)
 
 
 async def test_what_nobody_runs_any_more_is_freed_little_by_little(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,15 +105,15 @@ async def test_what_nobody_runs_any_more_is_freed_little_by_little(monkeypatch: 
     many = len(declared.datasets)
     used = Workload(declared, PARTITIONS)
     del declared
-    for _ in used.prepare():
-        pass
+    for shard in range(PARTITIONS):
+        engine(used, shard)
     freed: list[str] = []
-    for dataset in used.spec.datasets:
+    for dataset in used.declared.datasets:
         name = Name(dataset.name)
         object.__setattr__(dataset, "name", name)
         weakref.finalize(name, freed.append, dataset.name[:])
     del dataset, name
-    directories = [weakref.ref(directory.index) for directory in used.directories]
+    directories = [weakref.ref(held.directory.index) for held in used._held.values()]
     gc.disable()  # as if all of it were set aside
     try:
         used.retire()
@@ -127,3 +139,39 @@ async def test_another_version_retires_what_it_replaces(monkeypatch: pytest.Monk
     await worker.adopt(await read(Version(1, Bundle(TEXT.replace("threshold: 5", "threshold: 6")))))
     assert retired == [before]
     assert worker.workload is not before
+
+
+async def test_once_a_day_a_worker_comes_to_know_later_periods(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = Worker(parse_config(TEXT.replace(" until: 2026-03-02,", "")))
+    begun, day = worker.workload.now_ms, 86_400_000
+    midnight = begun - begun % day + day
+    for now_ms, is_due in ((midnight - 1, False), (midnight + 600_000, True), (midnight + 700_000, False)):
+        before = worker.workload
+        worker.epoch = lambda now_ms=now_ms: now_ms / 1000
+        await worker.advance_periods()
+        assert (worker.workload is not before) == is_due
+    assert worker.workload.now_ms == midnight + 600_000
+    assert worker.workload.hash == before.hash
+    known = [
+        one.name
+        for shard in range(worker.workload.partitions)
+        for one in engine(worker.workload, shard).datasets
+    ]
+    last = max(name for name in known if name.startswith("week-"))
+    assert worker.workload.declared.dataset(last).from_ms <= midnight + 600_000 + workload.AHEAD_MS
+    assert worker.workload.declared.dataset(last).until_ms > midnight + 600_000 + workload.AHEAD_MS
+
+
+@pytest.mark.parametrize("watermark", ["2026-w03", "2026-w30"])
+def test_a_shard_knows_the_periods_that_are_not_over(watermark: str) -> None:
+    endless = load_spec(TEXT.replace(" until: 2026-03-02,", ""))
+    ends = endless.dataset(f"week-{watermark}").until_ms
+    gone = Gone({"week-{iso_week}": ends}, frozenset({"week-2026-w31"}))
+    known = Workload(endless, PARTITIONS, now_ms=ends + 14 * 86_400_000)
+    found = [[one.name for one in engine(known, shard, gone).datasets] for shard in range(PARTITIONS)]
+    weeks = sorted(name for names in found for name in names if name.startswith("week-"))
+    first = int(watermark[-2:]) + 1
+    assert weeks == [f"week-2026-w{week:02}" for week in range(first, first + 3) if week != 31]
+    assert all(
+        home(name.encode(), PARTITIONS) == shard for shard, names in enumerate(found) for name in names
+    )

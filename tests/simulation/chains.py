@@ -283,6 +283,7 @@ class Chain:
             alerts="alerts",
             successor=successor,
             home=lambda name: 0,
+            now_ms=0,
             source_ended=source_ended,
         )
         return carried

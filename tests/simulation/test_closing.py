@@ -15,7 +15,7 @@ from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.spec import load_spec
 from stream_svt.privacy.loss import Kind
-from stream_svt.protocol.carry_over import CarryOverRefused, ShardHistory, carry_over
+from stream_svt.protocol.carry_over import CarryOverRefused, ShardHistory, Shown, carry_over
 from stream_svt.protocol.journal import Closed
 from stream_svt.protocol.sealing import proof_checker
 from stream_svt.service.audit import Auditor
@@ -24,6 +24,15 @@ from tests.simulation.model import KEY, PLAIN, Few, Model, backup, command, rest
 from tests.simulation.test_commands import NAMES, SPEC, dies_at
 
 UNITS = Kind.PURE.units
+SPEC_TEXT = """
+application: app
+datasets:
+  - {daily}
+  - {{name: plain, limit: 5, unit: one basket}}
+monitors:
+  - {{name: m, topic: t, epsilon: 1, cutoff: 3, sensitivity: 1, monotonic: true, bounds: [0, 9], threshold: 5,
+     expected_queries: 9}}
+"""
 
 
 @pytest.fixture
@@ -75,7 +84,7 @@ def history_of_closed(model: Model, key: bytes = KEY) -> ShardHistory:
 
 def left(shard: ShardHistory, successor: str = "next", **more: Any) -> tuple[Carried, list[str]]:
     options = {"cluster": "cluster", "alerts": "alerts", "home": lambda name: 0} | more
-    return carry_over(SPEC, [shard], successor=successor, **options)
+    return carry_over(SPEC, [shard], **({"successor": successor, "now_ms": 0} | options))
 
 
 def spent(carried: Carried) -> dict[str, float]:
@@ -427,3 +436,34 @@ def test_a_forged_event_of_nothing_leaves_a_file_that_reads(model: Model) -> Non
     assert parse(list(carried.lines())) == carried
     assert carried.datasets["none"].spent == carried.datasets["none"].limit
     assert carried.topics["t"].sensitivity == 1
+
+
+@pytest.mark.parametrize(
+    ("shown", "closed_day", "ends"), [("1970-01-05", 1, 5), ("1970-01-02", 7, 8), ("1970-01-02", 0, 2)]
+)
+def test_a_successor_is_told_which_generated_periods_had_begun(
+    shown: str, closed_day: int, ends: int
+) -> None:
+    """The latest one shown, or that of ten minutes after the last event; none of them is among the datasets."""
+    daily = "{generate: 'shop-{date}', from: 1970-01-01, limit: 2, unit: one basket}"
+    day = 86_400_000
+    spec = load_spec(SPEC_TEXT.format(daily=daily))
+    one, nothing = (ShardHistory("app", 0, lambda *_: False, closed=Closed("next", 1, "")) for _ in range(2))
+    one.datasets[f"shop-{shown}"] = Shown(Kind.PURE, "one basket")
+    one.latest_ms = closed_day * day - 600_000
+    options = {
+        "cluster": "",
+        "alerts": "alerts",
+        "successor": "next",
+        "home": lambda name: 0,
+        "now_ms": 99 * day,
+    }
+    carried, _ = carry_over(spec, [one], **options)
+    assert carried.watermarks == {"shop-{date}": ends * day}
+    assert set(carried.datasets) == {"plain"}
+    assert parse(list(carried.lines())) == carried
+    assert carry_over(spec, [nothing], **options)[0].watermarks == {"shop-{date}": 100 * day}, (
+        "no event is left"
+    )
+    again, _ = carry_over(replace(spec, carried=carried), [nothing], **options | {"now_ms": day})
+    assert again.watermarks == carried.watermarks

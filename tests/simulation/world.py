@@ -26,7 +26,9 @@ from stream_svt.errors import (
 )
 from stream_svt.monitor.bounds import BOUNDS, Bounds
 from stream_svt.monitor.commands import Action, Command
+from stream_svt.monitor.datasets import Gone, is_over
 from stream_svt.monitor.engine import Commit, Engine
+from stream_svt.monitor.shard_datasets import ShardDatasets
 from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.protocol.journal import META, Journal, Meta
 from stream_svt.protocol.ports import Clock, Stopped
@@ -107,20 +109,27 @@ class ModelWorkload:
     partitions: int = 1
     kind: type[Engine] = Engine
     version: tuple[int, str] = (0, "")
+    names: list[str] = field(default_factory=list)
 
     @property
     def topics(self) -> tuple[str, ...]:
         return self.spec.topics()
 
+    def gather(self, shard: int, gone: Gone) -> Iterable[None]:
+        self.names[:] = (
+            one.name for one in self.spec.datasets if not (one.pattern and is_over(one.name, gone.watermarks))
+        )
+        return ()
+
     def engine(self, shard: int, key: bytes) -> Engine:
-        names = [dataset.name for dataset in self.spec.datasets]
         return self.kind(
-            self.spec, shard=shard, datasets=names, key=key, entropy=self.entropy, bounds=self.bounds
+            self.spec, shard=shard, datasets=self.names, key=key, entropy=self.entropy, bounds=self.bounds
         )
 
-    def decoders(self, shard: int, also: Iterable[tuple[str, str]] = ()) -> dict[str, QueryDecoder]:
-        names = [dataset.name for dataset in self.spec.datasets]
-        directory = Directory(names, partition=shard, partitions=1)
+    def decoders(
+        self, shard: int, datasets: ShardDatasets, also: Iterable[tuple[str, str]] = ()
+    ) -> dict[str, QueryDecoder]:
+        directory = Directory(datasets.number, partition=shard, partitions=1)
         known = [*((monitor.topic, monitor.name) for monitor in self.spec.monitors), *also]
         return {
             topic: self.decoder(topic, shard, directory, [name for read, name in known if read == topic])

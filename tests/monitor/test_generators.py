@@ -1,0 +1,310 @@
+"""Datasets without an end: a period opens with its first query, ends with its lateness, and never opens twice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from stream_svt.errors import ConfigError
+from stream_svt.monitor.carried import Carried
+from stream_svt.monitor.datasets import Generator, is_over, period_end
+from stream_svt.monitor.released import EventType
+from stream_svt.monitor.spec import ApplicationSpec, load_spec
+from stream_svt.privacy.loss import Kind
+from stream_svt.service import workload
+from tests.support.generated_play import DAY_MS, START_MS, GeneratedPlay, at, day, watermarks
+
+MONITOR = "epsilon: 1, sensitivity: 1, monotonic: true, bounds: [0, 9], threshold: 5, cutoff: 3, expected_queries: 99"
+GENERATED = "{generate: 'd-{date}', from: 2026-01-05, lateness: 6h, limit: 2, unit: one event}"
+
+
+def spec_of(
+    *datasets: str, monitors: str = f"{{name: m, topic: t, {MONITOR}}}", **options: object
+) -> ApplicationSpec:
+    declared = "\n".join(f"  - {one}" for one in datasets)
+    return load_spec(f"application: app\ndatasets:\n{declared}\nmonitors:\n  - {monitors}\n", **options)
+
+
+DAYS = spec_of(GENERATED)
+
+
+# -- declarations ------------------------------------------------------------------------------------------------
+
+
+def test_a_generator_without_an_end_makes_one_dataset_a_period() -> None:
+    (generator,) = DAYS.generators
+    assert DAYS.datasets == ()
+    assert [one.name for one in generator.periods(at(1), at(3))] == [day(1), day(2)]
+    assert [one.name for one in generator.periods(at(0.5), at(1) + 1)] == [day(0), day(1)]
+    assert [one.name for one in generator.periods(0, at(0))] == []
+    assert generator.count(at(1), at(3)) == 2
+    first = DAYS.dataset(day(0))
+    assert (first.from_ms, first.until_ms, first.lateness_ms) == (at(0), at(1), 6 * 3_600_000)
+    assert (first.limit, first.unit, first.horizon_ms) == (2 * 10**9, "one event", DAY_MS)
+
+
+def test_a_generator_makes_a_dataset_for_each_name_and_period() -> None:
+    lines = ["# wards", "north", "south-2"]
+    spec = spec_of(
+        "{generate: '{name}:{iso_week}', file: wards, from: 2026-01-05, limit: {rho: 1}, unit: one stay}",
+        read_names={"wards": lines}.__getitem__,
+    )
+    (weeks,) = spec.generators
+    assert [one.name for one in weeks.periods(at(0), at(8))] == [
+        f"{name}:2026-w0{week}" for week in (2, 3) for name in ("north", "south-2")
+    ]
+    assert spec.dataset("south-2:2026-w04").from_ms == at(14)
+    for name in ("east:2026-w04", "north:2026-w01", "north:2026-w54", "north", "north:2026-w4"):
+        with pytest.raises(KeyError):
+            spec.dataset(name)
+
+
+def test_at_a_time_those_datasets_are_declared_that_queries_may_count_for() -> None:
+    assert [one.name for one in DAYS.at(at(3.5)).datasets] == [day(3)]
+    assert [one.name for one in DAYS.at(at(3.1)).datasets] == [day(2), day(3)]
+    assert [one.name for one in DAYS.at(0).datasets] == [day(0)], "before the first one, that one"
+
+
+@pytest.mark.parametrize(
+    ("datasets", "said"),
+    [
+        (
+            ["{generate: '{name}-{date}', from: 2026-01-05, limit: 1, unit: x}"],
+            "give names, or a file of names",
+        ),
+        (
+            ["{generate: 'd-{date}', names: [a], from: 2026-01-05, limit: 1, unit: x}"],
+            "names and generate together",
+        ),
+        (
+            ["{generate: '{name}{name}{date}', names: [a], from: 2026-01-05, limit: 1, unit: x}"],
+            "once at most",
+        ),
+        (["{generate: 'd-{date}', limit: 1, unit: x}"], "from: is required with generate"),
+        (
+            [GENERATED, "{name: d-2027-01-01, limit: 1, unit: x}"],
+            "is named as generator 'd-{date}' at line 3 does",
+        ),
+        ([GENERATED, GENERATED], "already declared"),
+        (
+            [GENERATED, "{generate: '{name}-{date}', names: [d], from: 2027-01-05, limit: 1, unit: x}"],
+            "is named as generator 'd-{date}'",
+        ),
+        (
+            [f"{{generate: '{{name}}-{{date}}', names: [{'n' * 195}], from: 2026-01-05, limit: 1, unit: x}}"],
+            "generate",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_generator_is_said(datasets: list[str], said: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        spec_of(*datasets)
+    assert said in str(refused.value)
+
+
+def test_a_limit_may_change_with_a_later_period() -> None:
+    until = GENERATED.replace("lateness", "until: 2026-02-02, lateness")
+    later = GENERATED.replace("2026-01-05", "2026-02-02").replace("limit: 2", "limit: 3")
+    spec = spec_of(until, later)
+    assert len(spec.datasets) == 28
+    assert spec.dataset("d-2026-02-01").limit == 2 * 10**9
+    assert spec.dataset("d-2026-02-02").limit == 3 * 10**9
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name", "end"),
+    [
+        ("d-{date}", "d-2026-01-05", at(1)),
+        ("d-{date}", "d-2026-02-30", None),
+        ("d-{date}", "xd-2026-01-05", None),
+        ("d-{date}", "d-2026-01-05\n", None),
+        ("d-{date}", "d-٢٠٢٦-01-05", None),
+        ("{iso_week}.x", "2026-w02.x", at(7)),
+        ("{iso_week}.x", "2026-w02yx", None),
+        ("{iso_week}", "2026-w54", None),
+        ("{name}-{date}", "a-2026-01-01-2026-01-05", at(1)),
+        ("{name}-{date}", "-2026-01-05", None),
+        ("{date}", "9999-12-31", None),
+    ],
+)
+def test_a_name_says_when_its_period_ends(pattern: str, name: str, end: int | None) -> None:
+    assert period_end(pattern, name) == end
+    assert is_over(name, {pattern: at(1)}) is (end == at(1))
+    assert not is_over(name, {pattern: at(1) - 1})
+
+
+def test_every_dataset_that_a_generator_makes_is_found_by_its_name() -> None:
+    for pattern in ("{name}-{date}", "{iso_week}:{name}"):
+        weeks = Generator(
+            pattern=pattern,
+            names=("a", "b-2026-01-05", "{date}"),
+            from_ms=START_MS,
+            lateness_ms=0,
+            kind=Kind.PURE,
+            limit=1,
+            unit="x",
+        )
+        made = list(weeks.periods(0, at(800)))
+        assert len(made) == weeks.count(0, at(800)) == len({one.name for one in made})
+        for one in made[:: len(made) // 40]:
+            assert weeks.find(one.name) == one
+            assert period_end(pattern, one.name) == one.until_ms
+
+
+# -- periods open and end ----------------------------------------------------------------------------------------
+
+
+def test_a_period_exists_from_its_first_query_on_and_leaves_nothing_when_it_is_over() -> None:
+    play = GeneratedPlay(DAYS)
+    play.adopt()
+    assert play.stored == []
+    for number in range(40):
+        play.roll(at(number))
+        assert play.ask(day(number), at(number + 0.5))
+        assert len(play.stored) <= 3
+        assert len(play.engine.datasets) <= 5
+    assert play.stored == [f"d/{day(number)}" for number in (37, 38, 39)]
+    assert watermarks(play) == {"d-{date}": 38}
+    retired = play.told(EventType.RETIRED)
+    assert retired == [(day(number), "period-over") for number in range(37)]
+    closed = [event for event in play.events if event.type is EventType.RUN_CLOSED]
+    assert [(one.data.dataset, one.data.reason) for one in closed] == retired
+    assert all(one.data.account.charge == one.data.account.reserved == 0 for one in closed), (
+        "what is left is released"
+    )
+    assert len(play.told(EventType.DECLARED)) == 40
+    assert not [key for key in play.records if key.startswith((b"q/", b"w/"))]
+
+
+def test_a_late_query_counts_as_long_as_the_slowest_monitor_has_not_passed_the_period() -> None:
+    two = f"{{name: m, topic: t, {MONITOR}}}\n  - {{name: slow, topic: u, {MONITOR}}}"
+    play = GeneratedPlay(spec_of(GENERATED, monitors=two))
+    play.adopt()
+    assert play.ask(day(0), at(0.1))
+    assert play.ask(day(0), at(0.1), topic="u")
+    for number in range(1, 9):
+        play.roll(at(number))
+        assert play.ask(day(number), at(number + 0.5))
+    assert play.ask(day(0), at(0.9), topic="u"), "the topic lags, and its day is not over"
+    assert play.ask(day(4), at(4.1), topic="u")
+    play.roll(at(9))
+    play.roll(at(9))
+    assert watermarks(play) == {"d-{date}": 3}, "day 3 waits for its lateness"
+    assert play.stored == [f"d/{day(number)}" for number in range(3, 9)]
+    assert not play.ask(day(2), at(2.1), topic="u")
+
+
+def test_time_stands_still_for_a_generator_that_no_monitor_runs_on() -> None:
+    both = [GENERATED, "{name: other, limit: 2, unit: x}"]
+    play = GeneratedPlay(spec_of(*both))
+    play.adopt()
+    assert play.ask(day(0), at(0.5))
+    only = f"{{name: m, topic: t, datasets: [other], {MONITOR}}}"
+    play.open(spec_of(*both, monitors=only))
+    play.adopt()
+    assert play.ask("other", at(9))
+    play.roll(at(9))
+    assert watermarks(play) == {}
+    assert play.stored == [f"d/{day(0)}", "d/other"]
+
+
+def test_time_passes_without_records_for_a_monitor_that_has_read_all_of_them() -> None:
+    play = GeneratedPlay(DAYS)
+    play.adopt()
+    assert play.ask(day(0), at(0.5))
+    play.ends["t"] += 1  # a record that was not read
+    play.adopt(idle_ms=at(9))
+    assert watermarks(play) == {"d-{date}": 0}
+    play.ends["t"] -= 1
+    play.adopt(idle_ms=at(9))
+    assert watermarks(play) == {"d-{date}": 8}
+    assert not play.ask(day(8), at(8.5)), "a record that comes late counts by the time that has passed"
+    assert not play.ask(day(3), at(3.5))
+    play.roll(at(9))
+    assert play.stored == []
+
+
+# -- no period opens twice -----------------------------------------------------------------------------------------
+
+
+def _over() -> GeneratedPlay:
+    """Days 0 and 1 are over, day 2 is open."""
+    play = GeneratedPlay(DAYS)
+    play.adopt()
+    for number in range(3):
+        play.roll(at(number))
+        assert play.ask(day(number), at(number + 0.5))
+    play.roll(at(2.5))
+    play.roll(at(2.5))
+    assert play.stored == [f"d/{day(2)}"]
+    assert watermarks(play) == {"d-{date}": 2}
+    return play
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        GENERATED.replace("6h", "30d"),
+        GENERATED.replace("2026-01-05", "2025-12-01"),
+        GENERATED.replace("lateness", "until: 2026-03-02, lateness"),
+    ],
+    ids=["longer lateness", "earlier first day", "an end"],
+)
+def test_a_period_that_is_over_stays_so_whatever_is_declared(changed: str) -> None:
+    play = _over()
+    late = f"{{name: m, topic: t, {MONITOR}}}\n  - {{name: late, topic: u, {MONITOR}}}"
+    play.open(spec_of(changed, monitors=late))
+    play.adopt()
+    for topic in ("t", "u"):
+        assert not play.ask(day(0), at(0.5), topic=topic)
+        assert not play.ask(day(1), at(1.5), topic=topic)
+    assert play.ask(day(2), at(2.6))
+    assert play.stored == [f"d/{day(2)}"]
+    assert watermarks(play) == {"d-{date}": 2}, "a monitor that has read nothing brings no time back"
+
+
+def test_a_plain_dataset_of_the_name_of_a_period_that_is_over_is_refused() -> None:
+    play = _over()
+    plain = spec_of(f"{{name: {day(1)}, limit: 2, unit: one event}}")
+    with pytest.raises(ConfigError, match="name of a period that a generator made and that is over"):
+        play.open(plain)
+    play.open(spec_of(f"{{name: {day(3)}, limit: 2, unit: one event}}"))
+
+
+def test_a_generator_that_comes_back_goes_on_behind_what_was_retired_with_it() -> None:
+    play = _over()
+    play.open(spec_of("{name: other, limit: 2, unit: x}"))
+    play.adopt()
+    assert play.stored == [f"r/{day(2)}"]
+    play.open(DAYS)
+    play.adopt()
+    assert not play.ask(day(2), at(2.7))
+    assert play.ask(day(3), at(3.1))
+    assert play.stored == [f"d/{day(3)}", f"r/{day(2)}"]
+
+
+def test_a_takeover_forgets_nothing_that_is_over() -> None:
+    play = _over()
+    for _ in range(3):
+        play.open(now_ms=at(2.5))
+        assert watermarks(play) == {"d-{date}": 2}
+        assert day(1) not in play.engine.number
+
+
+def test_a_successor_opens_no_period_that_was_shown_or_had_begun() -> None:
+    carried = Carried("before", "cluster", "alerts", "app", True, {}, {}, {"d-{date}": at(2)})
+    play = GeneratedPlay(replace(DAYS, carried=carried), now_ms=at(2))
+    play.adopt()
+    assert next(iter(play.engine.datasets)).name == day(2)
+    assert not play.ask(day(1), at(1.5))
+    assert play.ask(day(2), at(2.1))
+    play.roll(at(2.5))
+    assert watermarks(play) == {"d-{date}": 2}
+
+
+def test_generators_that_make_too_many_datasets_are_refused_with_the_way_out(monkeypatch) -> None:
+    monkeypatch.setattr(workload, "MAX_DATASETS", 20)
+    with pytest.raises(ConfigError, match=r"'d-{date}' makes 22 datasets .* declare a later first day"):
+        GeneratedPlay(DAYS, now_ms=at(20))
+    GeneratedPlay(DAYS, now_ms=at(18))

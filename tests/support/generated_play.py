@@ -1,0 +1,122 @@
+"""Plays queries of generated datasets through engines that follow one another as a shard's do."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from stream_svt.monitor.engine import gone
+from stream_svt.monitor.released import EventType, ReleasedEvent
+from stream_svt.monitor.spec import ApplicationSpec
+from stream_svt.service.workload import Workload
+from tests.support.engine_play import KEY, Query, batch_of
+
+DAY_MS = 86_400_000
+START_MS = int(datetime(2026, 1, 5, tzinfo=UTC).timestamp()) * 1000
+"""A Monday."""
+NOBODY = Query(0, None)
+
+
+@dataclass
+class GeneratedPlay:
+    """A shard's store, and the engine that has it. `open` throws the engine away, and makes the next one."""
+
+    spec: ApplicationSpec
+    now_ms: int = START_MS
+    records: dict[bytes, bytes] = field(default_factory=dict)
+    progress: bytes | None = None
+    events: list[ReleasedEvent] = field(default_factory=list)
+    ends: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+
+    def __post_init__(self) -> None:
+        self.open()
+
+    def open(self, spec: ApplicationSpec | None = None, now_ms: int | None = None) -> None:
+        """Take over as a worker does that knows this specification at this time."""
+        self.spec, self.now_ms = spec or self.spec, now_ms or self.now_ms
+        workload = Workload(self.spec, 1, (1, "digest"), now_ms=self.now_ms)
+        for _ in workload.gather(0, gone(self.spec, self.records, self.progress)):
+            pass
+        self.engine = workload.engine(0, KEY)
+        for _ in self.engine.loading(self.records, self.progress):
+            pass
+        self.engine.check_datasets(may_retire=True)
+        if self.progress is None:
+            self.engine.begin_state(1, "cluster")
+        for _ in self.engine.close_undeclared():
+            pass
+        self.commit()
+
+    def adopt(self, *, idle_ms: int = 0) -> None:
+        """Go on with the specification after the replay; every topic ends where it was read to."""
+        spec = self.engine.spec
+        self.engine.check_reload(spec)
+        for _ in self.engine.close_removed(spec):
+            pass
+        for _ in self.engine.reloading(spec):
+            pass
+        for topic in self.engine.topics():
+            self.engine.begin(topic, 0)
+        for _ in self.engine.retire():
+            pass
+        self.engine.pass_periods(self.ends if idle_ms else {}, idle_ms)
+        self.commit()
+
+    def roll(self, now_ms: int) -> None:
+        """Take over and adopt at a later time."""
+        self.open(now_ms=now_ms)
+        self.adopt()
+
+    def ask(self, name: str, time_ms: int, value: int = 0, *, topic: str = "t") -> bool:
+        """Test one query, the next of its topic, stamped so; return whether it was tested."""
+        offset, self.ends[topic] = self.ends[topic], self.ends[topic] + 1
+        if name not in self.engine.number:
+            return False
+        query = Query(self.engine.number[name], value, f"s{offset}", time_ms=time_ms)
+        batch = batch_of(topic, [NOBODY] * offset + [query], offset, offset + 1)
+        tested = 0
+        while not (step := self.engine.step(batch)).done:
+            assert step.durable_first
+            tested += self.commit()
+        return bool(tested + self.commit())
+
+    def commit(self) -> int:
+        """Make durable what the engine holds; return how many queries were tested."""
+        commit = self.engine.take_commit()
+        for key, data in commit.records.items():
+            if data is None:
+                self.records.pop(key, None)
+            else:
+                self.records[key] = data
+        self.progress = commit.progress
+        self.events += commit.events
+        self.engine.committed()
+        return sum(commit.tested.values())
+
+    @property
+    def stored(self) -> list[str]:
+        """Names of the datasets in the state, with their kind of record."""
+        return sorted(key.decode() for key in self.records if key[:2] in (b"d/", b"r/"))
+
+    def told(self, *kinds: EventType) -> list[tuple[str, str]]:
+        """Dataset and reason of the events of some kinds."""
+        return [(event.data.dataset, event.data.reason) for event in self.events if event.type in kinds]
+
+
+def day(number: int, *, prefix: str = "d") -> str:
+    """Return the name of a day's dataset: 0 is the day that begins at `START_MS`."""
+    date = datetime.fromtimestamp((START_MS + number * DAY_MS) / 1000, UTC).date()
+    return f"{prefix}-{date.isoformat()}"
+
+
+def at(number: float) -> int:
+    """Return a time, in days since `START_MS`."""
+    return START_MS + round(number * DAY_MS)
+
+
+def watermarks(play: GeneratedPlay) -> Mapping[str, int]:
+    """Return what the state says of periods that are over, in days since `START_MS`."""
+    found = gone(play.spec, play.records, play.progress).watermarks
+    return {pattern: (end - START_MS) // DAY_MS for pattern, end in found.items()}
