@@ -212,15 +212,16 @@ class Generator:
 
     def periods(self, after_ms: int, before_ms: int) -> Iterator[DatasetSpec]:
         """Yield the datasets of all periods that end after one moment and begin before another."""
-        begin = max(self.from_ms, last_end(self.pattern, after_ms))
-        while begin < before_ms:
+        for begin in self.begins(after_ms, before_ms):
             yield from self.period(begin)
-            begin += self.length_ms
+
+    def begins(self, after_ms: int, before_ms: int) -> range:
+        """Return when all periods begin that end after one moment and begin before another."""
+        return range(max(self.from_ms, last_end(self.pattern, after_ms)), before_ms, self.length_ms)
 
     def count(self, after_ms: int, before_ms: int) -> int:
         """Return how many datasets `periods` yields."""
-        begin = max(self.from_ms, last_end(self.pattern, after_ms))
-        return len(self.names) * max(0, -((begin - before_ms) // self.length_ms))
+        return len(self.names) * len(self.begins(after_ms, before_ms))
 
     def period(self, begin_ms: int) -> Iterator[DatasetSpec]:
         """Yield the datasets of the period that begins then."""

@@ -236,6 +236,7 @@ class Engine:
         self._unprojected: set[int] = set()
         self._shown_anew = False
         self._watermarks: dict[str, int] = {}
+        self._reopened: list[str] = []
         if spec.carried is not None:
             self._watermarks |= spec.carried.watermarks
             for topic, declared in spec.carried.topics.items():
@@ -289,6 +290,11 @@ class Engine:
         self._watermarks |= stored.watermarks
         yield from self._load_datasets(found, plans)
         yield from self._load_queues(found["w"])
+        for count, dataset in enumerate(self.datasets if self._watermarks else (), start=1):
+            if not dataset.pattern and is_over(dataset.name, self._watermarks):
+                self._reopened.append(dataset.name)
+            if count % KEYS_AT_ONCE == 0:
+                yield
 
     def begin_state(self, partitions: int, cluster: str) -> None:
         """Announce that the shard's state begins here: the first event of its partition.
@@ -437,10 +443,9 @@ class Engine:
                 "one; only a successor of the application can go on with the ledger"
             )
             raise ConfigError([Problem(0, "datasets", message)])
-        over = [one.name for one in self.datasets if not one.pattern and is_over(one.name, self._watermarks)]
-        if over:
+        if self._reopened:
             message = (
-                f"dataset {over[0]} has the name of a period that a generator made and that is over at shard "
+                f"dataset {self._reopened[0]} has the name of a period that a generator made and that is over at shard "
                 f"{self.shard}: its name cannot be used again. Declare another one"
             )
             raise ConfigError([Problem(0, "datasets", message)])

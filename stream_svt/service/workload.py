@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from typing import Any, NamedTuple
 
 from stream_svt.errors import ConfigError, Problem
@@ -54,6 +55,9 @@ class Workload:
     partitions: int
     version: tuple[int, str] = (0, "")
     now_ms: int = field(default_factory=lambda: int(time.time() * 1000), compare=False)
+    _periods: dict[tuple[int, int], list[list[DatasetSpec]]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
     _held: dict[int, _Held] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
@@ -154,7 +158,7 @@ class Workload:
             for dataset in self._static[shard]
             if not (dataset.pattern and is_over(dataset.name, gone.watermarks))
         ]
-        for generator in self.declared.generators:
+        for index, generator in enumerate(self.declared.generators):
             after = max(generator.from_ms, gone.watermarks.get(generator.pattern, 0))
             count = generator.count(after, self.now_ms + AHEAD_MS)
             if len(found) + count > MAX_DATASETS:
@@ -163,23 +167,27 @@ class Workload:
                     "declare a later first day with from, or see which topic lags or has a monitor that reads nothing"
                 )
                 raise ConfigError([Problem(0, "datasets", message)])
-            window = list(generator.periods(after, self.now_ms + AHEAD_MS))
-            yield
-            mine = yield from self._sorting(window)
-            found += [
-                dataset
-                for dataset in mine[shard]
-                if dataset.name not in gone.retired and not is_over(dataset.name, gone.watermarks)
-            ]
+            for begin in generator.begins(after, self.now_ms + AHEAD_MS):
+                mine = yield from self._period(index, begin)
+                found += [
+                    dataset
+                    for dataset in mine[shard]
+                    if dataset.name not in gone.retired and not is_over(dataset.name, gone.watermarks)
+                ]
         return found
 
-    def _sorting(
-        self, datasets: tuple[DatasetSpec, ...] | list[DatasetSpec]
-    ) -> Generator[None, None, list[list[DatasetSpec]]]:
+    def _period(self, index: int, begin_ms: int) -> Generator[None, None, list[list[DatasetSpec]]]:
+        """Return a generator's datasets of a period by the shard that they are at home at; made once for all shards."""
+        key = index, begin_ms
+        if key not in self._periods:
+            self._periods[key] = yield from self._sorting(self.declared.generators[index].period(begin_ms))
+        return self._periods[key]
+
+    def _sorting(self, datasets: Iterable[DatasetSpec]) -> Generator[None, None, list[list[DatasetSpec]]]:
         """Return the datasets by the shard that they are at home at."""
         found: list[list[DatasetSpec]] = [[] for _ in range(self.partitions)]
-        for at in range(0, len(datasets), NAMES_AT_ONCE):
-            part = datasets[at : at + NAMES_AT_ONCE]
+        left = iter(datasets)
+        while part := list(islice(left, NAMES_AT_ONCE)):
             places = homes([dataset.name for dataset in part], self.partitions).tolist()
             for dataset, place in zip(part, places, strict=True):
                 found[place].append(dataset)
