@@ -105,7 +105,7 @@ class Shard:
         events = self.commit()
         for _ in engine.close_removed(self.spec):
             pass
-        for _ in engine.reloading(self.spec):
+        for _ in engine.changing_spec(self.spec):
             pass
         for topic in engine.topics():
             engine.begin(topic, 0)

@@ -54,7 +54,7 @@ class DatasetSpec:
         until so long after it. UTC milliseconds on the broker's clock. None for a dataset without a period.
     horizon_ms
         How long the budget is meant to last: what burn rates are measured against. It bears on no outcome, so two
-        specifications that differ in it alone are equal, and it may change by a reload.
+        specifications that differ in it alone are equal, and it may change.
     spent_before
         What an earlier application spent of the limit.
     pattern

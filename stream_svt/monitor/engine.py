@@ -38,9 +38,9 @@ from stream_svt.monitor.life_cycle import Signal, State
 from stream_svt.monitor.monitor_spec import (
     Declared,
     MonitorSpec,
+    changed_fields,
     changes_refused,
     declaration_refused,
-    reload_kind,
 )
 from stream_svt.monitor.mutes import Mutes
 from stream_svt.monitor.options import Mute, OnHalt, Retry, Sweep
@@ -179,7 +179,7 @@ class Engine:
     Parameters
     ----------
     spec
-        The application. After `load`, monitors are those of the stored state until `reload` is called with the
+        The application. After `load`, monitors are those of the stored state until `change_spec` is called with the
         specification wanted, which the shard does once it has replayed what was consumed before the takeover.
     shard
         Partition number.
@@ -1141,25 +1141,25 @@ class Engine:
 
     # -- specifications --------------------------------------------------------------------------------------
 
-    def reload(self, spec: ApplicationSpec, unread: Container[str] = ()) -> None:
-        """Go on with another specification as `check_reload`, `close_removed` and `reloading` do, at once.
+    def change_spec(self, spec: ApplicationSpec, unread: Container[str] = ()) -> None:
+        """Go on with another specification as `check_spec`, `close_removed` and `changing_spec` do, at once.
 
         Raises
         ------
         ConfigError
-            As `check_reload`; nothing was changed.
+            As `check_spec`; nothing was changed.
         """
-        self.check_reload(spec)
+        self.check_spec(spec)
         for _ in self.close_removed(spec, unread):
             pass
-        for _ in self.reloading(spec):
+        for _ in self.changing_spec(spec):
             pass
 
-    def reloading(self, spec: ApplicationSpec) -> Iterator[None]:
+    def changing_spec(self, spec: ApplicationSpec) -> Iterator[None]:
         """Go on with another specification at a barrier; nothing happens where it is the one in use.
 
         Thresholds, mutes and pace hold from now on; what concerns noise and price from the next run on. The engine is
-        of use, and may be committed, once no slice is left. `check_reload` has accepted the specification, and
+        of use, and may be committed, once no slice is left. `check_spec` has accepted the specification, and
         `close_removed` has closed what it has no place for.
         """
         wanted = {monitor.name: monitor for monitor in spec.monitors}
@@ -1180,7 +1180,7 @@ class Engine:
         self.spec = spec
         yield from self.project()
 
-    def check_reload(self, spec: ApplicationSpec) -> None:
+    def check_spec(self, spec: ApplicationSpec) -> None:
         """Refuse another specification that cannot be gone on with; changes nothing.
 
         Raises
@@ -1251,7 +1251,7 @@ class Engine:
                 yield
         self._journal_spec(plan, f"m/{spec.name}")
         self._declare(spec)
-        self._announcer.spec_changed(spec.name, "changed", plan.hash, sorted(reload_kind(old, spec)))
+        self._announcer.spec_changed(spec.name, "changed", plan.hash, sorted(changed_fields(old, spec)))
         yield
 
     def _running(self, runner: Runner) -> NDArray[np.bool_]:

@@ -465,7 +465,7 @@ class MonitorSpec(Strict):
         return notes
 
 
-class Reload(StrEnum):
+class TakesEffect(StrEnum):
     """When a changed field takes effect in a live application."""
 
     NOW = "now"
@@ -473,8 +473,8 @@ class Reload(StrEnum):
     NEVER = "never"
 
 
-_RELOAD: Mapping[str, Reload] = {
-    **dict.fromkeys(("name", "topic"), Reload.NEVER),
+_TAKES_EFFECT: Mapping[str, TakesEffect] = {
+    **dict.fromkeys(("name", "topic"), TakesEffect.NEVER),
     **dict.fromkeys(
         (
             "datasets",
@@ -487,7 +487,7 @@ _RELOAD: Mapping[str, Reload] = {
             "reserve",
             "beta",
         ),
-        Reload.NOW,
+        TakesEffect.NOW,
     ),
     **dict.fromkeys(
         (
@@ -504,7 +504,7 @@ _RELOAD: Mapping[str, Reload] = {
             "correction",
             "expected_queries",
         ),
-        Reload.NEXT_RUN,
+        TakesEffect.NEXT_RUN,
     ),
 }
 
@@ -518,7 +518,7 @@ def _matcher(patterns: tuple[str, ...]) -> Callable[[str], bool]:
     return lambda name: match(name) is not None
 
 
-def reload_kind(old: MonitorSpec, new: MonitorSpec) -> dict[str, Reload]:
+def changed_fields(old: MonitorSpec, new: MonitorSpec) -> dict[str, TakesEffect]:
     """Return when each changed field takes effect, by its name in the file; empty where nothing changed.
 
     A change that can never take effect (another topic) needs a monitor of another name: its runs are tied to
@@ -526,7 +526,7 @@ def reload_kind(old: MonitorSpec, new: MonitorSpec) -> dict[str, Reload]:
     """
     return {
         MonitorSpec.model_fields[name].alias or name: kind
-        for name, kind in _RELOAD.items()
+        for name, kind in _TAKES_EFFECT.items()
         if getattr(old, name) != getattr(new, name)
     }
 
@@ -584,7 +584,7 @@ class Declared:
 
 def changes_refused(old: MonitorSpec, new: MonitorSpec) -> list[Problem]:
     """Return what of a changed monitor cannot take effect while the application lives."""
-    fields = [name for name, kind in reload_kind(old, new).items() if kind is Reload.NEVER]
+    fields = [name for name, kind in changed_fields(old, new).items() if kind is TakesEffect.NEVER]
     if type(old.append) is not type(new.append):
         fields.append("append")
     message = (

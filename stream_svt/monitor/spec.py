@@ -27,7 +27,7 @@ from stream_svt.monitor.datasets import (
     is_over,
     period_end,
 )
-from stream_svt.monitor.monitor_spec import MonitorSpec, Reload, digest, reload_kind
+from stream_svt.monitor.monitor_spec import MonitorSpec, TakesEffect, changed_fields, digest
 from stream_svt.monitor.options import (
     Annealed,
     Append,
@@ -62,14 +62,14 @@ __all__ = [
     "Mute",
     "OnHalt",
     "Optimal",
-    "Reload",
     "Retry",
     "Sweep",
     "Table",
+    "TakesEffect",
     "Uncorrected",
+    "changed_fields",
     "load_spec",
     "parse_application",
-    "reload_kind",
 ]
 
 DATASETS_SHOWN = 1_000

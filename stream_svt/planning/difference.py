@@ -12,10 +12,10 @@ from stream_svt.monitor.datasets import DatasetSpec
 from stream_svt.monitor.monitor_spec import (
     Declared,
     MonitorSpec,
-    Reload,
+    TakesEffect,
+    changed_fields,
     changes_refused,
     declaration_refused,
-    reload_kind,
 )
 from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.planning.memory import MIB, needed
@@ -137,8 +137,8 @@ def _monitors(known: dict[str, MonitorSpec], new: ApplicationSpec) -> Iterator[C
 
 def _fields(old: MonitorSpec, new: MonitorSpec) -> Iterator[str]:
     before, after = (one.model_dump(mode="json", by_alias=True) for one in (old, new))
-    for name, kind in reload_kind(old, new).items():
-        when = "from the next run on" if kind is Reload.NEXT_RUN else "at once"
+    for name, kind in changed_fields(old, new).items():
+        when = "from the next run on" if kind is TakesEffect.NEXT_RUN else "at once"
         yield f"{name}: {_value(before[name])} -> {_value(after[name])}, {when}"
     if old.granularity != new.granularity or old.bounds != new.bounds:
         yield "queries that wait for another test are dropped: they were measured on the old lattice"

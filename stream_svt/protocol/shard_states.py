@@ -35,7 +35,7 @@ class Signal(StrEnum):
     OPENED = "opened"
     TAKEN_OVER = "taken over"
     REPLAYED = "replayed"
-    RELOADED = "reloaded"
+    CONFIGURED = "configured"
     FAILED = "failed"
     PARKED = "parked"
     DISOWNED = "disowned"
@@ -74,8 +74,8 @@ TRANSITIONS: Mapping[tuple[State, Signal], State] = {
     (State.REPLAYING, Signal.REPLAYED): State.RUNNING,
     # Told between two awaits of a tenure that goes on to its next barrier.
     (State.OPENING, Signal.REPLAYED): State.OPENING,
-    (State.REPLAYING, Signal.RELOADED): State.OPENING,
-    (State.RUNNING, Signal.RELOADED): State.OPENING,
+    (State.REPLAYING, Signal.CONFIGURED): State.OPENING,
+    (State.RUNNING, Signal.CONFIGURED): State.OPENING,
     **{(state, Signal.FAILED): State.RETRYING for state in _ALIVE},
     **{(state, Signal.PARKED): State.PARKED for state in _ALIVE},
     **{(state, Signal.DISOWNED): State.NOT_MEMBER for state in _ALIVE},

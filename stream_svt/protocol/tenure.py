@@ -41,7 +41,7 @@ from stream_svt.protocol.shard_states import Cause, Signal, State, advance
 log = logging.getLogger(__name__)
 
 IDLE_FETCH = 0.5
-"""Seconds a fetch waits where nothing presses: bounds how late a reload or the watchdog is served."""
+"""Seconds a fetch waits where nothing presses: bounds how late a new configuration or the watchdog is served."""
 
 FARTHEST_AHEAD = 600.0
 """Seconds that a query may be stamped ahead of this worker's clock, where durations run on timestamps."""
@@ -642,7 +642,7 @@ class Tenure:
         }
         spec = self._workload.spec
         try:
-            self._engine.check_reload(spec)
+            self._engine.check_spec(spec)
         except ConfigError as error:
             raise ConfigError(
                 error.problems, "the configuration against the stored state", error.more
@@ -650,7 +650,7 @@ class Tenure:
         await self._turn()
         for _ in self._engine.close_removed(spec, unread):
             await self._commit_or_give_way()
-        for _ in self._engine.reloading(spec):
+        for _ in self._engine.changing_spec(spec):
             await self._turn()
         self._decoders = self._workload.decoders(self._shard, self._engine.datasets)
         for topic in self._topics:

@@ -56,7 +56,7 @@ class Summary:
 
     Attributes
     ----------
-    cases, queries, alerts, runs, commits, crashes, commands, reloads
+    cases, queries, alerts, runs, commits, crashes, commands, changes
         How many.
     unaligned
         Cases that were left out, for no word of entropy leads to the threshold noise wanted.
@@ -73,7 +73,7 @@ class Summary:
     commits: int = 0
     crashes: int = 0
     commands: int = 0
-    reloads: int = 0
+    changes: int = 0
     unaligned: int = 0
     closest: Fraction = Fraction(0)
     found: Counterexample | None = None
@@ -124,7 +124,7 @@ class _World:
                 self.engine.apply(step.command)
                 self._commit()
             if step.spec is not None:
-                self._reload(step.spec)
+                self._change_spec(step.spec)
 
     def _start(self) -> None:
         """Begin with the stored state, as a new owner does."""
@@ -156,11 +156,11 @@ class _World:
             if step.durable_first:
                 self._commit()
 
-    def _reload(self, spec: ApplicationSpec) -> None:
+    def _change_spec(self, spec: ApplicationSpec) -> None:
         for _ in self.engine.close_removed(spec):
             if self.engine.full:
                 self._commit()
-        self.engine.reload(spec)
+        self.engine.change_spec(spec)
         self.spec = spec
         self._begin()
         self._commit()
@@ -214,7 +214,7 @@ def prove(
     chance_of
         Returns the source of pseudo-random numbers of a case.
     later
-        Specifications that a case may reload, in order.
+        Specifications that a case may go on with, in order.
     progress
         Called with the number of each case.
     """
@@ -267,7 +267,7 @@ def _count(case: Case, world: _World, summary: Summary) -> None:
     acts = [step for step in case.script if isinstance(step, Act)]
     summary.crashes += sum(act.crash for act in acts)
     summary.commands += sum(act.command is not None for act in acts)
-    summary.reloads += sum(act.spec is not None for act in acts)
+    summary.changes += sum(act.spec is not None for act in acts)
 
 
 def _lift(case: Case, run: _Opened) -> int:

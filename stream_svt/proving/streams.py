@@ -132,7 +132,7 @@ def case_of(spec: ApplicationSpec, chance: Chance, later: Sequence[ApplicationSp
     Parameters
     ----------
     later
-        Specifications that may be reloaded, in this order; none is less cautious than one before it.
+        Specifications that may be applied, in this order; none is less cautious than one before it.
     """
     every = [spec, *later]
     reading = [

@@ -332,7 +332,7 @@ class Metrics:
         self._counters, self._histograms = recorders(shown, self.registry, COMMON_LABELS)
         self._last_tops: dict[str, tuple[Alert, float]] = {}
         self.fault: str | None = None
-        self.reload(spec, spec_hash)
+        self.configure(spec, spec_hash)
         for metric in METRICS:
             if metric.kind == "counter" and not metric.labels:
                 self._counter(metric.name)
@@ -343,7 +343,7 @@ class Metrics:
         for rejection in COMMAND_REASONS:
             self._counter("stream_svt_records_rejected_total", control, rejection)
 
-    def reload(self, spec: ApplicationSpec, spec_hash: str) -> None:
+    def configure(self, spec: ApplicationSpec, spec_hash: str) -> None:
         """Create the labels of a specification before anything happens: a rate needs a zero to start from."""
         self._spec = spec
         self._info = (

@@ -90,7 +90,7 @@ class Shard:
     make_journal
         Returns a journal for the shard, not opened.
     workload
-        Returns what to run; asked at every tenure, so that a reload takes effect with the next one.
+        Returns what to run; asked at every tenure, so that another version takes effect with the next one.
     control
         Name of the control topic.
     pace
@@ -196,10 +196,10 @@ class Shard:
             self._task.cancel()
             await asyncio.wait({self._task}, timeout=CUT_SHORT)
 
-    def reload(self) -> None:
+    def configure(self) -> None:
         """End the tenure at a barrier and begin another with the workload then configured."""
         if self.status.state in OPEN:
-            self.status.signal(Signal.RELOADED)
+            self.status.signal(Signal.CONFIGURED)
         self._halt.set()
 
     async def restart(self) -> None:
@@ -421,7 +421,7 @@ class Shard:
         place = TopicPartition(self._control, self.number)
         while not self._stopping:
             self._beat()
-            self._halt.clear()  # a reload takes effect with the next tenure
+            self._halt.clear()  # another version takes effect with the next tenure
             await self._wait(0.5)
             if self.held:
                 await self._either(self._rebalance.free)

@@ -326,10 +326,10 @@ class Worker:
         """Have every shard go on with another workload."""
         self.workload.retire()
         self.workload = workload
-        self.metrics.reload(workload.spec, workload.hash)
+        self.metrics.configure(workload.spec, workload.hash)
         if self._group is not None:
             for shard in self._group.shards.values():
-                shard.reload()
+                shard.configure()
         else:
             self._look.set()
 

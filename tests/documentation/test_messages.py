@@ -163,7 +163,7 @@ def _of_every_kind() -> Iterator[bytes]:
     plays = [
         _operated(spec_of(*FORMS.values(), datasets="{names: [a, b, c], limit: 60, unit: one basket}")),
         _operated(spec_of(FORMS["plain"], datasets="{names: [a, b, c], limit: {rho: 1}, unit: one basket}")),
-        _reloaded(),
+        _changed(),
         _scheduled(),
         _lost(),
         _unread(),
@@ -214,7 +214,7 @@ def _operated(spec: ApplicationSpec) -> Play:
     return play
 
 
-def _reloaded() -> Play:
+def _changed() -> Play:
     play = Play(spec_of(FORMS["plain"], FORMS["ladder"]))
     play.play(TOPIC, stream(5, 200))
     more = FORMS["plain"].replace("sensitivity: 1", "sensitivity: 2")
@@ -223,7 +223,7 @@ def _reloaded() -> Play:
         [FORMS["plain"].replace("cutoff: 3", "cutoff: 2"), FORMS["retry"]],
         [more],
     ):
-        play.engine.reload(spec_of(*forms))
+        play.engine.change_spec(spec_of(*forms))
         play.commit()
     play.engine.adopt((1, "5f0c"))
     at = play.engine.next_offset(TOPIC) or 0
@@ -295,7 +295,7 @@ def _unread() -> Play:
     """Remove a monitor of whose topic an owner before may have lost outcomes."""
     play = Play(spec_of(FORMS["plain"], FORMS["never muted"]))
     play.play(TOPIC, [Query(k % 3, 0) for k in range(30)])
-    play.engine.reload(spec_of(FORMS["plain"]), {TOPIC})
+    play.engine.change_spec(spec_of(FORMS["plain"]), {TOPIC})
     play.commit()
     return play
 

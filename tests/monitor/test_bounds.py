@@ -156,7 +156,7 @@ def test_runs_that_another_specification_ends_are_closed_in_slices() -> None:
             assert len(play.commit().records) <= 8
             slices += 1
     assert slices == 8
-    play.engine.reload(smaller)
+    play.engine.change_spec(smaller)
     commit = play.commit()
     assert list(play.engine.runners) == ["m0"]
     assert sum(e.type is EventType.RUN_CLOSED for c in play.commits for e in c.events) == 60
@@ -204,10 +204,10 @@ def test_another_specification_is_taken_on_in_slices_and_is_the_same_then(monkey
         FORMS["retry"] + ", beta: 0.2",
         datasets=_MANY,
     )
-    plays[0].engine.reload(wanted)
+    plays[0].engine.change_spec(wanted)
     for _ in plays[1].engine.close_removed(wanted):
         pass
-    slices = sum(1 for _ in plays[1].engine.reloading(wanted))
+    slices = sum(1 for _ in plays[1].engine.changing_spec(wanted))
     assert slices > 20
     assert not plays[1].engine._unprojected - plays[1].engine._dirty
     found = [play.commit() for play in plays]

@@ -33,13 +33,13 @@ def _play(*forms) -> Play:
     return play
 
 
-def _reload(play: Play, *forms, restart=False) -> list:
-    """Go on with another configuration: by a reload, or by a start with another file."""
+def _change(play: Play, *forms, restart=False) -> list:
+    """Go on with another configuration: while it runs, or by a start with another file."""
     play.commit()
     play.spec = _spec(*forms)
     if restart:
         play.crash()
-    play.engine.reload(play.spec)
+    play.engine.change_spec(play.spec)
     return play.commit().events
 
 
@@ -87,7 +87,7 @@ def test_answers_of_sensitivity_five_under_a_rate_of_one_lose_five_times_the_cha
 def test_less_than_was_declared_is_refused_and_nothing_changes(old, new, field, remedy, restart):
     play = _play(old)
     with pytest.raises(ConfigError, match=rf"monitors\.m0\.{field}: the queries on topic 't' .*{remedy}"):
-        _reload(play, new, restart=restart)
+        _change(play, new, restart=restart)
     assert play.engine.runners["m0"].spec == _spec(old).monitors[0]
     assert _slot(play).state is State.RUNNING
 
@@ -97,7 +97,7 @@ def test_less_than_was_declared_is_refused_and_nothing_changes(old, new, field, 
 def test_a_rise_closes_the_open_runs_before_anything_is_tested_under_it(new, restart):
     play = _play(_ONE)
     assert play.engine.books(0).ledger.reserved > 0
-    events = _reload(play, new, restart=restart)
+    events = _change(play, new, restart=restart)
     closed = [(e.data.dataset, e.data.reason) for e in events if e.type is EventType.RUN_CLOSED]
     assert closed == [("a", "sensitivity"), ("b", "sensitivity"), ("c", "sensitivity")]
     assert play.engine.books(0).ledger.reserved == 0
@@ -115,9 +115,9 @@ def test_a_rise_is_one_of_all_monitors_that_read_the_topic(new, field, restart):
     for part in ((_ONE, new), (new, _ONE), (_ONE, _ONE, new)):
         unchanged = "m1" if part[0] == new else "m0"
         with pytest.raises(ConfigError, match=rf"monitors\.{unchanged}\.{field}"):
-            _reload(play, *part, restart=restart)
+            _change(play, *part, restart=restart)
         assert _slot(play).state is State.RUNNING
-    events = _reload(play, new, new, restart=restart)
+    events = _change(play, new, new, restart=restart)
     closed = {(e.data.monitor, e.data.dataset) for e in events if e.type is EventType.RUN_CLOSED}
     assert closed == {(monitor, dataset) for monitor in ("m0", "m1") for dataset in "abc"}
 
@@ -126,10 +126,10 @@ def test_a_rise_is_one_of_all_monitors_that_read_the_topic(new, field, restart):
 def test_a_monitor_of_another_name_declares_at_least_what_the_topic_holds(restart):
     play = _play(_FIVE)
     with pytest.raises(ConfigError, match=r"monitors\.m1\.sensitivity"):
-        _reload(play, _FIVE, _ONE, restart=restart)
+        _change(play, _FIVE, _ONE, restart=restart)
     play = _play(_GENERAL)
     with pytest.raises(ConfigError, match=r"monitors\.m1\.monotonic"):
-        _reload(play, _GENERAL, _ONE, restart=restart)
+        _change(play, _GENERAL, _ONE, restart=restart)
 
 
 @pytest.mark.parametrize("restart", [False, True])
@@ -141,13 +141,13 @@ def test_a_declaration_outlives_its_monitor(old, field, restart):
     (kept,) = [one.model_copy(update={"name": "other"}) for one in removed.monitors]
     gone = removed.__class__(**{**_fields(removed), "monitors": (kept,)})
     play.spec = gone
-    play.engine.reload(gone)
+    play.engine.change_spec(gone)
     play.commit()
     play.crash()
     play.commit()
     with pytest.raises(ConfigError, match=rf"monitors\.m0\.{field}"):
-        _reload(play, _ONE, restart=restart)
-    _reload(play, old, restart=restart)
+        _change(play, _ONE, restart=restart)
+    _change(play, old, restart=restart)
     record = from_bytes(TopicRecord, play.records[b"t/t"], key="t/t")
     assert record == TopicRecord(1, "5" if field == "sensitivity" else "1", field == "monotonic")
 
@@ -158,13 +158,13 @@ def _fields(spec):
 
 def test_what_one_topic_holds_says_nothing_of_another():
     play = _play(_FIVE)
-    _reload(play, _FIVE, _ELSEWHERE)
+    _change(play, _FIVE, _ELSEWHERE)
     assert play.engine.runners["m1"].spec.sensitivity == 1
 
 
 def test_monitors_that_declared_differently_from_the_start_go_on():
     play = _play(_FIVE, _ONE)
-    _reload(play, _FIVE + ", beta: 0.5", _ONE + ", beta: 0.5", restart=True)
+    _change(play, _FIVE + ", beta: 0.5", _ONE + ", beta: 0.5", restart=True)
     assert [runner.spec.sensitivity for runner in play.engine.runners.values()] == [5, 1]
 
 
@@ -182,7 +182,7 @@ def test_monitors_that_declared_differently_from_the_start_go_on():
 def test_what_waits_is_dropped_where_it_was_measured_or_declared_otherwise(form, change):
     play = _play(FORMS[form])
     assert play.engine.runners["m0"].queued(0) == 4
-    _reload(play, FORMS[form].replace(*change))
+    _change(play, FORMS[form].replace(*change))
     assert [play.engine.runners["m0"].queued(number) for number in range(3)] == [0, 0, 0]
     play.crash()
     assert play.engine.runners["m0"].queued(0) == 0
@@ -193,7 +193,7 @@ def test_a_rise_on_a_topic_that_was_not_read_again_closes_runs_at_their_full_pri
     play = _play(_ONE)
     play.spec = _spec(_FIVE)
     before, left = play.engine.books(0).ledger.spent, _slot(play).left
-    play.engine.reload(play.spec, {TOPIC})
+    play.engine.change_spec(play.spec, {TOPIC})
     events = play.commit().events
     assert {e.data.reason for e in events if e.type is EventType.RUN_CLOSED} == {"unread"}
     assert play.engine.books(0).ledger.spent == before + left

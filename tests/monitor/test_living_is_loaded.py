@@ -108,10 +108,10 @@ def command(chance: random.Random) -> Command:
     return Command("x", action, chance.choice("abc"), chance.choice(["", "m0", "m1"]), now=now)
 
 
-def reload(play: Bounded, chance: random.Random, spec: ApplicationSpec) -> None:
+def change_spec(play: Bounded, chance: random.Random, spec: ApplicationSpec) -> None:
     """Take another specification on, with commits and a crash in the middle."""
     try:
-        play.engine.check_reload(spec)
+        play.engine.check_spec(spec)
     except ConfigError:
         return
     at = play.engine.next_offset(TOPIC) or 0
@@ -121,7 +121,7 @@ def reload(play: Bounded, chance: random.Random, spec: ApplicationSpec) -> None:
             if chance.random() < 0.3:
                 play.crash()
                 return
-    for _ in play.engine.reloading(spec):
+    for _ in play.engine.changing_spec(spec):
         pass
     play.spec = spec
     play.engine.begin(TOPIC, at)
@@ -142,7 +142,7 @@ def test_an_engine_that_lives_is_the_one_that_is_loaded_from_its_state(seed: int
             case 0:
                 play.engine.apply(command(chance))
             case 1 if (spec := other_spec(chance, play.spec, forms)) is not None:
-                reload(play, chance, spec)
+                change_spec(play, chance, spec)
             case 2:
                 play.crash()
                 for _ in play.engine.project():
@@ -166,7 +166,7 @@ def test_a_monitor_may_come_back_with_another_form_of_append(before: str, after:
     both = play.spec
     for spec in (replace(both, monitors=both.monitors[1:]), spec_of(FORMS[after], kept, datasets=datasets)):
         play.spec = spec
-        play.engine.reload(spec)
+        play.engine.change_spec(spec)
         play.engine.begin(TOPIC, 60)
         play.commit()
     play.crash()
@@ -177,14 +177,14 @@ def test_a_monitor_may_come_back_with_another_form_of_append(before: str, after:
     assert sum(play.engine.runners["m1"].queued(number) for number in range(3)) > 0
 
 
-def test_a_run_that_was_paused_over_a_reload_ends_by_the_new_schedule_for_its_owner_as_for_the_next() -> None:
+def test_a_run_that_was_paused_over_a_change_ends_by_the_new_schedule_for_its_owner_as_for_the_next() -> None:
     base = FORMS["never muted"]
     play = Play(spec_of(f"{base}, resample_every: 10h"))
     play.play(TOPIC, [Query(0, 0)])
     play.engine.pause(play.engine.runners["m0"], 0)
     play.commit()
     play.spec = spec_of(f"{base}, resample_every: 1h")
-    play.engine.reload(play.spec)
+    play.engine.change_spec(play.spec)
     play.engine.resume(play.engine.runners["m0"], 0)
     play.commit()
     assert picture(play.engine) == picture(loaded(play))
@@ -204,9 +204,9 @@ def test_an_upgrade_after_a_downgrade_keeps_every_specification_that_a_run_is_op
         queries.extend(Query(number, 0) for number in range(3))
         play.play(TOPIC, queries)
 
-    def reloaded(spec: ApplicationSpec) -> None:
+    def changed(spec: ApplicationSpec) -> None:
         play.spec = spec
-        play.engine.reload(spec)
+        play.engine.change_spec(spec)
         play.engine.begin(TOPIC, len(queries))
         play.commit()
 
@@ -214,7 +214,7 @@ def test_an_upgrade_after_a_downgrade_keeps_every_specification_that_a_run_is_op
     with another_release():
         play.crash()
         play.commit()
-        reloaded(spec_of(fewer, fine, datasets=datasets))
+        changed(spec_of(fewer, fine, datasets=datasets))
         for number in range(3):
             play.engine.reopen(play.engine.runners["m0"], number)
         play.commit()
@@ -222,12 +222,12 @@ def test_an_upgrade_after_a_downgrade_keeps_every_specification_that_a_run_is_op
     play.crash()
     play.commit()
     first = spec_of(plain, fine, datasets=datasets)
-    reloaded(replace(first, monitors=first.monitors[1:]))
-    reloaded(first)
+    changed(replace(first, monitors=first.monitors[1:]))
+    changed(first)
     with another_release():
         play.crash()
         play.commit()
-        reloaded(spec_of(plain, fine.replace("threshold: 500", "threshold: 510"), datasets=datasets))
+        changed(spec_of(plain, fine.replace("threshold: 500", "threshold: 510"), datasets=datasets))
         feed()
         play.crash()
         assert picture(play.engine) == picture(loaded(play))

@@ -99,7 +99,7 @@ def test_sums_follow_commands_and_a_changed_specification() -> None:
     assert play.commits[-1].totals.raised == {"b": 95_000_000_000}
     few, plain = f"{FORMS['plain']}, datasets: [a, c]", FORMS["plain"]
     for forms in ((few, FORMS["adaptive"]), (plain, FORMS["adaptive"]), (plain,), (few,)):
-        play.engine.reload(spec_of(*forms, datasets=DATASETS))
+        play.engine.change_spec(spec_of(*forms, datasets=DATASETS))
         commit = play.commit()
         _check(commit.totals, play.engine.views(), play.spec, removed=forms != (plain, FORMS["adaptive"]))
         assert [view.dataset for view in commit.views] == ["a"]  # its monitors are others now

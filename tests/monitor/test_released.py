@@ -34,7 +34,7 @@ def play() -> Play:
     for action in ("pause", "resume", "close", "resample", "raise-budget"):
         played.engine.apply(Command(id=action, action=Action(action), dataset="a", limit="8"))
         played.commit()
-    played.engine.reload(spec_of(FORMS["plain"] + ", beta: 0.2", FORMS["sweep"], datasets=limit))
+    played.engine.change_spec(spec_of(FORMS["plain"] + ", beta: 0.2", FORMS["sweep"], datasets=limit))
     played.accept_loss(TOPIC, 900)
     played.engine.begin_state(2, "cluster")
     played.engine.adopt((3, "5f0c"))

@@ -20,11 +20,11 @@ from stream_svt.monitor.spec import (
     MonitorSpec,
     Mute,
     OnHalt,
-    Reload,
     Retry,
     Sweep,
+    TakesEffect,
+    changed_fields,
     load_spec,
-    reload_kind,
 )
 from stream_svt.privacy.loss import Kind, zcdp_adaptive, zcdp_general, zcdp_monotone
 
@@ -250,42 +250,42 @@ def test_applications_that_differ_anywhere_have_different_hashes(full):
     assert load_spec(FULL).hash() == full.hash()
 
 
-# --- reload
+# --- changes
 
 
-def test_an_unchanged_monitor_reloads_nothing():
-    assert reload_kind(monitor(), monitor(epsilon="1.0")) == {}
+def test_an_unchanged_monitor_changes_nothing():
+    assert changed_fields(monitor(), monitor(epsilon="1.0")) == {}
 
 
 @pytest.mark.parametrize(
     ("change", "kind"),
     [
-        ({"threshold": 1}, Reload.NOW),
-        ({"mute": "none"}, Reload.NOW),
-        ({"on_halt": "stop"}, Reload.NOW),
-        ({"resample_every": "1h"}, Reload.NOW),
-        ({"epsilon": 2}, Reload.NEXT_RUN),
-        ({"cutoff": 2}, Reload.NEXT_RUN),
-        ({"sensitivity": 2}, Reload.NEXT_RUN),
-        ({"bounds": (0, 1)}, Reload.NEXT_RUN),
-        ({"monotonic": False}, Reload.NEXT_RUN),
-        ({"query_noise": "laplace"}, Reload.NEXT_RUN),
-        ({"correction": "mean"}, Reload.NEXT_RUN),
-        ({"split": 3}, Reload.NEXT_RUN),
-        ({"mechanism": "ladder"}, Reload.NEXT_RUN),
-        ({"append": "retry"}, Reload.NOW),
-        ({"topic": "u"}, Reload.NEVER),
+        ({"threshold": 1}, TakesEffect.NOW),
+        ({"mute": "none"}, TakesEffect.NOW),
+        ({"on_halt": "stop"}, TakesEffect.NOW),
+        ({"resample_every": "1h"}, TakesEffect.NOW),
+        ({"epsilon": 2}, TakesEffect.NEXT_RUN),
+        ({"cutoff": 2}, TakesEffect.NEXT_RUN),
+        ({"sensitivity": 2}, TakesEffect.NEXT_RUN),
+        ({"bounds": (0, 1)}, TakesEffect.NEXT_RUN),
+        ({"monotonic": False}, TakesEffect.NEXT_RUN),
+        ({"query_noise": "laplace"}, TakesEffect.NEXT_RUN),
+        ({"correction": "mean"}, TakesEffect.NEXT_RUN),
+        ({"split": 3}, TakesEffect.NEXT_RUN),
+        ({"mechanism": "ladder"}, TakesEffect.NEXT_RUN),
+        ({"append": "retry"}, TakesEffect.NOW),
+        ({"topic": "u"}, TakesEffect.NEVER),
     ],
     ids=str,
 )
 def test_each_change_has_its_time(change, kind):
-    assert reload_kind(monitor(), monitor(**change)) == {next(iter(change)): kind}
+    assert changed_fields(monitor(), monitor(**change)) == {next(iter(change)): kind}
 
 
 def test_every_field_of_a_monitor_has_a_time_of_change():
-    from stream_svt.monitor.monitor_spec import _RELOAD
+    from stream_svt.monitor.monitor_spec import _TAKES_EFFECT
 
-    assert set(_RELOAD) == set(MonitorSpec.model_fields)
+    assert set(_TAKES_EFFECT) == set(MonitorSpec.model_fields)
 
 
 # --- datasets

@@ -20,7 +20,7 @@ def test_the_outbox_shown_fills_with_charges_and_is_empty_once_all_is_published(
     assert shown[-1] == 0
 
 
-@pytest.mark.parametrize("sliced", ["loading", "project", "reloading"])
+@pytest.mark.parametrize("sliced", ["loading", "project", "changing_spec"])
 def test_a_long_work_in_slices_is_no_silence(monkeypatch: pytest.MonkeyPatch, sliced: str) -> None:
     whole = getattr(Engine, sliced)
 

@@ -75,7 +75,7 @@ def any_spec(chance: random.Random) -> ApplicationSpec:
 
 
 def changed(spec: ApplicationSpec, chance: random.Random) -> list[ApplicationSpec]:
-    """Specifications that may be reloaded one after the other."""
+    """Specifications that may be applied one after the other."""
     later = []
     for _ in range(chance.randrange(3)):
         updates = (

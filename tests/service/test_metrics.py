@@ -228,7 +228,7 @@ def test_of_several_branches_the_narrowest_noise_is_shown() -> None:
 def test_a_horizon_is_shown_where_there_is_one() -> None:
     metrics = Metrics(load_spec(SPEC), "hash", lambda: [owned(view("a"))])
     assert ("stream_svt_budget_horizon_seconds", "a") not in scrape(metrics)
-    metrics.reload(load_spec(SPEC.replace("unit:", "horizon: 90d, unit:")), "hash")
+    metrics.configure(load_spec(SPEC.replace("unit:", "horizon: 90d, unit:")), "hash")
     found = scrape(metrics)
     assert found["stream_svt_budget_horizon_seconds", "a"] == 90 * 86_400
     assert ("stream_svt_budget_end_timestamp_seconds", "a") not in found

@@ -84,7 +84,7 @@ async def test_a_shard_that_is_being_opened_for_another_worker_ends(played) -> N
 async def test_nothing_is_opened_during_a_rebalance(play) -> None:
     """Whoever opened then would fence the worker that got the shard meanwhile."""
     await play.hold()
-    play.shard.reload()
+    play.shard.configure()
     await asyncio.sleep(0.1)
     assert play.opened == 1
     play.shard.release()

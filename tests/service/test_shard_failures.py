@@ -157,7 +157,7 @@ async def test_another_configuration_opens_a_parked_shard_at_once(played, monkey
     monkeypatch.setattr(parked, "LOOK_AGAIN", (60.0,))
     await play.stays(State.PARKED, opened=1)
     play.workload = SimpleNamespace(topics=("counts",))
-    play.shard.reload()
+    play.shard.configure()
     await play.until(State.RUNNING)
 
 
@@ -230,8 +230,8 @@ async def test_a_stranger_does_not_stay_parked_either(played) -> None:
     assert play.opened == 1
 
 
-async def test_a_reload_begins_another_tenure(play) -> None:
-    play.shard.reload()
+async def test_another_version_begins_another_tenure(play) -> None:
+    play.shard.configure()
     await until(lambda: play.opened >= 2)
     await play.until(State.RUNNING)
 

@@ -48,7 +48,7 @@ class Computed:
             self._watch_runner(engine, runner)
             if options.get(
                 "journal", True
-            ):  # added by a reload: it was removed after a replay, or never there
+            ):  # added with another version: it was removed after a replay, or never there
                 self._unsettled = {test for test in self._unsettled if test[0][1] != runner.name}
             return runner
 

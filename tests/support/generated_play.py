@@ -52,10 +52,10 @@ class GeneratedPlay:
     def adopt(self, *, idle_ms: int = 0) -> None:
         """Go on with the specification after the replay; every topic ends where it was read to."""
         spec = self.engine.spec
-        self.engine.check_reload(spec)
+        self.engine.check_spec(spec)
         for _ in self.engine.close_removed(spec):
             pass
-        for _ in self.engine.reloading(spec):
+        for _ in self.engine.changing_spec(spec):
             pass
         for topic in self.engine.topics():
             self.engine.begin(topic, 0)

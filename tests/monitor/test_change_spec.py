@@ -1,4 +1,4 @@
-"""Reload at a barrier: what holds from now on, what with the next run, and what is refused."""
+"""TakesEffect at a barrier: what holds from now on, what with the next run, and what is refused."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def _more(play: Play, *queries: Query) -> None:
     play.play(TOPIC, [*([Query(0, 0)] * at), *queries])
 
 
-def _reload(play: Play, *forms: str) -> list:
+def _change(play: Play, *forms: str) -> list:
     play.spec = _spec(*forms)
-    play.engine.reload(play.spec)
+    play.engine.change_spec(play.spec)
     return play.commit().events
 
 
@@ -56,17 +56,17 @@ def _slot(play: Play, number: int = 0, monitor: str = "m0"):
     return play.engine.slot(play.engine.runners[monitor], number)
 
 
-def test_reloading_the_same_specification_does_nothing():
+def test_changing_to_the_same_specification_does_nothing():
     play = _play(_PLAIN)
     before, records = standing(play), dict(play.records)
-    assert _reload(play, _PLAIN) == []
+    assert _change(play, _PLAIN) == []
     assert (standing(play), play.records) == (before, records)
 
 
 def test_a_threshold_holds_from_the_next_query_on():
     play = _play(_PLAIN)
     _more(play, Query(0, 3000))
-    events = _reload(play, _PLAIN.replace("threshold: 500", "threshold: 9000"))
+    events = _change(play, _PLAIN.replace("threshold: 500", "threshold: 9000"))
     assert [(e.type, e.data.reason, e.data.detail["fields"]) for e in events] == [
         (EventType.SPEC_CHANGED, "changed", ["threshold"])
     ]
@@ -77,7 +77,7 @@ def test_a_threshold_holds_from_the_next_query_on():
 def test_mutes_and_what_follows_a_halt_change_at_once():
     play = _play(_PLAIN)
     _more(play, Query(0, 10**5, "x"))
-    _reload(play, _PLAIN.replace("mute: none", "mute: period, on_halt: stop"))
+    _change(play, _PLAIN.replace("mute: none", "mute: period, on_halt: stop"))
     _more(play, *[Query(0, 10**5, "x")] * 3, Query(0, 10**5, "y"), Query(0, 10**5, "z"))
     assert [alert.series for alert in _alerts(play)] == ["x", "x", "y"]
     assert _slot(play).stopped
@@ -86,7 +86,7 @@ def test_mutes_and_what_follows_a_halt_change_at_once():
 def test_caps_and_pace_of_append_change_at_once():
     play = _play(FORMS["retry"])
     assert play.engine.runners["m0"].queued(0) == 4
-    events = _reload(
+    events = _change(
         play, FORMS["retry"].replace("every: 15", "every: 5").replace("capacity: 12", "capacity: 4")
     )
     assert events[0].data.detail["fields"] == ["append"]
@@ -101,20 +101,20 @@ def test_caps_and_pace_of_append_change_at_once():
 def test_fewer_mutes_are_kept_once_the_cap_falls():
     play = _play(FORMS["plain"].replace("cutoff: 3", "cutoff: 9"))
     _more(play, *[Query(0, 10**5, f"x{k}") for k in range(6)])
-    _reload(play, FORMS["plain"].replace("cutoff: 3", "cutoff: 9") + ", max_mutes: 2")
+    _change(play, FORMS["plain"].replace("cutoff: 3", "cutoff: 9") + ", max_mutes: 2")
     _more(play, Query(0, 10**5, "y"))
     assert list(play.engine.books(0).mutes["m0"]) == ["x5", "y"]
 
 
 def test_a_schedule_holds_for_the_open_run_and_can_be_taken_away():
     play = _play(_PLAIN)
-    _reload(play, _PLAIN + ", resample_every: 5s")
+    _change(play, _PLAIN + ", resample_every: 5s")
     _more(play, Query(0, 0, time_ms=6000))
     assert _slot(play).run == 2
     play.crash()
     _more(play, Query(0, 0, time_ms=12_000))
     assert _slot(play).run == 3
-    _reload(play, _PLAIN)
+    _change(play, _PLAIN)
     _more(play, Query(0, 0, time_ms=30_000))
     assert _slot(play).run == 3
 
@@ -139,10 +139,10 @@ def test_a_schedule_holds_for_the_open_run_and_can_be_taken_away():
 def test_what_concerns_noise_and_price_holds_from_the_next_run_on_also_across_a_restart(change, restart):
     changed = _PLAIN.replace(*change)
     plays = {}
-    for reloaded in (False, True):
-        play = plays[reloaded] = _play(_PLAIN)
-        if reloaded:
-            _reload(play, changed)
+    for changed_spec in (False, True):
+        play = plays[changed_spec] = _play(_PLAIN)
+        if changed_spec:
+            _change(play, changed)
         if restart:
             play.crash()
         _more(play, *[Query(0, 10**5)] * 2)
@@ -183,7 +183,7 @@ def test_several_specifications_are_in_use_at_once_and_replay_the_same():
                     for name in "abc"[form:]:
                         number = played.engine.number[name]
                         played.engine.reopen(played.engine.runners["m0"], number)
-                _reload(played, forms[form])
+                _change(played, forms[form])
         played.commit()
         return played
 
@@ -202,7 +202,7 @@ def test_a_new_lattice_forgets_what_was_measured_on_the_old_one():
         play = _play(form)
         runner = play.engine.runners["m0"]
         assert runner.queued(0) == 4
-        _reload(play, form + ", granularity: 2")
+        _change(play, form + ", granularity: 2")
         assert runner.queued(0) == 0
         _more(play, *[Query(k % 2, 0, f"late{k}", "set1") for k in range(6)])
         assert [runner.queued(number) for number in (0, 1)] == [3, 3], (
@@ -239,7 +239,7 @@ def test_what_runs_are_tied_to_cannot_change_and_nothing_does(form, field):
     play = _play(_PLAIN, FORMS["plain"])
     before = standing(play)
     with pytest.raises(ConfigError, match=rf"monitors\.m0\.{field}"):
-        play.engine.reload(_spec(form, FORMS["plain"] + ", beta: 0.5"))
+        play.engine.change_spec(_spec(form, FORMS["plain"] + ", beta: 0.5"))
     assert standing(play) == before
     assert not play.commit().events
 
@@ -247,7 +247,7 @@ def test_what_runs_are_tied_to_cannot_change_and_nothing_does(form, field):
 def test_a_monitor_may_run_on_other_datasets_than_before():
     play = _play(f"{_PLAIN}, datasets: [a, b]", f"{FORMS['sweep']}, datasets: [a, b]")
     assert _slot(play, 2).state is State.IDLE
-    _reload(play, f"{_PLAIN}, datasets: [b, c]", f"{FORMS['sweep']}, datasets: [b, c]")
+    _change(play, f"{_PLAIN}, datasets: [b, c]", f"{FORMS['sweep']}, datasets: [b, c]")
     closed = [(e.data.dataset, e.data.monitor) for e in play.events if e.type is EventType.RUN_CLOSED]
     assert closed == [("a", "m0"), ("a", "m1")]
     assert play.engine.books(0).ledger.reserved == 0
@@ -265,7 +265,7 @@ def test_a_monitor_may_run_on_other_datasets_than_before():
 
 def test_a_monitor_that_is_added_starts_where_its_topic_stands_and_is_announced():
     play = _play(_PLAIN)
-    events = _reload(play, _PLAIN, FORMS["adaptive"])
+    events = _change(play, _PLAIN, FORMS["adaptive"])
     assert [(e.type, e.data.monitor, e.data.reason) for e in events] == [
         (EventType.SPEC_CHANGED, "m1", "added")
     ]
@@ -281,7 +281,7 @@ def test_a_monitor_that_is_added_starts_where_its_topic_stands_and_is_announced(
 def test_a_monitor_that_is_removed_ends_its_runs_and_leaves_no_record_behind(form):
     play = _play(_PLAIN, form)
     _more(play, Query(0, 10**5, "x", "set"))
-    events = _reload(play, _PLAIN)
+    events = _change(play, _PLAIN)
     assert {e.data.reason for e in events if e.type is EventType.RUN_CLOSED} == {"removed"}
     assert events[-1].data.reason == "removed"
     assert not [key for key in play.records if b"/m1" in key]
@@ -305,10 +305,10 @@ def test_a_monitor_that_comes_back_goes_on_with_its_mutes_its_runs_and_its_pause
     play = _play(_PLAIN, form)
     _more(play, Query(0, 10**5, "x"), Query(0, 10**5, "y"))
     play.engine.pause(play.engine.runners["m1"], 0)
-    _reload(play, _PLAIN)
+    _change(play, _PLAIN)
     if restart:
         play.crash()
-    _reload(play, _PLAIN, form)
+    _change(play, _PLAIN, form)
     assert _paused(play, "m1") == [0]
     play.engine.resume(play.engine.runners["m1"], 0)
     assert _paused(play, "m1") == []
@@ -323,11 +323,11 @@ def test_a_pause_holds_only_where_the_monitor_still_runs_and_waits_where_it_may_
     elsewhere = _PLAIN + ", datasets: [b, c]"
     play = _play(_PLAIN)
     play.engine.pause(play.engine.runners["m0"], 0)
-    _reload(play, elsewhere)
+    _change(play, elsewhere)
     if restart:
         play.crash()
     assert _paused(play, "m0") == []
-    _reload(play, _PLAIN)
+    _change(play, _PLAIN)
     if restart:
         play.crash()
     assert _paused(play, "m0") == [0]
@@ -342,7 +342,7 @@ def test_a_pause_of_another_dataset_holds_when_one_is_taken_away(restart):
     play = _play(_PLAIN)
     for number in (0, 1):
         play.engine.pause(play.engine.runners["m0"], number)
-    _reload(play, _PLAIN + ", datasets: [b, c]")
+    _change(play, _PLAIN + ", datasets: [b, c]")
     if restart:
         play.crash()
     assert _paused(play, "m0") == [1]
@@ -354,19 +354,19 @@ def test_an_exhausted_monitor_that_comes_back_is_still_exhausted():
     play = Play(spec_of(_PLAIN, FORMS["plain"]))
     exhaust(play.engine)
     play.commit()
-    play.engine.reload(spec_of(_PLAIN))
+    play.engine.change_spec(spec_of(_PLAIN))
     play.commit()
-    play.engine.reload(spec_of(_PLAIN, FORMS["plain"]))
+    play.engine.change_spec(spec_of(_PLAIN, FORMS["plain"]))
     play.commit()
     _more(play, Query(0, 10**5))
     assert play.commits[-1].skipped == {("m0", "exhausted"): 1, ("m1", "exhausted"): 1}
     assert sum(e.type is EventType.EXHAUSTED for e in play.events) == 0
 
 
-def test_many_reloads_leave_only_the_specifications_in_use():
+def test_many_changes_leave_only_the_specifications_in_use():
     play = _play(_PLAIN)
     for k in range(30):
-        _reload(play, _PLAIN.replace("threshold: 500", f"threshold: {600 + k}"))
+        _change(play, _PLAIN.replace("threshold: 500", f"threshold: {600 + k}"))
     assert len(play.engine.runners["m0"].plans) <= 2
     kept = {key for key in play.records if key.startswith(b"h/")}
     assert len(kept) <= 1
