@@ -24,7 +24,7 @@ from stream_svt.errors import RecordsLost
 from stream_svt.forward.config import Destination
 from stream_svt.forward.dispatcher import Dispatcher
 from stream_svt.forward.event import Received, Record, receive
-from stream_svt.forward.lanes import Lanes, Progress
+from stream_svt.forward.keyed_queue import KeyedQueue, Progress
 from stream_svt.forward.metrics import ForwardMetrics, RouteStatus
 from stream_svt.service.kafka import (
     CALL_DEADLINE,
@@ -88,7 +88,7 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         self._accept_loss = accept_loss
         self._consumer: Any = None
         self._progress: dict[TopicPartition, Progress] = {}
-        self._lanes = Lanes(dispatcher.deliver, self._delivered, self._fail)
+        self._queue = KeyedQueue(dispatcher.deliver, self._delivered, self._fail)
         self._opening: asyncio.Task[None] | None = None
         self._moved = asyncio.Event()
         self._less = asyncio.Event()
@@ -135,7 +135,7 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
 
     def status(self) -> RouteStatus:
         """Return what the gauges show."""
-        oldest = self._lanes.oldest
+        oldest = self._queue.oldest
         return RouteStatus(
             destination=self.name,
             waiting=sum(progress.waiting for progress in self._progress.values()),
@@ -178,7 +178,7 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         if opening is not None:
             opening.cancel()
             await asyncio.gather(opening, return_exceptions=True)
-        await self._lanes.drain(HAND_OVER)
+        await self._queue.drain(HAND_OVER)
         await self._commit()
         self._progress.clear()
         self._less.set()
@@ -301,7 +301,7 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
                 progress.reached(record.offset + 1)
             else:
                 progress.begin(record.offset)
-                self._lanes.put(event)
+                self._queue.put(event)
         self._moved.set()
 
     async def _advance(self) -> None:
