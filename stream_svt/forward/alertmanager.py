@@ -16,7 +16,7 @@ import msgspec
 from stream_svt.forward.config import Destination
 from stream_svt.forward.document import TYPE_WORDS
 from stream_svt.forward.event import Received, covered, wanted
-from stream_svt.forward.parcel import Parcel
+from stream_svt.forward.posting import Request
 from stream_svt.monitor.released import Account, Alert, EventType
 
 ALERT_NAMES: dict[str, str] = {
@@ -46,14 +46,14 @@ class Alertmanager:
         """Tell whether an event is wanted for itself, or ends an alert that was."""
         return wanted(self._config, event) or bool(self._ended(event))
 
-    def wrap(self, event: Received, now: datetime) -> Parcel:
+    def wrap(self, event: Received, now: datetime) -> Request:
         """Return the request: the event's own alert, and the end of those that it ends."""
         alerts = [self._alert(event, kind, event.when, now) for kind in self._ended(event)]
         if not alerts or wanted(self._config, event):
             # Counted from the delivery: after an outage the first to hear of it must still be told.
             ends = now + timedelta(milliseconds=self._settings.resolve_after)
             alerts.append(self._alert(event, event.envelope.type, event.when, ends))
-        return Parcel({"Content-Type": "application/json"}, msgspec.json.encode(alerts))
+        return Request({"Content-Type": "application/json"}, msgspec.json.encode(alerts))
 
     def _ended(self, event: Received) -> list[EventType]:
         """Return the kinds of alerts that are over once a monitor's next run has begun."""

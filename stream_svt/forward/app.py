@@ -14,9 +14,8 @@ from aiokafka import TopicPartition
 from stream_svt.errors import ConfigError, Problem, StreamSvtError
 from stream_svt.forward.alertmanager import Alertmanager
 from stream_svt.forward.config import Destination, ForwardConfig
-from stream_svt.forward.courier import Courier
+from stream_svt.forward.dispatcher import Dispatcher
 from stream_svt.forward.metrics import ForwardMetrics
-from stream_svt.forward.parcel import Wrapping
 from stream_svt.forward.parking import Parked
 from stream_svt.forward.posting import HttpPosting
 from stream_svt.forward.route import Route
@@ -51,13 +50,13 @@ async def forward(config: ForwardConfig, *, accept_loss: bool = False) -> int:
         for destination in config.destinations:
             posting = HttpPosting(destination)
             stack.push_async_callback(posting.close)
-            courier = Courier(destination, wrapping(destination), posting, parking, metrics)
+            dispatcher = Dispatcher(destination, wrapping(destination), posting, parking, metrics)
             routes.append(
                 Route(
                     config.cluster,
                     config.topic,
                     destination,
-                    courier,
+                    dispatcher,
                     metrics,
                     start_at=config.start_at,
                     accept_loss=accept_loss,
@@ -72,7 +71,7 @@ async def forward(config: ForwardConfig, *, accept_loss: bool = False) -> int:
     return failed[0].exit_code if isinstance(failed[0], StreamSvtError) else 1
 
 
-def wrapping(destination: Destination) -> Wrapping:
+def wrapping(destination: Destination) -> Webhook | Alertmanager:
     """Return what makes a destination's requests."""
     return Webhook(destination) if destination.config.webhook is not None else Alertmanager(destination)
 

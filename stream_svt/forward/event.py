@@ -45,8 +45,8 @@ class Record:
         return ""
 
     @property
-    def lane(self) -> str:
-        """What it must not overtake: records of the same lane of a partition are delivered in order."""
+    def queue_key(self) -> str:
+        """What it must not overtake: records with the same key of a partition are delivered in order."""
         return ""
 
 
@@ -63,7 +63,7 @@ class Received(Record):
         return self.envelope.id
 
     @property
-    def lane(self) -> str:
+    def queue_key(self) -> str:
         """The dataset."""
         return self.data.dataset
 

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 import aiohttp
 
 import stream_svt
 from stream_svt.forward.config import Destination
-from stream_svt.forward.parcel import Parcel
 from stream_svt.forward.retry import Answer, Result, meaning
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request without its address. ``headers`` may hold a signature, and stays out of ``repr``."""
+
+    headers: Mapping[str, str] = field(repr=False)
+    body: bytes
 
 
 class HttpPosting:
@@ -37,11 +46,11 @@ class HttpPosting:
             trust_env=False,
         )
 
-    async def post(self, url: str, parcel: Parcel) -> Answer:
+    async def post(self, url: str, request: Request) -> Answer:
         """Post once and say what came of it; never raises for what a receiver does."""
         try:
             async with self._session.post(
-                url, data=parcel.body, headers=parcel.headers, allow_redirects=False
+                url, data=request.body, headers=request.headers, allow_redirects=False
             ) as response:
                 return meaning(response.status, response.headers.get("Retry-After"), datetime.now(UTC))
         except TimeoutError:

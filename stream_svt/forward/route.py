@@ -22,9 +22,9 @@ from aiokafka.structs import OffsetAndMetadata
 from stream_svt import lenient
 from stream_svt.errors import RecordsLost
 from stream_svt.forward.config import Destination
-from stream_svt.forward.courier import Courier
+from stream_svt.forward.dispatcher import Dispatcher
 from stream_svt.forward.event import Received, Record, receive
-from stream_svt.forward.lanes import Lanes, Progress
+from stream_svt.forward.keyed_queue import KeyedQueue, Progress
 from stream_svt.forward.metrics import ForwardMetrics, RouteStatus
 from stream_svt.service.kafka import (
     CALL_DEADLINE,
@@ -71,7 +71,7 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         cluster: Cluster,
         topic: str,
         destination: Destination,
-        courier: Courier,
+        dispatcher: Dispatcher,
         metrics: ForwardMetrics,
         *,
         start_at: datetime | None,
@@ -82,13 +82,13 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         self._cluster = cluster
         self._topic = topic
         self._destination = destination
-        self._courier = courier
+        self._dispatcher = dispatcher
         self._metrics = metrics
         self._start_at = start_at
         self._accept_loss = accept_loss
         self._consumer: Any = None
         self._progress: dict[TopicPartition, Progress] = {}
-        self._lanes = Lanes(courier.deliver, self._delivered, self._fail)
+        self._queue = KeyedQueue(dispatcher.deliver, self._delivered, self._fail)
         self._opening: asyncio.Task[None] | None = None
         self._moved = asyncio.Event()
         self._less = asyncio.Event()
@@ -135,12 +135,12 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
 
     def status(self) -> RouteStatus:
         """Return what the gauges show."""
-        oldest = self._lanes.oldest
+        oldest = self._queue.oldest
         return RouteStatus(
             destination=self.name,
             waiting=sum(progress.waiting for progress in self._progress.values()),
             oldest=None if oldest is None else oldest.when,
-            retrying=self._courier.retrying,
+            retrying=self._dispatcher.retrying,
             stopped=self.error is not None,
             lag={place.partition: self._lag(place) for place in self._progress},
             polled=self._polled,
@@ -178,7 +178,7 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         if opening is not None:
             opening.cancel()
             await asyncio.gather(opening, return_exceptions=True)
-        await self._lanes.drain(HAND_OVER)
+        await self._queue.drain(HAND_OVER)
         await self._commit()
         self._progress.clear()
         self._less.set()
@@ -296,12 +296,12 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
             return
         for record in records:
             event = receive(record)
-            if isinstance(event, Received) and not self._courier.wants(event):
+            if isinstance(event, Received) and not self._dispatcher.wants(event):
                 self._metrics.done(self.name, "filtered")
                 progress.reached(record.offset + 1)
             else:
                 progress.begin(record.offset)
-                self._lanes.put(event)
+                self._queue.put(event)
         self._moved.set()
 
     async def _advance(self) -> None:

@@ -26,9 +26,9 @@ async def send_test(config: ForwardConfig) -> list[tuple[str, Answer]]:
         posting = HttpPosting(destination)
         try:
             for number, url in enumerate(destination.urls, 1):
-                parcel = wrapping(destination).wrap(event, datetime.now(UTC))
+                request = wrapping(destination).wrap(event, datetime.now(UTC))
                 name = destination.name if len(destination.urls) == 1 else f"{destination.name} {number}"
-                answers.append((name, await posting.post(url, parcel)))
+                answers.append((name, await posting.post(url, request)))
         finally:
             await posting.close()
     return answers

@@ -15,7 +15,7 @@ from typing import Final
 
 from stream_svt.forward.config import Destination
 from stream_svt.forward.event import Received, wanted
-from stream_svt.forward.parcel import Parcel
+from stream_svt.forward.posting import Request
 from stream_svt.monitor.released import CONTENT_TYPE
 
 ID_HEADER: Final = "webhook-id"
@@ -37,14 +37,14 @@ class Webhook:
         """Tell whether the filters let an event pass."""
         return wanted(self._destination.config, event)
 
-    def wrap(self, event: Received, now: datetime) -> Parcel:
+    def wrap(self, event: Received, now: datetime) -> Request:
         """Return the request: the event's bytes are the body."""
         identity = message_id(event.envelope.source, event.envelope.id)
         timestamp = int(now.timestamp())
         headers = {"Content-Type": CONTENT_TYPE, ID_HEADER: identity, TIME_HEADER: str(timestamp)}
         if self._destination.keys:
             headers[SIGNATURE_HEADER] = signatures(self._destination.keys, identity, timestamp, event.body)
-        return Parcel(headers, event.body)
+        return Request(headers, event.body)
 
 
 def message_id(source: str, event_id: str) -> str:

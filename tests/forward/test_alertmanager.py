@@ -17,9 +17,9 @@ PAGER = "{name: pager%s, alertmanager: {urls: ['http://127.0.0.1:9093']%s}}"
 def alerts(directory, event, settings: str = "", outer: str = "", now=NOW) -> list[dict]:
     pager = Alertmanager(destination(directory, PAGER % (outer, settings)))
     assert pager.wants(event)
-    parcel = pager.wrap(event, now)
-    assert parcel.headers["Content-Type"] == "application/json"
-    return msgspec.json.decode(parcel.body)
+    request = pager.wrap(event, now)
+    assert request.headers["Content-Type"] == "application/json"
+    return msgspec.json.decode(request.body)
 
 
 def test_a_top_becomes_an_alert_with_what_was_measured_as_annotations(tmp_path):

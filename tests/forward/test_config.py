@@ -174,34 +174,23 @@ def test_what_is_wrong_is_named(directory, change, words):
 
 
 @pytest.mark.parametrize(
-    ("labels", "words"),
+    ("setting", "words"),
     [
-        ("{dataset: x}", "dataset is set from the event"),
-        ("{a-b: x}", "expected a label of letters"),
-        ("{team: 7}", "put it in quotes"),
-        ("[x]", "expected a mapping"),
+        ("labels: {dataset: x}", "dataset is set from the event"),
+        ("labels: {a-b: x}", "expected a label of letters"),
+        ("labels: {team: 7}", "put it in quotes"),
+        ("labels: [x]", "expected a mapping"),
+        ("generator_url: 'https://g/{value}'", "generator_url: may hold"),
+        ("generator_url: 'https://g/{dataset!r}'", "generator_url: may hold"),
+        ("generator_url: 'https://g/{dataset:>9}'", "generator_url: may hold"),
+        ("generator_url: 'https://g/{'", "generator_url: has braces"),
+        ("generator_url: '{dataset}'", "generator_url: expected an address"),
+        ("generator_url: 'https://g/{}'", "generator_url: may hold"),
     ],
 )
-def test_labels_must_be_usable_and_free(tmp_path, labels, words):
+def test_labels_are_usable_and_free_and_a_link_holds_known_fields_only(tmp_path, setting, words):
     with pytest.raises(ConfigError, match=re.escape(words)):
-        destination(tmp_path, f"{{name: am, alertmanager: {{urls: ['http://a:1'], labels: {labels}}}}}")
-
-
-@pytest.mark.parametrize(
-    "template",
-    [
-        "https://g/{value}",
-        "https://g/{dataset!r}",
-        "https://g/{dataset:>9}",
-        "https://g/{",
-        "{dataset}",
-        "https://g/{}",
-    ],
-)
-def test_a_link_holds_known_fields_only(tmp_path, template):
-    text = f"{{name: am, alertmanager: {{urls: ['http://a:1'], generator_url: '{template}'}}}}"
-    with pytest.raises(ConfigError, match="generator_url"):
-        destination(tmp_path, text)
+        destination(tmp_path, f"{{name: am, alertmanager: {{urls: ['http://a:1'], {setting}}}}}")
 
 
 def test_two_destinations_need_two_names(tmp_path):
@@ -217,8 +206,7 @@ def test_what_works_but_may_not_be_meant_is_noted(tmp_path):
         "requests are not signed",
     ]
     (tmp_path / "hook.key").chmod(0o644)
-    text = SMALL.replace("[hook.key]", "[hook.key]")
-    notes = parse_forward_config(text, directory=tmp_path).notes
+    notes = parse_forward_config(SMALL, directory=tmp_path).notes
     assert "can be read or written by everybody" in str(notes[0])
 
 

@@ -44,7 +44,7 @@ def changed(**fields: object) -> bytes:
 def test_what_is_no_event_is_told_apart(body):
     bare = receive(record(body, offset=3))
     assert not isinstance(bare, Received)
-    assert (bare.body, bare.offset, bare.label, bare.lane) == (body, 3, "", "")
+    assert (bare.body, bare.offset, bare.label, bare.queue_key) == (body, 3, "", "")
 
 
 @pytest.mark.parametrize("moment", [-1, -(1 << 63), (1 << 63) - 1])
@@ -65,7 +65,7 @@ def test_whatever_counts_as_an_event_can_be_posted(time, tmp_path):
 def test_an_event_of_a_newer_service_is_read_by_its_attributes_and_passes_only_with_all(tmp_path):
     newer = receive(record(changed(type="io.stream-svt.later.v1", data={"new": [1]})))
     assert isinstance(newer, Received)
-    assert newer.lane == ""
+    assert newer.queue_key == ""
     assert not wanted(destination(tmp_path, f"{{name: a, {HOOK}}}").config, newer)
     assert wanted(destination(tmp_path, f"{{name: a, types: all, {HOOK}}}").config, newer)
 

@@ -9,25 +9,31 @@ import time
 import pytest
 from aiohttp import web
 
-from stream_svt.forward.parcel import Parcel
-from stream_svt.forward.posting import HttpPosting
+from stream_svt.forward.posting import HttpPosting, Request
 from stream_svt.forward.retry import Result
 from tests.support.forwarding import Receiver, configured
 from tests.support.process import free_port
 from tests.support.tls import Authority
 
 pytestmark = pytest.mark.loopback
-PARCEL = Parcel({"Content-Type": "application/json"}, b'{"data": 1}')
+REQUEST = Request({"Content-Type": "application/json"}, b'{"data": 1}')
 
 
 async def post(directory, receiver: Receiver, settings: str = "timeout: 1s", times: int = 1, url: str = ""):
     hook = f"{{name: h, webhook: {{url: '{url or receiver.url}'}}, {settings}}}"
     posting = HttpPosting(configured(directory, f"[{hook}]").destinations[0])
     try:
-        answers = [await posting.post(url or receiver.url, PARCEL) for _ in range(times)]
+        answers = [await posting.post(url or receiver.url, REQUEST) for _ in range(times)]
     finally:
         await posting.close()
     return answers[-1]
+
+
+async def posted_to(server, directory) -> Result:
+    listening = await asyncio.start_server(server, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/"
+    async with listening:
+        return (await post(directory, Receiver(), url=url)).result
 
 
 async def test_what_is_posted_arrives_as_it_is_and_says_who_sent_it(tmp_path):
@@ -35,7 +41,7 @@ async def test_what_is_posted_arrives_as_it_is_and_says_who_sent_it(tmp_path):
     async with Receiver().listening() as receiver:
         answer = await post(tmp_path, receiver, "authorization_file: token")
     assert answer.result is Result.ACCEPTED
-    assert receiver.bodies == [PARCEL.body]
+    assert receiver.bodies == [REQUEST.body]
     headers = receiver.headers[0]
     assert headers["Content-Type"] == "application/json"
     assert headers["Authorization"] == "Bearer abc"
@@ -80,11 +86,7 @@ async def test_an_endless_answer_is_not_read(tmp_path):
         except ConnectionError:
             writer.close()
 
-    server = await asyncio.start_server(endless, "127.0.0.1", 0)
-    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
-    async with server:
-        answer = await post(tmp_path, Receiver(), url=url)
-    assert answer.result is Result.ACCEPTED
+    assert await posted_to(endless, tmp_path) is Result.ACCEPTED
 
 
 async def test_an_answer_that_is_no_http_is_a_failure_to_reach_it(tmp_path):
@@ -92,11 +94,7 @@ async def test_an_answer_that_is_no_http_is_a_failure_to_reach_it(tmp_path):
         writer.write(b"\xff" * 100_000)
         writer.close()
 
-    server = await asyncio.start_server(rude, "127.0.0.1", 0)
-    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
-    async with server:
-        answer = await post(tmp_path, Receiver(), url=url)
-    assert answer.result is Result.UNREACHABLE
+    assert await posted_to(rude, tmp_path) is Result.UNREACHABLE
 
 
 async def test_nobody_there_is_said_without_the_address(tmp_path):

@@ -14,8 +14,8 @@ from tests.support.forwarding import destination
 @pytest.fixture
 async def route(tmp_path) -> Route:
     one = destination(tmp_path, "{name: a, webhook: {url: 'http://127.0.0.1:1/'}}")
-    courier = SimpleNamespace(deliver=None, retrying=0)
-    return Route(None, "alerts", one, courier, None, start_at=None, accept_loss=False)
+    dispatcher = SimpleNamespace(deliver=None, retrying=0)
+    return Route(None, "alerts", one, dispatcher, None, start_at=None, accept_loss=False)
 
 
 def noted(route: Route, answered: dict[str, int | None]) -> float:

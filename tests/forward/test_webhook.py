@@ -17,9 +17,9 @@ RECEIVER = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "webhook_
 HOOK = "{name: hook, webhook: {url: https://example.org/hook, key_files: [hook.key%s]}}"
 
 
-def verified(parcel, keys, *, now=NOW, body=None, **changes) -> bool:
-    headers = {name.lower(): text for name, text in (parcel.headers | changes).items()}
-    return RECEIVER["verified"](keys, headers, parcel.body if body is None else body, now.timestamp())
+def verified(request, keys, *, now=NOW, body=None, **changes) -> bool:
+    headers = {name.lower(): text for name, text in (request.headers | changes).items()}
+    return RECEIVER["verified"](keys, headers, request.body if body is None else body, now.timestamp())
 
 
 def test_the_signature_is_the_published_one_of_standard_webhooks():
@@ -30,28 +30,28 @@ def test_the_signature_is_the_published_one_of_standard_webhooks():
 
 
 def test_the_body_is_the_record_byte_for_byte(tmp_path):
-    parcel = Webhook(destination(tmp_path, HOOK % "")).wrap(received(sequence=7), NOW)
-    assert parcel.body == encoded(7, alert())
-    assert parcel.headers["Content-Type"] == "application/cloudevents+json; charset=utf-8"
+    request = Webhook(destination(tmp_path, HOOK % "")).wrap(received(sequence=7), NOW)
+    assert request.body == encoded(7, alert())
+    assert request.headers["Content-Type"] == "application/cloudevents+json; charset=utf-8"
 
 
 def test_the_example_receiver_takes_what_is_signed_and_nothing_else(tmp_path):
-    parcel = Webhook(destination(tmp_path, HOOK % "")).wrap(received(), NOW)
-    assert verified(parcel, [KEY])
-    assert not verified(parcel, [OLD_KEY])
-    assert not verified(parcel, [KEY], body=parcel.body.replace(b"12.0", b"13.0"))
-    assert not verified(parcel, [KEY], **{"webhook-id": "evt_other"})
-    assert not verified(parcel, [KEY], **{"webhook-timestamp": str(int(NOW.timestamp()) + 1)})
-    assert not verified(parcel, [KEY], **{"webhook-signature": ""})
-    assert not verified(parcel, [KEY], now=moment("2026-01-05T10:06:00Z"))
-    assert not verified(parcel, [KEY], now=moment("2026-01-05T09:54:00Z"))
+    request = Webhook(destination(tmp_path, HOOK % "")).wrap(received(), NOW)
+    assert verified(request, [KEY])
+    assert not verified(request, [OLD_KEY])
+    assert not verified(request, [KEY], body=request.body.replace(b"12.0", b"13.0"))
+    assert not verified(request, [KEY], **{"webhook-id": "evt_other"})
+    assert not verified(request, [KEY], **{"webhook-timestamp": str(int(NOW.timestamp()) + 1)})
+    assert not verified(request, [KEY], **{"webhook-signature": ""})
+    assert not verified(request, [KEY], now=moment("2026-01-05T10:06:00Z"))
+    assert not verified(request, [KEY], now=moment("2026-01-05T09:54:00Z"))
 
 
 def test_while_a_key_is_replaced_receivers_with_either_key_are_content(tmp_path):
-    parcel = Webhook(destination(tmp_path, HOOK % ", old.key")).wrap(received(), NOW)
-    assert verified(parcel, [KEY])
-    assert verified(parcel, [OLD_KEY])
-    assert not verified(parcel, [bytes(32)])
+    request = Webhook(destination(tmp_path, HOOK % ", old.key")).wrap(received(), NOW)
+    assert verified(request, [KEY])
+    assert verified(request, [OLD_KEY])
+    assert not verified(request, [bytes(32)])
 
 
 def test_every_attempt_has_the_same_id_and_a_time_of_its_own(tmp_path):
@@ -84,8 +84,8 @@ def test_without_a_key_nothing_is_signed(tmp_path):
 
 def test_headers_and_keys_stay_out_of_what_is_printed(tmp_path):
     one = destination(tmp_path, HOOK % "")
-    parcel = Webhook(one).wrap(received(), NOW)
-    assert parcel.headers["webhook-signature"] not in repr(parcel)
+    request = Webhook(one).wrap(received(), NOW)
+    assert request.headers["webhook-signature"] not in repr(request)
     assert "example.org" not in repr(one).replace(repr(one.config), "")
     assert repr(KEY) not in repr(one)
 

@@ -22,8 +22,8 @@ from aiokafka.structs import TopicPartition
 from stream_svt.errors import RecordsLost
 from stream_svt.forward.app import wrapping
 from stream_svt.forward.config import load_forward_config
-from stream_svt.forward.courier import Courier
-from stream_svt.forward.lanes import Progress
+from stream_svt.forward.dispatcher import Dispatcher
+from stream_svt.forward.keyed_queue import Progress
 from stream_svt.forward.metrics import ForwardMetrics
 from stream_svt.forward.parking import DESTINATION_HEADER, PLACE_HEADER, REASON_HEADER, Parked
 from stream_svt.forward.posting import HttpPosting
@@ -226,7 +226,7 @@ async def routed(
         config.cluster,
         stage.topic,
         one,
-        Courier(one, wrapping(one), posting, parking, metrics),
+        Dispatcher(one, wrapping(one), posting, parking, metrics),
         metrics,
         start_at=None,
         accept_loss=accept_loss,

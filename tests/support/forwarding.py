@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from stream_svt.forward.config import Destination, ForwardConfig, parse_forward_config
 from stream_svt.forward.event import Received, receive
-from stream_svt.forward.parcel import Parcel
+from stream_svt.forward.posting import Request
 from stream_svt.forward.retry import Answer, Result
 from stream_svt.monitor.released import Alert, EventType, Lifecycle
 from tests.support.alerts import alert, encoded
@@ -70,10 +70,10 @@ class Scripted:
 
     def __init__(self, *answers: Answer | Result) -> None:
         self.answers = [one if isinstance(one, Answer) else Answer(one, one.value) for one in answers]
-        self.posted: list[tuple[str, Parcel]] = []
+        self.posted: list[tuple[str, Request]] = []
 
-    async def post(self, url: str, parcel: Parcel) -> Answer:
-        self.posted.append((url, parcel))
+    async def post(self, url: str, request: Request) -> Answer:
+        self.posted.append((url, request))
         await asyncio.sleep(0)
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 

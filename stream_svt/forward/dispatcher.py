@@ -10,13 +10,14 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
 from stream_svt.errors import StreamSvtError
+from stream_svt.forward.alertmanager import Alertmanager
 from stream_svt.forward.config import Destination
 from stream_svt.forward.event import Received, Record
 from stream_svt.forward.metrics import ForwardMetrics
-from stream_svt.forward.parcel import Parcel, Wrapping
 from stream_svt.forward.parking import Parked
-from stream_svt.forward.posting import HttpPosting
+from stream_svt.forward.posting import HttpPosting, Request
 from stream_svt.forward.retry import Answer, Result, delay
+from stream_svt.forward.webhook import Webhook
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +30,7 @@ class Refused(StreamSvtError):
     """A destination will never take an event, and is to stop rather than to lose it."""
 
 
-class Courier:
+class Dispatcher:
     """Delivers the events of one destination, each until it is taken.
 
     Parameters
@@ -43,7 +44,7 @@ class Courier:
     def __init__(
         self,
         destination: Destination,
-        wrapping: Wrapping,
+        wrapping: Webhook | Alertmanager,
         posting: HttpPosting,
         parking: Parked,
         metrics: ForwardMetrics,
@@ -111,8 +112,8 @@ class Courier:
             # A receiver that asks to be left alone means all requests, not only the one it answered.
             while (silence := self._silent_until - self._clock()) > 0:
                 await self._sleep(silence)
-            parcel = self._wrapping.wrap(event, datetime.now(UTC))
-            answers = await asyncio.gather(*(self._timed(url, parcel) for url in self._destination.urls))
+            request = self._wrapping.wrap(event, datetime.now(UTC))
+            answers = await asyncio.gather(*(self._timed(url, request) for url in self._destination.urls))
             order = list(Result)
             best = min(answers, key=lambda answer: order.index(answer.result))
             if best.result is Result.THROTTLED:
@@ -122,9 +123,9 @@ class Courier:
             best = next((answer for answer in answers if answer.result is not Result.REFUSED), best)
         return best
 
-    async def _timed(self, url: str, parcel: Parcel) -> Answer:
+    async def _timed(self, url: str, request: Request) -> Answer:
         began = self._clock()
-        answer = await self._posting.post(url, parcel)
+        answer = await self._posting.post(url, request)
         self._metrics.attempted(self._destination.name, answer.result, self._clock() - began)
         return answer
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stream_svt.forward.event import receive
-from stream_svt.forward.lanes import Lanes, Progress
+from stream_svt.forward.keyed_queue import KeyedQueue, Progress
 from tests.support.alerts import alert, encoded
 from tests.support.forwarding import record
 
@@ -26,7 +26,9 @@ class Desk:
         self.delivered: list[int] = []
         self.failed: list[BaseException] = []
         self.gates: dict[int, asyncio.Event] = {}
-        self.lanes = Lanes(self._deliver, lambda one: self.delivered.append(one.offset), self.failed.append)
+        self.queue = KeyedQueue(
+            self._deliver, lambda one: self.delivered.append(one.offset), self.failed.append
+        )
 
     async def _deliver(self, one) -> None:
         self.under_way.append(one.offset)
@@ -45,7 +47,7 @@ class Desk:
 async def test_events_of_one_dataset_wait_for_each_other_and_others_do_not():
     desk = Desk()
     for one in (event(0, "a"), event(1, "a"), event(2, "b"), event(3, "a"), event(0, "a", partition=1)):
-        desk.lanes.put(one)
+        desk.queue.put(one)
     await desk.let()
     assert sorted(desk.under_way) == [0, 0, 2]
     await desk.let(2, 1, 3)
@@ -53,7 +55,7 @@ async def test_events_of_one_dataset_wait_for_each_other_and_others_do_not():
     await desk.let(0)
     assert sorted(desk.delivered) == [0, 0, 1, 2, 3]
     assert [offset for offset in desk.delivered if offset in {1, 3}] == [1, 3]
-    assert desk.lanes.oldest is None
+    assert desk.queue.oldest is None
 
 
 async def test_what_delivery_raises_is_handed_on_and_what_waits_behind_it_stays():
@@ -62,27 +64,27 @@ async def test_what_delivery_raises_is_handed_on_and_what_waits_behind_it_stays(
 
     failed: list[BaseException] = []
     delivered: list = []
-    lanes = Lanes(deliver, delivered.append, failed.append)
-    lanes.put(event(0))
-    lanes.put(event(1))
+    queue = KeyedQueue(deliver, delivered.append, failed.append)
+    queue.put(event(0))
+    queue.put(event(1))
     await asyncio.sleep(0.01)
     assert [str(error) for error in failed] == ["0"]
     assert delivered == []
-    await lanes.drain(0)
+    await queue.drain(0)
 
 
 async def test_draining_waits_for_what_ends_in_time_and_lets_go_of_the_rest():
     desk = Desk()
     for one in (event(0, "a"), event(1, "b"), event(2, "b")):
-        desk.lanes.put(one)
+        desk.queue.put(one)
     await desk.let()
-    draining = asyncio.create_task(desk.lanes.drain(0.2))
+    draining = asyncio.create_task(desk.queue.drain(0.2))
     await desk.let(0)
     await draining
     assert desk.delivered == [0]
     assert desk.under_way == []
     assert desk.failed == []
-    desk.lanes.put(event(1, "b"))
+    desk.queue.put(event(1, "b"))
     await desk.let(1)
     assert desk.delivered == [0, 1]
 

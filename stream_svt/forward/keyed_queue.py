@@ -52,7 +52,7 @@ class Progress:
         return len(self._waiting)
 
 
-class Lanes:
+class KeyedQueue:
     """Hands events on: one at a time for each dataset of a partition, all datasets at once.
 
     Parameters
@@ -79,10 +79,10 @@ class Lanes:
 
     def put(self, event: Record) -> None:
         """Deliver an event after the earlier ones of its dataset."""
-        lane = (event.partition, event.lane)
-        self._queues.setdefault(lane, deque()).append(event)
-        if lane not in self._tasks:
-            self._tasks[lane] = asyncio.create_task(self._run(lane), name=f"lane-{lane[0]}")
+        key = (event.partition, event.queue_key)
+        self._queues.setdefault(key, deque()).append(event)
+        if key not in self._tasks:
+            self._tasks[key] = asyncio.create_task(self._run(key), name=f"queue-{key[0]}")
 
     @property
     def oldest(self) -> Record | None:
@@ -101,8 +101,8 @@ class Lanes:
         self._queues.clear()
         self._tasks.clear()
 
-    async def _run(self, lane: tuple[int, str]) -> None:
-        queue = self._queues[lane]
+    async def _run(self, key: tuple[int, str]) -> None:
+        queue = self._queues[key]
         try:
             while queue:
                 await self._deliver(queue[0])
@@ -111,4 +111,4 @@ class Lanes:
         except Exception as error:  # noqa: BLE001  handed on
             self._failed(error)
             return
-        del self._queues[lane], self._tasks[lane]
+        del self._queues[key], self._tasks[key]
