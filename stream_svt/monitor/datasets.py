@@ -96,8 +96,8 @@ _WRITTEN = {
     "{date}": _YEAR + "-(?P<month>[0-9]{2})-(?P<day>[0-9]{2})",
     NAME_SLOT: ".+",
 }
-_DAY_MS = 86_400_000
-_FIRST_MONDAY_MS = 4 * _DAY_MS
+DAY_MS = 86_400_000
+_FIRST_MONDAY_MS = 4 * DAY_MS
 
 Watermarks = Mapping[str, int]
 """By pattern of a generator, the end of the last period that is over, in UTC milliseconds."""
@@ -143,7 +143,7 @@ def period_end(pattern: str, name: str) -> int | None:
 def last_end(pattern: str, ms: int) -> int:
     """Return when the last period of a generator ended before or at a moment; both in UTC milliseconds."""
     length = _length_ms(pattern)
-    return ms - (ms - (_FIRST_MONDAY_MS if length > _DAY_MS else 0)) % length
+    return ms - (ms - (_FIRST_MONDAY_MS if length > DAY_MS else 0)) % length
 
 
 def begun_by(pattern: str, ms: int) -> int:

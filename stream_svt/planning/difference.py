@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from stream_svt.errors import Problem
-from stream_svt.monitor.datasets import DatasetSpec
+from stream_svt.monitor.datasets import DAY_MS, DatasetSpec, Generator
 from stream_svt.monitor.monitor_spec import (
     Declared,
     MonitorSpec,
@@ -227,44 +227,47 @@ _RETIRED_OPEN = (
 
 
 def _generators(old: ApplicationSpec | None, new: ApplicationSpec) -> Iterator[Change]:
-    known = {} if old is None else {one.pattern: one for one in old.generators}
+    before, after = _by_name(old), _by_name(new)
     for one in new.generators:
-        before = known.pop(one.pattern, None)
-        period = "week" if one.length_ms > 86_400_000 else "day"
+        period = "week" if one.length_ms > DAY_MS else "day"
         count = "one dataset" if one.names == ("",) else f"{len(one.names)} datasets"
-        if before is None:
+        known = [before[one.pattern, name] for name in one.names if (one.pattern, name) in before]
+        if not known:
             each = f"{one.kind.measure} {as_text(one.limit, one.kind)} each, for {one.unit}"
             yield Change(Sign.ADDED, f"generator {one.pattern}: {count} a {period}, {each}")
             continue
-        removed = len(set(before.names) - set(one.names))
-        added = len(set(one.names) - set(before.names))
-        effects = (
-            [f"{count} a {period}: {added} names more, {removed} names less"] if added or removed else []
-        )
-        if before.lateness_ms != one.lateness_ms:
+        effects = []
+        if added := _listed("name", [name for name in one.names if (one.pattern, name) not in before]):
+            effects.append(f"adds {added}: {count} a {period}")
+        if any(other.lateness_ms != one.lateness_ms for other in known):
             effects.append("another lateness: a period that was over before stays so")
-        if before.from_ms != one.from_ms:
+        if any(other.from_ms != one.from_ms for other in known):
             effects.append("another first day: a period that was over before stays so")
-        if removed:
-            effects.append(_RETIRED_OPEN)
         if effects:
-            sign = Sign.RETIRED if removed else Sign.CHANGED
-            yield Change(sign, f"generator {one.pattern}", tuple(effects))
-    for pattern in known:
-        yield Change(Sign.RETIRED, f"generator {pattern}", (_RETIRED_OPEN,))
+            yield Change(Sign.CHANGED, f"generator {one.pattern}", tuple(effects))
+    for one in () if old is None else old.generators:
+        removed = [name for name in one.names if (one.pattern, name) not in after]
+        if removed:
+            names = "" if len(removed) == len(one.names) else f": {_listed('name', removed)}"
+            yield Change(Sign.RETIRED, f"generator {one.pattern}{names}", (_RETIRED_OPEN,))
+
+
+def _by_name(spec: ApplicationSpec | None) -> dict[tuple[str, str], Generator]:
+    """Return generators by pattern and name: several may share a pattern."""
+    found = () if spec is None else spec.generators
+    return {(one.pattern, name): one for one in found for name in one.names}
 
 
 def _generators_refused(old: ApplicationSpec | None, new: ApplicationSpec, now_ms: int) -> Iterator[Problem]:
-    known = {} if old is None else {one.pattern: one for one in old.generators}
+    before = _by_name(old)
     for one in new.generators:
-        before = known.get(one.pattern, one)
-        if (before.kind, before.limit, before.unit) != (
-            one.kind,
-            one.limit,
-            one.unit,
-        ) and one.from_ms <= now_ms:
+        known = (before.get((one.pattern, name), one) for name in one.names)
+        changed = any(
+            (other.kind, other.limit, other.unit) != (one.kind, one.limit, one.unit) for other in known
+        )
+        if changed and one.from_ms <= now_ms:
             message = (
-                "limit, measure and unit of a period that has begun never change: give the declaration as it was an "
+                "limit, measure and unit of a period that has begun never change: keep the declaration, give it an "
                 "until, and declare the generator once more, from that day on"
             )
             yield Problem(0, f"datasets.{one.pattern}", message)
@@ -282,9 +285,16 @@ def _alike(datasets: Iterable[DatasetSpec]) -> Iterable[tuple[tuple[Kind, int, s
 
 
 def _named(datasets: list[DatasetSpec]) -> str:
-    names = ", ".join(dataset.name for dataset in datasets[:NAMES_SHOWN])
-    more = ", .." if len(datasets) > NAMES_SHOWN else ""
-    return f"dataset {names}" if len(datasets) == 1 else f"{len(datasets)} datasets ({names}{more})"
+    return _listed("dataset", [dataset.name for dataset in datasets])
+
+
+def _listed(what: str, names: list[str]) -> str:
+    """Return the first names and how many there are; "" where there is none."""
+    shown = ", ".join(names[:NAMES_SHOWN])
+    more = ", .." if len(names) > NAMES_SHOWN else ""
+    if len(names) < 2:
+        return f"{what} {shown}" if names else ""
+    return f"{len(names)} {what}s ({shown}{more})"
 
 
 def _refused(known: dict[str, MonitorSpec], new: ApplicationSpec) -> Iterator[Problem]:

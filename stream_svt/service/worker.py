@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 from aiokafka import AIOKafkaConsumer
 
+from stream_svt.monitor.datasets import DAY_MS
 from stream_svt.monitor.projection import sums_of
 from stream_svt.protocol.controls import Verify, trust_the_topic
 from stream_svt.protocol.journal import Journal
@@ -44,7 +45,6 @@ NOTHING_APPLIED = (
     "no configuration was applied yet, or it was not read yet: 'stream-svt apply -c FILE' applies one"
 )
 
-DAY_MS = 86_400_000
 PERIODS_WITHIN_MS = 600_000
 """Time after midnight, UTC, within which the workers of a fleet, each at its own moment, come to know later periods."""
 PERIODS_LOOK = 30.0
@@ -133,7 +133,7 @@ class Worker:
         Raises
         ------
         ConfigError
-            The topics do not fit the configuration, or a live worker runs another one.
+            The topics do not fit the configuration.
         BrokerError
             The brokers refuse.
         """
@@ -157,7 +157,7 @@ class Worker:
         self._advancing.add_done_callback(self._kept)
 
     async def _join(self) -> None:
-        """Check topics, peers and this worker itself, and join the group unless the worker is at fault."""
+        """Check topics and this worker itself, and join the group unless the worker is at fault."""
         application = self.config.spec.application
         if self.fault is not None:
             await self._read_again()

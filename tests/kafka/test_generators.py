@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from stream_svt.monitor.datasets import DAY_MS
 from stream_svt.monitor.released import EventType, Lifecycle
 from stream_svt.protocol import tenure
 from stream_svt.protocol.shard_states import Cause, State
 from stream_svt.service.audit import audit_state
 from stream_svt.service.config import parse_config
-from stream_svt.service.worker import DAY_MS, cluster_of
+from stream_svt.service.worker import cluster_of
 from tests.support.worker import HIGH, Scene, is_open, until
 
 pytestmark = pytest.mark.kafka

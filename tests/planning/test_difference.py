@@ -147,15 +147,21 @@ NOW_MS = 1_780_000_000_000
             DAILY,
             DAILY.replace("[a, b]", "[b, c, d]"),
             [
-                "- generator {name}-{date}",
-                "    3 datasets a day: 2 names more, 1 names less",
-                "    for ever, of",
+                "~ generator {name}-{date}",
+                "    adds 2 names (c, d): 3 datasets a day",
+                "- generator {name}-{date}: name a",
+                "    for ever, of periods that are not over",
             ],
         ),
         (
             DAILY,
             DAILY.replace("[a, b]", "[a, b, c]"),
-            ["~ generator {name}-{date}", "    3 datasets a day: 1 names more, 0 names less"],
+            ["~ generator {name}-{date}", "    adds name c: 3 datasets a day"],
+        ),
+        (
+            DAILY,
+            DAILY.replace("[a, b]", "[a]") + "\n  - " + DAILY.replace("[a, b]", "[b, c]").replace("1h", "2h"),
+            ["~ generator {name}-{date}", "    adds name c: 2 datasets a day", "    another lateness"],
         ),
         (
             DAILY,
@@ -182,7 +188,7 @@ def test_the_limit_of_a_period_that_has_begun_never_changes() -> None:
     old = spec(datasets=DAILY)
     other = DAILY.replace("limit: 4", "limit: 5")
     found = difference(old, spec(datasets=other), 4, now_ms=NOW_MS)
-    assert ["give the declaration as it was an until" in problem.message for problem in found.refused] == [
+    assert ["keep the declaration, give it an until" in problem.message for problem in found.refused] == [
         True
     ]
     later = (
