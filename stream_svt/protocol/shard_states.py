@@ -35,7 +35,7 @@ class Signal(StrEnum):
     OPENED = "opened"
     TAKEN_OVER = "taken over"
     REPLAYED = "replayed"
-    CONFIGURED = "configured"
+    APPLIED = "applied"
     FAILED = "failed"
     PARKED = "parked"
     DISOWNED = "disowned"
@@ -74,8 +74,8 @@ TRANSITIONS: Mapping[tuple[State, Signal], State] = {
     (State.REPLAYING, Signal.REPLAYED): State.RUNNING,
     # Told between two awaits of a tenure that goes on to its next barrier.
     (State.OPENING, Signal.REPLAYED): State.OPENING,
-    (State.REPLAYING, Signal.CONFIGURED): State.OPENING,
-    (State.RUNNING, Signal.CONFIGURED): State.OPENING,
+    (State.REPLAYING, Signal.APPLIED): State.OPENING,
+    (State.RUNNING, Signal.APPLIED): State.OPENING,
     **{(state, Signal.FAILED): State.RETRYING for state in _ALIVE},
     **{(state, Signal.PARKED): State.PARKED for state in _ALIVE},
     **{(state, Signal.DISOWNED): State.NOT_MEMBER for state in _ALIVE},

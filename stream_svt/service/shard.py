@@ -199,7 +199,7 @@ class Shard:
     def configure(self) -> None:
         """End the tenure at a barrier and begin another with the workload then configured."""
         if self.status.state in OPEN:
-            self.status.signal(Signal.CONFIGURED)
+            self.status.signal(Signal.APPLIED)
         self._halt.set()
 
     async def restart(self) -> None:

@@ -82,7 +82,7 @@ _OF_SHARD = {
     shard_states.Signal.OPENED: "a tenure begins: the state is read, proved and taken over",
     shard_states.Signal.TAKEN_OVER: "the first transaction is durable; what the owner before may have read is replayed",
     shard_states.Signal.REPLAYED: "all of that is read, and the configuration holds",
-    shard_states.Signal.CONFIGURED: "another version was read: the tenure ends at its next barrier",
+    shard_states.Signal.APPLIED: "another version was read: the tenure ends at its next barrier",
     shard_states.Signal.FAILED: "an error that may pass: opened again, later and later, for ever",
     shard_states.Signal.PARKED: "an error that cannot mend itself: nothing happens until something has changed",
     shard_states.Signal.DISOWNED: "another worker owns the partition: left alone until the next rebalance",

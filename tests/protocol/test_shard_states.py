@@ -17,7 +17,7 @@ def test_the_way_from_a_takeover_to_the_end() -> None:
         (Signal.OPENED, State.OPENING),
         (Signal.TAKEN_OVER, State.REPLAYING),
         (Signal.REPLAYED, State.RUNNING),
-        (Signal.CONFIGURED, State.OPENING),
+        (Signal.APPLIED, State.OPENING),
         (Signal.STOPPED, State.STOPPED),
     ):
         status.signal(signal)
