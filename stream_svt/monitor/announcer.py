@@ -5,6 +5,7 @@ The content comes from :mod:`stream_svt.monitor.released` alone; here it is put 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from stream_svt.mechanisms.estimates import estimate, lower_bound
@@ -22,8 +23,22 @@ from stream_svt.privacy.loss import Kind, to_float
 if TYPE_CHECKING:
     from stream_svt.monitor.monitor_spec import Declared, MonitorSpec
     from stream_svt.monitor.plan import Plan
-    from stream_svt.monitor.runner import Hit
     from stream_svt.monitor.snapshot import Slot
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """A test that reached its noisy threshold: what a released alert is made of."""
+
+    dataset: int
+    branch: int
+    gap: int
+    threshold: int
+    attempt: int
+    offset: int
+    row: int
+    series: str | None
+    query_id: str
 
 
 class Announcer:
@@ -44,15 +59,17 @@ class Announcer:
         events, self.events = self.events, []
         return events
 
-    def alert(self, books: Books, spec: MonitorSpec, plan: Plan, slot: Slot, hit: Hit, charge: int) -> None:
+    def alert(
+        self, books: Books, spec: MonitorSpec, plan: Plan, slot: Slot, crossing: Crossing, charge: int
+    ) -> None:
         """Release a top whose charge is booked."""
         mechanism, grid = plan.mechanism, plan.grid
-        branch = mechanism.branches[hit.branch]
-        correction = branch.correction(hit.attempt)
+        branch = mechanism.branches[crossing.branch]
+        correction = branch.correction(crossing.attempt)
         bound = lower_bound(
-            threshold=hit.threshold,
+            threshold=crossing.threshold,
             correction=correction,
-            gap=hit.gap,
+            gap=crossing.gap,
             query_noise=mechanism.query_noise,
             query_rate=branch.rate,
             threshold_noise=mechanism.threshold_noise,
@@ -61,9 +78,9 @@ class Announcer:
         guess = None
         if bound is not None:
             guess = estimate(
-                threshold=hit.threshold,
+                threshold=crossing.threshold,
                 correction=correction,
-                gap=hit.gap,
+                gap=crossing.gap,
                 query_noise=mechanism.query_noise,
                 query_rate=branch.rate,
                 threshold_noise=mechanism.threshold_noise,
@@ -72,14 +89,16 @@ class Announcer:
         alert = Alert(
             dataset=books.name,
             monitor=spec.name,
-            series=hit.series,
-            query_id=hit.query_id,
-            position=Position(topic=spec.topic, partition=self._shard, offset=hit.offset, row=hit.row),
-            threshold=grid.real(hit.threshold),
+            series=crossing.series,
+            query_id=crossing.query_id,
+            position=Position(
+                topic=spec.topic, partition=self._shard, offset=crossing.offset, row=crossing.row
+            ),
+            threshold=grid.real(crossing.threshold),
             correction=grid.real(correction),
-            gap=grid.real(hit.gap),
+            gap=grid.real(crossing.gap),
             branch=branch.name,
-            attempt=hit.attempt + 1,
+            attempt=crossing.attempt + 1,
             threshold_noise=NoiseLaw(
                 family=mechanism.threshold_noise.value,
                 scale=float(grid.granularity / mechanism.threshold_rate),
@@ -95,7 +114,7 @@ class Announcer:
             account=books.account(charge),
             spec_hash=plan.hash,
         )
-        subject = books.name if hit.series is None else f"{books.name}/{hit.series}"
+        subject = books.name if crossing.series is None else f"{books.name}/{crossing.series}"
         self._add(EventType.ALERT, books, spec.name, slot.run, subject, alert)
 
     def run_started(self, books: Books, monitor: str, slot: Slot, charge: int) -> None:

@@ -18,21 +18,19 @@ from collections.abc import Callable, Container, Generator, Iterable, Iterator, 
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import reduce
-from itertools import chain, islice
-from typing import NamedTuple, Protocol
+from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stream_svt.errors import ConfigError, Problem, UnreadableState
-from stream_svt.mechanisms.noise import Noise
-from stream_svt.mechanisms.sampler import KeyedSampler, Salt, draw_threshold
-from stream_svt.monitor import operations
-from stream_svt.monitor.announcer import Announcer
+from stream_svt.mechanisms.sampler import KeyedSampler
+from stream_svt.monitor.accounts import Accounts
 from stream_svt.monitor.batch import QueryBatch
-from stream_svt.monitor.books import FOR_EVER, UNTIL_RUN_ENDS, Books, read_dataset, stored_spec
+from stream_svt.monitor.books import Books, read_dataset, stored_spec
 from stream_svt.monitor.bounds import BOUNDS, Bounds
-from stream_svt.monitor.commands import Command, UnderWay
+from stream_svt.monitor.commands import Command
 from stream_svt.monitor.datasets import Gone, is_over, last_end
 from stream_svt.monitor.life_cycle import Signal, State
 from stream_svt.monitor.monitor_spec import (
@@ -42,14 +40,13 @@ from stream_svt.monitor.monitor_spec import (
     changes_refused,
     declaration_refused,
 )
-from stream_svt.monitor.mutes import Mutes
-from stream_svt.monitor.options import Mute, OnHalt, Retry, Sweep
+from stream_svt.monitor.options import Retry, Sweep
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.projection import Projection, Totals
-from stream_svt.monitor.queue_journal import Position, Queue, QueueJournal
+from stream_svt.monitor.queue_journal import Position, Queue
 from stream_svt.monitor.released import PERIOD_OVER, DatasetView, EventType, ReleasedEvent
 from stream_svt.monitor.retry import RetryRunner
-from stream_svt.monitor.runner import Hit, Runner, Status, Tests
+from stream_svt.monitor.runner import QueryNoise, Runner, Status, status_of
 from stream_svt.monitor.shard_datasets import ShardDatasets
 from stream_svt.monitor.snapshot import (
     VERSION,
@@ -58,13 +55,11 @@ from stream_svt.monitor.snapshot import (
     SpecRecord,
     TopicRecord,
     from_bytes,
-    pack_secrets,
     to_bytes,
 )
 from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.monitor.sweep import SweepRunner
 from stream_svt.privacy.ledger import Ledger
-from stream_svt.privacy.loss import to_float
 
 Integers = NDArray[np.int64]
 Parts = list[tuple[int, bytes]]
@@ -81,9 +76,6 @@ LOADED_AT_ONCE = 80_000
 QUEUES_AT_ONCE = 10
 """Queues that it puts in order between two yields: a thousand places take a millisecond."""
 
-EVENT_BYTES = 800
-"""What an event takes, about: in the outbox, and once more where it is published."""
-
 SLOTS_AT_ONCE = 10_000
 """Slots looked at between two yields: a few milliseconds of work."""
 
@@ -97,7 +89,7 @@ _OTHER_FILE = (
 
 _NO_PARTS: Mapping[str, Parts] = {}
 
-_RUNNING, _EXHAUSTED = State.RUNNING, State.EXHAUSTED  # looked up for every run that is loaded
+_RUNNING = State.RUNNING  # looked up for every run that is loaded
 
 _PART_KEY = re.compile(r"(.+)/([^/]+)/([0-9]{1,18})", re.DOTALL)
 _QUEUE_KEY = re.compile(r"[0-9]{1,18}")
@@ -154,25 +146,6 @@ class Commit:
     skipped: dict[tuple[str, str], int] = field(default_factory=dict)
 
 
-class QueryNoise(Protocol):
-    """What query noise is drawn from: see `KeyedSampler.draw`."""
-
-    def draw(
-        self,
-        noise: Noise,
-        rate: Fraction,
-        *,
-        salt: Salt,
-        offset: Integers,
-        row: Integers | int,
-        attempt: Integers | int,
-        branch: int,
-        value: Integers,
-    ) -> Integers:
-        """Return the noise of each test, in grid steps."""
-        ...
-
-
 class Engine:
     """Monitors of one shard.
 
@@ -212,15 +185,9 @@ class Engine:
         self.datasets = known
         self.number = self.datasets.number
         self.runners: dict[str, Runner] = {}
-        self.queues = QueueJournal()
-        self._books: dict[int, Books] = {}
-        self._plans: dict[str, Plan] = {}
-        self._sampler: QueryNoise = KeyedSampler(key) if query_noise is None else query_noise
-        self._entropy = entropy
-        self._announcer = Announcer(spec.application, shard)
-        self._records: dict[bytes, bytes | None] = {}
-        self._rejects: list[tuple[str, int, str]] = []
-        self._dirty: set[int] = set()
+        self.accounts = Accounts(spec.application, shard, known, entropy, bounds)
+        self._announcer = self.accounts.announcer
+        self._noise: QueryNoise = KeyedSampler(key) if query_noise is None else query_noise
         self._old_specs: set[str] = set()
         self._incompatible: list[tuple[int, list[str]]] = []
         self._restated: list[str] = []
@@ -228,10 +195,8 @@ class Engine:
         self._retired: dict[str, bytes] = {}
         self._declared: dict[str, Declared] = {}
         self.configuration = (0, "")
-        self._opened: list[tuple[Runner, int, int]] = []
-        self._taken: list[tuple[Runner, int, int]] = []
+        self._taken: list[tuple[str, int, int]] = []
         self._bounds = bounds
-        self._weight = 0
         self._projection = Projection(self.datasets)
         self._unprojected: set[int] = set()
         self._shown_anew = False
@@ -334,11 +299,11 @@ class Engine:
                 size += _size(muted)
             if size > LOADED_AT_ONCE:
                 self._take_over(numbers)
-                self._projection.update(numbers, self._books, self.runners)
+                self._projection.update(numbers, self.accounts.held, self.runners)
                 numbers, size = [], 0
                 yield
         self._take_over(numbers)
-        self._projection.update(numbers, self._books, self.runners)
+        self._projection.update(numbers, self.accounts.held, self.runners)
         for number, monitors in self._incompatible:
             for monitor in monitors:
                 if monitor in self.runners:
@@ -349,15 +314,15 @@ class Engine:
     def _load_queues(self, named: Named) -> Iterator[None]:
         size = 0
         for number, data in _queue_records(named):
-            self.queues.load(number, data, self._new_queue)
+            self.accounts.queues.load(number, data, self._new_queue)
             size += len(data)
             if size > LOADED_AT_ONCE:
                 size = 0
                 yield
-        for count, queue in enumerate(self.queues.loaded(), start=1):
+        for count, queue in enumerate(self.accounts.queues.loaded(), start=1):
             number = self.number[queue.dataset]
             self.runners[queue.monitor].take_back(number, queue)
-            if number in self._books:
+            if number in self.accounts.held:
                 self._unprojected.add(number)
             if count % QUEUES_AT_ONCE == 0:
                 yield
@@ -384,7 +349,7 @@ class Engine:
                     )
                     raise UnreadableState(message) from None
                 plans[record.hash] = plan = Plan.of(spec)
-                self._plans[plan.hash] = plan
+                self.accounts.plans[plan.hash] = plan
                 if kind == "m":
                     current[rest] = spec
                     if plan.hash != record.hash:
@@ -394,7 +359,7 @@ class Engine:
             for name in self.runners:
                 self._projection.remove(name)
             self.runners = {}
-            self._records = {}
+            self.accounts.records = {}
             self._declared = {rest: _read_topic(data, f"t/{rest}") for rest, data in topics}
             # Runners act in this order: it must not depend on how the state topic was compacted.
             order = [monitor.name for monitor in self.spec.monitors if monitor.name in current]
@@ -420,7 +385,7 @@ class Engine:
             if lost:
                 self._incompatible.append((number, lost))
         books = Books.from_record(self.datasets[number], record, plans, mutes)
-        self._books[number] = books
+        self.accounts.held[number] = books
         return number
 
     def check_datasets(self, *, may_retire: bool) -> None:
@@ -479,7 +444,7 @@ class Engine:
                     self._announcer.announce(
                         EventType.RUN_CLOSED, books, monitor=name, slot=slot, reason=reason, charge=lost
                     )
-                    self._records |= books.save()
+                    self.accounts.records |= books.save()
             yield
 
     def retire(self) -> Iterator[None]:
@@ -496,7 +461,7 @@ class Engine:
             detail = {"unit": books.unit}
             reason = PERIOD_OVER if over else "configuration"
             self._announcer.announce(EventType.RETIRED, books, reason=reason, detail=detail)
-            self._records.update(dict.fromkeys(keys))
+            self.accounts.records.update(dict.fromkeys(keys))
             if not over:
                 self._keep_retired(books)
             yield
@@ -529,7 +494,7 @@ class Engine:
 
     def _keep_retired(self, books: Books) -> None:
         data = self._retired[books.name] = books.to_retired()
-        self._records[f"r/{books.name}".encode()] = data
+        self.accounts.records[f"r/{books.name}".encode()] = data
 
     def close_incompatible(self) -> Iterator[None]:
         """Close at full price the runs that were loaded and whose noise this release would not recompute.
@@ -540,7 +505,7 @@ class Engine:
         while self._incompatible:
             number, monitors = self._incompatible.pop()
             for monitor in monitors:
-                self._close_at_full_price(self.runners.get(monitor), monitor, number, "incompatible")
+                self.close_at_full_price(monitor, number, "incompatible")
             if self.full:
                 yield
         # Only now, for the same reason.
@@ -552,7 +517,7 @@ class Engine:
         """Let the monitors go on where the slots of some datasets stand."""
         held: dict[str, tuple[list[int], list[Slot]]] = {}
         for number in numbers:
-            for name, slot in self._books[number].slots.items():
+            for name, slot in self.accounts.held[number].slots.items():
                 found = held.get(name)
                 if found is None:
                     found = held[name] = [], []
@@ -561,21 +526,7 @@ class Engine:
         for name, (datasets, slots) in held.items():
             runner = self.runners.get(name)
             if runner is not None:
-                self._hand_over(runner, datasets, slots)
-
-    def _hand_over(self, runner: Runner, datasets: list[int], slots: list[Slot]) -> None:
-        runner.take_over(datasets, slots, [self._status(slot) for slot in slots], self._plans)
-        for number in datasets:
-            held = self._books[number].mutes
-            if held and (mutes := held.get(runner.name)) is not None:
-                runner.hold_mutes(number, mutes)
-
-    def _status(self, slot: Slot) -> int:
-        """Return the `Status` of a slot whose open run, if there is one, is durable."""
-        state = slot.state
-        if slot.paused or slot.stopped or state is _EXHAUSTED:
-            return Status.SKIP
-        return Status.TESTABLE if state is _RUNNING else Status.WAITING
+                runner.take_over(datasets, slots)
 
     # -- positions -------------------------------------------------------------------------------------------
 
@@ -624,10 +575,11 @@ class Engine:
         done = True
         for runner in runners:
             done &= runner.advance(part)
+            self._refuse_outside(runner, part)
         # Before a commit in the middle, what lies before the place that it stores: it is not read again.
         after = batch.end if whole and done else self._place(batch, runners)
         named = [reject for reject in batch.rejects if before <= reject[0] < after]
-        self._rejects.extend((batch.topic, offset, reason) for offset, reason in named)
+        self.accounts.rejects.extend((batch.topic, offset, reason) for offset, reason in named)
         return Step(done=whole and done, durable_first=not done, urgent=bool(self._announcer.events))
 
     def _place(self, batch: QueryBatch, runners: Sequence[Runner]) -> int:
@@ -648,7 +600,7 @@ class Engine:
         stop = min(
             size, start + max(1, self._bounds.cost // max(1, sum(runner.row_cost for runner in runners)))
         )
-        refused = max(1, self._bounds.rejects - len(self._rejects))
+        refused = max(1, self._bounds.rejects - len(self.accounts.rejects))
         if any(runner.periods is not None for runner in runners):  # each row may be refused
             stop = min(stop, start + refused)
         stop = self._rows_to_open(batch, runners, start, stop)
@@ -667,7 +619,7 @@ class Engine:
         runners = [runner for runner in runners if (runner.status[rows] == Status.WAITING).any()]
         if not runners:
             return stop
-        room = max(1, self._bounds.runs - len(self._opened))
+        room = max(1, self._bounds.runs - len(self.accounts.opened))
         while start < stop:
             # Each row may open a run for every monitor: look at no more rows than may be of use, and at more where
             # few of them open one.
@@ -685,32 +637,40 @@ class Engine:
             return last
         return stop
 
+    def _refuse_outside(self, runner: Runner, batch: QueryBatch) -> None:
+        """Refuse rows that came outside their dataset's period; of the monitors they are meant for, the first does."""
+        rejects, runner.refused = runner.refused, []
+        for row in rejects:
+            dataset, only = int(batch.dataset[row]), batch.monitor.get(row)
+            first = next(
+                other
+                for other in self.runners.values()
+                if other.spec.topic == batch.topic and other.covers[dataset] and only in (None, other.name)
+            )
+            refused = (batch.topic, int(batch.offset[row]), "outside-period")
+            if first is runner and refused not in self.accounts.rejects[-1:]:
+                self.accounts.rejects.append(refused)
+
     @property
     def full(self) -> bool:
         """Whether the next commit is as large as one may be."""
-        return (
-            len(self._opened) >= self._bounds.runs
-            or len(self._rejects) >= self._bounds.rejects
-            or len(self._dirty) + len(self._records) >= self._bounds.records
-            or self._weight + EVENT_BYTES * len(self._announcer.events) + self.queues.pending_bytes
-            >= self._bounds.size
-        )
+        return self.accounts.full
 
     def take_commit(self) -> Commit:
         """Return what has to be durable next."""
+        accounts = self.accounts
         self._unprojected.update(
-            number for name in self.queues.changed_datasets() if (number := self.number.get(name)) is not None
+            number
+            for name in accounts.queues.changed_datasets()
+            if (number := self.number.get(name)) is not None
         )
-        self._records |= self.queues.save(
+        accounts.records |= accounts.queues.save(
             {name: Position(runner.offset, runner.clock_ms) for name, runner in self.runners.items()}
         )
-        for number in sorted(self._dirty):
-            self._records |= self._books[number].save()
         commit = Commit(
-            records=self._records,
             progress=self._progress(),
             events=self._announcer.take(),
-            rejects=self._rejects,
+            rejects=accounts.rejects,
             views=self._changed_views(),
             totals=self._project(),
             tested={name: runner.tested for name, runner in self.runners.items() if runner.tested},
@@ -720,9 +680,8 @@ class Engine:
                 for reason, count in runner.skipped.items()
             },
         )
-        self._records, self._rejects, self._dirty, self._weight = {}, [], set(), 0
-        self._taken.extend(self._opened)
-        self._opened = []
+        self._taken += accounts.opened
+        commit.records = accounts.take_records()
         for runner in self.runners.values():
             runner.tested, runner.skipped = 0, {}
         return commit
@@ -730,8 +689,13 @@ class Engine:
     def committed(self) -> None:
         """Tell that all commits taken are durable: their new thresholds may be compared from now on."""
         pending, testable = Status.PENDING, Status.TESTABLE  # looking members up takes long
-        for runner, number, run in self._taken:
-            if runner.status[number] == pending and self.slot(runner, number).run == run:
+        for name, number, run in self._taken:
+            runner = self.runners.get(name)
+            if (
+                runner is not None
+                and runner.status[number] == pending
+                and self.accounts.slot(name, number).run == run
+            ):
                 runner.status[number] = testable
         self._taken = []
 
@@ -753,7 +717,7 @@ class Engine:
             if at:
                 yield
             part = numbers[at : at + PROJECTED_AT_ONCE]
-            self._projection.update(part, self._books, self.runners)
+            self._projection.update(part, self.accounts.held, self.runners)
             self._unprojected.difference_update(part)
 
     def totals(self) -> Totals:
@@ -762,7 +726,7 @@ class Engine:
 
     def _project(self) -> Totals:
         """Sum up what changed since the last commit."""
-        self._unprojected |= self._dirty
+        self._unprojected |= self.accounts.dirty
         for _ in self.project():
             pass
         return self._projection.totals()
@@ -772,20 +736,18 @@ class Engine:
         if self._shown_anew:
             return self.shown()
         names = list(self.runners)
-        return [self._view(number, names) for number in sorted(self._dirty) if self.datasets.shown[number]]
+        return [
+            self._view(number, names) for number in sorted(self.accounts.dirty) if self.datasets.shown[number]
+        ]
 
     def delete(self, keys: Iterable[bytes]) -> None:
         """Delete records with the next commit of which nothing was loaded."""
-        self._records.update(dict.fromkeys(keys))
+        self.accounts.records.update(dict.fromkeys(keys))
 
     def discard(self) -> list[Books]:
-        """Break the circle of engine and runners: both go by their last reference, whatever the collector does.
-
-        Returns the ledgers, which many objects belong to, for the caller to free little by little.
-        """
-        self.runners.clear()
-        self._opened, self._taken, self._undeclared = [], [], []
-        books, self._books = list(self._books.values()), {}
+        """Return the ledgers, for the caller to free little by little: they hold most objects."""
+        self._undeclared = []
+        books, self.accounts.held = list(self.accounts.held.values()), {}
         return books
 
     def _progress(self) -> bytes:
@@ -807,7 +769,7 @@ class Engine:
         )
 
     def _view(self, number: int, names: list[str]) -> DatasetView:
-        books = self._books.get(number) or Books(self.datasets[number])
+        books = self.accounts.held.get(number) or Books(self.datasets[number])
         covering = [name for name in names if self.runners[name].covers[number]]
         queued = {name: self.runners[name].queued(number) for name in covering}
         top_only = {
@@ -817,225 +779,7 @@ class Engine:
         }
         return books.view(self.shard, covering, queued, top_only)
 
-    # -- what runners ask ------------------------------------------------------------------------------------
-
-    def books(self, number: int) -> Books:
-        """Return the books of a dataset; its declaration is journaled and announced when it is first needed."""
-        books = self._books.get(number)
-        if books is None:
-            books = self._books[number] = Books(self.datasets[number])
-            spec = self.datasets[number]
-            detail: dict[str, object] = {"unit": books.unit}
-            if spec.spent_before:
-                detail["spent_before"] = to_float(spec.spent_before, spec.kind)
-            self._announcer.announce(EventType.DECLARED, books, reason="first-start", detail=detail)
-        if number not in self._dirty:
-            self._dirty.add(number)
-            self._weight += books.weight
-        return books
-
-    def slot(self, runner: Runner, dataset: int) -> Slot:
-        """Return the slot of a monitor on a dataset, to read."""
-        books = self._books.get(dataset)
-        return Slot() if books is None else books.slots.get(runner.name) or Slot()
-
-    def open_run(self, runner: Runner, dataset: int, clock_ms: int) -> None:
-        """Open a run where the ledger admits one; sets the dataset's status either way.
-
-        The threshold's charge is booked and the rest of the run reserved now; the noise is drawn now and not
-        compared before the next commit is durable.
-        """
-        books = self.books(dataset)
-        slot = books.slot(runner.name)
-        if slot.stopped or slot.state is State.EXHAUSTED:
-            runner.status[dataset] = Status.SKIP
-            return
-        if books.waits_for_other_run():
-            return
-        plan = runner.plan
-        charge = books.admit(slot, plan, plan.spec.reserve_units(books.ledger.kind))
-        if charge is None:
-            slot.signal(Signal.REFUSED)
-            runner.status[dataset] = Status.SKIP
-            self._announcer.announce(
-                EventType.EXHAUSTED, books, monitor=runner.name, slot=slot, reason="budget"
-            )
-            return
-        before = self._plans.get(slot.spec_hash)
-        if slot.runs and (before is None or before.grid != plan.grid):
-            runner.forget_pending(dataset)
-        slot.signal(Signal.ADMITTED)
-        slot.spec_hash = plan.hash
-        slot.run += 1
-        slot.runs += 1
-        slot.run_tops = 0
-        slot.started_ms = clock_ms
-        mechanism = plan.mechanism
-        noise = draw_threshold(mechanism.threshold_noise, mechanism.threshold_rate, self._entropy)
-        salt = self._entropy(16)
-        slot.secrets = pack_secrets(
-            noise, int.from_bytes(salt[:8], "little"), int.from_bytes(salt[8:], "little")
-        )
-        runner.use(dataset, slot)
-        self._opened.append((runner, dataset, slot.run))
-        self._announcer.run_started(books, runner.name, slot, charge)
-
-    def end_run(self, runner: Runner, dataset: int, reason: str) -> None:
-        """End the open run of a dataset before its last top; what it did not spend is released (pure only)."""
-        books = self.books(dataset)
-        slot = books.slot(runner.name)
-        slot.signal(Signal.ENDED)
-        self._end(runner, books, slot, dataset)
-        self._announcer.announce(EventType.RUN_CLOSED, books, monitor=runner.name, slot=slot, reason=reason)
-
-    def top(self, runner: Runner, hit: Hit, clock_ms: int) -> list[str]:
-        """Charge a top, release its alert, mute its series, and halt the run after its last one.
-
-        Returns the series whose mutes ended early to make room.
-        """
-        books = self.books(hit.dataset)
-        slot = books.slot(runner.name)
-        plan = runner.plan_of(hit.dataset)
-        charge = books.charge_top(slot, plan.mechanism.branches[hit.branch].charge)
-        slot.run_tops += 1
-        slot.tops += 1
-        last = slot.left < plan.mechanism.smallest_charge
-        slot.signal(Signal.LAST_TOP if last else Signal.TOP)
-        self._announcer.alert(books, runner.spec, plan, slot, hit, charge)
-        self._weight += EVENT_BYTES + 4 * (len(hit.series or "") + len(hit.query_id))
-        ended = self._mute(runner, books, slot, hit, clock_ms)
-        if last:
-            slot.halts += 1
-            slot.stopped = slot.stopped or runner.spec.on_halt is OnHalt.STOP
-            self._end(runner, books, slot, hit.dataset)
-            self._announcer.announce(
-                EventType.RUN_HALTED, books, monitor=runner.name, slot=slot, reason="cutoff"
-            )
-        return ended
-
-    def draw(self, plan: Plan, runner: Runner, tests: Tests, branch: int) -> Integers:
-        """Return the query noise of every test for a branch: a function of run, place, attempt and value."""
-        mechanism = plan.mechanism
-        return self._sampler.draw(
-            mechanism.query_noise,
-            mechanism.branches[branch].rate,
-            salt=(runner.salt_high[tests.dataset], runner.salt_low[tests.dataset]),
-            offset=tests.offset,
-            row=tests.row if tests.row.any() else 0,
-            attempt=tests.attempt,
-            branch=branch,
-            value=tests.value,
-        )
-
-    def reject(self, runner: Runner, batch: QueryBatch, row: int, reason: str) -> None:
-        """Refuse a record; of several monitors that it is meant for, the first one reports it."""
-        dataset, only = int(batch.dataset[row]), batch.monitor.get(row)
-        first = next(
-            other
-            for other in self.runners.values()
-            if other.spec.topic == batch.topic and other.covers[dataset] and only in (None, other.name)
-        )
-        refused = (batch.topic, int(batch.offset[row]), reason)
-        if first is runner and refused not in self._rejects[-1:]:
-            self._rejects.append(refused)
-
-    def refuse(self, topic: str, offset: int, reason: str) -> None:
-        """Refuse a record that is no query."""
-        self._rejects.append((topic, offset, reason))
-
-    def _mute(self, runner: Runner, books: Books, slot: Slot, hit: Hit, clock_ms: int) -> list[str]:
-        """Mute the series of a top as declared; return the oldest, whose mutes end where there are too many."""
-        rule = runner.spec.mute
-        if hit.series is None or rule is Mute.NONE:
-            return []
-        until = FOR_EVER
-        if rule is Mute.RUN:
-            until = UNTIL_RUN_ENDS
-        elif not isinstance(rule, Mute):
-            until = clock_ms + rule
-        mutes = books.mutes.get(runner.name)
-        if mutes is None:
-            mutes = books.mutes[runner.name] = Mutes()
-            runner.hold_mutes(hit.dataset, mutes)
-        runner.end_expired_mutes(hit.dataset, clock_ms)
-        runner.mute(hit.dataset, hit.series, until)
-        ended = list(islice(mutes, max(0, len(mutes) - runner.spec.max_mutes)))
-        for series in ended:
-            runner.unmute(hit.dataset, series)
-        self._announcer.muted(books, runner.name, slot, hit.series, until)
-        return ended
-
-    def _end(self, runner: Runner, books: Books, slot: Slot, number: int) -> None:
-        """Close the books of a run, forget its secrets and say whether another may follow."""
-        runner.end_run_mutes(number)
-        books.end_run(slot)
-        runner.retire(number, self._status(slot))
-
-    def apply(self, command: Command) -> bool:
-        """Carry out a command at a barrier and reply to it in the next commit's events; return whether it could be.
-
-        Never raises for one that cannot be carried out.
-        """
-        return operations.apply(self, command)
-
-    def going_on(self, under_way: UnderWay) -> Iterator[UnderWay]:
-        """Carry out a command to all datasets on those that are left; see `operations.going_on`."""
-        return operations.going_on(self, under_way)
-
-    # -- what operators ask (see operations.py) ----------------------------------------------------------------
-
-    def close_run(self, runner: Runner, dataset: int) -> None:
-        """Close a monitor on a dataset until it is resampled by command."""
-        books = self.books(dataset)
-        slot = books.slot(runner.name)
-        running = slot.state is State.RUNNING
-        slot.signal(Signal.CLOSED)
-        slot.stopped = True
-        if running:
-            self._end(runner, books, slot, dataset)
-        runner.status[dataset] = Status.SKIP
-        self._announcer.announce(
-            EventType.RUN_CLOSED, books, monitor=runner.name, slot=slot, reason="command"
-        )
-
-    def reopen(self, runner: Runner, dataset: int) -> None:
-        """Let the next query of a dataset open a new run with a new threshold."""
-        books = self.books(dataset)
-        slot = books.slot(runner.name)
-        if slot.state is State.RUNNING:
-            self.end_run(runner, dataset, "command")
-        slot.stopped = False
-        runner.status[dataset] = self._status(slot)
-
-    def pause(self, runner: Runner, dataset: int, *, at_full_price: bool = False) -> None:
-        """Skip the queries of a dataset from now on; an open run stays open, unless it is closed at its full price."""
-        books = self.books(dataset)
-        slot = books.slot(runner.name)
-        slot.paused = True
-        if at_full_price:
-            self._close_at_full_price(runner, runner.name, dataset, "paused")
-        runner.status[dataset] = self._status(slot)
-        self._announcer.announce(EventType.PAUSED, books, monitor=runner.name, slot=slot, reason="command")
-
-    def resume(self, runner: Runner, dataset: int) -> None:
-        """Test the queries of a paused dataset again."""
-        books = self.books(dataset)
-        slot = books.slot(runner.name)
-        slot.paused = False
-        runner.status[dataset] = self._status(slot)
-        self._announcer.announce(EventType.RESUMED, books, monitor=runner.name, slot=slot, reason="command")
-
-    def raise_limit(self, dataset: int, limit: int) -> None:
-        """Raise a dataset's limit, in ledger units; its exhausted monitors wake."""
-        books = self.books(dataset)
-        books.ledger.raise_limit(limit)
-        self._announcer.announce(EventType.BUDGET_RAISED, books, reason="command")
-        for name, slot in books.slots.items():
-            if slot.state is State.EXHAUSTED:
-                slot.signal(Signal.BUDGET_RAISED)
-                runner = self.runners.get(name)
-                if runner is not None:
-                    runner.status[dataset] = self._status(slot)
+    # -- at a barrier, on command (see operations.py) -----------------------------------------------------------
 
     def names_to_close(self) -> Iterator[str]:
         """Return the names of all datasets that may have a ledger, retired ones included."""
@@ -1049,22 +793,18 @@ class Engine:
         retired = self._retired.get(name)
         if retired is not None:
             books = Books.from_retired(retired, f"r/{name}")
-            self._announce_balance(books)
+            self.accounts.announce_balance(books)
             self._keep_retired(books)
             return True
         dataset = self.number[name]
-        if dataset not in self._books:
+        if dataset not in self.accounts.held:
             return False
-        books = self.books(dataset)
+        books = self.accounts.books(dataset)
         for monitor, slot in books.slots.items():
             if slot.state is _RUNNING:
-                self.end_run(self.runners[monitor], dataset, "application-closed")
-        self._announce_balance(books)
+                self.runners[monitor].end_run(dataset, "application-closed")
+        self.accounts.announce_balance(books)
         return True
-
-    def _announce_balance(self, books: Books) -> None:
-        detail = {"unit": books.unit}
-        self._announcer.announce(EventType.BALANCE, books, reason="application-closed", detail=detail)
 
     def announce_closed(self, successor: str, balances: int) -> None:
         """Announce that nothing of the shard is tested or charged any more; so many balances came before."""
@@ -1082,10 +822,10 @@ class Engine:
         for name, runner in self.runners.items():
             if runner.spec.topic != topic:
                 continue
-            held = [number for number, books in self._books.items() if name in books.slots]
+            held = [number for number, books in self.accounts.held.items() if name in books.slots]
             for count, number in enumerate(held, start=1):
                 runner.forget_pending(number)
-                self._close_at_full_price(runner, name, number, "loss")
+                self.close_at_full_price(name, number, "loss")
                 if self.full or count % SLOTS_AT_ONCE == 0:
                     yield
             yield
@@ -1107,37 +847,20 @@ class Engine:
             EventType.LOSS_ACCEPTED, reason="command", detail={"topic": topic, "offset": offset}
         )
 
+    def refuse(self, topic: str, offset: int, reason: str) -> None:
+        """Refuse a record that is no query."""
+        self.accounts.rejects.append((topic, offset, reason))
+
     def reply(self, command: Command, *, accepted: bool, message: str) -> None:
         """Acknowledge a command on the alert topic."""
-        detail = {
-            "command": command.id,
-            "number": command.number,
-            "action": command.action.value,
-            "message": message,
-        }
-        reason = "accepted" if accepted else "refused"
-        number = self.number.get(command.dataset)
-        books = None if number is None else self.books(number)
-        # Whoever may send commands chose the texts.
-        self._weight += EVENT_BYTES + 4 * (len(command.id) + len(message))
-        self._announcer.reply(books, reason, detail)
+        self.accounts.reply(command, accepted=accepted, message=message)
 
-    def _close_at_full_price(self, runner: Runner | None, name: str, number: int, reason: str) -> None:
+    def close_at_full_price(self, monitor: str, number: int, reason: str) -> None:
         """Close an open run whose outcomes cannot be computed again: all that it reserved counts as spent."""
-        books = self._books[number]
-        slot = books.slots.get(name)
-        if slot is None or slot.state is not State.RUNNING:
-            return
-        self.books(number)
-        slot.signal(Signal.ENDED)
-        if runner is not None:
-            runner.end_run_mutes(number)
-        lost = books.end_run_at_full_price(slot)
-        if runner is not None:
-            runner.retire(number, self._status(slot))
-        self._announcer.announce(
-            EventType.RUN_CLOSED, books, monitor=name, slot=slot, reason=reason, charge=lost
-        )
+        if self.accounts.slot(monitor, number).state is _RUNNING:
+            slot = self.accounts.end_run_at_full_price(monitor, number, reason)
+            if monitor in self.runners:
+                self.runners[monitor].run_ended(number, slot)
 
     # -- specifications --------------------------------------------------------------------------------------
 
@@ -1208,12 +931,12 @@ class Engine:
             raise ConfigError(list(dict.fromkeys(refusals)))
 
     def _add(self, spec: MonitorSpec, *, journal: bool = True) -> Runner:
-        runner = _RUNNERS[type(spec.append)](self, spec, self.datasets, self._covers(spec))
+        runner = _RUNNERS[type(spec.append)](self.accounts, self._noise, spec, self.datasets)
         offset = self.next_offset(spec.topic)
         if offset is not None:
             runner.offset, runner.started = offset, True
         self.runners[spec.name] = runner
-        self._plans[runner.plan.hash] = runner.plan
+        self.accounts.plans[runner.plan.hash] = runner.plan
         self._projection.cover(spec.name, runner.covers)
         self._shown_anew = True
         if journal:
@@ -1223,12 +946,12 @@ class Engine:
 
     def _take_back(self, runner: Runner) -> Iterator[None]:
         """Let a monitor that was added go on where one of its name stood before."""
-        numbers = list(self._books)
+        numbers = list(self.accounts.held)
         for at in range(0, len(numbers), SLOTS_AT_ONCE):
             part = numbers[at : at + SLOTS_AT_ONCE]
-            held = [number for number in part if runner.name in self._books[number].slots]
+            held = [number for number in part if runner.name in self.accounts.held[number].slots]
             if held:
-                self._hand_over(runner, held, [self._books[number].slots[runner.name] for number in held])
+                runner.take_over(held, [self.accounts.held[number].slots[runner.name] for number in held])
                 self._unprojected.update(held)
             yield
 
@@ -1240,13 +963,13 @@ class Engine:
         self._journal_spec(runner.plan, f"h/{runner.plan.hash}")
         self._old_specs.add(runner.plan.hash)
         plan = Plan.of(spec)
-        self._plans[plan.hash] = plan
+        self.accounts.plans[plan.hash] = plan
         running = self._running(runner)
         runner.change(plan, running)
         yield
         yield from self._cover(runner, self._covers(spec))
         for count, number in enumerate(np.flatnonzero(running).tolist(), start=1):
-            runner.schedule(number, self.slot(runner, number))
+            runner.schedule(number, self.accounts.slot(runner.name, number))
             if count % SLOTS_AT_ONCE == 0:
                 yield
         self._journal_spec(plan, f"m/{spec.name}")
@@ -1258,7 +981,7 @@ class Engine:
         """Return on which datasets a run of a monitor is open, paused or not."""
         running = runner.status >= Status.PENDING
         for number in np.flatnonzero((runner.status == Status.SKIP) & runner.covers).tolist():
-            running[number] = self.slot(runner, number).state is _RUNNING
+            running[number] = self.accounts.slot(runner.name, number).state is _RUNNING
         return running
 
     def close_removed(self, spec: ApplicationSpec, unread: Container[str] = ()) -> Iterator[None]:
@@ -1285,11 +1008,11 @@ class Engine:
                 forgotten = gone if Plan.of(monitor).grid == runner.plan.grid else runner.covers
             for count, number in enumerate(np.flatnonzero(forgotten).tolist(), start=1):
                 runner.forget_pending(number)
-                if gone[number] and self.slot(runner, number).state is _RUNNING:
+                if gone[number] and self.accounts.slot(runner.name, number).state is _RUNNING:
                     if lost:
-                        self._close_at_full_price(runner, name, number, "unread")
+                        self.close_at_full_price(name, number, "unread")
                     else:
-                        self.end_run(runner, number, "sensitivity" if raised else "removed")
+                        runner.end_run(number, "sensitivity" if raised else "removed")
                 if self.full or count % SLOTS_AT_ONCE == 0:
                     yield
             yield
@@ -1298,11 +1021,11 @@ class Engine:
         """Let a monitor run on other datasets than before."""
         if not np.array_equal(runner.covers, covers):
             self._projection.cover(runner.name, covers)
-            self._unprojected |= self._books.keys()
+            self._unprojected |= self.accounts.held.keys()
             self._shown_anew = True
         runner.status[runner.covers & ~covers] = Status.SKIP
         for count, number in enumerate(np.flatnonzero(covers & ~runner.covers).tolist(), start=1):
-            runner.status[number] = self._status(self.slot(runner, number))
+            runner.status[number] = status_of(self.accounts.slot(runner.name, number))
             if count % SLOTS_AT_ONCE == 0:
                 yield
         runner.covers, runner.covers_all = covers, bool(covers.all())
@@ -1311,21 +1034,21 @@ class Engine:
         self.runners.pop(name).drop_all()
         self._projection.remove(name)
         self._shown_anew = True
-        self._records[f"m/{name}".encode()] = None
+        self.accounts.records[f"m/{name}".encode()] = None
         self._announcer.spec_changed(name, "removed", "", [])
 
     def _forget_old_specs(self) -> Iterator[None]:
         """Delete the stored specifications under which no run was opened that still matters."""
         used: set[str] = set()
         size = 0
-        for books in chain(self._books.values(), (one.books for one in self._undeclared)):
+        for books in chain(self.accounts.held.values(), (one.books for one in self._undeclared)):
             used.update(slot.spec_hash for slot in books.slots.values())
             size += len(books.slots)
             if size > SLOTS_AT_ONCE:
                 size = 0
                 yield
         for old in sorted(self._old_specs - used):
-            self._records[f"h/{old}".encode()] = None
+            self.accounts.records[f"h/{old}".encode()] = None
         self._old_specs &= used
 
     def _declare(self, spec: MonitorSpec) -> None:
@@ -1340,10 +1063,10 @@ class Engine:
     def _keep_declared(self, topic: str, declared: Declared) -> None:
         self._declared[topic] = declared
         record = TopicRecord(VERSION, str(declared.sensitivity), declared.general)
-        self._records[f"t/{topic}".encode()] = to_bytes(record)
+        self.accounts.records[f"t/{topic}".encode()] = to_bytes(record)
 
     def _journal_spec(self, plan: Plan, key: str) -> None:
-        self._records[key.encode()] = to_bytes(SpecRecord(VERSION, plan.hash, plan.spec.to_json()))
+        self.accounts.records[key.encode()] = to_bytes(SpecRecord(VERSION, plan.hash, plan.spec.to_json()))
 
 
 class _Undeclared(NamedTuple):

@@ -10,19 +10,15 @@ from bisect import bisect_right
 from collections.abc import Generator, Iterator
 from heapq import merge
 from itertools import islice
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from stream_svt.errors import CommandRefused, MisuseError
 from stream_svt.monitor.commands import Action, Command, UnderWay
+from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.life_cycle import State
+from stream_svt.monitor.runner import Runner, status_of
 from stream_svt.privacy.loss import as_text, exact, to_units
-
-if TYPE_CHECKING:
-    from stream_svt.monitor.engine import Engine
-    from stream_svt.monitor.runner import Runner
-
 
 REASONS_SHOWN = 3
 """Refusals that the reply to a command to all datasets repeats."""
@@ -130,14 +126,35 @@ def _operate(engine: Engine, number: int, command: Command) -> list[Runner]:
         _check(engine, runner, number, command.action)
     for runner in runners:
         if command.action is Action.PAUSE:
-            engine.pause(runner, number, at_full_price=command.now)
+            pause(engine, runner, number, at_full_price=command.now)
         elif command.action is Action.RESUME:
-            engine.resume(runner, number)
+            resume(engine, runner, number)
         elif command.action is Action.CLOSE:
-            engine.close_run(runner, number)
+            runner.run_ended(number, engine.accounts.close(runner.name, number))
         else:
-            engine.reopen(runner, number)
+            reopen(engine, runner, number)
     return runners
+
+
+def pause(engine: Engine, runner: Runner, number: int, *, at_full_price: bool = False) -> None:
+    """Skip the queries of a dataset from now on; an open run stays open, unless it is closed at its full price."""
+    if at_full_price:
+        engine.close_at_full_price(runner.name, number, "paused")
+    runner.status[number] = status_of(engine.accounts.pause(runner.name, number, paused=True))
+
+
+def resume(engine: Engine, runner: Runner, number: int) -> None:
+    """Test the queries of a paused dataset again."""
+    runner.status[number] = status_of(engine.accounts.pause(runner.name, number, paused=False))
+
+
+def reopen(engine: Engine, runner: Runner, number: int) -> None:
+    """Let the next query of a dataset open a new run with a new threshold."""
+    slot = engine.accounts.books(number).slot(runner.name)
+    if slot.state is State.RUNNING:
+        runner.end_run(number, "command")
+    slot.stopped = False
+    runner.status[number] = status_of(slot)
 
 
 def _meant(engine: Engine, number: int, monitor: str) -> Iterator[Runner]:
@@ -157,7 +174,7 @@ def _runners(engine: Engine, number: int, monitor: str) -> list[Runner]:
 
 def _check(engine: Engine, runner: Runner, number: int, action: Action) -> None:
     """Refuse what would not change anything, or what the budget forbids."""
-    slot = engine.slot(runner, number)
+    slot = engine.accounts.slot(runner.name, number)
     place = f"monitor '{runner.name}' on dataset '{engine.datasets[number].name}'"
     if action is Action.RESUME and not slot.paused:
         raise CommandRefused(f"{place} is not paused; nothing was changed")
@@ -168,12 +185,15 @@ def _check(engine: Engine, runner: Runner, number: int, action: Action) -> None:
 
 
 def _raise_budget(engine: Engine, number: int, command: Command) -> str:
-    ledger = engine.books(number).ledger
+    ledger = engine.accounts.books(number).ledger
     try:
         limit = to_units(exact(command.limit), ledger.kind)
         old = as_text(ledger.limit, ledger.kind)
-        engine.raise_limit(number, limit)
+        woken = engine.accounts.raise_limit(number, limit)
     except (ValueError, MisuseError) as error:
         raise CommandRefused(f"limit '{command.limit}': {error}; nothing was changed") from None
+    for name, slot in woken:
+        if name in engine.runners:
+            engine.runners[name].status[number] = status_of(slot)
     new = as_text(limit, ledger.kind)
     return f"limit of {command.dataset} raised from {ledger.kind.measure} {old} to {new}"

@@ -11,11 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_svt.errors import MisuseError
+from stream_svt.monitor.accounts import Accounts
+from stream_svt.monitor.announcer import Crossing
 from stream_svt.monitor.monitor_spec import MonitorSpec
 from stream_svt.monitor.options import Retry
 from stream_svt.monitor.pending import PlaceName, RetryQueue, Waiting
 from stream_svt.monitor.queue_journal import Queue
-from stream_svt.monitor.runner import Hit, Host, Mask, Runner, Status, Tests, View
+from stream_svt.monitor.runner import Mask, QueryNoise, Runner, Status, Tests, View
 from stream_svt.monitor.shard_datasets import ShardDatasets
 
 
@@ -23,9 +25,9 @@ class RetryRunner(Runner):
     """A monitor with ``append: retry``. ``queues`` holds what waits, by dataset."""
 
     def __init__(
-        self, host: Host, spec: MonitorSpec, datasets: ShardDatasets, covers: NDArray[np.bool_]
+        self, accounts: Accounts, noise: QueryNoise, spec: MonitorSpec, datasets: ShardDatasets
     ) -> None:
-        super().__init__(host, spec, datasets, covers)
+        super().__init__(accounts, noise, spec, datasets)
         self.queues: dict[int, RetryQueue] = {}
 
     @property
@@ -65,7 +67,7 @@ class RetryRunner(Runner):
 
     def new_queue(self, dataset: int, name: str) -> Queue:  # noqa: ARG002
         """Return an empty queue of a dataset."""
-        return RetryQueue(self.host.queues, self.name, name)
+        return RetryQueue(self.accounts.queues, self.name, name)
 
     def take_back(self, dataset: int, queue: Queue) -> None:
         """Go on with a queue that was loaded."""
@@ -91,25 +93,30 @@ class RetryRunner(Runner):
         }
         columns: dict[int, tuple[list[int], list[int]]] = {}
         # Looked up once: this loop is what a query costs.
-        rules, testable, journal, eligible = self.rules, int(Status.TESTABLE), self.host.queues, view.eligible
+        rules, testable, journal, eligible = (
+            self.rules,
+            int(Status.TESTABLE),
+            self.accounts.queues,
+            view.eligible,
+        )
         status, covers, names = self.status, self.covers, batch.series
         offsets, clock = batch.offset[at:stop].tolist(), view.clock[at:stop].tolist()
         one_plan, look = len(self.plans) == 1, True
         for row, dataset in enumerate(datasets.tolist(), start=at):
             if look or not row & 63:
                 look = False
-                if self.host.full:
+                if self.accounts.full:
                     return row
             if not covers[dataset] or (eligible is not None and not eligible[row]):
                 continue
             now, offset = clock[row - at], offsets[row - at]
             if status[dataset] != testable:
                 if status[dataset] == Status.WAITING:
-                    self.host.open_run(self, dataset, now)
+                    self.open_run(dataset, now)
                     look = True
                 if status[dataset] == Status.PENDING:
                     return row
-                self.skip(self.host.slot(self, dataset).shown, 1)
+                self.skip(self.accounts.slot(self.name, dataset).shown, 1)
                 continue
             queue = self.queues.get(dataset)
             if queue is None:
@@ -179,7 +186,7 @@ class RetryRunner(Runner):
 
     def _report(self, dataset: int, place: Waiting, branch: int, gap: int, *, attempt: int, now: int) -> None:
         """Hand a top to the engine."""
-        hit = Hit(
+        crossing = Crossing(
             dataset=dataset,
             branch=branch,
             gap=gap,
@@ -190,7 +197,7 @@ class RetryRunner(Runner):
             series=place.series,
             query_id=place.query_id,
         )
-        self.host.top(self, hit, now)
+        self.top(crossing, now)
 
     def _sweep(self, dataset: int, queue: RetryQueue, offset: int, now: int) -> None:
         """Test every waiting series once more, oldest place first."""

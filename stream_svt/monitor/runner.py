@@ -10,22 +10,29 @@ once the shard has committed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from itertools import islice
 from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stream_svt.errors import MisuseError
+from stream_svt.mechanisms.noise import Noise
+from stream_svt.mechanisms.sampler import Salt
+from stream_svt.monitor.accounts import Accounts
+from stream_svt.monitor.announcer import Crossing
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.books import FOR_EVER, UNTIL_RUN_ENDS
 from stream_svt.monitor.life_cycle import State
 from stream_svt.monitor.monitor_spec import MonitorSpec
 from stream_svt.monitor.mutes import MuteFilter, Mutes, series_hashes
+from stream_svt.monitor.options import Mute, OnHalt
 from stream_svt.monitor.pending import Block
 from stream_svt.monitor.plan import Plan
-from stream_svt.monitor.queue_journal import Queue, QueueJournal
+from stream_svt.monitor.queue_journal import Queue
 from stream_svt.monitor.shard_datasets import NEVER, ShardDatasets
 from stream_svt.monitor.snapshot import SECRETS, Slot, unpack_secrets
 
@@ -33,7 +40,7 @@ Integers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 _NEVER = NEVER
-_RUNNING = State.RUNNING  # looked up for every slot that is taken over
+_RUNNING, _EXHAUSTED = State.RUNNING, State.EXHAUSTED  # looked up for every slot that is taken over
 
 
 class Status:
@@ -48,56 +55,29 @@ class Status:
     TESTABLE: Final = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Hit:
-    """A test that reached its noisy threshold: what a released alert is made of."""
-
-    dataset: int
-    branch: int
-    gap: int
-    threshold: int
-    attempt: int
-    offset: int
-    row: int
-    series: str | None
-    query_id: str
+def status_of(slot: Slot) -> int:
+    """Return the `Status` of a slot whose open run, if there is one, is durable."""
+    if slot.paused or slot.stopped or slot.state is _EXHAUSTED:
+        return Status.SKIP
+    return Status.TESTABLE if slot.state is _RUNNING else Status.WAITING
 
 
-class Host(Protocol):
-    """What a runner asks of the engine: runs, charges, events and the journal of what waits."""
+class QueryNoise(Protocol):
+    """What query noise is drawn from: see `KeyedSampler.draw`."""
 
-    queues: QueueJournal
-
-    @property
-    def full(self) -> bool:
-        """Whether the next commit is as large as one may be: nothing more is opened or tested before it."""
-        ...
-
-    def open_run(self, runner: Runner, dataset: int, clock_ms: int) -> None:
-        """Open a run where the ledger admits one; sets the dataset's status either way."""
-        ...
-
-    def end_run(self, runner: Runner, dataset: int, reason: str) -> None:
-        """End the open run of a dataset; sets its status."""
-        ...
-
-    def top(self, runner: Runner, hit: Hit, clock_ms: int) -> list[str]:
-        """Charge a top, release its alert, mute its series, and halt the run after its last one.
-
-        Returns the series whose mutes ended early to make room.
-        """
-        ...
-
-    def draw(self, plan: Plan, runner: Runner, tests: Tests, branch: int) -> Integers:
-        """Return the query noise of every test for a branch."""
-        ...
-
-    def slot(self, runner: Runner, dataset: int) -> Slot:
-        """Return the slot of the monitor on a dataset."""
-        ...
-
-    def reject(self, runner: Runner, batch: QueryBatch, row: int, reason: str) -> None:
-        """Refuse the record of a row."""
+    def draw(
+        self,
+        noise: Noise,
+        rate: Fraction,
+        *,
+        salt: Salt,
+        offset: Integers,
+        row: Integers | int,
+        attempt: Integers | int,
+        branch: int,
+        value: Integers,
+    ) -> Integers:
+        """Return the noise of each test, in grid steps."""
         ...
 
 
@@ -143,17 +123,21 @@ class Runner:
         Arrays over the datasets of the shard. ``version`` indexes ``plans``.
     offset, row, clock_ms
         The next query to look at, and the running maximum of the broker's timestamps before it.
+    refused
+        Rows of the batch that came outside their dataset's period: since the engine took note of them last.
     """
 
     def __init__(
         self,
-        host: Host,
+        accounts: Accounts,
+        noise: QueryNoise,
         spec: MonitorSpec,
         datasets: ShardDatasets,
-        covers: Mask,
     ) -> None:
         count = len(datasets)
-        self.host = host
+        self.accounts = accounts
+        self.noise = noise
+        covers = datasets.covers(spec)
         self.covers = covers
         self.covers_all = bool(covers.all())
         self.datasets = datasets
@@ -173,6 +157,7 @@ class Runner:
         self.mute_filter = MuteFilter()
         self.tested = 0
         self.skipped: dict[str, int] = {}
+        self.refused: list[int] = []
         self.periods = datasets.periods
 
     @property
@@ -204,21 +189,30 @@ class Runner:
         self.version = np.where(running, places[self.version], len(kept)).astype(np.int16)
         self.plans = [*kept, plan]
 
-    def use(self, dataset: int, slot: Slot) -> None:
-        """Take the new run of a slot into the arrays: compared once its noise is durable."""
+    def open_run(self, dataset: int, clock_ms: int) -> None:
+        """Open a run on a dataset where the ledger admits one: compared once its noise is durable."""
+        opening = self.accounts.open_run(self.name, self.plan, dataset, clock_ms)
+        if opening is None:
+            self.status[dataset] = status_of(self.accounts.slot(self.name, dataset))
+            return
+        slot = opening.slot
+        if opening.new_grid:
+            self.forget_pending(dataset)
         self.version[dataset] = len(self.plans) - 1
         secrets = unpack_secrets(slot.secrets)
         self.threshold_noise[dataset], self.salt_high[dataset], self.salt_low[dataset] = secrets
         self.schedule(dataset, slot)
         self.status[dataset] = Status.PENDING
 
-    def take_over(
-        self, datasets: Sequence[int], slots: Sequence[Slot], status: Sequence[int], plans: Mapping[str, Plan]
-    ) -> None:
-        """Go on where the slots of some datasets stand; ``plans`` are those of their open runs, by hash."""
+    def end_run(self, dataset: int, reason: str) -> None:
+        """End the open run of a dataset; what it did not spend is released (pure only)."""
+        self.run_ended(dataset, self.accounts.end_run(self.name, dataset, reason))
+
+    def take_over(self, datasets: Sequence[int], slots: Sequence[Slot]) -> None:
+        """Go on where the slots of some datasets stand."""
         known = {plan.hash for plan in self.plans}
         for old in sorted({slot.spec_hash for slot in slots if slot.state is _RUNNING} - known):
-            self.plans.insert(0, plans[old])
+            self.plans.insert(0, self.accounts.plans[old])
             self.version += 1
         version = {plan.hash: index for index, plan in enumerate(self.plans)}
         where = np.array(datasets, dtype=np.int64)
@@ -226,7 +220,12 @@ class Runner:
         secrets = np.frombuffer(b"".join([slot.secrets for slot in slots]), dtype=SECRETS)
         self.threshold_noise[where] = secrets["noise"]
         self.salt_high[where], self.salt_low[where] = secrets["salt_high"], secrets["salt_low"]
+        status = [status_of(slot) for slot in slots]
         self.status[where] = np.where(self.covers[where], status, Status.SKIP)
+        for dataset in datasets:
+            held = self.accounts.held[dataset].mutes
+            if held and (mutes := held.get(self.name)) is not None:
+                self._hold_mutes(dataset, mutes)
         if self.spec.resample_every is not None:
             for dataset, slot in zip(datasets, slots, strict=True):
                 if slot.state is _RUNNING:
@@ -244,43 +243,61 @@ class Runner:
         charges = [branch.charge for branch in self.plan_of(dataset).mechanism.branches]
         return len(charges) > 1 and slot.left < max(charges)
 
-    def retire(self, dataset: int, status: int) -> None:
-        """Forget the secrets of a run that ended."""
+    def run_ended(self, dataset: int, slot: Slot) -> None:
+        """Forget the secrets of a run that ended, and end the mutes that held until then."""
+        self._end_run_mutes(dataset)
         self.threshold_noise[dataset] = 0
         self.salt_high[dataset] = self.salt_low[dataset] = 0
         self.deadline[dataset] = _NEVER
-        self.status[dataset] = status
+        self.status[dataset] = status_of(slot)
 
-    def hold_mutes(self, dataset: int, mutes: Mutes) -> None:
-        """Take the mutes of a dataset, which its books hold, into the filter; those added later count by `mute`."""
+    def _hold_mutes(self, dataset: int, mutes: Mutes) -> None:
+        """Take the mutes of a dataset, which its books hold, into the filter; those added later count by `_mute`."""
         self.mutes[dataset] = mutes
         self.mute_filter.add(dataset, mutes, self.mutes)
 
-    def mute(self, dataset: int, series: str, until: int) -> None:
-        """Mute a series until a clock (ms), `FOR_EVER` or `UNTIL_RUN_ENDS`; the newest mute is last."""
-        if not self.mutes[dataset].add(series, until):
+    def _mute(self, crossing: Crossing, clock_ms: int) -> list[str]:
+        """Mute the series of a top as declared; return the oldest, whose mutes end where there are too many."""
+        rule, dataset, series = self.spec.mute, crossing.dataset, crossing.series
+        if series is None or rule is Mute.NONE:
+            return []
+        until = FOR_EVER
+        if rule is Mute.RUN:
+            until = UNTIL_RUN_ENDS
+        elif not isinstance(rule, Mute):
+            until = clock_ms + rule
+        if dataset not in self.mutes:
+            self._hold_mutes(dataset, self.accounts.mutes(self.name, dataset))
+        mutes = self.mutes[dataset]
+        self._end_expired_mutes(dataset, clock_ms)
+        if not mutes.add(series, until):
             self.mute_filter.add(dataset, [series], self.mutes)
+        ended = list(islice(mutes, max(0, len(mutes) - self.spec.max_mutes)))
+        for oldest in ended:
+            self._unmute(dataset, oldest)
+        self.accounts.muted(self.name, dataset, series, until)
+        return ended
 
-    def end_expired_mutes(self, dataset: int, clock_ms: int) -> None:
+    def _end_expired_mutes(self, dataset: int, clock_ms: int) -> None:
         """Forget the oldest mutes as far as they ran out."""
         mutes = self.mutes[dataset]
         while len(mutes):
             series, until = next(mutes.items())
             if until in (FOR_EVER, UNTIL_RUN_ENDS) or clock_ms < until:
                 return
-            self.unmute(dataset, series)
+            self._unmute(dataset, series)
 
-    def unmute(self, dataset: int, series: str) -> None:
+    def _unmute(self, dataset: int, series: str) -> None:
         """End a mute."""
         self.mutes[dataset].discard(series)
         self.mute_filter.remove(dataset, series)
 
-    def end_run_mutes(self, dataset: int) -> None:
+    def _end_run_mutes(self, dataset: int) -> None:
         """End the mutes that hold until the run ends."""
         if dataset in self.mutes:
             held = self.mutes[dataset].items()
             for series in [series for series, until in held if until == UNTIL_RUN_ENDS]:
-                self.unmute(dataset, series)
+                self._unmute(dataset, series)
 
     def skip(self, reason: str, count: int) -> None:
         """Count queries that were not tested."""
@@ -328,7 +345,7 @@ class Runner:
         at, size = view.start, len(batch)
         self._open_waiting(view, at, size, ahead=True)
         while True:
-            if self.host.full and at < size:
+            if self.accounts.full and at < size:
                 self._stop_at(view, at)
                 return False
             stop = self._boundary(view, at)
@@ -388,11 +405,10 @@ class Runner:
         return eligible & inside, outside[outside >= start]
 
     def _refuse_outside(self, view: View, end: int) -> None:
-        """Count and refuse the rows before ``end`` that came outside their dataset's period."""
+        """Count and note the rows before ``end`` that came outside their dataset's period."""
         outside = view.outside[view.outside < end].tolist()
         self.skip("outside-period", len(outside))
-        for row in outside:
-            self.host.reject(self, view.batch, row, "outside-period")
+        self.refused += outside
 
     def _stop_at(self, view: View, at: int) -> None:
         """Remember row ``at`` as the next one."""
@@ -421,9 +437,9 @@ class Runner:
         for row in rows[np.sort(appearance)].tolist():
             dataset = int(view.batch.dataset[row])
             if not ahead or self._acts_on_queries_alone(dataset):
-                if self.host.full:
+                if self.accounts.full:
                     return int(row)
-                self.host.open_run(self, dataset, int(view.clock[row]))
+                self.open_run(dataset, int(view.clock[row]))
         return last
 
     def _boundary(self, view: View, at: int) -> int:
@@ -455,10 +471,10 @@ class Runner:
         for row in np.sort(queries[first]).tolist():
             dataset = int(view.batch.dataset[at + row])
             if due[row] and (row == 0 or self._acts_on_queries_alone(dataset)):
-                if row and self.host.full:
+                if row and self.accounts.full:
                     break
-                self.host.end_run(self, dataset, "schedule")
-                self.host.open_run(self, dataset, int(view.clock[at + row]))
+                self.end_run(dataset, "schedule")
+                self.open_run(dataset, int(view.clock[at + row]))
         return True
 
     # -- tests on arrival ------------------------------------------------------------------------------------
@@ -500,7 +516,7 @@ class Runner:
     def _count_idle(self, datasets: Integers) -> None:
         """Count the queries of datasets that are not tested now, by reason."""
         for dataset, count in zip(*np.unique(datasets, return_counts=True), strict=True):
-            self.skip(self.host.slot(self, int(dataset)).shown, int(count))
+            self.skip(self.accounts.slot(self.name, int(dataset)).shown, int(count))
 
     def _silence(self, view: View, at: int, live: Mask, silent: Mask) -> None:
         """Move the queries of muted series from ``live`` to ``silent``."""
@@ -534,7 +550,7 @@ class Runner:
                 branch = self._branch(dataset, gaps[:, k])
                 if branch is None:
                     continue
-                hit = Hit(
+                crossing = Crossing(
                     dataset=dataset,
                     branch=branch,
                     gap=int(gaps[branch, k]),
@@ -546,9 +562,9 @@ class Runner:
                     query_id=batch.query_id[row],
                 )
                 tops.append(row)
-                woken = self.host.top(self, hit, int(view.clock[row]))
-                stop = self._after_top(view, at, stop, row, hit, live, silent, woken)
-                if self.host.full:
+                woken = self.top(crossing, int(view.clock[row]))
+                stop = self._after_top(view, at, stop, row, crossing, live, silent, woken)
+                if self.accounts.full:
                     stop = min(stop, row + 1)
         return stop, tops
 
@@ -615,15 +631,42 @@ class Runner:
             tests.threshold,
             self.threshold_noise[tests.dataset],
             tests.attempt,
-            lambda branch: self.host.draw(plan, self, tests, branch),
+            lambda branch: self._draw(plan, tests, branch),
         )
         best = gaps[0] if len(gaps) == 1 else gaps.max(axis=0)
         chosen = np.flatnonzero(best >= 0)
         return chosen, gaps[:, chosen]
 
+    def _draw(self, plan: Plan, tests: Tests, branch: int) -> Integers:
+        """Return the query noise of every test for a branch: a function of run, place, attempt and value."""
+        mechanism = plan.mechanism
+        return self.noise.draw(
+            mechanism.query_noise,
+            mechanism.branches[branch].rate,
+            salt=(self.salt_high[tests.dataset], self.salt_low[tests.dataset]),
+            offset=tests.offset,
+            row=tests.row if tests.row.any() else 0,
+            attempt=tests.attempt,
+            branch=branch,
+            value=tests.value,
+        )
+
+    def top(self, crossing: Crossing, clock_ms: int) -> list[str]:
+        """Charge a top, release its alert, mute its series, and halt the run after its last one.
+
+        Returns the series whose mutes ended early to make room.
+        """
+        dataset = crossing.dataset
+        is_last = self.accounts.charge_top(self.spec, self.plan_of(dataset), crossing)
+        ended = self._mute(crossing, clock_ms)
+        if is_last:
+            stop = self.spec.on_halt is OnHalt.STOP
+            self.run_ended(dataset, self.accounts.halt_run(self.name, dataset, stop=stop))
+        return ended
+
     def _branch(self, dataset: int, gaps: Integers) -> int | None:
         """Return the first branch that fired and that the run can still pay."""
-        left = self.host.slot(self, dataset).left
+        left = self.accounts.slot(self.name, dataset).left
         for number, branch in enumerate(self.plan_of(dataset).mechanism.branches):
             if gaps[number] >= 0 and branch.charge <= left:
                 return number
@@ -635,7 +678,7 @@ class Runner:
         at: int,
         stop: int,
         row: int,
-        hit: Hit,
+        crossing: Crossing,
         live: Mask,
         silent: Mask,
         woken: list[str],
@@ -644,7 +687,7 @@ class Runner:
 
         It ends where a new run may begin, or at a query of a series that is no longer muted.
         """
-        dataset = hit.dataset
+        dataset = crossing.dataset
         later = np.flatnonzero(view.batch.dataset[row + 1 : stop] == dataset) + row + 1
         if view.eligible is not None:
             later = later[view.eligible[later]]
@@ -655,7 +698,7 @@ class Runner:
         if self.status[dataset] == Status.SKIP:
             live[later - at] = silent[later - at] = False
             return stop
-        muted = self._muted_by(view, hit, later)
+        muted = self._muted_by(view, crossing, later)
         muted = muted[live[muted - at]]
         live[muted - at] = False
         silent[muted - at] = True
@@ -664,17 +707,17 @@ class Runner:
             return next((k for k in later.tolist() if silent[k - at] and names[k] in woken), stop)
         return stop
 
-    def _muted_by(self, view: View, hit: Hit, rows: Integers) -> Integers:
+    def _muted_by(self, view: View, crossing: Crossing, rows: Integers) -> Integers:
         """Return those of some rows of a top's dataset that have the top's series, where that is muted now."""
-        series = hit.series
-        if series is None or not self.mutes.get(hit.dataset):
+        series = crossing.series
+        if series is None or not self.mutes.get(crossing.dataset):
             return _NO_ROWS
         names, clock = view.batch.series, view.clock
         alike = rows[_hashes(view.batch)[rows] == series_hashes([series], 1)]
         muted = [
             row
             for row in alike.tolist()
-            if names[row] == series and self.is_muted(hit.dataset, series, int(clock[row]))
+            if names[row] == series and self.is_muted(crossing.dataset, series, int(clock[row]))
         ]
         return np.array(muted, dtype=np.int64)
 

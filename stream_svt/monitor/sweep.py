@@ -14,14 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_svt.errors import MisuseError
+from stream_svt.monitor.accounts import Accounts
+from stream_svt.monitor.announcer import Crossing
 from stream_svt.monitor.monitor_spec import MonitorSpec
 from stream_svt.monitor.options import Sweep
 from stream_svt.monitor.pending import Block, OpenSet, OpenSets
 from stream_svt.monitor.queue_journal import Queue
 from stream_svt.monitor.runner import (
-    Hit,
-    Host,
     Mask,
+    QueryNoise,
     Runner,
     Status,
     Tests,
@@ -39,9 +40,9 @@ class SweepRunner(Runner):
     """
 
     def __init__(
-        self, host: Host, spec: MonitorSpec, datasets: ShardDatasets, covers: NDArray[np.bool_]
+        self, accounts: Accounts, noise: QueryNoise, spec: MonitorSpec, datasets: ShardDatasets
     ) -> None:
-        super().__init__(host, spec, datasets, covers)
+        super().__init__(accounts, noise, spec, datasets)
         self.sets: dict[int, OpenSets] = {}
         self.opened: list[tuple[int, int, str]] = []
 
@@ -84,7 +85,7 @@ class SweepRunner(Runner):
 
     def new_queue(self, dataset: int, name: str) -> Queue:  # noqa: ARG002
         """Return the open sets of a dataset: none."""
-        return OpenSets(self.host.queues, self.name, name)
+        return OpenSets(self.accounts.queues, self.name, name)
 
     def take_back(self, dataset: int, queue: Queue) -> None:
         """Go on with open sets that were loaded."""
@@ -136,7 +137,7 @@ class SweepRunner(Runner):
         """Return a set, opened if need be; None where no further set may open."""
         sets = self.sets.get(dataset)
         if sets is None:
-            sets = OpenSets(self.host.queues, self.name, self.datasets[dataset].name)
+            sets = OpenSets(self.accounts.queues, self.name, self.datasets[dataset].name)
             self.sets[dataset] = sets
         waiting = sets.open.get(name)
         if waiting is None and len(sets) < self.rules.max_open_sets:
@@ -176,7 +177,7 @@ class SweepRunner(Runner):
         now, after = int(view.clock[at]), self.rules.close_after
         while after is not None and (oldest := self._oldest()) is not None and oldest[0] + after <= now:
             _, dataset, name = oldest
-            if self.host.full:
+            if self.accounts.full:
                 return False
             if not self._sweep(dataset, self.sets[dataset].open[name], now):
                 return False
@@ -186,7 +187,7 @@ class SweepRunner(Runner):
             sets = self.sets.get(dataset)
             closing = None if sets is None else sets.open.get(marked)
             if closing is not None:
-                return not self.host.full and self._sweep(dataset, closing, now)
+                return not self.accounts.full and self._sweep(dataset, closing, now)
         return True
 
     def _sweep(self, dataset: int, waiting: OpenSet, now: int) -> bool:
@@ -194,7 +195,7 @@ class SweepRunner(Runner):
         allowed = self.rules.tops_per_set
         if waiting.blocks:
             if self.status[dataset] == Status.WAITING:
-                self.host.open_run(self, dataset, now)
+                self.open_run(dataset, now)
             if self.status[dataset] == Status.PENDING:
                 return False
             rest: Block | None = Block.concatenate(waiting.blocks)
@@ -232,7 +233,7 @@ class SweepRunner(Runner):
             branch = self._branch(dataset, gaps[:, k])
             if branch is None:
                 continue
-            hit = Hit(
+            crossing = Crossing(
                 dataset=dataset,
                 branch=branch,
                 gap=int(gaps[branch, k]),
@@ -245,7 +246,7 @@ class SweepRunner(Runner):
             )
             tops.append(index)
             waiting.tops += 1
-            self.host.top(self, hit, now)
+            self.top(crossing, now)
         if tops:
             rest = rest.take(np.delete(np.arange(len(rest)), tops))
         return rest if len(rest) else None

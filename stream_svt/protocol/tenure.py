@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 
 from stream_svt.errors import ConfigError, ConfigurationBehind, Problem, RecordsLost, TimestampAhead
+from stream_svt.monitor import operations
 from stream_svt.monitor.books import Books
 from stream_svt.monitor.commands import Command, UnderWay
 from stream_svt.monitor.engine import Engine, gone
@@ -329,7 +330,7 @@ class Tenure:
                 del left[command.topic]
                 await self._accept_loss(command)
             else:
-                self._use_up(command, accepted=self._engine.apply(command))
+                self._use_up(command, accepted=operations.apply(self._engine, command))
             await self._commit()
             while self._journal.pending:  # nothing else may come for long
                 await self._publish()
@@ -575,7 +576,7 @@ class Tenure:
             self._use_up(command, accepted=False, under_way=UnderWay(command))
             await self._go_on()
             return
-        self._use_up(command, accepted=self._engine.apply(command))
+        self._use_up(command, accepted=operations.apply(self._engine, command))
         await self._commit()
 
     def _use_up(self, command: Command, *, accepted: bool, under_way: UnderWay | None = None) -> None:
@@ -606,7 +607,7 @@ class Tenure:
         if under_way is None:
             return
         if self._sweep is None:
-            self._sweep = self._engine.going_on(under_way)
+            self._sweep = operations.going_on(self._engine, under_way)
         for under_way in self._sweep:
             self._controls.go_on(under_way)
             if self._engine.full:

@@ -19,6 +19,7 @@ from itertools import zip_longest
 
 from stream_svt.mechanisms.contract import Neighbours
 from stream_svt.mechanisms.run import UNITS_PER_EPSILON
+from stream_svt.monitor import operations
 from stream_svt.monitor.engine import Engine, Step
 from stream_svt.monitor.monitor_spec import MonitorSpec
 from stream_svt.monitor.released import Alert, EventType, ReleasedEvent
@@ -121,7 +122,7 @@ class _World:
                 continue
             self._commit()
             if step.command is not None:
-                self.engine.apply(step.command)
+                operations.apply(self.engine, step.command)
                 self._commit()
             if step.spec is not None:
                 self._change_spec(step.spec)

@@ -20,6 +20,7 @@ from docs.generator import example
 from docs.generator.asyncapi import message_name
 from docs.generator.events import EVENTS
 from docs.generator.reasons import REASONS
+from stream_svt.monitor import operations
 from stream_svt.monitor.carried import Balance, Carried
 from stream_svt.monitor.commands import Action, Command, UnderWay
 from stream_svt.monitor.operations import going_on
@@ -206,7 +207,7 @@ def _operated(spec: ApplicationSpec) -> Play:
         Command(number=1, id="lost", action=Action.ACCEPT_LOSS),
     ]
     for command in commands:
-        play.engine.apply(command)
+        operations.apply(play.engine, command)
         play.commit()
     for number in range(40):  # until the budget is gone
         at = play.engine.next_offset(TOPIC) or 0
@@ -228,7 +229,7 @@ def _changed() -> Play:
     play.engine.adopt((1, "5f0c"))
     at = play.engine.next_offset(TOPIC) or 0
     play.play(TOPIC, [*[Query(0, 0)] * at, Query(0, 0)])
-    play.engine.apply(Command(number=1, id="now", action=Action.PAUSE, dataset="a", now=True))
+    operations.apply(play.engine, Command(number=1, id="now", action=Action.PAUSE, dataset="a", now=True))
     play.commit()
     return play
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stream_svt.monitor import operations
 from stream_svt.monitor.board import Board, Budget
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.released import EventType, decode, encode
@@ -84,14 +85,15 @@ def do(play: Play, reader: Reader, step: tuple[str, object]) -> None:
         play.play(TOPIC, [Query(0, 0)] * at + [Query(dataset, value) for dataset, value in what])
     else:
         dataset, monitor, limit = what
-        play.engine.apply(
+        operations.apply(
+            play.engine,
             Command(
                 id="c",
                 action=Action(kind),
                 dataset=dataset,
                 monitor="" if kind == "raise-budget" else monitor,
                 limit=str(limit) if kind == "raise-budget" else "",
-            )
+            ),
         )
         play.commit()
     reader.follow()
@@ -115,7 +117,7 @@ def test_a_reader_that_overlooks_a_kind_of_event_is_found_out(kind: EventType) -
     play = Play(spec_of(FORMS["never muted"], FORMS["plain"], datasets=DATASETS["epsilon"]))
     reader = Reader(play)
     play.play(TOPIC, [Query(0, HIGH)] * 20 + [Query(1, LOW)])
-    play.engine.apply(Command(id="c", action=Action.PAUSE, dataset="a"))
+    operations.apply(play.engine, Command(id="c", action=Action.PAUSE, dataset="a"))
     play.commit()
     reader.follow(leave_out=kind)
     with pytest.raises(AssertionError):

@@ -6,7 +6,7 @@ from itertools import islice
 
 import pytest
 
-from stream_svt.monitor import engine, monitor_spec
+from stream_svt.monitor import engine, monitor_spec, operations
 from stream_svt.monitor.bounds import BOUNDS, Bounds
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.engine import Engine
@@ -197,7 +197,7 @@ def test_another_specification_is_taken_on_in_slices_and_is_the_same_then(monkey
     plays = [Play(spec_of(*forms, datasets=_MANY)) for _ in range(2)]
     for play in plays:
         play.play(TOPIC, [Query(k, 90_000 * (k % 7 == 0), f"s{k}", "set", time_ms=k) for k in range(60)])
-        play.engine.apply(Command("1", Action.PAUSE, "d3", monitor="m0"))
+        operations.apply(play.engine, Command("1", Action.PAUSE, "d3", monitor="m0"))
         play.commit()
     wanted = spec_of(
         FORMS["plain"] + ", resample_every: 2h, datasets: [d1, d2, d3]",
@@ -209,7 +209,7 @@ def test_another_specification_is_taken_on_in_slices_and_is_the_same_then(monkey
         pass
     slices = sum(1 for _ in plays[1].engine.changing_spec(wanted))
     assert slices > 20
-    assert not plays[1].engine._unprojected - plays[1].engine._dirty
+    assert not plays[1].engine._unprojected - plays[1].engine.accounts.dirty
     found = [play.commit() for play in plays]
     assert found[0].records == found[1].records
     assert found[0].totals == found[1].totals
@@ -263,7 +263,7 @@ def test_replies_to_commands_with_long_texts_fill_a_commit() -> None:
     play = bounded(BOUNDS, FORMS["plain"])
     count = 0
     while not play.engine.full:
-        play.engine.apply(Command(f"c{count}", Action.RAISE_BUDGET, "a", limit="9" * 60_000))
+        operations.apply(play.engine, Command(f"c{count}", Action.RAISE_BUDGET, "a", limit="9" * 60_000))
         count += 1
     assert 5 < count < 40
 

@@ -7,6 +7,7 @@ import random
 import pytest
 
 from stream_svt.errors import ConfigError
+from stream_svt.monitor import operations
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.life_cycle import State
 from stream_svt.monitor.released import EventType
@@ -53,7 +54,7 @@ def _alerts(play: Play) -> list:
 
 
 def _slot(play: Play, number: int = 0, monitor: str = "m0"):
-    return play.engine.slot(play.engine.runners[monitor], number)
+    return play.engine.accounts.slot(monitor, number)
 
 
 def test_changing_to_the_same_specification_does_nothing():
@@ -103,7 +104,7 @@ def test_fewer_mutes_are_kept_once_the_cap_falls():
     _more(play, *[Query(0, 10**5, f"x{k}") for k in range(6)])
     _change(play, FORMS["plain"].replace("cutoff: 3", "cutoff: 9") + ", max_mutes: 2")
     _more(play, Query(0, 10**5, "y"))
-    assert list(play.engine.books(0).mutes["m0"]) == ["x5", "y"]
+    assert list(play.engine.accounts.books(0).mutes["m0"]) == ["x5", "y"]
 
 
 def test_a_schedule_holds_for_the_open_run_and_can_be_taken_away():
@@ -182,7 +183,7 @@ def test_several_specifications_are_in_use_at_once_and_replay_the_same():
                 if form:
                     for name in "abc"[form:]:
                         number = played.engine.number[name]
-                        played.engine.reopen(played.engine.runners["m0"], number)
+                        operations.reopen(played.engine, played.engine.runners["m0"], number)
                 _change(played, forms[form])
         played.commit()
         return played
@@ -208,7 +209,7 @@ def test_a_new_lattice_forgets_what_was_measured_on_the_old_one():
         assert [runner.queued(number) for number in (0, 1)] == [3, 3], (
             "the open run goes on on its own lattice"
         )
-        play.engine.reopen(runner, 0)
+        operations.reopen(play.engine, runner, 0)
         play.commit()
         assert runner.queued(0) == 3
         play.crash()
@@ -220,7 +221,7 @@ def test_a_new_lattice_forgets_what_was_measured_on_the_old_one():
 def test_a_halt_and_a_restart_do_not_forget_what_waits():
     for form in (FORMS["sweep"], FORMS["retry"]):
         play = _play(form)
-        play.engine.reopen(play.engine.runners["m0"], 0)
+        operations.reopen(play.engine, play.engine.runners["m0"], 0)
         play.commit()
         play.crash()
         _more(play, Query(0, 0, "new", "set"))
@@ -250,7 +251,7 @@ def test_a_monitor_may_run_on_other_datasets_than_before():
     _change(play, f"{_PLAIN}, datasets: [b, c]", f"{FORMS['sweep']}, datasets: [b, c]")
     closed = [(e.data.dataset, e.data.monitor) for e in play.events if e.type is EventType.RUN_CLOSED]
     assert closed == [("a", "m0"), ("a", "m1")]
-    assert play.engine.books(0).ledger.reserved == 0
+    assert play.engine.accounts.books(0).ledger.reserved == 0
     for crash in (False, True):
         if crash:
             play.crash()
@@ -288,14 +289,16 @@ def test_a_monitor_that_is_removed_ends_its_runs_and_leaves_no_record_behind(for
     assert_books_balance(play)
     play.crash()
     assert list(play.engine.runners) == ["m0"]
-    assert play.engine.books(0).slots["m1"].spent > 0
+    assert play.engine.accounts.books(0).slots["m1"].spent > 0
 
 
 def _paused(play, monitor):
     """Return the datasets whose queries a monitor covers and skips for a pause."""
     runner = play.engine.runners[monitor]
     return [
-        n for n in range(len(play.engine.datasets)) if runner.covers[n] and play.engine.slot(runner, n).paused
+        n
+        for n in range(len(play.engine.datasets))
+        if runner.covers[n] and play.engine.accounts.slot(runner.name, n).paused
     ]
 
 
@@ -304,13 +307,13 @@ def test_a_monitor_that_comes_back_goes_on_with_its_mutes_its_runs_and_its_pause
     form = FORMS["plain"] + ", max_mutes: 2"
     play = _play(_PLAIN, form)
     _more(play, Query(0, 10**5, "x"), Query(0, 10**5, "y"))
-    play.engine.pause(play.engine.runners["m1"], 0)
+    operations.pause(play.engine, play.engine.runners["m1"], 0)
     _change(play, _PLAIN)
     if restart:
         play.crash()
     _change(play, _PLAIN, form)
     assert _paused(play, "m1") == [0]
-    play.engine.resume(play.engine.runners["m1"], 0)
+    operations.resume(play.engine, play.engine.runners["m1"], 0)
     assert _paused(play, "m1") == []
     tops = len(_alerts(play))
     _more(play, *[Query(0, 10**5, name, monitor="m1") for name in ("y", "z", "x")])
@@ -322,7 +325,7 @@ def test_a_monitor_that_comes_back_goes_on_with_its_mutes_its_runs_and_its_pause
 def test_a_pause_holds_only_where_the_monitor_still_runs_and_waits_where_it_may_come_back(restart):
     elsewhere = _PLAIN + ", datasets: [b, c]"
     play = _play(_PLAIN)
-    play.engine.pause(play.engine.runners["m0"], 0)
+    operations.pause(play.engine, play.engine.runners["m0"], 0)
     _change(play, elsewhere)
     if restart:
         play.crash()
@@ -332,7 +335,7 @@ def test_a_pause_holds_only_where_the_monitor_still_runs_and_waits_where_it_may_
         play.crash()
     assert _paused(play, "m0") == [0]
     assert play.engine.views()[0].monitors[0].state == "paused"
-    play.engine.apply(Command(id="r", action=Action.RESUME, dataset="a"))
+    operations.apply(play.engine, Command(id="r", action=Action.RESUME, dataset="a"))
     assert play.commit().events[-1].data.reason == "accepted"
     assert _paused(play, "m0") == []
 
@@ -341,12 +344,12 @@ def test_a_pause_holds_only_where_the_monitor_still_runs_and_waits_where_it_may_
 def test_a_pause_of_another_dataset_holds_when_one_is_taken_away(restart):
     play = _play(_PLAIN)
     for number in (0, 1):
-        play.engine.pause(play.engine.runners["m0"], number)
+        operations.pause(play.engine, play.engine.runners["m0"], number)
     _change(play, _PLAIN + ", datasets: [b, c]")
     if restart:
         play.crash()
     assert _paused(play, "m0") == [1]
-    play.engine.apply(Command(id="r", action=Action.RESUME, dataset="b"))
+    operations.apply(play.engine, Command(id="r", action=Action.RESUME, dataset="b"))
     assert _paused(play, "m0") == []
 
 

@@ -44,7 +44,7 @@ def _change(play: Play, *forms, restart=False) -> list:
 
 
 def _slot(play: Play, number: int = 0, monitor: str = "m0"):
-    return play.engine.slot(play.engine.runners[monitor], number)
+    return play.engine.accounts.slot(monitor, number)
 
 
 def _loss(first: int, second: int) -> float:
@@ -96,11 +96,11 @@ def test_less_than_was_declared_is_refused_and_nothing_changes(old, new, field, 
 @pytest.mark.parametrize("new", [_FIVE, _GENERAL, _UNSAID], ids=["sensitivity", "not monotonic", "unsaid"])
 def test_a_rise_closes_the_open_runs_before_anything_is_tested_under_it(new, restart):
     play = _play(_ONE)
-    assert play.engine.books(0).ledger.reserved > 0
+    assert play.engine.accounts.books(0).ledger.reserved > 0
     events = _change(play, new, restart=restart)
     closed = [(e.data.dataset, e.data.reason) for e in events if e.type is EventType.RUN_CLOSED]
     assert closed == [("a", "sensitivity"), ("b", "sensitivity"), ("c", "sensitivity")]
-    assert play.engine.books(0).ledger.reserved == 0
+    assert play.engine.accounts.books(0).ledger.reserved == 0
     at = play.engine.next_offset(TOPIC)
     play.play(TOPIC, [*([Query(0, 0)] * at), Query(0, 10**5)])
     assert (_slot(play).run, _slot(play).spec_hash) == (2, _spec(new).monitors[0].hash())
@@ -192,11 +192,11 @@ def test_a_rise_on_a_topic_that_was_not_read_again_closes_runs_at_their_full_pri
     """What an owner before tested and lost would have spent, nobody computes again."""
     play = _play(_ONE)
     play.spec = _spec(_FIVE)
-    before, left = play.engine.books(0).ledger.spent, _slot(play).left
+    before, left = play.engine.accounts.books(0).ledger.spent, _slot(play).left
     play.engine.change_spec(play.spec, {TOPIC})
     events = play.commit().events
     assert {e.data.reason for e in events if e.type is EventType.RUN_CLOSED} == {"unread"}
-    assert play.engine.books(0).ledger.spent == before + left
+    assert play.engine.accounts.books(0).ledger.spent == before + left
 
 
 @pytest.mark.parametrize("sensitivity", ["", "1/0", "five"])

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from stream_svt.mechanisms.sparse_vector import SparseVector
+from stream_svt.monitor import operations
 from stream_svt.monitor.engine import Commit
 from stream_svt.monitor.pending import Block, OpenSet, RetryQueue, Waiting
 from stream_svt.monitor.queue_journal import QueueJournal
@@ -115,7 +116,7 @@ def test_secrets_of_a_run_are_overwritten_in_the_store_and_in_memory_when_it_end
 def test_the_length_of_a_record_tells_nothing_of_its_noise():
     play = Play(spec_of(FORMS["plain"]), entropy=Entropy(4))
     play.play(TOPIC, [Query(0, 0)])
-    books, sizes = play.engine.books(0), set()
+    books, sizes = play.engine.accounts.books(0), set()
     slot = books.slots["m0"]
     for noise, salt in ((0, 0), (1, 200), (70_000, 2**20), (-(2**59), 2**64 - 1)):
         slot.secrets = pack_secrets(noise, salt, salt)
@@ -158,7 +159,7 @@ def test_two_monitors_on_one_query_share_no_noise():
 def test_attempts_and_branches_of_one_query_share_no_noise(monkeypatch):
     play = Play(spec_of(FORMS["sweep adaptive"]), entropy=Entropy(8))
     seen: Counter[tuple[int, ...]] = Counter()
-    sampler = play.engine._sampler
+    sampler = play.engine._noise
     draw = sampler.draw
 
     def spy(noise, rate, *, salt, offset, row, attempt, branch, value):
@@ -178,7 +179,7 @@ def test_attempts_and_branches_of_one_query_share_no_noise(monkeypatch):
 def test_a_retried_series_never_meets_the_same_identity_twice_in_a_run(monkeypatch):
     play = Play(spec_of(FORMS["retry"]), entropy=Entropy(9))
     seen: dict[tuple[int, ...], int] = {}
-    sampler = play.engine._sampler
+    sampler = play.engine._noise
     draw = sampler.draw
 
     def spy(noise, rate, *, salt, offset, row, attempt, branch, value):
@@ -202,7 +203,7 @@ def test_a_commit_that_was_taken_before_a_run_was_opened_does_not_make_it_testab
     play.engine.step(batch_of(TOPIC, [Query(0, 0)], 0, 1))
     play.engine.take_commit()
     runner = play.engine.runners["m0"]
-    play.engine.reopen(runner, 0)
+    operations.reopen(play.engine, runner, 0)
     play.engine.step(batch_of(TOPIC, [Query(0, 0)], 0, 1))
     play.engine.committed()
     assert play.engine.step(batch_of(TOPIC, [Query(0, 0)], 0, 1)).durable_first
@@ -213,7 +214,7 @@ def test_a_thousand_mutes_hold_each_for_its_own_dataset_also_after_a_restart():
     play = Play(spec_of(form, datasets="{names: [a, b], limit: 1000, unit: one basket}"))
     queries = [Query(0, 10**5, f"s{k}") for k in range(1000)]
     play.play(TOPIC, queries)
-    assert len(play.engine.books(0).mutes["m0"]) == 1000
+    assert len(play.engine.accounts.books(0).mutes["m0"]) == 1000
     for _ in range(2):
         at = len(queries)
         queries += [Query(0, 10**5, f"s{k}") for k in range(1000)] + [
@@ -253,6 +254,6 @@ def test_nothing_secret_shows_when_something_is_printed():
     ]
     play = Play(spec_of(FORMS["plain"]), entropy=Entropy(1))
     play.play(TOPIC, [Query(0, 123456789)])
-    things += [play.engine, play.engine.runners["m0"], play.engine.books(0), play.engine._sampler]
+    things += [play.engine, play.engine.runners["m0"], play.engine.accounts.books(0), play.engine._noise]
     for thing in things:
         assert "123456789" not in repr(thing), type(thing)

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from stream_svt.errors import ConfigError
+from stream_svt.monitor import operations
 from stream_svt.monitor.bounds import Bounds
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.engine import Engine
@@ -64,7 +65,7 @@ def picture(engine: Engine) -> dict[Any, Any]:
     for name, runner in engine.runners.items():
         found[name] = runner.offset, runner.row, runner.clock_ms, runner.spec.hash()
         for number in range(len(engine.datasets)):
-            slot = engine.slot(runner, number)
+            slot = engine.accounts.slot(runner.name, number)
             # Which specification a run had that is over matters only for what waits, which went with its monitor.
             books = msgspec.structs.replace(slot, spec_hash="")
             found[name, number] = int(runner.status[number]), books, waiting(runner, number)
@@ -77,7 +78,7 @@ def picture(engine: Engine) -> dict[Any, Any]:
                     runner.plan_of(number).hash,
                     *(int(column[number]) for column in secrets),
                 )
-    for number, books in engine._books.items():
+    for number, books in engine.accounts.held.items():
         found["ledger", number] = books.ledger, books.events
     return found
 
@@ -140,7 +141,7 @@ def test_an_engine_that_lives_is_the_one_that_is_loaded_from_its_state(seed: int
         at = play.engine.next_offset(TOPIC) or 0
         match chance.randrange(5):
             case 0:
-                play.engine.apply(command(chance))
+                operations.apply(play.engine, command(chance))
             case 1 if (spec := other_spec(chance, play.spec, forms)) is not None:
                 change_spec(play, chance, spec)
             case 2:
@@ -181,11 +182,11 @@ def test_a_run_that_was_paused_over_a_change_ends_by_the_new_schedule_for_its_ow
     base = FORMS["never muted"]
     play = Play(spec_of(f"{base}, resample_every: 10h"))
     play.play(TOPIC, [Query(0, 0)])
-    play.engine.pause(play.engine.runners["m0"], 0)
+    operations.pause(play.engine, play.engine.runners["m0"], 0)
     play.commit()
     play.spec = spec_of(f"{base}, resample_every: 1h")
     play.engine.change_spec(play.spec)
-    play.engine.resume(play.engine.runners["m0"], 0)
+    operations.resume(play.engine, play.engine.runners["m0"], 0)
     play.commit()
     assert picture(play.engine) == picture(loaded(play))
     play.play(TOPIC, [Query(0, 0), Query(0, 10**6, time_ms=2 * 3_600_000)])
@@ -216,7 +217,7 @@ def test_an_upgrade_after_a_downgrade_keeps_every_specification_that_a_run_is_op
         play.commit()
         changed(spec_of(fewer, fine, datasets=datasets))
         for number in range(3):
-            play.engine.reopen(play.engine.runners["m0"], number)
+            operations.reopen(play.engine, play.engine.runners["m0"], number)
         play.commit()
         feed()
     play.crash()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from stream_svt.monitor import operations
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.life_cycle import State
 from stream_svt.monitor.released import EventType, ReleasedEvent
@@ -27,7 +28,7 @@ def _more(play: Play, *values: int, dataset: int = 0, time_ms: int = 0) -> None:
 
 
 def _command(play: Play, action: str, dataset: str = "a", **fields: str) -> ReleasedEvent:
-    play.engine.apply(Command(id="c1", action=Action(action), dataset=dataset, **fields))
+    operations.apply(play.engine, Command(id="c1", action=Action(action), dataset=dataset, **fields))
     commit = play.commit()
     replies = [event for event in commit.events if event.type is EventType.COMMAND_REPLY]
     assert len(replies) == 1
@@ -38,11 +39,11 @@ def _command(play: Play, action: str, dataset: str = "a", **fields: str) -> Rele
 
 
 def _slot(play: Play, dataset: int = 0, monitor: str = "m0"):
-    return play.engine.slot(play.engine.runners[monitor], dataset)
+    return play.engine.accounts.slot(monitor, dataset)
 
 
 def _books(play: Play, number: int = 0):
-    return play.engine.books(number).ledger
+    return play.engine.accounts.books(number).ledger
 
 
 @pytest.mark.parametrize(

@@ -35,8 +35,8 @@ def test_each_week_is_a_dataset_with_a_budget_of_its_own():
     queries = [Query(k // 5, 10**6, f"s{k}", time_ms=_MONDAY + k // 5 * _WEEK + k) for k in range(20)]
     play.play(TOPIC, queries)
     for number in range(4):
-        assert play.engine.books(number).ledger.spent > 0
-        assert play.engine.books(number).ledger.spent == play.engine.books(0).ledger.spent
+        assert play.engine.accounts.books(number).ledger.spent > 0
+        assert play.engine.accounts.books(number).ledger.spent == play.engine.accounts.books(0).ledger.spent
     assert not _rejected(play)
     assert_books_balance(play)
 
@@ -59,7 +59,7 @@ def test_a_query_counts_from_its_periods_begin_to_its_end_and_lateness(time_ms, 
     assert any(event.type is EventType.ALERT for event in play.events) == counts
     assert _rejected(play) == ([] if counts else [(TOPIC, 0, "outside-period")])
     assert _outside(play) == (not counts)
-    assert bool(play.engine._books) == counts, "a query outside its period must not open books"
+    assert bool(play.engine.accounts.held) == counts, "a query outside its period must not open books"
 
 
 def test_the_clock_is_the_running_maximum_of_all_records():

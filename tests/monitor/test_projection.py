@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from stream_svt.monitor import engine as engine_module
+from stream_svt.monitor import operations
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.projection import STATES, Totals, sums_of
 from stream_svt.monitor.released import DatasetView
@@ -94,7 +95,7 @@ def test_sums_follow_commands_and_a_changed_specification() -> None:
     play.play(TOPIC, stream(5, 150))
     for number, action in enumerate((Action.PAUSE, Action.CLOSE, Action.RAISE_BUDGET)):
         limit = "95" if action is Action.RAISE_BUDGET else ""
-        play.engine.apply(Command(str(number), action, dataset="b", limit=limit))
+        operations.apply(play.engine, Command(str(number), action, dataset="b", limit=limit))
         _check(play.commit().totals, play.engine.views(), play.spec)
     assert play.commits[-1].totals.raised == {"b": 95_000_000_000}
     few, plain = f"{FORMS['plain']}, datasets: [a, c]", FORMS["plain"]

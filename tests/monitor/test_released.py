@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 import msgspec
 import pytest
 
+from stream_svt.monitor import operations
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.released import (
     Account,
@@ -32,7 +33,7 @@ def play() -> Play:
     spec = spec_of(FORMS["plain"], FORMS["sweep"], FORMS["retry"], datasets=limit)
     played = interrupted(spec, stream(3, 700), random.Random(4).randrange)
     for action in ("pause", "resume", "close", "resample", "raise-budget"):
-        played.engine.apply(Command(id=action, action=Action(action), dataset="a", limit="8"))
+        operations.apply(played.engine, Command(id=action, action=Action(action), dataset="a", limit="8"))
         played.commit()
     played.engine.change_spec(spec_of(FORMS["plain"] + ", beta: 0.2", FORMS["sweep"], datasets=limit))
     played.accept_loss(TOPIC, 900)
@@ -42,7 +43,7 @@ def play() -> Play:
     played.retire(
         spec_of(FORMS["plain"] + ", beta: 0.2", FORMS["sweep"], datasets=limit.replace(", c]", "]"))
     )
-    played.engine.apply(Command(id="end", action=Action.CLOSE_APPLICATION, successor="next"))
+    operations.apply(played.engine, Command(id="end", action=Action.CLOSE_APPLICATION, successor="next"))
     played.commit()
     return played
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from stream_svt.errors import ConfigError
+from stream_svt.monitor import operations
 from stream_svt.monitor.books import Books
 from stream_svt.monitor.commands import Action, Command, UnderWay
 from stream_svt.monitor.life_cycle import State
@@ -108,7 +109,7 @@ def test_before_it_is_adopted_an_older_configuration_goes_on_with_the_ledger() -
     play.commit()
     assert play.events[-1].data.reason == "retired"
     play.take_over(_spec("a, b, c"))
-    books = play.engine.books(1)
+    books = play.engine.accounts.books(1)
     assert (books.slots["m0"].run, books.slots["m0"].state, books.ledger.reserved) == (1, State.HALTED, 0)
     assert books.ledger.spent == books.slots["m0"].spent > 0
 
@@ -128,7 +129,7 @@ def test_an_application_is_closed_with_the_balances_of_retired_datasets_too() ->
     play = _played()
     play.retire(_spec("a, c"))
     close = Command(id="close", number=1, action=Action.CLOSE_APPLICATION, successor="next")
-    *_, last = play.engine.going_on(UnderWay(close))
+    *_, last = operations.going_on(play.engine, UnderWay(close))
     events = play.commit().events
     assert [event.data.dataset for event in events if event.type is EventType.BALANCE] == ["a", "b", "c"]
     assert last.done == 3

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from stream_svt.errors import ConfigError, UnreadableState
-from stream_svt.monitor import engine, monitor_spec
+from stream_svt.monitor import engine, monitor_spec, operations
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.snapshot import (
@@ -72,7 +72,7 @@ def test_a_large_state_is_taken_over_in_small_slices_and_is_the_same_then(monkey
     monkeypatch.setattr(engine, "KEYS_AT_ONCE", 10)
     monkeypatch.setattr(engine, "LOADED_AT_ONCE", 1000)
     play.engine = play._new()
-    loaded = [len(play.engine._books) for _ in play.engine.loading(play.records, play.progress)]
+    loaded = [len(play.engine.accounts.held) for _ in play.engine.loading(play.records, play.progress)]
     sizes = [len(data) for key, data in play.records.items() if key.startswith(b"d/")]
     assert len(loaded) > len(play.records) // 10 + sum(sizes) // (1000 + max(sizes))
     assert max(later - sooner for sooner, later in pairwise([0, *loaded, 60])) <= 1000 // min(sizes) + 1
@@ -216,7 +216,7 @@ def test_many_mutes_of_long_series_fit_into_records_that_kafka_takes():
         assert sum(len(data or b"") for data in written.values()) < 2 * 600 * 1050 + 200_000
         if last % 2400 == 0:
             play.crash()
-    mutes = play.engine.books(0).mutes["m0"]
+    mutes = play.engine.accounts.books(0).mutes["m0"]
     assert list(mutes) == [query.series for query in queries[-10_000:]]
     play.feed(TOPIC, [*queries, *queries[:1], *queries[-3:]], count + 4)
     assert play.commit().skipped == {("m0", "muted"): 3}
@@ -230,13 +230,13 @@ def test_a_large_record_of_an_older_release_loads_and_moves_its_mutes_out_with_i
     play.records[b"d/a"] = to_bytes(record)
     play.crash()
     assert not play.commit().records
-    play.engine.pause(play.engine.runners["m0"], 0)
+    operations.pause(play.engine, play.engine.runners["m0"], 0)
     written = play.commit().records
     stored = from_bytes(DatasetRecord, written[b"d/a"], key="d/a")
     assert (stored.version, stored.mutes) == (SPLIT, {})
     play.crash()
-    assert list(play.engine.books(0).mutes["m0"]) == names
-    play.engine.resume(play.engine.runners["m0"], 0)
+    assert list(play.engine.accounts.books(0).mutes["m0"]) == names
+    operations.resume(play.engine, play.engine.runners["m0"], 0)
     assert [key for key in play.commit().records if key.startswith(b"q/")] == []
 
 

@@ -62,11 +62,11 @@ def test_a_set_is_forgotten_when_it_has_closed_and_its_name_may_be_used_again():
     play = _play()
     play.play(TOPIC, [Query(0, 0, "x", "set"), _close(), Query(0, 505, "y", "set")])
     assert play.engine.runners["m0"].queued(0) == 1
-    assert play.engine.queues.live
+    assert play.engine.accounts.queues.live
     play.crash()
     play.play(TOPIC, [Query(0, 0)] * 3 + [_close(), _close(), _close("unknown")])
     assert _alerts(play) == [("q2", 5)]
-    assert not play.engine.queues.live
+    assert not play.engine.accounts.queues.live
     play.commit()
     assert not [key for key in play.records if key.startswith(b"w/")]
 
@@ -90,7 +90,7 @@ def test_a_marker_is_no_query_and_counts_as_none():
     tested, skipped = counts(play)
     assert tested == {"m0": 1, "m1": 1}
     assert not skipped
-    assert play.engine.books(0).slots["m0"].runs == 1
+    assert play.engine.accounts.books(0).slots["m0"].runs == 1
 
 
 def test_queries_of_one_set_too_many_are_tested_on_arrival_only_and_counted():
@@ -154,7 +154,7 @@ def test_a_sweep_stops_when_the_run_ends_and_the_books_balance():
     play = _play("{sweep: {tops_per_set: 10}}", form=form)
     play.play(TOPIC, [*[Query(0, 536, f"s{k}", "set") for k in range(8)], _close(), Query(0, 0)])
     assert len(_alerts(play)) == 3
-    assert play.engine.books(0).slots["m0"].run == 2
+    assert play.engine.accounts.books(0).slots["m0"].run == 2
     assert_books_balance(play)
 
 
@@ -162,12 +162,12 @@ def test_a_sweep_waits_for_durable_noise_where_the_run_ended_before_the_set_clos
     form = _FORM.replace("epsilon: 400, cutoff: 40", "epsilon: 40, cutoff: 1")
     play = _play(form=form)
     play.play(TOPIC, [Query(0, 535, "x", "set"), Query(0, 900, "y", "set")])
-    assert play.engine.books(0).slots["m0"].run == 1
+    assert play.engine.accounts.books(0).slots["m0"].run == 1
     barriers = play.barriers
     play.play(TOPIC, [Query(0, 0)] * 2 + [_close()])
     assert play.barriers == barriers + 1
     assert _alerts(play) == [("q1", 1), ("q0", 2)]
-    assert play.engine.books(0).slots["m0"].run == 2
+    assert play.engine.accounts.books(0).slots["m0"].run == 2
 
 
 def test_an_exhausted_monitor_closes_its_sets_without_a_test(monkeypatch):

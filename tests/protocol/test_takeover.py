@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stream_svt.monitor import operations
 from stream_svt.monitor.bounds import Bounds
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.datasets import Gone
@@ -27,7 +28,7 @@ def test_everything_that_was_charged_is_published_before_a_takeover_charges_anyt
     engine = tenure._workload.engine(0, restored.noise_key)
     engine.load(restored.records, restored.progress)
     for number in range(6):
-        engine.apply(Command(f"c{number}", (Action.PAUSE, Action.RESUME)[number % 2], "d0"))
+        operations.apply(engine, Command(f"c{number}", (Action.PAUSE, Action.RESUME)[number % 2], "d0"))
     commit = engine.take_commit()
     assert len(commit.events) == 12
     finish(books.commit(commit))

@@ -11,6 +11,7 @@ import pytest
 
 from stream_svt.errors import ConfigError
 from stream_svt.mechanisms.contract import Neighbours
+from stream_svt.monitor.accounts import Accounts
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.monitor_spec import MonitorSpec
 from stream_svt.monitor.plan import Plan
@@ -207,7 +208,7 @@ def refuses_what_is_negative(patch: pytest.MonkeyPatch) -> None:
     def step(self: Engine, batch: object) -> object:
         done = original(self, batch)
         if done.done:
-            self._rejects.extend((batch.topic, int(at), "bad") for at in batch.offset[batch.whole < 0])
+            self.accounts.rejects.extend((batch.topic, int(at), "bad") for at in batch.offset[batch.whole < 0])
         return done
 
     patch.setattr(Engine, "step", step)
@@ -221,12 +222,12 @@ def takes_the_monotonic_rate_for_all(patch: pytest.MonkeyPatch) -> None:
 
 
 def forgets_the_charge_of_a_top(patch: pytest.MonkeyPatch) -> None:
-    original = Engine.top
+    original = Accounts.charge_top
 
-    def top(self: Engine, runner: object, hit: object, clock_ms: int) -> list[str]:
-        number = len(self._announcer.events)
-        woken = original(self, runner, hit, clock_ms)
-        event = self._announcer.events[number]
+    def charge_top(self: Accounts, *top: object) -> bool:
+        number = len(self.announcer.events)
+        is_last = original(self, *top)
+        event = self.announcer.events[number]
         free = type(event.data.account)(
             **{name: getattr(event.data.account, name) for name in ("measure", "spent", "reserved", "limit")},
             charge=0.0,
@@ -235,10 +236,10 @@ def forgets_the_charge_of_a_top(patch: pytest.MonkeyPatch) -> None:
             "account": free
         }
         parts = {name: getattr(event, name) for name in event.__struct_fields__}
-        self._announcer.events[number] = type(event)(**parts | {"data": type(event.data)(**fields)})
-        return woken
+        self.announcer.events[number] = type(event)(**parts | {"data": type(event.data)(**fields)})
+        return is_last
 
-    patch.setattr(Engine, "top", top)
+    patch.setattr(Accounts, "charge_top", charge_top)
 
 
 GENERAL = FORMS["general"].replace("cutoff: 3", "cutoff: 6")

@@ -77,7 +77,7 @@ def test_a_full_collection_does_not_walk_what_a_shard_holds() -> None:
     play = _loaded(3_000)
     gc.collect(1)  # as it comes by itself after so many allocations
     walked = {id(one) for one in gc.get_objects()}
-    held = list(play.engine._books.values())
+    held = list(play.engine.accounts.held.values())
     assert len(held) == 3_000
     assert not walked & {id(books) for books in held}
     assert not walked & {id(slot) for books in held for slot in books.slots.values()}
@@ -121,7 +121,7 @@ async def test_a_discarded_engine_is_freed_in_slices_though_it_was_set_aside(
             nonlocal freed
             freed += 1
 
-        for books in play.engine._books.values():
+        for books in play.engine.accounts.held.values():
             books.name = Name(books.name)
             weakref.finalize(books.name, gone)
         del books

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from stream_svt.monitor.accounts import Accounts
 from stream_svt.monitor.books import Books
 from stream_svt.monitor.carried import Carried
 from stream_svt.monitor.commands import Command
@@ -180,14 +181,20 @@ class FencesNobody(ProvingJournal):
         await super().give_up(command)
 
 
+class _AnewAccounts(Accounts):
+    def books(self, number: int) -> Books:
+        if number not in self.held:
+            super().books(number)
+            self.held[number].ledger = Books(replace(self.datasets[number], spent_before=0)).ledger
+        return super().books(number)
+
+
 class BeginsAnew(Engine):
     """Gives a successor the whole limit."""
 
-    def books(self, number: int) -> Books:
-        if number not in self._books:
-            super().books(number)
-            self._books[number].ledger = Books(replace(self.datasets[number], spent_before=0)).ledger
-        return super().books(number)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.accounts.__class__ = _AnewAccounts
 
 
 def _carrying(**parts: Any) -> tuple[Variant, CarryingOver]:

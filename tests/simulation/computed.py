@@ -86,7 +86,7 @@ class Computed:
             arrive = runner._arrive
 
             def arrived(dataset: int, queue: Any, name: Any, arrival: Any, *rest: Any) -> bool:
-                run = engine.slot(runner, dataset).run
+                run = engine.accounts.slot(runner.name, dataset).run
                 top = arrive(dataset, queue, name, arrival, *rest)
                 self._add(engine, runner, dataset, run, (arrival.offset, arrival.row), top)
                 return top
@@ -100,7 +100,14 @@ class Computed:
             for row in (np.flatnonzero(live) + at).tolist():
                 dataset = int(view.batch.dataset[row])
                 place = int(view.batch.offset[row]), int(view.batch.row[row])
-                self._add(engine, runner, dataset, engine.slot(runner, dataset).run, place, row in found)
+                self._add(
+                    engine,
+                    runner,
+                    dataset,
+                    engine.accounts.slot(runner.name, dataset).run,
+                    place,
+                    row in found,
+                )
             tested(view, at, live, tops)
 
         runner._tested = noted  # type: ignore[method-assign]

@@ -22,7 +22,7 @@ from typing import TypeVar
 import msgspec
 
 from stream_svt.errors import ConfigError, StreamSvtError, UnreadableState
-from stream_svt.monitor import released
+from stream_svt.monitor import operations, released
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.engine import Engine
@@ -357,7 +357,7 @@ class Fuzzer:
             if isinstance(parsed, Command):
                 if parsed.action is not Action.ACCEPT_LOSS:
                     # Whatever it says, it is answered by an event and never by an exception.
-                    self._hold("command", message, lambda: self._engine.apply(parsed))  # noqa: B023
+                    self._hold("command", message, lambda: operations.apply(self._engine, parsed))  # noqa: B023
             elif parsed is not None:
                 self._refused_command(parsed, message)
             self._signed(message)

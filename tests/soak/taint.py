@@ -28,8 +28,9 @@ import numpy as np
 from stream_svt.mechanisms.contract import Neighbours
 from stream_svt.mechanisms.run import Outcomes, Top
 from stream_svt.mechanisms.sampler import draw_threshold
-from stream_svt.monitor import engine as engine_module
+from stream_svt.monitor import accounts
 from stream_svt.monitor.engine import Engine
+from stream_svt.monitor.runner import Runner
 from stream_svt.monitor.spec import ApplicationSpec, load_spec
 from stream_svt.protocol.tenure import Status
 from stream_svt.service.metrics import Metrics
@@ -138,13 +139,20 @@ class AlignedEngine(Engine):
 
     recorder: Recorder
 
-    def draw(self, plan: Any, runner: Any, tests: Any, branch: int) -> Any:
+    def _add(self, *args: Any, **options: Any) -> Runner:
+        runner = super()._add(*args, **options)
+        draw, open_run = runner._draw, runner.open_run
+        runner._draw = lambda *test: self.draw(runner, draw, *test)  # type: ignore[method-assign]
+        runner.open_run = lambda *run: self.open_run(runner, open_run, *run)  # type: ignore[method-assign]
+        return runner
+
+    def draw(self, runner: Runner, draw: Callable[..., Any], plan: Any, tests: Any, branch: int) -> Any:
         """Return the noise of the first run's values, and for its tops the shift on top of it."""
         recorder, topic = self.recorder, runner.spec.topic
         pairs = [recorder.values_at[topic, offset] for offset in tests.offset.tolist()]
         first = np.array([pair[0] for pair in pairs], dtype=np.int64)
         assert [pair[1] for pair in pairs] == tests.value.tolist(), "the second run reads the second dataset"
-        noise = super().draw(plan, runner, dataclasses.replace(tests, value=first), branch)
+        noise = draw(plan, dataclasses.replace(tests, value=first), branch)
         attempts = np.broadcast_to(tests.attempt, first.shape).tolist()
         places = zip(tests.offset.tolist(), tests.row.tolist(), attempts, strict=True)
         tops = tuple(
@@ -157,15 +165,15 @@ class AlignedEngine(Engine):
         shifts = plan.mechanism.shifts(Outcomes(consumed=len(first), tops=tops), first, tests.value, kind)
         return noise + shifts.queries[branch]
 
-    def open_run(self, runner: Any, dataset: int, clock_ms: int) -> None:
+    def open_run(self, runner: Runner, open_run: Callable[..., None], dataset: int, clock_ms: int) -> None:
         """Open a run whose threshold noise is moved, too."""
         mechanism = runner.plan.mechanism
         kind = self.recorder.neighbours if mechanism.monotonic else Neighbours.MIXED
         nothing = np.zeros(0, dtype=np.int64)
         lift = mechanism.shifts(Outcomes(consumed=0, tops=()), nothing, nothing, kind).threshold
         moved: Callable[..., int] = lambda *args: draw_threshold(*args) + lift  # noqa: E731
-        with mock.patch.object(engine_module, "draw_threshold", moved):
-            super().open_run(runner, dataset, clock_ms)
+        with mock.patch.object(accounts, "draw_threshold", moved):
+            open_run(dataset, clock_ms)
 
 
 @dataclass

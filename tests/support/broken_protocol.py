@@ -15,6 +15,8 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from stream_svt.monitor import operations
+from stream_svt.monitor.accounts import Accounts
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.books import Books
 from stream_svt.monitor.commands import Action, Command
@@ -178,13 +180,19 @@ class _HalfPrice(Books):
         return super().charge_top(slot, charge // 2)
 
 
-class ChargesHalf(Engine):
-    """Takes half of a top's price from the budget, and says so in the event: the sums agree."""
-
+class _HalfPriceAccounts(Accounts):
     def books(self, number: int) -> Books:
         books = super().books(number)
         books.__class__ = _HalfPrice
         return books
+
+
+class ChargesHalf(Engine):
+    """Takes half of a top's price from the budget, and says so in the event: the sums agree."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.accounts.__class__ = _HalfPriceAccounts
 
 
 class DoublesLimits(Engine):
@@ -236,11 +244,17 @@ class TestsBeforeDurable(Engine):
 
     __test__ = False
 
-    def open_run(self, runner: Runner, dataset: int, clock_ms: int) -> None:
-        """Open a run and test with it at once."""
-        super().open_run(runner, dataset, clock_ms)
-        if runner.status[dataset] == Status.PENDING:
-            runner.status[dataset] = Status.TESTABLE
+    def _add(self, *args: Any, **options: Any) -> Runner:
+        runner = super()._add(*args, **options)
+        open_run = runner.open_run
+
+        def opened(dataset: int, clock_ms: int) -> None:
+            open_run(dataset, clock_ms)
+            if runner.status[dataset] == Status.PENDING:
+                runner.status[dataset] = Status.TESTABLE
+
+        runner.open_run = opened  # type: ignore[method-assign]
+        return runner
 
 
 class Disobedient(Tenure):
@@ -290,7 +304,7 @@ class UsesNumbersLate(Tenure):
 
     async def _carry_out(self, command: Command) -> None:
         if not command.for_all:
-            accepted = self._engine.apply(command)
+            accepted = operations.apply(self._engine, command)
             await self._commit()
             self._use_up(command, accepted=accepted)
             await self._commit()
@@ -367,4 +381,4 @@ class RedrawsNoise(Engine):
                         slot.secrets = pack_secrets(noise, noise, noise)
                 changed[key] = msgspec.msgpack.encode(record)
         yield from super().loading(changed, progress, **numbers)
-        self._dirty |= set(self._books)
+        self.accounts.dirty |= set(self.accounts.held)

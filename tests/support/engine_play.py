@@ -32,9 +32,9 @@ def constant_entropy(count: int) -> bytes:
 def exhaust(engine: Engine) -> None:
     """Leave nothing of any budget, and no monitor that would open a run."""
     for number in range(len(engine.datasets)):
-        books = engine.books(number)
+        books = engine.accounts.books(number)
         for name, runner in engine.runners.items():
-            engine._close_at_full_price(runner, name, number, "paused")
+            engine.close_at_full_price(name, number, "paused")
             books.slot(name).signal(Signal.REFUSED)
             runner.status[number] = Status.SKIP
         books.ledger.charge(books.ledger.available)

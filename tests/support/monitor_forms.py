@@ -147,7 +147,7 @@ def standing(play: Play) -> dict[Any, Any]:
     for name, runner in play.engine.runners.items():
         found[name] = (runner.offset, runner.row, runner.clock_ms, len(runner.mute_filter))
         for dataset, number in play.engine.number.items():
-            slot = play.engine.slot(runner, number)
+            slot = play.engine.accounts.slot(runner.name, number)
             found[name, dataset] = (
                 slot.state,
                 slot.stopped,
