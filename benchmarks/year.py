@@ -30,9 +30,11 @@ from benchmarks.command import show
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.carried import Carried
 from stream_svt.monitor.datasets import period_end
-from stream_svt.monitor.engine import Engine, gone
+from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.released import EventType, ReleasedEvent, encode
+from stream_svt.monitor.retirement import gone
 from stream_svt.monitor.spec import ApplicationSpec, load_spec
+from stream_svt.monitor.spec_change import changing_spec, close_removed
 from stream_svt.protocol.carry_over import ShardHistory, carry_over
 from stream_svt.protocol.journal import Closed
 from stream_svt.service.workload import Workload
@@ -97,15 +99,15 @@ class Shard:
     def take_over(self) -> list[ReleasedEvent]:
         """Be the next owner, who adopts the specification; return the events."""
         engine = self.engine = self.load()
-        engine.check_datasets(may_retire=True)
+        engine.retirement.check(engine.number, engine.shard, may_retire=True)
         if self.progress is None:
             engine.begin_state(1, "cluster")
-        for _ in engine.close_undeclared():
+        for _ in engine.retirement.close_runs():
             pass
         events = self.commit()
-        for _ in engine.close_removed(self.spec):
+        for _ in close_removed(engine, self.spec):
             pass
-        for _ in engine.changing_spec(self.spec):
+        for _ in changing_spec(engine, self.spec):
             pass
         for topic in engine.topics():
             engine.begin(topic, 0)

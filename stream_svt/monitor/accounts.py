@@ -28,6 +28,10 @@ EVENT_BYTES = 800
 """What an event takes, about: in the outbox, and once more where it is published."""
 
 
+SLOTS_AT_ONCE = 10_000
+"""Slots looked at between two yields: a few milliseconds of work."""
+
+
 class Opening(NamedTuple):
     """A run that was opened, and whether what waits for another test was measured on another lattice."""
 
@@ -73,6 +77,7 @@ class Accounts:
         entropy: Callable[[int], bytes],
         bounds: Bounds,
     ) -> None:
+        self.shard = shard
         self.datasets = datasets
         self.announcer = Announcer(application, shard)
         self.queues = QueueJournal()

@@ -9,14 +9,16 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Generator, Iterator
 from heapq import merge
-from itertools import islice
+from itertools import chain, islice
 
 import msgspec
 
 from stream_svt.errors import CommandRefused, MisuseError
+from stream_svt.monitor.accounts import SLOTS_AT_ONCE
 from stream_svt.monitor.commands import Action, Command, UnderWay
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.life_cycle import State
+from stream_svt.monitor.released import EventType
 from stream_svt.monitor.runner import Runner, status_of
 from stream_svt.privacy.loss import as_text, exact, to_units
 
@@ -39,9 +41,9 @@ def apply(engine: Engine, command: Command) -> bool:
     try:
         message = _carry_out(engine, command)
     except CommandRefused as refusal:
-        engine.reply(command, accepted=False, message=str(refusal))
+        engine.accounts.reply(command, accepted=False, message=str(refusal))
         return False
-    engine.reply(command, accepted=True, message=message)
+    engine.accounts.reply(command, accepted=True, message=message)
     return True
 
 
@@ -68,14 +70,14 @@ def going_on(engine: Engine, under_way: UnderWay) -> Iterator[UnderWay]:
     if under_way.closes:
         balances = f"{under_way.done} balance{'s' * (under_way.done != 1)}"
         message = f"shard {engine.shard} is closed with {balances}; it opens no more"
-    engine.reply(command, accepted=under_way.accepted, message=message)
+    engine.accounts.reply(command, accepted=under_way.accepted, message=message)
     if under_way.closes:
-        engine.announce_closed(command.successor, under_way.done)
+        _announce_closed(engine, command.successor, under_way.done)
 
 
 def _names_behind(engine: Engine, under_way: UnderWay) -> Generator[UnderWay, None, Iterator[str]]:
     """Return the names of the datasets that are left, in order; they are sorted in slices."""
-    names, parts = engine.names_to_close() if under_way.closes else iter(engine.number), []
+    names, parts = _names_to_close(engine) if under_way.closes else iter(engine.number), []
     while part := sorted(islice(names, NAMES_AT_ONCE)):
         parts.append(part[bisect_right(part, under_way.after) :])
         yield under_way
@@ -86,7 +88,7 @@ def _on_one(engine: Engine, under_way: UnderWay) -> UnderWay:
     """Carry the command out on the dataset it has come to."""
     command, name = under_way.command, under_way.after
     if under_way.closes:
-        closed = engine.close_ledger(name)
+        closed = _close_ledger(engine, name)
         return msgspec.structs.replace(under_way, done=under_way.done + closed)
     number = engine.number[name]
     if not any(_meant(engine, number, command.monitor)):
@@ -197,3 +199,71 @@ def _raise_budget(engine: Engine, number: int, command: Command) -> str:
             engine.runners[name].status[number] = status_of(slot)
     new = as_text(limit, ledger.kind)
     return f"limit of {command.dataset} raised from {ledger.kind.measure} {old} to {new}"
+
+
+def _names_to_close(engine: Engine) -> Iterator[str]:
+    """Return the names of all datasets that may have a ledger, retired ones included."""
+    return chain(engine.number, (name for name in engine.retirement.retired if name not in engine.number))
+
+
+def _close_ledger(engine: Engine, name: str) -> bool:
+    """Close a dataset for ever, and announce its balance; return whether it has a ledger.
+
+    Its open runs end: what they did not spend is released (pure only).
+    """
+    if name in engine.retirement.retired:
+        engine.retirement.announce_balance(name)
+        return True
+    dataset = engine.number[name]
+    if dataset not in engine.accounts.held:
+        return False
+    books = engine.accounts.books(dataset)
+    for monitor, slot in books.slots.items():
+        if slot.state is State.RUNNING:
+            engine.runners[monitor].end_run(dataset, "application-closed")
+    engine.accounts.announce_balance(books)
+    return True
+
+
+def _announce_closed(engine: Engine, successor: str, balances: int) -> None:
+    """Announce that nothing of the shard is tested or charged any more; so many balances came before."""
+    engine.accounts.announcer.shard_event(
+        EventType.APPLICATION_CLOSED,
+        reason="command",
+        detail={"successor": successor, "balances": balances},
+    )
+
+
+def close_lost(engine: Engine, topic: str) -> Iterator[None]:
+    """Close the open runs of a topic whose records are lost at full price, and drop what waits.
+
+    Yields after a slice of work; where the next commit is full then, the caller commits before it goes on.
+    """
+    for name, runner in engine.runners.items():
+        if runner.spec.topic != topic:
+            continue
+        held = [number for number, books in engine.accounts.held.items() if name in books.slots]
+        for count, number in enumerate(held, start=1):
+            runner.forget_pending(number)
+            engine.close_at_full_price(name, number, "loss")
+            if engine.full or count % SLOTS_AT_ONCE == 0:
+                yield
+        yield
+
+
+def pass_over(engine: Engine, topic: str, offset: int, end: int | None = None) -> None:
+    """Go on at ``offset`` although records before it are gone; `close_lost` has closed the open runs of the topic.
+
+    A monitor that stands behind ``end``, where the topic ended, was in a topic that is no longer: it goes on at
+    ``offset``, too.
+    """
+    for runner in engine.runners.values():
+        if runner.spec.topic != topic:
+            continue
+        kept = offset <= runner.offset and (end is None or runner.offset <= end)
+        if not kept or runner.offset == end:  # the record is gone of which it may have tested rows
+            runner.row = 0
+        runner.offset, runner.started = runner.offset if kept else offset, True
+    engine.accounts.announcer.shard_event(
+        EventType.LOSS_ACCEPTED, reason="command", detail={"topic": topic, "offset": offset}
+    )

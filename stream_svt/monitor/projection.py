@@ -9,16 +9,17 @@ durable.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_svt.monitor.accounts import Accounts
 from stream_svt.monitor.books import Books
 from stream_svt.monitor.life_cycle import State
+from stream_svt.monitor.released import DatasetView
 from stream_svt.monitor.runner import Runner
-from stream_svt.monitor.shard_datasets import ShardDatasets
 from stream_svt.monitor.snapshot import Slot
 from stream_svt.privacy.loss import Kind, to_float
 
@@ -33,6 +34,9 @@ _IDLE = STATES.index(State.IDLE.value)
 _NOT_COVERED = len(STATES)
 _CODES: Mapping[str, int] = {state: code for code, state in enumerate(STATES)}
 _NO_SLOT = Slot()
+
+DATASETS_AT_ONCE = 500
+"""Datasets that `Projection.sum_up` takes between two yields: a few milliseconds of work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,17 +116,28 @@ class _Sums:
 
 
 class Projection:
-    """Sums over the datasets of a shard, kept up to date by what changes.
+    """What is shown of the datasets of a shard, kept up to date by what changes.
 
     Parameters
     ----------
-    datasets
-        The shard's; none has a ledger yet.
+    accounts
+        Of the shard; no dataset has a ledger yet.
+    runners
+        Its monitors, by name.
+
+    Attributes
+    ----------
+    changed
+        Datasets that the sums do not know as they are, beside those that changed since the last commit.
     """
 
-    def __init__(self, datasets: ShardDatasets) -> None:
+    def __init__(self, accounts: Accounts, runners: Mapping[str, Runner]) -> None:
+        self._accounts = accounts
+        self._runners = runners
+        self._datasets = datasets = accounts.datasets
         count = len(datasets)
-        self._datasets = datasets
+        self.changed: set[int] = set()
+        self._views_changed = False
         self._ledgers = {
             "limit": datasets.limit.copy(),
             "spent": np.zeros(count, dtype=np.int64),
@@ -142,24 +157,71 @@ class Projection:
     def cover(self, name: str, covers: Mask) -> None:
         """Let a monitor begin anew on the datasets it covers; what it holds there is told by `update`."""
         self._monitors[name] = _Seats(covers)
+        self._views_changed = True
 
     def remove(self, name: str) -> None:
         """Forget a monitor."""
         del self._monitors[name]
+        self._views_changed = True
 
-    def update(
-        self, numbers: Sequence[int], books: Mapping[int, Books], runners: Mapping[str, Runner]
-    ) -> None:
-        """Take what datasets hold now, each named once."""
+    def views(self) -> list[DatasetView]:
+        """Return the released state of all datasets as it stands after loading."""
+        return self._views(range(len(self._datasets)))
+
+    def shown(self) -> list[DatasetView]:
+        """Return the released state, as it stands after loading, of the datasets that are shown one by one."""
+        self._views_changed = False
+        return self._views(np.flatnonzero(self._datasets.shown).tolist())
+
+    def changed_views(self) -> list[DatasetView]:
+        """Return the views of what the next commit changes; where monitors changed, of every dataset shown."""
+        if self._views_changed:
+            return self.shown()
+        return self._views(n for n in sorted(self._accounts.dirty) if self._datasets.shown[n])
+
+    def take(self) -> Totals:
+        """Sum up what the next commit changes."""
+        self.changed |= self._accounts.dirty
+        for _ in self.sum_up():
+            pass
+        return self.totals()
+
+    def sum_up(self) -> Iterator[None]:
+        """Sum up what changed, in slices: `totals` are those of the state when no slice is left."""
+        numbers = sorted(self.changed)
+        for at in range(0, len(numbers), DATASETS_AT_ONCE):
+            if at:
+                yield
+            part = numbers[at : at + DATASETS_AT_ONCE]
+            self.update(part)
+            self.changed.difference_update(part)
+
+    def _views(self, numbers: Iterable[int]) -> list[DatasetView]:
+        runners = list(self._runners.items())
+        found = []
+        for number in numbers:
+            books = self._accounts.held.get(number) or Books(self._datasets[number])
+            covering = [(name, runner) for name, runner in runners if runner.covers[number]]
+            queued = {name: runner.queued(number) for name, runner in covering}
+            top_only = {
+                name
+                for name, runner in covering
+                if (slot := books.slots.get(name)) is not None and runner.top_branch_only(number, slot)
+            }
+            found.append(books.view(self._accounts.shard, list(queued), queued, top_only))
+        return found
+
+    def update(self, numbers: Sequence[int]) -> None:
+        """Take what datasets that have a ledger hold now, each named once."""
         if not numbers:
             return
         where = np.array(numbers, dtype=np.int64)
-        held = [books[number] for number in numbers]
+        held = [self._accounts.held[number] for number in numbers]
         self._update_ledgers(where, held)
         rest = [self._of_kind(np.arange(len(where)), kind, where) for kind in (Kind.PURE, Kind.ZCDP)]
         # Where a monitor has no slot, nothing has changed since `cover`.
         for name in {name for one in held for name in one.slots} & self._monitors.keys():
-            seats, runner = self._monitors[name], runners[name]
+            seats, runner = self._monitors[name], self._runners[name]
             covered = runner.covers[where]
             slots = [one.slots.get(name, _NO_SLOT) for one in held]
             state = np.array([_CODES[PAUSED if slot.paused else slot.state] for slot in slots], dtype=np.int8)

@@ -21,10 +21,12 @@ from stream_svt.errors import ConfigError, ConfigurationBehind, Problem, Records
 from stream_svt.monitor import operations
 from stream_svt.monitor.books import Books
 from stream_svt.monitor.commands import Command, UnderWay
-from stream_svt.monitor.engine import Engine, gone
+from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.projection import Totals
 from stream_svt.monitor.released import DatasetView
+from stream_svt.monitor.retirement import gone
 from stream_svt.monitor.snapshot import ProgressRecord, from_bytes
+from stream_svt.monitor.spec_change import changing_spec, check_spec, close_removed
 from stream_svt.protocol.controls import (
     Allowance,
     Controls,
@@ -222,7 +224,8 @@ class Tenure:
         for _ in self._engine.loading(restored.records, restored.progress):
             await self._turn()
         if not self._controls.closing:
-            self._engine.check_datasets(may_retire=self._workload.version[0] > 0)
+            declared, may_retire = self._engine.number, self._workload.version[0] > 0
+            self._engine.retirement.check(declared, self._shard, may_retire=may_retire)
         if restored.progress is None:
             self._engine.begin_state(self._workload.partitions, self._journal.cluster)
         self._topics = self._workload.topics
@@ -231,12 +234,12 @@ class Tenure:
         self._feed.seek(self._control, self._controls.begin_at(*offsets[self._control]))
         for _ in self._engine.close_incompatible():
             await self._commit()
-        for _ in self._engine.close_undeclared():
+        for _ in self._engine.retirement.close_runs():
             await self._commit_or_give_way()
-        for _ in self._engine.project():
+        for _ in self._engine.projection.sum_up():
             await self._turn()
-        status.views = {view.dataset: view for view in self._engine.shown()}
-        status.totals = self._engine.totals()
+        status.views = {view.dataset: view for view in self._engine.projection.shown()}
+        status.totals = self._engine.projection.totals()
         if self._controls.closing:  # nothing is read again, for nothing is tested any more
             for _ in self._engine.retire():
                 await self._commit_or_give_way()
@@ -359,13 +362,15 @@ class Tenure:
     async def _accept_loss(self, command: Command) -> None:
         topic = command.topic
         first, end = (await self._feed.spans([topic]))[topic]  # retention goes on meanwhile
-        for _ in self._engine.close_lost(topic):
+        for _ in operations.close_lost(self._engine, topic):
             await self._commit_or_give_way()
-        self._engine.pass_over(topic, first, end)
+        operations.pass_over(self._engine, topic, first, end)
         self._read_to.pop(topic, None)
         log.warning("event=loss_accepted shard=%d topic=%s offset=%d", self._shard, topic, first)
         self._use_up(command, accepted=True)
-        self._engine.reply(command, accepted=True, message=f"reading goes on: {topic} at offset {first}")
+        self._engine.accounts.reply(
+            command, accepted=True, message=f"reading goes on: {topic} at offset {first}"
+        )
 
     async def _await_command(self) -> Command:
         """Read only the control partition until an `accept-loss` comes that names the next number.
@@ -551,7 +556,9 @@ class Tenure:
                 self._refuse(record.offset, found, unsaid)
             elif isinstance(found, Repeated) and self._may_say():
                 done = "carried out" if found.accepted else "refused"
-                self._engine.reply(found.command, accepted=found.accepted, message=f"it was {done} before")
+                self._engine.accounts.reply(
+                    found.command, accepted=found.accepted, message=f"it was {done} before"
+                )
             if count % COMMANDS_AT_ONCE == 0:
                 await self._turn()
         for reason, number in unsaid.items():
@@ -643,15 +650,15 @@ class Tenure:
         }
         spec = self._workload.spec
         try:
-            self._engine.check_spec(spec)
+            check_spec(self._engine, spec)
         except ConfigError as error:
             raise ConfigError(
                 error.problems, "the configuration against the stored state", error.more
             ) from error
         await self._turn()
-        for _ in self._engine.close_removed(spec, unread):
+        for _ in close_removed(self._engine, spec, unread):
             await self._commit_or_give_way()
-        for _ in self._engine.changing_spec(spec):
+        for _ in changing_spec(self._engine, spec):
             await self._turn()
         self._decoders = self._workload.decoders(self._shard, self._engine.datasets)
         for topic in self._topics:

@@ -24,6 +24,7 @@ from stream_svt.monitor.engine import Engine, Step
 from stream_svt.monitor.monitor_spec import MonitorSpec
 from stream_svt.monitor.released import Alert, EventType, ReleasedEvent
 from stream_svt.monitor.spec import ApplicationSpec
+from stream_svt.monitor.spec_change import change_spec, close_removed
 from stream_svt.privacy.loss import Kind
 from stream_svt.proving.noise import Chance, QueryNoise, Test, Thresholds, threshold_of, words_for
 from stream_svt.proving.streams import Act, Case, Feed, Stream, batch_of, case_of, reduced
@@ -158,10 +159,10 @@ class _World:
                 self._commit()
 
     def _change_spec(self, spec: ApplicationSpec) -> None:
-        for _ in self.engine.close_removed(spec):
+        for _ in close_removed(self.engine, spec):
             if self.engine.full:
                 self._commit()
-        self.engine.change_spec(spec)
+        change_spec(self.engine, spec)
         self.spec = spec
         self._begin()
         self._commit()

@@ -26,6 +26,7 @@ from stream_svt.monitor.commands import Action, Command, UnderWay
 from stream_svt.monitor.operations import going_on
 from stream_svt.monitor.released import CLOSING, CONTENT_TYPE, EventType, ReleasedEvent, encode
 from stream_svt.monitor.spec import ApplicationSpec, load_spec
+from stream_svt.monitor.spec_change import change_spec
 from stream_svt.privacy.loss import Kind
 from stream_svt.protocol.controls import parse
 from stream_svt.protocol.journal import Journal
@@ -224,7 +225,7 @@ def _changed() -> Play:
         [FORMS["plain"].replace("cutoff: 3", "cutoff: 2"), FORMS["retry"]],
         [more],
     ):
-        play.engine.change_spec(spec_of(*forms))
+        change_spec(play.engine, spec_of(*forms))
         play.commit()
     play.engine.adopt((1, "5f0c"))
     at = play.engine.next_offset(TOPIC) or 0
@@ -296,7 +297,7 @@ def _unread() -> Play:
     """Remove a monitor of whose topic an owner before may have lost outcomes."""
     play = Play(spec_of(FORMS["plain"], FORMS["never muted"]))
     play.play(TOPIC, [Query(k % 3, 0) for k in range(30)])
-    play.engine.change_spec(spec_of(FORMS["plain"]), {TOPIC})
+    change_spec(play.engine, spec_of(FORMS["plain"]), {TOPIC})
     play.commit()
     return play
 

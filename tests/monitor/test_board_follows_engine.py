@@ -59,7 +59,7 @@ class Reader:
 
     def agrees(self) -> None:
         """Hold the board against the engine's views."""
-        for view in self._play.engine.views():
+        for view in self._play.engine.projection.views():
             budget = self.board.budgets[view.dataset]
             assert (budget.measure, budget.limit, budget.spent, budget.reserved) == (
                 view.measure,

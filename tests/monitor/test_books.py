@@ -70,7 +70,7 @@ def test_adaptive_goes_on_with_the_top_branch_alone():
         play.feed(TOPIC, [Query(0, _HIGH)] * 40, last)
         play.commit()
         slot = play.engine.accounts.slot("m0", 0)
-        view = play.engine.views()[0].monitors[0]
+        view = play.engine.projection.views()[0].monitors[0]
         assert view.top_branch_only == (slot.state is State.RUNNING and slot.left < middle)
         seen |= view.top_branch_only
     assert len(_tops(play)) == (mechanism.epsilon - mechanism.threshold_charge) // top

@@ -6,13 +6,14 @@ from itertools import islice
 
 import pytest
 
-from stream_svt.monitor import engine, monitor_spec, operations
+from stream_svt.monitor import monitor_spec, operations, projection, spec_change
 from stream_svt.monitor.bounds import BOUNDS, Bounds
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.runner import Status
+from stream_svt.monitor.spec_change import change_spec, changing_spec, close_removed
 from tests.golden.journal import finish, journal
 from tests.simulation.log import Broker
 from tests.support.engine_play import KEY, Play, Query, batch_of
@@ -151,12 +152,12 @@ def test_runs_that_another_specification_ends_are_closed_in_slices() -> None:
     play.play(TOPIC, [Query(k, 0) for k in range(60)])
     smaller = spec_of(FORMS["plain"], datasets=_MANY)
     slices = 0
-    for _ in play.engine.close_removed(smaller):
+    for _ in close_removed(play.engine, smaller):
         if play.engine.full:
             assert len(play.commit().records) <= 8
             slices += 1
     assert slices == 8
-    play.engine.change_spec(smaller)
+    change_spec(play.engine, smaller)
     commit = play.commit()
     assert list(play.engine.runners) == ["m0"]
     assert sum(e.type is EventType.RUN_CLOSED for c in play.commits for e in c.events) == 60
@@ -187,12 +188,12 @@ def test_runs_whose_noise_another_release_draws_are_closed_in_slices_and_by_the_
     assert_books_balance(play)
     play.crash()
     assert not play.engine.take_commit().events
-    assert all(view.reserved == 0 for view in play.engine.views())
+    assert all(view.reserved == 0 for view in play.engine.projection.views())
 
 
 def test_another_specification_is_taken_on_in_slices_and_is_the_same_then(monkeypatch) -> None:
-    monkeypatch.setattr(engine, "SLOTS_AT_ONCE", 10)
-    monkeypatch.setattr(engine, "PROJECTED_AT_ONCE", 10)
+    monkeypatch.setattr(spec_change, "SLOTS_AT_ONCE", 10)
+    monkeypatch.setattr(projection, "DATASETS_AT_ONCE", 10)
     forms = FORMS["plain"] + ", resample_every: 1h", FORMS["retry"], FORMS["plain"]
     plays = [Play(spec_of(*forms, datasets=_MANY)) for _ in range(2)]
     for play in plays:
@@ -204,12 +205,12 @@ def test_another_specification_is_taken_on_in_slices_and_is_the_same_then(monkey
         FORMS["retry"] + ", beta: 0.2",
         datasets=_MANY,
     )
-    plays[0].engine.change_spec(wanted)
-    for _ in plays[1].engine.close_removed(wanted):
+    change_spec(plays[0].engine, wanted)
+    for _ in close_removed(plays[1].engine, wanted):
         pass
-    slices = sum(1 for _ in plays[1].engine.changing_spec(wanted))
+    slices = sum(1 for _ in changing_spec(plays[1].engine, wanted))
     assert slices > 20
-    assert not plays[1].engine._unprojected - plays[1].engine.accounts.dirty
+    assert not plays[1].engine.projection.changed - plays[1].engine.accounts.dirty
     found = [play.commit() for play in plays]
     assert found[0].records == found[1].records
     assert found[0].totals == found[1].totals

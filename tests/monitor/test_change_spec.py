@@ -13,6 +13,7 @@ from stream_svt.monitor.life_cycle import State
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.snapshot import SpecRecord, from_bytes
 from stream_svt.monitor.spec import ApplicationSpec
+from stream_svt.monitor.spec_change import change_spec
 from tests.support.engine_play import Play, Query, exhaust
 from tests.support.monitor_forms import (
     FORMS,
@@ -45,7 +46,7 @@ def _more(play: Play, *queries: Query) -> None:
 
 def _change(play: Play, *forms: str) -> list:
     play.spec = _spec(*forms)
-    play.engine.change_spec(play.spec)
+    change_spec(play.engine, play.spec)
     return play.commit().events
 
 
@@ -240,7 +241,7 @@ def test_what_runs_are_tied_to_cannot_change_and_nothing_does(form, field):
     play = _play(_PLAIN, FORMS["plain"])
     before = standing(play)
     with pytest.raises(ConfigError, match=rf"monitors\.m0\.{field}"):
-        play.engine.change_spec(_spec(form, FORMS["plain"] + ", beta: 0.5"))
+        change_spec(play.engine, _spec(form, FORMS["plain"] + ", beta: 0.5"))
     assert standing(play) == before
     assert not play.commit().events
 
@@ -334,7 +335,7 @@ def test_a_pause_holds_only_where_the_monitor_still_runs_and_waits_where_it_may_
     if restart:
         play.crash()
     assert _paused(play, "m0") == [0]
-    assert play.engine.views()[0].monitors[0].state == "paused"
+    assert play.engine.projection.views()[0].monitors[0].state == "paused"
     operations.apply(play.engine, Command(id="r", action=Action.RESUME, dataset="a"))
     assert play.commit().events[-1].data.reason == "accepted"
     assert _paused(play, "m0") == []
@@ -357,9 +358,9 @@ def test_an_exhausted_monitor_that_comes_back_is_still_exhausted():
     play = Play(spec_of(_PLAIN, FORMS["plain"]))
     exhaust(play.engine)
     play.commit()
-    play.engine.change_spec(spec_of(_PLAIN))
+    change_spec(play.engine, spec_of(_PLAIN))
     play.commit()
-    play.engine.change_spec(spec_of(_PLAIN, FORMS["plain"]))
+    change_spec(play.engine, spec_of(_PLAIN, FORMS["plain"]))
     play.commit()
     _more(play, Query(0, 10**5))
     assert play.commits[-1].skipped == {("m0", "exhausted"): 1, ("m1", "exhausted"): 1}

@@ -12,6 +12,7 @@ from stream_svt.monitor.life_cycle import State
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.snapshot import TopicRecord, from_bytes, to_bytes
+from stream_svt.monitor.spec_change import change_spec
 from tests.support.engine_play import Play, Query
 from tests.support.monitor_forms import FORMS, TOPIC, assert_books_balance, spec_of
 
@@ -39,7 +40,7 @@ def _change(play: Play, *forms, restart=False) -> list:
     play.spec = _spec(*forms)
     if restart:
         play.crash()
-    play.engine.change_spec(play.spec)
+    change_spec(play.engine, play.spec)
     return play.commit().events
 
 
@@ -141,7 +142,7 @@ def test_a_declaration_outlives_its_monitor(old, field, restart):
     (kept,) = [one.model_copy(update={"name": "other"}) for one in removed.monitors]
     gone = removed.__class__(**{**_fields(removed), "monitors": (kept,)})
     play.spec = gone
-    play.engine.change_spec(gone)
+    change_spec(play.engine, gone)
     play.commit()
     play.crash()
     play.commit()
@@ -193,7 +194,7 @@ def test_a_rise_on_a_topic_that_was_not_read_again_closes_runs_at_their_full_pri
     play = _play(_ONE)
     play.spec = _spec(_FIVE)
     before, left = play.engine.accounts.books(0).ledger.spent, _slot(play).left
-    play.engine.change_spec(play.spec, {TOPIC})
+    change_spec(play.engine, play.spec, {TOPIC})
     events = play.commit().events
     assert {e.data.reason for e in events if e.type is EventType.RUN_CLOSED} == {"unread"}
     assert play.engine.accounts.books(0).ledger.spent == before + left

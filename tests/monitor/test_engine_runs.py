@@ -230,10 +230,10 @@ def test_a_thousand_mutes_hold_each_for_its_own_dataset_also_after_a_restart():
 def test_a_crash_between_opening_and_commit_costs_nothing():
     spec = spec_of(FORMS["plain"])
     play = interrupted(spec, stream(3, 500), random.Random(0).randrange)
-    before = {view.dataset: view.spent for view in play.engine.views()}
+    before = {view.dataset: view.spent for view in play.engine.projection.views()}
     play.engine.step(batch_of(TOPIC, [Query(k % 3, 10**6) for k in range(600)], 500, 600))
     play.crash()
-    assert {view.dataset: view.spent for view in play.engine.views()} == before
+    assert {view.dataset: view.spent for view in play.engine.projection.views()} == before
 
 
 def test_nothing_secret_shows_when_something_is_printed():

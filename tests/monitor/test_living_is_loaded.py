@@ -22,6 +22,7 @@ from stream_svt.monitor.released import EventType
 from stream_svt.monitor.retry import RetryRunner
 from stream_svt.monitor.runner import Runner
 from stream_svt.monitor.spec import ApplicationSpec
+from stream_svt.monitor.spec_change import change_spec, changing_spec, check_spec, close_removed
 from stream_svt.monitor.sweep import SweepRunner
 from tests.monitor.test_bounds import Bounded, bounded
 from tests.support.engine_play import Play, Query, another_release
@@ -61,7 +62,7 @@ def waiting(runner: Runner, number: int) -> Any:
 
 def picture(engine: Engine) -> dict[Any, Any]:
     """Return everything of an engine that decides what it does next."""
-    found: dict[Any, Any] = {"totals": engine.totals(), "declared": engine._declared}
+    found: dict[Any, Any] = {"totals": engine.projection.totals(), "declared": engine.specs.declared}
     for name, runner in engine.runners.items():
         found[name] = runner.offset, runner.row, runner.clock_ms, runner.spec.hash()
         for number in range(len(engine.datasets)):
@@ -87,7 +88,7 @@ def loaded(play: Play) -> Engine:
     """Return the engine of whoever takes over now."""
     engine = play._new()
     engine.load(play.records, play.progress)
-    for _ in engine.project():
+    for _ in engine.projection.sum_up():
         pass
     return engine
 
@@ -109,20 +110,20 @@ def command(chance: random.Random) -> Command:
     return Command("x", action, chance.choice("abc"), chance.choice(["", "m0", "m1"]), now=now)
 
 
-def change_spec(play: Bounded, chance: random.Random, spec: ApplicationSpec) -> None:
+def change(play: Bounded, chance: random.Random, spec: ApplicationSpec) -> None:
     """Take another specification on, with commits and a crash in the middle."""
     try:
-        play.engine.check_spec(spec)
+        check_spec(play.engine, spec)
     except ConfigError:
         return
     at = play.engine.next_offset(TOPIC) or 0
-    for _ in play.engine.close_removed(spec):
+    for _ in close_removed(play.engine, spec):
         if play.engine.full or chance.random() < 0.5:
             play.commit()
             if chance.random() < 0.3:
                 play.crash()
                 return
-    for _ in play.engine.changing_spec(spec):
+    for _ in changing_spec(play.engine, spec):
         pass
     play.spec = spec
     play.engine.begin(TOPIC, at)
@@ -143,10 +144,10 @@ def test_an_engine_that_lives_is_the_one_that_is_loaded_from_its_state(seed: int
             case 0:
                 operations.apply(play.engine, command(chance))
             case 1 if (spec := other_spec(chance, play.spec, forms)) is not None:
-                change_spec(play, chance, spec)
+                change(play, chance, spec)
             case 2:
                 play.crash()
-                for _ in play.engine.project():
+                for _ in play.engine.projection.sum_up():
                     pass
             case _:
                 play.feed(TOPIC, queries, min(len(queries), at + chance.randrange(1, 40)))
@@ -167,7 +168,7 @@ def test_a_monitor_may_come_back_with_another_form_of_append(before: str, after:
     both = play.spec
     for spec in (replace(both, monitors=both.monitors[1:]), spec_of(FORMS[after], kept, datasets=datasets)):
         play.spec = spec
-        play.engine.change_spec(spec)
+        change_spec(play.engine, spec)
         play.engine.begin(TOPIC, 60)
         play.commit()
     play.crash()
@@ -185,7 +186,7 @@ def test_a_run_that_was_paused_over_a_change_ends_by_the_new_schedule_for_its_ow
     operations.pause(play.engine, play.engine.runners["m0"], 0)
     play.commit()
     play.spec = spec_of(f"{base}, resample_every: 1h")
-    play.engine.change_spec(play.spec)
+    change_spec(play.engine, play.spec)
     operations.resume(play.engine, play.engine.runners["m0"], 0)
     play.commit()
     assert picture(play.engine) == picture(loaded(play))
@@ -207,7 +208,7 @@ def test_an_upgrade_after_a_downgrade_keeps_every_specification_that_a_run_is_op
 
     def changed(spec: ApplicationSpec) -> None:
         play.spec = spec
-        play.engine.change_spec(spec)
+        change_spec(play.engine, spec)
         play.engine.begin(TOPIC, len(queries))
         play.commit()
 

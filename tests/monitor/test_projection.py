@@ -8,12 +8,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from stream_svt.monitor import engine as engine_module
-from stream_svt.monitor import operations
+from stream_svt.monitor import operations, projection
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.projection import STATES, Totals, sums_of
 from stream_svt.monitor.released import DatasetView
 from stream_svt.monitor.spec import ApplicationSpec
+from stream_svt.monitor.spec_change import change_spec
 from tests.support.engine_play import Play, Query
 from tests.support.monitor_forms import FORMS, TOPIC, spec_of, stream
 
@@ -64,22 +64,22 @@ def test_sums_follow_every_commit(seed: int, datasets: str) -> None:
     for last in range(20, 241, 20):
         play.feed(TOPIC, queries, last)
         commit = play.commit()
-        _check(commit.totals, play.engine.views(), play.spec)
+        _check(commit.totals, play.engine.projection.views(), play.spec)
         assert {view.dataset for view in commit.views} <= play.spec.names_shown
     assert commit.totals.monitors["m0"].muted > 0
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 500])
 def test_a_takeover_sums_up_what_it_loads_in_slices(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
-    monkeypatch.setattr(engine_module, "PROJECTED_AT_ONCE", at_once)
+    monkeypatch.setattr(projection, "DATASETS_AT_ONCE", at_once)
     play = Play(spec_of(*FORMS.values(), datasets=DATASETS))
     play.play(TOPIC, stream(3, 200))
     before = play.commits[-1].totals
     play.crash()
-    slices = list(play.engine.project())
+    slices = list(play.engine.projection.sum_up())
     assert len(slices) == {1: 2, 2: 1, 500: 0}[at_once]
-    assert play.engine.totals() == before
-    _check(before, play.engine.views(), play.spec)
+    assert play.engine.projection.totals() == before
+    _check(before, play.engine.projection.views(), play.spec)
 
 
 def test_a_commit_before_the_slices_are_done_has_the_whole_sums() -> None:
@@ -96,13 +96,18 @@ def test_sums_follow_commands_and_a_changed_specification() -> None:
     for number, action in enumerate((Action.PAUSE, Action.CLOSE, Action.RAISE_BUDGET)):
         limit = "95" if action is Action.RAISE_BUDGET else ""
         operations.apply(play.engine, Command(str(number), action, dataset="b", limit=limit))
-        _check(play.commit().totals, play.engine.views(), play.spec)
+        _check(play.commit().totals, play.engine.projection.views(), play.spec)
     assert play.commits[-1].totals.raised == {"b": 95_000_000_000}
     few, plain = f"{FORMS['plain']}, datasets: [a, c]", FORMS["plain"]
     for forms in ((few, FORMS["adaptive"]), (plain, FORMS["adaptive"]), (plain,), (few,)):
-        play.engine.change_spec(spec_of(*forms, datasets=DATASETS))
+        change_spec(play.engine, spec_of(*forms, datasets=DATASETS))
         commit = play.commit()
-        _check(commit.totals, play.engine.views(), play.spec, removed=forms != (plain, FORMS["adaptive"]))
+        _check(
+            commit.totals,
+            play.engine.projection.views(),
+            play.spec,
+            removed=forms != (plain, FORMS["adaptive"]),
+        )
         assert [view.dataset for view in commit.views] == ["a"]  # its monitors are others now
 
 

@@ -20,6 +20,7 @@ from stream_svt.monitor.released import (
     decode,
     encode,
 )
+from stream_svt.monitor.spec_change import change_spec
 from tests.support.engine_play import Play
 from tests.support.monitor_forms import FORMS, TOPIC, interrupted, spec_of, stream
 
@@ -35,7 +36,7 @@ def play() -> Play:
     for action in ("pause", "resume", "close", "resample", "raise-budget"):
         operations.apply(played.engine, Command(id=action, action=Action(action), dataset="a", limit="8"))
         played.commit()
-    played.engine.change_spec(spec_of(FORMS["plain"] + ", beta: 0.2", FORMS["sweep"], datasets=limit))
+    change_spec(played.engine, spec_of(FORMS["plain"] + ", beta: 0.2", FORMS["sweep"], datasets=limit))
     played.accept_loss(TOPIC, 900)
     played.engine.begin_state(2, "cluster")
     played.engine.adopt((3, "5f0c"))
@@ -171,9 +172,9 @@ def test_views_after_a_restart_are_those_of_the_last_commit():
     latest = {}
     for commit in played.commits:
         latest |= {view.dataset: view for view in commit.views}
-    before = played.engine.views()
+    before = played.engine.projection.views()
     played.crash()
-    assert played.engine.views() == before
+    assert played.engine.projection.views() == before
     for view in before:
         known = latest[view.dataset]
         assert (known.spent, known.reserved, known.limit) == (view.spent, view.reserved, view.limit)

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from stream_svt.errors import ConfigError, UnreadableState
-from stream_svt.monitor import engine, monitor_spec, operations
+from stream_svt.monitor import engine, monitor_spec, operations, stored_records
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.snapshot import (
@@ -69,7 +69,7 @@ def test_a_large_state_is_taken_over_in_small_slices_and_is_the_same_then(monkey
         play.play(TOPIC, stream(5, 600, datasets=60))
     play.crash()
     whole = standing(play)
-    monkeypatch.setattr(engine, "KEYS_AT_ONCE", 10)
+    monkeypatch.setattr(stored_records, "KEYS_AT_ONCE", 10)
     monkeypatch.setattr(engine, "LOADED_AT_ONCE", 1000)
     play.engine = play._new()
     loaded = [len(play.engine.accounts.held) for _ in play.engine.loading(play.records, play.progress)]
@@ -265,7 +265,7 @@ def test_a_changed_declaration_is_refused_with_what_to_do(declaration, problem):
 
 def test_runs_of_another_sampler_are_closed_at_full_price_and_a_restart_later_still_works(monkeypatch):
     play = _played(FORMS["plain"], FORMS["sweep"])
-    reserved = {view.dataset: view.reserved for view in play.engine.views()}
+    reserved = {view.dataset: view.reserved for view in play.engine.projection.views()}
     assert all(reserved.values())
     monkeypatch.setattr(monitor_spec, "SAMPLER_VERSION", monitor_spec.SAMPLER_VERSION + 1)
     monkeypatch.setattr(
@@ -276,13 +276,13 @@ def test_runs_of_another_sampler_are_closed_at_full_price_and_a_restart_later_st
     commit = play.commit()
     closed = [e for e in commit.events if e.type is EventType.RUN_CLOSED]
     assert {e.data.reason for e in closed} == {"incompatible"}
-    assert all(view.reserved == 0 for view in play.engine.views())
+    assert all(view.reserved == 0 for view in play.engine.projection.views())
     assert_books_balance(play)
     play.feed(TOPIC, stream(5, 600), 600)
     play.commit()
     play.crash()
     assert not play.engine.take_commit().events
-    assert any(view.reserved for view in play.engine.views())
+    assert any(view.reserved for view in play.engine.projection.views())
 
 
 def test_waiting_queries_stay_readable_across_the_limits_of_a_record(monkeypatch):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from stream_svt.monitor.engine import Engine
+from stream_svt.monitor.projection import Projection
+from stream_svt.protocol import tenure as tenure_module
 from stream_svt.protocol.ports import Clock
 from tests.simulation.effects import finish
 from tests.simulation.model import Model, send
@@ -20,9 +22,13 @@ def test_the_outbox_shown_fills_with_charges_and_is_empty_once_all_is_published(
     assert shown[-1] == 0
 
 
-@pytest.mark.parametrize("sliced", ["loading", "project", "changing_spec"])
-def test_a_long_work_in_slices_is_no_silence(monkeypatch: pytest.MonkeyPatch, sliced: str) -> None:
-    whole = getattr(Engine, sliced)
+@pytest.mark.parametrize(
+    ("where", "sliced"), [(Engine, "loading"), (Projection, "sum_up"), (tenure_module, "changing_spec")]
+)
+def test_a_long_work_in_slices_is_no_silence(
+    monkeypatch: pytest.MonkeyPatch, where: object, sliced: str
+) -> None:
+    whole = getattr(where, sliced)
 
     def many(*arguments, **options):
         yield from (None for _ in range(20))
@@ -40,7 +46,7 @@ def test_a_long_work_in_slices_is_no_silence(monkeypatch: pytest.MonkeyPatch, sl
     tenure, status = model.tenure()
     tenure._clock = Clock(now=lambda: now[0], epoch=lambda: model.now, sleep=sleep)
     tenure._now = tenure._clock.now
-    monkeypatch.setattr(Engine, sliced, many)
+    monkeypatch.setattr(where, sliced, many)
     finish(tenure.open())
     finish(tenure.run())
     assert len(silences) > 20

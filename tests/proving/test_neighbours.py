@@ -208,7 +208,9 @@ def refuses_what_is_negative(patch: pytest.MonkeyPatch) -> None:
     def step(self: Engine, batch: object) -> object:
         done = original(self, batch)
         if done.done:
-            self.accounts.rejects.extend((batch.topic, int(at), "bad") for at in batch.offset[batch.whole < 0])
+            self.accounts.rejects.extend(
+                (batch.topic, int(at), "bad") for at in batch.offset[batch.whole < 0]
+            )
         return done
 
     patch.setattr(Engine, "step", step)

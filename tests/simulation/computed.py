@@ -40,7 +40,7 @@ class Computed:
 
     def watch(self, engine: Engine) -> None:
         """Take note of what an engine computes from now on, and of where it takes over."""
-        add, step = engine._add, engine.step
+        add, step = engine.add, engine.step
         self._newest = engine
 
         def added(*args: Any, **options: Any) -> Runner:
@@ -60,7 +60,7 @@ class Computed:
 
         for runner in engine.runners.values():
             self._watch_runner(engine, runner)
-        engine._add, engine.step = added, first_step  # type: ignore[method-assign]
+        engine.add, engine.step = added, first_step  # type: ignore[method-assign]
 
     def forget(self) -> None:
         """Begin anew: queries or budgets are gone, and what was computed with them."""

@@ -139,8 +139,8 @@ class AlignedEngine(Engine):
 
     recorder: Recorder
 
-    def _add(self, *args: Any, **options: Any) -> Runner:
-        runner = super()._add(*args, **options)
+    def add(self, *args: Any, **options: Any) -> Runner:
+        runner = super().add(*args, **options)
         draw, open_run = runner._draw, runner.open_run
         runner._draw = lambda *test: self.draw(runner, draw, *test)  # type: ignore[method-assign]
         runner.open_run = lambda *run: self.open_run(runner, open_run, *run)  # type: ignore[method-assign]

@@ -21,6 +21,7 @@ from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.books import Books
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.engine import Engine, Step
+from stream_svt.monitor.retirement import Retirement
 from stream_svt.monitor.runner import Runner, Status
 from stream_svt.monitor.snapshot import DatasetRecord, ProgressRecord, Slot, pack_secrets, to_bytes
 from stream_svt.monitor.spec import ApplicationSpec
@@ -244,8 +245,8 @@ class TestsBeforeDurable(Engine):
 
     __test__ = False
 
-    def _add(self, *args: Any, **options: Any) -> Runner:
-        runner = super()._add(*args, **options)
+    def add(self, *args: Any, **options: Any) -> Runner:
+        runner = super().add(*args, **options)
         open_run = runner.open_run
 
         def opened(dataset: int, clock_ms: int) -> None:
@@ -319,17 +320,21 @@ class GoesOnWithAnyVersion(Tenure):
         del progress
 
 
-class ForgetsLostOutcomes(Engine):
-    """Leaves the runs of a dataset open that is declared no longer, until it is retired."""
-
-    def close_undeclared(self) -> Iterator[None]:
-        """Close nothing."""
+class _ForgetfulRetirement(Retirement):
+    def close_runs(self) -> Iterator[None]:
         yield from ()
 
     def retire(self) -> Iterator[None]:
-        """Close, then retire."""
-        yield from super().close_undeclared()
+        yield from super().close_runs()
         yield from super().retire()
+
+
+class ForgetsLostOutcomes(Engine):
+    """Leaves the runs of a dataset open that is declared no longer, until it is retired."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.retirement.__class__ = _ForgetfulRetirement
 
 
 class RetiresTooEarly(Tenure):

@@ -11,7 +11,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from stream_svt.monitor import monitor_spec
+from stream_svt.monitor import monitor_spec, operations
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.engine import Commit, Engine
 from stream_svt.monitor.life_cycle import Signal
@@ -127,8 +127,8 @@ class Play:
         self.engine = self._new()
         for _ in self.engine.loading(self.records, self.progress):
             pass
-        self.engine.check_datasets(may_retire=True)
-        for _ in self.engine.close_undeclared():
+        self.engine.retirement.check(self.engine.number, self.engine.shard, may_retire=True)
+        for _ in self.engine.retirement.close_runs():
             pass
 
     def retire(self, spec: ApplicationSpec) -> list[ReleasedEvent]:
@@ -154,9 +154,9 @@ class Play:
 
     def accept_loss(self, topic: str, offset: int, end: int | None = None) -> None:
         """Go on although records of a topic are gone."""
-        for _ in self.engine.close_lost(topic):
+        for _ in operations.close_lost(self.engine, topic):
             pass
-        self.engine.pass_over(topic, offset, end)
+        operations.pass_over(self.engine, topic, offset, end)
 
     def feed(self, topic: str, queries: Sequence[Query], last: int) -> None:
         """Step through queries up to ``last``, committing where the engine asks for it."""

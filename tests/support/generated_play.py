@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from stream_svt.monitor.engine import gone
 from stream_svt.monitor.released import EventType, ReleasedEvent
+from stream_svt.monitor.retirement import gone
 from stream_svt.monitor.spec import ApplicationSpec
+from stream_svt.monitor.spec_change import changing_spec, check_spec, close_removed
 from stream_svt.service.workload import Workload
 from tests.support.engine_play import KEY, Query, batch_of
 
@@ -42,20 +43,20 @@ class GeneratedPlay:
         self.engine = workload.engine(0, KEY)
         for _ in self.engine.loading(self.records, self.progress):
             pass
-        self.engine.check_datasets(may_retire=True)
+        self.engine.retirement.check(self.engine.number, self.engine.shard, may_retire=True)
         if self.progress is None:
             self.engine.begin_state(1, "cluster")
-        for _ in self.engine.close_undeclared():
+        for _ in self.engine.retirement.close_runs():
             pass
         self.commit()
 
     def adopt(self, *, idle_ms: int = 0) -> None:
         """Go on with the specification after the replay; every topic ends where it was read to."""
         spec = self.engine.spec
-        self.engine.check_spec(spec)
-        for _ in self.engine.close_removed(spec):
+        check_spec(self.engine, spec)
+        for _ in close_removed(self.engine, spec):
             pass
-        for _ in self.engine.changing_spec(spec):
+        for _ in changing_spec(self.engine, spec):
             pass
         for topic in self.engine.topics():
             self.engine.begin(topic, 0)

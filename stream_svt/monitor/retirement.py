@@ -1,0 +1,187 @@
+"""Datasets of a shard's state that are declared no longer, and names that can never be used again.
+
+What stays of a retired dataset is a record ``r/`` with ledger and name, which refuses a second ledger. Of a period that
+is over nothing stays: its generator's watermark, the end of the last period that is over, refuses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from stream_svt.errors import ConfigError, Problem
+from stream_svt.monitor.accounts import Accounts
+from stream_svt.monitor.books import Books, read_dataset, stored_spec
+from stream_svt.monitor.datasets import DatasetSpec, Gone, is_over
+from stream_svt.monitor.life_cycle import Signal, State
+from stream_svt.monitor.plan import Plan
+from stream_svt.monitor.released import PERIOD_OVER, EventType
+from stream_svt.monitor.snapshot import ProgressRecord, from_bytes
+from stream_svt.monitor.spec import ApplicationSpec
+from stream_svt.privacy.ledger import Ledger
+
+Parts = Sequence[tuple[int, bytes]]
+"""Numbered state records."""
+
+NAMES_AT_ONCE = 10_000
+"""Datasets whose names are looked at between two yields: a few milliseconds of work."""
+
+
+class _Undeclared(NamedTuple):
+    """A stored dataset that is declared no longer, the keys of its state records, and whether its period is over."""
+
+    books: Books
+    keys: list[bytes]
+    is_over: bool
+
+
+class Retirement:
+    """Ends the ledgers of datasets that are declared no longer.
+
+    Parameters
+    ----------
+    accounts
+        Takes the records and events.
+    watermarks
+        By pattern of a generator, the end of the last period that is over.
+
+    Attributes
+    ----------
+    retired
+        What stays of the datasets that are retired, by name.
+    """
+
+    def __init__(self, accounts: Accounts, watermarks: Mapping[str, int]) -> None:
+        self._accounts = accounts
+        self._undeclared: list[_Undeclared] = []
+        self._reused: list[str] = []
+        self.watermarks = dict(watermarks)
+        self.retired: dict[str, bytes] = {}
+
+    def add(self, name: str, data: bytes, plans: dict[str, Plan], mutes: Mapping[str, Parts]) -> None:
+        """Take a stored dataset that is declared no longer, with the records of its mutes by monitor.
+
+        Raises
+        ------
+        UnreadableState
+            A record cannot be decoded.
+        """
+        key = f"d/{name}"
+        record = read_dataset(data, key)
+        spec = stored_spec(record, Ledger.from_bytes(record.ledger))
+        parts = [
+            f"q/{record.name}/{monitor}/{number}" for monitor, held in mutes.items() for number, _ in held
+        ]
+        keys = [one.encode() for one in (key, *parts)]
+        books = Books.from_record(spec, record, plans, mutes)
+        self._undeclared.append(_Undeclared(books, keys, is_over(name, self.watermarks)))
+
+    def find_reused(self, datasets: Iterable[DatasetSpec]) -> Iterator[None]:
+        """Find datasets that have the name of a period that is over; yields now and then."""
+        for count, dataset in enumerate(datasets if self.watermarks else (), start=1):
+            if not dataset.pattern and is_over(dataset.name, self.watermarks):
+                self._reused.append(dataset.name)
+            if count % NAMES_AT_ONCE == 0:
+                yield
+
+    def check(self, declared: Container[str], shard: int, *, may_retire: bool) -> None:
+        """Refuse datasets whose ledger was ended before, and those that are declared no longer.
+
+        Parameters
+        ----------
+        declared
+            Names of the shard's datasets.
+        may_retire
+            Whether `retire` may end those that are declared no longer: the configuration is one that was applied.
+
+        Raises
+        ------
+        ConfigError
+            The declarations do not fit the stored ledgers.
+        """
+        again = next((name for name in self.retired if name in declared), None)
+        undeclared = [] if may_retire else [one.books.name for one in self._undeclared if not one.is_over]
+        if again is not None:
+            message = (
+                f"dataset {again} was retired at shard {shard}: its name cannot be used again. Declare another "
+                "one; only a successor of the application can go on with the ledger"
+            )
+        elif self._reused:
+            message = (
+                f"dataset {self._reused[0]} has the name of a period that a generator made and that is over at shard "
+                f"{shard}: its name cannot be used again. Declare another one"
+            )
+        elif undeclared:
+            message = (
+                f"the state holds dataset {undeclared[0]}, which the configuration does not declare for shard {shard}; "
+                "declare it again, or apply a configuration without it, which retires it"
+            )
+        else:
+            return
+        raise ConfigError([Problem(0, "datasets", message)])
+
+    def close_runs(self) -> Iterator[None]:
+        """Close the open runs of datasets that are declared no longer at full price, and of periods that are over.
+
+        This comes before any query is read again: those of these datasets are passed over from now on, and an owner
+        before may have tested them and lost the outcomes; but none of a period that was over before what it replayed.
+
+        Yields after a slice of work; where the next commit is full then, the caller commits before it goes on.
+        """
+        for books, _, over in self._undeclared:
+            for name, slot in books.slots.items():
+                if slot.state is State.RUNNING:
+                    slot.signal(Signal.ENDED)
+                    lost = 0
+                    if over:
+                        books.end_run(slot)
+                    else:
+                        lost = books.end_run_at_full_price(slot)
+                    reason = PERIOD_OVER if over else "retired"
+                    self._accounts.announcer.announce(
+                        EventType.RUN_CLOSED, books, monitor=name, slot=slot, reason=reason, charge=lost
+                    )
+                    self._accounts.records |= books.save()
+            yield
+
+    def retire(self) -> Iterator[None]:
+        """End the ledgers of datasets that are declared no longer; `close_runs` has closed their runs.
+
+        To be called once the configuration that does not declare them is adopted: an older one, which does, must not
+        find them gone. Yields as `close_runs`.
+        """
+        while self._undeclared:
+            books, keys, over = self._undeclared.pop()
+            detail = {"unit": books.unit}
+            reason = PERIOD_OVER if over else "configuration"
+            self._accounts.announcer.announce(EventType.RETIRED, books, reason=reason, detail=detail)
+            self._accounts.records.update(dict.fromkeys(keys))
+            if not over:
+                self._keep(books)
+            yield
+
+    def announce_balance(self, name: str) -> None:
+        """Announce what is left of the ledger of a retired dataset, for ever."""
+        books = Books.from_retired(self.retired[name], f"r/{name}")
+        self._accounts.announce_balance(books)
+        self._keep(books)
+
+    def books(self) -> Iterator[Books]:
+        """Yield the books of datasets that are declared no longer and not retired yet."""
+        return (one.books for one in self._undeclared)
+
+    def discard(self) -> None:
+        """Let go of what was loaded."""
+        self._undeclared = []
+
+    def _keep(self, books: Books) -> None:
+        data = self.retired[books.name] = books.to_retired()
+        self._accounts.records[f"r/{books.name}".encode()] = data
+
+
+def gone(spec: ApplicationSpec, records: Iterable[bytes], progress: bytes | None) -> Gone:
+    """Return which datasets never come back, by what was carried over and the keys and progress of a state."""
+    watermarks = {} if spec.carried is None else dict(spec.carried.watermarks)
+    if progress is not None:
+        watermarks |= from_bytes(ProgressRecord, progress, key="meta").watermarks
+    return Gone(watermarks, frozenset(key[2:].decode() for key in records if key.startswith(b"r/")))

@@ -1,0 +1,141 @@
+"""The specifications that a shard's state holds, and what was ever declared of its query topics.
+
+State records: ``m/`` the monitors in use, by name; ``h/`` older specifications under which runs were opened, by hash;
+``t/`` what holds of the answers on a query topic, by topic. What was declared of a topic is kept for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+from fractions import Fraction
+from functools import reduce
+
+from stream_svt.errors import Problem, UnreadableState
+from stream_svt.monitor.accounts import Accounts
+from stream_svt.monitor.monitor_spec import Declared, MonitorSpec, declaration_refused
+from stream_svt.monitor.plan import Plan
+from stream_svt.monitor.snapshot import VERSION, SpecRecord, TopicRecord, from_bytes, to_bytes
+from stream_svt.monitor.stored_records import Named
+
+
+class SpecJournal:
+    """Keeps specifications and declarations in the state.
+
+    Parameters
+    ----------
+    accounts
+        Takes the records and events, and knows every plan under which a run is open.
+
+    Attributes
+    ----------
+    declared
+        By query topic, what holds of its answers.
+    restated
+        Monitors whose stored specification has another hash in this release; their plans are still to be kept.
+    """
+
+    def __init__(self, accounts: Accounts) -> None:
+        self._accounts = accounts
+        self._old: set[str] = set()
+        self.declared: dict[str, Declared] = {}
+        self.restated: list[str] = []
+
+    def load(
+        self, monitors: Named, older: Named, topics: Named
+    ) -> tuple[dict[str, MonitorSpec], dict[str, Plan]]:
+        """Take over from the state; return the specifications in use, by name, and every plan by its stored hash.
+
+        Raises
+        ------
+        UnreadableState
+            A record cannot be decoded.
+        """
+        plans: dict[str, Plan] = {}
+        current: dict[str, MonitorSpec] = {}
+        for kind, named in (("m", monitors), ("h", older)):
+            for rest, data in named:
+                record = from_bytes(SpecRecord, data, key=f"{kind}/{rest}")
+                try:
+                    spec = MonitorSpec.from_json(record.spec)
+                except ValueError:
+                    message = (
+                        f"state record {kind}/{rest} holds a specification that this release cannot read; "
+                        "use the release that wrote it"
+                    )
+                    raise UnreadableState(message) from None
+                plans[record.hash] = plan = Plan.of(spec)
+                self._accounts.plans[plan.hash] = plan
+                if kind == "m":
+                    current[rest] = spec
+                    if plan.hash != record.hash:
+                        self.restated.append(rest)
+        self._old.update(rest for rest, _ in older)
+        if current:
+            self.declared = {rest: _read_topic(data, f"t/{rest}") for rest, data in topics}
+        return current, plans
+
+    def keep(self, plan: Plan) -> None:
+        """Keep the plan of a monitor in use."""
+        self._accounts.plans[plan.hash] = plan
+        self._write(f"m/{plan.spec.name}", plan)
+
+    def keep_old(self, plan: Plan) -> None:
+        """Keep a plan that was in use, for the runs that are open under it."""
+        self._old.add(plan.hash)
+        self._write(f"h/{plan.hash}", plan)
+
+    def remove(self, monitor: str) -> None:
+        """Forget a monitor."""
+        self._accounts.records[f"m/{monitor}".encode()] = None
+
+    def forget_old(self, used: Container[str]) -> None:
+        """Delete the older specifications whose hashes are not used any more."""
+        for old in sorted(old for old in self._old if old not in used):
+            self._accounts.records[f"h/{old}".encode()] = None
+            self._old.discard(old)
+
+    def declare(self, spec: MonitorSpec) -> None:
+        """Keep, and announce, what a monitor declares of its topic."""
+        known = self.declared.get(spec.topic)
+        declared = Declared.by(spec) if known is None else known.and_by(spec)
+        if declared != known:
+            self.keep_declared(spec.topic, declared)
+            announcer = self._accounts.announcer
+            if announcer.sequence:  # else the event that begins the state comes first
+                announcer.topic_declared(spec.topic, declared)
+
+    def keep_declared(self, topic: str, declared: Declared) -> None:
+        """Keep what holds of a topic."""
+        self.declared[topic] = declared
+        record = TopicRecord(VERSION, str(declared.sensitivity), declared.general)
+        self._accounts.records[f"t/{topic}".encode()] = to_bytes(record)
+
+    def refusals(self, monitors: Iterable[MonitorSpec], added: Container[str]) -> list[Problem]:
+        """Return what speaks against monitors, some of which are added, by what was declared of their topics."""
+        monitors = list(monitors)
+        found: list[Problem] = []
+        for monitor in monitors:
+            if monitor.name in added and monitor.topic in self.declared:
+                found += declaration_refused(self.declared[monitor.topic], monitor)
+        for topic, known in self.declared.items():
+            readers = [monitor for monitor in monitors if monitor.topic == topic]
+            together = reduce(Declared.and_by, readers, known)
+            if together != known:  # the same answers: who declared less would test them with too little noise
+                found += [
+                    problem for monitor in readers for problem in declaration_refused(together, monitor)
+                ]
+        return found
+
+    def _write(self, key: str, plan: Plan) -> None:
+        self._accounts.records[key.encode()] = to_bytes(SpecRecord(VERSION, plan.hash, plan.spec.to_json()))
+
+
+def _read_topic(data: bytes, key: str) -> Declared:
+    record = from_bytes(TopicRecord, data, key=key)
+    try:
+        return Declared(Fraction(record.sensitivity), record.general)
+    except (ValueError, ZeroDivisionError):
+        message = (
+            f"state record {key} holds a sensitivity that is no number; the shard stops rather than guess"
+        )
+        raise UnreadableState(message) from None
