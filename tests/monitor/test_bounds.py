@@ -6,7 +6,7 @@ from itertools import islice
 
 import pytest
 
-from stream_svt.monitor import monitor_spec, operations, projection, spec_change
+from stream_svt.monitor import engine, monitor_spec, operations, projection, spec_change
 from stream_svt.monitor.bounds import BOUNDS, Bounds
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.engine import Engine
@@ -192,7 +192,8 @@ def test_runs_whose_noise_another_release_draws_are_closed_in_slices_and_by_the_
 
 
 def test_another_specification_is_taken_on_in_slices_and_is_the_same_then(monkeypatch) -> None:
-    monkeypatch.setattr(spec_change, "SLOTS_AT_ONCE", 10)
+    for module in (engine, spec_change):
+        monkeypatch.setattr(module, "SLOTS_AT_ONCE", 10)
     monkeypatch.setattr(projection, "DATASETS_AT_ONCE", 10)
     forms = FORMS["plain"] + ", resample_every: 1h", FORMS["retry"], FORMS["plain"]
     plays = [Play(spec_of(*forms, datasets=_MANY)) for _ in range(2)]
