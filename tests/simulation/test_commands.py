@@ -87,6 +87,39 @@ def test_a_takeover_goes_on_with_a_command_to_all_datasets_and_does_nothing_twic
     assert standing(model)[1] == 1
 
 
+@pytest.mark.parametrize("slices", [2, 4, 5])
+def test_a_takeover_replays_lost_tests_before_it_goes_on_with_a_command_to_all_datasets(
+    model: Model, slices: int
+) -> None:
+    """A run that it closed before would end without the top that a dead owner has found in it."""
+    last = NAMES[-1]
+    send(model, 1, "low", dataset=last, value=0)
+    model.serve()
+    command(model, "all", action=Action.CLOSE)
+    dying, _ = model.tenure(feed=Few)
+    feed: Any = dying._feed
+    feed.hook = lambda number: number == slices and send(model, 1, "high", dataset=last)
+    commit = dying._journal.commit
+
+    async def dies(content: Any) -> int:
+        if any(event.type is EventType.ALERT for event in content.events):
+            raise Stops
+        return await commit(content)
+
+    dying._journal.commit = dies  # type: ignore[method-assign]
+    finish(dying.open())
+    with pytest.raises(Stops):
+        finish(dying.run())
+    model.broker.fence("app-0")
+    model.settle()
+    assert 0 < len(events(model, EventType.RUN_CLOSED)) < len(NAMES)
+    for _ in range(3):
+        model.serve()
+    about = [event["type"] for event in model.events()[0] if event["data"]["dataset"] == last]
+    assert about[-2:] == [EventType.ALERT, EventType.RUN_CLOSED]
+    assert len(events(model, EventType.RUN_CLOSED)) == len(NAMES)
+
+
 def test_nothing_else_is_carried_out_until_all_datasets_are_done(model: Model) -> None:
     command(model, "all", action=Action.PAUSE)
     command(model, "one", action=Action.RESUME, dataset="d000", number=2)
