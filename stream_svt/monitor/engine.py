@@ -139,6 +139,15 @@ class Engine:
         How much one step does and one commit holds.
     query_noise
         Source of query noise in place of the keyed one: for proofs, which hand in noise of their own.
+
+    Attributes
+    ----------
+    runners
+        The monitors in use, by name, in the order in which they act.
+    accounts, specs, retirement, projection
+        What the shard holds of its datasets, of specifications, of datasets declared no longer, and what it shows.
+    configuration
+        Number and digest of the version adopted last.
     """
 
     def __init__(
@@ -167,10 +176,11 @@ class Engine:
         self._taken: list[tuple[str, int, int]] = []
         self._bounds = bounds
         self.projection = Projection(self.accounts, self.runners)
-        carried = spec.carried
-        self.retirement = Retirement(self.accounts, {} if carried is None else carried.watermarks)
-        for topic, declared in {}.items() if carried is None else carried.topics.items():
-            self.specs.keep_declared(topic, declared)
+        self.retirement = Retirement(self.accounts)
+        if spec.carried is not None:
+            self.retirement.watermarks |= spec.carried.watermarks
+            for topic, declared in spec.carried.topics.items():
+                self.specs.keep_declared(topic, declared)
         for monitor in spec.monitors:
             self.add(monitor)
 

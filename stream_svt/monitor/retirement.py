@@ -42,20 +42,20 @@ class Retirement:
     ----------
     accounts
         Takes the records and events.
-    watermarks
-        By pattern of a generator, the end of the last period that is over.
 
     Attributes
     ----------
+    watermarks
+        By pattern of a generator, the end of the last period that is over.
     retired
         What stays of the datasets that are retired, by name.
     """
 
-    def __init__(self, accounts: Accounts, watermarks: Mapping[str, int]) -> None:
+    def __init__(self, accounts: Accounts) -> None:
         self._accounts = accounts
         self._undeclared: list[_Undeclared] = []
         self._reused: list[str] = []
-        self.watermarks = dict(watermarks)
+        self.watermarks: dict[str, int] = {}
         self.retired: dict[str, bytes] = {}
 
     def add(self, name: str, data: bytes, plans: dict[str, Plan], mutes: Mapping[str, Parts]) -> None:
