@@ -241,7 +241,26 @@ class SparseVector:
 
     def is_over(self, run: Run) -> bool:
         """Whether the run cannot pay another top."""
-        return run.left < self.smallest_charge
+        return not self.can_pay(run.left)
+
+    def can_pay(self, left: int) -> bool:
+        """Whether so many units pay for another top."""
+        return left >= self.smallest_charge
+
+    def branch_of(self, gaps: Sequence[int] | Integers, left: int) -> int | None:
+        """Return the number of the branch that reports a test: the first that was reached and can be paid for.
+
+        Parameters
+        ----------
+        gaps
+            Gap of the test at every branch; negative where it was not reached.
+        left
+            Units that the run has left.
+        """
+        for number, branch in enumerate(self.branches):
+            if gaps[number] >= 0 and branch.charge <= left:
+                return number
+        return None
 
     def branch_gaps(
         self,
@@ -325,17 +344,14 @@ class SparseVector:
             noise_of_each(noise, len(values)),
         )
         reached = np.flatnonzero((gaps >= 0).any(axis=0))
-        left, smallest = run.left, self.smallest_charge
-        consumed, tops = len(values), list[Top]()
+        left, consumed, tops = run.left, len(values), list[Top]()
         for row, column in zip(reached.tolist(), gaps[:, reached].T.tolist(), strict=True):
-            for number, branch in enumerate(self.branches):
-                if column[number] >= 0 and branch.charge <= left:
-                    left -= branch.charge
-                    tops.append(
-                        Top(row=row, branch=number, gap=column[number], charge=branch.charge, left=left)
-                    )
-                    break
-            if left < smallest:
+            number = self.branch_of(column, left)
+            if number is not None:
+                charge = self.branches[number].charge
+                left -= charge
+                tops.append(Top(row=row, branch=number, gap=column[number], charge=charge, left=left))
+            if not self.can_pay(left):
                 consumed = row + 1
                 break
         return (

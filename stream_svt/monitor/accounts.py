@@ -179,7 +179,7 @@ class Accounts:
         charge = books.charge_top(slot, plan.mechanism.branches[crossing.branch].charge)
         slot.run_tops += 1
         slot.tops += 1
-        is_last = slot.left < plan.mechanism.smallest_charge
+        is_last = not plan.mechanism.can_pay(slot.left)
         slot.signal(Signal.LAST_TOP if is_last else Signal.TOP)
         self.announcer.alert(books, spec, plan, slot, crossing, charge)
         self._weight += EVENT_BYTES + 4 * (len(crossing.series or "") + len(crossing.query_id))

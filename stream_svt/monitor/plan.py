@@ -67,7 +67,6 @@ class Plan:
     hash: str
     mechanism: SparseVector
     grid: Grid
-    corrections: tuple[NDArray[np.int64], ...]
 
     @classmethod
     @lru_cache(maxsize=256)
@@ -80,5 +79,4 @@ class Plan:
             hash=spec.hash(),
             mechanism=mechanism,
             grid=Grid(spec.granularity, low, high),
-            corrections=tuple(np.array(branch.corrections, dtype=np.int64) for branch in mechanism.branches),
         )

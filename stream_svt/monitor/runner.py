@@ -667,10 +667,7 @@ class Runner:
     def _branch(self, dataset: int, gaps: Integers) -> int | None:
         """Return the first branch that fired and that the run can still pay."""
         left = self.accounts.slot(self.name, dataset).left
-        for number, branch in enumerate(self.plan_of(dataset).mechanism.branches):
-            if gaps[number] >= 0 and branch.charge <= left:
-                return number
-        return None
+        return self.plan_of(dataset).mechanism.branch_of(gaps, left)
 
     def _after_top(
         self,
