@@ -68,6 +68,7 @@ from stream_svt.mechanisms.run import (
     Top,
     mechanism_id,
 )
+from stream_svt.mechanisms.search import least
 from stream_svt.mechanisms.sparse_vector import SparseVector, sparse_vector
 
 LECTURE_ANSWER_SHARE = Fraction(1, 9)
@@ -586,26 +587,14 @@ def _fitted(
     )
 
 
-def _least_quantile(beyond: Callable[[int], float], share: float) -> int:
-    """Least t >= 0 with P(noise beyond t) <= share, a probability in floats with a margin for their error."""
-    high = 1
-    while beyond(high) * _ROUNDING > share:
-        high *= 2
-    low = -1
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if beyond(middle) * _ROUNDING <= share else (middle, high)
-    return high
-
-
 def _highest(law: Law, share: float) -> int:
-    """Least t with P(noise > t) <= share."""
-    return _least_quantile(lambda t: tail(law.noise, law.rate, t + 1), share)
+    """Least t >= 0 with P(noise > t) <= share, a probability in floats with a margin for their error."""
+    return least(lambda t: t >= 0 and tail(law.noise, law.rate, t + 1) * _ROUNDING <= share)
 
 
 def _lowest(law: Law, share: float) -> int:
-    """Least t with P(noise < -t) <= share."""
-    return _least_quantile(lambda t: head(law.noise, law.rate, -t - 1), share)
+    """Least t >= 0 with P(noise < -t) <= share, with the same margin."""
+    return least(lambda t: t >= 0 and head(law.noise, law.rate, -t - 1) * _ROUNDING <= share)
 
 
 def _farthest(query: Callable[[float], int], threshold: Callable[[float], int], beta: float) -> int:

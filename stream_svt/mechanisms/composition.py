@@ -14,6 +14,7 @@ the start. Figures here are floats, computed with a margin of 10^-9 to the safe 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 from enum import StrEnum
 
@@ -82,13 +83,10 @@ def largest_charge(limit: int, fits: Callable[[int], bool]) -> int:
     MisuseError
         When not even one unit fits.
     """
-    low, high = 0, limit + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    if low == 0:
+    most = bisect_left(range(1, limit + 1), True, key=lambda units: not fits(units))
+    if most == 0:
         raise MisuseError("epsilon is too small to be divided among so many runs")
-    return low
+    return most
 
 
 def _least(function: Callable[[float], float], low: float, high: float) -> float:

@@ -20,6 +20,7 @@ from stream_svt.mechanisms.contract import Law
 from stream_svt.mechanisms.difference import survival_of_difference
 from stream_svt.mechanisms.lattice import CORRECTION_LIMIT
 from stream_svt.mechanisms.noise import Noise, mean
+from stream_svt.mechanisms.search import least
 
 UPPER_BRANCH_SCALES = 9
 """Correction of the cheap branches under annealing, in their own scales, unless `Annealed.upper` says otherwise."""
@@ -285,22 +286,14 @@ def optimal_steps(ratio: Fraction | float, query: Law, threshold: Law | None = N
         """Whether the tail is at 1/(k + 1) or below already."""
         return survival_of_difference(query, threshold, steps) <= balance
 
-    above = max(1, round(1 / query.rate))
-    while not low(above):
-        above = _bounded(2 * above)
-    below = -1
-    while low(below):
-        below = _bounded(2 * below)
-    while above - below > 1:
-        middle = (above + below) // 2
-        below, above = (below, middle) if low(middle) else (middle, above)
+    above = least(lambda steps: low(_bounded(steps)))
 
     def logarithm(steps: int) -> float:
         """Logarithm of the product."""
         tail = survival_of_difference(query, threshold, steps)
         return float(ratio) * math.log1p(-tail) + math.log(tail) if 0 < tail < 1 else -math.inf
 
-    return max((below, above), key=logarithm)
+    return max((above - 1, above), key=logarithm)
 
 
 def least_variance_split(

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import decimal
 import math
-from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
 from typing import TypeVar
 
 from stream_svt.errors import MisuseError
+from stream_svt.mechanisms import search
 from stream_svt.mechanisms.noise import Noise, mean, variance
 
 Real = TypeVar("Real", float, Decimal, Fraction)
@@ -157,7 +157,7 @@ def marginal_lower_bound(
     """
     limit = _decimal(beta)
     with decimal.localcontext(prec=_DIGITS):
-        least = _first(
+        least = search.least(
             lambda t: (
                 _survival_of_rates(query_noise, query_rate, threshold_noise, threshold_rate, t + 1) <= limit
             )
@@ -192,10 +192,10 @@ def selective_bounds(
         lower = upper = None
         if (-_as_decimal(slowest) * gap).exp() <= limit:
             # S(gap + tau)/S(tau) falls with tau: the last tau above beta comes before the first not above.
-            last = _first(lambda tau: tail(gap + tau) <= limit * tail(tau)) - 1
+            last = search.least(lambda tau: tail(gap + tau) <= limit * tail(tau)) - 1
             lower = threshold + correction - last
         if 1 - (-_as_decimal(slowest) * (gap + 1)).exp() > limit:
-            least = _first(lambda tau: 1 - tail(gap + tau + 1) / tail(tau) > limit)
+            least = search.least(lambda tau: 1 - tail(gap + tau + 1) / tail(tau) > limit)
             upper = threshold + correction - least
     return lower, upper
 
@@ -222,21 +222,6 @@ def _overlap(a: Real, b: Real, t: int) -> Real:
     if a == b:
         return a**t * (t + 1 - t * a) / (1 - a) ** 2
     return (b ** (t + 1) / (1 - b) - a ** (t + 1) / (1 - a)) / (b - a)
-
-
-def _first(holds: Callable[[int], bool]) -> int:
-    """Least integer at which a predicate holds that is false before it and true from it on."""
-    reach = 1
-    while not holds(reach):
-        reach *= 2
-    low = -1
-    while holds(low):
-        low *= 2
-    high = reach
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if holds(middle) else (middle, high)
-    return high
 
 
 def _as_decimal(number: Fraction) -> Decimal:

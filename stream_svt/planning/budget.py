@@ -10,6 +10,7 @@ from fractions import Fraction
 
 from stream_svt.mechanisms import estimates, noise
 from stream_svt.mechanisms.noise import Noise
+from stream_svt.mechanisms.search import least
 from stream_svt.mechanisms.sparse_vector import Branch, SparseVector
 from stream_svt.monitor.datasets import DatasetSpec
 from stream_svt.monitor.spec import Exposure, MonitorSpec, Retry, Sweep
@@ -118,17 +119,7 @@ def _branch_margin(mechanism: SparseVector, monitor: MonitorSpec, branch: Branch
         )
         return probability >= chance
 
-    low, high = correction, correction + 1
-    step = 1
-    while not reports(high):
-        low, high, step = high, high + step, 2 * step
-    step = 1
-    while reports(low):
-        low, step = low - step, 2 * step
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if reports(middle) else (middle, high)
-    return high
+    return least(lambda beyond: reports(correction + beyond)) + correction
 
 
 def _false_alerts(mechanism: SparseVector, monitor: MonitorSpec) -> float | None:

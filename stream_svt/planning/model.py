@@ -13,11 +13,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtr
 
 from stream_svt.errors import MisuseError
 from stream_svt.mechanisms import noise
 from stream_svt.mechanisms.contract import Law
-from stream_svt.mechanisms.noise import Noise
+from stream_svt.mechanisms.difference import tails
+from stream_svt.mechanisms.search import least
 from stream_svt.mechanisms.sparse_vector import SparseVector
 from stream_svt.monitor.monitor_spec import MonitorSpec
 from stream_svt.monitor.options import Retry, Sweep
@@ -28,8 +30,6 @@ THRESHOLDS = 41
 
 _PHASES = 8
 _SLICES = 40
-_FAR = 2**62
-_LARGEST_EXPONENT = 700.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,42 +299,20 @@ def report_chances(monitor: MonitorSpec, distances: Floats) -> Floats:
     for attempt in range(monitor.attempts):
         for branch in mechanism.branches:
             bar = rho + branch.correction(attempt) - margins
-            missed *= 1 - tails(mechanism.query_noise, float(branch.rate), bar)
+            missed *= 1 - tails(mechanism.query_noise, branch.rate, bar)
     return 1 - missed
 
 
 def threshold_quantiles(law: Law) -> Floats:
     """Return the threshold noise at the middles of `THRESHOLDS` equal shares of its law, in grid steps."""
     levels = (np.arange(THRESHOLDS) + 0.5) / THRESHOLDS
-    return np.array([_quantile(law, float(level)) for level in levels], dtype=np.float64)
 
+    def quantile(level: float) -> int:
+        """Return the least k with P(noise <= k) >= level."""
+        return least(lambda k: noise.tail(law.noise, law.rate, k + 1) <= 1 - level)
 
-def tails(family: Noise, rate: float, k: Floats) -> Floats:
-    """Return P(noise >= k) as `noise.tail` does, for arrays of whole numbers."""
-    if family is Noise.LAPLACE:
-        both = 1 + math.exp(-rate)
-        near = np.exp(-rate * np.where(k >= 0, k, 1 - k)) / both
-        return np.where(k >= 0, near, 1 - near)
-    if family is Noise.GUMBEL:
-        return np.asarray(-np.expm1(-np.exp(np.minimum(-rate * k, _LARGEST_EXPONENT))))
-    return np.asarray(np.exp(-rate * np.maximum(k, 0)))
-
-
-def _quantile(law: Law, level: float) -> int:
-    """Return the least k with P(noise <= k) >= level."""
-
-    def reached(k: int) -> bool:
-        return noise.tail(law.noise, law.rate, k + 1) <= 1 - level
-
-    low, high = -1, 0
-    while reached(low) and low > -_FAR:
-        low, high = 2 * low, low
-    while not reached(high) and high < _FAR:
-        low, high = high, max(1, 2 * high)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if reached(middle) else (middle, high)
-    return high
+    found = [quantile(level) for level in levels.tolist()]
+    return np.array(found, dtype=np.float64)
 
 
 def _attempts(
@@ -389,7 +367,7 @@ def _hits(mechanism: SparseVector, rho: Floats, margins: Floats, due: NDArray[np
         made = due[None, :, attempt, None]
         bar = rho[:, None, None] - margins[None, :, attempt]
         for number, branch in enumerate(mechanism.branches):
-            chance = tails(mechanism.query_noise, float(branch.rate), bar + branch.correction(attempt)) * made
+            chance = tails(mechanism.query_noise, branch.rate, bar + branch.correction(attempt)) * made
             reported = waiting * chance
             result[number, :, :, attempt] = reported.mean(axis=2)
             waiting -= reported
@@ -406,7 +384,7 @@ def _cut(asked: Floats, variance: Floats, budget: float) -> tuple[Floats, Floats
     """Expected units paid, E min(asked, budget), and the probability that the budget is used."""
     deviation = np.sqrt(np.maximum(variance, 1e-12 * np.maximum(asked, 1.0) ** 2))
     z = (budget - asked) / deviation
-    below = _normal(z)
+    below = ndtr(z)
     excess = (asked - budget) * (1 - below) + deviation * np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
     paid = asked - np.maximum(excess, 0.0)
     return np.maximum.accumulate(np.clip(paid, 0.0, budget), axis=1), 1 - below
@@ -447,9 +425,3 @@ def _span(values: Floats) -> Span:
     ordered = np.sort(values)
     low, middle, high = (float(ordered[round(share * (len(ordered) - 1))]) for share in (0.1, 0.5, 0.9))
     return Span(low=low, middle=middle, high=high)
-
-
-def _normal(z: Floats) -> Floats:
-    """Distribution function of the standard normal law."""
-    scaled = (z / math.sqrt(2)).ravel()
-    return np.array([0.5 * math.erfc(-value) for value in scaled]).reshape(z.shape)
