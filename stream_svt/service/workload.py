@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
 import weakref
@@ -17,9 +18,12 @@ from stream_svt.monitor.datasets import MAX_DATASETS, DatasetSpec, Gone, is_over
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.shard_datasets import ShardDatasets
 from stream_svt.monitor.spec import ApplicationSpec
-from stream_svt.service import columnar  # noqa: F401 - pyarrow is there before a shard is open: it takes long
 from stream_svt.service.garbage import let_go
 from stream_svt.service.wire import NAMES_AT_ONCE, Directory, QueryDecoder, homes
+
+# Importing pyarrow takes long: not while a shard is open. Without it a worker stays out of its group.
+with contextlib.suppress(ImportError):
+    from stream_svt.service import columnar  # noqa: F401
 
 AHEAD_MS = 36 * 3_600_000
 """How far ahead periods are known: half a day more than until a worker makes the next workload."""
