@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+import pytest
 
 from stream_svt.monitor.commands import Command
+from stream_svt.monitor.released import EventType
 from stream_svt.monitor.spec import ApplicationSpec, load_spec
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Clock
@@ -133,8 +135,7 @@ class Model:
         found = []
         for shard in range(self.partitions):
             tenure, status = self.tenure(shard, feed)
-            finish(tenure.open())
-            finish(tenure.run())
+            finish(lived(tenure))
             self.broker.mark(f"app-{shard}", everything=True)
             found.append(status)
         return found
@@ -205,8 +206,77 @@ class Few(Feed):
         return found
 
 
+def serve_a_while(
+    model: Model,
+    rounds: int,
+    hook: Callable[[int], object] = lambda number: None,
+    interval: float = 1e9,
+) -> None:
+    """Let an owner read a few records in each of so many rounds, and commit at the end unless told."""
+    owner, _ = model.tenure(feed=Few, interval=interval)
+    feed: Any = owner._feed
+    feed.rounds, feed.hook = rounds, hook
+    finish(lived(owner))
+    model.settle()
+
+
+async def lived(tenure: Tenure) -> None:
+    """Go through a tenure to its end."""
+    await tenure.open()
+    await tenure.run()
+
+
 class Stops(Exception):
     """What ends a tenure in the middle."""
+
+
+def dies_at(
+    model: Model,
+    condition: Callable[[Any], bool],
+    *,
+    after: bool = False,
+    feed: type[Feed] = Feed,
+    opened: Callable[[], None] = lambda: None,
+) -> None:
+    """Let an owner die before or after its first commit of which something is true; the next one is told nothing."""
+    dying, _ = model.tenure(feed=feed)
+    commit, run = dying._journal.commit, dying.run
+
+    async def dies(content: Any) -> int:
+        here = condition(content)
+        if here and not after:
+            raise Stops
+        done: int = await commit(content)
+        if here:
+            raise Stops
+        return done
+
+    def begin() -> Any:
+        opened()
+        return run()
+
+    dying._journal.commit = dies  # type: ignore[method-assign]
+    dying.run = begin  # type: ignore[method-assign]
+    try:
+        with pytest.raises(Stops):
+            finish(lived(dying))
+    finally:
+        model.broker.fence("app-0")
+        model.settle()
+
+
+def has(kind: EventType) -> Callable[[Any], bool]:
+    """Return what tells whether a commit has an event of this type."""
+    return lambda content: any(event.type == kind for event in content.events)
+
+
+def told(model: Model, kind: EventType, monitor: str = "") -> list[dict[str, Any]]:
+    """Return what the events of a type say, on shard 0."""
+    return [
+        event["data"]
+        for event in model.events()[0]
+        if event["type"] == kind and (not monitor or event["data"]["monitor"] == monitor)
+    ]
 
 
 def played_model() -> Model:

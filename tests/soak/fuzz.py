@@ -12,7 +12,6 @@ import faulthandler
 import json
 import random
 import resource
-import sys
 import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -591,7 +590,3 @@ def play(count: int, seed: int) -> Outcome:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Fuzz, print the closing line, and return 1 where the package broke its word."""
     return report.run("fuzz", __doc__, play, short=DEFAULT_COUNT, first=0, arguments=arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -74,13 +74,13 @@ def look(pid: int, at: float) -> Sample:
 class Hour(Stage):
     """An application whose workers seal their state and whose state topic is compacted."""
 
-    spec = SPEC
-    session = 6.0
+    spec: ClassVar = SPEC
+    session: ClassVar = 6.0
     state_settings: ClassVar[Mapping[str, str]] = {"segment.ms": "10000", "min.cleanable.dirty.ratio": "0.1"}
     """It is compacted all the time, as over weeks: a takeover must not take longer and longer."""
 
     def _configuration(self, port: int) -> str:
-        key = self._directory / "master.key"
+        key = self.directory / "master.key"
         if not key.exists():
             key.touch(mode=0o600)
             key.write_text(secrets.token_hex(32))
@@ -88,7 +88,7 @@ class Hour(Stage):
 
     def apply_again(self, number: int) -> None:
         """Apply a version that says the same in another text: every shard ends its tenure and begins the next."""
-        config = self._directory / f"applied-{number}.yaml"
+        config = self.directory / f"applied-{number}.yaml"
         config.write_text(f"{self._configuration(free_port())}\n# {number}\n")
         applied(config)
 
@@ -102,7 +102,7 @@ class Hour(Stage):
         wanted: set[tuple[int, int]] = set()
         unwanted: set[tuple[int, int]] = set()
         count = 0
-        async for record in records.each(self._servers, self.queries, range(PARTITIONS)):
+        async for record in records.each(self.servers, self.queries, range(PARTITIONS)):
             count += 1
             value = json.loads(record.value)["value"]
             if value >= HIGH:
@@ -111,7 +111,7 @@ class Hour(Stage):
                 unwanted.add((record.partition, record.offset))
         seen: Counter[tuple[int, int]] = Counter()
         alerts = 0
-        async for record in records.each(self._servers, f"{self.application}.alerts", range(PARTITIONS)):
+        async for record in records.each(self.servers, f"{self.application}.alerts", range(PARTITIONS)):
             data = json.loads(record.value)["data"]
             if "gap" in data:
                 alerts += 1
@@ -124,7 +124,7 @@ class Hour(Stage):
         ):
             for place in sorted(places)[:5]:
                 self.violation(f"the query at {place} {name}")
-        config = load_config(next(self._directory.glob("worker-*.yaml")), {})
+        config = load_config(next(self.directory.glob("worker-*.yaml")), {})
         operator = await self._audit(config, cluster_of(config))
         self.outcome.notes.append(
             f"{count} queries, {alerts} alerts in {operator.events} events, {operator.ledgers} ledgers"
@@ -142,10 +142,8 @@ async def hour(kafka: EmbeddedKafka, application: str, directory: Path, minutes:
     stage = Hour(kafka.bootstrap_servers, [kafka.data_dir], application, directory, rate=RATE, seed=seed)
     samples: list[Sample] = []
     span = 60 * minutes
-    async with stage.on():
-        steady = stage.start()
-        await stage.owned()
-        stage.feed()
+    async with stage.on(workers=1):
+        (steady,) = stage.workers
         began = time.monotonic()
         watching = asyncio.create_task(_watch(steady, samples, began))
         try:
@@ -217,7 +215,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
     brokers = partial(EmbeddedKafka, overrides=BROKER | {"log.cleaner.backoff.ms": "5000"})
     play = report.on_brokers("hour", brokers, hour)
     return report.finish("hour", round(options.minutes), lambda: play(options.minutes, options.seed))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -13,7 +13,6 @@ import dataclasses
 import logging
 import random
 import re
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -363,7 +362,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return Outcome(*pairs(count, first))
 
     return report.run("taint", __doc__, play, short=DEFAULT_COUNT, first=0, arguments=arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
