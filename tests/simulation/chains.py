@@ -24,9 +24,9 @@ from stream_svt.monitor.released import CLOSING, EventType
 from stream_svt.monitor.spec import ApplicationSpec, load_spec
 from stream_svt.protocol.carry_over import CarryOverRefused, ShardHistory, carry_over
 from stream_svt.protocol.journal import Journal
-from stream_svt.protocol.sealing import Place, Sealing, proof_checker
+from stream_svt.protocol.sealing import Sealing, proof_checker
 from tests.simulation.applications import APPLICATIONS, Application, monitors_of, query
-from tests.simulation.effects import finish, journal_of
+from tests.simulation.effects import PLACE, finish, journal_of
 from tests.simulation.log import Broker
 from tests.simulation.published import UNITS
 from tests.simulation.script import Fault, Script
@@ -56,7 +56,7 @@ class ProvingJournal(Journal):
 
     @_sealing.setter
     def _sealing(self, sealing: Sealing) -> None:
-        keyed = Sealing(Place("cluster", "app", "state", 0), [KEY], bytes)
+        keyed = Sealing(PLACE, [KEY], bytes)
         sealing.prover = keyed.prover  # type: ignore[method-assign]
         self.__dict__["sealing"] = sealing
 
@@ -338,10 +338,7 @@ def give_up(broker: Broker, kind: type[Journal], chance: random.Random) -> bool:
             return False
         except ApplicationClosed:
             return True
-        for name in broker.producers:
-            if crash is not None:
-                broker.time_out(name)
-            broker.mark(name, everything=True)
+        broker.settle(abandoned=crash is not None)
         if crash is None:
             return True
 

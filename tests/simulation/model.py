@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -18,7 +18,7 @@ from stream_svt.protocol.ports import Clock
 from stream_svt.protocol.tenure import Pace, Status, Tenure
 from stream_svt.service.wire import home
 from stream_svt.service.workload import Workload
-from tests.simulation.effects import ModelLog, finish, journal_of
+from tests.simulation.effects import PLACE, ModelLog, finish, journal_of, lived
 from tests.simulation.log import Broker, Entry
 from tests.simulation.world import CONTROL, Places, Silent
 
@@ -111,7 +111,7 @@ class Model:
         return journal_of(
             self.broker,
             kind,
-            shard,
+            replace(PLACE, shard=shard),
             log=ModelLog(self.broker, f"app-{shard}", f"-{shard}"),
             partitions=partitions,
             masters=self.masters,
@@ -179,8 +179,7 @@ class Model:
 
     def settle(self) -> None:
         """Let every transaction that was decided be seen."""
-        for producer in self.broker.producers:
-            self.broker.mark(producer, everything=True)
+        self.broker.settle()
 
 
 class Few(Feed):
@@ -218,12 +217,6 @@ def serve_a_while(
     feed.rounds, feed.hook = rounds, hook
     finish(lived(owner))
     model.settle()
-
-
-async def lived(tenure: Tenure) -> None:
-    """Go through a tenure to its end."""
-    await tenure.open()
-    await tenure.run()
 
 
 class Stops(Exception):

@@ -17,7 +17,7 @@ from stream_svt.protocol.ports import Clock
 from stream_svt.protocol.tenure import Pace, Tenure
 from stream_svt.service.wire import QueryDecoder
 from tests.simulation.applications import OTHER, TOPIC, Application
-from tests.simulation.effects import Effect, journal_of
+from tests.simulation.effects import Effect, journal_of, lived
 from tests.simulation.log import Broker, Entry
 from tests.simulation.world import CONTROL, ModelFeed, ModelWorkload, Process, Silent
 
@@ -36,50 +36,14 @@ class Stopwatch(Silent):
     def __init__(self) -> None:
         self.told: list[tuple[object, ...]] = []
 
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return partial(self._note, name) if name not in {"read", "refused"} else super().__getattr__(name)
+
+    def _note(self, name: str, *told: Any) -> None:
+        self.told.append((name, *(round(one, 6) if isinstance(one, float) else one for one in told)))
+
     def committed(self, shard: int, commit: Commit, seconds: float, steps: Iterable[float]) -> None:
-        self.told.append(("committed", round(seconds, 6), [round(step, 6) for step in steps]))
-
-    def flushed(self, seconds: float) -> None:
-        self.told.append(("flushed", round(seconds, 6)))
-
-    def published(self, events: int) -> None:
-        self.told.append(("published", events))
-
-    def alert_latency(self, seconds: float) -> None:
-        self.told.append(("latency", round(seconds, 6)))
-
-    def restored(self, seconds: float) -> None:
-        self.told.append(("restored", round(seconds, 6)))
-
-    def taken_over(self, seconds: float) -> None:
-        self.told.append(("taken over", round(seconds, 6)))
-
-    def failed(self, shard: int, reason: str) -> None:
-        self.told.append(("failed", reason))
-
-
-class _Laborious(Engine):
-    """An engine whose steps take time."""
-
-    def __init__(self, world: TimedWorld, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._world = world
-
-    def step(self, batch: QueryBatch) -> Step:
-        self._world.step_works(batch)
-        return super().step(batch)
-
-
-class _Slow(QueryDecoder):
-    """A decoder that takes as long as the values say."""
-
-    def __init__(self, world: TimedWorld, *args: Any) -> None:
-        super().__init__(*args)
-        self._world = world
-
-    def decode(self, records: Sequence[Any]) -> QueryBatch:
-        self._world.works([record.value for record in records])
-        return super().decode(records)
+        self._note("committed", seconds, *steps)
 
 
 class TimedWorld:
@@ -131,16 +95,6 @@ class TimedWorld:
             self.broker.write(topic, key, body)
         self.now = max(self.now, moment)
 
-    def works(self, queries: Sequence[bytes]) -> None:
-        """Let the decoder take its time."""
-        self._batch = queries
-        self.pass_until(self.now + self._work(queries))
-
-    def step_works(self, batch: QueryBatch) -> None:
-        """Let the engine take its time."""
-        assert batch.end
-        self.pass_until(self.now + self._work(self._batch))
-
     def fetched(self, process: Process, *, empty: bool, patience: float) -> None:
         """Let a fetch wait for the next query, as long as it may."""
         process.stop = self.now - self._began >= self._seconds
@@ -153,6 +107,24 @@ class TimedWorld:
         if seconds > 0:  # nobody else shares the worker
             await Effect("sleep", lambda: self.pass_until(end))
 
+    def _workload(self, entropy: random.Random) -> ModelWorkload:
+        """Return a workload whose decoders and engines take time."""
+        world = self
+
+        class Laborious(Engine):
+            def step(self, batch: QueryBatch) -> Step:
+                assert batch.end
+                world.pass_until(world.now + world._work(world._batch))
+                return super().step(batch)
+
+        class Slow(QueryDecoder):
+            def decode(self, records: Sequence[Any]) -> QueryBatch:
+                world._batch = [record.value for record in records]
+                world.pass_until(world.now + world._work(world._batch))
+                return super().decode(records)
+
+        return ModelWorkload(self.application.spec, entropy=entropy.randbytes, decoder=Slow, kind=Laborious)
+
     def run(self) -> TimedWorld:
         """Play the tenure to its end."""
         entropy = random.Random(2)
@@ -161,12 +133,7 @@ class TimedWorld:
         tenure = Tenure(
             ModelFeed(self, process),  # type: ignore[arg-type]
             journal,
-            ModelWorkload(
-                self.application.spec,
-                entropy.randbytes,
-                decoder=partial(_Slow, self),  # type: ignore[arg-type]
-                kind=partial(_Laborious, self),  # type: ignore[arg-type]
-            ),
+            self._workload(entropy),
             shard=0,
             control=CONTROL,
             pace=Pace(interval=0.5, max_records=40, cadence=self.application.cadence),
@@ -175,11 +142,7 @@ class TimedWorld:
             status=process.status,
         )
 
-        async def live() -> None:
-            await tenure.open()
-            await tenure.run()
-
-        life, outcome = live(), None
+        life, outcome = lived(tenure), None
         while True:
             try:
                 effect = life.send(outcome)

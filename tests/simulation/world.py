@@ -8,6 +8,7 @@ gives the same history, byte for byte.
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import re
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
@@ -26,8 +27,7 @@ from stream_svt.errors import (
 )
 from stream_svt.monitor.bounds import BOUNDS, Bounds
 from stream_svt.monitor.commands import Action, Command
-from stream_svt.monitor.datasets import Gone, is_over
-from stream_svt.monitor.engine import Commit, Engine
+from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.shard_datasets import ShardDatasets
 from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.protocol.journal import META, Journal, Meta
@@ -35,11 +35,11 @@ from stream_svt.protocol.ports import Clock, Stopped
 from stream_svt.protocol.shard_states import Cause, Signal
 from stream_svt.protocol.tenure import Pace, Status, Tenure
 from stream_svt.service.kafka import BrokerUnavailable, Fenced
-from stream_svt.service.wire import Directory, QueryDecoder
+from stream_svt.service.wire import QueryDecoder
+from stream_svt.service.workload import Workload
 from tests.simulation.applications import DATASETS, OTHER, TOPIC, Application, application
 from tests.simulation.auditing import audited
-from tests.simulation.computed import Computed
-from tests.simulation.effects import Effect, ModelLog, finish, journal_of
+from tests.simulation.effects import Effect, ModelLog, finish, journal_of, lived
 from tests.simulation.log import Broker, Entry, Fate, Txn
 from tests.simulation.rules import Known, Rules
 from tests.simulation.script import Fault, Script
@@ -87,70 +87,36 @@ class Process:
 class Silent:
     """An observer of nothing."""
 
-    def read(self, topic: str, records: int) -> None: ...
-    def committed(self, shard: int, commit: Commit, seconds: float, steps: Iterable[float]) -> None: ...
-    def flushed(self, seconds: float) -> None: ...
-    def published(self, events: int) -> None: ...
-    def alert_latency(self, seconds: float) -> None: ...
-    def restored(self, seconds: float) -> None: ...
-    def taken_over(self, seconds: float) -> None: ...
-    def refused(self, topic: str, reason: str) -> None: ...
-    def failed(self, shard: int, reason: str) -> None: ...
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *told: None
 
 
 @dataclass(frozen=True)
-class ModelWorkload:
-    """The application, with noise from the process's own entropy."""
+class ModelWorkload(Workload):
+    """The application, with noise from the process's own entropy; ``watch`` is shown each engine."""
 
-    spec: ApplicationSpec
-    entropy: Callable[[int], bytes]
+    partitions: int = 1
+    entropy: Callable[[int], bytes] = os.urandom
     decoder: type[QueryDecoder] = QueryDecoder
     bounds: Bounds = BOUNDS
-    partitions: int = 1
     kind: type[Engine] = Engine
-    version: tuple[int, str] = (0, "")
-    names: list[str] = field(default_factory=list)
-
-    @property
-    def topics(self) -> tuple[str, ...]:
-        return self.spec.topics()
-
-    def gather(self, shard: int, gone: Gone) -> Iterable[None]:
-        self.names[:] = (
-            one.name for one in self.spec.datasets if not (one.pattern and is_over(one.name, gone.watermarks))
-        )
-        return ()
+    watch: Callable[[Engine], None] = lambda engine: None
 
     def engine(self, shard: int, key: bytes) -> Engine:
-        return self.kind(
-            self.spec, shard=shard, datasets=self.names, key=key, entropy=self.entropy, bounds=self.bounds
+        datasets = self._held[shard].datasets
+        engine = self.kind(
+            self.spec, shard=shard, datasets=datasets, key=key, entropy=self.entropy, bounds=self.bounds
         )
+        self.watch(engine)
+        return engine
 
     def decoders(
         self, shard: int, datasets: ShardDatasets, also: Iterable[tuple[str, str]] = ()
     ) -> dict[str, QueryDecoder]:
-        directory = Directory(datasets.number, partition=shard, partitions=1)
-        known = [*((monitor.topic, monitor.name) for monitor in self.spec.monitors), *also]
-        return {
-            topic: self.decoder(topic, shard, directory, [name for read, name in known if read == topic])
-            for topic in self.topics
-        }
-
-
-@dataclass(frozen=True)
-class WatchedWorkload:
-    """A workload whose engines are watched while they compute."""
-
-    workload: Any
-    computed: Computed
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.workload, name)
-
-    def engine(self, shard: int, key: bytes) -> Engine:
-        engine = self.workload.engine(shard, key)
-        self.computed.watch(engine)
-        return engine
+        found = super().decoders(shard, datasets, also)
+        for made in found.values():
+            made.__class__ = self.decoder
+        return found
 
 
 class Places:
@@ -320,15 +286,16 @@ class World:
                 epoch=lambda: self.now,
                 bounds=bounds,
             )
-            feed = ModelFeed(self, process)
             tenure = self._variant.tenure(
-                feed,
+                ModelFeed(self, process),
                 journal,
-                WatchedWorkload(
-                    self._variant.workload(
-                        spec, process.entropy.randbytes, bounds=bounds, version=(version, f"{version}")
-                    ),
-                    self.rules.computed,
+                self._variant.workload(
+                    spec,
+                    entropy=process.entropy.randbytes,
+                    bounds=bounds,
+                    version=(version, f"{version}"),
+                    now_ms=int(self.now * 1000),
+                    watch=self.rules.computed.watch,
                 ),
                 shard=0,
                 control=CONTROL,
@@ -338,8 +305,7 @@ class World:
                 status=process.status,
             )
             try:
-                await tenure.open()
-                await tenure.run()
+                await lived(tenure)
             except Stopped:
                 pass
             except ApplicationClosed:
@@ -364,8 +330,7 @@ class World:
             except ConfigurationBehind:
                 if version == len(self._applied):
                     self.rules.say("an owner waits for a version that nobody applied")
-                with contextlib.suppress(BrokerUnavailable):
-                    await self._sleep(0.2)
+                await self._parked(0.2)
             except (BrokerUnavailable, RecordsLost):
                 pass
             finally:
@@ -581,6 +546,10 @@ class World:
         process.life.close()
         self._processes.remove(process)
 
+    def _kill_all(self) -> None:
+        for process in list(self._processes):
+            self._kill(process)
+
     def _background(self) -> None:
         """Write markers, and let delayed requests arrive."""
         for name in self.broker.producers:
@@ -629,11 +598,14 @@ class World:
 
     def _standing(self) -> tuple[str, int]:
         """Return the id of the durable state, and the number of the last command that it used up."""
-        records = self._backups[-1].records
-        if META not in records:
-            return "none", 0
-        meta = msgspec.msgpack.decode(records[META][FRAME:], type=Meta)
-        return meta.state_id.hex(), meta.commands.number
+        meta = self._meta
+        return (meta.state_id.hex(), meta.commands.number) if meta else ("none", 0)
+
+    @property
+    def _meta(self) -> Meta | None:
+        """What the durable state says of itself."""
+        meta = self._backups[-1].records.get(META)
+        return None if meta is None else msgspec.msgpack.decode(meta[FRAME:], type=Meta)
 
     def close_application(self) -> None:
         """Have an operator close the application for good."""
@@ -693,8 +665,7 @@ class World:
             self._beside.append(Backup(records, self.rules.known_beside(records)))
 
     def _stop_all(self) -> None:
-        for process in list(self._processes):
-            self._kill(process)
+        self._kill_all()
         self._delayed.clear()
         self.broker.fence("app-0")
 
@@ -742,8 +713,7 @@ class World:
     @property
     def closed(self) -> bool:
         """Whether the durable state says that the application is closed."""
-        meta = self._backups[-1].records.get(META)
-        return meta is not None and bool(msgspec.msgpack.decode(meta[FRAME:], type=Meta).commands.closed)
+        return bool(self._meta and self._meta.commands.closed)
 
     @property
     def damaged(self) -> bool:
@@ -794,23 +764,16 @@ class World:
 
     def abandon(self) -> None:
         """Let every process die where it is, and the coordinator end what they left open."""
-        for process in list(self._processes):
-            self._kill(process)
+        self._kill_all()
         self._delayed.clear()
-        for name in self.broker.producers:
-            self.broker.time_out(name)
-            self.broker.mark(name, everything=True)
+        self.broker.settle(abandoned=True)
 
     def settle(self) -> None:
         """Let one healthy owner finish in a calm world, then judge."""
         self._calm = True
         self._faults = []
-        for process in list(self._processes):
-            self._kill(process)
-        for name in self.broker.producers:
-            # Of owners that are gone: whoever comes fences its own name only.
-            self.broker.time_out(name)
-            self.broker.mark(name, everything=True)
+        self._kill_all()
+        self.broker.settle(abandoned=True)  # of owners that are gone: whoever comes fences its own name only
         self._mend()
         self._belong_together()
         self._write(self._unwritten)
@@ -830,8 +793,7 @@ class World:
                     resumed = number
         if process in self._processes:
             self.rules.violations.append("a healthy owner does not come to an end")
-        for name in self.broker.producers:
-            self.broker.mark(name, everything=True)
+        self.broker.settle()
         self.rules.finish()
         for finding in audited(self.broker).findings:
             self.rules.say(f"audit: {finding}")

@@ -34,13 +34,12 @@ from stream_svt.service.audit import Auditor
 from stream_svt.service.config import parse_config
 from stream_svt.service.signatures import HEADER, Refusal, Verifier, shared_key
 from stream_svt.service.wire import Directory, QueryDecoder, Reason
-from tests.simulation.effects import finish
+from tests.simulation.effects import PLACE, finish, holding
 from tests.soak import report
 from tests.soak.poison import (
     ARROW_TYPE,
     DEEP,
     ODD_HEADERS,
-    PLACE,
     Streams,
     add_up,
     alerts,
@@ -487,7 +486,7 @@ class Fuzzer:
         looked = self._hold(
             "look",
             changed,
-            lambda: finish(journal(state | {key: changed}, self.chance.randbytes, MASTER).look()),
+            lambda: finish(journal(holding(state | {key: changed}), self.chance.randbytes, MASTER).look()),
             UnreadableState,
         )
         if looked is not None:
@@ -520,7 +519,7 @@ class Fuzzer:
             add_up(other, self.chance.randbytes)
 
         def look() -> object:
-            read = journal(other, self.chance.randbytes)
+            read = journal(holding(other), self.chance.randbytes)
             return finish(read.look() if self.chance.random() < 0.5 else read.open())
 
         restored = self._hold("plain books", other[key], look, UnreadableState)

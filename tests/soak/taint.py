@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cache
+from functools import cache, partial
 from typing import Any
 from unittest import mock
 
@@ -218,13 +218,12 @@ def history(script: Script, values: Values, leak: Leak, recorder: Recorder | Non
     pages: list[_Page] = []
     now = [0.0]
 
-    class Workload(ModelWorkload):
-        def engine(self, shard: int, key: bytes) -> Engine:
-            kind = leak.first_engine if recorder is None else leak.engine
-            engine = kind(self.spec, shard=shard, datasets=DATASETS, key=key, entropy=self.entropy)
-            if recorder is not None:
-                engine.recorder = recorder  # type: ignore[attr-defined]
-            return engine
+    def engine(*arguments: Any, **options: Any) -> Engine:
+        if recorder is None:
+            return leak.first_engine(*arguments, **options)
+        made = leak.engine(*arguments, **options)
+        made.recorder = recorder
+        return made
 
     def observer() -> _Page:
         pages.append(_Page(lambda: now[0]))
@@ -247,7 +246,7 @@ def history(script: Script, values: Values, leak: Leak, recorder: Recorder | Non
     package.addHandler(log)
     package.setLevel(logging.DEBUG)
     try:
-        variant = Variant(workload=Workload, observer=observer, watch=watch)
+        variant = Variant(workload=partial(ModelWorkload, kind=engine), observer=observer, watch=watch)
         world = play(script, variant, values.application(second=recorder is not None))
     finally:
         package.removeHandler(log)
