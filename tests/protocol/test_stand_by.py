@@ -8,10 +8,8 @@ from stream_svt.monitor.released import EventType
 from stream_svt.protocol.ports import Stopped
 from stream_svt.protocol.tenure import Status
 from stream_svt.service.kafka import Fenced
-from tests.simulation.effects import finish
-from tests.simulation.model import Feed, Model, declared, send
-
-HOT = "{name: hot, topic: t, epsilon: 1, cutoff: 2, sensitivity: 1, monotonic: true, bounds: [0, 100000], threshold: 500, expected_queries: 100, mute: none}"  # noqa: E501
+from tests.simulation.effects import finish, lived
+from tests.simulation.model import PLAIN, Feed, Model, declared, send, told
 
 
 class Held(Feed):
@@ -49,7 +47,7 @@ class Held(Feed):
 
 
 def stage(feed: type[Held], *, opened: bool = True):
-    model = Model(partitions=1, spec=declared(HOT))
+    model = Model(partitions=1, spec=declared(PLAIN))
     if opened:
         send(model, 1, "before", value=0)
         model.serve()
@@ -77,13 +75,11 @@ def test_what_takes_more_commits_than_the_one_under_way_is_read_again() -> None:
             assert self.status.offsets == {"t": 0}  # the run is open, and nothing tested
 
     model, tenure, feed, status = stage(Cut, opened=False)
-    finish(tenure.open())
-    finish(tenure.run())
+    finish(lived(tenure))
     assert feed.fetched[:2] == [3, 5]
     assert status.offsets == {"t": 5}
     model.settle()
-    tops = [event for event in model.events()[0] if event["type"] == EventType.ALERT]
-    assert len(tops) == 5
+    assert len(told(model, EventType.ALERT)) == 5
 
 
 def test_whoever_lost_the_shard_meanwhile_steps_nothing_more() -> None:
@@ -107,7 +103,6 @@ def test_whoever_is_told_to_stop_while_it_waits_writes_nothing_more() -> None:
             raise Stopped
 
     model, tenure, feed, _ = stage(Gone)
-    finish(tenure.open())
-    finish(tenure.run())
+    finish(lived(tenure))
     assert feed.fetched == [3]
     assert len(list(model.broker.read("state-0", committed=False))) == feed.written

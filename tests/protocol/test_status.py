@@ -6,7 +6,7 @@ import pytest
 
 from stream_svt.monitor.engine import Engine
 from stream_svt.protocol.ports import Clock
-from tests.simulation.effects import finish
+from tests.simulation.effects import finish, lived
 from tests.simulation.model import Model, send
 from tests.simulation.script import Script
 from tests.simulation.world import Variant, World
@@ -41,7 +41,6 @@ def test_a_long_work_in_slices_is_no_silence(monkeypatch: pytest.MonkeyPatch, sl
     tenure._clock = Clock(now=lambda: now[0], epoch=lambda: model.now, sleep=sleep)
     tenure._now = tenure._clock.now
     monkeypatch.setattr(Engine, sliced, many)
-    finish(tenure.open())
-    finish(tenure.run())
+    finish(lived(tenure))
     assert len(silences) > 20
     assert max(silences) <= 1.0

@@ -6,14 +6,11 @@ from stream_svt.monitor.bounds import Bounds
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.datasets import Gone
 from stream_svt.monitor.released import EventType
-from tests.simulation.effects import finish
-from tests.simulation.model import Model, declared
+from tests.simulation.effects import finish, lived
+from tests.simulation.model import COMMON, Model, declared
 from tests.support.engine_play import another_release
 
-HOT = (
-    "{name: hot, topic: t, epsilon: 1, cutoff: 2, sensitivity: 1, monotonic: true, bounds: [0, 100000], "
-    "threshold: 500, expected_queries: 100}"
-)
+HOT = f"{{name: hot, {COMMON}}}"
 
 
 def test_everything_that_was_charged_is_published_before_a_takeover_charges_anything() -> None:
@@ -35,8 +32,7 @@ def test_everything_that_was_charged_is_published_before_a_takeover_charges_anyt
 
     tenure._journal = model.journal(0, 1, bounds=Bounds(published=2))
     with another_release():
-        finish(tenure.open())
-        finish(tenure.run())
+        finish(lived(tenure))
     model.broker.mark("app-0", everything=True)
     events = model.events()[0]
     assert [event["sequence"] for event in events] == list(range(1, len(events) + 1))

@@ -19,19 +19,25 @@ ON_BROKERS = {
     "proxy": (partial(ProxiedKafka, overrides=BROKER), blows.faults),
     "cluster": (lambda: ThreeBrokers(BROKER).running(), blows.losses),
     "forward": (KAFKA, forward.blows),
+    "hour": (partial(EmbeddedKafka, overrides=BROKER | hour.COMPACTING), hour.hour),
 }
-ELSEWHERE = {"hour": hour.main, "fuzz": fuzz.main, "taint": taint.main}
-SHORT, FULL = blows.SHORT | {"forward": forward.SHORT}, blows.FULL | {"forward": forward.FULL}
+"""What runs the brokers, and what plays on them."""
+SHORT = blows.SHORT | {"forward": forward.SHORT, "hour": 60}
+FULL = blows.FULL | {"forward": forward.FULL}
+IN_MEMORY = {"fuzz": fuzz, "taint": taint}
 
 
 def main(name: str, *arguments: str) -> int:
     """Play, print the closing line, and return 1 where a rule was broken."""
-    if name in ELSEWHERE:
-        return ELSEWHERE[name](arguments)
     if name in ON_BROKERS:
         brokers, play = ON_BROKERS[name]
-        played = report.on_brokers(name, brokers, play)
-        return report.run(name, play.__doc__, played, short=SHORT[name], full=FULL[name], arguments=arguments)
+        played, unit = report.on_brokers(name, brokers, play), "minutes" if name == "hour" else "count"
+        sizes = {"short": SHORT[name], "full": FULL.get(name), "unit": unit}
+        return report.run(name, play.__doc__, played, arguments=arguments, **sizes)
+    if name in IN_MEMORY:
+        module = IN_MEMORY[name]
+        short = module.DEFAULT_COUNT
+        return report.run(name, module.__doc__, module.play, short=short, first=0, arguments=arguments)
     return simulation.main(name, arguments)
 
 

@@ -14,7 +14,7 @@ import random
 import resource
 import zlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -584,8 +584,3 @@ def play(count: int, seed: int) -> Outcome:
         f"{dict(found.outcomes.most_common())}",
     ]
     return Outcome(found.count, found.violations, notes)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Fuzz, print the closing line, and return 1 where the package broke its word."""
-    return report.run("fuzz", __doc__, play, short=DEFAULT_COUNT, first=0, arguments=arguments)

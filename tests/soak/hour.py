@@ -6,18 +6,15 @@ broker is restarted under it. Its memory and its open files must not grow.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import os
 import random
 import secrets
-import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,8 +22,7 @@ from stream_svt.service.config import load_config
 from stream_svt.service.embedded import EmbeddedKafka
 from stream_svt.service.kafka import tune
 from stream_svt.service.worker import cluster_of
-from tests.soak import report
-from tests.soak.stage import BROKER, DATASETS, HIGH, LOW, PARTITIONS, Outcome, Stage, value_of
+from tests.soak.stage import DATASETS, HIGH, LOW, PARTITIONS, Outcome, Stage, value_of
 from tests.support import records
 from tests.support.process import Service, applied, free_port
 
@@ -45,6 +41,8 @@ monitors:
   - {{name: patient, cutoff: 5, mute: run, append: {{retry: {{attempts: 3, lifetime: 5000, capacity: 100, every: 7}}}},
      expected_queries: 1000000, {common}}}
 """
+COMPACTING = {"log.cleaner.backoff.ms": "5000"}
+"""What its broker needs besides."""
 RATE = 300
 """Queries a second."""
 CYCLES = 12
@@ -137,7 +135,7 @@ async def _watch(worker: Service, samples: list[Sample], began: float) -> None:
         await asyncio.sleep(2.0)
 
 
-async def hour(kafka: EmbeddedKafka, application: str, directory: Path, minutes: float, seed: int) -> Outcome:
+async def hour(kafka: EmbeddedKafka, application: str, directory: Path, minutes: int, seed: int) -> Outcome:
     """Run for so long; one worker stays, whatever happens to the others and to the broker."""
     stage = Hour(kafka.bootstrap_servers, [kafka.data_dir], application, directory, rate=RATE, seed=seed)
     samples: list[Sample] = []
@@ -164,7 +162,7 @@ async def hour(kafka: EmbeddedKafka, application: str, directory: Path, minutes:
             watching.cancel()
         if steady not in stage.workers:
             stage.violation("the worker that was to stay did not")
-    stage.outcome.count = round(minutes)
+    stage.outcome.count = minutes
     compare(stage, samples, span)
     return stage.outcome
 
@@ -199,19 +197,3 @@ def compare(stage: Hour, samples: list[Sample], span: float) -> None:
 
 async def _sleep_until(moment: float) -> None:
     await asyncio.sleep(max(moment - time.monotonic(), 0))
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Play, print what was found and the closing line; return 1 where a rule was broken."""
-    parser = argparse.ArgumentParser(prog="tests/run soak hour", description=__doc__)
-    parser.add_argument(
-        "--minutes", type=float, default=60.0, help="how long (default: %(default)g, the full form)"
-    )
-    parser.add_argument("--seed", type=int, default=int(time.time()), help="of the random choices")
-    options = parser.parse_args(arguments)
-    if not options.minutes >= 1:
-        parser.error("the worker that stays is looked at for a minute or more")
-    print(f"seed {options.seed}", file=sys.stderr)
-    brokers = partial(EmbeddedKafka, overrides=BROKER | {"log.cleaner.backoff.ms": "5000"})
-    play = report.on_brokers("hour", brokers, hour)
-    return report.finish("hour", round(options.minutes), lambda: play(options.minutes, options.seed))

@@ -14,7 +14,7 @@ import logging
 import random
 import re
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache, partial
@@ -34,8 +34,8 @@ from stream_svt.protocol.tenure import Status
 from stream_svt.service.metrics import Metrics
 from tests.simulation.applications import DATASETS, Application
 from tests.simulation.script import Fault, Script
-from tests.simulation.world import ModelWorkload, Variant, World, play
-from tests.soak import report
+from tests.simulation.world import ModelWorkload, Variant, World
+from tests.simulation.world import play as played
 from tests.soak.stage import Outcome
 
 DEFAULT_COUNT = 20
@@ -181,17 +181,6 @@ class Seen:
             self.lines.append((world.effects, world.now, f"{what}: {text}"))
 
 
-class _Log(logging.Handler):
-    """Takes down every log line of the package, debugging included."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.DEBUG)
-        self.messages: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.messages.append(f"{record.levelname} {record.name} {record.getMessage()}")
-
-
 class _Page:
     """Metrics that know whether they may have changed since they were last looked at."""
 
@@ -214,7 +203,8 @@ class Leak:
 
 def history(script: Script, values: Values, leak: Leak, recorder: Recorder | None) -> tuple[World, Seen]:
     """Play one of the two, and return what was seen."""
-    seen, log = Seen(), _Log()
+    seen, log, messages = Seen(), logging.Handler(), list[str]()
+    log.emit = lambda record: messages.append(f"{record.levelname} {record.name} {record.getMessage()}")  # type: ignore[method-assign]
     pages: list[_Page] = []
     now = [0.0]
 
@@ -237,9 +227,9 @@ def history(script: Script, values: Values, leak: Leak, recorder: Recorder | Non
             if page.changed:
                 seen.note(world, f"metrics {number}", page.metrics.text().decode())
                 page.changed = False
-        for message in log.messages:
+        for message in messages:
             seen.lines.append((world.effects, world.now, f"log: {message}"))
-        log.messages.clear()
+        messages.clear()
 
     package = logging.getLogger("stream_svt")
     before = package.level
@@ -247,7 +237,7 @@ def history(script: Script, values: Values, leak: Leak, recorder: Recorder | Non
     package.setLevel(logging.DEBUG)
     try:
         variant = Variant(workload=partial(ModelWorkload, kind=engine), observer=observer, watch=watch)
-        world = play(script, variant, values.application(second=recorder is not None))
+        world = played(script, variant, values.application(second=recorder is not None))
     finally:
         package.removeHandler(log)
         package.setLevel(before)
@@ -261,16 +251,8 @@ def history(script: Script, values: Values, leak: Leak, recorder: Recorder | Non
     return world, seen
 
 
-@dataclass
-class Pair:
-    """What two histories showed."""
-
-    counts: bool
-    violations: list[str]
-
-
-def pair(seed: int, leak: Leak | None = None) -> Pair:
-    """Play a pair and compare."""
+def pair(seed: int, leak: Leak | None = None) -> tuple[bool, list[str]]:
+    """Play a pair and compare; return whether it counts, and what was found."""
     leak = leak or Leak()
     chance = random.Random(f"pair {seed}")
     faults = tuple(
@@ -318,7 +300,7 @@ def pair(seed: int, leak: Leak | None = None) -> Pair:
         )
         violations.append(f"seed {seed}: an outsider tells the two apart: {differing[:2000]}")
     violations += _marks(seed, values.first, seen) + _marks(seed, values.second, also)
-    return Pair(counts, violations)
+    return counts, violations
 
 
 def _values_at(world: World, values: Values) -> dict[tuple[str, int], tuple[int, int]]:
@@ -343,21 +325,12 @@ def _marks(seed: int, values: tuple[Fraction, ...], seen: Seen) -> list[str]:
     return [f"seed {seed}: {len(found)} values are in what an outsider sees"] if found else []
 
 
-def pairs(count: int, first: int = 0) -> tuple[int, list[str]]:
-    """Play pairs until so many count; return their number and what was found."""
-    counted, violations, seed = 0, [], first
-    while counted < count and len(violations) < 5:
-        found = pair(seed)
-        counted += found.counts
-        violations += found.violations
+def play(count: int, first: int = 0) -> Outcome:
+    """Play pairs until so many count."""
+    found, seed = Outcome(0), first
+    while found.count < count and len(found.violations) < 5:
+        counts, violations = pair(seed)
+        found.count += counts
+        found.violations += violations
         seed += 1
-    return counted, violations
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Play, print the closing line, and return 1 where two could be told apart."""
-
-    def play(count: int, first: int) -> Outcome:
-        return Outcome(*pairs(count, first))
-
-    return report.run("taint", __doc__, play, short=DEFAULT_COUNT, first=0, arguments=arguments)
+    return found
