@@ -160,7 +160,7 @@ class Chain:
             world.lose_state()
             world.finish(world.asleep(0))
         shown = self._shown(world)
-        if not self._is_refused(world, shown, successor="second"):
+        if self._carry_over(world, shown, successor="second"):
             self.violations.append("an application was carried over to two successors")
         return self._carry_over(world, self._attacked(shown))
 
@@ -240,21 +240,13 @@ class Chain:
         shown = self._shown(world)
         if self.chance.random() < 0.5 and shown:
             shown = [*shown, forged(shown, EventType.APPLICATION_CLOSED, self.chance)]
-        if not self._is_refused(world, shown):
+        if self._carry_over(world, shown):
             self.violations.append("an application was carried over that is not closed")
 
-    def _is_refused(self, world: World, shown: list[Any], successor: str = SUCCESSOR) -> bool:
+    def _carry_over(self, world: World, shown: list[Any], **how: Any) -> Carried | None:
+        """Carry over what events show; return what the successor reads, None where that is refused."""
         try:
-            self._carried(world, shown, successor=successor)
-        except CarryOverRefused:
-            return True
-        return False
-
-    def _carry_over(
-        self, world: World, shown: list[Any], *, cluster: str = "cluster", source_ended: bool = False
-    ) -> Carried | None:
-        try:
-            carried = self._carried(world, shown, cluster=cluster, source_ended=source_ended)
+            carried = self._carried(world, shown, **how)
         except CarryOverRefused:
             return None
         self.carried += 1
@@ -267,7 +259,7 @@ class Chain:
         *,
         cluster: str = "cluster",
         successor: str = SUCCESSOR,
-        source_ended: bool = False,
+        **how: Any,
     ) -> Carried:
         found = self.carrying.history("app", 0, proof_checker([KEY] if self.chance.random() < 0.7 else []))
         if cluster == "cluster":
@@ -276,15 +268,9 @@ class Chain:
         for entry in shown:
             found.take(entry)
         found.end()
+        where = {"cluster": cluster, "alerts": "alerts", "successor": successor}
         carried, _ = self.carrying.carry_over(
-            world.spec,
-            [found],
-            cluster=cluster,
-            alerts="alerts",
-            successor=successor,
-            home=lambda name: 0,
-            now_ms=0,
-            source_ended=source_ended,
+            world.spec, [found], home=lambda name: 0, now_ms=0, **where, **how
         )
         return carried
 
@@ -321,16 +307,7 @@ def give_up(broker: Broker, kind: type[Journal], chance: random.Random) -> bool:
     """Give the state up as its operator would, a few times where that is interrupted; return whether it was."""
     while True:
         events = [msgspec.json.decode(entry.value or b"") for entry in broker.read("alerts", committed=False)]
-        newest = events[-1] if events else {"sequence": 0, "origin": "", "stateid": ""}
-        command = Command(
-            id="give-up",
-            action=Action.CLOSE_APPLICATION,
-            successor=SUCCESSOR,
-            cluster="cluster",
-            event=newest["sequence"],
-            origin=newest["origin"],
-            state=newest["stateid"],
-        )
+        command = giving_up(events, SUCCESSOR)
         crash = chance.randint(1, 12) if chance.random() < 0.3 else None
         try:
             finish(journal_of(broker, kind).give_up(command), crash=crash, after=chance.random() < 0.5)
@@ -341,6 +318,14 @@ def give_up(broker: Broker, kind: type[Journal], chance: random.Random) -> bool:
         broker.settle(abandoned=crash is not None)
         if crash is None:
             return True
+
+
+def giving_up(events: list[Any], successor: str, **fields: Any) -> Command:
+    """Return the command of an operator who looked at these events; ``fields`` are what he got wrong."""
+    newest = events[-1] if events else {"sequence": 0, "origin": "", "stateid": ""}
+    seen = {"event": newest["sequence"], "origin": newest["origin"], "state": newest["stateid"]}
+    named = {"successor": successor, "cluster": "cluster"} | seen | fields
+    return Command("give-up", Action.CLOSE_APPLICATION, **named)
 
 
 def forged(shown: list[Any], kind: EventType, chance: random.Random) -> Any:

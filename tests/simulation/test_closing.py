@@ -12,7 +12,7 @@ import pytest
 
 from stream_svt.errors import ApplicationClosed, CommandRefused, UnreadableState
 from stream_svt.monitor.carried import Carried, parse
-from stream_svt.monitor.commands import Action, Command
+from stream_svt.monitor.commands import Action
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.spec import ApplicationSpec, load_spec
 from stream_svt.privacy.loss import Kind
@@ -20,6 +20,7 @@ from stream_svt.protocol.carry_over import ShardHistory, Shown, carry_over
 from stream_svt.protocol.journal import Closed
 from stream_svt.protocol.sealing import proof_checker
 from stream_svt.service.audit import Auditor
+from tests.simulation.chains import giving_up
 from tests.simulation.effects import finish
 from tests.simulation.model import KEY, PLAIN, Model, backup, command, dies_at, restore, send
 from tests.simulation.test_commands import NAMES, SPEC, nth
@@ -99,10 +100,7 @@ def forge(model: Model, template: dict[str, Any], **changes: Any) -> None:
 def give_up(model: Model, **fields: Any) -> None:
     """Give the state of the shard up, as an operator would who looked at the alerts."""
     shown = [msgspec.json.decode(entry.value) for entry in model.broker.read("alerts-0", committed=False)]
-    newest = shown[-1] if shown else {"sequence": 0, "origin": "", "stateid": ""}
-    wanted = {"event": newest["sequence"], "origin": newest["origin"], "state": newest["stateid"]}
-    named = {"successor": "next", "cluster": "cluster"} | wanted | fields
-    finish(model.journal(0, 1).give_up(Command("give-up", Action.CLOSE_APPLICATION, **named)))
+    finish(model.journal(0, 1).give_up(giving_up(shown, **{"successor": "next"} | fields)))
     model.settle()
 
 

@@ -201,10 +201,6 @@ class Backup:
     known: Known
 
 
-MakeJournal = Callable[..., Journal]
-MakeLog = Callable[[Broker, int], Any]
-
-
 @dataclass
 class Variant:
     """What a world runs; the broken ones differ from the service in one part.
@@ -212,8 +208,8 @@ class Variant:
     ``watch`` is shown what may be said about the shard, after every effect of its owner.
     """
 
-    journal: MakeJournal = Journal
-    log: MakeLog = field(default=lambda broker, number: ModelLog(broker))
+    journal: Callable[..., Journal] = Journal
+    log: Callable[[Broker, int], Any] = field(default=lambda broker, number: ModelLog(broker))
     workload: Callable[..., Any] = ModelWorkload
     tenure: Callable[..., Tenure] = Tenure
     observer: Callable[[], Any] = Silent

@@ -163,11 +163,11 @@ async def hour(kafka: EmbeddedKafka, application: str, directory: Path, minutes:
         if steady not in stage.workers:
             stage.violation("the worker that was to stay did not")
     stage.outcome.count = minutes
-    compare(stage, samples, span)
+    compare(stage.outcome, samples, span)
     return stage.outcome
 
 
-def compare(stage: Hour, samples: list[Sample], span: float) -> None:
+def compare(outcome: Outcome, samples: list[Sample], span: float) -> None:
     """Note what grew, as a violation where it grew beyond its bound, or was not looked at."""
     looks = [
         [sample for sample in samples if first * span <= sample.at <= last * span]
@@ -175,9 +175,8 @@ def compare(stage: Hour, samples: list[Sample], span: float) -> None:
     ]
     if not all(looks):
         early, late = map(len, looks)
-        stage.violation(
-            f"nothing to compare: the worker was looked at {early} times early, {late} times late"
-        )
+        said = f"nothing to compare: the worker was looked at {early} times early, {late} times late"
+        outcome.violations.append(said)
         return
     for name, of, bound in (
         ("bytes of memory", lambda sample: sample.memory, MEMORY_BOUND),
@@ -185,14 +184,14 @@ def compare(stage: Hour, samples: list[Sample], span: float) -> None:
     ):
         early, late = (max(map(of, part)) for part in looks)
         said = f"{name}: at most {early:,} early, {late:,} late, bound {bound:,} more"
-        stage.outcome.notes.append(said)
+        outcome.notes.append(said)
         if late > early + bound:
-            stage.violation(f"growth of {said}")
+            outcome.violations.append(f"growth of {said}")
     parts = [
         max((sample.memory for sample in samples if int(CYCLES * sample.at / span) == cycle), default=0)
         for cycle in range(CYCLES)
     ]
-    stage.outcome.notes.append("MB at most, by cycle: " + " ".join(f"{part / 1e6:.0f}" for part in parts))
+    outcome.notes.append("MB at most, by cycle: " + " ".join(f"{part / 1e6:.0f}" for part in parts))
 
 
 async def _sleep_until(moment: float) -> None:

@@ -158,7 +158,7 @@ def test_logs_that_keep_the_rules_pass(judged) -> None:
         (lambda logs: vars(logs).update(charged_at=PUBLISHED + 1), "shop-1 was visible 1 ms before its charge"),
         (lambda logs: logs.also.append(BREAD), "shop-2 was published with two contents"),
         (lambda logs: logs.uncharged.append(BREAD), "top ('shop', 'hot', 1, 1) was computed twice, with different"),
-        (lambda logs: vars(logs).update(spent=400_000_001), "the ledger says 400000001, the charges released 400000000"),
+        (lambda logs: vars(logs).update(spent=400_000_001), "the ledger says 400000001, the charges released 4"),
         (lambda logs: logs.secrets.append(b"780"), "the noise of run ('shop', 'hot', 1) changed"),
         (lambda logs: logs.values.pop(42), "an alert for query 42, which is not there"),
         (lambda logs: logs.values.update({42: LOW}), "query 42 of partition 0, value 0, has 1 alerts"),
