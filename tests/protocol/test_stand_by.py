@@ -34,7 +34,7 @@ class Held(Feed):
         self.meanwhile()
 
     def look(self) -> None:
-        read = len(list(self._broker.read(f"t-{self._shard}")))
+        read = len(list(self._broker.read("t-0")))
         assert self.status.offsets == {"t": read}
 
     def meanwhile(self) -> None:

@@ -143,14 +143,13 @@ class Chain:
         self.endings.append(ending)
         if all(event["type"] != EventType.APPLICATION_CLOSED for event in world.rules.shown.values()):
             self._refused_while_it_runs(world)
-        match ending:
-            case Ending.CLOSED:
-                return self._closed(world)
-            case Ending.GIVEN_UP:
-                return self._give_up(world)
-            case Ending.RESTORED:
-                return self._restored(world)
-        return self._mirror(world)
+        ends = {
+            Ending.CLOSED: self._closed,
+            Ending.GIVEN_UP: self._give_up,
+            Ending.MIRROR: self._mirror,
+            Ending.RESTORED: self._restored,
+        }
+        return ends[ending](world)
 
     def _closed(self, world: World) -> Carried | None:
         if not world.closed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -52,14 +52,18 @@ async def _rest(seconds: float) -> None:
 class Feed(Places):
     """Everything a shard can read now, and then the end."""
 
+    rounds = 7
+    most = 1_000_000
+    """Records that are handed over at a time."""
+    hook: Callable[[int], object] | None = None
+
     def __init__(self, broker: Broker, shard: int) -> None:
-        super().__init__()
-        self._broker, self._shard = broker, shard
+        super().__init__(broker, f"-{shard}")
         self._rounds = 0
 
     @property
     def stopping(self) -> bool:
-        return self._rounds > 6
+        return self._rounds >= self.rounds
 
     @property
     def held(self) -> bool:
@@ -68,23 +72,13 @@ class Feed(Places):
     async def settled(self) -> None:
         raise AssertionError("there is no rebalance")
 
-    async def spans(self, topics: Sequence[str]) -> dict[str, tuple[int, int]]:
-        return {topic: self._broker.span(f"{topic}-{self._shard}") for topic in topics}
-
     async def fetch(
         self, topics: Any, patience: float, max_records: int | None = None
     ) -> dict[str, list[Entry]]:
+        if self.hook is not None:
+            self.hook(self._rounds)
         self._rounds += 1
-        found = {}
-        for topic in sorted(self._reading.intersection(topics)):
-            entries = list(self._broker.read(f"{topic}-{self._shard}", self._positions[topic]))
-            if entries:
-                found[topic] = entries
-                self._positions[topic] = entries[-1].offset + 1
-        return found
-
-    def high_water(self, topic: str) -> int | None:
-        return None
+        return self._take(topics, lambda count: self.most)
 
 
 @dataclass
@@ -182,29 +176,6 @@ class Model:
         self.broker.settle()
 
 
-class Few(Feed):
-    """Hands a few records over at a time."""
-
-    rounds = 99
-    most = 5
-    hook: Callable[[int], None] | None = None
-
-    @property
-    def stopping(self) -> bool:
-        return self._rounds >= self.rounds
-
-    async def fetch(
-        self, topics: Any, patience: float, max_records: int | None = None
-    ) -> dict[str, list[Any]]:
-        if self.hook is not None:
-            self.hook(self._rounds)
-        found = await super().fetch(topics, patience, max_records)
-        for topic, entries in found.items():
-            found[topic] = entries[: self.most]
-            self._positions[topic] = found[topic][-1].offset + 1
-        return found
-
-
 def serve_a_while(
     model: Model,
     rounds: int,
@@ -212,9 +183,9 @@ def serve_a_while(
     interval: float = 1e9,
 ) -> None:
     """Let an owner read a few records in each of so many rounds, and commit at the end unless told."""
-    owner, _ = model.tenure(feed=Few, interval=interval)
+    owner, _ = model.tenure(interval=interval)
     feed: Any = owner._feed
-    feed.rounds, feed.hook = rounds, hook
+    feed.rounds, feed.most, feed.hook = rounds, 5, hook
     finish(lived(owner))
     model.settle()
 

@@ -171,21 +171,3 @@ def test_commands_for_the_state_before_are_refused_by_a_new_one(model: Model) ->
     fresh.serve()
     assert told(fresh, EventType.PAUSED) == []
     assert refused(fresh) == [b"command-other-state"]
-
-
-def test_every_event_says_which_command_comes_next(model: Model) -> None:
-    state, _ = standing(model)
-    send(model, 1, "first", dataset="d001")
-    model.serve()
-    command(model, "pause", action=Action.PAUSE, dataset="d000")
-    model.serve()
-    send(model, 1, "later", dataset="d002")
-    model.serve()
-    model.serve()
-    found = model.events()[0]
-    assert {event["stateid"] for event in found} == {state}
-    numbers = [event["command"] for event in found]
-    assert numbers == sorted(numbers)
-    assert [
-        event["command"] for event in found if event["type"] in (EventType.RUN_STARTED, EventType.PAUSED)
-    ] == [0, 1, 1]

@@ -16,14 +16,10 @@ from tests.simulation.test_reconfigured import ELSEWHERE, HOT
 class Patient(Feed):
     """Ends a wait after some rounds in which nothing came."""
 
-    arriving = None
-
     async def fetch(self, topics, patience, max_records=None):
         found = await super().fetch(topics, patience, max_records)
         if not found and self._rounds > 3:
             raise Stopped
-        if self.arriving is not None and self._rounds == 2:
-            self.arriving()
         return found
 
 
@@ -42,7 +38,7 @@ def lost() -> Model:
 def waits(model: Model, arriving=None):
     """Open the shard, which waits; return its status."""
     waiting, status = model.tenure(feed=Patient)
-    waiting._feed.arriving = arriving  # type: ignore[attr-defined]
+    waiting._feed.hook = lambda number: number == 2 and arriving and arriving()  # type: ignore[attr-defined]
     with pytest.raises(Stopped):
         finish(waiting.open())
     model.settle()

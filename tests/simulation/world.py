@@ -13,6 +13,7 @@ import random
 import re
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -73,7 +74,6 @@ class Process:
     number: int
     life: Coroutine[Effect, Any, None]
     entropy: random.Random
-    pending: Effect | None = None
     outcome: Any = None
     error: Exception | None = None
     observer: Any = None
@@ -120,9 +120,10 @@ class ModelWorkload(Workload):
 
 
 class Places:
-    """Where a reader is on each topic, and which ones it reads."""
+    """Where a reader is on each topic, and which ones it reads; partitions have the names of topics and a suffix."""
 
-    def __init__(self) -> None:
+    def __init__(self, broker: Broker, suffix: str = "") -> None:
+        self._broker, self._suffix = broker, suffix
         self._positions: dict[str, int] = {}
         self._reading: set[str] = set()
 
@@ -138,12 +139,34 @@ class Places:
     def pause(self, topics: Iterable[str]) -> None:
         self._reading -= set(topics)
 
+    async def spans(self, topics: Sequence[str]) -> dict[str, tuple[int, int]]:
+        found: dict[str, tuple[int, int]] = await Effect(
+            "spans", lambda: {topic: self._broker.span(topic + self._suffix) for topic in topics}
+        )
+        return found
+
+    def high_water(self, topic: str) -> int | None:
+        return self._broker.span(topic + self._suffix)[1]
+
+    def _take(self, topics: Iterable[str], most: Callable[[int], int]) -> dict[str, list[Entry]]:
+        """Return what comes next on those topics that are read: of so many records so many."""
+        found: dict[str, list[Entry]] = {}
+        for topic in sorted(self._reading.intersection(topics)):
+            first, end = self._broker.span(topic + self._suffix)
+            if not first <= self._positions[topic] <= end:
+                raise RecordsLost(f"offsets are out of range on {topic}")
+            entries = list(self._broker.read(topic + self._suffix, self._positions[topic]))
+            if entries:
+                found[topic] = entries[: most(len(entries))]
+                self._positions[topic] = found[topic][-1].offset + 1
+        return found
+
 
 class ModelFeed(Places):
     """A process's reader of queries and commands; see `stream_svt.protocol.ports.Feed`."""
 
     def __init__(self, world: World, process: Process) -> None:
-        super().__init__()
+        super().__init__(world.broker)
         self._world = world
         self._process = process
 
@@ -160,27 +183,11 @@ class ModelFeed(Places):
         if self._process.stop:
             raise Stopped
 
-    async def spans(self, topics: Sequence[str]) -> dict[str, tuple[int, int]]:
-        broker = self._world.broker
-        found: dict[str, tuple[int, int]] = await Effect(
-            "spans", lambda: {topic: broker.span(topic) for topic in topics}
-        )
-        return found
-
     async def fetch(
         self, topics: Iterable[str], patience: float, max_records: int | None = None
     ) -> Mapping[str, Sequence[Entry]]:
         def fetch() -> dict[str, list[Entry]]:
-            found: dict[str, list[Entry]] = {}
-            for topic in sorted(self._reading.intersection(topics)):
-                first, end = self._world.broker.span(topic)
-                if not first <= self._positions[topic] <= end:
-                    raise RecordsLost(f"offsets are out of range on {topic}")
-                entries = list(self._world.broker.read(topic, self._positions[topic]))
-                if entries:
-                    part = entries[: self._world.chance.randint(1, len(entries))]
-                    found[topic] = part
-                    self._positions[topic] = part[-1].offset + 1
+            found = self._take(topics, lambda count: self._world.chance.randint(1, count))
             self._world.fetched(self._process, empty=not found, patience=patience)
             return found
 
@@ -188,9 +195,6 @@ class ModelFeed(Places):
         if self._process.stop and not records:
             raise Stopped
         return records
-
-    def high_water(self, topic: str) -> int | None:
-        return self._world.broker.span(topic)[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -582,15 +586,18 @@ class World:
         dataset = "" if to_all else self.chance.choice(DATASETS)
         limit = str(5 + self._commands) if action is Action.RAISE_BUDGET else ""
         now = action is Action.PAUSE and self.chance.random() < 0.3
-        self._send(Command(id=f"c{self._commands}", action=action, dataset=dataset, limit=limit, now=now))
+        self._send(action, dataset=dataset, limit=limit, now=now)
 
-    def _send(self, command: Command, ahead: int = 1, state: str | None = None) -> None:
+    def _send(self, action: Action, ahead: int = 1, state: str = "", name: str = "", **fields: Any) -> None:
         """Send a command with the number that its shard's state, as it is durable now, wants next."""
         known, number = self._standing()
-        named = msgspec.structs.replace(
-            command, state=known if state is None else state, number=max(number + ahead, 0)
-        )
-        self.broker.write(CONTROL, command.dataset.encode(), msgspec.json.encode(named))
+        named = {
+            "id": name or f"c{self._commands}",
+            "state": state or known,
+            "number": max(number + ahead, 0),
+        }
+        command = Command(action=action, **named, **fields)
+        self.broker.write(CONTROL, command.dataset.encode(), msgspec.json.encode(command))
 
     def _standing(self) -> tuple[str, int]:
         """Return the id of the durable state, and the number of the last command that it used up."""
@@ -607,31 +614,27 @@ class World:
         """Have an operator close the application for good."""
         self._commands += 1
         self.rules.plain = False
-        name = f"c{self._commands}"
-        self._send(Command(id=name, action=Action.CLOSE_APPLICATION, successor=SUCCESSOR))
+        self._send(Action.CLOSE_APPLICATION, successor=SUCCESSOR)
 
     def _interfere(self) -> bool:
         """Copy, replay, reorder, mirror, forge or flood, at times; say whether."""
         chance, sent = self.chance, self.broker.partitions[CONTROL]
-        other = Command(
-            id=f"x{self._commands}",
-            action=chance.choice((Action.RESAMPLE, Action.CLOSE)),
-            dataset=DATASETS[0],
-        )
+        action, name = chance.choice((Action.RESAMPLE, Action.CLOSE)), f"x{self._commands}"
+        send = partial(self._send, action, dataset=DATASETS[0])
         match chance.randrange(12):
             case 0 | 1 if sent:  # copies, and the last ones in another order
                 for entry in chance.sample(sent[-4:], min(len(sent), 2)):
                     self.broker.write(CONTROL, entry.key, entry.value)
             case 2:  # of another shard
-                self._send(other, state="00" * 16)
+                send(name=name, state="00" * 16)
             case 3:  # a number that nobody has reached
-                self._send(other, ahead=chance.randint(2, 4))
+                send(chance.randint(2, 4), name=name)
             case 4:  # two at once: the second before the first, too
                 for ahead in chance.sample((1, 2), 2):
-                    self._send(msgspec.structs.replace(other, id=f"{other.id}-{ahead}"), ahead)
+                    send(ahead, name=f"{name}-{ahead}")
             case 5:
                 for count in range(150):
-                    self._send(msgspec.structs.replace(other, id=f"f{count}"), chance.choice((-1, 0, 2)))
+                    send(chance.choice((-1, 0, 2)), name=f"f{count}")
                     self.broker.write(CONTROL, None, b"{")
             case _:
                 return False
@@ -644,9 +647,7 @@ class World:
         self._commands += 1
         if wanted := _WANTED.search(process.status.reason):
             topic, offset = wanted.groups()
-            self._send(
-                Command(id=f"c{self._commands}", action=Action.ACCEPT_LOSS, topic=topic, offset=int(offset))
-            )
+            self._send(Action.ACCEPT_LOSS, topic=topic, offset=int(offset))
 
     def _decided(self, txn: Txn) -> None:
         self._judge(txn)
@@ -785,7 +786,7 @@ class World:
                 elif number == resumed + 1:
                     process.stop = True
                 else:
-                    self._send(Command(id=f"end-{number}", action=Action.RESUME))
+                    self._send(Action.RESUME, name=f"end-{number}")
                     resumed = number
         if process in self._processes:
             self.rules.violations.append("a healthy owner does not come to an end")

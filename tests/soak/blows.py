@@ -17,9 +17,10 @@ from pathlib import Path
 from aiokafka.errors import KafkaError
 
 from stream_svt.service.embedded import EmbeddedKafka
-from tests.soak.stage import PARTITIONS, SESSION, Outcome, Stage
+from tests.soak.stage import PARTITIONS, SESSION, Outcome, Stage, asked
 from tests.support.cluster import REPLICAS, Member, ThreeBrokers
 from tests.support.log_reader import read_partition
+from tests.support.process import Service
 from tests.support.proxy import Api, Fault, ProxiedKafka, Proxy, Strike
 from tests.support.topics import administrator
 
@@ -199,7 +200,7 @@ async def _fill(brokers: ThreeBrokers, stage: Stage) -> None:
             await asyncio.to_thread(member.process.wait)
 
     async def parked() -> bool:
-        found = await asyncio.gather(*(asyncio.to_thread(worker.status) for worker in stage.workers))
+        found = await asked(Service.status, stage.workers)
         return all(status is not None and not status["ready"] for status in found)
 
     await stage.until(parked, "no worker calls itself ready")

@@ -12,7 +12,6 @@ import os
 import random
 import secrets
 import time
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +24,7 @@ from stream_svt.service.worker import cluster_of
 from tests.soak.stage import DATASETS, HIGH, LOW, PARTITIONS, Outcome, Stage, value_of
 from tests.support import records
 from tests.support.process import Service, applied, free_port
+from tests.support.verifier import Certain, Findings, check_queries
 
 SPEC = """
 application: {application}
@@ -97,36 +97,19 @@ class Hour(Stage):
     async def _judge(self) -> None:
         """Hold alerts to queries, and audit; what a compacted state topic held before is gone."""
         tune()
-        wanted: set[tuple[int, int]] = set()
-        unwanted: set[tuple[int, int]] = set()
-        count = 0
-        async for record in records.each(self.servers, self.queries, range(PARTITIONS)):
-            count += 1
-            value = json.loads(record.value)["value"]
-            if value >= HIGH:
-                wanted.add((record.partition, record.offset))
-            elif value <= LOW:
-                unwanted.add((record.partition, record.offset))
-        seen: Counter[tuple[int, int]] = Counter()
-        alerts = 0
+        found, certain = Findings(), Certain(self.queries, "plain", HIGH, LOW)
         async for record in records.each(self.servers, f"{self.application}.alerts", range(PARTITIONS)):
             data = json.loads(record.value)["data"]
             if "gap" in data:
-                alerts += 1
-                if data["monitor"] == "plain":
-                    seen[data["position"]["partition"], data["position"]["offset"]] += 1
-        for name, places in (
-            ("has no alert", wanted - seen.keys()),
-            ("has an alert, far below the threshold", unwanted & seen.keys()),
-            ("has several alerts", {place for place, times in seen.items() if times > 1}),
-        ):
-            for place in sorted(places)[:5]:
-                self.violation(f"the query at {place} {name}")
+                found.alerts.append(data)
+        for number in range(PARTITIONS):
+            queries = [record async for record in records.each(self.servers, self.queries, [number])]
+            check_queries(found, number, certain, queries)
+        self.outcome.violations += found.violations
         config = load_config(next(self.directory.glob("worker-*.yaml")), {})
         operator = await self._audit(config, cluster_of(config))
-        self.outcome.notes.append(
-            f"{count} queries, {alerts} alerts in {operator.events} events, {operator.ledgers} ledgers"
-        )
+        alerts = f"{len(found.alerts)} alerts in {operator.events} events"
+        self.outcome.notes.append(f"{found.queries} queries, {alerts}, {operator.ledgers} ledgers")
 
 
 async def _watch(worker: Service, samples: list[Sample], began: float) -> None:

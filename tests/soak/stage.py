@@ -10,7 +10,7 @@ import random
 import signal
 import subprocess
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -138,7 +138,7 @@ class Stage:
                 await self._settle()
             except (AssertionError, TimeoutError, KafkaError, subprocess.TimeoutExpired) as error:
                 self.violation(f"it got stuck: {type(error).__name__}: {error}")
-                words = [await asyncio.to_thread(_last_words, worker) for worker in self.workers]
+                words = await asked(_last_words, self.workers)
                 self.outcome.notes += [f"1-minute load {os.getloadavg()[0]:.0f}", *words]
             try:
                 await self._judge()
@@ -235,7 +235,7 @@ class Stage:
     async def owners(self, among: Sequence[Service] | None = None) -> dict[int, Service]:
         """Return who has which shard open; a shard that two claim is left out."""
         workers = self.workers if among is None else among
-        found = await asyncio.gather(*(asyncio.to_thread(worker.shards) for worker in workers))
+        found = await asked(Service.shards, workers)
         claims = [
             (number, worker) for worker, shards in zip(workers, found, strict=True) for number in shards
         ]
@@ -249,7 +249,7 @@ class Stage:
         async def done() -> bool:
             if len(await self.owners(workers)) < PARTITIONS:
                 return False
-            found = await asyncio.gather(*(asyncio.to_thread(worker.status) for worker in workers))
+            found = await asked(Service.status, workers)
             return all(status is not None and status["ready"] for status in found)
 
         await self.until(done, "every shard is open at one worker", seconds)
@@ -262,9 +262,7 @@ class Stage:
 
             async def done() -> bool:
                 owners = await self.owners(among)
-                found = await asyncio.gather(
-                    *(asyncio.to_thread(worker.shards) for worker in owners.values())
-                )
+                found = await asked(Service.shards, owners.values())
                 shards = {number: shards.get(number) for number, shards in zip(owners, found, strict=True)}
                 return all(
                     (shard := shards.get(number)) is not None
@@ -332,6 +330,11 @@ class Stage:
     def said(self, text: str) -> int:
         """Return how often the workers printed a text."""
         return sum(worker.said(text) for worker in self.past)
+
+
+async def asked(ask: Callable[[Service], Any], workers: Iterable[Service]) -> list[Any]:
+    """Ask all workers at once."""
+    return await asyncio.gather(*(asyncio.to_thread(ask, worker) for worker in workers))
 
 
 def value_of(chance: random.Random, high: float, near: float) -> int:

@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cache, partial
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -29,7 +29,7 @@ from stream_svt.mechanisms.run import Outcomes, Top
 from stream_svt.mechanisms.sampler import draw_threshold
 from stream_svt.monitor import engine as engine_module
 from stream_svt.monitor.engine import Engine
-from stream_svt.monitor.spec import ApplicationSpec, load_spec
+from stream_svt.monitor.spec import load_spec
 from stream_svt.protocol.tenure import Status
 from stream_svt.service.metrics import Metrics
 from tests.simulation.applications import DATASETS, Application
@@ -43,7 +43,7 @@ QUERIES = 60
 SENSITIVITY = 1_000_000
 THRESHOLD = 10**11
 
-SPEC = f"""
+SPEC = load_spec(f"""
 application: app
 datasets:
   - {{names: [a, b], limit: 30, unit: one basket}}
@@ -56,13 +56,8 @@ monitors:
   - {{name: general, topic: u, epsilon: 2, cutoff: 2, sensitivity: {SENSITIVITY}, monotonic: false, mute: run,
      bounds: [0, 10000000000000], threshold: {THRESHOLD}, expected_queries: 1000, query_noise: laplace,
      threshold_noise: laplace}}
-"""
-
-
-@cache
-def spec() -> ApplicationSpec:
-    """Return the application; two of its monitors are monotonic, one is not."""
-    return load_spec(SPEC)
+""")
+"""Two of its monitors are monotonic, one is not."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +98,7 @@ class Values:
             series = chance.randrange(6)
             return dataset, b'{"id":"q%d","series":"i%d","value":%b}' % (number, series, text)
 
-        return Application(spec(), query)
+        return Application(SPEC, query)
 
 
 def _text(value: Fraction) -> bytes:
@@ -185,7 +180,7 @@ class _Page:
     """Metrics that know whether they may have changed since they were last looked at."""
 
     def __init__(self, epoch: Callable[[], float]) -> None:
-        self.metrics = Metrics(spec(), "hash", epoch=epoch)
+        self.metrics = Metrics(SPEC, "hash", epoch=epoch)
         self.changed = True
 
     def __getattr__(self, name: str) -> Any:
@@ -271,7 +266,7 @@ def pair(seed: int, leak: Leak | None = None) -> tuple[bool, list[str]]:
     told: dict[str, int] = defaultdict(int)
     tops: set[Identity] = set()
     branches = {
-        monitor.name: [branch.name for branch in monitor.mechanism().branches] for monitor in spec().monitors
+        monitor.name: [branch.name for branch in monitor.mechanism().branches] for monitor in SPEC.monitors
     }
     for event in events:
         data = event["data"]
@@ -306,7 +301,7 @@ def pair(seed: int, leak: Leak | None = None) -> tuple[bool, list[str]]:
 def _values_at(world: World, values: Values) -> dict[tuple[str, int], tuple[int, int]]:
     """Return the lattice values on both datasets at every place of the query topics."""
     places = {}
-    for topic in spec().topics():
+    for topic in SPEC.topics():
         for entry in world.broker.partitions[topic]:
             found = re.match(rb'\{"id":"q(\d+)"', entry.value or b"")
             if found:
