@@ -160,15 +160,13 @@ class Model:
             for shard in range(self.partitions)
         }
 
-    def books(self) -> dict[str, tuple[float, float]]:
-        """Return spent and limit by dataset, as the events tell them."""
-        found = {}
-        for events in self.events().values():
-            for event in events:
-                if account := event["data"]["account"]:
-                    name = event["data"]["dataset"]
-                    spent = max(found.get(name, (0.0, 0.0))[0], account["spent"])
-                    found[name] = (spent, account["limit"])
+    def spent(self) -> dict[str, float]:
+        """Return what was spent of each dataset, as the events tell it."""
+        found: dict[str, float] = {}
+        for event in (event for events in self.events().values() for event in events):
+            if account := event["data"]["account"]:
+                name = event["data"]["dataset"]
+                found[name] = max(found.get(name, 0.0), account["spent"])
         return found
 
     def settle(self) -> None:
@@ -296,8 +294,3 @@ def restore(model: Model, state: Stored) -> None:
     gone = dict.fromkeys(backup(model).keys() - state.keys())
     for key, value in (state | gone).items():
         model.broker.write("state-0", key, value)
-
-
-def ledgers(status: Status) -> dict[str, tuple[float, float]]:
-    """Return spent and limit by dataset."""
-    return {name: (view.spent, view.limit) for name, view in status.views.items()}

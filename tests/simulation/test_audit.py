@@ -6,10 +6,32 @@ import msgspec
 
 from stream_svt.monitor.commands import Action
 from stream_svt.monitor.released import EventType
-from stream_svt.service.audit import Auditor
+from stream_svt.service.audit import Audit, Auditor, ShardState, compare
 from stream_svt.service.wire import home
-from tests.simulation.auditing import both_forms, problems
+from tests.simulation.effects import finish
 from tests.simulation.model import Model, command, played_model, told
+
+
+def both_forms(model: Model) -> tuple[Audit, Audit]:
+    """Audit an application of several shards: the operator's form, and the public one."""
+    model.settle()
+    states = []
+    for shard in range(model.partitions):
+        journal = model.journal(shard, model.partitions)
+        states.append(ShardState.of(shard, finish(journal.look()), journal))
+    forms = Auditor(model.spec.monitors), Auditor(model.spec.monitors)
+    for auditor in forms:
+        for shard in range(model.partitions):
+            for entry in model.broker.read(f"alerts-{shard}"):
+                auditor.add(shard, entry.offset, entry.value)
+    operator, public = forms
+    return compare(operator, states, lambda name: home(name.encode(), model.partitions)), public.audit
+
+
+def problems(model: Model) -> list[str]:
+    """Return what either form finds."""
+    operator, public = both_forms(model)
+    return [*operator.problems, *public.problems]
 
 
 def test_what_is_wrong_with_a_public_account_is_found() -> None:

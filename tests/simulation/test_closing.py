@@ -105,12 +105,11 @@ def give_up(model: Model, **fields: Any) -> None:
 
 
 def test_a_shard_that_is_closed_publishes_a_balance_of_every_ledger_and_opens_no_more(model: Model) -> None:
-    before = model.books()
+    before = model.spent()
     close_for_ever(model)
     balances = {
         event["data"]["dataset"]: event["data"]["account"] for event in events(model, EventType.BALANCE)
     }
-    before = {name: amount for name, (amount, _) in before.items()}
     assert {name: account["spent"] for name, account in balances.items()} == before
     assert {account["reserved"] for account in balances.values()} == {0}
     *_, reply, closed = events(model)
@@ -141,11 +140,11 @@ def test_a_takeover_goes_on_with_closing_and_does_nothing_twice(
     assert closing is ((6, True) <= (number, after) <= (8, False))
     send(model, 3, "later", dataset=NAMES[31])
     serve_to_the_end(model)
-    assert [event["data"]["dataset"] for event in events(model, EventType.BALANCE)] == sorted(model.books())
+    assert [event["data"]["dataset"] for event in events(model, EventType.BALANCE)] == sorted(model.spent())
     assert len(events(model, EventType.APPLICATION_CLOSED)) == 1
     assert [event["sequence"] for event in events(model)] == list(range(1, len(events(model)) + 1))
     if closing:  # durable with the first slice: whatever comes later is tested no more
-        assert NAMES[31] not in model.books()
+        assert NAMES[31] not in model.spent()
 
 
 def test_without_the_key_every_open_run_counts_in_full(model: Model) -> None:
@@ -210,7 +209,7 @@ def test_a_closed_shard_whose_key_is_lost_is_given_up_for_its_successor_only(mod
         auditor.add(0, event.offset, event.value)
     assert auditor.audit.problems == []
     carried, _ = left(history_of_closed(model, key=bytes(32)))
-    assert all(spent(carried)[name] >= amount for name, (amount, _) in model.books().items())
+    assert all(spent(carried)[name] >= amount for name, amount in model.spent().items())
 
 
 def test_a_mirror_holds_what_its_source_proved_and_else_nothing_unless_the_operator_says_so(
@@ -223,7 +222,7 @@ def test_a_mirror_holds_what_its_source_proved_and_else_nothing_unless_the_opera
     assert set(spent(told)) == set(NAMES[:20])
     close_for_ever(model)
     proved, _ = left(history(model), cluster="mirror")
-    assert spent(proved) == {name: amount for name, (amount, _) in model.books().items()}
+    assert spent(proved) == model.spent()
 
 
 def test_alerts_that_are_older_than_a_state_leave_nothing(model: Model) -> None:
@@ -240,7 +239,7 @@ def test_alerts_that_are_older_than_a_state_leave_nothing(model: Model) -> None:
 @pytest.mark.parametrize("end", [False, True])
 def test_a_forged_record_of_a_state_given_up_hides_no_event(model: Model, end: bool) -> None:
     """Nor does it with the forged end that it names."""
-    spend = {name: amount for name, (amount, _) in model.books().items()}
+    spend = model.spent()
     early, shown = events(model)[2], list(model.broker.read("alerts-0", committed=False))
     closed = Closed("next", early["sequence"], early["origin"])
     if end:
@@ -326,9 +325,9 @@ def test_a_successor_begins_with_what_was_spent_and_its_events_say_so(model: Mod
     begun = events(successor, EventType.STATE_BEGUN)[0]["data"]["detail"]
     assert (begun["carried_from"], begun["carried_digest"]) == ("app", spec.carried_digest)
     first = events(successor, EventType.DECLARED)[0]["data"]
-    before = model.books()[NAMES[0]][0]
+    before = model.spent()[NAMES[0]]
     assert (first["account"]["spent"], first["detail"]["spent_before"]) == (before, before)
-    assert before < successor.books()[NAMES[0]][0] <= 5
+    assert before < successor.spent()[NAMES[0]] <= 5
 
 
 def test_a_forged_event_of_nothing_leaves_a_file_that_reads(model: Model) -> None:

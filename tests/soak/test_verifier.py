@@ -6,6 +6,7 @@ import asyncio
 import json
 import zlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -62,10 +63,11 @@ class Logs:
                     *ended([(b"ob/1", outbox(self.uncharged))], self.charged_at, "abort", 1000),
                 ]
             case _:
-                return [
-                    entry(offset, 0, b"shop", json.dumps({"value": value}).encode(), transactional=False)
-                    for offset, value in self.values.items()
-                ]
+                values = {
+                    place: json.dumps({"value": value}).encode() for place, value in self.values.items()
+                }
+                plain = partial(entry, timestamp=0, key=b"shop", transactional=False)
+                return [plain(offset=offset, value=value) for offset, value in values.items()]
 
     def books(self, secrets: bytes) -> bytes:
         """Return a dataset's record: its name, its ledger, its slots."""
@@ -83,27 +85,8 @@ def outbox(events: list[bytes]) -> bytes:
     return bytes(26) + zlib.compress(msgspec.msgpack.encode(content))
 
 
-def entry(
-    offset: int,
-    timestamp: int,
-    key: bytes | None,
-    value: bytes | None,
-    marker: Literal["commit", "abort"] | None = None,
-    *,
-    transactional: bool = True,
-) -> LogRecord:
-    return LogRecord(
-        offset=offset,
-        timestamp=timestamp,
-        append_time=True,
-        producer_id=1,
-        producer_epoch=0,
-        transactional=transactional,
-        marker=marker,
-        key=key,
-        value=value,
-        headers=(),
-    )
+of_writer = {"append_time": True, "producer_id": 1, "producer_epoch": 0, "headers": ()}
+entry = partial(LogRecord, transactional=True, marker=None, **of_writer)
 
 
 def ended(
@@ -111,8 +94,12 @@ def ended(
 ) -> list[LogRecord]:
     """Return a transaction with its marker."""
     pairs = [content if isinstance(content, tuple) else (b"shop", content) for content in contents]
-    records = [entry(first + number, timestamp, *pair) for number, pair in enumerate(pairs)]
-    return [*records, entry(first + len(pairs), timestamp, None, None, marker)]
+    records = [
+        entry(offset=offset, timestamp=timestamp, key=key, value=value)
+        for offset, (key, value) in enumerate(pairs, first)
+    ]
+    end = entry(offset=first + len(pairs), timestamp=timestamp, key=None, value=None, marker=marker)
+    return [*records, end]
 
 
 @pytest.fixture

@@ -1,15 +1,86 @@
-"""A tenure over a rebalance: nothing is left to repeat while it waits, and without a proof it steps nothing more."""
+"""A tenure: a takeover, what a shard says of itself, and a rebalance."""
 
 from __future__ import annotations
 
 import pytest
 
+from stream_svt.monitor.bounds import Bounds
+from stream_svt.monitor.commands import Action, Command
+from stream_svt.monitor.datasets import Gone
+from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.released import EventType
-from stream_svt.protocol.ports import Stopped
+from stream_svt.protocol.ports import Clock, Stopped
 from stream_svt.protocol.tenure import Status
 from stream_svt.service.kafka import Fenced
 from tests.simulation.effects import finish, lived
-from tests.simulation.model import PLAIN, Feed, Model, declared, send, told
+from tests.simulation.model import COMMON, PLAIN, Feed, Model, declared, send, told
+from tests.simulation.script import Script
+from tests.simulation.world import Variant, World
+from tests.support.engine_play import another_release
+
+
+def test_everything_that_was_charged_is_published_before_a_takeover_charges_anything() -> None:
+    model = Model(partitions=1, spec=declared(f"{{name: hot, {COMMON}}}"))
+    model.send(30, 1)
+    model.serve()
+    books = model.journal(0, 1)
+    restored = finish(books.open())
+    tenure, _ = model.tenure()
+    assert list(tenure._workload.gather(0, Gone()))
+    engine = tenure._workload.engine(0, restored.noise_key)
+    engine.load(restored.records, restored.progress)
+    for number in range(6):
+        engine.apply(Command(f"c{number}", (Action.PAUSE, Action.RESUME)[number % 2], "d0"))
+    commit = engine.take_commit()
+    assert len(commit.events) == 12
+    finish(books.commit(commit))
+    model.broker.mark("app-0", everything=True)
+
+    tenure._journal = model.journal(0, 1, bounds=Bounds(published=2))
+    with another_release():
+        finish(lived(tenure))
+    model.broker.mark("app-0", everything=True)
+    events = model.events()[0]
+    assert [event["sequence"] for event in events] == list(range(1, len(events) + 1))
+    assert "incompatible" in [event["data"].get("reason") for event in events]
+    assert sum(event["type"] == EventType.COMMAND_REPLY for event in events) == 6
+
+
+def test_the_outbox_shown_fills_with_charges_and_is_empty_once_all_is_published() -> None:
+    shown: list[int] = []
+    world = World(Script(5, 0, 40, ()), Variant(watch=lambda _, status: shown.append(status.outbox)))
+    assert world.run() == []
+    assert max(shown) > 0
+    assert shown[-1] == 0
+
+
+@pytest.mark.parametrize("sliced", ["loading", "project", "changing_spec"])
+def test_a_long_work_in_slices_is_no_silence(monkeypatch: pytest.MonkeyPatch, sliced: str) -> None:
+    whole = getattr(Engine, sliced)
+
+    def many(*arguments, **options):
+        yield from (None for _ in range(20))
+        yield from whole(*arguments, **options)
+
+    now, silences = [0.0], []
+
+    async def sleep(seconds: float) -> None:
+        assert seconds == 0
+        silences.append(now[0] - status.beat)
+        now[0] += 1.0  # the next slice
+
+    model = Model(partitions=1)
+    send(model, 3, "first")
+    tenure, status = model.tenure()
+    tenure._clock = Clock(now=lambda: now[0], epoch=lambda: model.now, sleep=sleep)
+    tenure._now = tenure._clock.now
+    monkeypatch.setattr(Engine, sliced, many)
+    finish(lived(tenure))
+    assert len(silences) > 20
+    assert max(silences) <= 1.0
+
+
+# Over a rebalance nothing is left to repeat while a shard waits, and without a proof it steps nothing more
 
 
 class Held(Feed):
