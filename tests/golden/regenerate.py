@@ -8,19 +8,32 @@ from __future__ import annotations
 
 import contextlib
 import json
+import random
 from collections.abc import Iterator, Mapping
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from stream_svt.monitor import books, mutes
+from stream_svt.monitor.commands import Action, Command, UnderWay
+from stream_svt.monitor.engine import Commit
 from stream_svt.monitor.life_cycle import TRANSITIONS, Signal, State
 from stream_svt.monitor.snapshot import SPLIT, VERSION
 from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.protocol import shard_states
-from tests.golden.journal import written
+from stream_svt.protocol.controls import Standing
+from stream_svt.protocol.journal import Journal
+from stream_svt.protocol.sealing import Place
+from tests.simulation.effects import ModelLog, finish, journal_of
+from tests.simulation.log import Broker
 from tests.support.engine_play import Play, Query
 from tests.support.monitor_forms import FORMS, TOPIC, spec_of, stream, transcript
 
+KEY = bytes(range(32))
+COMMANDS = Standing(
+    7, 9, "ninth", accepted=True, under_way=UnderWay(Command("ninth", Action.PAUSE, number=9), "a", 1)
+)
+PLACE = Place("golden-cluster", "golden", "golden.state", 0)
 HERE = Path(__file__).parent
 STATE_MACHINE = HERE.parent.parent / "docs" / "state-machine.md"
 CUT = 600
@@ -39,8 +52,32 @@ _MEANING = {
 }
 
 
+_OF_SHARD = {
+    shard_states.Signal.OPENED: "a tenure begins: the state is read, proved and taken over",
+    shard_states.Signal.TAKEN_OVER: "the first transaction is durable; what the owner before may have read is replayed",
+    shard_states.Signal.REPLAYED: "all of that is read, and the configuration holds",
+    shard_states.Signal.APPLIED: "another version was read: the tenure ends at its next barrier",
+    shard_states.Signal.FAILED: "an error that may pass: opened again, later and later, for ever",
+    shard_states.Signal.PARKED: "an error that cannot mend itself: nothing happens until something has changed",
+    shard_states.Signal.DISOWNED: "another worker owns the partition: left alone until the next rebalance",
+    shard_states.Signal.STOPPED: "the partition goes elsewhere, or the worker stops",
+}
+
+
+def _table(meanings: Mapping[Any, str], states: type[StrEnum], transitions: Mapping[Any, Any]) -> list[str]:
+    """Return what each signal means, and where it leads from each state."""
+    lines = [
+        "| signal | meaning | " + " | ".join(f"from {state}" for state in states) + " |",
+        "|---|---|" + "---|" * len(states),
+    ]
+    for signal, meaning in meanings.items():
+        row = " | ".join(transitions.get((state, signal), "refused") for state in states)
+        lines.append(f"| {signal} | {meaning} | {row} |")
+    return lines
+
+
 def state_machine() -> str:
-    """Return the page that shows the life cycle of a monitor on one dataset."""
+    """Return the page that shows the life cycles of a monitor on one dataset, and of a shard."""
     lines = [
         "# Life of a monitor on one dataset",
         "",
@@ -56,56 +93,24 @@ def state_machine() -> str:
         ),
         "```",
         "",
-        "| signal | meaning | " + " | ".join(f"from {state}" for state in State) + " |",
-        "|---|---|" + "---|" * len(State),
-    ]
-    for signal in Signal:
-        cells = [TRANSITIONS.get((state, signal)) for state in State]
-        row = " | ".join("refused" if to is None else to.value for to in cells)
-        lines.append(f"| {signal} | {_MEANING[signal]} | {row} |")
-    lines += [
+        *_table(_MEANING, State, TRANSITIONS),
         "",
         "A signal that a state refuses is a fault of the program: it raises and changes nothing. The state follows",
         "from released outcomes and commands alone, so it is public. *Paused* is no state: queries of a paused monitor",
         "are skipped and counted, and a pause may be combined with any of them.",
         "",
-        *_shard_states(),
+        "## Life of a shard on one worker",
+        "",
+        "A worker shows each of its shards in one of these states; *replaying* and *running* are open. Which error",
+        "leads to which signal is one pure function, `stream_svt/service/remedy.py`.",
+        "",
+        *_table(_OF_SHARD, shard_states.State, shard_states.TRANSITIONS),
         "",
         "Written by `python -m tests.golden.regenerate` from `stream_svt/monitor/life_cycle.py` and",
         "`stream_svt/protocol/shard_states.py`; a test compares.",
         "",
     ]
     return "\n".join(lines)
-
-
-_OF_SHARD = {
-    shard_states.Signal.OPENED: "a tenure begins: the state is read, proved and taken over",
-    shard_states.Signal.TAKEN_OVER: "the first transaction is durable; what the owner before may have read is replayed",
-    shard_states.Signal.REPLAYED: "all of that is read, and the configuration holds",
-    shard_states.Signal.APPLIED: "another version was read: the tenure ends at its next barrier",
-    shard_states.Signal.FAILED: "an error that may pass: opened again, later and later, for ever",
-    shard_states.Signal.PARKED: "an error that cannot mend itself: nothing happens until something has changed",
-    shard_states.Signal.DISOWNED: "another worker owns the partition: left alone until the next rebalance",
-    shard_states.Signal.STOPPED: "the partition goes elsewhere, or the worker stops",
-}
-
-
-def _shard_states() -> list[str]:
-    states = list(shard_states.State)
-    lines = [
-        "## Life of a shard on one worker",
-        "",
-        "A worker shows each of its shards in one of these states; *replaying* and *running* are open. Which error",
-        "leads to which signal is one pure function, `stream_svt/service/remedy.py`.",
-        "",
-        "| signal | meaning | " + " | ".join(f"from {state}" for state in states) + " |",
-        "|---|---|" + "---|" * len(states),
-    ]
-    for signal, meaning in _OF_SHARD.items():
-        cells = [shard_states.TRANSITIONS.get((state, signal)) for state in states]
-        row = " | ".join("refused" if to is None else to.value for to in cells)
-        lines.append(f"| {signal} | {meaning} | {row} |")
-    return lines
 
 
 def golden_spec() -> ApplicationSpec:
@@ -133,14 +138,32 @@ def mutes_split(part_bytes: int = 120) -> Iterator[None]:
 def played(version: int) -> Play:
     """Return the play that a snapshot of a version is taken of."""
     play = Play(golden_spec())
-    if version == SPLIT:
-        with mutes_split():
-            play.feed(TOPIC, golden_stream(), CUT)
-            play.commit()
-    else:
+    with mutes_split() if version == SPLIT else contextlib.nullcontext():
         play.feed(TOPIC, golden_stream(), CUT)
         play.commit()
     return play
+
+
+def journal(broker: Broker) -> Journal:
+    """Return the shard's journal, not opened; its random bytes are always the same."""
+    entropy = random.Random(5).randbytes
+    kept: Journal = journal_of(
+        broker, place=PLACE, masters=(KEY,), entropy=entropy, epoch=lambda: 1_767_571_200.0
+    )
+    return kept
+
+
+def written(play: Play) -> dict[bytes, bytes]:
+    """Return what a partition holds after a play's state was committed, its newest events waiting in the outbox."""
+    broker = Broker(now_ms=lambda: 0)
+    books = journal(broker)
+    finish(books.open())
+    newest = next(commit for commit in reversed(play.commits) if commit.events)
+    books.set_commands(COMMANDS)
+    finish(books.commit(Commit(dict(play.records), play.progress or b"", newest.events)))
+    broker.settle()
+    live: dict[bytes, bytes] = finish(ModelLog(broker).read_state())
+    return live
 
 
 def snapshot(play: Play) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from stream_svt.protocol.journal import Topics
 from stream_svt.protocol.ports import Transaction
 from stream_svt.service.kafka import BrokerUnavailable, Cluster
 from stream_svt.service.shard_log import ShardLog
-from tests.soak import cluster, kill, proxy, zombie
+from tests.soak.blows import SHORT, faults, kills, losses, zombies
 from tests.soak.stage import BROKER, SCARCE, Outcome
 from tests.support.cluster import ThreeBrokers
 from tests.support.proxy import Api, Fault, ProxiedKafka, Proxy, Strike
@@ -35,10 +35,10 @@ async def test_workers_killed_and_workers_that_stood_still_lose_and_double_nothi
     for directory in directories:
         directory.mkdir()
     killed, stopped = await asyncio.gather(
-        kill.kills(broker, topics.name("kill"), directories[0], kill.SHORT, 1),
-        zombie.zombies(broker, topics.name("zombie"), directories[1], zombie.SHORT, 1),
+        kills(broker, topics.name("kill"), directories[0], SHORT["kill"], 1),
+        zombies(broker, topics.name("zombie"), directories[1], SHORT["zombie"], 1),
     )
-    for outcome, count in (killed, kill.SHORT), (stopped, zombie.SHORT):
+    for outcome, count in (killed, SHORT["kill"]), (stopped, SHORT["zombie"]):
         assert_sound(outcome, count)
         assert len(outcome.found.secrets) > 10
 
@@ -81,11 +81,11 @@ async def test_a_commit_that_comes_late_does_not_end_another_transaction(tmp_pat
 
 async def test_lost_and_late_requests_and_replies_lose_and_double_nothing(tmp_path) -> None:
     async with ProxiedKafka(overrides=BROKER) as kafka:
-        outcome = await proxy.faults(kafka, "shop", tmp_path, proxy.SHORT, 1)
-    assert_sound(outcome, proxy.SHORT)
+        outcome = await faults(kafka, "shop", tmp_path, SHORT["proxy"], 1)
+    assert_sound(outcome, SHORT["proxy"])
 
 
 async def test_a_cluster_that_loses_a_broker_and_gets_it_back_loses_and_doubles_nothing(tmp_path) -> None:
     async with ThreeBrokers(BROKER).running() as brokers:
-        outcome = await cluster.losses(brokers, "shop", tmp_path, cluster.SHORT, 1, full_disks=False)
-    assert_sound(outcome, cluster.SHORT)
+        outcome = await losses(brokers, "shop", tmp_path, SHORT["cluster"], 1, full_disks=False)
+    assert_sound(outcome, SHORT["cluster"])

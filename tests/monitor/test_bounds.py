@@ -14,7 +14,8 @@ from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.runner import Status
 from stream_svt.monitor.spec_change import change_spec, changing_spec, close_removed
-from tests.golden.journal import finish, journal
+from tests.golden.regenerate import journal
+from tests.simulation.effects import finish
 from tests.simulation.log import Broker
 from tests.support.engine_play import KEY, Play, Query, batch_of
 from tests.support.monitor_forms import (

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import pytest
 
 from stream_svt.protocol.rollback import Known, Seen, contradiction
+from tests.support.alerts import encoded, lifecycle
 
 OURS, OTHER, WAITING = "7-aa", "7-bb", "9-cc"
 KNOWN = Known(published=3, published_origin=OURS, waiting={4, 5}, origin=WAITING, place=6, end=10)
@@ -21,21 +21,7 @@ BEGUN = Known(waiting={1}, origin=WAITING, end=2)
 
 def event(number: int, origin: str) -> bytes:
     """Return an event of which only number and origin matter here."""
-    data = {"dataset": "a", "monitor": "m", "run": 1, "reason": "r", "account": None}
-    return msgspec.json.encode(
-        {
-            "specversion": "1.0",
-            "id": "a",
-            "source": "s",
-            "type": "io.stream-svt.monitor.paused.v1",
-            "subject": "s",
-            "time": "t",
-            "shard": 0,
-            "sequence": number,
-            "origin": origin,
-            "data": data,
-        }
-    )
+    return encoded(number, lifecycle("r"), origin=origin)
 
 
 def found(

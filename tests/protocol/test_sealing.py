@@ -13,23 +13,28 @@ from stream_svt.protocol.sealing import NO_KEY, Opened, Place, Sealing
 
 PLACE = Place(cluster="c1", application="shop", topic="shop.state", shard=3)
 OLD, NEW = bytes(range(32)), bytes(range(1, 33))
-KINDS = pytest.mark.parametrize("masters", [(), (OLD,)], ids=["plain", "sealed"])
 
 
 def sealing_with(masters: tuple[bytes, ...]) -> Sealing:
     return Sealing(PLACE, masters, os.urandom)
 
 
-@KINDS
-def test_a_record_opens_to_its_content_and_sequence(masters: tuple[bytes, ...]) -> None:
-    sealing = sealing_with(masters)
+@pytest.fixture(params=[(), (OLD,)], ids=["plain", "sealed"])
+def masters(request: pytest.FixtureRequest) -> tuple[bytes, ...]:
+    return request.param
+
+
+@pytest.fixture
+def sealing(masters: tuple[bytes, ...]) -> Sealing:
+    return sealing_with(masters)
+
+
+def test_a_record_opens_to_its_content_and_sequence(sealing: Sealing, masters: tuple[bytes, ...]) -> None:
     opened = sealing_with(masters).open(b"d/x", sealing.seal(b"d/x", 7, b"content"))
     assert opened == Opened(7, b"content", sealing.key_id)
 
 
-@KINDS
-def test_every_changed_byte_is_found_and_the_key_named(masters: tuple[bytes, ...]) -> None:
-    sealing = sealing_with(masters)
+def test_every_changed_byte_is_found_and_the_key_named(sealing: Sealing) -> None:
     record = sealing.seal(b"d/x", 7, b"content")
     for place in range(len(record)):
         broken = record[:place] + bytes([record[place] ^ 1]) + record[place + 1 :]
@@ -37,28 +42,25 @@ def test_every_changed_byte_is_found_and_the_key_named(masters: tuple[bytes, ...
             sealing.open(b"d/x", broken)
 
 
-@KINDS
-def test_every_truncation_is_found(masters: tuple[bytes, ...]) -> None:
-    sealing = sealing_with(masters)
+def test_every_truncation_is_found(sealing: Sealing) -> None:
     record = sealing.seal(b"d/x", 7, b"content")
     for size in range(len(record)):
         with pytest.raises(UnreadableState):
             sealing.open(b"d/x", record[:size])
 
 
-@KINDS
 @pytest.mark.parametrize(
     "foreign", [{"cluster": "c2"}, {"application": "sho"}, {"topic": "pshop.state"}, {"shard": 2}], ids=str
 )
-def test_a_record_from_elsewhere_does_not_open(masters: tuple[bytes, ...], foreign: dict[str, str]) -> None:
+def test_a_record_from_elsewhere_does_not_open(
+    sealing: Sealing, masters: tuple[bytes, ...], foreign: dict[str, str]
+) -> None:
     record = Sealing(dataclasses.replace(PLACE, **foreign), masters, os.urandom).seal(b"d/x", 7, b"content")
     with pytest.raises(UnreadableState, match="belongs to another place"):
-        sealing_with(masters).open(b"d/x", record)
+        sealing.open(b"d/x", record)
 
 
-@KINDS
-def test_swapped_records_do_not_open(masters: tuple[bytes, ...]) -> None:
-    sealing = sealing_with(masters)
+def test_swapped_records_do_not_open(sealing: Sealing) -> None:
     with pytest.raises(UnreadableState, match="'d/y'"):
         sealing.open(b"d/y", sealing.seal(b"d/x", 7, b"content"))
 

@@ -24,9 +24,9 @@ from stream_svt.monitor.released import CLOSING, EventType
 from stream_svt.monitor.spec import ApplicationSpec, load_spec
 from stream_svt.protocol.carry_over import CarryOverRefused, ShardHistory, carry_over
 from stream_svt.protocol.journal import Journal
-from stream_svt.protocol.sealing import Place, Sealing, proof_checker
+from stream_svt.protocol.sealing import Sealing, proof_checker
 from tests.simulation.applications import APPLICATIONS, Application, monitors_of, query
-from tests.simulation.effects import finish, journal_of
+from tests.simulation.effects import PLACE, finish, journal_of
 from tests.simulation.log import Broker
 from tests.simulation.published import UNITS
 from tests.simulation.script import Fault, Script
@@ -56,7 +56,7 @@ class ProvingJournal(Journal):
 
     @_sealing.setter
     def _sealing(self, sealing: Sealing) -> None:
-        keyed = Sealing(Place("cluster", "app", "state", 0), [KEY], bytes)
+        keyed = Sealing(PLACE, [KEY], bytes)
         sealing.prover = keyed.prover  # type: ignore[method-assign]
         self.__dict__["sealing"] = sealing
 
@@ -143,14 +143,13 @@ class Chain:
         self.endings.append(ending)
         if all(event["type"] != EventType.APPLICATION_CLOSED for event in world.rules.shown.values()):
             self._refused_while_it_runs(world)
-        match ending:
-            case Ending.CLOSED:
-                return self._closed(world)
-            case Ending.GIVEN_UP:
-                return self._give_up(world)
-            case Ending.RESTORED:
-                return self._restored(world)
-        return self._mirror(world)
+        ends = {
+            Ending.CLOSED: self._closed,
+            Ending.GIVEN_UP: self._give_up,
+            Ending.MIRROR: self._mirror,
+            Ending.RESTORED: self._restored,
+        }
+        return ends[ending](world)
 
     def _closed(self, world: World) -> Carried | None:
         if not world.closed:
@@ -160,7 +159,7 @@ class Chain:
             world.lose_state()
             world.finish(world.asleep(0))
         shown = self._shown(world)
-        if not self._is_refused(world, shown, successor="second"):
+        if self._carry_over(world, shown, successor="second"):
             self.violations.append("an application was carried over to two successors")
         return self._carry_over(world, self._attacked(shown))
 
@@ -240,21 +239,13 @@ class Chain:
         shown = self._shown(world)
         if self.chance.random() < 0.5 and shown:
             shown = [*shown, forged(shown, EventType.APPLICATION_CLOSED, self.chance)]
-        if not self._is_refused(world, shown):
+        if self._carry_over(world, shown):
             self.violations.append("an application was carried over that is not closed")
 
-    def _is_refused(self, world: World, shown: list[Any], successor: str = SUCCESSOR) -> bool:
+    def _carry_over(self, world: World, shown: list[Any], **how: Any) -> Carried | None:
+        """Carry over what events show; return what the successor reads, None where that is refused."""
         try:
-            self._carried(world, shown, successor=successor)
-        except CarryOverRefused:
-            return True
-        return False
-
-    def _carry_over(
-        self, world: World, shown: list[Any], *, cluster: str = "cluster", source_ended: bool = False
-    ) -> Carried | None:
-        try:
-            carried = self._carried(world, shown, cluster=cluster, source_ended=source_ended)
+            carried = self._carried(world, shown, **how)
         except CarryOverRefused:
             return None
         self.carried += 1
@@ -267,7 +258,7 @@ class Chain:
         *,
         cluster: str = "cluster",
         successor: str = SUCCESSOR,
-        source_ended: bool = False,
+        **how: Any,
     ) -> Carried:
         found = self.carrying.history("app", 0, proof_checker([KEY] if self.chance.random() < 0.7 else []))
         if cluster == "cluster":
@@ -276,15 +267,9 @@ class Chain:
         for entry in shown:
             found.take(entry)
         found.end()
+        where = {"cluster": cluster, "alerts": "alerts", "successor": successor}
         carried, _ = self.carrying.carry_over(
-            world.spec,
-            [found],
-            cluster=cluster,
-            alerts="alerts",
-            successor=successor,
-            home=lambda name: 0,
-            now_ms=0,
-            source_ended=source_ended,
+            world.spec, [found], home=lambda name: 0, now_ms=0, **where, **how
         )
         return carried
 
@@ -321,16 +306,7 @@ def give_up(broker: Broker, kind: type[Journal], chance: random.Random) -> bool:
     """Give the state up as its operator would, a few times where that is interrupted; return whether it was."""
     while True:
         events = [msgspec.json.decode(entry.value or b"") for entry in broker.read("alerts", committed=False)]
-        newest = events[-1] if events else {"sequence": 0, "origin": "", "stateid": ""}
-        command = Command(
-            id="give-up",
-            action=Action.CLOSE_APPLICATION,
-            successor=SUCCESSOR,
-            cluster="cluster",
-            event=newest["sequence"],
-            origin=newest["origin"],
-            state=newest["stateid"],
-        )
+        command = giving_up(events, SUCCESSOR)
         crash = chance.randint(1, 12) if chance.random() < 0.3 else None
         try:
             finish(journal_of(broker, kind).give_up(command), crash=crash, after=chance.random() < 0.5)
@@ -338,12 +314,17 @@ def give_up(broker: Broker, kind: type[Journal], chance: random.Random) -> bool:
             return False
         except ApplicationClosed:
             return True
-        for name in broker.producers:
-            if crash is not None:
-                broker.time_out(name)
-            broker.mark(name, everything=True)
+        broker.settle(abandoned=crash is not None)
         if crash is None:
             return True
+
+
+def giving_up(events: list[Any], successor: str, **fields: Any) -> Command:
+    """Return the command of an operator who looked at these events; ``fields`` are what he got wrong."""
+    newest = events[-1] if events else {"sequence": 0, "origin": "", "stateid": ""}
+    seen = {"event": newest["sequence"], "origin": newest["origin"], "state": newest["stateid"]}
+    named = {"successor": successor, "cluster": "cluster"} | seen | fields
+    return Command("give-up", Action.CLOSE_APPLICATION, **named)
 
 
 def forged(shown: list[Any], kind: EventType, chance: random.Random) -> Any:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 from stream_svt.protocol.journal import Journal, Topics
 from stream_svt.protocol.ports import Transaction
 from stream_svt.protocol.sealing import Place
+from stream_svt.protocol.tenure import Tenure
 from tests.simulation.log import Broker, Entry
 
 
@@ -97,6 +98,12 @@ class ModelLog:
         self._epoch = -1
 
 
+async def lived(tenure: Tenure) -> None:
+    """Go through a tenure to its end."""
+    await tenure.open()
+    await tenure.run()
+
+
 def finish(work: Any, *, crash: int | None = None, after: bool = False) -> Any:
     """Run a coroutine, carrying its effects out; stop at an effect where that is wanted."""
     outcome, count = None, 0
@@ -114,13 +121,21 @@ def finish(work: Any, *, crash: int | None = None, after: bool = False) -> Any:
         return ended.value
 
 
-def journal_of(broker: Broker, kind: Callable[..., Any] = Journal, shard: int = 0, **options: Any) -> Any:
+PLACE = Place("cluster", "app", "state", 0)
+
+
+def holding(records: Mapping[bytes, bytes]) -> Broker:
+    """Return a log whose state partition holds these records."""
+    broker = Broker(now_ms=lambda: 0)
+    for key, record in records.items():
+        broker.write("state", key, record)
+    return broker
+
+
+def journal_of(
+    broker: Broker, kind: Callable[..., Any] = Journal, place: Place = PLACE, **options: Any
+) -> Any:
     """Return a journal of a shard, the only one unless told, not opened."""
     wanted = {"log": ModelLog(broker), "partitions": 1, "epoch": lambda: 0.0} | options
     wanted.setdefault("entropy", random.Random(1).randbytes)
-    return kind(
-        wanted.pop("log"),
-        Place("cluster", "app", "state", shard),
-        Topics("state", "alerts", "rejects"),
-        **wanted,
-    )
+    return kind(wanted.pop("log"), place, Topics("state", "alerts", "rejects"), **wanted)

@@ -142,6 +142,13 @@ class Broker:
         if not txn.unmarked:
             producer.txn = None
 
+    def settle(self, *, abandoned: bool = False) -> None:
+        """Write every marker that is due; where all producers are gone, give up what they left open."""
+        for name in self.producers:
+            if abandoned:
+                self.time_out(name)
+            self.mark(name, everything=True)
+
     def _current(self, name: str, epoch: int) -> _Producer:
         producer = self._producers.get(name)
         if producer is None or producer.epoch != epoch:

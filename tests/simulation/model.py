@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
+import pytest
 
 from stream_svt.monitor.commands import Command
+from stream_svt.monitor.released import EventType
 from stream_svt.monitor.spec import ApplicationSpec, load_spec
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Clock
 from stream_svt.protocol.tenure import Pace, Status, Tenure
 from stream_svt.service.wire import home
 from stream_svt.service.workload import Workload
-from tests.simulation.effects import ModelLog, finish, journal_of
+from tests.simulation.effects import PLACE, ModelLog, finish, journal_of, lived
 from tests.simulation.log import Broker, Entry
 from tests.simulation.world import CONTROL, Places, Silent
 
@@ -50,14 +52,18 @@ async def _rest(seconds: float) -> None:
 class Feed(Places):
     """Everything a shard can read now, and then the end."""
 
+    rounds = 7
+    most = 1_000_000
+    """Records that are handed over at a time."""
+    hook: Callable[[int], object] | None = None
+
     def __init__(self, broker: Broker, shard: int) -> None:
-        super().__init__()
-        self._broker, self._shard = broker, shard
+        super().__init__(broker, f"-{shard}")
         self._rounds = 0
 
     @property
     def stopping(self) -> bool:
-        return self._rounds > 6
+        return self._rounds >= self.rounds
 
     @property
     def held(self) -> bool:
@@ -66,23 +72,13 @@ class Feed(Places):
     async def settled(self) -> None:
         raise AssertionError("there is no rebalance")
 
-    async def spans(self, topics: Sequence[str]) -> dict[str, tuple[int, int]]:
-        return {topic: self._broker.span(f"{topic}-{self._shard}") for topic in topics}
-
     async def fetch(
         self, topics: Any, patience: float, max_records: int | None = None
     ) -> dict[str, list[Entry]]:
+        if self.hook is not None:
+            self.hook(self._rounds)
         self._rounds += 1
-        found = {}
-        for topic in sorted(self._reading.intersection(topics)):
-            entries = list(self._broker.read(f"{topic}-{self._shard}", self._positions[topic]))
-            if entries:
-                found[topic] = entries
-                self._positions[topic] = entries[-1].offset + 1
-        return found
-
-    def high_water(self, topic: str) -> int | None:
-        return None
+        return self._take(topics, lambda count: self.most)
 
 
 @dataclass
@@ -109,7 +105,7 @@ class Model:
         return journal_of(
             self.broker,
             kind,
-            shard,
+            replace(PLACE, shard=shard),
             log=ModelLog(self.broker, f"app-{shard}", f"-{shard}"),
             partitions=partitions,
             masters=self.masters,
@@ -133,8 +129,7 @@ class Model:
         found = []
         for shard in range(self.partitions):
             tenure, status = self.tenure(shard, feed)
-            finish(tenure.open())
-            finish(tenure.run())
+            finish(lived(tenure))
             self.broker.mark(f"app-{shard}", everything=True)
             found.append(status)
         return found
@@ -165,48 +160,85 @@ class Model:
             for shard in range(self.partitions)
         }
 
-    def books(self) -> dict[str, tuple[float, float]]:
-        """Return spent and limit by dataset, as the events tell them."""
-        found = {}
-        for events in self.events().values():
-            for event in events:
-                if account := event["data"]["account"]:
-                    name = event["data"]["dataset"]
-                    spent = max(found.get(name, (0.0, 0.0))[0], account["spent"])
-                    found[name] = (spent, account["limit"])
+    def spent(self) -> dict[str, float]:
+        """Return what was spent of each dataset, as the events tell it."""
+        found: dict[str, float] = {}
+        for event in (event for events in self.events().values() for event in events):
+            if account := event["data"]["account"]:
+                name = event["data"]["dataset"]
+                found[name] = max(found.get(name, 0.0), account["spent"])
         return found
 
     def settle(self) -> None:
         """Let every transaction that was decided be seen."""
-        for producer in self.broker.producers:
-            self.broker.mark(producer, everything=True)
+        self.broker.settle()
 
 
-class Few(Feed):
-    """Hands a few records over at a time."""
-
-    rounds = 99
-    most = 5
-    hook: Callable[[int], None] | None = None
-
-    @property
-    def stopping(self) -> bool:
-        return self._rounds >= self.rounds
-
-    async def fetch(
-        self, topics: Any, patience: float, max_records: int | None = None
-    ) -> dict[str, list[Any]]:
-        if self.hook is not None:
-            self.hook(self._rounds)
-        found = await super().fetch(topics, patience, max_records)
-        for topic, entries in found.items():
-            found[topic] = entries[: self.most]
-            self._positions[topic] = found[topic][-1].offset + 1
-        return found
+def serve_a_while(
+    model: Model,
+    rounds: int,
+    hook: Callable[[int], object] = lambda number: None,
+    interval: float = 1e9,
+) -> None:
+    """Let an owner read a few records in each of so many rounds, and commit at the end unless told."""
+    owner, _ = model.tenure(interval=interval)
+    feed: Any = owner._feed
+    feed.rounds, feed.most, feed.hook = rounds, 5, hook
+    finish(lived(owner))
+    model.settle()
 
 
 class Stops(Exception):
     """What ends a tenure in the middle."""
+
+
+def dies_at(
+    model: Model,
+    condition: Callable[[Any], bool],
+    *,
+    after: bool = False,
+    feed: type[Feed] = Feed,
+    opened: Callable[[], None] = lambda: None,
+) -> None:
+    """Let an owner die before or after its first commit of which something is true; the next one is told nothing."""
+    dying, _ = model.tenure(feed=feed)
+    commit, run = dying._journal.commit, dying.run
+
+    async def dies(content: Any) -> int:
+        here = condition(content)
+        if here and not after:
+            raise Stops
+        done: int = await commit(content)
+        if here:
+            raise Stops
+        return done
+
+    def begin() -> Any:
+        opened()
+        return run()
+
+    dying._journal.commit = dies  # type: ignore[method-assign]
+    dying.run = begin  # type: ignore[method-assign]
+    try:
+        with pytest.raises(Stops):
+            finish(lived(dying))
+    finally:
+        model.broker.fence("app-0")
+        model.settle()
+
+
+def has(kind: EventType) -> Callable[[Any], bool]:
+    """Return what tells whether a commit has an event of this type."""
+    return lambda content: any(event.type == kind for event in content.events)
+
+
+def told(model: Model, kind: EventType, monitor: str = "") -> list[dict[str, Any]]:
+    """Return what the events of a type say, on shard 0."""
+    return [
+        event["data"]
+        for event in model.events()[0]
+        if event["type"] == kind and (not monitor or event["data"]["monitor"] == monitor)
+    ]
 
 
 def played_model() -> Model:
@@ -262,8 +294,3 @@ def restore(model: Model, state: Stored) -> None:
     gone = dict.fromkeys(backup(model).keys() - state.keys())
     for key, value in (state | gone).items():
         model.broker.write("state-0", key, value)
-
-
-def ledgers(status: Status) -> dict[str, tuple[float, float]]:
-    """Return spent and limit by dataset."""
-    return {name: (view.spent, view.limit) for name, view in status.views.items()}

@@ -6,36 +6,47 @@ import msgspec
 
 from stream_svt.monitor.commands import Action
 from stream_svt.monitor.released import EventType
-from stream_svt.service.audit import Auditor
+from stream_svt.service.audit import Audit, Auditor, ShardState, compare
 from stream_svt.service.wire import home
-from tests.simulation.auditing import both_forms, problems
-from tests.simulation.model import Model, command, played_model
+from tests.simulation.effects import finish
+from tests.simulation.model import Model, command, played_model, told
 
 
-def _raise_and_go_on(model: Model) -> None:
-    for name in model.names:
-        shard = home(name.encode(), model.partitions)
-        command(model, f"r{name}", shard, action=Action.RAISE_BUDGET, dataset=name, limit="20")
-    model.serve()
-    started = _started(model)
-    model.send(100, 7)
-    model.serve()
-    assert _started(model) > started
+def both_forms(model: Model) -> tuple[Audit, Audit]:
+    """Audit an application of several shards: the operator's form, and the public one."""
+    model.settle()
+    states = []
+    for shard in range(model.partitions):
+        journal = model.journal(shard, model.partitions)
+        states.append(ShardState.of(shard, finish(journal.look()), journal))
+    forms = Auditor(model.spec.monitors), Auditor(model.spec.monitors)
+    for auditor in forms:
+        for shard in range(model.partitions):
+            for entry in model.broker.read(f"alerts-{shard}"):
+                auditor.add(shard, entry.offset, entry.value)
+    operator, public = forms
+    return compare(operator, states, lambda name: home(name.encode(), model.partitions)), public.audit
 
 
-def _started(model: Model) -> int:
-    kinds = [event["type"] for events in model.events().values() for event in events]
-    return kinds.count(EventType.RUN_STARTED)
+def problems(model: Model) -> list[str]:
+    """Return what either form finds."""
+    operator, public = both_forms(model)
+    return [*operator.problems, *public.problems]
 
 
 def test_what_is_wrong_with_a_public_account_is_found() -> None:
     """Any event left out, and any charge after which less is spent than it says."""
     model = played_model()
-    _raise_and_go_on(model)
+    for name in model.names:
+        shard = home(name.encode(), model.partitions)
+        command(model, f"r{name}", shard, action=Action.RAISE_BUDGET, dataset=name, limit="20")
+    model.serve()
+    started = len(told(model, EventType.RUN_STARTED))
+    model.send(100, 7)
+    model.serve()
+    assert len(told(model, EventType.RUN_STARTED)) > started
     assert problems(model) == []
-    shown = {
-        shard: [msgspec.json.encode(event) for event in events] for shard, events in model.events().items()
-    }
+    shown = _shown(model)
     for shard, events in shown.items():
         # Retention takes the first ones; whether the last one is missing only the state tells.
         for place in range(1, len(events) - 1):
@@ -44,22 +55,23 @@ def test_what_is_wrong_with_a_public_account_is_found() -> None:
             account = event["data"]["account"]
             if account and account["charge"]:
                 account["spent"] -= 0.1
-                less = msgspec.json.encode(event)
-                assert _public({**shown, shard: [*events[:place], less, *events[place + 1 :]]}), (
-                    shard,
-                    place,
-                )
+                changed = [*events[:place], msgspec.json.encode(event), *events[place + 1 :]]
+                assert _public({**shown, shard: changed}), (shard, place)
 
 
 def test_a_dataset_on_two_partitions_is_found() -> None:
     model = played_model()
-    shown = {
-        shard: [msgspec.json.encode(event) for event in events] for shard, events in model.events().items()
-    }
+    shown = _shown(model)
     last = model.events()[1][-1]
     last["data"]["dataset"] = next(name for name in model.names if home(name.encode(), 2) == 0)
     problem, *_ = _public({**shown, 1: [*shown[1][:-1], msgspec.json.encode(last)]})
     assert "has events on partition 0 too" in problem
+
+
+def _shown(model: Model) -> dict[int, list[bytes]]:
+    return {
+        shard: [msgspec.json.encode(event) for event in events] for shard, events in model.events().items()
+    }
 
 
 def _public(shown: dict[int, list[bytes]]) -> list[str]:

@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
-from tests.simulation.broken_carrying_over import BROKEN
-from tests.simulation.chains import Chain, Ending
-from tests.simulation.soak_chains import chains
+import pytest
+from msgspec import structs
+
+from stream_svt.monitor.accounts import Accounts
+from stream_svt.monitor.books import Books
+from stream_svt.monitor.carried import Carried
+from stream_svt.monitor.commands import Command
+from stream_svt.monitor.engine import Engine
+from stream_svt.monitor.released import Account
+from stream_svt.monitor.spec import ApplicationSpec
+from stream_svt.protocol.carry_over import ShardHistory, carry_over
+from stream_svt.protocol.controls import Controls
+from stream_svt.protocol.journal import CLOSED, Closed
+from tests.simulation.chains import CarryingOver, Chain, Ending, ProvingJournal
+from tests.simulation.soak import chain, played
+from tests.simulation.world import ModelWorkload, Variant
+from tests.support.broken_protocol import Disobedient
 
 PARTS, COUNT = 6, 750
 """Chains: more than twice as many applications that are closed, given up, mirrored or restored."""
@@ -16,7 +33,7 @@ PARTS, COUNT = 6, 750
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_no_chain_of_applications_spends_more_than_the_limit(part: int) -> None:
-    found = chains(range(part * COUNT, (part + 1) * COUNT), processes=1)
+    found = played(chain, range(part * COUNT, (part + 1) * COUNT), processes=1)
     assert found.count == COUNT
     assert found.failures == []
     assert found.tally["applications"] > 10_000 / PARTS
@@ -24,15 +41,211 @@ def test_no_chain_of_applications_spends_more_than_the_limit(part: int) -> None:
     assert found.tally["carried over"] > 8_000 / PARTS
 
 
-@pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_way_to_close_or_to_carry_over_is_caught(name: str) -> None:
-    broken, said = BROKEN[name]
-    found = chains(range(1_000), broken, most=1, processes=1)
-    assert found.failures, f"{name} got through {found.count} chains"
-    ((_, violations),) = found.failures
-    assert any(said in text for text in violations), violations
-
-
 def test_a_seed_is_one_chain() -> None:
     first, second = Chain(7), Chain(7)
     assert (first.run(), first.endings, first.carried) == (second.run(), second.endings, second.carried)
+
+
+# One rule of closing or carrying over broken at a time
+
+
+class ReadsOn(ShardHistory):
+    """Reads what comes behind the event that closed the shard."""
+
+    _found = False
+
+    @property
+    def _over(self) -> bool:
+        return False
+
+    @_over.setter
+    def _over(self, over: bool) -> None:
+        self._found = self._found or over
+
+    def end(self) -> None:
+        closed, self.closed = self.closed, None if self._found else self.closed
+        super().end()
+        self.closed = closed
+
+
+class CountsNoReserve(ShardHistory):
+    """Takes what is reserved for what is left."""
+
+    def _account(self, sequence: int, dataset: str, account: Account) -> None:
+        super()._account(sequence, dataset, structs.replace(account, reserved=0.0))
+
+
+class CountsTheLast(ShardHistory):
+    """Takes what the last record says for the most."""
+
+    def _account(self, sequence: int, dataset: str, account: Account) -> None:
+        if dataset in self.datasets:
+            self.datasets[dataset].most = 0
+        super()._account(sequence, dataset, account)
+
+
+class TrustsAnybody(ShardHistory):
+    """Takes every end and every balance for proved."""
+
+    def _is_proved(self, envelope: object) -> bool:
+        return True
+
+
+class CountsNoBalances(ShardHistory):
+    """Takes the balances that it sees for those of all datasets."""
+
+    @property
+    def complete(self) -> bool:
+        return self._balances is not None
+
+
+def overlooking(name: str, nothing: object) -> type[ShardHistory]:
+    """Return a history that has never seen something."""
+
+    class Overlooks(ShardHistory):
+        def end(self) -> None:
+            super().end()
+            setattr(self, name, nothing)
+
+    return Overlooks
+
+
+class SeesNoMirror(overlooking("cluster", "")):  # type: ignore[misc]
+    """Takes a mirror for the source, and what it holds for all."""
+
+    def end(self) -> None:
+        super().end()
+        self.closed = self.closed or Closed("app", 0, "")
+
+
+CarryOver = Callable[..., tuple[Carried, list[str]]]
+
+
+def before(change: Callable[[ShardHistory, str], None]) -> CarryOver:
+    """Return what carries over after a change to each history, for a successor."""
+
+    def changed(spec: ApplicationSpec, shards: list[ShardHistory], **options: Any) -> Any:
+        for one in shards:
+            change(one, options["successor"])
+        return carry_over(spec, shards, **options)
+
+    return changed
+
+
+def end_made_up(one: ShardHistory, successor: str) -> None:
+    one.closed = one.closed or Closed(successor, 0, "")
+
+
+def end_for_whoever_asks(one: ShardHistory, successor: str) -> None:
+    one.closed = one.closed and structs.replace(one.closed, successor=successor)
+
+
+def forgets_what_was_carried(spec: ApplicationSpec, shards: list[ShardHistory], **options: Any) -> Any:
+    """Count what this application spent, and nothing of those before it."""
+    fresh = tuple(replace(dataset, spent_before=0) for dataset in spec.datasets)
+    return carry_over(replace(spec, datasets=fresh, carried=None), shards, **options)
+
+
+class _NeverClosing(Controls):
+    closing = False  # type: ignore[assignment]
+
+
+class GoesOnWhileClosing(Disobedient):
+    """Tests queries between the slices of a close."""
+
+    judge = _NeverClosing
+
+    def _may_go_on(self) -> bool:
+        return self._replayed and self._controls.under_way is not None
+
+
+class OpensClosed(ProvingJournal):
+    """Goes on with an application that was closed."""
+
+    async def _restore(self, raw: Mapping[bytes, bytes]) -> Any:
+        found = await super()._restore(raw)
+        if not self.pending:
+            self._meta.commands = structs.replace(self._meta.commands, closed="")
+        return found
+
+
+class OverlooksTheRecord(ProvingJournal):
+    """Looks at no record that says that the state was given up."""
+
+    async def _read(self) -> dict[bytes, bytes]:
+        raw = await self._log.read_state()
+        raw.pop(CLOSED, None)
+        return raw
+
+
+class GivesUpAnything(ProvingJournal):
+    """Gives a state up that can be proved."""
+
+    async def _unproved(self) -> str | None:
+        return await super()._unproved() or "so they say"
+
+
+class FencesNobody(ProvingJournal):
+    """Gives a state up beside whoever owns it."""
+
+    async def give_up(self, command: Command) -> None:
+        log: Any = self._log
+
+        async def adopt() -> None:
+            log._epoch = log._broker._producers["app-0"].epoch
+
+        log.fence = adopt
+        await super().give_up(command)
+
+
+class _AnewAccounts(Accounts):
+    def books(self, number: int) -> Books:
+        if number not in self.held:
+            super().books(number)
+            self.held[number].ledger = Books(replace(self.datasets[number], spent_before=0)).ledger
+        return super().books(number)
+
+
+class BeginsAnew(Engine):
+    """Gives a successor the whole limit."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.accounts.__class__ = _AnewAccounts
+
+
+_SPENT, _RUNS, _TWICE = "was carried over, ", "that is not closed", "to two successors"
+
+CARRYING: dict[str, tuple[CarryingOver, str]] = {
+    "uncommitted events not read": (CarryingOver(committed=True), _SPENT),
+    "what is reserved is not counted": (CarryingOver(CountsNoReserve), _SPENT),
+    "the last record instead of the most": (CarryingOver(CountsTheLast), _SPENT),
+    "gaps overlooked": (CarryingOver(overlooking("gap", 0)), _SPENT),
+    "events behind the end": (CarryingOver(ReadsOn), _SPENT),
+    "two histories taken for one": (CarryingOver(overlooking("conflict", False)), _SPENT),
+    "balances that nobody proved": (CarryingOver(TrustsAnybody), ""),
+    "some balances taken for all": (CarryingOver(CountsNoBalances), _SPENT),
+    "a mirror taken for the source": (CarryingOver(SeesNoMirror), ""),
+    "an application that runs": (CarryingOver(carry_over=before(end_made_up)), _RUNS),
+    "any successor": (CarryingOver(carry_over=before(end_for_whoever_asks)), _TWICE),
+    "what was spent before it is forgotten": (CarryingOver(carry_over=forgets_what_was_carried), _SPENT),
+}
+"""Deliberate bugs by name, and what is said of them."""
+RUNNING: dict[str, dict[str, Any]] = {
+    "a successor with the whole limit": {"workload": partial(ModelWorkload, kind=BeginsAnew)},
+    "queries tested while it is closed": {"tenure": GoesOnWhileClosing},
+    "a closed application opened": {"journal": OpensClosed},
+    "the record of a state given up overlooked": {"journal": OverlooksTheRecord},
+    "a sound state given up": {"journal": GivesUpAnything},
+    "a state given up beside its owner": {"journal": FencesNobody},
+}
+
+
+@pytest.mark.parametrize("name", [*CARRYING, *RUNNING])
+def test_a_broken_way_to_close_or_to_carry_over_is_caught(name: str) -> None:
+    carrying, said = CARRYING.get(name, (CarryingOver(), ""))
+    variant = Variant(**{"journal": ProvingJournal} | RUNNING.get(name, {}))
+    found = played(partial(chain, broken=(variant, carrying)), range(1_000), most=1, processes=1)
+    assert found.failures, f"{name} got through {found.count} chains"
+    ((_, violations),) = found.failures
+    assert any(said in text for text in violations), violations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -11,28 +12,20 @@ import pytest
 
 from stream_svt.errors import ApplicationClosed, CommandRefused, UnreadableState
 from stream_svt.monitor.carried import Carried, parse
-from stream_svt.monitor.commands import Action, Command
+from stream_svt.monitor.commands import Action
 from stream_svt.monitor.released import EventType
-from stream_svt.monitor.spec import load_spec
+from stream_svt.monitor.spec import ApplicationSpec, load_spec
 from stream_svt.privacy.loss import Kind
-from stream_svt.protocol.carry_over import CarryOverRefused, ShardHistory, Shown, carry_over
+from stream_svt.protocol.carry_over import ShardHistory, Shown, carry_over
 from stream_svt.protocol.journal import Closed
 from stream_svt.protocol.sealing import proof_checker
 from stream_svt.service.audit import Auditor
+from tests.simulation.chains import giving_up
 from tests.simulation.effects import finish
-from tests.simulation.model import KEY, PLAIN, Few, Model, backup, command, restore, send
-from tests.simulation.test_commands import NAMES, SPEC, dies_at
+from tests.simulation.model import KEY, PLAIN, Model, backup, command, dies_at, restore, send
+from tests.simulation.test_commands import NAMES, SPEC, nth
 
 UNITS = Kind.PURE.units
-SPEC_TEXT = """
-application: app
-datasets:
-  - {daily}
-  - {{name: plain, limit: 5, unit: one basket}}
-monitors:
-  - {{name: m, topic: t, epsilon: 1, cutoff: 3, sensitivity: 1, monotonic: true, bounds: [0, 9], threshold: 5,
-     expected_queries: 9}}
-"""
 
 
 @pytest.fixture
@@ -68,10 +61,12 @@ def events(model: Model, kind: EventType | None = None) -> list[dict[str, Any]]:
     return [event for event in model.events()[0] if kind is None or event["type"] == kind]
 
 
-def history(model: Model, key: bytes = KEY, closed: Closed | None = None) -> ShardHistory:
-    """Read the events, where wanted with what the state says of the end."""
+def history(
+    model: Model, key: bytes = KEY, closed: Closed | None = None, shown: Iterable[Any] | None = None
+) -> ShardHistory:
+    """Read the events, all of them unless told, where wanted with what the state says of the end."""
     found = ShardHistory("app", 0, proof_checker([key]), closed=closed)
-    for entry in model.broker.read("alerts-0", committed=False):
+    for entry in model.broker.read("alerts-0", committed=False) if shown is None else shown:
         found.take(entry)
     found.end()
     return found
@@ -82,44 +77,40 @@ def history_of_closed(model: Model, key: bytes = KEY) -> ShardHistory:
     return history(model, key, finish(model.journal(0, 1).read_closed()))
 
 
-def left(shard: ShardHistory, successor: str = "next", **more: Any) -> tuple[Carried, list[str]]:
-    options = {"cluster": "cluster", "alerts": "alerts", "home": lambda name: 0} | more
-    return carry_over(SPEC, [shard], **({"successor": successor, "now_ms": 0} | options))
+def left(
+    shard: ShardHistory, spec: ApplicationSpec = SPEC, now_ms: int = 0, **more: Any
+) -> tuple[Carried, list[str]]:
+    options = {"cluster": "cluster", "alerts": "alerts", "successor": "next", "home": lambda name: 0} | more
+    return carry_over(spec, [shard], now_ms=now_ms, **options)
 
 
 def spent(carried: Carried) -> dict[str, float]:
     return {name: balance.spent / UNITS for name, balance in carried.datasets.items() if balance.spent}
 
 
+def nothing_is_left(carried: Carried) -> bool:
+    return all(balance.spent == balance.limit for balance in carried.datasets.values())
+
+
+def forge(model: Model, template: dict[str, Any], **changes: Any) -> None:
+    """Write an event that says something else than a true one."""
+    model.broker.write("alerts-0", b"", msgspec.json.encode(template | changes))
+
+
 def give_up(model: Model, **fields: Any) -> None:
     """Give the state of the shard up, as an operator would who looked at the alerts."""
-    entries = [msgspec.json.decode(entry.value) for entry in model.broker.read("alerts-0", committed=False)]
-    newest = entries[-1] if entries else {"sequence": 0, "origin": "", "stateid": ""}
-    wanted = Command(
-        **{
-            "id": "give-up",
-            "action": Action.CLOSE_APPLICATION,
-            "successor": "next",
-            "cluster": "cluster",
-            "event": newest["sequence"],
-            "origin": newest["origin"],
-            "state": newest["stateid"],
-        }
-        | fields
-    )
-    finish(model.journal(0, 1).give_up(wanted))
+    shown = [msgspec.json.decode(entry.value) for entry in model.broker.read("alerts-0", committed=False)]
+    finish(model.journal(0, 1).give_up(giving_up(shown, **{"successor": "next"} | fields)))
     model.settle()
 
 
 def test_a_shard_that_is_closed_publishes_a_balance_of_every_ledger_and_opens_no_more(model: Model) -> None:
-    before = model.books()
+    before = model.spent()
     close_for_ever(model)
     balances = {
         event["data"]["dataset"]: event["data"]["account"] for event in events(model, EventType.BALANCE)
     }
-    assert {name: account["spent"] for name, account in balances.items()} == {
-        name: amount for name, (amount, _) in before.items()
-    }
+    assert {name: account["spent"] for name, account in balances.items()} == before
     assert {account["reserved"] for account in balances.values()} == {0}
     *_, reply, closed = events(model)
     assert reply["type"] == EventType.COMMAND_REPLY
@@ -130,18 +121,10 @@ def test_a_shard_that_is_closed_publishes_a_balance_of_every_ledger_and_opens_no
     size = len(list(model.broker.read("state-0")))
     serve_to_the_end(model)
     assert len(list(model.broker.read("state-0"))) == size
-
-
-def test_nothing_is_tested_once_the_application_is_being_closed(model: Model) -> None:
-    close(model)
-    owner, _ = model.tenure(feed=Few)
-    feed: Any = owner._feed
-    feed.rounds, feed.hook = 12, lambda number: number == 1 and send(model, 3, "late", dataset=NAMES[-1])
-    finish(owner.open())
-    with pytest.raises(ApplicationClosed):
-        finish(owner.run())
-    model.settle()
-    assert NAMES[-1] not in model.books()
+    carried, notes = left(history(model))
+    assert (spent(carried), notes, carried.complete) == (before, [], True)
+    assert len(carried.datasets) == 60
+    assert parse(list(carried.lines())) == carried
 
 
 @pytest.mark.parametrize("after", [False, True])
@@ -152,27 +135,16 @@ def test_a_takeover_goes_on_with_closing_and_does_nothing_twice(
     send(model, 3, "late", dataset=NAMES[30])
     close(model)
     with contextlib.suppress(ApplicationClosed):  # fewer commits than that, and the last of them seen
-        dies_at(model, number, after=after)
-    model.broker.fence("app-0")
-    model.settle()
+        dies_at(model, nth(number), after=after)
     closing = finish(model.journal(0, 1).look()).commands.closing
     assert closing is ((6, True) <= (number, after) <= (8, False))
     send(model, 3, "later", dataset=NAMES[31])
     serve_to_the_end(model)
-    assert [event["data"]["dataset"] for event in events(model, EventType.BALANCE)] == sorted(model.books())
+    assert [event["data"]["dataset"] for event in events(model, EventType.BALANCE)] == sorted(model.spent())
     assert len(events(model, EventType.APPLICATION_CLOSED)) == 1
     assert [event["sequence"] for event in events(model)] == list(range(1, len(events(model)) + 1))
     if closing:  # durable with the first slice: whatever comes later is tested no more
-        assert NAMES[31] not in model.books()
-
-
-def test_what_is_left_is_what_the_owner_proved(model: Model) -> None:
-    before = {name: amount for name, (amount, _) in model.books().items()}
-    close_for_ever(model)
-    carried, notes = left(history(model))
-    assert (spent(carried), notes, carried.complete) == (before, [], True)
-    assert len(carried.datasets) == 60
-    assert parse(list(carried.lines())) == carried
+        assert NAMES[31] not in model.spent()
 
 
 def test_without_the_key_every_open_run_counts_in_full(model: Model) -> None:
@@ -211,20 +183,18 @@ def test_a_lost_state_costs_what_the_alerts_show_reserved_and_no_more(model: Mod
         ({"event": 3}, "names event 3"),
         ({"origin": "1-00"}, "of origin '1-00'"),
         ({"state": "00"}, "names event"),
+        ({}, "can be proved"),
     ],
 )
-def test_a_command_to_give_up_that_names_something_else_is_refused(
+def test_a_command_to_give_up_that_names_something_else_or_a_sound_state_is_refused(
     model: Model, fields: dict[str, Any], why: str
 ) -> None:
-    restore(model, {})
+    if fields:
+        restore(model, {})
+    before = backup(model)
     with pytest.raises(CommandRefused, match=why):
         give_up(model, **fields)
-    assert backup(model) == {}
-
-
-def test_a_state_that_can_be_proved_is_not_given_up(model: Model) -> None:
-    with pytest.raises(CommandRefused, match="can be proved"):
-        give_up(model)
+    assert backup(model) == before
 
 
 def test_a_closed_shard_whose_key_is_lost_is_given_up_for_its_successor_only(model: Model) -> None:
@@ -239,49 +209,20 @@ def test_a_closed_shard_whose_key_is_lost_is_given_up_for_its_successor_only(mod
         auditor.add(0, event.offset, event.value)
     assert auditor.audit.problems == []
     carried, _ = left(history_of_closed(model, key=bytes(32)))
-    assert all(spent(carried)[name] >= amount for name, (amount, _) in model.books().items())
-
-
-def test_no_state_put_back_wakes_a_shard_up_that_was_given_up(model: Model) -> None:
-    newest = backup(model)
-    restore(model, {})
-    give_up(model)
-    for key, value in newest.items():
-        model.broker.write("state-0", key, value)
-    with pytest.raises(ApplicationClosed):
-        finish(model.journal(0, 1).open())
-
-
-def test_an_application_that_is_not_closed_or_closed_for_another_is_refused(model: Model) -> None:
-    with pytest.raises(CarryOverRefused, match="not closed yet: shard 0"):
-        left(history(model))
-    close_for_ever(model)
-    with pytest.raises(CarryOverRefused, match="closed for successor 'next'"):
-        left(history(model), successor="other")
-
-
-def test_a_forged_end_closes_nothing(model: Model) -> None:
-    forged = events(model)[-1] | {
-        "type": EventType.APPLICATION_CLOSED,
-        "sequence": len(events(model)) + 1,
-        "data": events(model)[0]["data"] | {"detail": {"successor": "next", "balances": 0}},
-    }
-    model.broker.write("alerts-0", b"", msgspec.json.encode(forged))
-    with pytest.raises(CarryOverRefused, match="not closed yet"):
-        left(history(model))
+    assert all(spent(carried)[name] >= amount for name, amount in model.spent().items())
 
 
 def test_a_mirror_holds_what_its_source_proved_and_else_nothing_unless_the_operator_says_so(
     model: Model,
 ) -> None:
     carried, notes = left(history(model), cluster="mirror")
-    assert all(balance.spent == balance.limit for balance in carried.datasets.values())
+    assert nothing_is_left(carried)
     assert "nobody says that it holds the source's last event" in notes[0]
     told, _ = left(history(model), cluster="mirror", source_ended=True)
     assert set(spent(told)) == set(NAMES[:20])
     close_for_ever(model)
     proved, _ = left(history(model), cluster="mirror")
-    assert spent(proved) == {name: amount for name, (amount, _) in model.books().items()}
+    assert spent(proved) == model.spent()
 
 
 def test_alerts_that_are_older_than_a_state_leave_nothing(model: Model) -> None:
@@ -291,31 +232,22 @@ def test_alerts_that_are_older_than_a_state_leave_nothing(model: Model) -> None:
     del entries[-1]
     give_up(model)
     carried, notes = left(history_of_closed(model))
-    assert all(balance.spent == balance.limit for balance in carried.datasets.values())
+    assert nothing_is_left(carried)
     assert "may be missing" in notes[0]
 
 
-def test_a_forged_record_of_a_state_given_up_hides_no_event(model: Model) -> None:
-    spend = {name: amount for name, (amount, _) in model.books().items()}
-    early = events(model)[2]
-    record = msgspec.json.encode(Closed("next", early["sequence"], early["origin"]))
-    model.broker.write("state-0", b"closed", record)
-    carried, _ = left(history_of_closed(model))
-    assert all(carried.datasets[name].spent >= amount * UNITS for name, amount in spend.items())
-
-
-def test_a_forged_end_hides_nothing_that_comes_behind_it(model: Model) -> None:
-    spend = {name: amount for name, (amount, _) in model.books().items()}
-    early = events(model)[2]
-    data = events(model)[0]["data"] | {"detail": {"successor": "next", "balances": 0}}
-    changed = {"type": EventType.APPLICATION_CLOSED, "sequence": 4, "origin": "3-00", "data": data}
-    entries = list(model.broker.read("alerts-0", committed=False))
-    entries.insert(3, replace(entries[0], value=msgspec.json.encode(early | changed)))
-    shard = ShardHistory("app", 0, proof_checker([KEY]), closed=Closed("next", 4, "3-00"))
-    for entry in entries:
-        shard.take(entry)
-    shard.end()
-    carried, _ = left(shard)
+@pytest.mark.parametrize("end", [False, True])
+def test_a_forged_record_of_a_state_given_up_hides_no_event(model: Model, end: bool) -> None:
+    """Nor does it with the forged end that it names."""
+    spend = model.spent()
+    early, shown = events(model)[2], list(model.broker.read("alerts-0", committed=False))
+    closed = Closed("next", early["sequence"], early["origin"])
+    if end:
+        closed = Closed("next", 4, "3-00")
+        data = events(model)[0]["data"] | {"detail": {"successor": "next", "balances": 0}}
+        changed = {"type": EventType.APPLICATION_CLOSED, "sequence": 4, "origin": "3-00", "data": data}
+        shown.insert(3, replace(shown[0], value=msgspec.json.encode(early | changed)))
+    carried, _ = left(history(model, closed=closed, shown=shown))
     assert all(carried.datasets[name].spent >= amount * UNITS for name, amount in spend.items())
 
 
@@ -339,11 +271,7 @@ def test_behind_a_gap_a_part_of_one_transaction_leaves_nothing(model: Model, bef
     shown = [msgspec.json.decode(entry.value or b"") for entry in model.broker.read("alerts-0")]
     first = [event["origin"] for event in shown].index(shown[-1]["origin"])
     assert shown[first] != shown[-1]
-    entries = list(model.broker.read("alerts-0"))[first - before : first + 1]
-    shard = ShardHistory("app", 0, proof_checker([KEY]))
-    for entry in entries:
-        shard.take(entry)
-    shard.end()
+    shard = history(model, shown=list(model.broker.read("alerts-0"))[first - before : first + 1])
     shard.closed = Closed("next", 0, "")
     carried, _ = left(shard)
     balance = carried.datasets[shown[first]["data"]["dataset"]]
@@ -365,32 +293,22 @@ def test_where_the_end_is_missing_a_forged_event_shows_nothing_that_is_left(
         give_up(model)
         restore(model, newest)
         number = 2
-    forged = template | {"sequence": number, "id": "forged"}
-    forged["data"] = template["data"] | {"account": template["data"]["account"] | {"spent": 0.0}}
-    model.broker.write("alerts-0", b"", msgspec.json.encode(forged))
+    data = template["data"] | {"account": template["data"]["account"] | {"spent": 0.0}}
+    forge(model, template, sequence=number, id="forged", data=data)
     carried, notes = left(history_of_closed(model))
-    assert all(balance.spent == balance.limit for balance in carried.datasets.values())
+    assert nothing_is_left(carried)
     assert not carried.complete
     assert "Its last events may be missing" in notes[0]
 
 
-def test_where_nothing_is_left_a_raise_that_events_show_grants_nothing_again(model: Model) -> None:
+def test_two_histories_on_one_partition_leave_nothing_even_of_a_raise_that_events_show(model: Model) -> None:
     """Carried over with the limit as it was declared, the same raise would pay a second time."""
     command(model, "raise", action=Action.RAISE_BUDGET, dataset=NAMES[0], limit="9")
     model.serve()
-    second = events(model)[3] | {"origin": "7-0000000000000000"}
-    model.broker.write("alerts-0", b"", msgspec.json.encode(second))
-    carried, _ = left(history(model, closed=Closed("next", 0, "")))
-    assert {name: balance.spent / UNITS for name, balance in carried.datasets.items()} == dict.fromkeys(
-        NAMES, 5
-    ) | {NAMES[0]: 9}
-
-
-def test_two_histories_on_one_partition_leave_nothing(model: Model) -> None:
-    second = events(model)[3] | {"origin": "7-0000000000000000"}
-    model.broker.write("alerts-0", b"", msgspec.json.encode(second))
+    forge(model, events(model)[3], origin="7-0000000000000000")
     carried, notes = left(history(model, closed=Closed("next", 0, "")))
-    assert all(balance.spent == balance.limit for balance in carried.datasets.values())
+    assert spent(carried) == dict.fromkeys(NAMES, 5) | {NAMES[0]: 9}
+    assert nothing_is_left(carried)
     assert "different histories" in notes[0]
 
 
@@ -407,9 +325,9 @@ def test_a_successor_begins_with_what_was_spent_and_its_events_say_so(model: Mod
     begun = events(successor, EventType.STATE_BEGUN)[0]["data"]["detail"]
     assert (begun["carried_from"], begun["carried_digest"]) == ("app", spec.carried_digest)
     first = events(successor, EventType.DECLARED)[0]["data"]
-    before = model.books()[NAMES[0]][0]
+    before = model.spent()[NAMES[0]]
     assert (first["account"]["spent"], first["detail"]["spent_before"]) == (before, before)
-    assert before < successor.books()[NAMES[0]][0] <= 5
+    assert before < successor.spent()[NAMES[0]] <= 5
 
 
 def test_a_forged_event_of_nothing_leaves_a_file_that_reads(model: Model) -> None:
@@ -418,20 +336,10 @@ def test_a_forged_event_of_nothing_leaves_a_file_that_reads(model: Model) -> Non
     account = {"measure": "epsilon", "charge": 0.0, "spent": 0.0, "reserved": 0.0, "limit": 0.0}
     nothing = {"dataset": "none", "monitor": "", "run": 0, "reason": "first-start", "detail": {"unit": "u"}}
     declared_topic = {"topic": "t", "sensitivity": "0", "monotonic": True}
-    for number, (kind, data) in enumerate(
-        (
-            (EventType.DECLARED, nothing | {"account": account}),
-            (EventType.TOPIC_DECLARED, nothing | {"dataset": "", "account": None, "detail": declared_topic}),
-        ),
-        start=last + 1,
-    ):
-        forged = events(model)[-1] | {
-            "type": kind,
-            "sequence": number,
-            "data": data,
-            "id": f"forged/{number}",
-        }
-        model.broker.write("alerts-0", b"", msgspec.json.encode(forged))
+    none = {EventType.DECLARED: nothing | {"account": account}}
+    none[EventType.TOPIC_DECLARED] = nothing | {"dataset": "", "account": None, "detail": declared_topic}
+    for number, (kind, data) in enumerate(none.items(), start=last + 1):
+        forge(model, events(model)[-1], type=kind, sequence=number, data=data, id=f"forged/{number}")
     carried, _ = left(history(model, closed=Closed("next", 0, "")))
     assert parse(list(carried.lines())) == carried
     assert carried.datasets["none"].spent == carried.datasets["none"].limit
@@ -446,24 +354,17 @@ def test_a_successor_is_told_which_generated_periods_had_begun(
 ) -> None:
     """The latest one shown, or that of ten minutes after the last event; none of them is among the datasets."""
     daily = "{generate: 'shop-{date}', from: 1970-01-01, limit: 2, unit: one basket}"
+    datasets = f"[{daily}, {{name: plain, limit: 5, unit: one basket}}]"
     day = 86_400_000
-    spec = load_spec(SPEC_TEXT.format(daily=daily))
+    spec = load_spec(f"application: app\ndatasets: {datasets}\nmonitors:\n  - {PLAIN}\n")
     one, nothing = (ShardHistory("app", 0, lambda *_: False, closed=Closed("next", 1, "")) for _ in range(2))
     one.datasets[f"shop-{shown}"] = Shown(Kind.PURE, "one basket")
     one.latest_ms = closed_day * day - 600_000
-    options = {
-        "cluster": "",
-        "alerts": "alerts",
-        "successor": "next",
-        "home": lambda name: 0,
-        "now_ms": 99 * day,
-    }
-    carried, _ = carry_over(spec, [one], **options)
+    carried, _ = left(one, spec, now_ms=99 * day)
     assert carried.watermarks == {"shop-{date}": ends * day}
     assert set(carried.datasets) == {"plain"}
     assert parse(list(carried.lines())) == carried
-    assert carry_over(spec, [nothing], **options)[0].watermarks == {"shop-{date}": 100 * day}, (
-        "no event is left"
-    )
-    again, _ = carry_over(replace(spec, carried=carried), [nothing], **options | {"now_ms": day})
+    of_nothing, _ = left(nothing, spec, now_ms=99 * day)
+    assert of_nothing.watermarks == {"shop-{date}": 100 * day}, "no event is left"
+    again, _ = left(nothing, replace(spec, carried=carried), now_ms=day)
     assert again.watermarks == carried.watermarks

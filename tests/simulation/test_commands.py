@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -12,15 +14,26 @@ from stream_svt.monitor.commands import Action
 from stream_svt.monitor.released import EventType
 from stream_svt.protocol.tenure import REPORTED
 from tests.simulation.effects import finish
-from tests.simulation.model import PLAIN, Few, Model, Stops, command, declared, send, standing
-from tests.simulation.test_reconfigured import events
+from tests.simulation.model import (
+    PLAIN,
+    Feed,
+    Model,
+    command,
+    declared,
+    dies_at,
+    has,
+    send,
+    serve_a_while,
+    standing,
+    told,
+)
 
 NAMES = [f"d{number:03}" for number in range(60)]
 SPEC = declared(PLAIN, names=", ".join(NAMES))
 
 
 def replies(model: Model) -> list[tuple[str, str]]:
-    return [(event["reason"], event["detail"]["message"]) for event in events(model, EventType.COMMAND_REPLY)]
+    return [(event["reason"], event["detail"]["message"]) for event in told(model, EventType.COMMAND_REPLY)]
 
 
 def refused(model: Model) -> list[bytes | None]:
@@ -35,30 +48,10 @@ def model(few_at_once: None) -> Model:
     return made
 
 
-def dies_at(model: Model, number: int, *, after: bool) -> None:
-    """Let an owner die before or after its commit of this number; the next one is told nothing."""
-    dying, _ = model.tenure()
-    commit, count = dying._journal.commit, iter(range(10_000))
-
-    async def dies(content: Any) -> int:
-        here = next(count) == number
-        if here and not after:
-            raise Stops
-        done = await commit(content)
-        if here:
-            raise Stops
-        return done
-
-    dying._journal.commit = dies  # type: ignore[method-assign]
-
-    async def live() -> None:
-        await dying.open()
-        await dying.run()
-
-    with pytest.raises(Stops):
-        finish(live())
-    model.broker.fence("app-0")
-    model.settle()
+def nth(number: int) -> Callable[[Any], bool]:
+    """Return what is true of the commit with this number."""
+    count = itertools.count()
+    return lambda content: next(count) == number
 
 
 def test_a_command_to_all_datasets_is_answered_once_with_what_came_of_it(model: Model) -> None:
@@ -66,7 +59,7 @@ def test_a_command_to_all_datasets_is_answered_once_with_what_came_of_it(model: 
     model.serve()
     command(model, "all", action=Action.PAUSE)
     model.serve()
-    paused = [event["dataset"] for event in events(model, EventType.PAUSED)]
+    paused = [event["dataset"] for event in told(model, EventType.PAUSED)]
     assert paused == ["d007", *(name for name in NAMES if name != "d007")]
     why = "monitor 'm0' on dataset 'd007' is paused already; nothing was changed"
     assert replies(model)[1:] == [("accepted", f"pause carried out on 59 datasets, refused on 1: {why}")]
@@ -79,10 +72,10 @@ def test_a_takeover_goes_on_with_a_command_to_all_datasets_and_does_nothing_twic
     model: Model, number: int, after: bool
 ) -> None:
     command(model, "all", action=Action.CLOSE)
-    dies_at(model, number, after=after)
+    dies_at(model, nth(number), after=after)
     for _ in range(2):
         model.serve()
-    assert [event["dataset"] for event in events(model, EventType.RUN_CLOSED)] == NAMES
+    assert [event["dataset"] for event in told(model, EventType.RUN_CLOSED)] == NAMES
     assert replies(model) == [("accepted", "close carried out on 60 datasets, refused on 0")]
     assert standing(model)[1] == 1
 
@@ -96,28 +89,21 @@ def test_a_takeover_replays_lost_tests_before_it_goes_on_with_a_command_to_all_d
     send(model, 1, "low", dataset=last, value=0)
     model.serve()
     command(model, "all", action=Action.CLOSE)
-    dying, _ = model.tenure(feed=Few)
-    feed: Any = dying._feed
-    feed.hook = lambda number: number == slices and send(model, 1, "high", dataset=last)
-    commit = dying._journal.commit
 
-    async def dies(content: Any) -> int:
-        if any(event.type is EventType.ALERT for event in content.events):
-            raise Stops
-        return await commit(content)
+    class Late(Feed):
+        rounds, most = 99, 5
 
-    dying._journal.commit = dies  # type: ignore[method-assign]
-    finish(dying.open())
-    with pytest.raises(Stops):
-        finish(dying.run())
-    model.broker.fence("app-0")
-    model.settle()
-    assert 0 < len(events(model, EventType.RUN_CLOSED)) < len(NAMES)
+        def hook(self, number: int) -> None:
+            if number == slices:
+                send(model, 1, "high", dataset=last)
+
+    dies_at(model, has(EventType.ALERT), feed=Late)
+    assert 0 < len(told(model, EventType.RUN_CLOSED)) < len(NAMES)
     for _ in range(3):
         model.serve()
     about = [event["type"] for event in model.events()[0] if event["data"]["dataset"] == last]
     assert about[-2:] == [EventType.ALERT, EventType.RUN_CLOSED]
-    assert len(events(model, EventType.RUN_CLOSED)) == len(NAMES)
+    assert len(told(model, EventType.RUN_CLOSED)) == len(NAMES)
 
 
 def test_nothing_else_is_carried_out_until_all_datasets_are_done(model: Model) -> None:
@@ -133,12 +119,8 @@ def test_nothing_else_is_carried_out_until_all_datasets_are_done(model: Model) -
 
 def test_queries_are_tested_between_two_slices_of_a_command_to_all_datasets(model: Model) -> None:
     command(model, "all", action=Action.PAUSE)
-    owner, _ = model.tenure(feed=Few)
-    feed: Any = owner._feed
-    feed.rounds, feed.hook = 12, lambda number: number == 2 and send(model, 3, "late", dataset=NAMES[-1])
-    finish(owner.open())
-    finish(owner.run())
-    model.settle()
+    late = lambda number: number == 2 and send(model, 3, "late", dataset=NAMES[-1])  # noqa: E731
+    serve_a_while(model, 12, late, interval=0.1)
     kinds = [event["type"] for event in model.events()[0]]
     last = len(kinds) - 1 - kinds[::-1].index(EventType.PAUSED)
     assert kinds.index(EventType.RUN_STARTED) < last
@@ -172,7 +154,7 @@ def test_a_flood_of_refused_commands_holds_up_nothing_and_names_a_few(
     with caplog.at_level(logging.WARNING):
         model.serve()
     assert [reason for reason, _ in replies(model)] == ["accepted"]
-    assert [event["dataset"] for event in events(model, EventType.ALERT)] == ["d001"]
+    assert [event["dataset"] for event in told(model, EventType.ALERT)] == ["d001"]
     assert 0 < len(refused(model)) <= REPORTED + 60  # the model's clock goes on while it works
     assert len([record for record in caplog.records if "command" in record.message]) <= REPORTED + 80
     found = finish(model.journal(0, 1).look()).commands
@@ -185,7 +167,7 @@ def test_a_flood_of_copies_of_the_last_command_is_answered_a_few_times(model: Mo
     for _ in range(1_000):
         model.broker.write("control-0", None, msgspec.json.encode(sent))
     model.serve()
-    assert len(events(model, EventType.PAUSED)) == 1
+    assert len(told(model, EventType.PAUSED)) == 1
     assert 1 < len(replies(model)) <= REPORTED + 60
     assert replies(model)[1] == ("accepted", "it was carried out before")
 
@@ -215,23 +197,5 @@ def test_commands_for_the_state_before_are_refused_by_a_new_one(model: Model) ->
     fresh.broker.write("control-0", None, msgspec.json.encode(sent))
     fresh.serve()
     fresh.serve()
-    assert events(fresh, EventType.PAUSED) == []
+    assert told(fresh, EventType.PAUSED) == []
     assert refused(fresh) == [b"command-other-state"]
-
-
-def test_every_event_says_which_command_comes_next(model: Model) -> None:
-    state, _ = standing(model)
-    send(model, 1, "first", dataset="d001")
-    model.serve()
-    command(model, "pause", action=Action.PAUSE, dataset="d000")
-    model.serve()
-    send(model, 1, "later", dataset="d002")
-    model.serve()
-    model.serve()
-    found = model.events()[0]
-    assert {event["stateid"] for event in found} == {state}
-    numbers = [event["command"] for event in found]
-    assert numbers == sorted(numbers)
-    assert [
-        event["command"] for event in found if event["type"] in (EventType.RUN_STARTED, EventType.PAUSED)
-    ] == [0, 1, 1]

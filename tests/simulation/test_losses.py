@@ -9,21 +9,17 @@ from stream_svt.monitor.released import EventType
 from stream_svt.protocol.ports import Stopped
 from stream_svt.protocol.shard_states import Cause
 from tests.simulation.effects import finish
-from tests.simulation.model import Feed, Model, Stops, command, declared, send, standing
-from tests.simulation.test_reconfigured import ELSEWHERE, HOT, events
+from tests.simulation.model import Feed, Model, command, declared, dies_at, has, send, standing, told
+from tests.simulation.test_reconfigured import ELSEWHERE, HOT
 
 
 class Patient(Feed):
     """Ends a wait after some rounds in which nothing came."""
 
-    arriving = None
-
     async def fetch(self, topics, patience, max_records=None):
         found = await super().fetch(topics, patience, max_records)
         if not found and self._rounds > 3:
             raise Stopped
-        if self.arriving is not None and self._rounds == 2:
-            self.arriving()
         return found
 
 
@@ -42,7 +38,7 @@ def lost() -> Model:
 def waits(model: Model, arriving=None):
     """Open the shard, which waits; return its status."""
     waiting, status = model.tenure(feed=Patient)
-    waiting._feed.arriving = arriving  # type: ignore[attr-defined]
+    waiting._feed.hook = lambda number: number == 2 and arriving and arriving()  # type: ignore[attr-defined]
     with pytest.raises(Stopped):
         finish(waiting.open())
     model.settle()
@@ -56,7 +52,7 @@ def accept(model: Model, topic: str, offset: int, **fields) -> None:
 def replies(model: Model) -> list[tuple[str, int, str]]:
     return [
         (event["reason"], event["detail"]["number"], event["detail"]["message"])
-        for event in events(model, EventType.COMMAND_REPLY)
+        for event in told(model, EventType.COMMAND_REPLY)
     ]
 
 
@@ -64,7 +60,7 @@ def test_an_acceptance_of_another_loss_accepts_nothing_and_uses_its_number_up() 
     model = lost()
     accept(model, "t", 0)
     assert waits(model).cause is Cause.RECORDS_LOST
-    assert events(model, EventType.LOSS_ACCEPTED) == []
+    assert told(model, EventType.LOSS_ACCEPTED) == []
     message = "the shard does not wait for offset 0 of topic 't'; nothing was changed"
     assert replies(model) == [("refused", 1, message)]
 
@@ -79,29 +75,23 @@ def test_each_lost_topic_needs_an_acceptance_of_its_own_and_the_answer_comes_at_
     assert replies(model) == [("accepted", 1, "reading goes on: t at offset 4")]
     accept(model, "u", 1)
     model.serve()
-    found = events(model, EventType.LOSS_ACCEPTED)
+    found = told(model, EventType.LOSS_ACCEPTED)
     assert [(event["detail"]["topic"], event["detail"]["offset"]) for event in found] == [("t", 4), ("u", 4)]
     assert replies(model)[1:] == [("accepted", 2, "reading goes on: u at offset 4")]
-
-
-def test_a_shard_that_waits_names_the_commands_that_it_needs() -> None:
-    reason = waits(lost()).reason
-    for topic in "tu":
-        assert f"'stream-svt control accept-loss -c FILE --shard 0 --topic {topic} --offset 1'" in reason
 
 
 def test_what_else_comes_while_records_are_lost_stays_in_line() -> None:
     model = lost()
     command(model, "pause", action=Action.PAUSE, dataset="d0", now=True)
     waits(model, arriving=lambda: accept(model, "t", 1))
-    assert events(model, EventType.PAUSED) == []
+    assert told(model, EventType.PAUSED) == []
     assert [number for _, number, _ in replies(model)] == [1]
     command(model, "pause again", action=Action.PAUSE, dataset="d0")
     accept(model, "u", 1)
     model.serve()
     model.serve()
     assert [(reason, number) for reason, number, _ in replies(model)] == [("accepted", 1), ("accepted", 2)]
-    assert events(model, EventType.PAUSED) == []
+    assert told(model, EventType.PAUSED) == []
     refused = [entry.value for entry in model.broker.read("rejects-0")]
     assert refused == [b"command-stale"] * 2
 
@@ -109,27 +99,18 @@ def test_what_else_comes_while_records_are_lost_stays_in_line() -> None:
 def test_an_owner_that_dies_while_it_accepts_leaves_the_command_to_the_next_one() -> None:
     model = lost()
     accept(model, "t", 1)
-    dying, _ = model.tenure(feed=Patient)
-    commit = dying._journal.commit
-
-    async def dies(content) -> int:
-        if any(event.type == EventType.LOSS_ACCEPTED for event in content.events):
-            raise Stops
-        return await commit(content)
-
-    dying._journal.commit = dies  # type: ignore[method-assign]
-    with pytest.raises(Stops):
-        finish(dying.open())
-    model.broker.fence("app-0")
+    dies_at(model, has(EventType.LOSS_ACCEPTED), feed=Patient)
     assert standing(model)[1] == 0
     waits(model)
     assert replies(model) == [("accepted", 1, "reading goes on: t at offset 4")]
-    assert len(events(model, EventType.LOSS_ACCEPTED)) == 1
+    assert len(told(model, EventType.LOSS_ACCEPTED)) == 1
 
 
-def test_a_command_for_a_dataset_accepts_no_loss() -> None:
+def test_a_shard_that_waits_names_the_commands_that_it_needs_and_none_for_a_dataset_is_one() -> None:
     model = lost()
-    assert waits(model, lambda: command(model, "x", action=Action.ACCEPT_LOSS, dataset="d0")).cause is (
-        Cause.RECORDS_LOST
-    )
-    assert events(model, EventType.LOSS_ACCEPTED) == []
+    status = waits(model, lambda: command(model, "x", action=Action.ACCEPT_LOSS, dataset="d0"))
+    assert status.cause is Cause.RECORDS_LOST
+    for topic in "tu":
+        needed = f"'stream-svt control accept-loss -c FILE --shard 0 --topic {topic} --offset 1'"
+        assert needed in status.reason
+    assert told(model, EventType.LOSS_ACCEPTED) == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,50 +13,20 @@ from stream_svt.monitor.spec import ApplicationSpec
 from tests.simulation.effects import finish
 from tests.simulation.model import (
     COMMON,
-    Few,
     Model,
-    Stops,
     command,
     declared,
+    dies_at,
     go_on,
+    has,
     send,
+    serve_a_while,
+    told,
 )
 
 HOT = f"{{name: hot, mute: none, {COMMON}}}"
 OTHER = HOT.replace("hot", "other")
 ELSEWHERE = OTHER.replace("topic: t", "topic: u")
-
-
-def events(model: Model, kind: EventType, monitor: str = "") -> list[dict[str, Any]]:
-    return [
-        event["data"]
-        for event in model.events()[0]
-        if event["type"] == kind and (not monitor or event["data"]["monitor"] == monitor)
-    ]
-
-
-def dies_before(
-    model: Model, condition: Callable[[Any], bool], first: Callable[[], None] = lambda: None
-) -> None:
-    """Let an owner die in its first commit of which something is true; after it opened, something comes first."""
-    dying, _ = model.tenure()
-    finish(dying.open())
-    first()
-    commit = dying._journal.commit
-
-    async def dies(content: Any) -> int:
-        if condition(content):
-            raise Stops
-        return await commit(content)
-
-    dying._journal.commit = dies  # type: ignore[method-assign]
-    with pytest.raises(Stops):
-        finish(dying.run())
-    model.broker.fence("app-0")
-
-
-def computed_a_top(content: Any) -> bool:
-    return any(event.type == EventType.ALERT for event in content.events)
 
 
 @pytest.mark.parametrize(("start_at", "seen"), [("earliest", 7), ("latest", 2)])
@@ -71,7 +40,7 @@ def test_a_monitor_on_a_new_topic_begins_where_it_is_told(start_at: str, seen: i
     model.spec = declared(HOT, ELSEWHERE)
     model.serve()
     go_on(model, 2, "after", topic="u")
-    assert len(events(model, EventType.ALERT, "other")) == seen
+    assert len(told(model, EventType.ALERT, "other")) == seen
     assert [entry.key for entry in model.broker.read("rejects-0")] == [b"u/5"] * (start_at == "earliest")
 
 
@@ -84,12 +53,12 @@ def test_a_lost_outcome_of_a_monitor_that_is_removed_is_computed_or_paid(removed
     send(model, 1, "low", topic, value=0, **named)
     model.serve()
     send(model, 1, "top", topic, **named)
-    dies_before(model, computed_a_top)
+    dies_at(model, has(EventType.ALERT))
     model.spec = declared(HOT)
     model.serve()
     model.serve()
-    (closed,) = events(model, EventType.RUN_CLOSED, "other")
-    tops = events(model, EventType.ALERT, "other")
+    (closed,) = told(model, EventType.RUN_CLOSED, "other")
+    tops = told(model, EventType.ALERT, "other")
     if removed is ELSEWHERE:
         assert (closed["reason"], closed["account"]["charge"], tops) == ("unread", 0.6, [])
     else:
@@ -103,16 +72,13 @@ def test_a_refused_record_before_a_run_is_named_however_its_owner_ends(crash: bo
     model.broker.write("t-0", b"d0", b"{broken")
     send(model, 1, "a")
     if crash:
-        seen = {"start": False}
+        started = [False]
 
         def after_the_start(content: Any) -> bool:
-            before, seen["start"] = (
-                seen["start"],
-                any(e.type == EventType.RUN_STARTED for e in content.events),
-            )
-            return before
+            started.append(has(EventType.RUN_STARTED)(content))
+            return started[-2]
 
-        dies_before(model, after_the_start)
+        dies_at(model, after_the_start)
     model.serve()
     model.serve()
     assert [entry.key for entry in model.broker.read("rejects-0")] == [b"t/0"]
@@ -127,22 +93,12 @@ def both_read(spec: ApplicationSpec) -> Model:
     return model
 
 
-def serve_a_while(model: Model, rounds: int, hook: Callable[[int], object] = lambda number: None) -> None:
-    """Let an owner read a few records in each of so many rounds, and commit at the end."""
-    owner, _ = model.tenure(feed=Few, interval=1e9)
-    feed: Any = owner._feed
-    feed.rounds, feed.hook = rounds, hook
-    finish(owner.open())
-    finish(owner.run())
-    model.settle()
-
-
 def paused_within_a_replay(spec: ApplicationSpec) -> Model:
     """A top of monitor hot was computed and lost; the next owner heard of a pause before it came there."""
     model = both_read(spec)
     send(model, 20, "low", value=0)
     send(model, 1, "top")
-    dies_before(model, computed_a_top)
+    dies_at(model, has(EventType.ALERT))
     serve_a_while(
         model,
         4,
@@ -192,7 +148,7 @@ def test_a_replay_is_owed_until_the_monitors_of_a_topic_that_is_gone_are_closed(
     both = declared(HOT, ELSEWHERE)
     model = paused_within_a_replay(both)
     model.spec = declared(ELSEWHERE)
-    dies_before(model, lambda content: any(e.type == EventType.RUN_CLOSED for e in content.events))
+    dies_at(model, has(EventType.RUN_CLOSED))
     model.spec = both
     assert_computed_before_it_closes(model)
 
@@ -201,7 +157,7 @@ def test_a_pause_under_a_configuration_without_the_topic_ends_no_replay() -> Non
     """What was running then may have been read further than anybody knows."""
     both = declared(HOT, ELSEWHERE)
     model = both_read(both)
-    dies_before(model, computed_a_top, first=lambda: send(model, 1, "top"))
+    dies_at(model, has(EventType.ALERT), opened=lambda: send(model, 1, "top"))
     send(model, 40, "more", "u", value=0)
     model.spec = declared(ELSEWHERE)
     command(model, "p", action=Action.PAUSE, dataset="d0", monitor="hot")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -10,10 +13,54 @@ from hypothesis import strategies as st
 from stream_svt.monitor import queue_journal
 from stream_svt.protocol.journal import Journal
 from tests.simulation.applications import APPLICATIONS
+from tests.simulation.effects import ModelLog
 from tests.simulation.script import Fault, Script
-from tests.simulation.soak import BROKEN, histories, shrink
-from tests.simulation.world import Variant, play
-from tests.support.broken_protocol import PublishesAgain, TakesCopiesForPublications
+from tests.simulation.soak import history, played, shrink
+from tests.simulation.world import ModelWorkload, Variant, play
+from tests.support import broken_protocol as broken
+
+
+def _workload(**parts: Any) -> Variant:
+    return Variant(workload=partial(ModelWorkload, **parts))
+
+
+_EARLY, _UNPAID, _OLD = (
+    "before its charge",
+    "neither computed again nor paid for",
+    "that the alerts contradict",
+)
+_JOURNALS = {
+    broken.SameTransaction: _EARLY,
+    broken.ChargesAfterPublishing: _EARLY,
+    broken.PublishesSliceEarly: _EARLY,
+    broken.ForgetsOutbox: "charged and never published",
+    broken.TakesAnyState: _OLD,
+    broken.MissesNothing: _OLD,
+}
+_ENGINES = {
+    broken.RedrawsNoise: "changed",
+    broken.ChargesHalf: "not charged its price",
+    broken.DoublesLimits: "not the one declared, and no command",
+    broken.ForgetsPositions: _UNPAID,
+    broken.ForgetsLostOutcomes: _UNPAID,
+    broken.TestsBeforeDurable: "computed",
+}
+_TENURES = {
+    broken.PausesBeforeReplay: _UNPAID,
+    broken.ComparesNoNumbers: "nobody had sent it for this number",
+    broken.GoesOnWithAnyVersion: "older than the one before",
+    broken.RetiresTooEarly: "was retired",
+    broken.UsesNumbersLate: "its number was not used up",
+}
+_UNFENCED = Variant(log=lambda broker, number: ModelLog(broker, f"app-0-{number}"))
+BROKEN: dict[str, tuple[Variant, str]] = {
+    **{kind.__name__: (Variant(journal=kind), said) for kind, said in _JOURNALS.items()},
+    **{kind.__name__: (_workload(kind=kind), said) for kind, said in _ENGINES.items()},
+    **{kind.__name__: (Variant(tenure=kind), said) for kind, said in _TENURES.items()},
+    "LosesQueries": (_workload(decoder=broken.LosesQueries), "have no alert"),
+    "two owners": (_UNFENCED, ""),
+}
+"""Deliberate bugs by name, and what the rules say of them."""
 
 COUNT = 3_000
 
@@ -31,7 +78,7 @@ SCRIPTS = st.builds(
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_no_history_loses_doubles_overspends_or_shows_anything_early() -> None:
-    found = histories(range(COUNT))
+    found = played(history, range(COUNT))
     assert found.count == COUNT
     assert found.failures == []
     assert found.tally["alerts"] > 5 * COUNT
@@ -45,7 +92,7 @@ def test_no_history_goes_wrong_where_the_journal_of_what_waits_is_always_compact
     small = {"RECORD_BYTES": 400, "_OVERHEAD": 10, "_FLOOR": 0, "_CREDIT": 300, "_DELETED": 3}
     for name, value in small.items():
         monkeypatch.setattr(queue_journal, name, value)
-    found = histories(range(COUNT, COUNT + 400), processes=1)
+    found = played(history, range(COUNT, COUNT + 400), processes=1)
     assert found.count == 400
     assert found.failures == []
 
@@ -78,7 +125,7 @@ def test_a_state_put_back_after_any_effect_is_refused_or_the_newest(form: int) -
     assert _put_back(form) == set()
 
 
-@pytest.mark.parametrize("journal", [TakesCopiesForPublications, PublishesAgain])
+@pytest.mark.parametrize("journal", [broken.TakesCopiesForPublications, broken.PublishesAgain])
 def test_who_takes_copies_for_publications_or_publishes_again_is_caught(journal: type[Journal]) -> None:
     assert "an owner went on with a state that the alerts contradict" in _put_back(
         0, Variant(journal=journal)
@@ -109,7 +156,7 @@ def test_a_seed_is_one_history() -> None:
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_protocol_is_caught_and_its_history_shrinks(name: str) -> None:
     variant, said = BROKEN[name]
-    found = histories(range(400), variant, most=1, processes=1)
+    found = played(partial(history, variant=variant), range(400), most=1, processes=1)
     assert found.failures, f"{name} got through {found.count} histories"
     script, violations = found.failures[0]
     small = shrink(script, variant)
@@ -121,10 +168,7 @@ def test_a_broken_protocol_is_caught_and_its_history_shrinks(name: str) -> None:
 def test_who_nobody_fences_breaks_no_rule_alone() -> None:
     """The control above is caught for its second owner, not for its names."""
     for seed in range(20):
-        assert (
-            play(Script(seed, seed % len(APPLICATIONS), 20, ()), BROKEN["two owners"][0]).rules.violations
-            == []
-        )
+        assert play(Script(seed, seed % len(APPLICATIONS), 20, ()), _UNFENCED).rules.violations == []
 
 
 def test_a_query_with_two_alerts_is_found() -> None:
@@ -140,7 +184,7 @@ def test_an_error_in_a_history_is_a_violation_of_its_seed() -> None:
     def fails(*_: object) -> None:
         raise ZeroDivisionError("on purpose")
 
-    found = histories([3], Variant(watch=fails), processes=1)
+    found = played(partial(history, variant=Variant(watch=fails)), [3], processes=1)
     assert [(script.seed, said) for script, said in found.failures] == [
         (3, ["a process gave up: ZeroDivisionError: on purpose"])
     ]

@@ -8,11 +8,10 @@ from stream_svt.errors import TimestampAhead
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.spec import load_spec
 from tests.simulation.effects import finish
-from tests.simulation.model import COMMON, Model, declared, send
-from tests.simulation.test_reconfigured import events
+from tests.simulation.model import COMMON, Model, declared, send, told
+from tests.simulation.test_reconfigured import HOT as UNTIMED
 
 MUTED = f"{{name: hot, mute: 1h, {COMMON}}}"
-UNTIMED = f"{{name: hot, mute: none, {COMMON}}}"
 
 
 def stamped_ahead(model: Model, seconds: float, name: str) -> None:
@@ -23,7 +22,7 @@ def stamped_ahead(model: Model, seconds: float, name: str) -> None:
 
 
 def alerts(model: Model) -> list[int]:
-    return [data["position"]["offset"] for data in events(model, EventType.ALERT)]
+    return [data["position"]["offset"] for data in told(model, EventType.ALERT)]
 
 
 def refused(model: Model) -> TimestampAhead:

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import random
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import msgspec
 import pytest
 
-from stream_svt.monitor.datasets import Gone
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.spec import load_spec
-from stream_svt.service.workload import Workload
 from tests.simulation import world as world_module
 from tests.simulation.applications import OTHER, TOPIC, Application, query
 from tests.simulation.auditing import audited
 from tests.simulation.log import Broker
 from tests.simulation.rules import Rules
 from tests.simulation.script import RARE, Fault, Script
-from tests.simulation.world import CONTROL, ModelWorkload, Variant, World
+from tests.simulation.world import CONTROL, World
 from tests.support.engine_play import Play, Query
 from tests.support.monitor_forms import FORMS, spec_of
 
@@ -44,26 +40,11 @@ SPEC = load_spec(
 )
 
 
-@dataclass(frozen=True)
-class GeneratingWorkload(ModelWorkload):
-    """The application with the datasets that the service would know at the time."""
-
-    now: Callable[[], float] = time.time
-
-    def gather(self, shard: int, gone: Gone) -> Iterable[None]:
-        known = Workload(self.spec, 1, now_ms=int(self.now() * 1000))
-        yield from known.gather(shard, gone)
-        self.names[:] = known.engine(shard, bytes(32)).datasets.number
-
-
 class Week(World):
     """Minutes to hours pass before every few queries; the broker's clock leaps ahead and back."""
 
     def __init__(self, script: Script) -> None:
-        variant = Variant(
-            workload=lambda spec, entropy, **_: GeneratingWorkload(spec, entropy, now=lambda: self.now)
-        )
-        super().__init__(script, variant, Application(SPEC, query))
+        super().__init__(script, None, Application(SPEC, query))
         self.now = 1_000.0  # its datasets are those of the first days of 1970
         self.skew = 0.0
         self.leaps = 0

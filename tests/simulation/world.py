@@ -8,10 +8,12 @@ gives the same history, byte for byte.
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import re
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -26,8 +28,7 @@ from stream_svt.errors import (
 )
 from stream_svt.monitor.bounds import BOUNDS, Bounds
 from stream_svt.monitor.commands import Action, Command
-from stream_svt.monitor.datasets import Gone, is_over
-from stream_svt.monitor.engine import Commit, Engine
+from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.shard_datasets import ShardDatasets
 from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.protocol.journal import META, Journal, Meta
@@ -35,11 +36,11 @@ from stream_svt.protocol.ports import Clock, Stopped
 from stream_svt.protocol.shard_states import Cause, Signal
 from stream_svt.protocol.tenure import Pace, Status, Tenure
 from stream_svt.service.kafka import BrokerUnavailable, Fenced
-from stream_svt.service.wire import Directory, QueryDecoder
+from stream_svt.service.wire import QueryDecoder
+from stream_svt.service.workload import Workload
 from tests.simulation.applications import DATASETS, OTHER, TOPIC, Application, application
 from tests.simulation.auditing import audited
-from tests.simulation.computed import Computed
-from tests.simulation.effects import Effect, ModelLog, finish, journal_of
+from tests.simulation.effects import Effect, ModelLog, finish, journal_of, lived
 from tests.simulation.log import Broker, Entry, Fate, Txn
 from tests.simulation.rules import Known, Rules
 from tests.simulation.script import Fault, Script
@@ -73,7 +74,6 @@ class Process:
     number: int
     life: Coroutine[Effect, Any, None]
     entropy: random.Random
-    pending: Effect | None = None
     outcome: Any = None
     error: Exception | None = None
     observer: Any = None
@@ -87,76 +87,43 @@ class Process:
 class Silent:
     """An observer of nothing."""
 
-    def read(self, topic: str, records: int) -> None: ...
-    def committed(self, shard: int, commit: Commit, seconds: float, steps: Iterable[float]) -> None: ...
-    def flushed(self, seconds: float) -> None: ...
-    def published(self, events: int) -> None: ...
-    def alert_latency(self, seconds: float) -> None: ...
-    def restored(self, seconds: float) -> None: ...
-    def taken_over(self, seconds: float) -> None: ...
-    def refused(self, topic: str, reason: str) -> None: ...
-    def failed(self, shard: int, reason: str) -> None: ...
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *told: None
 
 
 @dataclass(frozen=True)
-class ModelWorkload:
-    """The application, with noise from the process's own entropy."""
+class ModelWorkload(Workload):
+    """The application, with noise from the process's own entropy; ``watch`` is shown each engine."""
 
-    spec: ApplicationSpec
-    entropy: Callable[[int], bytes]
+    partitions: int = 1
+    entropy: Callable[[int], bytes] = os.urandom
     decoder: type[QueryDecoder] = QueryDecoder
     bounds: Bounds = BOUNDS
-    partitions: int = 1
     kind: type[Engine] = Engine
-    version: tuple[int, str] = (0, "")
-    names: list[str] = field(default_factory=list)
-
-    @property
-    def topics(self) -> tuple[str, ...]:
-        return self.spec.topics()
-
-    def gather(self, shard: int, gone: Gone) -> Iterable[None]:
-        self.names[:] = (
-            one.name for one in self.spec.datasets if not (one.pattern and is_over(one.name, gone.watermarks))
-        )
-        return ()
+    watch: Callable[[Engine], None] = lambda engine: None
 
     def engine(self, shard: int, key: bytes) -> Engine:
-        return self.kind(
-            self.spec, shard=shard, datasets=self.names, key=key, entropy=self.entropy, bounds=self.bounds
+        datasets = self._held[shard].datasets
+        engine = self.kind(
+            self.spec, shard=shard, datasets=datasets, key=key, entropy=self.entropy, bounds=self.bounds
         )
+        self.watch(engine)
+        return engine
 
     def decoders(
         self, shard: int, datasets: ShardDatasets, also: Iterable[tuple[str, str]] = ()
     ) -> dict[str, QueryDecoder]:
-        directory = Directory(datasets.number, partition=shard, partitions=1)
-        known = [*((monitor.topic, monitor.name) for monitor in self.spec.monitors), *also]
-        return {
-            topic: self.decoder(topic, shard, directory, [name for read, name in known if read == topic])
-            for topic in self.topics
-        }
-
-
-@dataclass(frozen=True)
-class WatchedWorkload:
-    """A workload whose engines are watched while they compute."""
-
-    workload: Any
-    computed: Computed
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.workload, name)
-
-    def engine(self, shard: int, key: bytes) -> Engine:
-        engine = self.workload.engine(shard, key)
-        self.computed.watch(engine)
-        return engine
+        found = super().decoders(shard, datasets, also)
+        for made in found.values():
+            made.__class__ = self.decoder
+        return found
 
 
 class Places:
-    """Where a reader is on each topic, and which ones it reads."""
+    """Where a reader is on each topic, and which ones it reads; partitions have the names of topics and a suffix."""
 
-    def __init__(self) -> None:
+    def __init__(self, broker: Broker, suffix: str = "") -> None:
+        self._broker, self._suffix = broker, suffix
         self._positions: dict[str, int] = {}
         self._reading: set[str] = set()
 
@@ -172,12 +139,34 @@ class Places:
     def pause(self, topics: Iterable[str]) -> None:
         self._reading -= set(topics)
 
+    async def spans(self, topics: Sequence[str]) -> dict[str, tuple[int, int]]:
+        found: dict[str, tuple[int, int]] = await Effect(
+            "spans", lambda: {topic: self._broker.span(topic + self._suffix) for topic in topics}
+        )
+        return found
+
+    def high_water(self, topic: str) -> int | None:
+        return self._broker.span(topic + self._suffix)[1]
+
+    def _take(self, topics: Iterable[str], most: Callable[[int], int]) -> dict[str, list[Entry]]:
+        """Return what comes next on those topics that are read: of so many records so many."""
+        found: dict[str, list[Entry]] = {}
+        for topic in sorted(self._reading.intersection(topics)):
+            first, end = self._broker.span(topic + self._suffix)
+            if not first <= self._positions[topic] <= end:
+                raise RecordsLost(f"offsets are out of range on {topic}")
+            entries = list(self._broker.read(topic + self._suffix, self._positions[topic]))
+            if entries:
+                found[topic] = entries[: most(len(entries))]
+                self._positions[topic] = found[topic][-1].offset + 1
+        return found
+
 
 class ModelFeed(Places):
     """A process's reader of queries and commands; see `stream_svt.protocol.ports.Feed`."""
 
     def __init__(self, world: World, process: Process) -> None:
-        super().__init__()
+        super().__init__(world.broker)
         self._world = world
         self._process = process
 
@@ -194,27 +183,11 @@ class ModelFeed(Places):
         if self._process.stop:
             raise Stopped
 
-    async def spans(self, topics: Sequence[str]) -> dict[str, tuple[int, int]]:
-        broker = self._world.broker
-        found: dict[str, tuple[int, int]] = await Effect(
-            "spans", lambda: {topic: broker.span(topic) for topic in topics}
-        )
-        return found
-
     async def fetch(
         self, topics: Iterable[str], patience: float, max_records: int | None = None
     ) -> Mapping[str, Sequence[Entry]]:
         def fetch() -> dict[str, list[Entry]]:
-            found: dict[str, list[Entry]] = {}
-            for topic in sorted(self._reading.intersection(topics)):
-                first, end = self._world.broker.span(topic)
-                if not first <= self._positions[topic] <= end:
-                    raise RecordsLost(f"offsets are out of range on {topic}")
-                entries = list(self._world.broker.read(topic, self._positions[topic]))
-                if entries:
-                    part = entries[: self._world.chance.randint(1, len(entries))]
-                    found[topic] = part
-                    self._positions[topic] = part[-1].offset + 1
+            found = self._take(topics, lambda count: self._world.chance.randint(1, count))
             self._world.fetched(self._process, empty=not found, patience=patience)
             return found
 
@@ -222,9 +195,6 @@ class ModelFeed(Places):
         if self._process.stop and not records:
             raise Stopped
         return records
-
-    def high_water(self, topic: str) -> int | None:
-        return self._world.broker.span(topic)[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,10 +205,6 @@ class Backup:
     known: Known
 
 
-MakeJournal = Callable[..., Journal]
-MakeLog = Callable[[Broker, int], Any]
-
-
 @dataclass
 class Variant:
     """What a world runs; the broken ones differ from the service in one part.
@@ -246,8 +212,8 @@ class Variant:
     ``watch`` is shown what may be said about the shard, after every effect of its owner.
     """
 
-    journal: MakeJournal = Journal
-    log: MakeLog = field(default=lambda broker, number: ModelLog(broker))
+    journal: Callable[..., Journal] = Journal
+    log: Callable[[Broker, int], Any] = field(default=lambda broker, number: ModelLog(broker))
     workload: Callable[..., Any] = ModelWorkload
     tenure: Callable[..., Tenure] = Tenure
     observer: Callable[[], Any] = Silent
@@ -320,15 +286,16 @@ class World:
                 epoch=lambda: self.now,
                 bounds=bounds,
             )
-            feed = ModelFeed(self, process)
             tenure = self._variant.tenure(
-                feed,
+                ModelFeed(self, process),
                 journal,
-                WatchedWorkload(
-                    self._variant.workload(
-                        spec, process.entropy.randbytes, bounds=bounds, version=(version, f"{version}")
-                    ),
-                    self.rules.computed,
+                self._variant.workload(
+                    spec,
+                    entropy=process.entropy.randbytes,
+                    bounds=bounds,
+                    version=(version, f"{version}"),
+                    now_ms=int(self.now * 1000),
+                    watch=self.rules.computed.watch,
                 ),
                 shard=0,
                 control=CONTROL,
@@ -338,8 +305,7 @@ class World:
                 status=process.status,
             )
             try:
-                await tenure.open()
-                await tenure.run()
+                await lived(tenure)
             except Stopped:
                 pass
             except ApplicationClosed:
@@ -364,8 +330,7 @@ class World:
             except ConfigurationBehind:
                 if version == len(self._applied):
                     self.rules.say("an owner waits for a version that nobody applied")
-                with contextlib.suppress(BrokerUnavailable):
-                    await self._sleep(0.2)
+                await self._parked(0.2)
             except (BrokerUnavailable, RecordsLost):
                 pass
             finally:
@@ -581,6 +546,10 @@ class World:
         process.life.close()
         self._processes.remove(process)
 
+    def _kill_all(self) -> None:
+        for process in list(self._processes):
+            self._kill(process)
+
     def _background(self) -> None:
         """Write markers, and let delayed requests arrive."""
         for name in self.broker.producers:
@@ -617,53 +586,55 @@ class World:
         dataset = "" if to_all else self.chance.choice(DATASETS)
         limit = str(5 + self._commands) if action is Action.RAISE_BUDGET else ""
         now = action is Action.PAUSE and self.chance.random() < 0.3
-        self._send(Command(id=f"c{self._commands}", action=action, dataset=dataset, limit=limit, now=now))
+        self._send(action, dataset=dataset, limit=limit, now=now)
 
-    def _send(self, command: Command, ahead: int = 1, state: str | None = None) -> None:
+    def _send(self, action: Action, ahead: int = 1, state: str = "", name: str = "", **fields: Any) -> None:
         """Send a command with the number that its shard's state, as it is durable now, wants next."""
         known, number = self._standing()
-        named = msgspec.structs.replace(
-            command, state=known if state is None else state, number=max(number + ahead, 0)
-        )
-        self.broker.write(CONTROL, command.dataset.encode(), msgspec.json.encode(named))
+        named = {
+            "id": name or f"c{self._commands}",
+            "state": state or known,
+            "number": max(number + ahead, 0),
+        }
+        command = Command(action=action, **named, **fields)
+        self.broker.write(CONTROL, command.dataset.encode(), msgspec.json.encode(command))
 
     def _standing(self) -> tuple[str, int]:
         """Return the id of the durable state, and the number of the last command that it used up."""
-        records = self._backups[-1].records
-        if META not in records:
-            return "none", 0
-        meta = msgspec.msgpack.decode(records[META][FRAME:], type=Meta)
-        return meta.state_id.hex(), meta.commands.number
+        meta = self._meta
+        return (meta.state_id.hex(), meta.commands.number) if meta else ("none", 0)
+
+    @property
+    def _meta(self) -> Meta | None:
+        """What the durable state says of itself."""
+        meta = self._backups[-1].records.get(META)
+        return None if meta is None else msgspec.msgpack.decode(meta[FRAME:], type=Meta)
 
     def close_application(self) -> None:
         """Have an operator close the application for good."""
         self._commands += 1
         self.rules.plain = False
-        name = f"c{self._commands}"
-        self._send(Command(id=name, action=Action.CLOSE_APPLICATION, successor=SUCCESSOR))
+        self._send(Action.CLOSE_APPLICATION, successor=SUCCESSOR)
 
     def _interfere(self) -> bool:
         """Copy, replay, reorder, mirror, forge or flood, at times; say whether."""
         chance, sent = self.chance, self.broker.partitions[CONTROL]
-        other = Command(
-            id=f"x{self._commands}",
-            action=chance.choice((Action.RESAMPLE, Action.CLOSE)),
-            dataset=DATASETS[0],
-        )
+        action, name = chance.choice((Action.RESAMPLE, Action.CLOSE)), f"x{self._commands}"
+        send = partial(self._send, action, dataset=DATASETS[0])
         match chance.randrange(12):
             case 0 | 1 if sent:  # copies, and the last ones in another order
                 for entry in chance.sample(sent[-4:], min(len(sent), 2)):
                     self.broker.write(CONTROL, entry.key, entry.value)
             case 2:  # of another shard
-                self._send(other, state="00" * 16)
+                send(name=name, state="00" * 16)
             case 3:  # a number that nobody has reached
-                self._send(other, ahead=chance.randint(2, 4))
+                send(chance.randint(2, 4), name=name)
             case 4:  # two at once: the second before the first, too
                 for ahead in chance.sample((1, 2), 2):
-                    self._send(msgspec.structs.replace(other, id=f"{other.id}-{ahead}"), ahead)
+                    send(ahead, name=f"{name}-{ahead}")
             case 5:
                 for count in range(150):
-                    self._send(msgspec.structs.replace(other, id=f"f{count}"), chance.choice((-1, 0, 2)))
+                    send(chance.choice((-1, 0, 2)), name=f"f{count}")
                     self.broker.write(CONTROL, None, b"{")
             case _:
                 return False
@@ -676,9 +647,7 @@ class World:
         self._commands += 1
         if wanted := _WANTED.search(process.status.reason):
             topic, offset = wanted.groups()
-            self._send(
-                Command(id=f"c{self._commands}", action=Action.ACCEPT_LOSS, topic=topic, offset=int(offset))
-            )
+            self._send(Action.ACCEPT_LOSS, topic=topic, offset=int(offset))
 
     def _decided(self, txn: Txn) -> None:
         self._judge(txn)
@@ -693,8 +662,7 @@ class World:
             self._beside.append(Backup(records, self.rules.known_beside(records)))
 
     def _stop_all(self) -> None:
-        for process in list(self._processes):
-            self._kill(process)
+        self._kill_all()
         self._delayed.clear()
         self.broker.fence("app-0")
 
@@ -742,8 +710,7 @@ class World:
     @property
     def closed(self) -> bool:
         """Whether the durable state says that the application is closed."""
-        meta = self._backups[-1].records.get(META)
-        return meta is not None and bool(msgspec.msgpack.decode(meta[FRAME:], type=Meta).commands.closed)
+        return bool(self._meta and self._meta.commands.closed)
 
     @property
     def damaged(self) -> bool:
@@ -794,23 +761,16 @@ class World:
 
     def abandon(self) -> None:
         """Let every process die where it is, and the coordinator end what they left open."""
-        for process in list(self._processes):
-            self._kill(process)
+        self._kill_all()
         self._delayed.clear()
-        for name in self.broker.producers:
-            self.broker.time_out(name)
-            self.broker.mark(name, everything=True)
+        self.broker.settle(abandoned=True)
 
     def settle(self) -> None:
         """Let one healthy owner finish in a calm world, then judge."""
         self._calm = True
         self._faults = []
-        for process in list(self._processes):
-            self._kill(process)
-        for name in self.broker.producers:
-            # Of owners that are gone: whoever comes fences its own name only.
-            self.broker.time_out(name)
-            self.broker.mark(name, everything=True)
+        self._kill_all()
+        self.broker.settle(abandoned=True)  # of owners that are gone: whoever comes fences its own name only
         self._mend()
         self._belong_together()
         self._write(self._unwritten)
@@ -826,12 +786,11 @@ class World:
                 elif number == resumed + 1:
                     process.stop = True
                 else:
-                    self._send(Command(id=f"end-{number}", action=Action.RESUME))
+                    self._send(Action.RESUME, name=f"end-{number}")
                     resumed = number
         if process in self._processes:
             self.rules.violations.append("a healthy owner does not come to an end")
-        for name in self.broker.producers:
-            self.broker.mark(name, everything=True)
+        self.broker.settle()
         self.rules.finish()
         for finding in audited(self.broker).findings:
             self.rules.say(f"audit: {finding}")

@@ -7,18 +7,15 @@ import contextlib
 import json
 import random
 import signal
-import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 from aiohttp import web
 from aiokafka.errors import KafkaError
 
 from stream_svt.service.embedded import EmbeddedKafka
-from tests.soak import report
-from tests.soak.stage import BROKER, Outcome
+from tests.soak.stage import Outcome
 from tests.support import records
 from tests.support.forward_stage import FAST, Stage
 from tests.support.forwarding import Forwarder, serving
@@ -55,7 +52,7 @@ class Desk:
 async def blows(
     kafka: EmbeddedKafka, topic: str, directory: Path, count: int, seed: int, *, restarts: bool = True
 ) -> Outcome:
-    """Publish all the while, strike so often, and judge once everybody has caught up."""
+    """Forwarders killed and stopped, brokers restarted, receivers away; judged once everybody has caught up."""
     chance = random.Random(seed)
     outcome, desk = Outcome(0), Desk(random.Random(seed + 1))
     await create_topics(kafka.bootstrap_servers, {topic: 2})
@@ -199,8 +196,3 @@ async def _caught_up(
             while any(len(set(desk.taken[name])) < events for name in DESTINATIONS):
                 _revive(stage, forwarders, outcome)
                 await asyncio.sleep(0.2)
-
-
-if __name__ == "__main__":
-    play = report.on_brokers("forward", partial(EmbeddedKafka, overrides=BROKER), blows)
-    sys.exit(report.run("forward", __doc__, play, short=SHORT, full=FULL))

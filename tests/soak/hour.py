@@ -6,18 +6,14 @@ broker is restarted under it. Its memory and its open files must not grow.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import os
 import random
 import secrets
-import sys
 import time
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,10 +21,10 @@ from stream_svt.service.config import load_config
 from stream_svt.service.embedded import EmbeddedKafka
 from stream_svt.service.kafka import tune
 from stream_svt.service.worker import cluster_of
-from tests.soak import report
-from tests.soak.stage import BROKER, DATASETS, HIGH, LOW, PARTITIONS, Outcome, Stage, value_of
+from tests.soak.stage import DATASETS, HIGH, LOW, PARTITIONS, Outcome, Stage, value_of
 from tests.support import records
 from tests.support.process import Service, applied, free_port
+from tests.support.verifier import Certain, Findings, check_queries
 
 SPEC = """
 application: {application}
@@ -45,6 +41,8 @@ monitors:
   - {{name: patient, cutoff: 5, mute: run, append: {{retry: {{attempts: 3, lifetime: 5000, capacity: 100, every: 7}}}},
      expected_queries: 1000000, {common}}}
 """
+COMPACTING = {"log.cleaner.backoff.ms": "5000"}
+"""What its broker needs besides."""
 RATE = 300
 """Queries a second."""
 CYCLES = 12
@@ -74,13 +72,13 @@ def look(pid: int, at: float) -> Sample:
 class Hour(Stage):
     """An application whose workers seal their state and whose state topic is compacted."""
 
-    spec = SPEC
-    session = 6.0
+    spec: ClassVar = SPEC
+    session: ClassVar = 6.0
     state_settings: ClassVar[Mapping[str, str]] = {"segment.ms": "10000", "min.cleanable.dirty.ratio": "0.1"}
     """It is compacted all the time, as over weeks: a takeover must not take longer and longer."""
 
     def _configuration(self, port: int) -> str:
-        key = self._directory / "master.key"
+        key = self.directory / "master.key"
         if not key.exists():
             key.touch(mode=0o600)
             key.write_text(secrets.token_hex(32))
@@ -88,7 +86,7 @@ class Hour(Stage):
 
     def apply_again(self, number: int) -> None:
         """Apply a version that says the same in another text: every shard ends its tenure and begins the next."""
-        config = self._directory / f"applied-{number}.yaml"
+        config = self.directory / f"applied-{number}.yaml"
         config.write_text(f"{self._configuration(free_port())}\n# {number}\n")
         applied(config)
 
@@ -99,36 +97,19 @@ class Hour(Stage):
     async def _judge(self) -> None:
         """Hold alerts to queries, and audit; what a compacted state topic held before is gone."""
         tune()
-        wanted: set[tuple[int, int]] = set()
-        unwanted: set[tuple[int, int]] = set()
-        count = 0
-        async for record in records.each(self._servers, self.queries, range(PARTITIONS)):
-            count += 1
-            value = json.loads(record.value)["value"]
-            if value >= HIGH:
-                wanted.add((record.partition, record.offset))
-            elif value <= LOW:
-                unwanted.add((record.partition, record.offset))
-        seen: Counter[tuple[int, int]] = Counter()
-        alerts = 0
-        async for record in records.each(self._servers, f"{self.application}.alerts", range(PARTITIONS)):
+        found, certain = Findings(), Certain(self.queries, "plain", HIGH, LOW)
+        async for record in records.each(self.servers, f"{self.application}.alerts", range(PARTITIONS)):
             data = json.loads(record.value)["data"]
             if "gap" in data:
-                alerts += 1
-                if data["monitor"] == "plain":
-                    seen[data["position"]["partition"], data["position"]["offset"]] += 1
-        for name, places in (
-            ("has no alert", wanted - seen.keys()),
-            ("has an alert, far below the threshold", unwanted & seen.keys()),
-            ("has several alerts", {place for place, times in seen.items() if times > 1}),
-        ):
-            for place in sorted(places)[:5]:
-                self.violation(f"the query at {place} {name}")
-        config = load_config(next(self._directory.glob("worker-*.yaml")), {})
+                found.alerts.append(data)
+        for number in range(PARTITIONS):
+            queries = [record async for record in records.each(self.servers, self.queries, [number])]
+            check_queries(found, number, certain, queries)
+        self.outcome.violations += found.violations
+        config = load_config(next(self.directory.glob("worker-*.yaml")), {})
         operator = await self._audit(config, cluster_of(config))
-        self.outcome.notes.append(
-            f"{count} queries, {alerts} alerts in {operator.events} events, {operator.ledgers} ledgers"
-        )
+        alerts = f"{len(found.alerts)} alerts in {operator.events} events"
+        self.outcome.notes.append(f"{found.queries} queries, {alerts}, {operator.ledgers} ledgers")
 
 
 async def _watch(worker: Service, samples: list[Sample], began: float) -> None:
@@ -137,15 +118,13 @@ async def _watch(worker: Service, samples: list[Sample], began: float) -> None:
         await asyncio.sleep(2.0)
 
 
-async def hour(kafka: EmbeddedKafka, application: str, directory: Path, minutes: float, seed: int) -> Outcome:
+async def hour(kafka: EmbeddedKafka, application: str, directory: Path, minutes: int, seed: int) -> Outcome:
     """Run for so long; one worker stays, whatever happens to the others and to the broker."""
     stage = Hour(kafka.bootstrap_servers, [kafka.data_dir], application, directory, rate=RATE, seed=seed)
     samples: list[Sample] = []
     span = 60 * minutes
-    async with stage.on():
-        steady = stage.start()
-        await stage.owned()
-        stage.feed()
+    async with stage.on(workers=1):
+        (steady,) = stage.workers
         began = time.monotonic()
         watching = asyncio.create_task(_watch(steady, samples, began))
         try:
@@ -166,12 +145,12 @@ async def hour(kafka: EmbeddedKafka, application: str, directory: Path, minutes:
             watching.cancel()
         if steady not in stage.workers:
             stage.violation("the worker that was to stay did not")
-    stage.outcome.count = round(minutes)
-    compare(stage, samples, span)
+    stage.outcome.count = minutes
+    compare(stage.outcome, samples, span)
     return stage.outcome
 
 
-def compare(stage: Hour, samples: list[Sample], span: float) -> None:
+def compare(outcome: Outcome, samples: list[Sample], span: float) -> None:
     """Note what grew, as a violation where it grew beyond its bound, or was not looked at."""
     looks = [
         [sample for sample in samples if first * span <= sample.at <= last * span]
@@ -179,9 +158,8 @@ def compare(stage: Hour, samples: list[Sample], span: float) -> None:
     ]
     if not all(looks):
         early, late = map(len, looks)
-        stage.violation(
-            f"nothing to compare: the worker was looked at {early} times early, {late} times late"
-        )
+        said = f"nothing to compare: the worker was looked at {early} times early, {late} times late"
+        outcome.violations.append(said)
         return
     for name, of, bound in (
         ("bytes of memory", lambda sample: sample.memory, MEMORY_BOUND),
@@ -189,35 +167,15 @@ def compare(stage: Hour, samples: list[Sample], span: float) -> None:
     ):
         early, late = (max(map(of, part)) for part in looks)
         said = f"{name}: at most {early:,} early, {late:,} late, bound {bound:,} more"
-        stage.outcome.notes.append(said)
+        outcome.notes.append(said)
         if late > early + bound:
-            stage.violation(f"growth of {said}")
+            outcome.violations.append(f"growth of {said}")
     parts = [
         max((sample.memory for sample in samples if int(CYCLES * sample.at / span) == cycle), default=0)
         for cycle in range(CYCLES)
     ]
-    stage.outcome.notes.append("MB at most, by cycle: " + " ".join(f"{part / 1e6:.0f}" for part in parts))
+    outcome.notes.append("MB at most, by cycle: " + " ".join(f"{part / 1e6:.0f}" for part in parts))
 
 
 async def _sleep_until(moment: float) -> None:
     await asyncio.sleep(max(moment - time.monotonic(), 0))
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Play, print what was found and the closing line; return 1 where a rule was broken."""
-    parser = argparse.ArgumentParser(prog="tests/run soak hour", description=__doc__)
-    parser.add_argument(
-        "--minutes", type=float, default=60.0, help="how long (default: %(default)g, the full form)"
-    )
-    parser.add_argument("--seed", type=int, default=int(time.time()), help="of the random choices")
-    options = parser.parse_args(arguments)
-    if not options.minutes >= 1:
-        parser.error("the worker that stays is looked at for a minute or more")
-    print(f"seed {options.seed}", file=sys.stderr)
-    brokers = partial(EmbeddedKafka, overrides=BROKER | {"log.cleaner.backoff.ms": "5000"})
-    play = report.on_brokers("hour", brokers, hour)
-    return report.finish("hour", round(options.minutes), lambda: play(options.minutes, options.seed))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -15,13 +15,12 @@ from stream_svt.monitor.engine import Commit
 from stream_svt.monitor.released import EventType, Lifecycle, ReleasedEvent
 from stream_svt.protocol.controls import Standing
 from stream_svt.protocol.journal import META, Journal, Meta, _digest, _hashing
-from stream_svt.protocol.sealing import Place, Sealing
-from tests.simulation.effects import ModelLog, finish, journal_of
+from stream_svt.protocol.sealing import Sealing
+from tests.simulation.effects import PLACE, ModelLog, finish, journal_of
 from tests.simulation.log import Broker
 from tests.support.alerts import account, alert, encoded, lifecycle
 
 ARROW_TYPE = b"application/vnd.apache.arrow.stream"
-PLACE = Place("cluster", "app", "state", 0)
 
 ODD_HEADERS: tuple[tuple[tuple[str, bytes | None], ...], ...] = (
     (("content-type", None),),
@@ -195,15 +194,8 @@ def _parts(inner: object) -> list[object]:
 # Books
 
 
-def journal(state: dict[bytes, bytes], entropy: Callable[[int], bytes], *masters: bytes) -> Journal:
-    """Return the books on a modelled log that holds this state."""
-    broker = Broker(now_ms=lambda: 0)
-    for key, record in state.items():
-        broker.write("state", key, record)
-    return _journal(broker, entropy, *masters)
-
-
-def _journal(broker: Broker, entropy: Callable[[int], bytes], *masters: bytes) -> Journal:
+def journal(broker: Broker, entropy: Callable[[int], bytes], *masters: bytes) -> Journal:
+    """Return the books on a modelled log."""
     kept: Journal = journal_of(broker, entropy=entropy, masters=masters, epoch=lambda: 1.8e9)
     return kept
 
@@ -213,7 +205,7 @@ def books(
 ) -> dict[bytes, bytes]:
     """Return the raw records of books that hold these, with an event that waits to be published."""
     broker = Broker(now_ms=lambda: 0)
-    kept = _journal(broker, entropy, *masters)
+    kept = journal(broker, entropy, *masters)
     finish(kept.open())
     data = Lifecycle(dataset="a", monitor="hot", run=1, reason="first", account=None)
     event = ReleasedEvent(type=EventType.RUN_STARTED, id="a/1", sequence=1, subject="a", data=data)

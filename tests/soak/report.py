@@ -26,23 +26,37 @@ def run(
     *,
     short: int,
     full: int | None = None,
+    unit: str = "count",
     first: int | None = None,
     arguments: Sequence[str] | None = None,
 ) -> int:
-    """Play as many as the command line says, from a seed on: ``first``, or one that the clock chooses.
+    """Play as many, or for so many minutes, as the command line says, from a seed on: ``first``, or the clock's.
 
     Print what was found and the closing line; return 1 where a rule was broken.
     """
     parser = argparse.ArgumentParser(prog=f"tests/run soak {name}", description=about)
     told = f"how many (default: {short}{f', the full form has {full}' if full else ''})"
-    parser.add_argument("--count", type=at_least_one, default=short, help=told)
+    parser.add_argument(f"--{unit}", type=at_least_one, default=short, dest="count", help=told)
     seed = int(time.time()) if first is None else first
     parser.add_argument(
         "--seed" if first is None else "--first", type=int, default=seed, dest="seed", help="seed"
     )
     options = parser.parse_args(arguments)
     print(f"seed {options.seed}", file=sys.stderr)
-    return finish(name, options.count, lambda: play(options.count, options.seed))
+    began = time.monotonic()
+    try:
+        outcome = play(options.count, options.seed)
+    except Exception as error:  # noqa: BLE001  whatever it is, the soak has not shown what it is to show
+        traceback.print_exc()
+        outcome = Outcome(0, [f"it ended with {type(error).__name__}: {error}"])
+    if outcome.count < options.count and not outcome.violations:
+        outcome.violations.append(f"only {outcome.count} of {options.count} were played")
+    for text in outcome.violations[:MOST_SHOWN]:
+        print(text)
+    for note in [*outcome.notes, f"{time.monotonic() - began:.0f} s"]:
+        print(note, file=sys.stderr)
+    print(f"soak.{name} count {outcome.count} violations {len(outcome.violations)}")
+    return 1 if outcome.violations else 0
 
 
 def at_least_one(text: str) -> int:
@@ -83,21 +97,3 @@ class Progress:
         if now - self._last > 30:
             self._last = now
             print(f"{done} played, {now - self._began:.0f} s{more}", file=sys.stderr)
-
-
-def finish(name: str, wanted: int, play: Callable[[], Outcome]) -> int:
-    """Play, print what was found and the closing line; return 1 where a rule was broken or it came to an early end."""
-    began = time.monotonic()
-    try:
-        outcome = play()
-    except Exception as error:  # noqa: BLE001  whatever it is, the soak has not shown what it is to show
-        traceback.print_exc()
-        outcome = Outcome(0, [f"it ended with {type(error).__name__}: {error}"])
-    if outcome.count < wanted and not outcome.violations:
-        outcome.violations.append(f"only {outcome.count} of {wanted} were played")
-    for text in outcome.violations[:MOST_SHOWN]:
-        print(text)
-    for note in [*outcome.notes, f"{time.monotonic() - began:.0f} s"]:
-        print(note, file=sys.stderr)
-    print(f"soak.{name} count {outcome.count} violations {len(outcome.violations)}")
-    return 1 if outcome.violations else 0

@@ -10,8 +10,8 @@ import random
 import signal
 import subprocess
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -78,17 +78,11 @@ class Outcome:
     found: Findings = field(default_factory=Findings)
 
 
+@dataclass(eq=False)
 class Stage:
     """One application on running brokers.
 
     Attributes
-    ----------
-    spec
-        The configuration.
-    state_settings
-        Of the state topic. The judge wants to see every version of a record.
-
-    Parameters
     ----------
     servers
         The brokers, as the judge and the stream of queries reach them.
@@ -100,56 +94,51 @@ class Stage:
         Queries a second.
     scarce
         Limit (epsilon) of the dataset whose budget ends: low enough for the queries of the short form.
+    spec
+        The configuration.
+    state_settings
+        Of the state topic. The judge wants to see every version of a record.
     """
 
-    spec = SPEC
-    session = SESSION
+    servers: str
+    data_dirs: Sequence[Path]
+    application: str
+    directory: Path
+    _: KW_ONLY
+    through: str = ""
+    replicas: int = 1
+    rate: int = 600
+    scarce: int = 40
+    seed: int = 0
+
+    spec: ClassVar = SPEC
+    session: ClassVar = SESSION
     state_settings: ClassVar[Mapping[str, str]] = {"min.compaction.lag.ms": str(7 * 24 * 3600 * 1000)}
 
-    def __init__(
-        self,
-        servers: str,
-        data_dirs: Sequence[Path],
-        application: str,
-        directory: Path,
-        *,
-        through: str = "",
-        replicas: int = 1,
-        rate: int = 600,
-        scarce: int = 40,
-        seed: int = 0,
-    ) -> None:
-        self.application = application
-        self.queries = f"{application}.counts"
-        self.chance = random.Random(seed)
+    def __post_init__(self) -> None:
+        self.queries = f"{self.application}.counts"
+        self.chance = random.Random(self.seed)
         self.workers: list[Service] = []
         self.past: list[Service] = []
         self.outcome = Outcome(0)
-        self._servers, self._through = servers, through or servers
-        self._data_dirs = data_dirs
-        self._directory = directory
-        self._replicas = replicas
-        self._rate = rate
-        self._scarce = scarce
         self._feed: asyncio.Task[None] | None = None
 
     @contextlib.asynccontextmanager
-    async def on(self) -> AsyncIterator[Stage]:
-        """Create the topics; at the end let the workers finish, judge, and leave no process behind."""
-        await create_application(
-            self._servers,
-            self.application,
-            PARTITIONS,
-            replicas=self._replicas,
-            state=self.state_settings,
-        )
+    async def on(self, *, workers: int = 2) -> AsyncIterator[None]:
+        """Have workers on a stream; at the end let them finish, judge, and leave no process behind."""
+        settings = {"replicas": self.replicas, "state": self.state_settings}
+        await create_application(self.servers, self.application, PARTITIONS, **settings)
         try:
             try:
-                yield self
+                self._feed = asyncio.create_task(self._send())
+                for _ in range(workers):
+                    self.start()
+                await self.owned()
+                yield
                 await self._settle()
             except (AssertionError, TimeoutError, KafkaError, subprocess.TimeoutExpired) as error:
                 self.violation(f"it got stuck: {type(error).__name__}: {error}")
-                words = [await asyncio.to_thread(_last_words, worker) for worker in self.workers]
+                words = await asked(_last_words, self.workers)
                 self.outcome.notes += [f"1-minute load {os.getloadavg()[0]:.0f}", *words]
             try:
                 await self._judge()
@@ -166,20 +155,17 @@ class Stage:
 
     # The stream
 
-    def feed(self) -> None:
-        """Begin to send queries, without end: most far below the threshold, some far above, some near it."""
-        self._feed = asyncio.create_task(self._send())
-
     async def _send(self) -> None:
+        """Send queries without end: most far below the threshold, some far above, some near it."""
         chance = random.Random(self.chance.random())
         number, began, sent = 0, time.monotonic(), 0
         async with AIOKafkaProducer(
-            bootstrap_servers=self._servers, acks="all", enable_idempotence=True
+            bootstrap_servers=self.servers, acks="all", enable_idempotence=True
         ) as producer:
             while True:
                 futures = []
                 # What a broker that was away has held up is not made good: the rate stays what it is.
-                due = min(int(self._rate * (time.monotonic() - began)) - sent, self._rate)
+                due = min(int(self.rate * (time.monotonic() - began)) - sent, self.rate)
                 for _ in range(due):
                     number += 1
                     name, query = self._query(chance)
@@ -188,7 +174,7 @@ class Stage:
                         await producer.send(self.queries, json.dumps(query).encode(), key=name.encode())
                     )
                 sent += due
-                if due == self._rate:
+                if due == self.rate:
                     began, sent = time.monotonic(), 0
                 await asyncio.sleep(1 / BURSTS)
                 # A broker that is away costs the stream some of its queries; what counts is what the log holds.
@@ -214,9 +200,9 @@ class Stage:
     def start(self) -> Service:
         """Start a worker; returns at once."""
         port = free_port()
-        config = self._directory / f"worker-{port}.yaml"
+        config = self.directory / f"worker-{port}.yaml"
         config.write_text(self._configuration(port))
-        log = self._directory / f"worker-{len(self.past)}-{port}.log"
+        log = self.directory / f"worker-{len(self.past)}-{port}.log"
         worker = Service(config, port, log, applies=not self.past)
         self.workers.append(worker)
         self.past.append(worker)
@@ -225,12 +211,12 @@ class Stage:
     def _configuration(self, port: int) -> str:
         return self.spec.format(
             application=self.application,
-            servers=self._through,
+            servers=self.through or self.servers,
             partitions=PARTITIONS,
             port=port,
             session=f"{self.session:g}",
             datasets=", ".join(DATASETS),
-            scarce=self._scarce,
+            scarce=self.scarce,
             common=COMMON.format(application=self.application),
         )
 
@@ -249,7 +235,7 @@ class Stage:
     async def owners(self, among: Sequence[Service] | None = None) -> dict[int, Service]:
         """Return who has which shard open; a shard that two claim is left out."""
         workers = self.workers if among is None else among
-        found = await asyncio.gather(*(asyncio.to_thread(worker.shards) for worker in workers))
+        found = await asked(Service.shards, workers)
         claims = [
             (number, worker) for worker, shards in zip(workers, found, strict=True) for number in shards
         ]
@@ -263,7 +249,7 @@ class Stage:
         async def done() -> bool:
             if len(await self.owners(workers)) < PARTITIONS:
                 return False
-            found = await asyncio.gather(*(asyncio.to_thread(worker.status) for worker in workers))
+            found = await asked(Service.status, workers)
             return all(status is not None and status["ready"] for status in found)
 
         await self.until(done, "every shard is open at one worker", seconds)
@@ -276,9 +262,7 @@ class Stage:
 
             async def done() -> bool:
                 owners = await self.owners(among)
-                found = await asyncio.gather(
-                    *(asyncio.to_thread(worker.shards) for worker in owners.values())
-                )
+                found = await asked(Service.shards, owners.values())
                 shards = {number: shards.get(number) for number, shards in zip(owners, found, strict=True)}
                 return all(
                     (shard := shards.get(number)) is not None
@@ -306,7 +290,7 @@ class Stage:
 
     async def ends(self) -> dict[int, int]:
         """Return the end of each query partition."""
-        async with AIOKafkaConsumer(bootstrap_servers=self._servers) as consumer:
+        async with AIOKafkaConsumer(bootstrap_servers=self.servers) as consumer:
             places = [TopicPartition(self.queries, number) for number in range(PARTITIONS)]
             return {place.partition: end for place, end in (await consumer.end_offsets(places)).items()}
 
@@ -318,16 +302,16 @@ class Stage:
 
     async def _judge(self) -> None:
         certain = Certain(self.queries, "plain", HIGH, LOW, frozenset({SCARCE}))
-        limits = dict.fromkeys(DATASETS, 100_000 * UNITS) | {SCARCE: self._scarce * UNITS}
+        limits = dict.fromkeys(DATASETS, 100_000 * UNITS) | {SCARCE: self.scarce * UNITS}
         terms = Terms(limits, OPENINGS, PRICES)
-        for data_dir in self._data_dirs:
+        for data_dir in self.data_dirs:
             found = await verify(data_dir, self.application, PARTITIONS, certain, terms)
             self.outcome.found = found
             self.outcome.violations += [
                 text for text in found.violations if text not in self.outcome.violations
             ]
-        config = load_config(next(self._directory.glob("worker-*.yaml")), {})
-        brokers = Cluster({"bootstrap_servers": self._servers})
+        config = load_config(next(self.directory.glob("worker-*.yaml")), {})
+        brokers = Cluster({"bootstrap_servers": self.servers})
         await self._audit(config, brokers)
         found = self.outcome.found
         self.outcome.notes.append(
@@ -346,6 +330,11 @@ class Stage:
     def said(self, text: str) -> int:
         """Return how often the workers printed a text."""
         return sum(worker.said(text) for worker in self.past)
+
+
+async def asked(ask: Callable[[Service], Any], workers: Iterable[Service]) -> list[Any]:
+    """Ask all workers at once."""
+    return await asyncio.gather(*(asyncio.to_thread(ask, worker) for worker in workers))
 
 
 def value_of(chance: random.Random, high: float, near: float) -> int:

@@ -13,12 +13,11 @@ import dataclasses
 import logging
 import random
 import re
-import sys
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cache
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -31,13 +30,13 @@ from stream_svt.mechanisms.sampler import draw_threshold
 from stream_svt.monitor import accounts
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.runner import Runner
-from stream_svt.monitor.spec import ApplicationSpec, load_spec
+from stream_svt.monitor.spec import load_spec
 from stream_svt.protocol.tenure import Status
 from stream_svt.service.metrics import Metrics
 from tests.simulation.applications import DATASETS, Application
 from tests.simulation.script import Fault, Script
-from tests.simulation.world import ModelWorkload, Variant, World, play
-from tests.soak import report
+from tests.simulation.world import ModelWorkload, Variant, World
+from tests.simulation.world import play as played
 from tests.soak.stage import Outcome
 
 DEFAULT_COUNT = 20
@@ -45,7 +44,7 @@ QUERIES = 60
 SENSITIVITY = 1_000_000
 THRESHOLD = 10**11
 
-SPEC = f"""
+SPEC = load_spec(f"""
 application: app
 datasets:
   - {{names: [a, b], limit: 30, unit: one basket}}
@@ -58,13 +57,8 @@ monitors:
   - {{name: general, topic: u, epsilon: 2, cutoff: 2, sensitivity: {SENSITIVITY}, monotonic: false, mute: run,
      bounds: [0, 10000000000000], threshold: {THRESHOLD}, expected_queries: 1000, query_noise: laplace,
      threshold_noise: laplace}}
-"""
-
-
-@cache
-def spec() -> ApplicationSpec:
-    """Return the application; two of its monitors are monotonic, one is not."""
-    return load_spec(SPEC)
+""")
+"""Two of its monitors are monotonic, one is not."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +99,7 @@ class Values:
             series = chance.randrange(6)
             return dataset, b'{"id":"q%d","series":"i%d","value":%b}' % (number, series, text)
 
-        return Application(spec(), query)
+        return Application(SPEC, query)
 
 
 def _text(value: Fraction) -> bytes:
@@ -190,22 +184,11 @@ class Seen:
             self.lines.append((world.effects, world.now, f"{what}: {text}"))
 
 
-class _Log(logging.Handler):
-    """Takes down every log line of the package, debugging included."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.DEBUG)
-        self.messages: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.messages.append(f"{record.levelname} {record.name} {record.getMessage()}")
-
-
 class _Page:
     """Metrics that know whether they may have changed since they were last looked at."""
 
     def __init__(self, epoch: Callable[[], float]) -> None:
-        self.metrics = Metrics(spec(), "hash", epoch=epoch)
+        self.metrics = Metrics(SPEC, "hash", epoch=epoch)
         self.changed = True
 
     def __getattr__(self, name: str) -> Any:
@@ -223,17 +206,17 @@ class Leak:
 
 def history(script: Script, values: Values, leak: Leak, recorder: Recorder | None) -> tuple[World, Seen]:
     """Play one of the two, and return what was seen."""
-    seen, log = Seen(), _Log()
+    seen, log, messages = Seen(), logging.Handler(), list[str]()
+    log.emit = lambda record: messages.append(f"{record.levelname} {record.name} {record.getMessage()}")  # type: ignore[method-assign]
     pages: list[_Page] = []
     now = [0.0]
 
-    class Workload(ModelWorkload):
-        def engine(self, shard: int, key: bytes) -> Engine:
-            kind = leak.first_engine if recorder is None else leak.engine
-            engine = kind(self.spec, shard=shard, datasets=DATASETS, key=key, entropy=self.entropy)
-            if recorder is not None:
-                engine.recorder = recorder  # type: ignore[attr-defined]
-            return engine
+    def engine(*arguments: Any, **options: Any) -> Engine:
+        if recorder is None:
+            return leak.first_engine(*arguments, **options)
+        made = leak.engine(*arguments, **options)
+        made.recorder = recorder
+        return made
 
     def observer() -> _Page:
         pages.append(_Page(lambda: now[0]))
@@ -247,17 +230,17 @@ def history(script: Script, values: Values, leak: Leak, recorder: Recorder | Non
             if page.changed:
                 seen.note(world, f"metrics {number}", page.metrics.text().decode())
                 page.changed = False
-        for message in log.messages:
+        for message in messages:
             seen.lines.append((world.effects, world.now, f"log: {message}"))
-        log.messages.clear()
+        messages.clear()
 
     package = logging.getLogger("stream_svt")
     before = package.level
     package.addHandler(log)
     package.setLevel(logging.DEBUG)
     try:
-        variant = Variant(workload=Workload, observer=observer, watch=watch)
-        world = play(script, variant, values.application(second=recorder is not None))
+        variant = Variant(workload=partial(ModelWorkload, kind=engine), observer=observer, watch=watch)
+        world = played(script, variant, values.application(second=recorder is not None))
     finally:
         package.removeHandler(log)
         package.setLevel(before)
@@ -271,16 +254,8 @@ def history(script: Script, values: Values, leak: Leak, recorder: Recorder | Non
     return world, seen
 
 
-@dataclass
-class Pair:
-    """What two histories showed."""
-
-    counts: bool
-    violations: list[str]
-
-
-def pair(seed: int, leak: Leak | None = None) -> Pair:
-    """Play a pair and compare."""
+def pair(seed: int, leak: Leak | None = None) -> tuple[bool, list[str]]:
+    """Play a pair and compare; return whether it counts, and what was found."""
     leak = leak or Leak()
     chance = random.Random(f"pair {seed}")
     faults = tuple(
@@ -299,7 +274,7 @@ def pair(seed: int, leak: Leak | None = None) -> Pair:
     told: dict[str, int] = defaultdict(int)
     tops: set[Identity] = set()
     branches = {
-        monitor.name: [branch.name for branch in monitor.mechanism().branches] for monitor in spec().monitors
+        monitor.name: [branch.name for branch in monitor.mechanism().branches] for monitor in SPEC.monitors
     }
     for event in events:
         data = event["data"]
@@ -328,13 +303,13 @@ def pair(seed: int, leak: Leak | None = None) -> Pair:
         )
         violations.append(f"seed {seed}: an outsider tells the two apart: {differing[:2000]}")
     violations += _marks(seed, values.first, seen) + _marks(seed, values.second, also)
-    return Pair(counts, violations)
+    return counts, violations
 
 
 def _values_at(world: World, values: Values) -> dict[tuple[str, int], tuple[int, int]]:
     """Return the lattice values on both datasets at every place of the query topics."""
     places = {}
-    for topic in spec().topics():
+    for topic in SPEC.topics():
         for entry in world.broker.partitions[topic]:
             found = re.match(rb'\{"id":"q(\d+)"', entry.value or b"")
             if found:
@@ -353,25 +328,12 @@ def _marks(seed: int, values: tuple[Fraction, ...], seen: Seen) -> list[str]:
     return [f"seed {seed}: {len(found)} values are in what an outsider sees"] if found else []
 
 
-def pairs(count: int, first: int = 0) -> tuple[int, list[str]]:
-    """Play pairs until so many count; return their number and what was found."""
-    counted, violations, seed = 0, [], first
-    while counted < count and len(violations) < 5:
-        found = pair(seed)
-        counted += found.counts
-        violations += found.violations
+def play(count: int, first: int = 0) -> Outcome:
+    """Play pairs until so many count."""
+    found, seed = Outcome(0), first
+    while found.count < count and len(found.violations) < 5:
+        counts, violations = pair(seed)
+        found.count += counts
+        found.violations += violations
         seed += 1
-    return counted, violations
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Play, print the closing line, and return 1 where two could be told apart."""
-
-    def play(count: int, first: int) -> Outcome:
-        return Outcome(*pairs(count, first))
-
-    return report.run("taint", __doc__, play, short=DEFAULT_COUNT, first=0, arguments=arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return found

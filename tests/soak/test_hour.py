@@ -13,37 +13,39 @@ import pytest
 from tests.soak import hour
 from tests.soak import stage as judge
 from tests.soak.hour import FILES_BOUND, MEMORY_BOUND, Hour, Sample, compare, look
+from tests.soak.stage import Outcome
 
 
-def _judged(tmp_path: Path, memory: int, files: int) -> list[str]:
+def _judged(samples: list[Sample]) -> list[str]:
+    outcome = Outcome(0)
+    compare(outcome, samples, 1000.0)
+    return outcome.violations
+
+
+def _grown(memory: int, files: int) -> list[str]:
     """Return what is said of a process that grew by so much over a thousand seconds, evenly."""
-    samples = [
-        Sample(float(at), 100_000_000 + memory * at // 1000, 20 + files * at // 1000) for at in range(1000)
-    ]
-    stage = Hour("127.0.0.1:1", [], "none", tmp_path)
-    compare(stage, samples, 1000.0)
-    return stage.outcome.violations
+    return _judged(
+        [Sample(float(at), 100_000_000 + memory * at // 1000, 20 + files * at // 1000) for at in range(1000)]
+    )
 
 
-def test_a_process_that_stays_as_it_is_passes(tmp_path: Path) -> None:
-    assert _judged(tmp_path, 0, 0) == []
-    assert _judged(tmp_path, MEMORY_BOUND, FILES_BOUND) == []
+def test_a_process_that_stays_as_it_is_passes() -> None:
+    assert _grown(0, 0) == []
+    assert _grown(MEMORY_BOUND, FILES_BOUND) == []
 
 
 @pytest.mark.parametrize(
     ("memory", "files", "said"), [(3 * MEMORY_BOUND, 0, "memory"), (0, 30, "open files")]
 )
-def test_growth_is_a_violation(tmp_path: Path, memory: int, files: int, said: str) -> None:
-    (violation,) = _judged(tmp_path, memory, files)
+def test_growth_is_a_violation(memory: int, files: int, said: str) -> None:
+    (violation,) = _grown(memory, files)
     assert said in violation
 
 
 @pytest.mark.parametrize("moments", [[], [1.0], [200.0], [900.0]])
-def test_a_process_that_was_not_looked_at_is_a_violation(tmp_path: Path, moments: list[float]) -> None:
+def test_a_process_that_was_not_looked_at_is_a_violation(moments: list[float]) -> None:
     """Not early, not late, or not at all: it may have ended."""
-    stage = Hour("127.0.0.1:1", [], "none", tmp_path)
-    compare(stage, [Sample(at, 1, 1) for at in moments], 1000.0)
-    (violation,) = stage.outcome.violations
+    (violation,) = _judged([Sample(at, 1, 1) for at in moments])
     assert "nothing to compare" in violation
 
 

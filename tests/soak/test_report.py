@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import runpy
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.soak import fuzz, hour, report, taint
+from tests.soak import fuzz, report, taint
+from tests.soak.__main__ import IN_MEMORY, ON_BROKERS, main
 from tests.soak.stage import Outcome
-
-ON_BROKERS = ("kill", "zombie", "proxy", "cluster", "forward")
 
 
 @pytest.fixture(autouse=True)
@@ -72,45 +69,38 @@ def test_a_soak_that_came_to_an_early_end_fails(capsys) -> None:
     assert last_line(capsys) == "soak.kill count 2 violations 1"
 
 
-def of_command_line(name: str, monkeypatch, *arguments: str) -> object:
-    """Run a soak's module with these arguments; return the exit code."""
-    monkeypatch.setattr(sys, "argv", [name, *arguments])
-    with pytest.raises(SystemExit) as ended:
-        runpy.run_path(str(Path(__file__).with_name(f"{name}.py")), run_name="__main__")
-    return ended.value.code
-
-
-@pytest.mark.parametrize("name", [*ON_BROKERS, "fuzz", "taint", "hour"])
-def test_a_soak_of_nothing_is_refused(name: str, monkeypatch, capsys) -> None:
+@pytest.mark.parametrize("name", [*ON_BROKERS, *IN_MEMORY, "simulation"])
+def test_a_soak_of_nothing_is_refused(name: str, capsys) -> None:
     option = "--minutes" if name == "hour" else "--count"
-    assert of_command_line(name, monkeypatch, option, "0") == 2
+    with pytest.raises(SystemExit, match="2"):
+        main(name, option, "0")
     assert option in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ON_BROKERS)
+@pytest.mark.parametrize("name", ON_BROKERS.keys() - {"hour"})
 def test_the_closing_line_of_a_soak_on_brokers(name: str, monkeypatch, capsys) -> None:
     monkeypatch.setattr(report, "on_brokers", lambda *_: lambda *_: Outcome(7, violations=["lost"]))
-    assert of_command_line(name, monkeypatch, "--count", "7") == 1
+    assert main(name, "--count", "7") == 1
     assert last_line(capsys) == f"soak.{name} count 7 violations 1"
 
 
 def test_the_closing_lines_of_those_without_brokers(monkeypatch, capfd) -> None:
-    assert fuzz.main(["--count", "60"]) == 0
+    assert main("fuzz", "--count", "60") == 0
     assert last_line(capfd).endswith("violations 0")
     monkeypatch.setattr(fuzz.released, "identity_of", int)  # which knows nothing of alerts
-    assert fuzz.main(["--count", "200"]) == 1
+    assert main("fuzz", "--count", "200") == 1
     assert last_line(capfd).startswith("soak.fuzz count 2")
-    for found, code in ((2, []), 0), ((1, ["told apart"]), 1), ((1, []), 1):
-        monkeypatch.setattr(taint, "pairs", lambda *_, found=found: found)
-        assert taint.main(["--count", "2"]) == code
-        assert last_line(capfd) == f"soak.taint count {found[0]} violations {code}"
+    for found, code in (Outcome(2), 0), (Outcome(1, ["told apart"]), 1), (Outcome(1), 1):
+        monkeypatch.setattr(taint, "play", lambda *_, found=found: found)
+        assert main("taint", "--count", "2") == code
+        assert last_line(capfd) == f"soak.taint count {found.count} violations {code}"
 
 
 def test_the_closing_line_of_the_hour(monkeypatch, capsys) -> None:
     monkeypatch.setattr(
         report, "on_brokers", lambda *_: lambda minutes, seed: Outcome(2 if minutes == 2 else 0)
     )
-    assert hour.main(["--minutes", "2"]) == 0
+    assert main("hour", "--minutes", "2") == 0
     assert last_line(capsys) == "soak.hour count 2 violations 0"
-    assert hour.main(["--minutes", "3"]) == 1
+    assert main("hour", "--minutes", "3") == 1
     assert last_line(capsys) == "soak.hour count 0 violations 1"

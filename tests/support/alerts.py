@@ -80,6 +80,7 @@ def encoded(
     kind: EventType | None = None,
     shard: int = 0,
     event_id: str | None = None,
+    origin: str = "1-00000000000000aa",
 ) -> bytes:
     """Return the event as a record of the alert topic."""
     kind = kind or (EventType.ALERT if isinstance(data, Alert) else EventType.RUN_STARTED)
@@ -87,4 +88,4 @@ def encoded(
     event = ReleasedEvent(
         type=kind, id=event_id or f"{data.dataset}-{sequence}", sequence=sequence, subject=subject, data=data
     )
-    return encode(event, application="retail-watch", shard=shard, time=TIME, origin="1-00000000000000aa")
+    return encode(event, application="retail-watch", shard=shard, time=TIME, origin=origin)

@@ -34,27 +34,13 @@ class Books:
         self.journals: list[Journal] = []
 
     def journal(
-        self,
-        *masters: bytes,
-        cluster: str = "cluster",
-        application: str = "",
-        shard: int = 1,
-        partitions: int = 2,
-        adopt_plain: bool = False,
+        self, *masters: bytes, cluster: str = "cluster", application: str = "", shard: int = 1, **options
     ) -> Journal:
         place = Place(cluster, application or self.topics.state, self.topics.state, shard)
-        journal = Journal(
-            ShardLog(self.cluster, place.application, place.shard, self.topics),
-            place,
-            self.topics,
-            partitions=partitions,
-            masters=masters,
-            adopt_plain=adopt_plain,
-            entropy=os.urandom,
-            epoch=time.time,
-        )
-        self.journals.append(journal)
-        return journal
+        log = ShardLog(self.cluster, place.application, place.shard, self.topics)
+        options = {"partitions": 2, "entropy": os.urandom, "epoch": time.time} | options
+        self.journals.append(Journal(log, place, self.topics, masters=masters, **options))
+        return self.journals[-1]
 
     async def opened(self, *masters: bytes, **where) -> tuple[Journal, Restored]:
         journal = self.journal(*masters, **where)

@@ -9,7 +9,7 @@ import asyncio
 import collections
 import itertools
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -35,80 +35,63 @@ from stream_svt.service.shard_log import ShardLog
 from stream_svt.service.wire import QueryDecoder
 
 
-class _LogOf:
-    """A log that changes what its journal writes."""
+class _Log:
+    """A log whose transactions somebody else writes."""
 
-    def __init__(self, journal: Any, log: Any) -> None:
-        self._journal, self._log = journal, log
+    def __init__(self, log: Any, transact: Callable[[Transaction], Awaitable[int | None]]) -> None:
+        self._log, self.transact = log, transact
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._log, name)
 
-    def _hasty(self, transaction: Transaction) -> list[tuple[bytes, bytes]]:
-        """Return what is to be published, with what this very transaction charges."""
-        return [*transaction.alerts, *((key, event) for _, key, event in self._journal.fresh)]
-
 
 class _Remembers(Journal):
-    """A journal that tells its log what it has just charged."""
+    """A journal that knows what it has just charged, and may write something else than it should."""
 
     fresh: Sequence[tuple[int, bytes, bytes]] = ()
-    writer: type[_LogOf] = _LogOf
 
     def __init__(self, log: Any, *args: Any, **options: Any) -> None:
-        super().__init__(self.writer(self, log), *args, **options)
+        super().__init__(_Log(log, self._transact), *args, **options)
+        self._really: Callable[[Transaction], Awaitable[int | None]] = log.transact
 
     def _freeze(self, events: Any, origin: str) -> list[tuple[int, bytes, bytes]]:
         self.fresh = super()._freeze(events, origin)
         return self.fresh
 
+    def _hasty(self, transaction: Transaction) -> list[tuple[bytes, bytes]]:
+        """Return what is to be published, with what this very transaction charges."""
+        return [*transaction.alerts, *((key, event) for _, key, event in self.fresh)]
 
-class _OneTransaction(_LogOf):
-    async def transact(self, transaction: Transaction) -> int | None:
-        offset: int | None = await self._log.transact(replace(transaction, alerts=self._hasty(transaction)))
-        return offset
+    async def _transact(self, transaction: Transaction) -> int | None:
+        raise NotImplementedError
 
 
 class SameTransaction(_Remembers):
     """Publishes an alert in the transaction that charges it."""
 
-    writer = _OneTransaction
-
-
-class _PublishesFirst(_LogOf):
-    async def transact(self, transaction: Transaction) -> int | None:
-        if alerts := self._hasty(transaction):
-            await self._log.transact(Transaction(alerts, (), {}))
-        offset: int | None = await self._log.transact(replace(transaction, alerts=()))
-        return offset
-
-
-class _PublishesNextSlice(_LogOf):
-    async def transact(self, transaction: Transaction) -> int | None:
-        fresh = [(key, event) for _, key, event in self._journal.fresh]
-        if len(fresh) > self._journal.room and not transaction.alerts:
-            # More than one transaction can publish: begin with the first slice at once.
-            transaction = replace(transaction, alerts=fresh[: self._journal.room])
-        self._journal.fresh = ()
-        offset: int | None = await self._log.transact(transaction)
-        return offset
-
-
-class PublishesSliceEarly(_Remembers):
-    """Publishes the first of several slices of events in the transaction that charges them."""
-
-    writer = _PublishesNextSlice
-
-    @property
-    def room(self) -> int:
-        """Most events that one transaction publishes."""
-        return self._bounds.published
+    async def _transact(self, transaction: Transaction) -> int | None:
+        return await self._really(replace(transaction, alerts=self._hasty(transaction)))
 
 
 class ChargesAfterPublishing(_Remembers):
     """Publishes in one transaction and charges in the next."""
 
-    writer = _PublishesFirst
+    async def _transact(self, transaction: Transaction) -> int | None:
+        if alerts := self._hasty(transaction):
+            await self._really(Transaction(alerts, (), {}))
+        return await self._really(replace(transaction, alerts=()))
+
+
+class PublishesSliceEarly(_Remembers):
+    """Publishes the first of several slices of events in the transaction that charges them."""
+
+    async def _transact(self, transaction: Transaction) -> int | None:
+        fresh, room = [(key, event) for _, key, event in self.fresh], self._bounds.published
+        if len(fresh) > room and not transaction.alerts:
+            # More than one transaction can publish: begin with the first slice at once.
+            transaction = replace(transaction, alerts=fresh[:room])
+        self.fresh = ()
+        return await self._really(transaction)
 
 
 class LosesPublications(Journal):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -38,6 +38,13 @@ def exhaust(engine: Engine) -> None:
             books.slot(name).signal(Signal.REFUSED)
             runner.status[number] = Status.SKIP
         books.ledger.charge(books.ledger.available)
+
+
+def finish(*works: Iterable[None]) -> None:
+    """Do what is done in slices, all of it."""
+    for work in works:
+        for _ in work:
+            pass
 
 
 @contextmanager
@@ -105,13 +112,8 @@ class Play:
             self.engine.begin(topic, 0)
 
     def _new(self) -> Engine:
-        return Engine(
-            self.spec,
-            shard=0,
-            datasets=[dataset.name for dataset in self.spec.datasets],
-            key=KEY,
-            entropy=self.entropy,
-        )
+        names = [dataset.name for dataset in self.spec.datasets]
+        return Engine(self.spec, shard=0, datasets=names, key=KEY, entropy=self.entropy)
 
     def crash(self) -> None:
         """Lose everything since the last commit."""
@@ -125,17 +127,14 @@ class Play:
         """Lose everything since the last commit, and go on with an applied configuration that may retire datasets."""
         self.spec = spec
         self.engine = self._new()
-        for _ in self.engine.loading(self.records, self.progress):
-            pass
+        finish(self.engine.loading(self.records, self.progress))
         self.engine.retirement.check(self.engine.number, self.engine.shard, may_retire=True)
-        for _ in self.engine.retirement.close_runs():
-            pass
+        finish(self.engine.retirement.close_runs())
 
     def retire(self, spec: ApplicationSpec) -> list[ReleasedEvent]:
         """Go on with an applied configuration, and retire what it does not declare; return the events."""
         self.take_over(spec)
-        for _ in self.engine.retire():
-            pass
+        finish(self.engine.retire())
         return self.commit().events
 
     def commit(self) -> Commit:
@@ -154,8 +153,7 @@ class Play:
 
     def accept_loss(self, topic: str, offset: int, end: int | None = None) -> None:
         """Go on although records of a topic are gone."""
-        for _ in operations.close_lost(self.engine, topic):
-            pass
+        finish(operations.close_lost(self.engine, topic))
         operations.pass_over(self.engine, topic, offset, end)
 
     def feed(self, topic: str, queries: Sequence[Query], last: int) -> None:

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from stream_svt.monitor.released import EventType, ReleasedEvent
+from stream_svt.monitor.released import EventType
 from stream_svt.monitor.retirement import gone
 from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.monitor.spec_change import changing_spec, check_spec, close_removed
 from stream_svt.service.workload import Workload
-from tests.support.engine_play import KEY, Query, batch_of
+from tests.support.engine_play import KEY, Play, Query, batch_of, finish
 
 DAY_MS = 86_400_000
 START_MS = int(datetime(2026, 1, 5, tzinfo=UTC).timestamp()) * 1000
@@ -21,14 +21,10 @@ NOBODY = Query(0, None)
 
 
 @dataclass
-class GeneratedPlay:
+class GeneratedPlay(Play):
     """A shard's store, and the engine that has it. `open` throws the engine away, and makes the next one."""
 
-    spec: ApplicationSpec
     now_ms: int = START_MS
-    records: dict[bytes, bytes] = field(default_factory=dict)
-    progress: bytes | None = None
-    events: list[ReleasedEvent] = field(default_factory=list)
     ends: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
 
     def __post_init__(self) -> None:
@@ -38,30 +34,23 @@ class GeneratedPlay:
         """Take over as a worker does that knows this specification at this time."""
         self.spec, self.now_ms = spec or self.spec, now_ms or self.now_ms
         workload = Workload(self.spec, 1, (1, "digest"), now_ms=self.now_ms)
-        for _ in workload.gather(0, gone(self.spec, self.records, self.progress)):
-            pass
+        finish(workload.gather(0, gone(self.spec, self.records, self.progress)))
         self.engine = workload.engine(0, KEY)
-        for _ in self.engine.loading(self.records, self.progress):
-            pass
+        finish(self.engine.loading(self.records, self.progress))
         self.engine.retirement.check(self.engine.number, self.engine.shard, may_retire=True)
         if self.progress is None:
             self.engine.begin_state(1, "cluster")
-        for _ in self.engine.retirement.close_runs():
-            pass
+        finish(self.engine.retirement.close_runs())
         self.commit()
 
     def adopt(self, *, idle_ms: int = 0) -> None:
         """Go on with the specification after the replay; every topic ends where it was read to."""
         spec = self.engine.spec
         check_spec(self.engine, spec)
-        for _ in close_removed(self.engine, spec):
-            pass
-        for _ in changing_spec(self.engine, spec):
-            pass
+        finish(close_removed(self.engine, spec), changing_spec(self.engine, spec))
         for topic in self.engine.topics():
             self.engine.begin(topic, 0)
-        for _ in self.engine.retire():
-            pass
+        finish(self.engine.retire())
         self.engine.pass_periods(self.ends if idle_ms else {}, idle_ms)
         self.commit()
 
@@ -77,24 +66,12 @@ class GeneratedPlay:
             return False
         query = Query(self.engine.number[name], value, f"s{offset}", time_ms=time_ms)
         batch = batch_of(topic, [NOBODY] * offset + [query], offset, offset + 1)
-        tested = 0
+        before = len(self.commits)
         while not (step := self.engine.step(batch)).done:
             assert step.durable_first
-            tested += self.commit()
-        return bool(tested + self.commit())
-
-    def commit(self) -> int:
-        """Make durable what the engine holds; return how many queries were tested."""
-        commit = self.engine.take_commit()
-        for key, data in commit.records.items():
-            if data is None:
-                self.records.pop(key, None)
-            else:
-                self.records[key] = data
-        self.progress = commit.progress
-        self.events += commit.events
-        self.engine.committed()
-        return sum(commit.tested.values())
+            self.commit()
+        self.commit()
+        return any(sum(commit.tested.values()) for commit in self.commits[before:])
 
     @property
     def stored(self) -> list[str]:

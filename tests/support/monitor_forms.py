@@ -184,16 +184,18 @@ def assert_books_balance(play: Play) -> None:
     for commit in play.commits:
         for event in commit.events:
             account = event.data.account
-            if account is None:
-                continue
-            units = 10**9 if account.measure == "epsilon" else 10**12
-            charged[event.data.dataset] += round(account.charge * units)
-            assert charged[event.data.dataset] == round(account.spent * units)
-            assert round(account.spent * units) + round(account.reserved * units) <= round(
-                account.limit * units
-            )
+            if account is not None:
+                charged[event.data.dataset] += _units(account, account.charge)
+                _assert_balance(account, charged[event.data.dataset])
         for view in commit.views:
-            units = 10**9 if view.measure == "epsilon" else 10**12
-            assert charged[view.dataset] == round(view.spent * units)
-            assert round(view.spent * units) + round(view.reserved * units) <= round(view.limit * units)
-            assert sum(round(m.spent * units) for m in view.monitors) <= round(view.spent * units)
+            _assert_balance(view, charged[view.dataset])
+            assert sum(_units(view, m.spent) for m in view.monitors) <= _units(view, view.spent)
+
+
+def _units(account: Any, amount: float) -> int:
+    return round(amount * (10**9 if account.measure == "epsilon" else 10**12))
+
+
+def _assert_balance(account: Any, charged: int) -> None:
+    assert charged == _units(account, account.spent)
+    assert charged + _units(account, account.reserved) <= _units(account, account.limit)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,8 @@ async def verify(
         state = await read_ended(data_dir, f"{application}.state", partition)
         found.aborted += sum(record.marker == "abort" for record in (*alerts, *state))
         _check_partition(found, terms, alerts, state)
-        _check_queries(found, partition, certain, read_partition(data_dir, certain.topic, partition))
+        queries = read_partition(data_dir, certain.topic, partition)
+        check_queries(found, partition, certain, [query for query in queries if query.marker is None])
     return found
 
 
@@ -137,7 +139,7 @@ def _check_outcomes(found: Findings, state: list[LogRecord]) -> None:
                     found.violations.append(f"top {top} was computed twice, with different outcomes")
 
 
-def _check_queries(found: Findings, partition: int, certain: Certain, queries: list[LogRecord]) -> None:
+def check_queries(found: Findings, partition: int, certain: Certain, queries: Iterable[Any]) -> None:
     """Every query that must have an alert has one, none twice, and no other comes from nowhere."""
     alerts: Counter[int] = Counter()
     last: dict[str, int] = {}
@@ -148,8 +150,6 @@ def _check_queries(found: Findings, partition: int, certain: Certain, queries: l
             last[alert["dataset"]] = max(last.get(alert["dataset"], 0), offset)
     ended = {name for name in certain.scarce if (name, certain.monitor) in found.exhausted}
     for query in queries:
-        if query.marker is not None:
-            continue
         value, count = json.loads(query.value or b"{}")["value"], alerts.pop(query.offset, 0)
         found.queries += 1
         name = (query.key or b"").decode()

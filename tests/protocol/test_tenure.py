@@ -1,0 +1,186 @@
+"""A tenure: a takeover, what a shard says of itself, and a rebalance."""
+
+from __future__ import annotations
+
+import pytest
+
+from stream_svt.monitor import operations
+from stream_svt.monitor.bounds import Bounds
+from stream_svt.monitor.commands import Action, Command
+from stream_svt.monitor.datasets import Gone
+from stream_svt.monitor.engine import Engine
+from stream_svt.monitor.projection import Projection
+from stream_svt.monitor.released import EventType
+from stream_svt.protocol import tenure as tenure_module
+from stream_svt.protocol.ports import Clock, Stopped
+from stream_svt.protocol.tenure import Status
+from stream_svt.service.kafka import Fenced
+from tests.simulation.effects import finish, lived
+from tests.simulation.model import COMMON, PLAIN, Feed, Model, declared, send, told
+from tests.simulation.script import Script
+from tests.simulation.world import Variant, World
+from tests.support.engine_play import another_release
+
+
+def test_everything_that_was_charged_is_published_before_a_takeover_charges_anything() -> None:
+    model = Model(partitions=1, spec=declared(f"{{name: hot, {COMMON}}}"))
+    model.send(30, 1)
+    model.serve()
+    books = model.journal(0, 1)
+    restored = finish(books.open())
+    tenure, _ = model.tenure()
+    assert list(tenure._workload.gather(0, Gone()))
+    engine = tenure._workload.engine(0, restored.noise_key)
+    engine.load(restored.records, restored.progress)
+    for number in range(6):
+        operations.apply(engine, Command(f"c{number}", (Action.PAUSE, Action.RESUME)[number % 2], "d0"))
+    commit = engine.take_commit()
+    assert len(commit.events) == 12
+    finish(books.commit(commit))
+    model.broker.mark("app-0", everything=True)
+
+    tenure._journal = model.journal(0, 1, bounds=Bounds(published=2))
+    with another_release():
+        finish(lived(tenure))
+    model.broker.mark("app-0", everything=True)
+    events = model.events()[0]
+    assert [event["sequence"] for event in events] == list(range(1, len(events) + 1))
+    assert "incompatible" in [event["data"].get("reason") for event in events]
+    assert sum(event["type"] == EventType.COMMAND_REPLY for event in events) == 6
+
+
+def test_the_outbox_shown_fills_with_charges_and_is_empty_once_all_is_published() -> None:
+    shown: list[int] = []
+    world = World(Script(5, 0, 40, ()), Variant(watch=lambda _, status: shown.append(status.outbox)))
+    assert world.run() == []
+    assert max(shown) > 0
+    assert shown[-1] == 0
+
+
+@pytest.mark.parametrize(
+    ("where", "sliced"), [(Engine, "loading"), (Projection, "sum_up"), (tenure_module, "changing_spec")]
+)
+def test_a_long_work_in_slices_is_no_silence(
+    monkeypatch: pytest.MonkeyPatch, where: object, sliced: str
+) -> None:
+    whole = getattr(where, sliced)
+
+    def many(*arguments, **options):
+        yield from (None for _ in range(20))
+        yield from whole(*arguments, **options)
+
+    now, silences = [0.0], []
+
+    async def sleep(seconds: float) -> None:
+        assert seconds == 0
+        silences.append(now[0] - status.beat)
+        now[0] += 1.0  # the next slice
+
+    model = Model(partitions=1)
+    send(model, 3, "first")
+    tenure, status = model.tenure()
+    tenure._clock = Clock(now=lambda: now[0], epoch=lambda: model.now, sleep=sleep)
+    tenure._now = tenure._clock.now
+    monkeypatch.setattr(where, sliced, many)
+    finish(lived(tenure))
+    assert len(silences) > 20
+    assert max(silences) <= 1.0
+
+
+# Over a rebalance nothing is left to repeat while a shard waits, and without a proof it steps nothing more
+
+
+class Held(Feed):
+    """A rebalance begins in the middle of the first fetch; `meanwhile` happens before it has settled."""
+
+    status: Status
+    model: Model
+
+    def __init__(self, broker, shard) -> None:
+        super().__init__(broker, shard)
+        self.rebalances = 0
+        self.fetched: list[int] = []
+
+    @property
+    def held(self) -> bool:
+        return self._rounds == 1 and self.rebalances == 0
+
+    async def settled(self) -> None:
+        self.rebalances += 1
+        self.look()
+        assert self.status.outbox == 0
+        self.meanwhile()
+
+    def look(self) -> None:
+        read = len(list(self._broker.read("t-0")))
+        assert self.status.offsets == {"t": read}
+
+    def meanwhile(self) -> None:
+        send(self.model, 2, "later")
+
+    async def fetch(self, topics, patience, max_records=None):
+        found = await super().fetch(topics, patience, max_records)
+        self.fetched.append(len(found.get("t", ())))
+        return found
+
+
+def stage(feed: type[Held], *, opened: bool = True):
+    model = Model(partitions=1, spec=declared(PLAIN))
+    if opened:
+        send(model, 1, "before", value=0)
+        model.serve()
+    send(model, 3, "first", value=0 if opened else 90_000)
+    tenure, status = model.tenure(feed=feed)
+    ours = tenure._feed
+    ours.status, ours.model = status, model
+    return model, tenure, ours, status
+
+
+def test_the_shard_stands_by_with_nothing_left_and_goes_on_where_it_was() -> None:
+    _, tenure, feed, status = stage(Held)
+    finish(tenure.open())
+    engine = tenure._engine
+    finish(tenure.run())
+    assert feed.rebalances == 1
+    assert feed.fetched[:2] == [3, 2]
+    assert status.offsets == {"t": 6}
+    assert tenure._engine is engine
+
+
+def test_what_takes_more_commits_than_the_one_under_way_is_read_again() -> None:
+    class Cut(Held):
+        def look(self) -> None:
+            assert self.status.offsets == {"t": 0}  # the run is open, and nothing tested
+
+    model, tenure, feed, status = stage(Cut, opened=False)
+    finish(lived(tenure))
+    assert feed.fetched[:2] == [3, 5]
+    assert status.offsets == {"t": 5}
+    model.settle()
+    assert len(told(model, EventType.ALERT)) == 5
+
+
+def test_whoever_lost_the_shard_meanwhile_steps_nothing_more() -> None:
+    class Taken(Held):
+        def meanwhile(self) -> None:
+            other, _ = self.model.tenure()
+            finish(other.open())
+            send(self.model, 2, "later")
+
+    _, tenure, feed, _ = stage(Taken)
+    finish(tenure.open())
+    with pytest.raises(Fenced):
+        finish(tenure.run())
+    assert feed.fetched == [3]
+
+
+def test_whoever_is_told_to_stop_while_it_waits_writes_nothing_more() -> None:
+    class Gone(Held):
+        def meanwhile(self) -> None:
+            self.written = len(list(self.model.broker.read("state-0", committed=False)))
+            raise Stopped
+
+    model, tenure, feed, _ = stage(Gone)
+    finish(lived(tenure))
+    assert feed.fetched == [3]
+    assert len(list(model.broker.read("state-0", committed=False))) == feed.written

@@ -1,0 +1,45 @@
+"""The command line of all long tests but that of the alignment: ``tests/run soak NAME [OPTION...]``."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+
+from stream_svt.service.embedded import EmbeddedKafka
+from tests.simulation import soak as simulation
+from tests.soak import blows, forward, fuzz, hour, report, taint
+from tests.soak.stage import BROKER
+from tests.support.cluster import ThreeBrokers
+from tests.support.proxy import ProxiedKafka
+
+KAFKA = partial(EmbeddedKafka, overrides=BROKER)
+ON_BROKERS = {
+    "kill": (KAFKA, blows.kills),
+    "zombie": (KAFKA, blows.zombies),
+    "proxy": (partial(ProxiedKafka, overrides=BROKER), blows.faults),
+    "cluster": (lambda: ThreeBrokers(BROKER).running(), blows.losses),
+    "forward": (KAFKA, forward.blows),
+    "hour": (partial(EmbeddedKafka, overrides=BROKER | hour.COMPACTING), hour.hour),
+}
+"""What runs the brokers, and what plays on them."""
+SHORT = blows.SHORT | {"forward": forward.SHORT, "hour": 60}
+FULL = blows.FULL | {"forward": forward.FULL}
+IN_MEMORY = {"fuzz": fuzz, "taint": taint}
+
+
+def main(name: str, *arguments: str) -> int:
+    """Play, print the closing line, and return 1 where a rule was broken."""
+    if name in ON_BROKERS:
+        brokers, play = ON_BROKERS[name]
+        played, unit = report.on_brokers(name, brokers, play), "minutes" if name == "hour" else "count"
+        sizes = {"short": SHORT[name], "full": FULL.get(name), "unit": unit}
+        return report.run(name, play.__doc__, played, arguments=arguments, **sizes)
+    if name in IN_MEMORY:
+        module = IN_MEMORY[name]
+        short = module.DEFAULT_COUNT
+        return report.run(name, module.__doc__, module.play, short=short, first=0, arguments=arguments)
+    return simulation.main(name, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
