@@ -165,8 +165,7 @@ def _show(answer: dict[str, Any]) -> None:
     ready = "ready" if answer["ready"] else "NOT READY"
     sealed = "sealed" if answer["sealed"] else "not sealed"
     console.print(
-        f"{answer['application']}: worker {answer['worker']}, version {answer['version']}, "
-        f"{ready}, state {sealed}",
+        f"{answer['application']}: worker {answer['worker']}, version {answer['version']}, {ready}, state {sealed}",
         highlight=False,
         markup=False,
     )
