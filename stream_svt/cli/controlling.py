@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
 
 import click
 
@@ -21,12 +20,7 @@ from stream_svt.cli.naming import Group
 from stream_svt.monitor.commands import Action
 from stream_svt.privacy.loss import exact
 from stream_svt.service.config import Config
-from stream_svt.service.control import Addressed, Reply, for_all, for_datasets, for_shards, id_of, send
-
-Command = TypeVar("Command", bound=Callable[..., Any])
-
-SHOWN_LETTERS = 80
-"""Letters of a foreign command line that a message shows."""
+from stream_svt.service.control import Addressed, for_all, for_datasets, for_shards, id_of, send
 
 _timeout_option = click.option(
     "--timeout",
@@ -62,23 +56,13 @@ def control() -> None:
     """
 
 
-def _dataset_options(command: Command) -> Command:
-    for option in (
-        _timeout_option,
-        signing_option,
-        click.option(
-            "--monitor", default="", metavar="NAME", help="This monitor only. Default: all of them."
-        ),
-        click.option("--all", "everything", is_flag=True, help="Every declared dataset."),
-        click.argument("datasets", nargs=-1),
-        config_option(),
-    ):
-        command = option(command)
-    return command
-
-
 def _add(action: Action, summary: str) -> None:
-    @_dataset_options
+    @config_option()
+    @click.argument("datasets", nargs=-1)
+    @click.option("--all", "everything", is_flag=True, help="Every declared dataset.")
+    @click.option("--monitor", default="", metavar="NAME", help="This monitor only. Default: all of them.")
+    @signing_option
+    @_timeout_option
     def command(
         path: Path,
         datasets: tuple[str, ...],
@@ -228,12 +212,7 @@ def close_application(
     return _send(config, commands, timeout, key_file)
 
 
-def _send(
-    config: Config,
-    commands: Sequence[Addressed],
-    timeout: float,
-    key_file: Path | None,
-) -> int:
+def _send(config: Config, commands: Sequence[Addressed], timeout: float, key_file: Path | None) -> int:
     """Send, print the answers, and return 0 where all were accepted."""
     key = signing_key_of(config, key_file)
     replies = wait_for(
@@ -247,15 +226,8 @@ def _send(
             signing_key=key,
         )
     )
+    outcomes = {True: "accepted: ", False: "refused: ", None: ""}
     for reply in replies:
-        click.echo(_in_words(reply), err=not reply.accepted)
+        subject = reply.addressed.command.dataset or f"shard {reply.addressed.shard}"
+        click.echo(f"{subject}: {outcomes[reply.accepted]}{reply.message}", err=not reply.accepted)
     return 0 if all(reply.accepted for reply in replies) else 1
-
-
-def _in_words(reply: Reply) -> str:
-    command = reply.addressed.command
-    subject = command.dataset or f"shard {reply.addressed.shard}"
-    if reply.accepted is None:
-        return f"{subject}: {reply.message}"
-    outcome = "accepted" if reply.accepted else "refused"
-    return f"{subject}: {outcome}: {reply.message}"

@@ -11,9 +11,9 @@ from faust import App
 from faust.web import Request, Response, Web
 
 from stream_svt.monitor.released import DatasetView
-from stream_svt.service.alert_tail import open_tail
+from stream_svt.service.alert_tail import AlertTail, open_tail
 from stream_svt.service.web.door import Runner, origin
-from stream_svt.service.web.feed import HISTORY, Feed, Tail, TooManyViewers
+from stream_svt.service.web.feed import HISTORY, Feed, TooManyViewers
 from stream_svt.service.web.pages import HEADERS, LONG_WORK, PAGES, TEXT, Kept, Page
 from stream_svt.service.worker import Worker, cluster_of
 
@@ -51,7 +51,7 @@ def feed_of(worker: Worker) -> Feed:
     """Return what tells the viewers of a worker's status page."""
     topics = worker.config.topics
 
-    def open_alerts(starts: Mapping[int, int]) -> AbstractAsyncContextManager[Tail]:
+    def open_alerts(starts: Mapping[int, int]) -> AbstractAsyncContextManager[AlertTail]:
         return open_tail(cluster_of(worker.config), topics.alerts, topics.partitions, starts, HISTORY)
 
     def views() -> dict[str, DatasetView]:
