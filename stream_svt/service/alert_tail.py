@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
+from itertools import chain
+from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
@@ -17,15 +18,6 @@ AT_ONCE = 200
 
 WAIT = 0.25
 """Seconds a read waits for news."""
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """A record of the alert topic, not yet decoded."""
-
-    partition: int
-    offset: int
-    value: bytes
 
 
 class AlertTail:
@@ -53,8 +45,8 @@ class AlertTail:
         self._behind = dict(ends)
         self._doing = "reading the alerts"
 
-    async def read(self) -> list[Record]:
-        """Return the next records, or nothing after a moment.
+    async def read(self) -> list[Any]:
+        """Return the next records as aiokafka does, or nothing after a moment.
 
         Raises
         ------
@@ -69,11 +61,7 @@ class AlertTail:
             # Positions, not records: markers of transactions take offsets too.
             if await self._consumer.position(place) >= self._behind[place]:
                 del self._behind[place]
-        return [
-            Record(record.partition, record.offset, record.value or b"")
-            for records in batch.values()
-            for record in records
-        ]
+        return [*chain.from_iterable(batch.values())]
 
     @property
     def caught_up(self) -> bool:

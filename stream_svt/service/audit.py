@@ -510,22 +510,18 @@ async def audit_state(config: Config, cluster: Cluster, *, on_records: Any = Non
     # Asked for before the state is read: an event is committed only after the transaction that charged it, so the
     # newest state knows every event before these ends, whatever a running worker does meanwhile.
     ends = await spans(cluster, places, f"auditing alert topic {alerts!r}")
-    unreadable: list[str] = []
-    states = []
+    auditor, states = Auditor(config.spec.monitors), []
     for shard in range(config.topics.partitions):
         try:
             states.append(await _read_state(config, cluster, topology.cluster_id, shard))
         except UnreadableState as error:
-            unreadable.append(str(error))
-    auditor = Auditor(config.spec.monitors)
+            auditor.audit.unreadable.append(str(error))
     newer = {state.shard: (ends[places[state.shard]][1], state.last_event) for state in states}
     await _add_topic(auditor, cluster, alerts, on_records, newer)
     for place, (first, _) in ends.items():
         if first:
             auditor.lost(place.partition)
-    audit = compare(auditor, states, lambda name: home(name.encode(), config.topics.partitions))
-    audit.unreadable = unreadable
-    return audit
+    return compare(auditor, states, lambda name: home(name.encode(), config.topics.partitions))
 
 
 async def _read_state(config: Config, cluster: Cluster, cluster_id: str, shard: int) -> ShardState:

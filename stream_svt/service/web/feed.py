@@ -17,14 +17,14 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from stream_svt.errors import BrokerError
 from stream_svt.monitor.released import DatasetView, decode
 from stream_svt.monitor.spec import ApplicationSpec
-from stream_svt.service.alert_tail import AlertTail, Record
+from stream_svt.service.alert_tail import AlertTail
 from stream_svt.service.shard import describe
 from stream_svt.service.web.picture import Picture
 
@@ -268,12 +268,12 @@ class Feed:
                 self._tell_changes(drift=drift)
             await asyncio.sleep(0)  # the shards' turn, also where there is always something to read
 
-    def _take(self, record: Record) -> _Kept | None:
+    def _take(self, record: Any) -> _Kept | None:  # noqa: ANN401
         """Fold a record; what is no event of this package is skipped."""
         try:
-            if len(record.value) > LARGEST:
+            if len(value := record.value or b"") > LARGEST:
                 raise msgspec.DecodeError("too large for an event")
-            envelope, data = decode(record.value)
+            envelope, data = decode(value)
             self._picture.take(envelope, data)
         except (msgspec.DecodeError, ValueError, ArithmeticError):  # sums of forged amounts, too
             if not self._warned:  # once: there may be many
