@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import time
 from collections.abc import Awaitable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -26,7 +25,7 @@ from stream_svt.errors import BrokerError, UnreadableState
 from stream_svt.monitor.spec import Retry
 from stream_svt.planning.memory import MIB, needed
 from stream_svt.protocol.journal import META
-from stream_svt.protocol.sealing import NO_KEY, Place, Sealing
+from stream_svt.protocol.sealing import NO_KEY
 from stream_svt.service.config import Config
 from stream_svt.service.control import standings
 from stream_svt.service.kafka import (
@@ -42,7 +41,7 @@ from stream_svt.service.kafka import (
     started,
     stop_quietly,
 )
-from stream_svt.service.stored_state import masters
+from stream_svt.service.stored_state import sealing_of
 from stream_svt.service.topology import Topology, group_id, look, problems, wanted_topics
 
 _BROKER_LIMIT: Final = 1_048_588
@@ -417,18 +416,15 @@ async def newest_record(
 
 def unopened(config: Config, cluster_id: str, stored: Mapping[int, bytes]) -> list[str]:
     """Return why a worker would refuse the record `meta` of shards, each reason once."""
-    own = config.topics
-    keys = masters(config)
     shards: dict[str, list[int]] = {}
     for shard, record in stored.items():
-        sealing = Sealing(Place(cluster_id, config.spec.application, own.state, shard), keys, os.urandom)
         try:
-            opened = sealing.open(META, record)
+            opened = sealing_of(config, cluster_id, shard).open(META, record)
         except UnreadableState as error:
             # In the words of the worker, but for what becomes of its shard.
             why = str(error).partition(": ")[2].removesuffix(" The shard is parked; nothing was changed.")
         else:
-            if not keys or opened.key_id != NO_KEY or config.sealing.adopt_plain:
+            if config.master_key is None or opened.key_id != NO_KEY or config.sealing.adopt_plain:
                 continue
             why = (
                 "it is not sealed although a key is configured. If it never was, set sealing.adopt_plain for one "
@@ -437,7 +433,7 @@ def unopened(config: Config, cluster_id: str, stored: Mapping[int, bytes]) -> li
         shards.setdefault(why, []).append(shard)
     return [
         f"no worker can open the state of shard{'s' * (len(numbers) != 1)} {', '.join(map(str, numbers))} on topic "
-        f"{own.state!r}: {why}"
+        f"{config.topics.state!r}: {why}"
         for why, numbers in shards.items()
     ]
 

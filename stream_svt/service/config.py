@@ -14,7 +14,7 @@ import ssl
 import stat
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from errno import ENOENT
@@ -67,6 +67,7 @@ _NOT_FROM_ENVIRONMENT = (
     f"{ENVIRONMENT}SEALING_KEY_LOST",
 )
 
+_NO_KEY = f"must hold {KEY_BYTES} bytes as {2 * KEY_BYTES} hex digits or as base64"
 Section = TypeVar("Section", bound=Strict)
 
 
@@ -574,7 +575,9 @@ def parse_config(
     document.finish()
     if spec is None or not (kafka and topics and sealing and control and web and commit):
         raise ConfigError([], source)  # pragma: no cover - what is None has been reported
-    notes = [*spec.notes, *files.notes, *_exposed(document, kafka), *_open_door(document, sealing)]
+    mine = [
+        Problem(document.line(place), ".".join(place), message) for place, message in _notes(kafka, sealing)
+    ]
     return Config(
         spec=spec,
         kafka=kafka,
@@ -588,7 +591,7 @@ def parse_config(
         previous_keys=tuple(keys[1:]),
         command_keys=command_keys,
         ca_file=ca_file,
-        notes=tuple(sorted(notes)),
+        notes=tuple(sorted([*spec.notes, *files.notes, *mine])),
         source=source,
     )
 
@@ -634,30 +637,23 @@ def _named(document: Document, topics: TopicsConfig, spec: ApplicationSpec | Non
     return topics.model_copy(update=names)
 
 
-def _exposed(document: Document, kafka: KafkaConfig) -> list[Problem]:
-    """Note connections that carry private values in the clear to another machine."""
+def _notes(kafka: KafkaConfig, sealing: SealingConfig) -> Iterator[tuple[tuple[str, str], str]]:
+    """Yield keys with what there is to note: values in the clear on the way to another machine, what was left on."""
     local = ("127.", "localhost:", "[::1]:")
-    if kafka.security_protocol.encrypts or all(
-        server.startswith(local) for server in kafka.bootstrap_servers
-    ):
-        return []
-    message = "private values cross the network in the clear: use SSL or SASL_SSL"
-    return [Problem(document.line(("kafka", "security_protocol")), "kafka.security_protocol", message)]
-
-
-def _open_door(document: Document, sealing: SealingConfig) -> list[Problem]:
-    """Note what is meant for one start and was left in place."""
-    notes = {
-        "adopt_plain": "a state that is not sealed is accepted: remove this once 'stream-svt status' shows the key's "
-        "id for every shard",
-        "key_lost": "a worker without the right key parks shards that another could open: only for closing them with "
-        "'stream-svt control close-application --give-up-state'",
-    }
-    return [
-        Problem(document.line(("sealing", name)), f"sealing.{name}", message)
-        for name, message in notes.items()
-        if getattr(sealing, name)
-    ]
+    protected = kafka.security_protocol.encrypts
+    if not protected and not all(server.startswith(local) for server in kafka.bootstrap_servers):
+        message = "private values cross the network in the clear: use SSL or SASL_SSL"
+        yield ("kafka", "security_protocol"), message
+    if sealing.adopt_plain:
+        message = (
+            "a state that is not sealed is accepted: remove this once 'stream-svt status' shows the key's id"
+        )
+        yield ("sealing", "adopt_plain"), f"{message} for every shard"
+    if sealing.key_lost:
+        message = (
+            "a worker without the right key parks shards that another could open: only for closing them with"
+        )
+        yield ("sealing", "key_lost"), f"{message} 'stream-svt control close-application --give-up-state'"
 
 
 class Files:
@@ -713,31 +709,35 @@ class Files:
     def keys(self, sealing: SealingConfig) -> list[bytes]:
         """Return the master keys, the one that seals first."""
         keys: list[bytes] = []
-        for source, place in _key_sources(sealing):
-            if isinstance(source, str):
-                text, origin = self.secret(source, place), f"file {found(source)}"
-            else:
-                text, origin = self._printed(source, place), f"what {found(source[0])} prints"
-            self._collect(keys, text, origin, place)
+        for kind in ("key_file", "key_command"):
+            if (source := getattr(sealing, kind)) is not None:
+                self._collect(keys, source, ("sealing", kind))
+        for kind in ("previous_key_files", "previous_key_commands"):
+            for index, source in enumerate(getattr(sealing, kind)):
+                self._collect(keys, source, ("sealing", kind, index))
         return keys
 
     def shared_keys(self, names: Sequence[str], place: Place) -> list[bytes]:
         """Return the keys of 32 bytes in files, in their order."""
         keys: list[bytes] = []
         for index, name in enumerate(names):
-            here = (*place, index)
-            self._collect(keys, self.secret(name, here), f"file {found(name)}", here)
+            self._collect(keys, name, (*place, index))
         return keys
 
-    def _collect(self, keys: list[bytes], text: str | None, origin: str, place: Place) -> None:
-        key = secret_bytes(text) if text is not None else None
-        if text is not None and key is None:
-            self._document.report(
-                place, f"{origin} must hold {KEY_BYTES} bytes as {2 * KEY_BYTES} hex digits or as base64"
-            )
-        elif key is not None and key in keys:
+    def _collect(self, keys: list[bytes], source: str | Sequence[str], place: Place) -> None:
+        """Add the key that a file holds, or a command prints."""
+        if isinstance(source, str):
+            text, origin = self.secret(source, place), f"file {found(source)}"
+        else:
+            text, origin = self._printed(source, place), f"what {found(source[0])} prints"
+        if text is None:
+            return
+        key = secret_bytes(text)
+        if key is None:
+            self._document.report(place, f"{origin} {_NO_KEY}")
+        elif key in keys:
             self._document.report(place, f"{origin} holds the same key as another")
-        elif key is not None:
+        else:
             keys.append(key)
 
     def command_keys(self, control: ControlConfig, sealing: Sequence[bytes]) -> tuple[VerifyingKey, ...]:
@@ -802,22 +802,10 @@ class Files:
         return text
 
 
-def _key_sources(sealing: SealingConfig) -> list[tuple[str | Sequence[str], Place]]:
-    """Return the files and commands of the master keys with their places, the one that seals first."""
-    sources: list[tuple[str | Sequence[str], Place]] = [
-        (source, ("sealing", kind))
-        for kind in ("key_file", "key_command")
-        if (source := getattr(sealing, kind)) is not None
-    ]
-    for kind in ("previous_key_files", "previous_key_commands"):
-        sources += [(one, ("sealing", kind, index)) for index, one in enumerate(getattr(sealing, kind))]
-    return sources
-
-
 def _shared(text: str, sealing: Sequence[bytes]) -> VerifyingKey:
     secret = secret_bytes(text)
     if secret is None:
-        raise ValueError(f"must hold {KEY_BYTES} bytes as {2 * KEY_BYTES} hex digits or as base64")
+        raise ValueError(_NO_KEY)
     if secret in sealing:
         raise ValueError("holds a sealing key: commands need a key of their own")
     return shared_key(secret)[1]

@@ -12,9 +12,10 @@ import getpass
 import socket
 import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -252,7 +253,7 @@ async def send(
                     break
                 async with deadline(left + CALL_DEADLINE, doing):
                     batches = await lenient.getmany(reader, timeout_ms=int(1000 * min(left, 1)))
-                for record in (record for records in batches.values() for record in records):
+                for record in chain.from_iterable(batches.values()):
                     if talks[record.partition].take(record.value):
                         end_time = now() + patience
     replies = {reply.addressed.command.id: reply for talk in talks.values() for reply in talk.all_replies()}
@@ -403,13 +404,29 @@ async def standings(reader: AIOKafkaConsumer, places: Sequence[TopicPartition]) 
         reader.assign(places)
         first = await reader.beginning_offsets(places)
         ends = await reader.end_offsets(places)
-    upper = dict(ends)
+    reader.pause(*places)
+    looked = 0
     for window in WINDOWS:
-        lower = {
-            place: max(first[place], ends[place] - window) for place in places if place.partition not in found
+        left = {
+            place for place in places if place.partition not in found and ends[place] - looked > first[place]
         }
-        await _read_windows(reader, lower, upper, found, doing)
-        upper |= lower
+        for place in left:
+            reader.seek(place, max(first[place], ends[place] - window))
+            reader.resume(place)
+        while left:
+            async with deadline(CALL_DEADLINE, doing):
+                batches = await lenient.getmany(reader, *left, timeout_ms=200)
+                for place in list(left):
+                    # Positions, not records: markers of transactions take offsets too.
+                    if await reader.position(place) >= ends[place]:
+                        left.remove(place)
+                        reader.pause(place)
+            for record in chain.from_iterable(batches.values()):
+                event = _read(record.value)
+                if event is not None:
+                    found[record.partition] = Standing.said_by(*event)
+        looked = window
+    reader.resume(*places)
     for place in places:
         reader.seek(place, ends[place])
     async with deadline(CALL_DEADLINE, doing):
@@ -418,35 +435,6 @@ async def standings(reader: AIOKafkaConsumer, places: Sequence[TopicPartition]) 
         for place in places:
             reader.seek(place, ends[place])
     return found
-
-
-async def _read_windows(
-    reader: AIOKafkaConsumer,
-    lower: Mapping[TopicPartition, int],
-    upper: Mapping[TopicPartition, int],
-    found: dict[int, Standing],
-    doing: str,
-) -> None:
-    """Read partitions from one offset to another, and note what their newest events say."""
-    left = {place for place, start in lower.items() if start < upper[place]}
-    for place in reader.assignment():
-        if place in left:
-            reader.seek(place, lower[place])
-            reader.resume(place)
-        else:
-            reader.pause(place)
-    while left:
-        async with deadline(CALL_DEADLINE, doing):
-            batches = await lenient.getmany(reader, *left, timeout_ms=200)
-            for place in list(left):
-                # Positions, not records: markers of transactions take offsets too.
-                if await reader.position(place) >= upper[place]:
-                    left.remove(place)
-        for record in (record for records in batches.values() for record in records):
-            event = _read(record.value)
-            if event is not None:
-                found[record.partition] = Standing.said_by(*event)
-    reader.resume(*reader.assignment())
 
 
 async def id_of(cluster: Cluster) -> str:

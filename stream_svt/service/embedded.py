@@ -290,7 +290,8 @@ class EmbeddedKafka:
         }
         if self._users:
             listeners.append(f"SASL://127.0.0.1:{sasl}")
-            users = "".join(f' user_{name}="{_quoted(password)}"' for name, password in self._users.items())
+            quoted = str.maketrans({"\\": "\\\\", '"': '\\"'})
+            users = "".join(f' user_{name}="{word.translate(quoted)}"' for name, word in self._users.items())
             settings |= {
                 "sasl.enabled.mechanisms": "PLAIN",
                 "listener.name.sasl.plain.sasl.jaas.config": (
@@ -446,10 +447,6 @@ def _answers(port: int) -> bool:
             return len(connection.recv(8)) == 8
     except OSError:
         return False
-
-
-def _quoted(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"')
 
 
 def _tail(text: str, lines: int = 15) -> str:

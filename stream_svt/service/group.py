@@ -113,7 +113,11 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         try:
-            await self._stop_shards()
+            shards = [*self.shards.values(), *self._leaving.values()]
+            for shard in shards:
+                shard.halt()
+            await asyncio.gather(*(shard.stop(STOP_PATIENCE) for shard in shards))
+            self.shards.clear()
             await self._queries.stop()
         finally:
             # Whatever happens before: a member that is gone without leaving keeps its shards from others.
@@ -196,15 +200,6 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
             if self.shards.get(shard.number) is shard:
                 self._part_with(self.shards.pop(shard.number))
         log.info("event=revoked shards=%d seconds=%.3f", len(shards), time.monotonic() - began)
-
-    async def _stop_shards(self) -> None:
-        shards = [*self.shards.values(), *self._leaving.values()]
-        if not shards:
-            return
-        for shard in shards:
-            shard.halt()
-        await asyncio.gather(*(shard.stop(STOP_PATIENCE) for shard in shards))
-        self.shards.clear()
 
     async def _look_at_lag(self) -> None:
         """Keep the lag of partitions true that no fetch looks at: of shards that are not open, and of paused topics."""

@@ -58,11 +58,7 @@ EMPTY_FETCH = 0.15
 REBALANCE_TIMEOUT = 20.0
 
 
-def _unwatched() -> None:
-    """Nobody watches this task."""
-
-
-on_answer: ContextVar[Callable[[], None]] = ContextVar("on_answer", default=_unwatched)
+on_answer: ContextVar[Callable[[], None]] = ContextVar("on_answer", default=lambda: None)
 """Told of every call to the broker that a task brings to an end; whoever watches a task sets it there.
 
 Reading a long state is thousands of calls in one await of the caller, and each of them is a sign of life. So is each

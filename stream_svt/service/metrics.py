@@ -53,15 +53,7 @@ COMMON_LABELS = ("application",)
 applications whose datasets have the same names."""
 
 _CREATED = re.compile(rb"^(?:# (?:HELP|TYPE) )?stream_svt_\w+_created[ {].*\n", re.MULTILINE)
-SKIP_REASONS = (
-    "muted",
-    "exhausted",
-    "halted",
-    "idle",
-    "outside-period",
-    "retry-overflow",
-    "set-overflow",
-)
+SKIP_REASONS = ("muted", "exhausted", "halted", "idle", "outside-period", "retry-overflow", "set-overflow")
 REJECT_REASONS = (*(reason.value for reason in Reason), "outside-period")
 COMMAND_REASONS = tuple(reason.value for reasons in (Malformed, Untimely, Refusal) for reason in reasons)
 FAILURES = ("fenced", "unavailable", "parked", "stuck", "error")
