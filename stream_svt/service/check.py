@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partialmethod
 from math import ceil
 from typing import Any, Final
 
@@ -33,13 +34,11 @@ from stream_svt.service.kafka import (
     START_DEADLINE,
     Cluster,
     deadline,
-    discard_producer,
     group_offsets,
     partition_counts,
     read_partition,
     spans,
     started,
-    stop_quietly,
 )
 from stream_svt.service.stored_state import sealing_of
 from stream_svt.service.topology import Topology, group_id, look, problems, wanted_topics
@@ -54,7 +53,7 @@ _DAY_MS: Final = 24 * _HOUR_MS
 
 
 class Level(StrEnum):
-    """How much a finding matters."""
+    """How much a finding matters: as it should be, works but may not be meant, the service cannot work with it."""
 
     OK = "ok"
     NOTE = "note"
@@ -81,17 +80,13 @@ class Report:
         """What the service cannot work with."""
         return [finding for finding in self.findings if finding.level is Level.PROBLEM]
 
-    def ok(self, subject: str, message: str) -> None:
-        """Note that something is as it should be."""
-        self.findings.append(Finding(Level.OK, subject, message))
+    def add(self, level: Level, subject: str, message: str) -> None:
+        """Note what was found."""
+        self.findings.append(Finding(level, subject, message))
 
-    def note(self, subject: str, message: str) -> None:
-        """Note something that works but may not be meant."""
-        self.findings.append(Finding(Level.NOTE, subject, message))
-
-    def problem(self, subject: str, message: str) -> None:
-        """Note something the service cannot work with."""
-        self.findings.append(Finding(Level.PROBLEM, subject, message))
+    ok = partialmethod(add, Level.OK)
+    note = partialmethod(add, Level.NOTE)
+    problem = partialmethod(add, Level.PROBLEM)
 
 
 def check_offline(config: Config) -> Report:
@@ -483,19 +478,11 @@ async def _write(cluster: Cluster, topic: str, settings: Mapping[str, str], repo
     producer = AIOKafkaProducer(
         **cluster.arguments, acks="all", max_request_size=2 * _LARGEST_PROBE, client_id="stream-svt-check"
     )
-    try:
-        async with deadline(START_DEADLINE, doing, "WRITE"):
-            await producer.start()
-            with contextlib.suppress(MessageSizeTooLargeError):
-                await producer.send_and_wait(topic, bytes(limit + 1024), key=b"check", partition=0)
-    finally:
-        await stop_quietly(producer)
+    async with started(producer, doing, "WRITE"), deadline(CALL_DEADLINE, doing, "WRITE"):
+        with contextlib.suppress(MessageSizeTooLargeError):
+            await producer.send_and_wait(topic, bytes(limit + 1024), key=b"check", partition=0)
 
 
 async def _begin_transactions(cluster: Cluster, name: str) -> None:
-    producer = cluster.producer(name)
-    try:
-        async with deadline(START_DEADLINE, f"starting a transaction as {name!r}", "WRITE"):
-            await producer.start()
-    finally:
-        await discard_producer(producer)
+    async with started(cluster.producer(name), f"starting a transaction as {name!r}", "WRITE"):
+        pass

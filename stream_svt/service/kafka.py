@@ -445,9 +445,9 @@ class Cluster:
 
 @contextlib.asynccontextmanager
 async def started(
-    client: AIOKafkaConsumer | AIOKafkaAdminClient, doing: str, operation: str = "READ"
+    client: AIOKafkaConsumer | AIOKafkaProducer | AIOKafkaAdminClient, doing: str, operation: str = "READ"
 ) -> AsyncIterator[Any]:
-    """Start a reader or admin client and stop it at the end, both within deadlines."""
+    """Start a client and stop it at the end, both within deadlines."""
     try:
         async with deadline(START_DEADLINE, doing, operation):
             await client.start()
