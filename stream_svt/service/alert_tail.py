@@ -20,6 +20,9 @@ WAIT = 0.25
 """Seconds a read waits for news."""
 
 
+_DOING = "reading the alerts"
+
+
 class AlertTail:
     """Reads on from some offsets; see `open_tail`.
 
@@ -43,7 +46,6 @@ class AlertTail:
         self.complete = complete
         self._consumer = consumer
         self._behind = dict(ends)
-        self._doing = "reading the alerts"
 
     async def read(self) -> list[Any]:
         """Return the next records as aiokafka does, or nothing after a moment.
@@ -56,7 +58,7 @@ class AlertTail:
         try:
             batch = await lenient.getmany(self._consumer, timeout_ms=int(WAIT * 1000), max_records=AT_ONCE)
         except KafkaError as error:
-            raise explain(error, self._doing) from error
+            raise explain(error, _DOING) from error
         for place in list(self._behind):
             # Positions, not records: markers of transactions take offsets too.
             if await self._consumer.position(place) >= self._behind[place]:
@@ -76,7 +78,7 @@ class AlertTail:
         BrokerError
             They do not answer.
         """
-        async with deadline(CALL_DEADLINE, self._doing):
+        async with deadline(CALL_DEADLINE, _DOING):
             await self._consumer.end_offsets(list(self._consumer.assignment()))
 
 
@@ -100,9 +102,8 @@ async def open_tail(
         The brokers cannot be reached or refuse.
     """
     places = [TopicPartition(topic, number) for number in range(partitions)]
-    doing = "reading the alerts"
-    async with started(cluster.reader(), doing) as consumer:
-        async with deadline(CALL_DEADLINE, doing):
+    async with started(cluster.reader(), _DOING) as consumer:
+        async with deadline(CALL_DEADLINE, _DOING):
             consumer.assign(places)
             first = await consumer.beginning_offsets(places)
             ends = await consumer.end_offsets(places)

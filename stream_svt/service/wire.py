@@ -280,18 +280,15 @@ class QueryDecoder:
     def _decode_columnar(self, record: Record) -> QueryBatch:
         from stream_svt.service import columnar  # commands that read no query do without pyarrow
 
-        batch = self._nothing([record])
-        reason = self.directory.reason(record.key)
-        value = record.value or b""
-        if reason is None:
-            reason = _bad_size(value)
-        if reason is None:
-            try:
+        batch, value = self._nothing([record]), record.value or b""
+        reason = self.directory.reason(record.key) or _bad_size(value)
+        try:
+            if reason is None:
                 columnar.read(value, batch, self._monitors, MAX_TEXT)
-            except columnar.Refused as refused:
-                reason = Reason(refused.reason)
-                batch = self._nothing([record])
+        except columnar.Refused as refused:
+            reason = Reason(refused.reason)
         if reason is not None:
+            batch = self._nothing([record])
             batch.rejects.append((record.offset, reason.value))
             return batch
         rows = len(batch.whole)
