@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -374,6 +375,15 @@ async def _stays_out(app: Application, worker: Worker, cause: Cause) -> None:
     labels = f'application="{app.scene.application}",cause="{cause}"'
     assert f"stream_svt_worker_outside_group{{{labels}}} 1.0" in worker.metrics.text().decode()
     await app.go_on(app.shards)
+
+
+async def test_a_worker_without_pyarrow_takes_no_shard_until_it_has_it(app: Application, monkeypatch) -> None:
+    async with _beside_a_sound_one(app, app.config()) as (sound, other):
+        with monkeypatch.context() as blocked:
+            blocked.setitem(sys.modules, "pyarrow", None)
+            await other.start()
+            await _stays_out(app, other, Cause.PYARROW)
+            assert len(sound.statuses()) == SHARDS
 
 
 async def test_a_worker_without_the_key_takes_no_shard_until_it_has_it_and_gives_them_up_without(
