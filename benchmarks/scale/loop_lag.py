@@ -50,7 +50,7 @@ def serve(config: str, report: str) -> int:
 
     from stream_svt.service import app
     from stream_svt.service.applied import follow
-    from stream_svt.service.config import load_connection
+    from stream_svt.service.config import load_config
     from stream_svt.service.worker import cluster_of
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
@@ -62,7 +62,7 @@ def serve(config: str, report: str) -> int:
         await begin(self)
 
     app.Monitoring.on_start = on_start
-    connection = load_connection(config)
+    connection = load_config(config, is_whole=False)
     return app.run(connection, versions=lambda: follow(connection, cluster_of(connection)))
 
 

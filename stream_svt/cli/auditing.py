@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,13 +72,12 @@ def audit(
             )
         config = load(path)
         topic = config.topics.alerts
-        found = _audit(topic, lambda on_records: audit_state(config, cluster(config), on_records=on_records))
+        found = _audit(topic, partial(audit_state, config, cluster(config)))
     else:
         configured = None if path is None else load(path)
         arguments, topic = alert_topic(configured, servers, topic)
-        name, brokers = topic, Cluster(arguments)
         monitors = () if configured is None else configured.spec.monitors
-        found = _audit(topic, lambda on_records: audit_topic(brokers, name, monitors, on_records=on_records))
+        found = _audit(topic, partial(audit_topic, Cluster(arguments), topic, monitors))
     applications = [(found, topic), *_follow(found, earlier)]
     if as_json:
         told = [_as_json(one) for one, _ in applications]
@@ -97,14 +97,14 @@ def _follow(newest: Audit, earlier: Sequence[Path]) -> list[tuple[Audit, str]]:
     found: list[tuple[Audit, str]] = []
     for path in earlier:
         config = load(path)
-        topic, brokers, monitors = config.topics.alerts, cluster(config), config.spec.monitors
-        one = _audit(topic, lambda on_records: audit_topic(brokers, topic, monitors, on_records=on_records))  # noqa: B023
+        topic = config.topics.alerts
+        one = _audit(topic, partial(audit_topic, cluster(config), topic, config.spec.monitors))
         follow(found[-1][0] if found else newest, one, config.spec.application)
         found.append((one, topic))
     return found
 
 
-def _audit(topic: str, read: Callable[[Callable[[int], None]], Coroutine[Any, Any, Audit]]) -> Audit:
+def _audit(topic: str, read: Callable[..., Coroutine[Any, Any, Audit]]) -> Audit:
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn
 
@@ -113,7 +113,7 @@ def _audit(topic: str, read: Callable[[Callable[[int], None]], Coroutine[Any, An
         *columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()
     ) as bar:
         task = bar.add_task(topic, total=None)
-        return wait_for(read(lambda count: bar.advance(task, count)))
+        return wait_for(read(on_records=lambda count: bar.advance(task, count)))
 
 
 def _print(found: Audit, topic: str) -> None:

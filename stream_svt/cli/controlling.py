@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
@@ -21,12 +22,7 @@ from stream_svt.cli.naming import Group
 from stream_svt.monitor.commands import Action
 from stream_svt.privacy.loss import exact
 from stream_svt.service.config import Config
-from stream_svt.service.control import Addressed, Reply, for_all, for_datasets, for_shards, id_of, send
-
-Command = TypeVar("Command", bound=Callable[..., Any])
-
-SHOWN_LETTERS = 80
-"""Letters of a foreign command line that a message shows."""
+from stream_svt.service.control import Addressed, for_all, for_datasets, for_shards, id_of, send
 
 _timeout_option = click.option(
     "--timeout",
@@ -36,6 +32,33 @@ _timeout_option = click.option(
     metavar="SECONDS",
     help="How long to wait for the next answer.",
 )
+
+
+def _gives(orders: Callable[..., list[Addressed]]) -> Callable[..., int]:
+    """Make a command of what returns the orders to give: send, print the answers, return 0 where all were accepted."""
+
+    @wraps(orders)
+    def command(path: Path, timeout: float, key_file: Path | None, **options: Any) -> int:  # noqa: ANN401
+        config = load(path)
+        commands = orders(config, **options)
+        replies = wait_for(
+            send(
+                cluster(config),
+                control=config.topics.control,
+                alerts=config.topics.alerts,
+                commands=commands,
+                patience=timeout,
+                application=config.spec.application,
+                signing_key=signing_key_of(config, key_file),
+            )
+        )
+        outcomes = {True: "accepted: ", False: "refused: ", None: ""}
+        for reply in replies:
+            subject = reply.addressed.command.dataset or f"shard {reply.addressed.shard}"
+            click.echo(f"{subject}: {outcomes[reply.accepted]}{reply.message}", err=not reply.accepted)
+        return 0 if all(reply.accepted for reply in replies) else 1
+
+    return command
 
 
 @click.group(
@@ -62,40 +85,22 @@ def control() -> None:
     """
 
 
-def _dataset_options(command: Command) -> Command:
-    for option in (
-        _timeout_option,
-        signing_option,
-        click.option(
-            "--monitor", default="", metavar="NAME", help="This monitor only. Default: all of them."
-        ),
-        click.option("--all", "everything", is_flag=True, help="Every declared dataset."),
-        click.argument("datasets", nargs=-1),
-        config_option(),
-    ):
-        command = option(command)
-    return command
-
-
 def _add(action: Action, summary: str) -> None:
-    @_dataset_options
+    @config_option()
+    @click.argument("datasets", nargs=-1)
+    @click.option("--all", "everything", is_flag=True, help="Every declared dataset.")
+    @click.option("--monitor", default="", metavar="NAME", help="This monitor only. Default: all of them.")
+    @signing_option
+    @_timeout_option
+    @_gives
     def command(
-        path: Path,
-        datasets: tuple[str, ...],
-        everything: bool,
-        monitor: str,
-        timeout: float,
-        key_file: Path | None,
-        now: bool = False,
-    ) -> int:
-        config = load(path)
+        config: Config, datasets: tuple[str, ...], everything: bool, monitor: str, now: bool = False
+    ) -> list[Addressed]:
         if everything == bool(datasets):
             raise click.UsageError("Name one or more datasets, or give --all.")
         if everything:
-            commands = for_all(config, action, monitor=monitor, now=now)
-        else:
-            commands = for_datasets(config, action, datasets, monitor=monitor, now=now)
-        return _send(config, commands, timeout, key_file)
+            return for_all(config, action, monitor=monitor, now=now)
+        return for_datasets(config, action, datasets, monitor=monitor, now=now)
 
     if action is Action.PAUSE:
         text = "Also during the replay after a takeover. Open runs end, at their full price."
@@ -125,9 +130,8 @@ _add(Action.RESAMPLE, "End open runs and begin new ones, which costs their thres
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @_timeout_option
 @signing_option
-def raise_budget(
-    path: Path, datasets: tuple[str, ...], limit: str, yes: bool, timeout: float, key_file: Path | None
-) -> int:
+@_gives
+def raise_budget(config: Config, datasets: tuple[str, ...], limit: str, yes: bool) -> list[Addressed]:
     """Raise the limit of datasets, for ever: it weakens the guarantee of everyone in the data.
 
     The books keep every raise. Afterwards write the new limit into the configuration, so that the
@@ -137,11 +141,10 @@ def raise_budget(
         exact(limit)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--limit") from None
-    config = load(path)
     commands = for_datasets(config, Action.RAISE_BUDGET, datasets, limit=limit)
     if not yes:
         confirm(f"Raise the limit of {', '.join(datasets)} to {limit} for ever?")
-    return _send(config, commands, timeout, key_file)
+    return commands
 
 
 @control.command(
@@ -159,17 +162,14 @@ def raise_budget(
 )
 @_timeout_option
 @signing_option
-def accept_loss(
-    path: Path, shard: int, topic: str, offset: int, timeout: float, key_file: Path | None
-) -> int:
+@_gives
+def accept_loss(config: Config, shard: int, topic: str, offset: int) -> list[Addressed]:
     """Go on although queries were lost: open runs close at their full price.
 
     The shard that waits says what is lost, in its log and in 'stream-svt status', with the command to
     give. A shard that does not wait for just this refuses, which changes nothing.
     """
-    config = load(path)
-    commands = for_shards(config, Action.ACCEPT_LOSS, [shard], topic=topic, offset=offset)
-    return _send(config, commands, timeout, key_file)
+    return for_shards(config, Action.ACCEPT_LOSS, [shard], topic=topic, offset=offset)
 
 
 @control.command(
@@ -197,15 +197,10 @@ Examples:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @_timeout_option
 @signing_option
+@_gives
 def close_application(
-    path: Path,
-    successor: str,
-    shard: int | None,
-    give_up_state: bool,
-    yes: bool,
-    timeout: float,
-    key_file: Path | None,
-) -> int:
+    config: Config, successor: str, shard: int | None, give_up_state: bool, yes: bool
+) -> list[Addressed]:
     """Close the application for ever: open runs end, and each dataset's balance is published.
 
     With epsilon, what open runs did not spend is released; with rho it stays charged. A closed shard
@@ -215,7 +210,6 @@ def close_application(
     """
     if give_up_state and shard is None:
         raise click.UsageError("--give-up-state goes with --shard: name each shard that cannot be opened.")
-    config = load(path)
     if successor == config.spec.application:
         raise click.BadParameter("the successor needs another name.", param_hint="--successor")
     shards = None if shard is None else [shard]
@@ -224,38 +218,4 @@ def close_application(
     if not yes:
         confirm(f"Close {where} of {config.spec.application} for ever{lost}?")
     cluster_id = wait_for(id_of(cluster(config))) if give_up_state else ""
-    commands = for_shards(config, Action.CLOSE_APPLICATION, shards, successor=successor, cluster=cluster_id)
-    return _send(config, commands, timeout, key_file)
-
-
-def _send(
-    config: Config,
-    commands: Sequence[Addressed],
-    timeout: float,
-    key_file: Path | None,
-) -> int:
-    """Send, print the answers, and return 0 where all were accepted."""
-    key = signing_key_of(config, key_file)
-    replies = wait_for(
-        send(
-            cluster(config),
-            control=config.topics.control,
-            alerts=config.topics.alerts,
-            commands=commands,
-            patience=timeout,
-            application=config.spec.application,
-            signing_key=key,
-        )
-    )
-    for reply in replies:
-        click.echo(_in_words(reply), err=not reply.accepted)
-    return 0 if all(reply.accepted for reply in replies) else 1
-
-
-def _in_words(reply: Reply) -> str:
-    command = reply.addressed.command
-    subject = command.dataset or f"shard {reply.addressed.shard}"
-    if reply.accepted is None:
-        return f"{subject}: {reply.message}"
-    outcome = "accepted" if reply.accepted else "refused"
-    return f"{subject}: {outcome}: {reply.message}"
+    return for_shards(config, Action.CLOSE_APPLICATION, shards, successor=successor, cluster=cluster_id)

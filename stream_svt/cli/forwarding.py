@@ -35,9 +35,7 @@ Examples:
 @click.option("--test", "only_test", is_flag=True, help="Post a test event to every destination, and end.")
 @click.option("--schema", is_flag=True, help="Print the JSON Schema of the configuration, and end.")
 @click.option(
-    "--accept-loss",
-    is_flag=True,
-    help="Go on where retention took events before they were delivered.",
+    "--accept-loss", is_flag=True, help="Go on where retention took events before they were delivered."
 )
 @log_level_option
 def forward(
@@ -67,9 +65,8 @@ def forward(
 
     if only_check:
         wait_for(check(config))
-        click.echo(
-            f"Ready to forward {config.topic} to {', '.join(one.name for one in config.destinations)}."
-        )
+        names = ", ".join(one.name for one in config.destinations)
+        click.echo(f"Ready to forward {config.topic} to {names}.")
         return 0
     if only_test:
         answers = wait_for(send_test(config))
@@ -77,7 +74,6 @@ def forward(
             click.echo(f"{name}: {answer.result} ({answer.reason})")
         return 0 if all(answer.result == "accepted" for _, answer in answers) else 1
     log_to_stderr(log_level)
-    logging.getLogger("aiokafka").setLevel(
-        logging.WARNING
-    )  # its errors name a wrong password; its progress nothing
+    # Its errors name a wrong password; its progress nothing.
+    logging.getLogger("aiokafka").setLevel(logging.WARNING)
     return wait_for(forward_events(config, accept_loss=accept_loss))

@@ -96,7 +96,9 @@ Examples:
 )
 @click.option("--sensitivity", metavar="NUMBER", help="Most that one answer changes. Default 1.")
 @click.option("--granularity", metavar="NUMBER", help="Step of the grid. Default 1.")
-@click.option("--mechanism", type=click.Choice(["svt", "adaptive", "ladder"]), help="Branches. Default svt.")
+@click.option(
+    "--mechanism", "form", type=click.Choice(["svt", "adaptive", "ladder"]), help="Branches. Default svt."
+)
 @click.option(
     "--queries",
     type=click.IntRange(1, 10**15),
@@ -144,12 +146,6 @@ Examples:
 def plan(
     path: Path | None,
     name: str | None,
-    epsilon: str | None,
-    cutoff: int | None,
-    monotonic: bool | None,
-    sensitivity: str | None,
-    granularity: str | None,
-    mechanism: str | None,
     queries: int | None,
     positives: float,
     above: float | NDArray[Any],
@@ -162,6 +158,7 @@ def plan(
     limit: str | None,
     as_json: bool,
     plot: Path | None,
+    **own: Any,  # noqa: ANN401  the fields of a monitor
 ) -> None:
     """Predict what a monitor would find, and recommend its split, correction and retries.
 
@@ -175,14 +172,6 @@ def plan(
 
     if plot is not None and plot.suffix not in _SUFFIXES:
         raise click.UsageError(f"--plot FILE ends with {', '.join(_SUFFIXES)}, found {plot.name!r}.")
-    own = {
-        "epsilon": epsilon,
-        "cutoff": cutoff,
-        "monotonic": monotonic,
-        "sensitivity": sensitivity,
-        "granularity": granularity,
-        "form": mechanism,
-    }
     monitor, datasets = _monitor(path, name, {key: value for key, value in own.items() if value is not None})
     finite = finite or isinstance(monitor.append, Sweep)
     queries = queries or monitor.expected_queries
@@ -201,7 +190,12 @@ def plan(
         raise click.UsageError(f"{error}.") from None
     budget = _budget(found, datasets, limit)
     if plot is not None:
-        _save(found, plot)
+        from stream_svt.planning.plot import draw
+
+        try:
+            draw(found).savefig(plot, dpi=150)
+        except OSError as error:
+            raise click.UsageError(f"--plot {plot}: {error.strerror}.") from None
     if as_json:
         click.echo(json.dumps(to_json(found, budget), indent=2))
         return
@@ -267,23 +261,6 @@ def _budget(found: Recommendation, datasets: list[DatasetSpec], limit: str | Non
 
 def _median(margins: float | NDArray[Any]) -> float:
     return float(margins) if isinstance(margins, int | float) else float(margins[len(margins) // 2])
-
-
-def _save(found: Recommendation, path: Path) -> None:
-    """Write the picture.
-
-    Raises
-    ------
-    click.UsageError
-        The file cannot be written.
-    """
-    from stream_svt.planning.plot import draw
-
-    figure = draw(found)
-    try:
-        figure.savefig(path, dpi=150)
-    except OSError as error:
-        raise click.UsageError(f"--plot {path}: {error.strerror}.") from None
 
 
 def _report(found: Recommendation, budget: Budget | None, factor: float) -> list[str]:

@@ -104,14 +104,14 @@ def run(path: Path, applies: bool, key_file: Path | None, log_level: str) -> int
     from stream_svt.cli.applying import apply_file
     from stream_svt.service.app import run as run_service
     from stream_svt.service.applied import follow
-    from stream_svt.service.config import load_connection
+    from stream_svt.service.config import load_config
 
     log_to_stderr(log_level)
-    config = load_connection(path, os.environ)
+    config = load_config(path, os.environ, is_whole=False)
     if applies:
         apply_file(path, key_file)
     return run_service(
         config,
         versions=lambda: follow(config, cluster(config)),
-        reread=lambda: load_connection(path, os.environ),
+        reread=lambda: load_config(path, os.environ, is_whole=False),
     )

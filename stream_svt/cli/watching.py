@@ -159,31 +159,25 @@ def _show(answer: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console = Console()
+    console = Console(highlight=False, markup=False)
     if not console.is_terminal:
-        console = Console(width=160)
+        console.width = 160
     ready = "ready" if answer["ready"] else "NOT READY"
     sealed = "sealed" if answer["sealed"] else "not sealed"
     console.print(
-        f"{answer['application']}: worker {answer['worker']}, version {answer['version']}, "
-        f"{ready}, state {sealed}",
-        highlight=False,
-        markup=False,
+        f"{answer['application']}: worker {answer['worker']}, version {answer['version']}, {ready}, state {sealed}"
     )
     if fault := answer["fault"]:
-        console.print(
-            f"outside its group, {fault['cause']}: {fault['reason']}", highlight=False, markup=False
-        )
+        console.print(f"outside its group, {fault['cause']}: {fault['reason']}")
     if refused := _refused(answer):
-        console.print(refused, highlight=False, markup=False)
+        console.print(refused)
     shards = Table("shard", "state", "lag", "state records", "last commit", "cause", "reason")
     for shard in answer["shards"]:
         lag = shard["lag"]
         total: object = sum(lag.values()) if lag else "-"  # nothing is known of a shard that was never open
-        committed = shard["committed_at"]
-        when = (
-            datetime.fromtimestamp(committed, UTC).astimezone().strftime("%H:%M:%S") if committed else "never"
-        )
+        when = "never"
+        if committed := shard["committed_at"]:
+            when = datetime.fromtimestamp(committed, UTC).astimezone().strftime("%H:%M:%S")
         cells = [shard["shard"], shard["state"], total, shard["state_records"], when]
         cells += [shard["cause"], shard["reason"]]
         shards.add_row(*("" if cell is None else str(cell) for cell in cells))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
+from itertools import chain
+from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
@@ -19,13 +20,7 @@ WAIT = 0.25
 """Seconds a read waits for news."""
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
-    """A record of the alert topic, not yet decoded."""
-
-    partition: int
-    offset: int
-    value: bytes
+_DOING = "reading the alerts"
 
 
 class AlertTail:
@@ -51,10 +46,9 @@ class AlertTail:
         self.complete = complete
         self._consumer = consumer
         self._behind = dict(ends)
-        self._doing = "reading the alerts"
 
-    async def read(self) -> list[Record]:
-        """Return the next records, or nothing after a moment.
+    async def read(self) -> list[Any]:
+        """Return the next records as aiokafka does, or nothing after a moment.
 
         Raises
         ------
@@ -64,16 +58,12 @@ class AlertTail:
         try:
             batch = await lenient.getmany(self._consumer, timeout_ms=int(WAIT * 1000), max_records=AT_ONCE)
         except KafkaError as error:
-            raise explain(error, self._doing) from error
+            raise explain(error, _DOING) from error
         for place in list(self._behind):
             # Positions, not records: markers of transactions take offsets too.
             if await self._consumer.position(place) >= self._behind[place]:
                 del self._behind[place]
-        return [
-            Record(record.partition, record.offset, record.value or b"")
-            for records in batch.values()
-            for record in records
-        ]
+        return [*chain.from_iterable(batch.values())]
 
     @property
     def caught_up(self) -> bool:
@@ -88,7 +78,7 @@ class AlertTail:
         BrokerError
             They do not answer.
         """
-        async with deadline(CALL_DEADLINE, self._doing):
+        async with deadline(CALL_DEADLINE, _DOING):
             await self._consumer.end_offsets(list(self._consumer.assignment()))
 
 
@@ -112,9 +102,8 @@ async def open_tail(
         The brokers cannot be reached or refuse.
     """
     places = [TopicPartition(topic, number) for number in range(partitions)]
-    doing = "reading the alerts"
-    async with started(cluster.reader(), doing) as consumer:
-        async with deadline(CALL_DEADLINE, doing):
+    async with started(cluster.reader(), _DOING) as consumer:
+        async with deadline(CALL_DEADLINE, _DOING):
             consumer.assign(places)
             first = await consumer.beginning_offsets(places)
             ends = await consumer.end_offsets(places)

@@ -111,9 +111,8 @@ class Monitoring(mode.Service):  # type: ignore[misc]  # mode is taken as Any
             except (ConfigError, OSError) as error:
                 log.critical("event=configuration_refused version=%d error=%r", version.number, str(error))
             except Exception as error:  # noqa: BLE001  the next version is read whatever became of this one
-                log.critical(
-                    "event=configuration_refused version=%d error=%r", version.number, describe(error)
-                )
+                said = describe(error)
+                log.critical("event=configuration_refused version=%d error=%r", version.number, said)
 
 
 def build(

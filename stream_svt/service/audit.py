@@ -15,7 +15,7 @@ runs, closed runs have no secrets left, and no state is older than the alerts th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -79,35 +79,6 @@ class Finding:
 
 
 @dataclass(slots=True)
-class DatasetBooks:
-    """One dataset's books as its events tell them; amounts are exact, in ledger units.
-
-    ``charged`` is the sum of the events' charges, ``before`` what was spent before the first event that the
-    topic still holds, ``carried`` what of that an earlier application spent.
-    """
-
-    dataset: str
-    kind: Kind
-    limit: int
-    before: int = 0
-    carried: int = 0
-    charged: int = 0
-    reserved: int = 0
-    alerts: int = 0
-    events: int = 0
-
-    @property
-    def spent(self) -> int:
-        """What the events say was spent in all."""
-        return self.before + self.charged
-
-    def text(self) -> str:
-        """Return spent and limit for people."""
-        amounts = f"{as_text(self.spent, self.kind)} of {as_text(self.limit, self.kind)}"
-        return f"{self.kind.measure} {amounts}"
-
-
-@dataclass(slots=True)
 class RunBooks:
     """The runs of one monitor on one dataset: number of the newest one, its tops, whether it is over.
 
@@ -121,11 +92,14 @@ class RunBooks:
 
 
 @dataclass(slots=True)
-class Told:
-    """What a dataset's events tell, all of them on one partition.
+class DatasetBooks:
+    """One dataset's books as its events tell them, all of them on one partition; amounts in ledger units.
 
     Attributes
     ----------
+    before, carried, charged
+        What was spent before the first event that the topic still holds, what of that an earlier application spent,
+        and the sum of the events' charges.
     last
         Which of its dataset's events the newest one is, 0 where its id does not say.
     tops
@@ -134,12 +108,29 @@ class Told:
         Why the dataset came to its end, "" where it did not.
     """
 
-    partition: int
-    books: DatasetBooks
+    dataset: str
+    kind: Kind
+    limit: int
+    before: int = 0
+    carried: int = 0
+    charged: int = 0
+    reserved: int = 0
+    alerts: int = 0
+    events: int = 0
+    partition: int = 0
     last: int = 0
     runs: dict[str, RunBooks] = field(default_factory=dict)
     tops: dict[str, int] = field(default_factory=dict)
     retired: str = ""
+
+    @property
+    def spent(self) -> int:
+        """What the events say was spent in all."""
+        return self.before + self.charged
+
+    def text(self) -> str:
+        """Return spent and limit for people."""
+        return f"{_amount(self.spent, self.kind)} of {as_text(self.limit, self.kind)}"
 
 
 @dataclass(slots=True)
@@ -185,7 +176,7 @@ class Audit:
 class Auditor:
     """Takes the records of the alert topic, each partition in offset order, the partitions in any.
 
-    All events of a dataset stand on one partition.
+    All events of a dataset stand on one partition. ``audit`` is the outcome, once every record was added.
 
     Parameters
     ----------
@@ -194,226 +185,177 @@ class Auditor:
     """
 
     def __init__(self, monitors: Iterable[MonitorSpec] = ()) -> None:
-        plans = [Plan.of(monitor) for monitor in monitors]
-        self._prices = {
-            plan.hash: (
-                plan.mechanism.threshold_charge,
-                {branch.name: branch.charge for branch in plan.mechanism.branches},
-            )
-            for plan in plans
-        }
-        self._so_far = Audit()
+        self._mechanisms = {plan.hash: plan.mechanism for plan in map(Plan.of, monitors)}
         self._ids: set[str] = set()
-        self._told: dict[str, Told] = {}
+        self._place = (0, 0)
+        self.audit = Audit()
 
     def add(self, partition: int, offset: int, record: bytes | None) -> None:
         """Check one record against all before it."""
+        audit, self._place = self.audit, (partition, offset)
         try:
             envelope, data = decode(record or b"")
         except msgspec.DecodeError:
-            self._find(partition, offset, "is no event of stream-svt")
+            self._find("is no event of stream-svt")
             return
-        audit = self._so_far
         audit.events += 1
         if envelope.shard != partition:
-            self._find(
-                partition, offset, f"event of shard {envelope.shard}: every shard has its own partition"
-            )
+            self._find(f"event of shard {envelope.shard}: every shard has its own partition")
         if envelope.id in self._ids:
-            self._find(partition, offset, f"event {envelope.id} comes twice")
+            self._find(f"event {envelope.id} comes twice")
         self._ids.add(envelope.id)
-        self._check_sequence(partition, offset, envelope, may_skip=_gives_up(envelope, data))
-        self._take_passing_on(partition, offset, envelope, data)
-        told = self._check_account(partition, offset, envelope, data)
-        if told is not None:
-            self._check_retired(offset, envelope, data, told)
+        closes = envelope.type == EventType.APPLICATION_CLOSED
+        gives_up = closes and isinstance(data, Lifecycle) and data.reason == "given-up"
+        self._check_sequence(partition, envelope.sequence, may_skip=gives_up)
+        # A shard that its owner closed may be given up once more where its key is lost.
+        if partition in audit.closed and not gives_up:
+            self._find(f"event {envelope.id} after the application was closed")
+        if isinstance(data, Lifecycle):
+            if envelope.type == EventType.STATE_BEGUN and "carried_from" in data.detail:
+                audit.carried_from[partition] = str(data.detail["carried_from"])
+            elif closes:
+                audit.closed[partition] = str(data.detail.get("successor", ""))
+        books = self._check_account(envelope, data)
         if isinstance(data, Alert):
             audit.alerts += 1
-            self._check_top(offset, data, told)
-        elif told is not None:
-            self._check_run(offset, envelope.type, data, told)
-
-    @property
-    def audit(self) -> Audit:
-        """The outcome, once every record was added."""
-        datasets = {name: told.books for name, told in self._told.items()}
-        return replace(self._so_far, findings=list(self._so_far.findings), datasets=datasets)
+        if books is None:
+            return
+        # Its balance may be told once more.
+        if books.retired and envelope.type not in (EventType.RETIRED, EventType.BALANCE):
+            self._find(f"event {envelope.id} after dataset {data.dataset} was retired")
+        if isinstance(data, Alert):
+            self._check_top(data, books)
+        elif envelope.type == EventType.RETIRED:
+            books.retired = data.reason
+        else:
+            self._check_run(envelope.type, data, books)
 
     def lost(self, partition: int) -> None:
         """Note that events of a partition are gone; where one is left, it shows that by its number."""
         if not self.last(partition):
-            self._so_far.truncated.add(partition)
+            self.audit.truncated.add(partition)
 
     def last(self, partition: int) -> int:
         """Return the number of the newest event of a partition, 0 where it has none."""
-        return self._so_far.last_sequence.get(partition, 0)
+        return self.audit.last_sequence.get(partition, 0)
 
-    def told(self) -> Mapping[str, Told]:
-        """Return what the events tell, by dataset."""
-        return self._told
+    def _find(self, message: str) -> None:
+        self.audit.find(*self._place, message)
 
-    def _find(self, partition: int, offset: int, message: str) -> None:
-        self._so_far.find(partition, offset, message)
-
-    def _check_sequence(self, partition: int, offset: int, envelope: Envelope, *, may_skip: bool) -> None:
+    def _check_sequence(self, partition: int, sequence: int, *, may_skip: bool) -> None:
         """Hold a number to the last one; the end of a state given up comes behind events never committed, too."""
-        audit = self._so_far
-        last = audit.last_sequence.get(partition)
-        if last is None and envelope.sequence > 1:
-            audit.truncated.add(partition)
-        elif envelope.sequence != (last or 0) + 1 and not (may_skip and envelope.sequence > (last or 0)):
-            message = f"event number {envelope.sequence}, expected {(last or 0) + 1}"
-            self._find(partition, offset, message)
-        audit.last_sequence[partition] = envelope.sequence
+        last = self.last(partition)
+        if partition not in self.audit.last_sequence and sequence > 1:
+            self.audit.truncated.add(partition)
+        elif sequence != last + 1 and not (may_skip and sequence > last):
+            self._find(f"event number {sequence}, expected {last + 1}")
+        self.audit.last_sequence[partition] = sequence
 
-    def _take_passing_on(
-        self, partition: int, offset: int, envelope: Envelope, data: Alert | Lifecycle
-    ) -> None:
-        """Note whose budgets a partition goes on with, and for whom it was closed; nothing follows that."""
-        audit = self._so_far
-        # A shard that its owner closed may be given up once more where its key is lost.
-        if partition in audit.closed and not _gives_up(envelope, data):
-            self._find(partition, offset, f"event {envelope.id} after the application was closed")
-        if not isinstance(data, Lifecycle):
-            return
-        if envelope.type == EventType.STATE_BEGUN and "carried_from" in data.detail:
-            audit.carried_from[partition] = str(data.detail["carried_from"])
-        elif envelope.type == EventType.APPLICATION_CLOSED:
-            audit.closed[partition] = str(data.detail.get("successor", ""))
-
-    def _check_account(
-        self, partition: int, offset: int, envelope: Envelope, data: Alert | Lifecycle
-    ) -> Told | None:
-        dataset, account = data.dataset, data.account
+    def _check_account(self, envelope: Envelope, data: Alert | Lifecycle) -> DatasetBooks | None:
+        account, (partition, _), place = data.account, self._place, f"dataset {data.dataset}"
         if account is None:
             return None
         kind = _KINDS.get(account.measure)
         if kind is None:
-            self._find(partition, offset, f"dataset {dataset}: unknown measure {account.measure!r}")
+            self._find(f"{place}: unknown measure {account.measure!r}")
             return None
         amounts = [account.charge, account.spent, account.reserved, account.limit]
         if not all(abs(amount) <= MAX_UNITS / kind.units for amount in amounts):
-            self._find(partition, offset, f"dataset {dataset}: an amount that no ledger holds")
+            self._find(f"{place}: an amount that no ledger holds")
             return None
         charge, spent, reserved, limit = (round(amount * kind.units) for amount in amounts)
-        told = self._told.get(dataset)
-        if told is None:
-            told = self._told[dataset] = Told(
-                partition, DatasetBooks(dataset, kind, limit, before=spent - charge)
-            )
-            told.books.carried = self._carried(partition, envelope, data, kind)
-            if told.books.before != told.books.carried and partition not in self._so_far.truncated:
-                begun = _amount(told.books.before, kind)
-                self._find(partition, offset, f"dataset {dataset} begins with {begun} spent")
-        elif told.partition != partition:
-            self._find(partition, offset, f"dataset {dataset} has events on partition {told.partition} too")
-        books, told.last = told.books, number_of(envelope.id)
+        books = self.audit.datasets.get(data.dataset)
+        if books is None:
+            before, carried = spent - charge, self._carried(envelope.type, data, kind)
+            books = DatasetBooks(data.dataset, kind, limit, before, carried, partition=partition)
+            self.audit.datasets[data.dataset] = books
+            if before != carried and partition not in self.audit.truncated:
+                self._find(f"{place} begins with {_amount(before, kind)} spent")
+        elif books.partition != partition:
+            self._find(f"{place} has events on partition {books.partition} too")
+        books.last = number_of(envelope.id)
         books.events += 1
         books.charged += charge
         books.reserved = reserved
         if kind is not books.kind:
-            self._find(partition, offset, f"dataset {dataset} changed its measure")
+            self._find(f"{place} changed its measure")
         if charge < 0:
-            self._find(partition, offset, f"dataset {dataset}: a charge below 0")
+            self._find(f"{place}: a charge below 0")
         if spent != books.spent:
-            message = f"charges add up to {_amount(books.spent, kind)}, the event says {_amount(spent, kind)}"
-            self._find(partition, offset, f"dataset {dataset}: {message}")
+            said = f"the event says {_amount(spent, kind)}"
+            self._find(f"{place}: charges add up to {_amount(books.spent, kind)}, {said}")
             books.charged += spent - books.spent  # one gap is reported once
         if limit != books.limit:
             if envelope.type != EventType.BUDGET_RAISED or limit < books.limit:
-                self._find(partition, offset, f"dataset {dataset}: its limit changed without being raised")
+                self._find(f"{place}: its limit changed without being raised")
             books.limit = limit
         if spent + reserved > limit:
             total = f"{_amount(spent + reserved, kind)} spent and reserved"
-            self._find(partition, offset, f"dataset {dataset}: {total} of {_amount(limit, kind)}")
-        return told
+            self._find(f"{place}: {total} of {_amount(limit, kind)}")
+        return books
 
-    def _check_retired(self, offset: int, envelope: Envelope, data: Alert | Lifecycle, told: Told) -> None:
-        """Nothing is tested and no limit is raised once a dataset is retired; its balance may be told once more."""
-        if told.retired and envelope.type not in (EventType.RETIRED, EventType.BALANCE):
-            self._find(
-                told.partition, offset, f"event {envelope.id} after dataset {told.books.dataset} was retired"
-            )
-        if envelope.type == EventType.RETIRED and isinstance(data, Lifecycle):
-            told.retired = data.reason
-
-    def _carried(self, partition: int, envelope: Envelope, data: Alert | Lifecycle, kind: Kind) -> int:
+    def _carried(self, event: str, data: Alert | Lifecycle, kind: Kind) -> int:
         """Return what a dataset's first event says that an earlier application spent."""
-        first = envelope.type == EventType.DECLARED and partition in self._so_far.carried_from
-        if not first or not isinstance(data, Lifecycle):
+        if event != EventType.DECLARED or self._place[0] not in self.audit.carried_from:
             return 0
-        before = data.detail.get("spent_before", 0)
+        before = data.detail.get("spent_before", 0) if isinstance(data, Lifecycle) else 0
         return round(before * kind.units) if isinstance(before, int | float) else 0
 
-    def _check_top(self, offset: int, alert: Alert, told: Told | None) -> None:
-        if told is None:
-            return
-        partition, place = told.partition, f"dataset {alert.dataset} monitor {alert.monitor}"
-        told.books.alerts += 1
-        told.tops[alert.monitor] = told.tops.get(alert.monitor, 0) + 1
-        if told.books.kind is Kind.PURE and alert.account.charge <= 0:
-            self._find(partition, offset, f"{place}: an alert that was not charged")
+    def _check_top(self, alert: Alert, books: DatasetBooks) -> None:
+        place = f"dataset {alert.dataset} monitor {alert.monitor}"
+        books.alerts += 1
+        books.tops[alert.monitor] = books.tops.get(alert.monitor, 0) + 1
+        if books.kind is Kind.PURE and alert.account.charge <= 0:
+            self._find(f"{place}: an alert that was not charged")
         if alert.gap < 0:
-            self._find(partition, offset, f"{place}: an alert below its bar")
-        self._check_prices(offset, alert, told)
-        run = told.runs.get(alert.monitor)
+            self._find(f"{place}: an alert below its bar")
+        run = books.runs.get(alert.monitor)
+        self._check_prices(alert, books.kind, run, place)
         if run is None:
-            run = told.runs[alert.monitor] = RunBooks()
-            if partition in self._so_far.truncated:
+            run = books.runs[alert.monitor] = RunBooks()
+            if books.partition in self.audit.truncated:
                 run.run, run.top = alert.run, alert.top
                 return
         if alert.run != run.run:
-            self._find(partition, offset, f"{place}: a top of run {alert.run} while run {run.run} is open")
+            self._find(f"{place}: a top of run {alert.run} while run {run.run} is open")
             run.run, run.top, run.over = alert.run, alert.top, False
             return
         if run.over:
-            self._find(partition, offset, f"{place}: a top after run {run.run} had ended")
+            self._find(f"{place}: a top after run {run.run} had ended")
         if alert.top != run.top + 1:
-            expected = run.top + 1
-            self._find(partition, offset, f"{place} run {run.run}: top {alert.top}, expected {expected}")
+            self._find(f"{place} run {run.run}: top {alert.top}, expected {run.top + 1}")
         run.top = alert.top
 
-    def _check_prices(self, offset: int, alert: Alert, told: Told) -> None:
-        known, books = self._prices.get(alert.spec_hash), told.books
-        if known is None or books.kind is not Kind.PURE:  # in zCDP a run is charged whole when it opens
+    def _check_prices(self, alert: Alert, kind: Kind, run: RunBooks | None, place: str) -> None:
+        mechanism = self._mechanisms.get(alert.spec_hash)
+        if mechanism is None or kind is not Kind.PURE:  # in zCDP a run is charged whole when it opens
             return
-        start, prices = known
-        place = f"dataset {alert.dataset} monitor {alert.monitor}"
-        charge = round(alert.account.charge * books.kind.units)
-        price = prices.get(alert.branch, 0)
+        charge = round(alert.account.charge * kind.units)
+        price = next((one.charge for one in mechanism.branches if one.name == alert.branch), 0)
         if charge != price:
-            message = (
-                f"an alert charged {_amount(charge, books.kind)}, its price is {_amount(price, books.kind)}"
+            self._find(
+                f"{place}: an alert charged {_amount(charge, kind)}, its price is {_amount(price, kind)}"
             )
-            self._find(told.partition, offset, f"{place}: {message}")
-        run = told.runs.get(alert.monitor)
         if run is None or run.run != alert.run or run.opening is None:
             return
-        if run.opening != start:
-            opening = _amount(run.opening, books.kind)
-            message = f"run {run.run} was opened for {opening}, its price is {_amount(start, books.kind)}"
-            self._find(told.partition, offset, f"{place}: {message}")
+        opening, start = run.opening, mechanism.threshold_charge
+        if opening != start:
+            price_of_run = f"its price is {_amount(start, kind)}"
+            self._find(f"{place}: run {run.run} was opened for {_amount(opening, kind)}, {price_of_run}")
         run.opening = None  # looked at once
 
-    def _check_run(self, offset: int, kind: str, data: Lifecycle, told: Told) -> None:
-        partition, run = told.partition, told.runs.get(data.monitor)
-        if kind == EventType.RUN_STARTED:
-            place = f"dataset {data.dataset} monitor {data.monitor}"
+    def _check_run(self, event: str, data: Lifecycle, books: DatasetBooks) -> None:
+        run, place = books.runs.get(data.monitor), f"dataset {data.dataset} monitor {data.monitor}"
+        if event == EventType.RUN_STARTED:
             expected = 1 if run is None else run.run + 1
-            if data.run != expected and not (run is None and partition in self._so_far.truncated):
-                self._find(partition, offset, f"{place}: run {data.run} started, expected run {expected}")
-            if data.account is None or data.account.charge <= 0:
-                self._find(partition, offset, f"{place}: run {data.run} started without a charge")
+            if data.run != expected and not (run is None and books.partition in self.audit.truncated):
+                self._find(f"{place}: run {data.run} started, expected run {expected}")
             charge = 0.0 if data.account is None else data.account.charge
-            told.runs[data.monitor] = RunBooks(data.run, opening=round(charge * told.books.kind.units))
-        elif kind in _ENDS:
-            told.runs[data.monitor] = RunBooks(data.run, 0 if run is None else run.top, over=True)
-
-
-def _gives_up(envelope: Envelope, data: Alert | Lifecycle) -> bool:
-    """Tell whether an event ends a shard whose state was given up."""
-    is_end = envelope.type == EventType.APPLICATION_CLOSED
-    return is_end and isinstance(data, Lifecycle) and data.reason == "given-up"
+            if charge <= 0:
+                self._find(f"{place}: run {data.run} started without a charge")
+            books.runs[data.monitor] = RunBooks(data.run, opening=round(charge * books.kind.units))
+        elif event in _ENDS:
+            books.runs[data.monitor] = RunBooks(data.run, 0 if run is None else run.top, over=True)
 
 
 def _amount(units: int, kind: Kind) -> str:
@@ -479,23 +421,23 @@ def compare(auditor: Auditor, states: Sequence[ShardState], homes: Callable[[str
             audit.find(state.shard, None, message)
         for name, record in state.datasets.items():
             audit.ledgers += 1
-            for message in _differences(audit, auditor.told().get(name), record):
+            for message in _differences(audit, audit.datasets.get(name), record):
                 audit.find(state.shard, None, f"dataset {name}: {message}")
             if homes(name) != state.shard:
                 audit.find(state.shard, None, f"dataset {name} is at home at shard {homes(name)}")
     by_shard = {state.shard: state for state in states}
-    for name, told in auditor.told().items():
-        if told.partition not in by_shard or any(name in state.datasets for state in states):
+    for name, books in audit.datasets.items():
+        if books.partition not in by_shard or any(name in state.datasets for state in states):
             continue
-        if told.retired != PERIOD_OVER:
-            audit.find(told.partition, None, f"dataset {name} has events and no ledger")
-        elif not is_over(name, by_shard[told.partition].watermarks):
+        if books.retired != PERIOD_OVER:
+            audit.find(books.partition, None, f"dataset {name} has events and no ledger")
+        elif not is_over(name, by_shard[books.partition].watermarks):
             message = f"dataset {name} is retired, and the state does not say that its period is over"
-            audit.find(told.partition, None, f"{message}: it could be opened again")
+            audit.find(books.partition, None, f"{message}: it could be opened again")
     return audit
 
 
-def _differences(audit: Audit, told: Told | None, record: DatasetRecord) -> Iterator[str]:
+def _differences(audit: Audit, books: DatasetBooks | None, record: DatasetRecord) -> Iterator[str]:
     """Yield in what a ledger differs from the dataset's events."""
     ledger = Ledger.from_bytes(record.ledger)
     kind = ledger.kind
@@ -505,11 +447,10 @@ def _differences(audit: Audit, told: Told | None, record: DatasetRecord) -> Iter
     for name, slot in record.slots.items():
         if name not in running and (slot.left or any(slot.secrets)):
             yield f"monitor {name}: run {slot.run} is closed and has something left"
-    if told is None:
+    if books is None:
         if not audit.truncated:
             yield "it has a ledger and no events"
         return
-    books = told.books
     for what, stored, shown in (
         ("spent", ledger.spent, books.spent),
         ("reserved", ledger.reserved, books.reserved),
@@ -517,15 +458,15 @@ def _differences(audit: Audit, told: Told | None, record: DatasetRecord) -> Iter
     ):
         if stored != shown or kind is not books.kind:
             yield f"in the ledger {_amount(stored, kind)} is {what}, the events say {_amount(shown, books.kind)}"
-    if told.last and record.events != told.last:
-        yield f"{record.events} events are counted, the newest one is number {told.last}"
+    if books.last and record.events != books.last:
+        yield f"{record.events} events are counted, the newest one is number {books.last}"
     for name, slot in record.slots.items():
-        run = told.runs.get(name, RunBooks(over=True))
+        run = books.runs.get(name, RunBooks(over=True))
         if run.run != slot.run and not audit.truncated:
             yield f"monitor {name} is at run {slot.run}, the events are at run {run.run}"
         elif run.run == slot.run and run.over is (name in running):
             yield f"monitor {name}: run {slot.run} is {'open' if run.over else 'closed'}, the events say otherwise"
-        tops = told.tops.get(name, 0)
+        tops = books.tops.get(name, 0)
         if not audit.truncated and slot.tops != tops:
             yield f"monitor {name} has counted {slot.tops} tops, {tops} were released"
 
@@ -569,22 +510,18 @@ async def audit_state(config: Config, cluster: Cluster, *, on_records: Any = Non
     # Asked for before the state is read: an event is committed only after the transaction that charged it, so the
     # newest state knows every event before these ends, whatever a running worker does meanwhile.
     ends = await spans(cluster, places, f"auditing alert topic {alerts!r}")
-    unreadable: list[str] = []
-    states = []
+    auditor, states = Auditor(config.spec.monitors), []
     for shard in range(config.topics.partitions):
         try:
             states.append(await _read_state(config, cluster, topology.cluster_id, shard))
         except UnreadableState as error:
-            unreadable.append(str(error))
-    auditor = Auditor(config.spec.monitors)
+            auditor.audit.unreadable.append(str(error))
     newer = {state.shard: (ends[places[state.shard]][1], state.last_event) for state in states}
     await _add_topic(auditor, cluster, alerts, on_records, newer)
     for place, (first, _) in ends.items():
         if first:
             auditor.lost(place.partition)
-    audit = compare(auditor, states, lambda name: home(name.encode(), config.topics.partitions))
-    audit.unreadable = unreadable
-    return audit
+    return compare(auditor, states, lambda name: home(name.encode(), config.topics.partitions))
 
 
 async def _read_state(config: Config, cluster: Cluster, cluster_id: str, shard: int) -> ShardState:

@@ -8,28 +8,25 @@ transactional id tried is the application's prefix with a name no shard has, so 
 from __future__ import annotations
 
 import asyncio
-import os
+import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partialmethod
 from math import ceil
 from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import NewTopic
-from aiokafka.errors import (
-    MessageSizeTooLargeError,
-    TopicAuthorizationFailedError,
-    for_code,
-)
+from aiokafka.errors import MessageSizeTooLargeError, TopicAuthorizationFailedError, for_code
 
 from stream_svt import lenient
 from stream_svt.errors import BrokerError, UnreadableState
 from stream_svt.monitor.spec import Retry
 from stream_svt.planning.memory import MIB, needed
 from stream_svt.protocol.journal import META
-from stream_svt.protocol.sealing import NO_KEY, Place, Sealing
+from stream_svt.protocol.sealing import NO_KEY
 from stream_svt.service.config import Config
 from stream_svt.service.control import standings
 from stream_svt.service.kafka import (
@@ -37,15 +34,13 @@ from stream_svt.service.kafka import (
     START_DEADLINE,
     Cluster,
     deadline,
-    discard_producer,
     group_offsets,
     partition_counts,
     read_partition,
     spans,
     started,
-    stop_quietly,
 )
-from stream_svt.service.stored_state import masters
+from stream_svt.service.stored_state import sealing_of
 from stream_svt.service.topology import Topology, group_id, look, problems, wanted_topics
 
 _BROKER_LIMIT: Final = 1_048_588
@@ -58,7 +53,7 @@ _DAY_MS: Final = 24 * _HOUR_MS
 
 
 class Level(StrEnum):
-    """How much a finding matters."""
+    """How much a finding matters: as it should be, works but may not be meant, the service cannot work with it."""
 
     OK = "ok"
     NOTE = "note"
@@ -85,17 +80,13 @@ class Report:
         """What the service cannot work with."""
         return [finding for finding in self.findings if finding.level is Level.PROBLEM]
 
-    def ok(self, subject: str, message: str) -> None:
-        """Note that something is as it should be."""
-        self.findings.append(Finding(Level.OK, subject, message))
+    def add(self, level: Level, subject: str, message: str) -> None:
+        """Note what was found."""
+        self.findings.append(Finding(level, subject, message))
 
-    def note(self, subject: str, message: str) -> None:
-        """Note something that works but may not be meant."""
-        self.findings.append(Finding(Level.NOTE, subject, message))
-
-    def problem(self, subject: str, message: str) -> None:
-        """Note something the service cannot work with."""
-        self.findings.append(Finding(Level.PROBLEM, subject, message))
+    ok = partialmethod(add, Level.OK)
+    note = partialmethod(add, Level.NOTE)
+    problem = partialmethod(add, Level.PROBLEM)
 
 
 def check_offline(config: Config) -> Report:
@@ -114,14 +105,10 @@ def check_offline(config: Config) -> Report:
             f"{config.topics.state!r} can undo the noise; set sealing.key_file or key_command"
         )
         report.note("sealing", message)
+    rule = f"need no signature: the ACL of topic {config.topics.control!r} decides"
     if config.control.required:
-        report.ok(
-            "control", f"commands must be signed with {', '.join(key.name for key in config.command_keys)}"
-        )
-    else:
-        report.ok(
-            "control", f"commands need no signature: the ACL of topic {config.topics.control!r} decides"
-        )
+        rule = f"must be signed with {', '.join(key.name for key in config.command_keys)}"
+    report.ok("control", f"commands {rule}")
     report.note(
         "ledger",
         "a dataset must belong to this application alone: a second application that monitors the same data "
@@ -132,14 +119,10 @@ def check_offline(config: Config) -> Report:
 
 def _memory(config: Config) -> str:
     """Return how much memory workers take, in words."""
-    memory, shards = needed(config.current, config.topics.partitions), config.topics.partitions
-    alone = ceil(memory.all_shards / MIB)
-    if shards == 1:
-        return f"a worker takes up to about {alone} MiB; muted and waiting queries come on top"
-    return (
-        f"a worker takes up to about {alone} MiB with all {shards} shards, {ceil(memory.one_shard / MIB)} MiB with "
-        "one; muted and waiting queries come on top"
-    )
+    shards = config.topics.partitions
+    memory = needed(config.current, shards)
+    one = f" with all {shards} shards, {ceil(memory.one_shard / MIB)} MiB with one" if shards > 1 else ""
+    return f"a worker takes up to about {ceil(memory.all_shards / MIB)} MiB{one}; muted and waiting queries come on top"
 
 
 async def check_brokers(config: Config, cluster: Cluster, *, create_topics: bool = False) -> Report:
@@ -190,9 +173,13 @@ async def _topology(config: Config, cluster: Cluster, report: Report, *, create_
         missing = [topic for topic in wanted if topic not in described]
         if missing and create_topics:
             missing = await _create(admin, config, missing, report)
-    for topic, parts in described.items():
-        if topic in wanted and len({len(part["replicas"]) for part in parts} - {1}) == 0:
-            _note_single_copy(config, topic, report)
+    state = config.topics.state
+    if {len(part["replicas"]) for part in described.get(state, ())} == {1}:
+        report.note(
+            "topics.state",
+            f"topic {state!r} has one copy: losing that broker's disk loses the ledger, and no budget can be spent "
+            "again; use replication factor 3 and min.insync.replicas 2 in production",
+        )
     if missing:
         partitions = {topic: len(parts) for topic, parts in described.items() if topic in wanted}
         created = set(wanted) - set(missing) - set(partitions)
@@ -205,15 +192,6 @@ async def _topology(config: Config, cluster: Cluster, report: Report, *, create_
         await asyncio.sleep(_LOOK_AGAIN)
         topology = await look(config, cluster)
     return topology
-
-
-def _note_single_copy(config: Config, topic: str, report: Report) -> None:
-    if topic == config.topics.state:
-        report.note(
-            "topics.state",
-            f"topic {topic!r} has one copy: losing that broker's disk loses the ledger, and no budget can be "
-            "spent again; use replication factor 3 and min.insync.replicas 2 in production",
-        )
 
 
 def topic_settings(config: Config, topic: str) -> dict[str, str]:
@@ -240,12 +218,7 @@ def topic_settings(config: Config, topic: str) -> dict[str, str]:
         return {"cleanup.policy": "delete", "retention.ms": str(30 * _DAY_MS), **safe}
     if topic == own.rejects:
         return {"cleanup.policy": "delete", "retention.ms": str(7 * _DAY_MS), **small}
-    return {
-        "cleanup.policy": "delete",
-        "retention.ms": str(7 * _DAY_MS),
-        **clock,
-        **copies,
-    }
+    return {"cleanup.policy": "delete", "retention.ms": str(7 * _DAY_MS), **clock, **copies}
 
 
 async def _create(admin: Any, config: Config, missing: list[str], report: Report) -> list[str]:  # noqa: ANN401
@@ -306,10 +279,8 @@ def _hint(config: Config, topology: Topology, report: Report) -> None:
     for topic in (own.state, own.alerts):
         limit = int(topology.settings.get(topic, {}).get("max.message.bytes", _BROKER_LIMIT))
         if limit < _BROKER_LIMIT:
-            message = (
-                f"topic {topic!r} takes records of {limit} bytes at most; at least {_BROKER_LIMIT} are needed"
-            )
-            report.problem("topics", message)
+            least = f"at least {_BROKER_LIMIT} are needed"
+            report.problem("topics", f"topic {topic!r} takes records of {limit} bytes at most; {least}")
     for topic, path in wanted_topics(config).items():
         settings = topology.settings.get(topic, {})
         limit = int(settings.get("max.message.bytes", _BROKER_LIMIT))
@@ -325,11 +296,8 @@ def _hint(config: Config, topology: Topology, report: Report) -> None:
 def _check_alert_retention(config: Config, topology: Topology, report: Report) -> None:
     """Refuse an alert topic that forgets: what is left of the budgets of a lost state is read from it."""
     own, settings = config.topics, topology.settings.get(config.topics.alerts, {})
-    limits = [
-        f"{name}={settings[name]}"
-        for name in ("retention.ms", "retention.bytes")
-        if settings.get(name, "-1") != "-1"
-    ]
+    names = ("retention.ms", "retention.bytes")
+    limits = [f"{name}={settings[name]}" for name in names if settings.get(name, "-1") != "-1"]
     if not limits:
         return
     loss = (
@@ -405,24 +373,19 @@ async def _check_predecessor(config: Config, cluster: Cluster, topology: Topolog
     except BrokerError as error:
         report.note("carried_over", str(error))
         return
-    application, name = carried.application, config.spec.application
-    others = sorted({one.successor for one in ends.values()} - {name, ""})
-    open_shards = sorted(shard for shard, one in ends.items() if not one.successor)
+    application = f"application {carried.application!r}"
+    others = sorted({one.successor for one in ends.values()} - {config.spec.application, ""})
+    still_open = ", ".join(str(shard) for shard, one in sorted(ends.items()) if not one.successor)
     if others:
-        message = f"application {application!r} was closed for {others[0]!r}: both would spend what it left"
+        message = f"{application} was closed for {others[0]!r}: both would spend what it left"
         report.problem("carried_over", message)
-    elif open_shards:
-        named = ", ".join(map(str, open_shards))
-        message = (
-            f"application {application!r} is not closed: shard {named} may still spend what was carried over"
-        )
+    elif still_open:
+        message = f"{application} is not closed: shard {still_open} may still spend what was carried over"
         report.problem("carried_over", message)
     elif ends:
-        report.ok("carried_over", f"application {application!r} was closed for this one")
+        report.ok("carried_over", f"{application} was closed for this one")
     else:
-        message = (
-            f"the alerts of application {application!r} are not there: no check can see that it was closed"
-        )
+        message = f"the alerts of {application} are not there: no check can see that it was closed"
         report.note("carried_over", message)
 
 
@@ -436,32 +399,27 @@ async def newest_record(
         end = (await reader.end_offsets([place]))[place]
     reach = _FIRST_REACH
     while first < end:
-        newest: bytes | None = None
         start = max(first, end - reach)
+        found: list[bytes] = []
         async for records in read_partition(reader, topic, partition, start, doing):
-            for record in records:
-                if record.key == key and record.value is not None:
-                    newest = record.value
-        if newest is not None or start == first:
-            return newest
+            found += [one.value for one in records if one.key == key and one.value is not None]
+        if found or start == first:
+            return found[-1] if found else None
         reach *= 16
     return None
 
 
 def unopened(config: Config, cluster_id: str, stored: Mapping[int, bytes]) -> list[str]:
     """Return why a worker would refuse the record `meta` of shards, each reason once."""
-    own = config.topics
-    keys = masters(config)
     shards: dict[str, list[int]] = {}
     for shard, record in stored.items():
-        sealing = Sealing(Place(cluster_id, config.spec.application, own.state, shard), keys, os.urandom)
         try:
-            opened = sealing.open(META, record)
+            opened = sealing_of(config, cluster_id, shard).open(META, record)
         except UnreadableState as error:
             # In the words of the worker, but for what becomes of its shard.
             why = str(error).partition(": ")[2].removesuffix(" The shard is parked; nothing was changed.")
         else:
-            if not keys or opened.key_id != NO_KEY or config.sealing.adopt_plain:
+            if config.master_key is None or opened.key_id != NO_KEY or config.sealing.adopt_plain:
                 continue
             why = (
                 "it is not sealed although a key is configured. If it never was, set sealing.adopt_plain for one "
@@ -470,42 +428,48 @@ def unopened(config: Config, cluster_id: str, stored: Mapping[int, bytes]) -> li
         shards.setdefault(why, []).append(shard)
     return [
         f"no worker can open the state of shard{'s' * (len(numbers) != 1)} {', '.join(map(str, numbers))} on topic "
-        f"{own.state!r}: {why}"
+        f"{config.topics.state!r}: {why}"
         for why, numbers in shards.items()
     ]
 
 
 async def _check_permissions(config: Config, cluster: Cluster, topology: Topology, report: Report) -> None:
-    own = config.topics
-    existing = topology.partitions
     before = len(report.problems)
-    for topic in (*config.spec.topics(), own.config, own.control, own.state, own.alerts):
-        if topic in existing:
-            await _try_read(cluster, topic, report)
-    for topic in (own.state, own.alerts, own.rejects):
-        if topic in existing:
-            await _try_write(cluster, topic, topology.settings.get(topic, {}), report)
-    await _try_transaction(config, cluster, report)
-    await _try_group(config, cluster, report)
+    for attempt in _attempts(config, cluster, topology, report):
+        try:
+            await attempt
+        except BrokerError as error:
+            report.problem("permissions", str(error))
     if len(report.problems) == before:
         report.ok(
             "permissions", "reading, writing, transactions and the group are allowed, as far as can be tried"
         )
 
 
-async def _try_read(cluster: Cluster, topic: str, report: Report) -> None:
+def _attempts(
+    config: Config, cluster: Cluster, topology: Topology, report: Report
+) -> Iterator[Awaitable[object]]:
+    own, group = config.topics, group_id(config.spec.application)
+    for topic in (*config.spec.topics(), own.config, own.control, own.state, own.alerts):
+        if topic in topology.partitions:
+            yield _read(cluster, topic)
+    for topic in (own.state, own.alerts, own.rejects):
+        if topic in topology.partitions:
+            yield _write(cluster, topic, topology.settings.get(topic, {}), report)
+    yield _begin_transactions(cluster, f"{config.spec.application}-check")
+    yield group_offsets(cluster, group, f"looking at group {group!r}")
+
+
+async def _read(cluster: Cluster, topic: str) -> None:
     doing = f"reading topic {topic!r}"
     place = TopicPartition(topic, 0)
-    try:
-        async with started(cluster.reader(), doing) as reader, deadline(CALL_DEADLINE, doing):
-            reader.assign([place])
-            await reader.seek_to_beginning(place)
-            await lenient.getmany(reader, place, timeout_ms=300, max_records=1)
-    except BrokerError as error:
-        report.problem("permissions", str(error))
+    async with started(cluster.reader(), doing) as reader, deadline(CALL_DEADLINE, doing):
+        reader.assign([place])
+        await reader.seek_to_beginning(place)
+        await lenient.getmany(reader, place, timeout_ms=300, max_records=1)
 
 
-async def _try_write(cluster: Cluster, topic: str, settings: Mapping[str, str], report: Report) -> None:
+async def _write(cluster: Cluster, topic: str, settings: Mapping[str, str], report: Report) -> None:
     doing = f"writing to topic {topic!r}"
     limit = int(settings.get("max.message.bytes", _LARGEST_PROBE))
     if limit >= _LARGEST_PROBE:
@@ -514,34 +478,11 @@ async def _try_write(cluster: Cluster, topic: str, settings: Mapping[str, str], 
     producer = AIOKafkaProducer(
         **cluster.arguments, acks="all", max_request_size=2 * _LARGEST_PROBE, client_id="stream-svt-check"
     )
-    try:
-        async with deadline(START_DEADLINE, doing, "WRITE"):
-            await producer.start()
-            try:
-                await producer.send_and_wait(topic, bytes(limit + 1024), key=b"check", partition=0)
-            except MessageSizeTooLargeError:
-                return
-    except BrokerError as error:
-        report.problem("permissions", str(error))
-    finally:
-        await stop_quietly(producer)
+    async with started(producer, doing, "WRITE"), deadline(CALL_DEADLINE, doing, "WRITE"):
+        with contextlib.suppress(MessageSizeTooLargeError):
+            await producer.send_and_wait(topic, bytes(limit + 1024), key=b"check", partition=0)
 
 
-async def _try_transaction(config: Config, cluster: Cluster, report: Report) -> None:
-    name = f"{config.spec.application}-check"
-    producer = cluster.producer(name)
-    try:
-        async with deadline(START_DEADLINE, f"starting a transaction as {name!r}", "WRITE"):
-            await producer.start()
-    except BrokerError as error:
-        report.problem("permissions", str(error))
-    finally:
-        await discard_producer(producer)
-
-
-async def _try_group(config: Config, cluster: Cluster, report: Report) -> None:
-    group = group_id(config.spec.application)
-    try:
-        await group_offsets(cluster, group, f"looking at group {group!r}")
-    except BrokerError as error:
-        report.problem("permissions", str(error))
+async def _begin_transactions(cluster: Cluster, name: str) -> None:
+    async with started(cluster.producer(name), f"starting a transaction as {name!r}", "WRITE"):
+        pass

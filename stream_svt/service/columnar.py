@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from decimal import Decimal
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
@@ -46,15 +46,10 @@ _BAD: Final = Fraction(-1, 3)
 """Stands for a threshold that is none: no decimal or binary number is this one."""
 
 _ERRORS: Final = (
-    OSError,
-    ValueError,
-    TypeError,
-    LookupError,
-    ArithmeticError,
-    MemoryError,
-    NotImplementedError,
+    pa.ArrowException,
+    *(OSError, ValueError, TypeError, LookupError, ArithmeticError, MemoryError, NotImplementedError),
 )
-"""What pyarrow raises: every exception of its own is also one of these, or an `ArrowException`."""
+"""What pyarrow raises."""
 
 
 class Refused(Exception):
@@ -75,7 +70,7 @@ def read(message: bytes, batch: QueryBatch, monitors: Collection[str], max_text:
     """
     parts = _parts(message)
     rows = sum(part.num_rows for part in parts)
-    closed = _gather(parts, "closed", _closed)
+    closed = _gather(parts, "closed", lambda column: _typed(column, pa.types.is_boolean, reason="bad-set"))
     ids = _gather(parts, "id", lambda column: _text(column, "bad-id", max_text))
     if rows and True not in closed and ids.count(None) == rows:
         raise Refused("missing-id")  # before rows that cost nothing to send are gone through one by one
@@ -99,10 +94,8 @@ def read(message: bytes, batch: QueryBatch, monitors: Collection[str], max_text:
                 if name not in monitors:
                     raise Refused("unknown-monitor")
                 batch.monitor[row] = name
-    limits = _gather(parts, "threshold", _thresholds)
-    batch.threshold = {
-        row: limit for row, limit in enumerate(limits) if limit is not None and not closed[row]
-    }
+    limits = enumerate(_gather(parts, "threshold", _thresholds))
+    batch.threshold = {row: limit for row, limit in limits if limit is not None and not closed[row]}
     batch.whole, batch.fraction = _values(parts)
     markers = list(batch.markers)
     batch.whole[markers] = batch.fraction[markers] = 0
@@ -119,28 +112,23 @@ def _parts(message: bytes) -> list[_Arrow]:
     parts: list[_Arrow] = []
     rows = 0
     try:
-        if any(map(_inflates, _headers(message))):
-            raise Refused("not-arrow")
+        # What Arrow has checked to be well formed.
+        for header in pa.ipc.MessageReader.open_stream(message):
+            if _inflates(header.type, header.metadata.to_pybytes()):
+                raise Refused("not-arrow")
         with pa.ipc.open_stream(message) as reader:
             for part in reader:
                 rows += part.num_rows
                 if rows > MAX_ROWS:
                     raise Refused("too-large")
                 parts.append(part)
-    except (pa.ArrowException, struct.error, *_ERRORS) as error:
+    except (struct.error, *_ERRORS) as error:
         raise Refused("not-arrow") from error
     return parts
 
 
-def _headers(message: bytes) -> Iterator[tuple[str, bytes]]:
-    """Yield kind and metadata of each message in a stream, which Arrow has checked to be well formed."""
-    for part in pa.ipc.MessageReader.open_stream(message):
-        yield part.type, part.metadata.to_pybytes()
-
-
-def _inflates(header: tuple[str, bytes]) -> bool:
+def _inflates(kind: str, metadata: bytes) -> bool:
     """Tell whether a message would take more memory than it has bytes: compressed, or in the other byte order."""
-    kind, metadata = header
     if b"ARROW:experimental_compression" in metadata:  # as files of 2020 say it
         return True
     message = struct.unpack_from("<I", metadata)[0]
@@ -195,7 +183,7 @@ def _gather(parts: Sequence[_Arrow], name: str, take: Callable[[_Arrow], list[_T
                 continue
             column.validate(full=True)
             gathered += take(column)
-        except (pa.ArrowException, *_ERRORS) as error:
+        except _ERRORS as error:
             raise Refused("not-arrow") from error
     return gathered
 
@@ -209,25 +197,22 @@ def _rows(column: _Arrow, take: Callable[[_Arrow], list[_T]]) -> list[_T | None]
     return [entries[index] if index in known else None for index in column.indices.to_pylist()]
 
 
-def _text(column: _Arrow, reason: str, max_text: int) -> list[str | None]:
-    def take(part: _Arrow) -> list[str | None]:
-        if not (pa.types.is_string(part.type) or pa.types.is_large_string(part.type)):
+def _typed(column: _Arrow, *kinds: Callable[[_Arrow], bool], reason: str) -> list[Any]:
+    """Return a column of one of these types."""
+
+    def take(part: _Arrow) -> list[Any]:
+        if not any(is_kind(part.type) for is_kind in kinds):
             raise Refused(reason)
         return list(part.to_pylist())
 
-    texts = _rows(column, take)
+    return _rows(column, take)
+
+
+def _text(column: _Arrow, reason: str, max_text: int) -> list[str | None]:
+    texts = _typed(column, pa.types.is_string, pa.types.is_large_string, reason=reason)
     if any(text is not None and not 0 < len(text) <= max_text for text in texts):
         raise Refused(reason)
     return texts
-
-
-def _closed(column: _Arrow) -> list[bool | None]:
-    def take(part: _Arrow) -> list[bool | None]:
-        if not pa.types.is_boolean(part.type):
-            raise Refused("bad-set")
-        return list(part.to_pylist())
-
-    return _rows(column, take)
 
 
 def _thresholds(column: _Arrow) -> list[Fraction | None]:
@@ -271,7 +256,7 @@ def _values(parts: Sequence[_Arrow]) -> exact.Columns:
                 # Whether buffers are as long as they say, and nothing of what they hold: only that may be looked at.
                 column.validate()
                 found = _value(column)
-        except (pa.ArrowException, *_ERRORS):
+        except _ERRORS:
             pass
         columns.append(found)
     whole, fraction = zip(*columns, strict=True)

@@ -14,14 +14,22 @@ import ssl
 import stat
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from errno import ENOENT
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BeforeValidator, Field, PlainSerializer, PlainValidator, WithJsonSchema, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    WithJsonSchema,
+    model_validator,
+)
 
 from stream_svt.errors import ConfigError, Problem
 from stream_svt.monitor.quantities import (
@@ -59,6 +67,7 @@ _NOT_FROM_ENVIRONMENT = (
     f"{ENVIRONMENT}SEALING_KEY_LOST",
 )
 
+_NO_KEY = f"must hold {KEY_BYTES} bytes as {2 * KEY_BYTES} hex digits or as base64"
 Section = TypeVar("Section", bound=Strict)
 
 
@@ -121,13 +130,11 @@ class KafkaConfig(Strict):
 
     bootstrap_servers: Servers = Field(
         default=("127.0.0.1:9092",),
-        description="Brokers to ask first: host:port, several with commas or as a list. Default "
-        "127.0.0.1:9092.",
+        description="Brokers to ask first: host:port, several with commas or as a list. Default 127.0.0.1:9092.",
     )
     security_protocol: Annotated[SecurityProtocol, _words(SecurityProtocol)] = Field(
         default=SecurityProtocol.PLAINTEXT,
-        description="PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL. Default PLAINTEXT, for brokers on this "
-        "machine.",
+        description="PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL. Default PLAINTEXT, for brokers on this machine.",
     )
     sasl_mechanism: Annotated[SaslMechanism, _words(SaslMechanism)] | None = Field(
         default=None,
@@ -157,8 +164,7 @@ class KafkaConfig(Strict):
     )
     transaction_timeout: Duration = Field(
         default=15_000,
-        description="Time after which the broker aborts a dead worker's transaction; 12s to 15m. Default "
-        "15s.",
+        description="Time after which the broker aborts a dead worker's transaction; 12s to 15m. Default 15s.",
     )
     group_instance_id: Annotated[Text, Field(max_length=249)] | None = Field(
         default=None,
@@ -169,63 +175,49 @@ class KafkaConfig(Strict):
 
     @model_validator(mode="after")
     def _consistent(self) -> KafkaConfig:
-        problems = []
         protocol = self.security_protocol
+        useless = f"has no use with security_protocol {protocol.value}: expected"
+        wrong = f"is required with security_protocol {protocol.value}"
+        if not protocol.authenticates:
+            wrong = f"{useless} SASL_SSL"
         credentials = ("sasl_mechanism", "username", "password_file")
-        for name in credentials:
-            given = getattr(self, name) is not None
-            if protocol.authenticates and not given:
-                problems.append((name, f"is required with security_protocol {protocol.value}"))
-            elif given and not protocol.authenticates:
-                problems.append(
-                    (name, f"has no use with security_protocol {protocol.value}: expected SASL_SSL")
-                )
+        problems = [
+            (name, wrong)
+            for name in credentials
+            if (getattr(self, name) is not None) is not protocol.authenticates
+        ]
         if self.ca_file is not None and not protocol.encrypts:
-            problems.append(
-                ("ca_file", f"has no use with security_protocol {protocol.value}: expected SSL or SASL_SSL")
-            )
+            problems.append(("ca_file", f"{useless} SSL or SASL_SSL"))
         if 3 * self.heartbeat_interval > self.session_timeout:
             most = duration_text(self.session_timeout // 3)
             problems.append(("heartbeat_interval", f"must be at most {most}, a third of session_timeout"))
         if not 12_000 <= self.transaction_timeout <= 900_000:
-            message = (
-                "must lie between 12s (the service's own deadlines are shorter) and 15m (the brokers' limit)"
-            )
-            problems.append(
-                ("transaction_timeout", f"{message}, found {duration_text(self.transaction_timeout)}")
-            )
+            limits = "12s (the service's own deadlines are shorter) and 15m (the brokers' limit)"
+            found = duration_text(self.transaction_timeout)
+            problems.append(("transaction_timeout", f"must lie between {limits}, found {found}"))
         if problems:
             raise several(problems)
         return self
 
 
-_OWN = {"alerts": "alerts", "state": "state", "rejects": "rejects", "control": "control", "config": "config"}
+_OWN = ("alerts", "state", "rejects", "control", "config")
 
 
-def _own_topic(name: str) -> Any:  # noqa: ANN401 - a field of any type, as pydantic's own Field
-    return Field(
-        default="", json_schema_extra={"default": f"<application>.{name}"}, description=_OWN_TEXT[name]
-    )
-
-
-_OWN_TEXT = {
-    "alerts": "Topic of alerts and lifecycle events. Default <application>.alerts.",
-    "state": "Compacted topic of the shards' state: trusted, readable by the service only. Default "
-    "<application>.state.",
-    "rejects": "Topic of the places of malformed queries. Default <application>.rejects.",
-    "control": "Topic of operators' commands. Default <application>.control.",
-    "config": "Compacted topic of the configuration that is applied. Default <application>.config.",
-}
+def _own_topic(name: str, text: str) -> Any:  # noqa: ANN401 - a field of any type, as pydantic's own Field
+    default = f"<application>.{name}"
+    return Field(default="", json_schema_extra={"default": default}, description=f"{text} Default {default}.")
 
 
 class TopicsConfig(Strict):
     """The service's own topics; partition p of each belongs to shard p."""
 
-    alerts: TopicName = _own_topic("alerts")
-    state: TopicName = _own_topic("state")
-    rejects: TopicName = _own_topic("rejects")
-    control: TopicName = _own_topic("control")
-    config: TopicName = _own_topic("config")
+    alerts: TopicName = _own_topic("alerts", "Topic of alerts and lifecycle events.")
+    state: TopicName = _own_topic(
+        "state", "Compacted topic of the shards' state: trusted, readable by the service only."
+    )
+    rejects: TopicName = _own_topic("rejects", "Topic of the places of malformed queries.")
+    control: TopicName = _own_topic("control", "Topic of operators' commands.")
+    config: TopicName = _own_topic("config", "Compacted topic of the configuration that is applied.")
     partitions: Annotated[int, Field(ge=1, le=10_000), BeforeValidator(whole)] = Field(
         default=4,
         description="Partitions of every topic, query topics included: the number of shards. Never changes; a "
@@ -257,8 +249,7 @@ class SealingConfig(Strict):
 
     key_file: Text | None = Field(
         default=None,
-        description="File with the 32-byte master key as 64 hex digits or base64. Default: state is not "
-        "sealed.",
+        description="File with the 32-byte master key as 64 hex digits or base64. Default: state is not sealed.",
     )
     key_command: Argv | None = Field(
         default=None,
@@ -290,10 +281,9 @@ class SealingConfig(Strict):
         without = self.key_file is None and self.key_command is None
         if self.key_file is not None and self.key_command is not None:
             found.append(("key_command", "is an alternative to key_file: name one of them"))
-        if without and self.previous_key_files:
-            found.append(("key_file", "or key_command is required with previous_key_files"))
-        if without and self.previous_key_commands:
-            found.append(("key_file", "or key_command is required with previous_key_commands"))
+        if without:
+            older = [name for name in ("previous_key_files", "previous_key_commands") if getattr(self, name)]
+            found += [("key_file", f"or key_command is required with {name}") for name in older]
         if without and self.adopt_plain:
             found.append(("adopt_plain", "means nothing without key_file or key_command"))
         if found:
@@ -349,34 +339,33 @@ class WebConfig(Strict):
     )
 
 
+def _within(least: int, most: int) -> AfterValidator:
+    """Return what refuses a duration outside of these milliseconds."""
+    limits = f"{duration_text(least)} and {duration_text(most)}"
+
+    def check(value: int) -> int:
+        if not least <= value <= most:
+            raise ValueError(f"must lie between {limits}, found {duration_text(value)}")
+        return value
+
+    return AfterValidator(check)
+
+
 class CommitConfig(Strict):
     """When a batch without tops is committed; one with a top is committed at once."""
 
-    interval: Duration = Field(
+    interval: Annotated[Duration, _within(10, 60_000)] = Field(
         default=2000, description="Longest time between commits while queries arrive; 10ms to 1m. Default 2s."
     )
     max_records: Annotated[int, Field(ge=1, le=10_000_000), BeforeValidator(whole)] = Field(
         default=20_000, description="Most records between commits. Default 20000."
     )
-    cadence: Duration | None = Field(
+    cadence: Annotated[Duration, _within(50, 60_000)] | None = Field(
         default=None,
         description="Fixed time between transactions, 50ms to 1m: nothing is published between two ticks, so that "
         "the moment of an alert tells nothing of how long its batch took. Costs up to two ticks of latency. "
         "Default none: what is charged is published at once.",
     )
-
-    @model_validator(mode="after")
-    def _consistent(self) -> CommitConfig:
-        problems = []
-        if not 10 <= self.interval <= 60_000:
-            problems.append(
-                ("interval", f"must lie between 10ms and 1m, found {duration_text(self.interval)}")
-            )
-        if self.cadence is not None and not 50 <= self.cadence <= 60_000:
-            problems.append(("cadence", f"must lie between 50ms and 1m, found {duration_text(self.cadence)}"))
-        if problems:
-            raise several(problems)
-        return self
 
 
 class ConfigDocument(ApplicationDocument):
@@ -474,8 +463,13 @@ def json_schema() -> dict[str, Any]:
     }
 
 
-def load_config(path: Path | str, environ: Mapping[str, str] | None = None) -> Config:
+def load_config(
+    path: Path | str, environ: Mapping[str, str] | None = None, *, is_whole: bool = True
+) -> Config:
     """Return the configuration in a file.
+
+    Where it is not ``is_whole``, datasets and monitors are passed over: a worker reads those from the configuration
+    topic, and of the file only the application's name and how to run it.
 
     Raises
     ------
@@ -483,22 +477,8 @@ def load_config(path: Path | str, environ: Mapping[str, str] | None = None) -> C
         With every problem found in the file, the environment, and the files of secrets it names.
     """
     path = Path(path)
-    return parse_config(content(path), source=str(path), directory=path.parent, environ=environ)
-
-
-def load_connection(path: Path | str, environ: Mapping[str, str] | None = None) -> Config:
-    """Return what a file says of the application's name and of how to run it, without datasets and monitors.
-
-    Those a worker reads from the configuration topic; what the file says of them is passed over.
-
-    Raises
-    ------
-    ConfigError
-        As `load_config`.
-    """
-    path = Path(path)
     return parse_config(
-        content(path), source=str(path), directory=path.parent, environ=environ, is_whole=False
+        content(path), source=str(path), directory=path.parent, environ=environ, is_whole=is_whole
     )
 
 
@@ -567,17 +547,19 @@ def parse_config(
 ) -> Config:
     """Return the configuration in a YAML text; file names in it are relative to ``directory``.
 
-    Where it is not ``is_whole``, datasets and monitors are passed over.
-
     Raises
     ------
     ConfigError
-        As `load_config`.
+        As `load_config`, which see.
     """
     document = read(text, source)
     apply_environment(document, environ or {}, SECTIONS)
     files = Files(document, directory)
-    spec = parse_application(document, files.names) if is_whole else _unmonitored(document)
+    if is_whole:
+        spec = parse_application(document, files.names)
+    else:
+        name = parse_name(document)
+        spec = None if name is None else ApplicationSpec(name, (), ())
     kafka = section(document, "kafka", KafkaConfig)
     topics = section(document, "topics", TopicsConfig)
     sealing = section(document, "sealing", SealingConfig)
@@ -593,7 +575,9 @@ def parse_config(
     document.finish()
     if spec is None or not (kafka and topics and sealing and control and web and commit):
         raise ConfigError([], source)  # pragma: no cover - what is None has been reported
-    notes = [*spec.notes, *files.notes, *_exposed(document, kafka), *_open_door(document, sealing)]
+    mine = [
+        Problem(document.line(place), ".".join(place), message) for place, message in _notes(kafka, sealing)
+    ]
     return Config(
         spec=spec,
         kafka=kafka,
@@ -607,14 +591,9 @@ def parse_config(
         previous_keys=tuple(keys[1:]),
         command_keys=command_keys,
         ca_file=ca_file,
-        notes=tuple(sorted(notes)),
+        notes=tuple(sorted([*spec.notes, *files.notes, *mine])),
         source=source,
     )
-
-
-def _unmonitored(document: Document) -> ApplicationSpec | None:
-    name = parse_name(document)
-    return None if name is None else ApplicationSpec(name, (), ())
 
 
 def apply_environment(
@@ -648,46 +627,33 @@ def section(document: Document, name: str, model: type[Section]) -> Section | No
 def _named(document: Document, topics: TopicsConfig, spec: ApplicationSpec | None) -> TopicsConfig:
     """Fill in the names of the service's own topics; report those that meet."""
     application = spec.application if spec is not None else str(document.data.get("application", ""))
-    names = {key: getattr(topics, key) or f"{application}.{own}" for key, own in _OWN.items()}
+    names = {key: getattr(topics, key) or f"{application}.{key}" for key in _OWN}
     users: dict[str, str] = dict.fromkeys(spec.topics(), "a monitor reads") if spec is not None else {}
     for key, name in names.items():
         if name in users:
-            document.report(
-                ("topics", key),
-                f"topic {found(name)} has another use already ({users[name]}): use one of its own",
-            )
+            message = f"topic {found(name)} has another use already ({users[name]}): use one of its own"
+            document.report(("topics", key), message)
         users.setdefault(name, f"topics.{key}")
     return topics.model_copy(update=names)
 
 
-def _exposed(document: Document, kafka: KafkaConfig) -> list[Problem]:
-    """Note connections that carry private values in the clear to another machine."""
+def _notes(kafka: KafkaConfig, sealing: SealingConfig) -> Iterator[tuple[tuple[str, str], str]]:
+    """Yield keys with what there is to note: values in the clear on the way to another machine, what was left on."""
     local = ("127.", "localhost:", "[::1]:")
-    if kafka.security_protocol.encrypts or all(
-        server.startswith(local) for server in kafka.bootstrap_servers
-    ):
-        return []
-    message = "private values cross the network in the clear: use SSL or SASL_SSL"
-    return [Problem(document.line(("kafka", "security_protocol")), "kafka.security_protocol", message)]
-
-
-def _open_door(document: Document, sealing: SealingConfig) -> list[Problem]:
-    """Note what is meant for one start and was left in place."""
-    found = {}
+    protected = kafka.security_protocol.encrypts
+    if not protected and not all(server.startswith(local) for server in kafka.bootstrap_servers):
+        message = "private values cross the network in the clear: use SSL or SASL_SSL"
+        yield ("kafka", "security_protocol"), message
     if sealing.adopt_plain:
-        found["adopt_plain"] = (
-            "a state that is not sealed is accepted: remove this once 'stream-svt status' shows the key's id for "
-            "every shard"
+        message = (
+            "a state that is not sealed is accepted: remove this once 'stream-svt status' shows the key's id"
         )
+        yield ("sealing", "adopt_plain"), f"{message} for every shard"
     if sealing.key_lost:
-        found["key_lost"] = (
-            "a worker without the right key parks shards that another could open: only for closing them with "
-            "'stream-svt control close-application --give-up-state'"
+        message = (
+            "a worker without the right key parks shards that another could open: only for closing them with"
         )
-    return [
-        Problem(document.line(("sealing", name)), f"sealing.{name}", message)
-        for name, message in found.items()
-    ]
+        yield ("sealing", "key_lost"), f"{message} 'stream-svt control close-application --give-up-state'"
 
 
 class Files:
@@ -743,31 +709,35 @@ class Files:
     def keys(self, sealing: SealingConfig) -> list[bytes]:
         """Return the master keys, the one that seals first."""
         keys: list[bytes] = []
-        for source, place in _key_sources(sealing):
-            if isinstance(source, str):
-                text, origin = self.secret(source, place), f"file {found(source)}"
-            else:
-                text, origin = self._printed(source, place), f"what {found(source[0])} prints"
-            self._collect(keys, text, origin, place)
+        for kind in ("key_file", "key_command"):
+            if (source := getattr(sealing, kind)) is not None:
+                self._collect(keys, source, ("sealing", kind))
+        for kind in ("previous_key_files", "previous_key_commands"):
+            for index, source in enumerate(getattr(sealing, kind)):
+                self._collect(keys, source, ("sealing", kind, index))
         return keys
 
     def shared_keys(self, names: Sequence[str], place: Place) -> list[bytes]:
         """Return the keys of 32 bytes in files, in their order."""
         keys: list[bytes] = []
         for index, name in enumerate(names):
-            here = (*place, index)
-            self._collect(keys, self.secret(name, here), f"file {found(name)}", here)
+            self._collect(keys, name, (*place, index))
         return keys
 
-    def _collect(self, keys: list[bytes], text: str | None, origin: str, place: Place) -> None:
-        key = secret_bytes(text) if text is not None else None
-        if text is not None and key is None:
-            self._document.report(
-                place, f"{origin} must hold {KEY_BYTES} bytes as {2 * KEY_BYTES} hex digits or as base64"
-            )
-        elif key is not None and key in keys:
+    def _collect(self, keys: list[bytes], source: str | Sequence[str], place: Place) -> None:
+        """Add the key that a file holds, or a command prints."""
+        if isinstance(source, str):
+            text, origin = self.secret(source, place), f"file {found(source)}"
+        else:
+            text, origin = self._printed(source, place), f"what {found(source[0])} prints"
+        if text is None:
+            return
+        key = secret_bytes(text)
+        if key is None:
+            self._document.report(place, f"{origin} {_NO_KEY}")
+        elif key in keys:
             self._document.report(place, f"{origin} holds the same key as another")
-        elif key is not None:
+        else:
             keys.append(key)
 
     def command_keys(self, control: ControlConfig, sealing: Sequence[bytes]) -> tuple[VerifyingKey, ...]:
@@ -832,22 +802,10 @@ class Files:
         return text
 
 
-def _key_sources(sealing: SealingConfig) -> list[tuple[str | Sequence[str], Place]]:
-    """Return the files and commands of the master keys with their places, the one that seals first."""
-    sources: list[tuple[str | Sequence[str], Place]] = []
-    if sealing.key_file is not None:
-        sources.append((sealing.key_file, ("sealing", "key_file")))
-    if sealing.key_command is not None:
-        sources.append((sealing.key_command, ("sealing", "key_command")))
-    for kind in ("previous_key_files", "previous_key_commands"):
-        sources += [(one, ("sealing", kind, index)) for index, one in enumerate(getattr(sealing, kind))]
-    return sources
-
-
 def _shared(text: str, sealing: Sequence[bytes]) -> VerifyingKey:
     secret = secret_bytes(text)
     if secret is None:
-        raise ValueError(f"must hold {KEY_BYTES} bytes as {2 * KEY_BYTES} hex digits or as base64")
+        raise ValueError(_NO_KEY)
     if secret in sealing:
         raise ValueError("holds a sealing key: commands need a key of their own")
     return shared_key(secret)[1]

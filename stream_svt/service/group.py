@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any
 
 from aiokafka import ConsumerRebalanceListener, TopicPartition
@@ -102,10 +102,9 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         async with deadline(START_DEADLINE, f"joining group {self._name!r}"):
             await self._consumer.start()
         self._consumer.subscribe([self._control], listener=self)
-        self._tasks = [
-            self._guarded(self._watch(), "watch"),
-            asyncio.create_task(self._look_at_lag(), name="group-lag"),
-        ]
+        watching = asyncio.create_task(self._watch(), name="group-watch")
+        watching.add_done_callback(self._surface)
+        self._tasks = [watching, asyncio.create_task(self._look_at_lag(), name="group-lag")]
 
     async def stop(self) -> None:
         """Hand all shards over and leave the group at once."""
@@ -114,7 +113,11 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         try:
-            await self._stop_shards()
+            shards = [*self.shards.values(), *self._leaving.values()]
+            for shard in shards:
+                shard.halt()
+            await asyncio.gather(*(shard.stop(STOP_PATIENCE) for shard in shards))
+            self.shards.clear()
             await self._queries.stop()
         finally:
             # Whatever happens before: a member that is gone without leaving keeps its shards from others.
@@ -141,9 +144,8 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
     async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
         """Have every shard stand by before anybody else may get it."""
         del revoked
-        self.joined = (
-            False  # until assigned again, if only nothing: brokers that are gone assign nothing at all
-        )
+        # Until assigned again, if only nothing: brokers that are gone assign nothing at all.
+        self.joined = False
         try:
             await self._hold_shards()
         except Exception as error:  # noqa: BLE001
@@ -177,8 +179,7 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
             self._partings.discard(task)
             if self._leaving.get(shard.number) is shard:
                 del self._leaving[shard.number]
-            if not task.cancelled() and (error := task.exception()) is not None:
-                self._fatal(error)
+            self._surface(task)
 
         shard.halt()
         parting = asyncio.create_task(shard.stop(LEAVE_PATIENCE), name=f"leave-{shard.number}")
@@ -199,15 +200,6 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
             if self.shards.get(shard.number) is shard:
                 self._part_with(self.shards.pop(shard.number))
         log.info("event=revoked shards=%d seconds=%.3f", len(shards), time.monotonic() - began)
-
-    async def _stop_shards(self) -> None:
-        shards = [*self.shards.values(), *self._leaving.values()]
-        if not shards:
-            return
-        for shard in shards:
-            shard.halt()
-        await asyncio.gather(*(shard.stop(STOP_PATIENCE) for shard in shards))
-        self.shards.clear()
 
     async def _look_at_lag(self) -> None:
         """Keep the lag of partitions true that no fetch looks at: of shards that are not open, and of paused topics."""
@@ -267,15 +259,10 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         # The heartbeat's task ends without an error before each time the client joins.
         return KafkaError("the client's coordination task ended") if joining.done() else None
 
-    def _guarded(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        task = asyncio.create_task(work, name=f"group-{name}")
-
-        def ended(done: asyncio.Task[None]) -> None:
-            if not done.cancelled() and (error := done.exception()) is not None:
-                self._fatal(error)
-
-        task.add_done_callback(ended)
-        return task
+    def _surface(self, task: asyncio.Task[None]) -> None:
+        """Tell of the error that ended a task."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fatal(error)
 
 
 def _listed(numbers: list[int]) -> str:

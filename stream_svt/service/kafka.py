@@ -24,32 +24,10 @@ from typing import Any, TypeVar
 import aiokafka.admin.client
 import aiokafka.client
 import aiokafka.producer.sender
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition, errors
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata
-from aiokafka.errors import (
-    AuthenticationFailedError,
-    ClusterAuthorizationFailedError,
-    GroupAuthorizationFailedError,
-    GroupCoordinatorNotAvailableError,
-    GroupLoadInProgressError,
-    IllegalOperation,
-    InvalidSessionTimeoutError,
-    InvalidTimestampError,
-    KafkaConnectionError,
-    KafkaError,
-    MessageSizeTooLargeError,
-    NodeNotReadyError,
-    NotCoordinatorForGroupError,
-    ProducerFenced,
-    RecordListTooLargeError,
-    SaslAuthenticationFailed,
-    TopicAuthorizationFailedError,
-    TransactionalIdAuthorizationFailed,
-    UnknownTopicOrPartitionError,
-    UnsupportedSaslMechanismError,
-)
 from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.transaction import EndTxnRequest
 from aiokafka.structs import OffsetAndMetadata
@@ -80,11 +58,7 @@ EMPTY_FETCH = 0.15
 REBALANCE_TIMEOUT = 20.0
 
 
-def _unwatched() -> None:
-    """Nobody watches this task."""
-
-
-on_answer: ContextVar[Callable[[], None]] = ContextVar("on_answer", default=_unwatched)
+on_answer: ContextVar[Callable[[], None]] = ContextVar("on_answer", default=lambda: None)
 """Told of every call to the broker that a task brings to an end; whoever watches a task sets it there.
 
 Reading a long state is thousands of calls in one await of the caller, and each of them is a sign of life. So is each
@@ -215,51 +189,52 @@ def explain(
     ]
     detail = ", ".join(map(str, parts)) or type(error).__name__
     match error:
-        case ProducerFenced():
+        case errors.ProducerFenced():
             return Fenced(f"{doing}: another producer took over this shard's transactional id")
         case TimeoutError():
             return BrokerUnavailable(f"{doing}: no answer from the broker in time")
-        case TopicAuthorizationFailedError():
+        case errors.TopicAuthorizationFailedError():
             return _denied(doing, "TOPIC", detail, operation)
-        case GroupAuthorizationFailedError():
+        case errors.GroupAuthorizationFailedError():
             return _denied(doing, "GROUP", group or detail, "READ")
-        case TransactionalIdAuthorizationFailed():
+        case errors.TransactionalIdAuthorizationFailed():
             return _denied(doing, "TRANSACTIONAL_ID", detail, "WRITE")
-        case ClusterAuthorizationFailedError():
+        case errors.ClusterAuthorizationFailedError():
             return _denied(doing, "CLUSTER", "kafka-cluster", operation)
-        case MessageSizeTooLargeError() | RecordListTooLargeError():
+        case errors.MessageSizeTooLargeError() | errors.RecordListTooLargeError():
             return BrokerError(
-                f"{doing}: the broker refused a record as too large; raise max.message.bytes of the "
-                "topic to at "
+                f"{doing}: the broker refused a record as too large; raise max.message.bytes of the topic to at "
                 "least 1048588 bytes (Kafka's default)"
             )
-        case InvalidSessionTimeoutError():
+        case errors.InvalidSessionTimeoutError():
             return BrokerError(
                 f"{doing}: the brokers do not allow this kafka.session_timeout; it must lie between their "
                 "group.min.session.timeout.ms (6s by default) and group.max.session.timeout.ms"
             )
-        case InvalidTimestampError():
+        case errors.InvalidTimestampError():
             return BrokerUnavailable(
                 f"{doing}: the broker refused a record for its time; set this machine's clock, or "
                 "message.timestamp.type=LogAppendTime on the application's topics"
             )
-        case UnknownTopicOrPartitionError():
+        case errors.UnknownTopicOrPartitionError():
             return TopicMissing(
-                f"{doing}: a topic does not exist: {detail}; create it with 'stream-svt check "
-                "--create-topics'"
+                f"{doing}: a topic does not exist: {detail}; create it with 'stream-svt check --create-topics'"
             )
-        case SaslAuthenticationFailed() | AuthenticationFailedError() | UnsupportedSaslMechanismError():
+        case (
+            errors.SaslAuthenticationFailed()
+            | errors.AuthenticationFailedError()
+            | errors.UnsupportedSaslMechanismError()
+        ):
             return LoginRefused(f"{doing}: {_login(detail)}")
-        case KafkaConnectionError():
+        case errors.KafkaConnectionError():
             return _unreachable(doing, detail, time.monotonic() - CALL_DEADLINE if since is None else since)
     return BrokerUnavailable(f"{doing}: {type(error).__name__}: {detail}")
 
 
 def _denied(doing: str, resource: str, name: str, operation: str) -> Denied:
     return Denied(
-        f"{doing}: permission is missing: operation {operation} on resource {resource} {name!r}; add an "
-        "ACL that "
-        f"allows it to this user"
+        f"{doing}: permission is missing: operation {operation} on resource {resource} {name!r}; add an ACL that "
+        "allows it to this user"
     )
 
 
@@ -301,7 +276,7 @@ async def deadline(
     try:
         async with asyncio.timeout(seconds):
             yield
-    except (KafkaError, IllegalOperation, TimeoutError, OSError) as error:
+    except (errors.KafkaError, errors.IllegalOperation, TimeoutError, OSError) as error:
         raise explain(error, doing, operation, group, began) from error
     on_answer.get()()
 
@@ -317,9 +292,9 @@ def _end_once(producer: AIOKafkaProducer) -> None:
     async def send_once(node_id: int, request: Any, **options: Any) -> Any:  # noqa: ANN401
         try:
             return await send(node_id, request, **options)
-        except NodeNotReadyError:  # not sent
+        except errors.NodeNotReadyError:  # not sent
             raise
-        except KafkaError as error:
+        except errors.KafkaError as error:
             if isinstance(request, EndTxnRequest):
                 producer._txn_manager.fatal_error(error)  # noqa: SLF001
             raise
@@ -332,16 +307,7 @@ async def discard_producer(producer: AIOKafkaProducer | None) -> None:
     if producer is None:
         return
     try:
-        async with asyncio.timeout(DISCARD_DEADLINE):
-            await producer.stop()
-    except asyncio.CancelledError:
-        raise
-    except BaseException as error:  # noqa: BLE001  whatever stop() raises, the producer is given up
-        log.debug("event=producer_discarded error=%s", type(error).__name__)
-        sender = getattr(producer, "_sender", None)
-        if sender is not None and sender.sender_task is not None:
-            sender.sender_task.cancel()
-        await _disconnect(producer.client)
+        await stop_quietly(producer, DISCARD_DEADLINE)
     finally:
         # asyncio reports exceptions that nobody looked at; these belong to a producer that is gone.
         waiter = getattr(getattr(producer, "_txn_manager", None), "_transaction_waiter", None)
@@ -367,10 +333,11 @@ async def stop_quietly(
 
 
 async def _cut_off(client: Any, stopping: asyncio.Future[Any]) -> None:  # noqa: ANN401  of three kinds
-    """End what a client left behind whose stop() failed or hangs: the tasks of a consumer, then the connections."""
+    """End what a client left behind whose stop() failed or hangs: its tasks, then the connections."""
     fetcher, coordinator = getattr(client, "_fetcher", None), getattr(client, "_coordinator", None)
     tasks = [
         stopping,
+        getattr(getattr(client, "_sender", None), "sender_task", None),
         getattr(fetcher, "_fetch_task", None),
         *getattr(fetcher, "_pending_tasks", ()),
         *(getattr(coordinator, name, None) for name in _COORDINATOR_TASKS),
@@ -381,12 +348,7 @@ async def _cut_off(client: Any, stopping: asyncio.Future[Any]) -> None:  # noqa:
     ended, _ = await asyncio.wait(left, timeout=DISCARD_DEADLINE)
     for task in ended:
         _ = task.cancelled() or task.exception()  # or asyncio logs that nobody asked
-    connections = getattr(client, "_client", None) or getattr(client, "client", None)
-    if connections is not None:
-        await _disconnect(connections)
-
-
-async def _disconnect(connections: Any) -> None:  # noqa: ANN401  aiokafka has no types
+    connections: Any = getattr(client, "_client", None) or getattr(client, "client", None)
     with contextlib.suppress(Exception):
         async with asyncio.timeout(DISCARD_DEADLINE):
             await connections.close()
@@ -417,16 +379,29 @@ class Cluster:
         """Seconds one transaction may take: well before the broker gives it up."""
         return min(CALL_DEADLINE, 0.7 * self.transaction_timeout)
 
-    def member(self, group: str, assignor: Any = RangePartitionAssignor) -> AIOKafkaConsumer:  # noqa: ANN401
-        """Return a group's consumer, not started and not yet subscribed."""
+    def _consumer(self, name: str, **options: Any) -> AIOKafkaConsumer:  # noqa: ANN401
         return AIOKafkaConsumer(
             **self.arguments,
+            client_id=name,
+            enable_auto_commit=False,
+            max_partition_fetch_bytes=4 << 20,
+            **{
+                "group_id": None,
+                "isolation_level": "read_committed",
+                # "earliest" would jump over records that retention took, in silence.
+                "auto_offset_reset": "none",
+                # Requests queue behind a waiting fetch, a resumed partition's first one too.
+                "fetch_max_wait_ms": 100,
+                **options,
+            },
+        )
+
+    def member(self, group: str, assignor: Any = RangePartitionAssignor) -> AIOKafkaConsumer:  # noqa: ANN401
+        """Return a group's consumer, not started and not yet subscribed."""
+        return self._consumer(
+            "stream-svt",
             group_id=group,
             group_instance_id=self.group_instance_id,
-            client_id="stream-svt",
-            isolation_level="read_committed",
-            enable_auto_commit=False,
-            auto_offset_reset="none",  # "earliest" would jump over records that retention took, in silence
             partition_assignment_strategy=(assignor,),
             session_timeout_ms=int(self.session_timeout * 1000),
             heartbeat_interval_ms=int(self.heartbeat_interval * 1000),
@@ -434,34 +409,19 @@ class Cluster:
             # A standby without partitions never fetches, and would leave the group for that every few minutes.
             # Each shard has a watchdog of its own.
             max_poll_interval_ms=2**31 - 1,
-            fetch_max_wait_ms=100,  # requests queue behind a waiting fetch, a resumed partition's first one too
-            max_partition_fetch_bytes=4 << 20,
         )
 
     def queries(self) -> AIOKafkaConsumer:
         """Return the worker's consumer of query topics, outside any group, not started and not yet assigned."""
-        return AIOKafkaConsumer(
-            **self.arguments,
-            group_id=None,
-            client_id="stream-svt-queries",
-            isolation_level="read_committed",
-            enable_auto_commit=False,
-            auto_offset_reset="none",  # as in `member`
-            fetch_max_wait_ms=100,
-            max_partition_fetch_bytes=4 << 20,
-        )
+        return self._consumer("stream-svt-queries")
 
     def reader(self, isolation: str = "read_committed", *, fetch_wait_ms: int = 100) -> AIOKafkaConsumer:
         """Return a consumer outside any group; ``fetch_wait_ms`` is how long a fetch waits for new records."""
-        return AIOKafkaConsumer(
-            **self.arguments,
-            group_id=None,
-            client_id="stream-svt-reader",
+        return self._consumer(
+            "stream-svt-reader",
             isolation_level=isolation,
-            enable_auto_commit=False,
             auto_offset_reset="earliest",
             fetch_max_wait_ms=fetch_wait_ms,
-            max_partition_fetch_bytes=4 << 20,
         )
 
     def producer(self, transactional_id: str) -> AIOKafkaProducer:
@@ -485,9 +445,9 @@ class Cluster:
 
 @contextlib.asynccontextmanager
 async def started(
-    client: AIOKafkaConsumer | AIOKafkaAdminClient, doing: str, operation: str = "READ"
+    client: AIOKafkaConsumer | AIOKafkaProducer | AIOKafkaAdminClient, doing: str, operation: str = "READ"
 ) -> AsyncIterator[Any]:
-    """Start a reader or admin client and stop it at the end, both within deadlines."""
+    """Start a client and stop it at the end, both within deadlines."""
     try:
         async with deadline(START_DEADLINE, doing, operation):
             await client.start()
@@ -498,12 +458,9 @@ async def started(
 
 async def group_offsets(cluster: Cluster, group: str, doing: str) -> dict[TopicPartition, OffsetAndMetadata]:
     """Return the positions that a group has committed."""
-
-    async def ask(admin: AIOKafkaAdminClient) -> dict[TopicPartition, OffsetAndMetadata]:
-        found: dict[TopicPartition, OffsetAndMetadata] = await admin.list_consumer_group_offsets(group)
-        return found
-
-    return await _ask_coordinator(cluster, group, doing, ask)
+    return await _ask_coordinator(
+        cluster, group, doing, lambda admin: admin.list_consumer_group_offsets(group)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -539,7 +496,11 @@ async def _ask_coordinator(
         while True:
             try:
                 return await ask(admin)
-            except (GroupCoordinatorNotAvailableError, GroupLoadInProgressError, NotCoordinatorForGroupError):
+            except (
+                errors.GroupCoordinatorNotAvailableError,
+                errors.GroupLoadInProgressError,
+                errors.NotCoordinatorForGroupError,
+            ):
                 # A broker that never had a group makes the topic for their offsets first.
                 await asyncio.sleep(COORDINATOR_PAUSE)
 

@@ -78,7 +78,8 @@ class LimitByKind(logging.Filter):
         if event is not None:
             kinds, name = self._events, f"{record.levelno} {record.name} {event.group()}"
         else:
-            kinds, name = self._kinds, _kind(record)
+            # Libraries put names and numbers into their texts.
+            kinds, name = self._kinds, f"{record.levelno} {record.name} {_NUMBERS.sub('#', str(record.msg))}"
             if name not in kinds and len(kinds) >= KINDS and not self._forget_one(now):
                 name = ""
         kind = kinds.setdefault(name, _Kind(most, rate, now, most))
@@ -109,8 +110,3 @@ def limit_logs() -> None:
     limit = LimitByKind()
     for handler in logging.getLogger().handlers:
         handler.addFilter(limit)
-
-
-def _kind(record: logging.LogRecord) -> str:
-    """Return what a record says whatever it is about: libraries put names and numbers into their texts."""
-    return f"{record.levelno} {record.name} {_NUMBERS.sub('#', str(record.msg))}"

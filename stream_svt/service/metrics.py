@@ -53,15 +53,7 @@ COMMON_LABELS = ("application",)
 applications whose datasets have the same names."""
 
 _CREATED = re.compile(rb"^(?:# (?:HELP|TYPE) )?stream_svt_\w+_created[ {].*\n", re.MULTILINE)
-SKIP_REASONS = (
-    "muted",
-    "exhausted",
-    "halted",
-    "idle",
-    "outside-period",
-    "retry-overflow",
-    "set-overflow",
-)
+SKIP_REASONS = ("muted", "exhausted", "halted", "idle", "outside-period", "retry-overflow", "set-overflow")
 REJECT_REASONS = (*(reason.value for reason in Reason), "outside-period")
 COMMAND_REASONS = tuple(reason.value for reasons in (Malformed, Untimely, Refusal) for reason in reasons)
 FAILURES = ("fenced", "unavailable", "parked", "stuck", "error")
@@ -85,168 +77,125 @@ class Metric:
     buckets: tuple[float, ...] = _SECONDS
 
 
+def _gauge(name: str, labels: str, text: str) -> Metric:
+    return Metric(f"stream_svt_{name}", "gauge", tuple(labels.split()), text)
+
+
+def _counter(name: str, labels: str, text: str) -> Metric:
+    return Metric(f"stream_svt_{name}", "counter", tuple(labels.split()), text)
+
+
+def _histogram(name: str, labels: str, text: str, buckets: tuple[float, ...] = _SECONDS) -> Metric:
+    return Metric(f"stream_svt_{name}", "histogram", tuple(labels.split()), text, buckets)
+
+
 METRICS: tuple[Metric, ...] = (
-    Metric("stream_svt_build_info", "gauge", ("version", "python", "spec_hash"), "1, with what runs."),
-    Metric("stream_svt_start_timestamp_seconds", "gauge", (), "When the worker started."),
-    Metric("stream_svt_budget_limit_epsilon", "gauge", ("dataset",), "Limit of a dataset's ledger."),
-    Metric(
-        "stream_svt_budget_spent_epsilon", "gauge", ("dataset",), "Privacy loss spent, from committed state."
-    ),
-    Metric(
-        "stream_svt_budget_reserved_epsilon", "gauge", ("dataset",), "Privacy loss reserved by open runs."
-    ),
-    Metric("stream_svt_budget_limit_rho", "gauge", ("dataset",), "Limit of a dataset's ledger in zCDP."),
-    Metric("stream_svt_budget_spent_rho", "gauge", ("dataset",), "zCDP loss spent, from committed state."),
-    Metric("stream_svt_budget_reserved_rho", "gauge", ("dataset",), "zCDP loss reserved by open runs."),
-    Metric(
-        "stream_svt_budget_charges",
-        "gauge",
-        ("dataset",),
+    _gauge("build_info", "version python spec_hash", "1, with what runs."),
+    _gauge("start_timestamp_seconds", "", "When the worker started."),
+    _gauge("budget_limit_epsilon", "dataset", "Limit of a dataset's ledger."),
+    _gauge("budget_spent_epsilon", "dataset", "Privacy loss spent, from committed state."),
+    _gauge("budget_reserved_epsilon", "dataset", "Privacy loss reserved by open runs."),
+    _gauge("budget_limit_rho", "dataset", "Limit of a dataset's ledger in zCDP."),
+    _gauge("budget_spent_rho", "dataset", "zCDP loss spent, from committed state."),
+    _gauge("budget_reserved_rho", "dataset", "zCDP loss reserved by open runs."),
+    _gauge(
+        "budget_charges",
+        "dataset",
         "Charges in a dataset's ledger: thresholds and tops in epsilon, whole runs in rho.",
     ),
-    Metric(
-        "stream_svt_budget_horizon_seconds",
-        "gauge",
-        ("dataset",),
+    _gauge(
+        "budget_horizon_seconds",
+        "dataset",
         "How long the budget is meant to last: the declared horizon, or the period's length.",
     ),
-    Metric(
-        "stream_svt_budget_end_timestamp_seconds",
-        "gauge",
-        ("dataset",),
+    _gauge(
+        "budget_end_timestamp_seconds",
+        "dataset",
         "When a period's last query can count, lateness included; absent for a dataset without a period.",
     ),
-    Metric(
-        "stream_svt_monitor_spent_epsilon",
-        "gauge",
-        ("dataset", "monitor"),
-        "Privacy loss spent by a monitor.",
-    ),
-    Metric("stream_svt_monitor_spent_rho", "gauge", ("dataset", "monitor"), "zCDP loss spent by a monitor."),
-    Metric(
-        "stream_svt_monitor_run_left_epsilon",
-        "gauge",
-        ("dataset", "monitor"),
-        "Loss the open run can still spend.",
-    ),
-    Metric(
-        "stream_svt_monitor_run_left_rho",
-        "gauge",
-        ("dataset", "monitor"),
+    _gauge("monitor_spent_epsilon", "dataset monitor", "Privacy loss spent by a monitor."),
+    _gauge("monitor_spent_rho", "dataset monitor", "zCDP loss spent by a monitor."),
+    _gauge("monitor_run_left_epsilon", "dataset monitor", "Loss the open run can still spend."),
+    _gauge(
+        "monitor_run_left_rho",
+        "dataset monitor",
         "Loss of tops the open run can still report, in the run's own epsilon; the ledger has charged it in rho.",
     ),
-    Metric(
-        "stream_svt_monitor_state",
-        "gauge",
-        ("dataset", "monitor", "state"),
+    _gauge(
+        "monitor_state",
+        "dataset monitor state",
         "1 for the state a monitor is in on a dataset; other states are absent.",
     ),
-    Metric(
-        "stream_svt_monitor_datasets",
-        "gauge",
-        ("monitor", "state"),
-        "Datasets on which a monitor is in a state.",
-    ),
-    Metric("stream_svt_monitor_threshold", "gauge", ("monitor",), "Configured threshold, in real units."),
-    Metric("stream_svt_monitor_cutoff", "gauge", ("monitor",), "Tops that one run pays for at full price."),
-    Metric(
-        "stream_svt_monitor_query_noise_scale",
-        "gauge",
-        ("monitor",),
+    _gauge("monitor_datasets", "monitor state", "Datasets on which a monitor is in a state."),
+    _gauge("monitor_threshold", "monitor", "Configured threshold, in real units."),
+    _gauge("monitor_cutoff", "monitor", "Tops that one run pays for at full price."),
+    _gauge(
+        "monitor_query_noise_scale",
+        "monitor",
         "Scale of the configured query noise, in real units; of several branches, the narrowest.",
     ),
-    Metric("stream_svt_monitor_muted_series", "gauge", ("monitor",), "Series muted after a top."),
-    Metric("stream_svt_monitor_queued_series", "gauge", ("monitor",), "Queries that wait for another test."),
-    Metric("stream_svt_tops_total", "counter", ("monitor",), "Tops charged; each is one alert."),
-    Metric(
-        "stream_svt_top_gap_scales",
-        "histogram",
-        ("monitor",),
+    _gauge("monitor_muted_series", "monitor", "Series muted after a top."),
+    _gauge("monitor_queued_series", "monitor", "Queries that wait for another test."),
+    _counter("tops_total", "monitor", "Tops charged; each is one alert."),
+    _histogram(
+        "top_gap_scales",
+        "monitor",
         "Gaps of tops, in multiples of their branch's query noise scale.",
         _SCALES,
     ),
-    Metric("stream_svt_last_top_gap", "gauge", ("monitor",), "Gap of the newest top, in real units."),
-    Metric(
-        "stream_svt_last_top_estimate",
-        "gauge",
-        ("monitor",),
+    _gauge("last_top_gap", "monitor", "Gap of the newest top, in real units."),
+    _gauge(
+        "last_top_estimate",
+        "monitor",
         "Estimate of the newest top's true value; absent where none is certified.",
     ),
-    Metric(
-        "stream_svt_last_top_bound",
-        "gauge",
-        ("monitor",),
+    _gauge(
+        "last_top_bound",
+        "monitor",
         "Lower bound of the newest top's true value; absent where none is certified.",
     ),
-    Metric(
-        "stream_svt_last_top_timestamp_seconds", "gauge", ("monitor",), "When the newest top was committed."
-    ),
-    Metric("stream_svt_runs_total", "counter", ("monitor",), "Runs opened, each with a new threshold noise."),
-    Metric("stream_svt_halts_total", "counter", ("monitor",), "Runs that used all their tops."),
-    Metric("stream_svt_records_total", "counter", ("topic",), "Records read, replays included."),
-    Metric("stream_svt_queries_total", "counter", ("monitor",), "Queries tested."),
-    Metric(
-        "stream_svt_queries_skipped_total", "counter", ("monitor", "reason"), "Queries not tested, by reason."
-    ),
-    Metric(
-        "stream_svt_records_rejected_total",
-        "counter",
-        ("topic", "reason"),
-        "Records refused, by structural reason.",
-    ),
-    Metric("stream_svt_events_published_total", "counter", (), "Events published on the alert topic."),
-    Metric(
-        "stream_svt_outbox_events", "gauge", ("shard",), "Events charged and durable, and not yet published."
-    ),
-    Metric(
-        "stream_svt_step_seconds",
-        "histogram",
-        (),
+    _gauge("last_top_timestamp_seconds", "monitor", "When the newest top was committed."),
+    _counter("runs_total", "monitor", "Runs opened, each with a new threshold noise."),
+    _counter("halts_total", "monitor", "Runs that used all their tops."),
+    _counter("records_total", "topic", "Records read, replays included."),
+    _counter("queries_total", "monitor", "Queries tested."),
+    _counter("queries_skipped_total", "monitor reason", "Queries not tested, by reason."),
+    _counter("records_rejected_total", "topic reason", "Records refused, by structural reason."),
+    _counter("events_published_total", "", "Events published on the alert topic."),
+    _gauge("outbox_events", "shard", "Events charged and durable, and not yet published."),
+    _histogram(
+        "step_seconds",
+        "",
         "Time the engine took for a batch; only with `web.engine_times`, after the commit, and not with a cadence.",
     ),
-    Metric("stream_svt_commit_seconds", "histogram", (), "Time of a transaction."),
-    Metric(
-        "stream_svt_alert_latency_seconds",
-        "histogram",
-        (),
-        "From reading a query to its alert being published.",
-    ),
-    Metric("stream_svt_commits_total", "counter", (), "Transactions committed."),
-    Metric("stream_svt_failures_total", "counter", ("reason",), "Tenures that ended in an error, by reason."),
-    Metric("stream_svt_lag_records", "gauge", ("topic", "shard"), "Records after the committed position."),
-    Metric("stream_svt_last_commit_timestamp_seconds", "gauge", ("shard",), "When a shard last committed."),
-    Metric(
-        "stream_svt_shards_configured", "gauge", (), "Partitions of the application's topics: shards in all."
-    ),
-    Metric("stream_svt_shards_owned", "gauge", (), "Shards this worker owns."),
-    Metric("stream_svt_shards", "gauge", ("state",), "Shards this worker owns, by state."),
-    Metric(
-        "stream_svt_shard_open",
-        "gauge",
-        ("shard",),
+    _histogram("commit_seconds", "", "Time of a transaction."),
+    _histogram("alert_latency_seconds", "", "From reading a query to its alert being published."),
+    _counter("commits_total", "", "Transactions committed."),
+    _counter("failures_total", "reason", "Tenures that ended in an error, by reason."),
+    _gauge("lag_records", "topic shard", "Records after the committed position."),
+    _gauge("last_commit_timestamp_seconds", "shard", "When a shard last committed."),
+    _gauge("shards_configured", "", "Partitions of the application's topics: shards in all."),
+    _gauge("shards_owned", "", "Shards this worker owns."),
+    _gauge("shards", "state", "Shards this worker owns, by state."),
+    _gauge(
+        "shard_open",
+        "shard",
         "1 where this worker works on a shard (`replaying`, `running`), 0 where it owns it and does not.",
     ),
-    Metric(
-        "stream_svt_shard_parked",
-        "gauge",
-        ("shard", "cause"),
+    _gauge(
+        "shard_parked",
+        "shard cause",
         "1 for a shard that waits until its cause is mended, or was closed for ever; absent for others.",
     ),
-    Metric(
-        "stream_svt_worker_outside_group",
-        "gauge",
-        ("cause",),
+    _gauge(
+        "worker_outside_group",
+        "cause",
         "1 while a worker stays out of its group for a cause of its own; absent else.",
     ),
-    Metric("stream_svt_state_records", "gauge", ("shard",), "Live records on the state topic."),
-    Metric(
-        "stream_svt_takeover_seconds",
-        "histogram",
-        (),
-        "Time from the start of a takeover to the first fetch.",
-    ),
-    Metric("stream_svt_restore_seconds", "histogram", (), "Time to fence, read and verify a shard's state."),
-    Metric("stream_svt_rebalances_total", "counter", (), "Assignments received from the consumer group."),
+    _gauge("state_records", "shard", "Live records on the state topic."),
+    _histogram("takeover_seconds", "", "Time from the start of a takeover to the first fetch."),
+    _histogram("restore_seconds", "", "Time to fence, read and verify a shard's state."),
+    _counter("rebalances_total", "", "Assignments received from the consumer group."),
 )
 
 
@@ -333,11 +282,9 @@ class Metrics:
         self._last_tops: dict[str, tuple[Alert, float]] = {}
         self.fault: str | None = None
         self.configure(spec, spec_hash)
-        for metric in METRICS:
-            if metric.kind == "counter" and not metric.labels:
-                self._counter(metric.name)
-            elif metric.name in self._histograms and not metric.labels:
-                self._histogram(metric.name)
+        for metric in shown:
+            if not metric.labels and metric.kind != "gauge":
+                (self._counter if metric.kind == "counter" else self._histogram)(metric.name)
         for reason in FAILURES:
             self._counter("stream_svt_failures_total", reason)
         for rejection in COMMAND_REASONS:
@@ -346,11 +293,7 @@ class Metrics:
     def configure(self, spec: ApplicationSpec, spec_hash: str) -> None:
         """Create the labels of a specification before anything happens: a rate needs a zero to start from."""
         self._spec = spec
-        self._info = (
-            VERSION,
-            platform.python_version(),
-            spec_hash,
-        )
+        self._info = (VERSION, platform.python_version(), spec_hash)
         self._labelled = {dataset.name: dataset for dataset in spec.shown}
         for monitor in spec.monitors:
             self._histogram("stream_svt_top_gap_scales", monitor.name)
@@ -369,18 +312,21 @@ class Metrics:
 
     def rendering(self) -> Callable[[], bytes]:
         """Take all values now, and return what makes them a text: long work, for any thread and any time."""
-        snapshot = _Snapshot(
-            self._spec,
-            self._info,
-            self._labelled,
-            dict(self._last_tops),
-            [_as_now(status) for status in self._statuses()],
-            self.fault,
-        )
+        spec, info, labelled, fault = self._spec, self._info, self._labelled, self.fault
+        last_tops, shards = dict(self._last_tops), [_as_now(status) for status in self._statuses()]
 
         def render() -> bytes:
-            gauges = Families(lambda: _gauges(snapshot.spec.application, self._values(snapshot)))
-            return text_of(self.registry) + generate_latest(gauges)
+            values: _Values = defaultdict(dict)
+            values["stream_svt_build_info"][info] = 1
+            values["stream_svt_start_timestamp_seconds"][()] = self._started
+            values["stream_svt_shards_configured"][()] = self._shards
+            if fault is not None:
+                values["stream_svt_worker_outside_group"][(fault,)] = 1
+            _add_monitors(values, spec, last_tops)
+            _add_shards(values, shards, labelled)
+            return text_of(self.registry) + generate_latest(
+                Families(lambda: _gauges(spec.application, values))
+            )
 
         return render
 
@@ -458,15 +404,6 @@ class Metrics:
     def _histogram(self, name: str, *labels: str) -> Histogram:
         return self._histograms[name].labels(self._spec.application, *labels)
 
-    def _values(self, now: _Snapshot) -> _Values:
-        values: _Values = defaultdict(dict)
-        values["stream_svt_build_info"][now.info] = 1
-        values["stream_svt_start_timestamp_seconds"][()] = self._started
-        values["stream_svt_shards_configured"][()] = self._shards
-        _add_monitors(values, now)
-        _add_shards(values, now)
-        return values
-
 
 _COUNTED = {
     EventType.ALERT: "stream_svt_tops_total",
@@ -483,21 +420,11 @@ def _as_now(status: Status) -> Status:
     return now
 
 
-@dataclass(frozen=True, slots=True)
-class _Snapshot:
-    """Everything that gauges show, as of one moment."""
-
-    spec: ApplicationSpec
-    info: tuple[str, ...]
-    labelled: Mapping[str, DatasetSpec]
-    last_tops: Mapping[str, tuple[Alert, float]]
-    shards: Sequence[Status]
-    fault: str | None
-
-
-def _add_monitors(values: _Values, now: _Snapshot) -> None:
+def _add_monitors(
+    values: _Values, spec: ApplicationSpec, last_tops: Mapping[str, tuple[Alert, float]]
+) -> None:
     """Add what is configured, and each monitor's newest top."""
-    for monitor in now.spec.monitors:
+    for monitor in spec.monitors:
         name = (monitor.name,)
         values["stream_svt_monitor_datasets"].update({(monitor.name, state): 0 for state in STATES})
         values["stream_svt_monitor_muted_series"][name] = 0
@@ -506,7 +433,7 @@ def _add_monitors(values: _Values, now: _Snapshot) -> None:
         values["stream_svt_monitor_cutoff"][name] = monitor.cutoff
         rate = max(branch.rate for branch in Plan.of(monitor).mechanism.branches)
         values["stream_svt_monitor_query_noise_scale"][name] = float(monitor.granularity / rate)
-    for monitor_name, (top, committed_at) in now.last_tops.items():
+    for monitor_name, (top, committed_at) in last_tops.items():
         name = (monitor_name,)
         values["stream_svt_last_top_gap"][name] = top.gap
         values["stream_svt_last_top_timestamp_seconds"][name] = committed_at
@@ -516,13 +443,11 @@ def _add_monitors(values: _Values, now: _Snapshot) -> None:
             values["stream_svt_last_top_bound"][name] = top.bound
 
 
-def _add_shards(values: _Values, now: _Snapshot) -> None:
+def _add_shards(values: _Values, shards: Sequence[Status], labelled: Mapping[str, DatasetSpec]) -> None:
     """Add what the shards owned now say of themselves and of their datasets."""
-    values["stream_svt_shards_owned"][()] = len(now.shards)
+    values["stream_svt_shards_owned"][()] = len(shards)
     values["stream_svt_shards"].update({(str(state),): 0 for state in State})
-    if now.fault is not None:
-        values["stream_svt_worker_outside_group"][(now.fault,)] = 1
-    for one in now.shards:
+    for one in shards:
         shard = str(one.shard)
         _add(values["stream_svt_shards"], (str(one.state),), 1)
         values["stream_svt_shard_open"][(shard,)] = one.state in OPEN
@@ -534,16 +459,16 @@ def _add_shards(values: _Values, now: _Snapshot) -> None:
         for topic, lag in one.lag.items():
             values["stream_svt_lag_records"][(topic, shard)] = lag
         for view in one.views.values():
-            if view.dataset in now.labelled:
-                _add_view(values, now.labelled[view.dataset], view)
-    _add_totals(values, sums_of([one.totals for one in now.shards if one.totals is not None]))
+            if view.dataset in labelled:
+                _add_view(values, labelled[view.dataset], view)
+    _add_totals(values, sums_of([one.totals for one in shards if one.totals is not None]))
 
 
 def _add_view(values: _Values, spec: DatasetSpec, view: DatasetView) -> None:
     """Add a dataset that is shown by itself."""
     dataset = (view.dataset,)
-    for name, amount in (("limit", view.limit), ("spent", view.spent), ("reserved", view.reserved)):
-        values[f"stream_svt_budget_{name}_{view.measure}"][dataset] = amount
+    for name in ("limit", "spent", "reserved"):
+        values[f"stream_svt_budget_{name}_{view.measure}"][dataset] = getattr(view, name)
     # Under zCDP a run is charged as a whole when it begins, and its tops cost nothing more.
     tops_cost = view.measure == Kind.PURE.measure
     charges = sum(monitor.runs + (monitor.tops if tops_cost else 0) for monitor in view.monitors)
@@ -562,14 +487,12 @@ def _add_view(values: _Values, spec: DatasetSpec, view: DatasetView) -> None:
 def _add_totals(values: _Values, totals: Totals) -> None:
     """Add what is counted over all datasets, and the sums of those that are not shown one by one."""
     for measure, others in totals.others.items():
-        values[f"stream_svt_budget_limit_{measure}"][(OTHERS,)] = others.limit
-        values[f"stream_svt_budget_spent_{measure}"][(OTHERS,)] = others.spent
-        values[f"stream_svt_budget_reserved_{measure}"][(OTHERS,)] = others.reserved
+        for amount in ("limit", "spent", "reserved"):
+            values[f"stream_svt_budget_{amount}_{measure}"][(OTHERS,)] = getattr(others, amount)
         _add(values["stream_svt_budget_charges"], (OTHERS,), others.charges)
     for name, monitor in totals.monitors.items():
-        values["stream_svt_monitor_datasets"].update(
-            {(name, state): count for state, count in monitor.states.items()}
-        )
+        for state, count in monitor.states.items():
+            values["stream_svt_monitor_datasets"][name, state] = count
         values["stream_svt_monitor_muted_series"][(name,)] = monitor.muted
         values["stream_svt_monitor_queued_series"][(name,)] = monitor.queued
         for measure in totals.others:

@@ -22,10 +22,8 @@ told to nobody; see `_look_for`.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from enum import StrEnum
 from typing import Any
 
 from aiokafka import TopicPartition
@@ -36,8 +34,6 @@ from stream_svt.errors import ConfigError, MisuseError, Problem
 from stream_svt.service.kafka import START_DEADLINE, BrokerUnavailable, deadline, stop_quietly
 from stream_svt.service.turns import rest
 
-log = logging.getLogger(__name__)
-
 MISSING_PATIENCE = 1.0
 """Seconds that the brokers may not know a partition: those of a client that was just assigned are still asked for."""
 
@@ -46,14 +42,6 @@ BITE = 2_000
 
 MOST = 20_000
 """Most records of a fetch that names no number."""
-
-
-class Phase(StrEnum):
-    """What the assignment is doing."""
-
-    STEADY = "steady"
-    DRAINING = "draining"
-    ASSIGNING = "assigning"
 
 
 class QueryConsumer:
@@ -80,7 +68,6 @@ class QueryConsumer:
         self._stale = False
         self._change: asyncio.Task[None] | None = None
         self._stopped = False
-        self.phase = Phase.STEADY
 
     # What shards ask for
 
@@ -272,15 +259,12 @@ class QueryConsumer:
 
     def _changed(self, change: asyncio.Task[None]) -> None:
         self._change = None
-        self.phase = Phase.STEADY
         failed = change.cancelled() or change.exception() is not None
         if self._stale and not failed:  # a place came or went while the client started
             self._begin_change()
 
     async def _replace(self) -> None:
-        self.phase = Phase.DRAINING
         await self._drain()
-        self.phase = Phase.ASSIGNING
         if self._client is not None and (self._failed or not self._next):
             # An empty assignment would have the client ask for every topic of the cluster.
             client, self._client = self._client, None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +18,6 @@ from aiokafka.errors import IllegalOperation, InvalidTxnState, KafkaError
 
 from stream_svt.errors import UnknownKey, UnreadableState
 from stream_svt.protocol.journal import META
-from stream_svt.protocol.sealing import Place, Sealing
 from stream_svt.protocol.shard_states import Cause
 from stream_svt.service.check import newest_record
 from stream_svt.service.config import Config
@@ -32,7 +30,7 @@ from stream_svt.service.kafka import (
     discard_producer,
     started,
 )
-from stream_svt.service.stored_state import masters
+from stream_svt.service.stored_state import sealing_of
 
 log = logging.getLogger(__name__)
 
@@ -90,9 +88,8 @@ async def _foreign_key(config: Config, cluster: Cluster, cluster_id: str) -> Fau
             record = await newest_record(reader, own.state, shard, META, doing)
             if record is None:
                 continue
-            place = Place(cluster_id, config.spec.application, own.state, shard)
             try:
-                Sealing(place, masters(config), os.urandom).open(META, record)
+                sealing_of(config, cluster_id, shard).open(META, record)
             except UnknownKey as error:
                 unknown = error
             except UnreadableState:

@@ -8,7 +8,7 @@ a signed command, wherever and whenever it is appended, is as stale as one witho
 from __future__ import annotations
 
 import base64
-import binascii
+import contextlib
 import hashlib
 import hmac
 import re
@@ -41,18 +41,10 @@ class Refusal(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class VerifyingKey:
-    """What a worker needs to recognise a signature; ``name`` is public.
-
-    ``origin`` is what it was made of: a function and its argument, by which a process hands it to another.
-    """
+    """What a worker needs to recognise a signature; ``name`` is public, and a digest of the key."""
 
     name: str
     verify: Callable[[bytes, bytes], bool] = field(repr=False, compare=False)
-    origin: tuple[Callable[[bytes], VerifyingKey], bytes] = field(repr=False)
-
-    def __reduce__(self) -> tuple[Callable[[bytes], VerifyingKey], tuple[bytes]]:
-        make, content = self.origin
-        return make, (content,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,16 +101,12 @@ def _covered(place: Place, value: bytes) -> bytes:
 def secret_bytes(text: str) -> bytes | None:
     """Return the 32 bytes that a text holds as 64 hex digits or base64, None where it holds something else."""
     stripped = "".join(text.split())
-    try:
-        key = bytes.fromhex(stripped)
-    except ValueError:
-        try:
-            key = base64.b64decode(
-                stripped, altchars=b"-_" if set(stripped) & {"-", "_"} else None, validate=True
-            )
-        except (binascii.Error, ValueError):
-            return None
-    return key if len(key) == KEY_BYTES else None
+    url_safe = b"-_" if set(stripped) & {"-", "_"} else None
+    for read in (bytes.fromhex, lambda text: base64.b64decode(text, altchars=url_safe, validate=True)):
+        with contextlib.suppress(ValueError):
+            key = read(stripped)
+            return key if len(key) == KEY_BYTES else None
+    return None
 
 
 def shared_key(secret: bytes) -> tuple[SigningKey, VerifyingKey]:
@@ -128,12 +116,7 @@ def shared_key(secret: bytes) -> tuple[SigningKey, VerifyingKey]:
     def verify(signature: bytes, covered: bytes) -> bool:
         return hmac.compare_digest(_hmac(secret, covered), signature)
 
-    known = VerifyingKey(name, verify, (_verifying, secret))
-    return SigningKey(name, lambda covered: _hmac(secret, covered)), known
-
-
-def _verifying(secret: bytes) -> VerifyingKey:
-    return shared_key(secret)[1]
+    return SigningKey(name, lambda covered: _hmac(secret, covered)), VerifyingKey(name, verify)
 
 
 def public_key(text: str) -> VerifyingKey:
@@ -191,11 +174,7 @@ def _public(key: Ed25519PublicKey) -> VerifyingKey:
             return False
         return True
 
-    return VerifyingKey(f"ed25519 {_key_id(b'ed25519', raw)}", verify, (_of_raw, raw))
-
-
-def _of_raw(raw: bytes) -> VerifyingKey:
-    return _public(Ed25519PublicKey.from_public_bytes(raw))
+    return VerifyingKey(f"ed25519 {_key_id(b'ed25519', raw)}", verify)
 
 
 def _hmac(secret: bytes, covered: bytes) -> bytes:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from stream_svt.protocol.journal import Journal, Topics, keep_going
-from stream_svt.protocol.sealing import Place
+from stream_svt.protocol.sealing import Place, Sealing
 from stream_svt.service.config import Config
 from stream_svt.service.kafka import Cluster
 from stream_svt.service.shard_log import ShardLog
@@ -16,6 +16,12 @@ from stream_svt.service.shard_log import ShardLog
 def masters(config: Config) -> tuple[bytes, ...]:
     """Return the master keys, the one that seals first."""
     return () if config.master_key is None else (config.master_key, *config.previous_keys)
+
+
+def sealing_of(config: Config, cluster_id: str, shard: int) -> Sealing:
+    """Return what seals and opens the records of a shard."""
+    place = Place(cluster_id, config.spec.application, config.topics.state, shard)
+    return Sealing(place, masters(config), os.urandom)
 
 
 def written_topics(config: Config) -> Topics:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -129,10 +129,8 @@ def _missing(config: Config, topics: Mapping[str, str]) -> Problem:
     if len(topics) == 1:
         [(topic, field)] = topics.items()
         operation = "WRITE" if topic == rejects else "READ"
-        message = (
-            f"{unseen(topic, operation)}; {create} creates it with {count} partition{'s' * (count != 1)}"
-        )
-        return Problem(0, field, message)
+        remedy = f"{create} creates it with {count} partition{'s' * (count != 1)}"
+        return Problem(0, field, f"{unseen(topic, operation)}; {remedy}")
     names = list(topics)
     more = f" and {len(names) - SHOWN_TOPICS} more" if len(names) > SHOWN_TOPICS else ""
     also = f", operation WRITE on {rejects!r}" if rejects in topics else ""
@@ -143,30 +141,29 @@ def _missing(config: Config, topics: Mapping[str, str]) -> Problem:
     return Problem(0, "topics", message)
 
 
-def _setting_problems(config: Config, topology: Topology) -> list[Problem]:
-    found = []
-    for name, what in (("state", "ledger"), ("config", "configuration")):
-        topic = getattr(config.topics, name)
-        policy = topology.settings.get(topic, {}).get("cleanup.policy", "compact")
+def _setting_problems(config: Config, topology: Topology) -> Iterator[Problem]:
+    def setting(topic: str, name: str, default: str = "") -> str:
+        return topology.settings.get(topic, {}).get(name, default)
+
+    own = config.topics
+    for name, topic, what in (("state", own.state, "ledger"), ("config", own.config, "configuration")):
+        policy = setting(topic, "cleanup.policy", "compact")
         if policy != "compact":
-            harm = f"retention would delete the {what}"
-            message = f"topic {topic!r} has cleanup.policy={policy}, expected compact: {harm}"
-            found.append(Problem(0, f"topics.{name}", message))
-    for topic in (config.topics.alerts, config.topics.rejects, config.topics.control):
-        if "compact" in topology.settings.get(topic, {}).get("cleanup.policy", ""):
-            message = (
-                f"topic {topic!r} has cleanup.policy=compact, expected delete: compaction would drop records"
-            )
-            found.append(Problem(0, "topics", message))
+            harm = f"expected compact: retention would delete the {what}"
+            yield Problem(0, f"topics.{name}", f"topic {topic!r} has cleanup.policy={policy}, {harm}")
+    for topic in (own.alerts, own.rejects, own.control):
+        if "compact" in setting(topic, "cleanup.policy"):
+            harm = "expected delete: compaction would drop records"
+            yield Problem(0, "topics", f"topic {topic!r} has cleanup.policy=compact, {harm}")
     for topic in config.spec.topics():
-        policy = topology.settings.get(topic, {}).get("cleanup.policy", "")
+        policy = setting(topic, "cleanup.policy")
         if "compact" in policy:
             message = (
                 f"topic {topic!r} has cleanup.policy={policy}, expected delete: of the queries of a dataset, which "
                 "share its name as their key, compaction keeps the newest, and a takeover could not test the others "
                 "again"
             )
-            found.append(Problem(0, "monitors.topic", message))
+            yield Problem(0, "monitors.topic", message)
     for topic in config.spec.topics_with_broker_time():
         settings = topology.settings.get(topic, {})
         if settings and settings.get("message.timestamp.type") != "LogAppendTime":
@@ -174,17 +171,16 @@ def _setting_problems(config: Config, topology: Topology) -> list[Problem]:
                 f"topic {topic!r} has message.timestamp.type={settings.get('message.timestamp.type')}, "
                 "expected LogAppendTime: durations run on the broker's clock, not the producers'"
             )
-            found.append(Problem(0, "monitors.topic", message))
+            yield Problem(0, "monitors.topic", message)
     for number, monitor in enumerate(config.spec.monitors):
-        retention = topology.settings.get(monitor.topic, {}).get("retention.ms", "-1")
+        retention = setting(monitor.topic, "retention.ms", "-1")
         lifetime = monitor.append.lifetime.ms if isinstance(monitor.append, Retry) else None
         if lifetime is not None and 0 <= int(retention) < lifetime:
             message = (
                 f"{lifetime} ms is longer than topic {monitor.topic!r} keeps records "
                 f"(retention.ms={retention}): waiting queries could not be read again after a takeover"
             )
-            found.append(Problem(0, f"monitors[{number}].append.retry.lifetime", message))
-    return found
+            yield Problem(0, f"monitors[{number}].append.retry.lifetime", message)
 
 
 async def require(config: Config, cluster: Cluster) -> Topology:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
 from operator import attrgetter
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 import numpy as np
@@ -178,6 +178,9 @@ class _Query(Struct, gc=False):
     time: _Time = None
 
 
+_Row = TypeVar("_Row", _Plain, _Query)
+
+
 class _Loose(Struct, gc=False):
     """The same with nothing decoded yet, to name the first field at fault."""
 
@@ -277,21 +280,15 @@ class QueryDecoder:
     def _decode_columnar(self, record: Record) -> QueryBatch:
         from stream_svt.service import columnar  # commands that read no query do without pyarrow
 
-        batch = self._nothing([record])
-        reason = self.directory.reason(record.key)
-        if reason is None:
-            value = record.value
-            if not value:
-                reason = Reason.EMPTY
-            elif len(value) > MAX_BYTES:
-                reason = Reason.TOO_LARGE
-            else:
-                try:
-                    columnar.read(value, batch, self._monitors, MAX_TEXT)
-                except columnar.Refused as refused:
-                    reason = Reason(refused.reason)
-                    batch = self._nothing([record])
+        batch, value = self._nothing([record]), record.value or b""
+        reason = self.directory.reason(record.key) or _bad_size(value)
+        try:
+            if reason is None:
+                columnar.read(value, batch, self._monitors, MAX_TEXT)
+        except columnar.Refused as refused:
+            reason = Reason(refused.reason)
         if reason is not None:
+            batch = self._nothing([record])
             batch.rejects.append((record.offset, reason.value))
             return batch
         rows = len(batch.whole)
@@ -351,23 +348,11 @@ class QueryDecoder:
 
     def _fast(self, values: list[bytes | None], dataset: NDArray[np.int64]) -> _Messages | None:
         """Decode everything in one call, or return None where something in it needs a closer look."""
-        joined = _joined(values)
-        if joined is None:
-            return None
-        queries: list[_Plain] | list[_Query]
-        rejects: dict[int, Reason] = {}
-        plain = True
-        try:
-            queries = _PLAIN.decode_lines(joined)
-        except _UNDECODABLE:
-            plain = False
-            full = _lines(values)
-            if full is None:
-                return None
-            queries, rejects = full, self._misused(full)
-        if len(queries) != len(values):
-            return None
-        return _kept(queries, plain, rejects, dataset)
+        plain = _lines(values, _PLAIN)
+        if plain is not None:
+            return _kept(plain, True, {}, dataset)
+        full = _lines(values, _QUERY)
+        return None if full is None else _kept(full, False, self._misused(full), dataset)
 
     def _misused(self, queries: list[_Query]) -> dict[int, Reason]:
         """Return the rows whose options do not go together or are unknown."""
@@ -404,24 +389,22 @@ class QueryDecoder:
         rejects: dict[int, Reason] = {}
         for start in range(0, len(values), _GROUP):
             group = values[start : start + _GROUP]
-            decoded = _lines(group)
+            decoded = _lines(group, _QUERY)
             if decoded is not None:
                 rejects |= {start + place: reason for place, reason in self._misused(decoded).items()}
                 queries += decoded
                 continue
             for place, value in enumerate(group, start):
-                result = self._one(value) if dataset[place] >= 0 else _BLANK
+                result = self._one(value or b"") if dataset[place] >= 0 else _BLANK
                 if isinstance(result, Reason):
                     rejects[place] = result
                     result = _BLANK
                 queries.append(result)
         return _kept(queries, False, rejects, dataset)
 
-    def _one(self, value: bytes | None) -> _Query | Reason:
-        if not value:
-            return Reason.EMPTY
-        if len(value) > MAX_BYTES:
-            return Reason.TOO_LARGE
+    def _one(self, value: bytes) -> _Query | Reason:
+        if (reason := _bad_size(value)) is not None:
+            return reason
         try:
             query = _QUERY.decode(value)
         except _UNDECODABLE:
@@ -431,6 +414,12 @@ class QueryDecoder:
             except _UNDECODABLE:
                 return _structural(repaired)
         return self._fault(query) or query
+
+
+def _bad_size(value: bytes) -> Reason | None:
+    if not value:
+        return Reason.EMPTY
+    return Reason.TOO_LARGE if len(value) > MAX_BYTES else None
 
 
 def _joined(values: Sequence[bytes | None]) -> bytes | None:
@@ -453,12 +442,13 @@ def _joined(values: Sequence[bytes | None]) -> bytes | None:
     return joined
 
 
-def _lines(values: Sequence[bytes | None]) -> list[_Query] | None:
+def _lines(values: Sequence[bytes | None], decoder: msgspec.json.Decoder[_Row]) -> list[_Row] | None:
+    """Return a query for each message, None where one of them does not decode by itself."""
     joined = _joined(values)
     if joined is None:
         return None
     try:
-        queries = _QUERY.decode_lines(joined)
+        queries = decoder.decode_lines(joined)
     except _UNDECODABLE:
         return None
     return queries if len(queries) == len(values) else None

@@ -211,12 +211,4 @@ def _finish(work: Generator[None, None, list[list[DatasetSpec]]]) -> list[list[D
 def _free(loop: asyncio.AbstractEventLoop, parts: list[Any], datasets: list[Any]) -> None:
     """Free the parts one by one, each in a turn of the event loop, then the datasets, which they refer to."""
     if not loop.is_closed():
-        loop.call_soon(_free_next, loop, parts, datasets)
-
-
-def _free_next(loop: asyncio.AbstractEventLoop, parts: list[Any], datasets: list[Any]) -> None:
-    del parts[-1:]
-    if parts:
-        loop.call_soon(_free_next, loop, parts, datasets)
-    else:
-        let_go(datasets)
+        loop.call_soon(let_go, parts, 1, datasets)

@@ -18,7 +18,7 @@ from stream_svt.protocol.configuration import Bundle, Version, records
 from stream_svt.protocol.shard_states import Cause, State
 from stream_svt.service.applied import Overtaken, follow, newest, place_of, publish, read_versions, verifier
 from stream_svt.service.apply import commit, propose
-from stream_svt.service.config import bundle_of, load_config, load_connection, spec_of
+from stream_svt.service.config import bundle_of, load_config, spec_of
 from stream_svt.service.reading import read
 from stream_svt.service.signatures import signing_key
 from stream_svt.service.worker import Worker, cluster_of
@@ -171,7 +171,7 @@ async def test_a_version_that_nobody_signed_who_may_is_not_followed(scene: Scene
     write(file, scene.text() + "control: {public_key_files: [alice.pub]}\n")
     config = load_config(file)
     brokers = cluster_of(config)
-    follower = follow(load_connection(file), brokers)
+    follower = follow(load_config(file, is_whole=False), brokers)
     waiting = asyncio.ensure_future(anext(follower))
     forged = Bundle(scene.text(threshold=1))
     await publish(brokers, "somebody", config.topics.config, forged, before=None)

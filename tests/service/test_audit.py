@@ -204,7 +204,7 @@ def test_a_number_without_end_in_an_id_is_none() -> None:
     )
     auditor.add(0, 0, json.dumps(told | {"id": "shop/" + "9" * 5000}).encode())
     assert auditor.audit.balances
-    assert auditor.told()["shop"].last == 0
+    assert auditor.audit.datasets["shop"].last == 0
 
 
 # --- an application that goes on with the budgets of another

@@ -330,7 +330,8 @@ class Watched(Play):
         super().__init__()
         monkeypatch.setattr(module, "WATCH_INTERVAL", 0.01)
         self.coordinator = self.consumer._coordinator = Coordinator()
-        self.group._tasks = [self.group._guarded(self.group._watch(), "watch")]
+        self.group._tasks = [asyncio.create_task(self.group._watch())]
+        self.group._tasks[0].add_done_callback(self.group._surface)
 
 
 @pytest.mark.parametrize(

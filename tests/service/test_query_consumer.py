@@ -13,7 +13,7 @@ from aiokafka.errors import KafkaConnectionError, OffsetOutOfRangeError, TopicAu
 from stream_svt.errors import ConfigError, MisuseError
 from stream_svt.service import query_consumer as module
 from stream_svt.service.kafka import BrokerUnavailable
-from stream_svt.service.query_consumer import Phase, QueryConsumer
+from stream_svt.service.query_consumer import QueryConsumer
 from tests.support.query_client import Brokers
 
 A, B, C = (TopicPartition("counts", number) for number in range(3))
@@ -70,27 +70,24 @@ async def test_a_shard_that_comes_ends_no_fetch_of_another() -> None:
     await queries.stop()
 
 
-async def test_a_change_drains_then_assigns() -> None:
+async def test_a_change_waits_until_no_fetch_is_in_flight() -> None:
     brokers = Brokers()
-    queries = reading(brokers, A)
-    seen = []
-    client = brokers.client
-
-    def make():
-        seen.append(queries.phase)
-        return client()
-
-    queries._make = make
-    assert queries.phase is Phase.STEADY
+    queries = reading(brokers, A, B)
     waits = asyncio.create_task(queries.fetch([A], 60.0))
     await until(lambda: brokers.clients and brokers.clients[0].in_flight)
-    assert (seen, queries.phase) == ([Phase.ASSIGNING], Phase.STEADY)
-    queries.release([A])
+    in_flight, assign = [], brokers.clients[0].assign
+
+    def watched(places: list[TopicPartition]) -> None:
+        in_flight.append(len(queries._reads))
+        assign(places)
+
+    brokers.clients[0].assign = watched
+    queries.release([B])
     assert queries._begin_change() is queries._change
-    await asyncio.sleep(0)
-    assert queries.phase is Phase.DRAINING
+    await until(lambda: in_flight)
+    assert in_flight == [0]
     with pytest.raises(MisuseError):
-        await queries.fetch([A], 0.0)
+        await queries.fetch([B], 0.0)
     waits.cancel()
     await queries.stop()
 

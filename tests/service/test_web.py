@@ -10,6 +10,7 @@ import re
 import threading
 import time
 from collections.abc import AsyncIterator
+from inspect import iscoroutinefunction
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from stream_svt.service.self_test import Fault
 from stream_svt.service.web import EVENTS, door, pages
 from stream_svt.service.web.door import origin
 from stream_svt.service.web.feed import OF_ONE_ADDRESS, VIEWERS
-from stream_svt.service.web.pages import ASSETS, HEADERS, LONG_WORK, PAGES, Kept, Page
+from stream_svt.service.web.pages import ASSETS, HEADERS, PAGES, Kept, Page
 from tests.service.test_metrics import SPEC, owned, view
 from tests.support.released import alert
 from tests.support.status_page import Stage, Stub
@@ -33,36 +34,36 @@ def worker() -> Stub:
     return Stub(parse_config(SPEC))
 
 
-def test_the_status_is_json_with_released_state_only(worker: Stub) -> None:
+async def test_the_status_is_json_with_released_state_only(worker: Stub) -> None:
     worker.shards = (owned(view("a", tops=2)),)
-    status = json.loads(pages.status(worker).body)
+    status = json.loads((await pages.status(worker)).body)
     assert status["application"] == "shop"
     assert status["datasets"][0]["monitors"][0]["tops"] == 2
     assert status["monitors"][0]["threshold"] == 5
     assert status["shards"][0]["state"] == "running"
 
 
-def test_the_status_sums_up_what_it_does_not_show(worker: Stub) -> None:
+async def test_the_status_sums_up_what_it_does_not_show(worker: Stub) -> None:
     worker.shards = (owned(view("a"), others=2), owned(others=1))
-    status = json.loads(pages.status(worker).body)
+    status = json.loads((await pages.status(worker)).body)
     (monitor,) = status["datasets_by_state"]
     assert (monitor["monitor"], monitor["states"]["running"], monitor["muted"]) == ("hot", 4, 8)
     (others,) = status["datasets_summed_up"]
     assert (others["measure"], others["datasets"], others["spent"]) == ("epsilon", 3, 1.5)
 
 
-def test_a_worker_tells_of_itself_without_the_datasets(worker: Stub) -> None:
+async def test_a_worker_tells_of_itself_without_the_datasets(worker: Stub) -> None:
     worker.shards = (owned(view("a", tops=2)),)
-    about, status = json.loads(pages.about(worker).body), json.loads(pages.status(worker).body)
+    about, status = json.loads(pages.about(worker).body), json.loads((await pages.status(worker)).body)
     assert {name: value for name, value in status.items() if not name.startswith("datasets")} == about
 
 
-def test_refused_records_are_told_by_reason_with_the_topic_of_their_places(worker: Stub) -> None:
+async def test_refused_records_are_told_by_reason_with_the_topic_of_their_places(worker: Stub) -> None:
     assert json.loads(pages.about(worker).body)["refused"] == {"topic": "shop.rejects", "reasons": {}}
     rejects = [("counts", 1, "not-json"), ("counts", 4, "undeclared"), ("counts", 7, "undeclared")]
     worker.metrics.committed(0, Commit(rejects=rejects), 0.1, ())
-    for page in (pages.about, pages.status):
-        refused = json.loads(page(worker).body)["refused"]
+    for page in (pages.about(worker), await pages.status(worker)):
+        refused = json.loads(page.body)["refused"]
         assert refused == {"topic": "shop.rejects", "reasons": {"not-json": 1, "undeclared": 2}}
 
 
@@ -94,13 +95,13 @@ def test_a_shard_that_is_open_or_that_no_restart_would_mend_leaves_the_worker_re
     assert pages.ready(worker).status == 200
 
 
-def test_a_worker_outside_its_group_is_live_and_not_ready_and_says_why(worker: Stub) -> None:
+async def test_a_worker_outside_its_group_is_live_and_not_ready_and_says_why(worker: Stub) -> None:
     worker.fault = Fault(Cause.CLOCK, "this machine's clock is 900 s behind the brokers'; set it")
     answer = pages.ready(worker)
     assert answer.status == 503
     assert answer.body.decode() == f"outside the group: clock: {worker.fault.reason}\n"
     assert pages.live(worker).status == 200
-    fault = json.loads(pages.status(worker).body)["fault"]
+    fault = json.loads((await pages.status(worker)).body)["fault"]
     assert fault == {"cause": "clock", "reason": worker.fault.reason}
 
 
@@ -157,7 +158,8 @@ async def test_every_page_is_served_read_only_with_its_type_and_the_strict_heade
     for path, page in PAGES.items():
         status, headers, body = await asyncio.to_thread(_ask, stage, path)
         assert (status, len(body) > 0) == (200, True)
-        assert headers["Content-Type"] == page(stage.worker).content_type
+        made = page(stage.worker)
+        assert headers["Content-Type"] == (made if isinstance(made, Page) else await made).content_type
         assert headers.items() >= HEADERS.items(), path
         status, _, body = await asyncio.to_thread(_ask, stage, path, "HEAD")
         assert (status, body) == (200, b"")
@@ -266,7 +268,10 @@ async def test_a_long_page_is_made_once_a_second_and_never_twice_at_once(
     await asyncio.sleep(0.03)
     answers = await asyncio.gather(*(kept(worker) for _ in range(2)))
     assert ({page.body for page in answers}, made) == ({b"2"}, [0, 1])
-    assert PAGES.keys() > LONG_WORK.keys() == {"/metrics", "/api/v1/status"}
+    assert {path for path, page in PAGES.items() if iscoroutinefunction(page)} == {
+        "/metrics",
+        "/api/v1/status",
+    }
 
 
 async def test_a_page_that_failed_once_is_made_again(worker: Stub) -> None:
@@ -282,12 +287,6 @@ async def test_a_page_that_failed_once_is_made_again(worker: Stub) -> None:
     with pytest.raises(OSError):
         await kept(worker)
     assert (await kept(worker)).body == b"made"
-
-
-@pytest.mark.parametrize("path", LONG_WORK)
-async def test_a_long_page_says_the_same_beside_the_worker_s_work(worker: Stub, path: str) -> None:
-    worker.shards = (owned(view("a", tops=2)),)
-    assert await LONG_WORK[path](worker) == PAGES[path](worker)
 
 
 @pytest.mark.loopback

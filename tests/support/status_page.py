@@ -6,17 +6,24 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from faust.web.drivers.aiohttp import Web
 
 from stream_svt.monitor.released import DatasetView
-from stream_svt.service.alert_tail import Record
 from stream_svt.service.app import Monitoring, build
 from stream_svt.service.config import parse_config
 from stream_svt.service.web.feed import Feed
 from stream_svt.service.worker import Worker
 from tests.support.process import free_port
+
+
+class Record(NamedTuple):
+    """What a reader looks at of a record."""
+
+    partition: int
+    offset: int
+    value: bytes
 
 
 class Topic:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
+from inspect import iscoroutinefunction
 
 from aiohttp.web import StreamResponse
 from faust import App
 from faust.web import Request, Response, Web
 
 from stream_svt.monitor.released import DatasetView
-from stream_svt.service.alert_tail import open_tail
+from stream_svt.service.alert_tail import AlertTail, open_tail
 from stream_svt.service.web.door import Runner, origin
-from stream_svt.service.web.feed import HISTORY, Feed, Tail, TooManyViewers
-from stream_svt.service.web.pages import HEADERS, LONG_WORK, PAGES, TEXT, Kept, Page
+from stream_svt.service.web.feed import HISTORY, Feed, TooManyViewers
+from stream_svt.service.web.pages import HEADERS, PAGES, TEXT, Kept, MakePage, Page
 from stream_svt.service.worker import Worker, cluster_of
 
 EVENTS = "/api/v1/events"
@@ -34,8 +35,8 @@ def register(app: App, worker: Worker, feed: Feed | None = None) -> None:
     """
     feed = feed or feed_of(worker)
     for path, page in PAGES.items():
-        kept = Kept(LONG_WORK[path]) if path in LONG_WORK else None
-        app.page(path, name="status-page" if path == "/" else _name(path))(_view(kept or page, worker))
+        kept = Kept(page) if iscoroutinefunction(page) else page
+        app.page(path, name="status-page" if path == "/" else _name(path))(_view(kept, worker))
     app.page(EVENTS, name=_name(EVENTS))(_events(feed))
 
     async def close(_: object) -> None:
@@ -51,7 +52,7 @@ def feed_of(worker: Worker) -> Feed:
     """Return what tells the viewers of a worker's status page."""
     topics = worker.config.topics
 
-    def open_alerts(starts: Mapping[int, int]) -> AbstractAsyncContextManager[Tail]:
+    def open_alerts(starts: Mapping[int, int]) -> AbstractAsyncContextManager[AlertTail]:
         return open_tail(cluster_of(worker.config), topics.alerts, topics.partitions, starts, HISTORY)
 
     def views() -> dict[str, DatasetView]:
@@ -64,12 +65,11 @@ def _name(path: str) -> str:
     return path.strip("/").replace("/", "-")
 
 
-def _view(
-    page: Callable[[Worker], Page] | Kept, worker: Worker
-) -> Callable[[Web, Request], Awaitable[Response]]:
+def _view(page: MakePage, worker: Worker) -> Callable[[Web, Request], Awaitable[Response]]:
     async def view(web: Web, request: Request) -> Response:
         del request
-        return _response(web, await page(worker) if isinstance(page, Kept) else page(worker))
+        answer = page(worker)
+        return _response(web, answer if isinstance(answer, Page) else await answer)
 
     return view
 

@@ -17,16 +17,14 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import msgspec
 
 from stream_svt.errors import BrokerError
-from stream_svt.monitor.released import Alert, DatasetView, Envelope, Lifecycle, decode
+from stream_svt.monitor.released import DatasetView, decode
 from stream_svt.monitor.spec import ApplicationSpec
-from stream_svt.service.alert_tail import Record
+from stream_svt.service.alert_tail import AlertTail
 from stream_svt.service.shard import describe
 from stream_svt.service.web.picture import Picture
 
@@ -67,27 +65,7 @@ _COMMENT = b": still here\n\n"
 _RETRY = b"retry: 3000\n\n"
 
 
-class Tail(Protocol):
-    """What is read; see `stream_svt.service.alert_tail.AlertTail`."""
-
-    complete: bool
-    starts: Mapping[int, int]
-
-    @property
-    def caught_up(self) -> bool:
-        """Whether all that was there when reading began has been read."""
-        ...
-
-    async def read(self) -> list[Record]:
-        """Return the next records, or nothing after a moment."""
-        ...
-
-    async def probe(self) -> None:
-        """Ask the brokers for a sign of life."""
-        ...
-
-
-OpenTail = Callable[[Mapping[int, int]], AbstractAsyncContextManager[Tail]]
+OpenTail = Callable[[Mapping[int, int]], AbstractAsyncContextManager[AlertTail]]
 """Opens the alert topic, to go on from some offsets."""
 
 
@@ -148,19 +126,12 @@ class Viewer:
             yield text
 
 
-@dataclass(frozen=True)
-class _Kept:
-    """An event to be sent, and the place after it."""
+class _Kept(NamedTuple):
+    """An event, as the message that is the same for all viewers."""
 
     partition: int
     offset: int
-    place: str
-    content: dict[str, Any]
-
-    @cached_property
-    def text(self) -> bytes:
-        """The message, put together for the first viewer and the same for all."""
-        return message("released", self.content, self.place)
+    text: bytes
 
 
 class Feed:
@@ -269,7 +240,7 @@ class Feed:
         self._forget()
         self._task = None
 
-    async def _follow(self, tail: Tail) -> None:
+    async def _follow(self, tail: AlertTail) -> None:
         if not self._next:
             self._next, self._before = dict(tail.starts), dict(tail.starts)
             self._picture.complete = tail.complete
@@ -297,23 +268,25 @@ class Feed:
                 self._tell_changes(drift=drift)
             await asyncio.sleep(0)  # the shards' turn, also where there is always something to read
 
-    def _take(self, record: Record) -> _Kept | None:
+    def _take(self, record: Any) -> _Kept | None:  # noqa: ANN401
         """Fold a record; what is no event of this package is skipped."""
         try:
-            if len(record.value) > LARGEST:
+            if len(value := record.value or b"") > LARGEST:
                 raise msgspec.DecodeError("too large for an event")
-            envelope, data = decode(record.value)
+            envelope, data = decode(value)
             self._picture.take(envelope, data)
         except (msgspec.DecodeError, ValueError, ArithmeticError):  # sums of forged amounts, too
             if not self._warned:  # once: there may be many
                 self._warned = True
-                place = (record.partition, record.offset)
-                log.warning("event=status_page_skipped partition=%d offset=%d reason=no-event", *place)
+                where = (record.partition, record.offset)
+                log.warning("event=status_page_skipped partition=%d offset=%d reason=no-event", *where)
             return None
         finally:
             self._next[record.partition] = record.offset + 1
         # Put together again: bytes that somebody else wrote to the topic never reach a browser as they are.
-        kept = _Kept(record.partition, record.offset, _place(self._next), _content(envelope, data))
+        content = msgspec.structs.asdict(envelope) | {"data": data}
+        place = ".".join(str(self._next[number]) for number in sorted(self._next))
+        kept = _Kept(record.partition, record.offset, message("released", content, place))
         self._kept.append(kept)
         while len(self._kept) > KEPT:
             gone = self._kept.popleft()
@@ -385,11 +358,3 @@ class Feed:
         ):
             return None
         return dict(enumerate(map(int, parts)))
-
-
-def _place(places: Mapping[int, int]) -> str:
-    return ".".join(str(places[number]) for number in sorted(places))
-
-
-def _content(envelope: Envelope, data: Alert | Lifecycle) -> dict[str, Any]:
-    return msgspec.structs.asdict(envelope) | {"data": data}

@@ -53,13 +53,11 @@ class Page:
     body: bytes
 
 
-def metrics_page(worker: Worker) -> Page:
-    """Return everything Prometheus scrapes."""
-    return Page(200, metrics.CONTENT_TYPE, worker.metrics.text())
+MakePage = Callable[[Worker], Page | Awaitable[Page]]
 
 
-async def metrics_beside(worker: Worker) -> Page:
-    """Return the same; the text is put together on another thread, for that takes long where datasets are many."""
+async def metrics_page(worker: Worker) -> Page:
+    """Return everything Prometheus scrapes; put together on another thread, for that takes long with many datasets."""
     return Page(200, metrics.CONTENT_TYPE, await asyncio.to_thread(worker.metrics.rendering()))
 
 
@@ -80,18 +78,13 @@ def ready(worker: Worker) -> Page:
     return Page(503, TEXT, ("\n".join(waiting) + "\n").encode())
 
 
-def status(worker: Worker) -> Page:
-    """Return the released state as JSON."""
-    return Page(200, JSON, msgspec.json.encode(worker.status() | _refused(worker)))
-
-
-async def status_beside(worker: Worker) -> Page:
-    """Return the same; the text is put together on another thread, likewise."""
+async def status(worker: Worker) -> Page:
+    """Return the released state as JSON; put together on another thread, likewise."""
     return Page(200, JSON, await asyncio.to_thread(msgspec.json.encode, worker.status() | _refused(worker)))
 
 
 def about(worker: Worker) -> Page:
-    """Return the same without the datasets."""
+    """Return the released state without the datasets."""
     return Page(200, JSON, msgspec.json.encode(worker.about() | _refused(worker)))
 
 
@@ -124,16 +117,6 @@ def asset(name: str, content_type: str) -> Callable[[Worker], Page]:
 front = asset("index.html", "text/html; charset=utf-8")
 """The status page; what it shows it fetches itself."""
 
-PAGES: dict[str, Callable[[Worker], Page]] = {
-    "/": front,
-    **{f"/assets/{name}": asset(name, content_type) for name, content_type in ASSETS.items()},
-    "/metrics": metrics_page,
-    "/health/live": live,
-    "/health/ready": ready,
-    "/api/v1/status": status,
-    "/api/v1/worker": about,
-}
-
 
 class Kept:
     """A page that is made at most once in `AGE` seconds, and never twice at once, however many ask for it."""
@@ -153,8 +136,13 @@ class Kept:
             return self._page
 
 
-LONG_WORK: dict[str, Callable[[Worker], Awaitable[Page]]] = {
-    "/metrics": metrics_beside,
-    "/api/v1/status": status_beside,
+PAGES: dict[str, MakePage] = {
+    "/": front,
+    **{f"/assets/{name}": asset(name, content_type) for name, content_type in ASSETS.items()},
+    "/metrics": metrics_page,
+    "/health/live": live,
+    "/health/ready": ready,
+    "/api/v1/status": status,
+    "/api/v1/worker": about,
 }
-"""Pages that grow with the number of datasets, as they are made beside the worker's own work."""
+"""Those that are awaited grow with the number of datasets: each is to be `Kept`."""
