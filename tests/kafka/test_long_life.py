@@ -80,8 +80,11 @@ async def test_a_query_topic_made_anew_is_a_loss_and_its_queries_meet_new_noise(
     worker = await scene.start()
     await scene.send("a", *[HIGH] * 2, *[LOW] * 3)
     await scene.settled(worker, 5)
+    await scene.delete("counts")
+    await until(lambda: [status.cause for status in worker.statuses()] == [Cause.TOPIC_MISSING], 60)
+    assert worker.alive
     await scene.stop(worker)
-    await scene.make_anew("counts")
+    await scene.create("counts")
     worker = await scene.start(ready=False)
     await until(lambda: [status.cause for status in worker.statuses()] == [Cause.RECORDS_LOST])
     await scene.accept_losses(0)
@@ -95,10 +98,10 @@ async def test_a_query_topic_made_anew_is_a_loss_and_its_queries_meet_new_noise(
     await _audited(scene)
 
 
-async def test_a_control_topic_made_anew_and_filled_as_far_as_the_place_reached_is_read_on_from_there(
+async def test_a_control_topic_made_anew_is_read_from_its_beginning_and_numbers_refuse_what_is_old(
     scene: Scene,
 ) -> None:
-    """The limit that the manual states: what stands before the place gets no answer."""
+    """The limit that the manual states: filled as far as the place reached, what stands before gets no answer."""
     worker = await scene.start()
     for number, action in enumerate(("pause", "resume"), start=1):
         await scene.command(action, "c", partition=0)
@@ -110,17 +113,11 @@ async def test_a_control_topic_made_anew_and_filled_as_far_as_the_place_reached_
     worker = await scene.start()
     await scene.released(EventType.COMMAND_REPLY, 3)
     assert _paused(worker) == ["c"]
-
-
-async def test_a_control_topic_made_anew_is_read_from_its_beginning_and_numbers_refuse_what_is_old(
-    scene: Scene,
-) -> None:
-    worker = await scene.start()
-    for number, action in enumerate(("pause", "resume") * 2, start=1):
-        await scene.command(action, "a", partition=0)
-        await scene.released(EventType.COMMAND_REPLY, number)
+    await scene.command("resume", "c", partition=0)
+    await scene.released(EventType.COMMAND_REPLY, 4)
     old = await scene.read("control")
     await scene.stop(worker)
+
     await scene.make_anew("control")
     await scene.producer.send_and_wait(f"{scene.application}.control", old[0].value, partition=0)
     await scene.command("pause", "b", partition=0)  # while no worker runs
