@@ -1,21 +1,25 @@
-"""What happens to an application over months: idle weeks, lost queries, topics made anew, new keys."""
+"""What happens to an application over months: idle weeks, lost queries, topics made anew, clocks, days that end."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from aiokafka import AIOKafkaProducer
 
+from stream_svt.monitor.datasets import DAY_MS
 from stream_svt.monitor.released import EventType
-from stream_svt.protocol.shard_states import Cause, State
+from stream_svt.protocol import tenure
+from stream_svt.protocol.shard_states import OPEN, Cause, State
 from stream_svt.service import kafka
 from stream_svt.service.audit import Audit, audit_state, audit_topic
 from stream_svt.service.config import Config, parse_config
 from stream_svt.service.topology import look, problems
+from stream_svt.service.wire import home
 from stream_svt.service.worker import Worker, cluster_of
 from tests.support.worker import HIGH, LOW, Scene, is_open, until
 
@@ -243,6 +247,125 @@ async def test_a_clock_ahead_is_named_where_topics_go_by_it_and_nothing_is_lost(
     await scene.settled(worker, 2)
     assert [alert.position.offset for alert in await scene.alerts()] == [0, 1]
     assert (await _audited(scene, config)).alerts == 2
+
+
+async def test_a_query_stamped_far_ahead_parks_its_shard_until_the_clock_has_caught_up_or_it_is_gone(
+    broker, topics
+) -> None:
+    scene = Scene(broker.bootstrap_servers, topics.name("shop"), datasets=", ".join("abcdef"))
+    homes = {home(name.encode(), scene.partitions): name for name in "abcdef"}
+    early, other = homes[0], homes[1]
+
+    async def stamped_ahead(seconds: float) -> None:
+        query = json.dumps({"id": "early", "value": HIGH, "series": f"s{seconds}"}).encode()
+        at = int((time.time() + seconds) * 1000)
+        await scene.producer.send_and_wait(scene.queries, query, key=early.encode(), timestamp_ms=at)
+
+    async with scene.on_stage():
+        worker = await scene.start(
+            parse_config(scene.text().replace("mute: none", "mute: 1h"), directory=Path())
+        )
+        # The producer stands in for a broker whose clock is wrong; the check at a worker's start excludes it.
+        await scene.configure("counts", {"message.timestamp.type": "CreateTime"})
+        await scene.send(early, HIGH)
+        await scene.settled(worker, 1)
+        await stamped_ahead(tenure.FARTHEST_AHEAD + 5)
+        (status,) = scene.statuses(0)
+        await until(lambda: status.cause is Cause.TIMESTAMP_AHEAD)
+        assert f"the record at offset 1 of '{scene.queries}' is stamped 60" in status.reason
+        await scene.send(other, HIGH)
+        await until(lambda: sum(scene.statuses(1)[0].offsets.values()) == 1)
+        await until(lambda: status.state in OPEN, 60)
+        await scene.settled(worker, 3)
+        assert len(await scene.alerts()) == 3
+
+        await stamped_ahead(3_000)
+        await until(lambda: status.cause is Cause.TIMESTAMP_AHEAD)
+        await scene.delete_before("counts", 3)
+        await scene.command("resume", partition=0, dataset=early)  # any command has it look at once
+        await until(lambda: status.cause is Cause.RECORDS_LOST, 90)
+        await scene.accept_losses(0)
+        await until(lambda: status.state in OPEN)
+        await scene.send(early, HIGH)
+        await scene.settled(worker, 5)
+        assert [alert.position.offset for alert in await scene.alerts() if alert.dataset == early] == [
+            0,
+            1,
+            3,
+        ]
+
+
+def _day(later: int = 0) -> str:
+    return (datetime.now(UTC) + timedelta(days=later)).date().isoformat()
+
+
+async def test_a_day_opens_with_its_first_query_is_over_and_never_opens_again(
+    scene: Scene, monkeypatch
+) -> None:
+    old = f"datasets:\n  - names: [{scene.datasets}]\n"
+    new = (
+        f"datasets:\n  - generate: '{{name}}-{{date}}'\n    names: [north, south]\n    from: {_day(-2)}\n"
+        "    lateness: 1h\n"
+    )
+    text = scene.text()
+    assert old in text
+    config = parse_config(text.replace(old, new), directory=Path())
+    worker = await scene.start(config)
+    assert worker.status()["datasets_declared"] == 2 * (1 + (datetime.now(UTC).hour < 1))
+
+    today, north = f"south-{_day()}", f"north-{_day()}"
+    await scene.send(today, HIGH)
+    await scene.send(north, 0)
+    await scene.send(f"south-{_day(1)}", HIGH)
+    await scene.send(f"east-{_day()}", HIGH)
+    await scene.released(EventType.ALERT)
+    rejects = [record.value for record in await scene.rejected(2)]
+    assert sorted(b"outside-period" in value for value in rejects) == [False, True]
+    assert any(b"undeclared" in value for value in rejects)
+    assert [alert.dataset for alert in await scene.alerts()] == [today]
+    stored = await scene.live()
+    assert {key for _, key in stored if key.startswith(b"d/")} == {
+        f"d/{name}".encode() for name in (today, north)
+    }
+
+    # Two days go by: no record comes, and the shards' monitors have read all there are.
+    monkeypatch.setattr(tenure, "IDLE_MARGIN", -3 * DAY_MS / 1000)
+    workload = worker.workload
+    await worker.advance_periods()
+    assert worker.workload is workload, "it is the same day"
+    for _ in range(2):
+        before = worker.workload
+        object.__setattr__(before, "now_ms", before.now_ms - 2 * DAY_MS)
+        await worker.advance_periods()
+        assert worker.workload is not before
+        await until(lambda: is_open(worker))
+    await scene.released(EventType.RETIRED, 2)
+    ended = [
+        (data.dataset, data.reason)
+        for envelope, data in await scene.events()
+        if envelope.type == EventType.RETIRED
+    ]
+    assert sorted(ended) == [(north, "period-over"), (today, "period-over")]
+    assert not [key for _, key in await scene.live() if key.startswith((b"d/", b"r/"))]
+
+    await scene.send(today, HIGH)
+    await scene.rejected(3)
+    longer = parse_config(text.replace(old, new).replace("lateness: 1h", "lateness: 30d"), directory=Path())
+    await scene.apply(worker, longer)
+    await until(lambda: is_open(worker))
+    await scene.send(today, HIGH)
+    assert b"undeclared" in (await scene.rejected(4))[-1].value
+    assert len(await scene.alerts()) == 1
+    await scene.settled(worker, 6)
+    assert (await audit_state(config, cluster_of(config))).findings == []
+
+    # Somebody declares the day by its name.
+    plain = parse_config(text.replace(f"[{scene.datasets}]", f"[{today}]"), directory=Path())
+    await scene.apply(worker, plain)
+    await until(lambda: any(one.state is State.PARKED for one in worker.statuses()))
+    [parked] = [one for one in worker.statuses() if one.state is State.PARKED]
+    assert parked.cause is Cause.CONFIGURATION
+    assert f"{today} has the name of a period that a generator made and that is over" in parked.reason
 
 
 def _paused(worker: Worker) -> list[str]:

@@ -399,8 +399,7 @@ async def test_a_permission_taken_and_given_back_parks_shards_and_opens_them(
             assert worker.alive
             await asyncio.sleep(1.0)  # the authorizer takes a grant in a moment later than its topics
             await allow(servers, "svt", *grant)
-            async with scene.explained():
-                await until(lambda: is_open(worker), 60)
+            await until(lambda: is_open(worker), 60)
         await app.go_on(app.shards)
         await app.publishes()
         assert len(await scene.alerts()) == 3

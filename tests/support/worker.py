@@ -245,26 +245,6 @@ class Scene:
                 await asyncio.sleep(0.1)
         return rejects
 
-    @contextlib.asynccontextmanager
-    async def explained(self) -> AsyncIterator[None]:
-        """Note with a failure what stands on the alert topic and what the state says of it."""
-        try:
-            yield
-        except AssertionError as error:
-            for isolation in ("read_committed", "read_uncommitted"):
-                for record in await self.read("alerts", isolation):
-                    envelope, _ = decode(record.value)
-                    place = f"{isolation} {record.partition}/{record.offset}"
-                    error.add_note(f"{place}: event {envelope.sequence} of origin {envelope.origin}")
-                for record in await self.read("state", isolation):
-                    if record.key == META and record.value is not None:
-                        meta = msgspec.msgpack.decode(record.value[_CHECKED:], type=Meta)
-                        published = f"published {meta.published} {meta.published_origin}"
-                        charged = f"charged {meta.last_event} {meta.origin}"
-                        known = f"{published}, {charged}, alerts from {meta.alert_offset} to {meta.alert_end}"
-                        error.add_note(f"{isolation} {record.partition}/{record.offset}: {known}")
-            raise
-
     async def settled(self, worker: Worker, count: int) -> None:
         """Wait until a worker's committed positions add up to so many records and nothing waits to be published."""
 
