@@ -20,8 +20,7 @@ from stream_svt.service.embedded import EmbeddedKafka
 from tests.soak import report
 from tests.soak.stage import BROKER, Outcome
 from tests.support import records
-from tests.support.forward_stage import FAST, Stage
-from tests.support.forwarding import Forwarder, serving
+from tests.support.forwarding import FAST, Forwarder, Stage, serving
 from tests.support.topics import create_topics
 
 SHORT, FULL = 4, 200
