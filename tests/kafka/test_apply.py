@@ -27,18 +27,6 @@ from tests.support.process import Service, applied, free_port
 from tests.support.worker import HIGH, Scene, is_open, until
 
 pytestmark = pytest.mark.kafka
-MORE = """  - name: other
-    topic: {application}.others
-    datasets: [d]
-    epsilon: 1
-    cutoff: 3
-    sensitivity: 1
-    monotonic: true
-    bounds: [0, 100000]
-    threshold: 5000
-    expected_queries: 10000
-    mute: none
-"""
 
 
 @pytest.fixture
@@ -53,7 +41,10 @@ def write(path: Path, text: str) -> None:
 
 
 def _more(scene: Scene) -> str:
-    return scene.text(datasets="a, b, c, d", threshold=700) + MORE.format(application=scene.application)
+    """Return a configuration with one more dataset, and one more monitor that reads it on another topic."""
+    monitor = scene.text().partition("monitors:\n")[2].replace(".counts", ".others")
+    other = monitor.replace("name: hot", "name: other\n    datasets: [d]")
+    return scene.text(datasets="a, b, c, d", threshold=700) + other
 
 
 async def test_what_is_applied_is_what_every_worker_runs(

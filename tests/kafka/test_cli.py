@@ -8,7 +8,6 @@ import signal
 from pathlib import Path
 
 import pytest
-from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from stream_svt.monitor.released import EventType
 from stream_svt.service.embedded import EmbeddedKafka
@@ -48,10 +47,9 @@ def application_of(config: Path) -> str:
     return config.read_text().split()[1]
 
 
-def test_check_creates_missing_topics_and_no_command_is_sent_before_a_shard_has_started(
-    stream_svt, written, broker
-):
-    config = written()
+def test_check_creates_missing_topics_and_looks_at_what_they_keep(stream_svt, written, broker):
+    """And no command is sent before a shard has started."""
+    config = written(more="append: {retry: {lifetime: 50}}")
     name = application_of(config)
     missing = stream_svt("check", "-c", config)
     assert missing.code == 2
@@ -67,30 +65,17 @@ def test_check_creates_missing_topics_and_no_command_is_sent_before_a_shard_has_
     assert (again.code, again.out.endswith("Ready to run.\n")) == (0, True), again
     assert "all 6 topics exist, with 2 partitions each" in again.out
     assert "reading, writing, transactions and the group are allowed" in again.out
-    assert asyncio.run(
-        _ends(broker.bootstrap_servers, [f"{name}.{t}" for t in ("state", "alerts", "rejects")])
-    ) == {0}
+    ends = asyncio.run(Scene(broker.bootstrap_servers, name).ends("state", "alerts", "rejects"))
+    assert set(ends.values()) == {0}
     ended = stream_svt("control", "pause", "-c", config, "today", "--timeout", 0.5)
     assert ended.code == 1
     assert "today: not sent: shard 1 has not started yet" in ended.err
-
-
-async def _ends(servers: str, topics: list[str]) -> set[int]:
-    """Return the end offsets of partitions 0 of some topics, uncommitted records and markers included."""
-    async with AIOKafkaConsumer(bootstrap_servers=servers) as consumer:
-        return set((await consumer.end_offsets([TopicPartition(topic, 0) for topic in topics])).values())
-
-
-def test_check_finds_a_retry_lifetime_beyond_what_the_topic_keeps(stream_svt, written, broker):
-    config = written(more="append: {retry: {lifetime: 50}}")
-    name = application_of(config)
-    assert stream_svt("check", "-c", config, "--create-topics").code == 0
     topic = f"{name}.counts"
     asyncio.run(records.send(broker.bootstrap_servers, topic, *[(0, None, b"x")] * 20))
     asyncio.run(delete_before(broker.bootstrap_servers, topic, 15))
-    ended = stream_svt("check", "-c", config)
-    assert ended.code == 2
-    assert f"50 offsets is longer than topic '{name}.counts' keeps records: partitions 0" in ended.out
+    short = stream_svt("check", "-c", config)
+    assert short.code == 2
+    assert f"50 offsets is longer than topic '{topic}' keeps records: partitions 0" in short.out
 
 
 def _login(servers: str, tmp_path: Path, user: str, password: str) -> str:

@@ -166,13 +166,10 @@ async def test_every_committed_event_reaches_alertmanager_and_a_moody_webhook(st
             for secret in ("T0KEN", KEY.hex(), OLD_KEY.hex()):
                 assert secret not in everything
             assert await forwarder.end() == 0
-            ends = {place.partition: offset for place, offset in (await _ends(stage)).items()}
+            places = [TopicPartition(stage.topic, number) for number in (0, 1)]
+            async with AIOKafkaConsumer(bootstrap_servers=stage.servers) as consumer:
+                ends = {place.partition: end for place, end in (await consumer.end_offsets(places)).items()}
             assert await records.committed(stage.servers, f"{stage.topic}.tickets") == ends
-
-
-async def _ends(stage: Stage) -> dict[TopicPartition, int]:
-    async with AIOKafkaConsumer(bootstrap_servers=stage.servers) as consumer:
-        return await consumer.end_offsets([TopicPartition(stage.topic, number) for number in (0, 1)])
 
 
 async def test_killing_forwarders_again_and_again_loses_nothing_and_keeps_the_order(

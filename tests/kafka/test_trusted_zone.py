@@ -12,7 +12,7 @@ import json
 import random
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,33 +33,21 @@ MASTER, SHARED = bytes(range(32)), bytes(range(1, 33))
 THRESHOLD = 50_000_000_000_000
 SENSITIVITY = 1_000_000
 """Noise is some multiples of it, so that the last six digits of a top say nothing by themselves."""
-SPEC = """
-application: {application}
-kafka: {{bootstrap_servers: "{servers}", session_timeout: 2s, heartbeat_interval: 300ms}}
-topics: {{partitions: 1}}
-commit: {{interval: 100ms}}
+SECTIONS = """
 web: {{port: {port}}}
 sealing: {{key_command: [cat, sealing.key]}}
 control: {{hmac_key_files: [shared.key]}}
-datasets:
-  - {{names: [a, b], limit: {{epsilon: 7}}, unit: one basket}}
-monitors:
-  - {{name: hot, cutoff: 2, {common}}}
-  - {{name: adaptive, mechanism: adaptive, cutoff: 2, {common}}}
-  - {{name: patient, cutoff: 2, append: {{retry: {{attempts: 3, lifetime: 100, capacity: 50, every: 5}}}}, {common}}}
 """
-COMMON = (
-    "topic: {application}.counts, epsilon: 1, sensitivity: {sensitivity}, monotonic: true, mute: none, "
-    "bounds: [0, 99999999999999], threshold: {threshold}, expected_queries: 10000"
+VARIANTS = (
+    "name: hot",
+    "name: adaptive\n    mechanism: adaptive",
+    "name: patient\n    append: {retry: {attempts: 3, lifetime: 100, capacity: 50, every: 5}}",
 )
 # What a careless environment may hold: none of it may open a page of the host's own, or change a section.
 ENVIRONMENT = {
     "DEBUG": "1",
-    **{
-        f"APP_{name}": "1"
-        for name in ("DEBUG", "WEB_STATS_ENABLED", "WEB_GRAPH_ENABLED", "WEB_METRICS_ENABLED")
-    },
-    **{f"APP_WEB_{name}_ENABLED": "1" for name in ("ROUTER", "TABLES")},
+    "APP_DEBUG": "1",
+    **{f"APP_WEB_{name}_ENABLED": "1" for name in ("STATS", "GRAPH", "METRICS", "ROUTER", "TABLES")},
     "NODE_HOSTNAME": "0.0.0.0",  # noqa: S104  it must not be listened on
     "WEB_BIND": "0.0.0.0",  # noqa: S104  likewise
 }
@@ -169,21 +157,17 @@ def hostile(marks: Marks) -> list[tuple[bytes | None, bytes, list[tuple[str, byt
 
 def odd(marks: Marks) -> list[bytes]:
     """Return queries that are tested, whatever their value looks like: it is never a reason to refuse."""
-    return [
-        b'{"id": "o%d", "value": %s}' % (number, value)
-        for number, value in enumerate(
-            [
-                b"%d.%d" % (marks.low(), marks.low()),
-                b'"%d"' % marks.low(),
-                b"-%d" % marks.low(),
-                b"%de-3" % marks.low(),
-                b"1%d%d" % (marks.low(), marks.low()),
-                b'{"hidden": %d}' % marks.low(),
-                b"[%d, null]" % marks.low(),
-                b'"%d and words"' % marks.low(),
-            ]
-        )
+    values = [
+        b"%d.%d" % (marks.low(), marks.low()),
+        b'"%d"' % marks.low(),
+        b"-%d" % marks.low(),
+        b"%de-3" % marks.low(),
+        b"1%d%d" % (marks.low(), marks.low()),
+        b'{"hidden": %d}' % marks.low(),
+        b"[%d, null]" % marks.low(),
+        b'"%d and words"' % marks.low(),
     ]
+    return [b'{"id": "o%d", "value": %s}' % query for query in enumerate(values)]
 
 
 class Run:
@@ -194,16 +178,10 @@ class Run:
         self.config = directory / f"{scene.application}.yaml"
         self.log = directory / f"{scene.application}.log"
         self.port = free_port()
-        self.config.write_text(
-            SPEC.format(
-                application=scene.application,
-                servers=scene.servers,
-                port=self.port,
-                common=COMMON.format(
-                    application=scene.application, sensitivity=SENSITIVITY, threshold=THRESHOLD
-                ),
-            )
-        )
+        text = scene.text(threshold=THRESHOLD, most=10**14 - 1, sensitivity=SENSITIVITY)
+        start, head, monitor = text.replace("cutoff: 3", "cutoff: 2").partition("monitors:\n")
+        monitors = "".join(monitor.replace("name: hot", variant) for variant in VARIANTS)
+        self.config.write_text(start + head + monitors + SECTIONS.format(port=self.port))
         self.sent = 0
         self.key = ("--signing-key", str(directory / "shared.key"))
         write_secrets(directory, {"sealing.key": MASTER.hex(), "shared.key": SHARED.hex()})
@@ -220,16 +198,14 @@ class Run:
 
     async def query(self, dataset: str, *values: int) -> None:
         for value in values:
-            self.sent += 1
-            record = json.dumps({"id": f"q{self.sent}", "value": value, "series": f"s{self.sent % 7}"})
-            await self.scene.producer.send(self.scene.queries, record.encode(), key=dataset.encode())
-        await self.scene.producer.flush()
+            number = self.sent + 1
+            record = json.dumps({"id": f"q{number}", "value": value, "series": f"s{number % 7}"})
+            await self.raw(dataset.encode(), record.encode())
 
-    async def raw(self, key: bytes | None, value: bytes, headers: list[tuple[str, bytes]]) -> None:
+    async def raw(self, key: bytes | None, value: bytes, headers: Sequence[tuple[str, bytes]] = ()) -> None:
         self.sent += 1
-        await self.scene.producer.send_and_wait(
-            self.scene.queries, value, key=key, partition=0, headers=headers
-        )
+        queries = self.scene.queries
+        await self.scene.producer.send_and_wait(queries, value, key=key, partition=0, headers=headers)
 
     async def read_by(self, worker: Service) -> None:
         """Wait until everything sent is read and committed."""
@@ -318,7 +294,7 @@ async def drive(run: Run, marks: Marks) -> dict[str, bytes]:
         worker.process.kill()
         worker.process.wait(10)
         for value in odd(marks):
-            await run.raw(b"b", value, [])
+            await run.raw(b"b", value)
         await run.query("b", *(marks.low() for _ in range(20)))
         worker = run.start()
         await worker.ready()
@@ -400,12 +376,9 @@ def shape(log: bytes, application: str) -> set[str]:
 
 def counts(metrics: bytes, application: str) -> dict[str, str]:
     """Return the accounts on the metrics page: no times, and no gaps, which are noise."""
-    kept = {}
-    for line in metrics.decode().replace(application, "APP").splitlines():
-        name, _, value = line.rpartition(" ")
-        if re.match(r"stream_svt_(budget_|monitor_(spent|run_left|datasets|threshold|cutoff|muted))", name):
-            kept[name] = value
-    return kept
+    shown = re.compile(r"stream_svt_(budget_|monitor_(spent|run_left|datasets|threshold|cutoff|muted))")
+    lines = metrics.decode().replace(application, "APP").splitlines()
+    return {line.rpartition(" ")[0]: line.rpartition(" ")[2] for line in lines if shown.match(line)}
 
 
 async def test_no_mark_and_no_secret_is_in_anything_released_and_other_values_look_the_same(
@@ -416,7 +389,7 @@ async def test_no_mark_and_no_secret_is_in_anything_released_and_other_values_lo
     async def seen(name: str) -> tuple[object, object, object]:
         marks = Marks(name)
         async with Scene(
-            broker.bootstrap_servers, topics.name(name), partitions=1, datasets="a, b"
+            broker.bootstrap_servers, topics.name(name), partitions=1, datasets="a, b", limit=7
         ).on_stage() as scene:
             run = Run(scene, tmp_path)
             said = await drive(run, marks)
@@ -438,14 +411,13 @@ async def test_no_mark_and_no_secret_is_in_anything_released_and_other_values_lo
     assert first == second
 
 
-def test_a_mark_is_found_in_whatever_form_it_was_let_out() -> None:
+def test_what_is_hidden_is_found_in_whatever_form_it_was_let_out() -> None:
     marks = Marks("any")
     mark = marks.low()
-    for text in (f"value {mark} is odd", f"{mark:,}", f"{mark:e}", f"0x{mark:x}", f"{float(mark)!r}"):
-        leaked = text.encode()
-        if text == f"{mark:e}":
-            leaked = f"{mark:.13e}".encode()
-        assert found(marks.hidden(), {"the log": leaked}), text
-    for packed in (mark.to_bytes(8, "big"), mark.to_bytes(6, "little"), base64.b64encode(str(mark).encode())):
-        assert found(marks.hidden(), {"the log": packed}), packed
+    texts = (f"value {mark} is odd", f"{mark:,}", f"{mark:.13e}", f"0x{mark:x}", f"{float(mark)!r}")
+    packed = (mark.to_bytes(8, "big"), mark.to_bytes(6, "little"), base64.b64encode(str(mark).encode()))
+    for leaked in (*map(str.encode, texts), *packed):
+        assert found(marks.hidden(), {"the log": leaked}), leaked
     assert not found(marks.hidden(), {"the log": str(mark + 1).encode()})
+    for leaked in (b"key=" + MASTER.hex().encode(), repr(MASTER).encode(), base64.b64encode(MASTER), MASTER):
+        assert found({"key": forms_of_secret(MASTER)}, {"the log": leaked}), leaked

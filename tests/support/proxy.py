@@ -65,11 +65,7 @@ class ProxiedKafka(EmbeddedKafka):
         self.front_port = free_ports()[0]
         self.behind_port = behind
         self._own_ports = (client, controller, behind)
-        listeners = {
-            "PLAINTEXT": client,
-            "CONTROLLER": controller,
-            "PROXIED": behind,
-        }
+        listeners = {"PLAINTEXT": client, "CONTROLLER": controller, "PROXIED": behind}
         super().__init__(
             overrides={
                 "listeners": ",".join(f"{name}://127.0.0.1:{port}" for name, port in listeners.items()),
