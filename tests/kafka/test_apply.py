@@ -18,7 +18,7 @@ from stream_svt.protocol.configuration import Bundle, Version, records
 from stream_svt.protocol.shard_states import Cause, State
 from stream_svt.service.applied import Overtaken, follow, newest, place_of, publish, read_versions, verifier
 from stream_svt.service.apply import commit, propose
-from stream_svt.service.config import bundle_of, load_config, spec_of
+from stream_svt.service.config import bundle_of, load_config
 from stream_svt.service.reading import read
 from stream_svt.service.signatures import signing_key
 from stream_svt.service.worker import Worker, cluster_of
@@ -27,18 +27,6 @@ from tests.support.process import Service, applied, free_port
 from tests.support.worker import HIGH, Scene, is_open, until
 
 pytestmark = pytest.mark.kafka
-MORE = """  - name: other
-    topic: {application}.others
-    datasets: [d]
-    epsilon: 1
-    cutoff: 3
-    sensitivity: 1
-    monotonic: true
-    bounds: [0, 100000]
-    threshold: 5000
-    expected_queries: 10000
-    mute: none
-"""
 
 
 @pytest.fixture
@@ -53,7 +41,10 @@ def write(path: Path, text: str) -> None:
 
 
 def _more(scene: Scene) -> str:
-    return scene.text(datasets="a, b, c, d", threshold=700) + MORE.format(application=scene.application)
+    """Return a configuration with one more dataset, and one more monitor that reads it on another topic."""
+    monitor = scene.text().partition("monitors:\n")[2].replace(".counts", ".others")
+    other = monitor.replace("name: hot", "name: other\n    datasets: [d]")
+    return scene.text(datasets="a, b, c, d", threshold=700) + other
 
 
 async def test_what_is_applied_is_what_every_worker_runs(
@@ -72,6 +63,12 @@ async def test_what_is_applied_is_what_every_worker_runs(
             await service.until(
                 lambda service=service: "no configuration" in (service.fetch("/health/ready") or "")
             )
+        write(file, scene.text().replace("cutoff: 3", "cutoff: none"))
+        ended = await stream_svt("apply", "-c", file, "--yes")
+        assert (ended.code, "monitors[0].cutoff" in ended.err) == (2, True)
+        write(file, scene.text())
+        ended = await stream_svt("apply", "-c", file)  # nobody can answer
+        assert (ended.code, "not confirmed; nothing was changed" in ended.err) == (1, True)
         assert (await stream_svt("config", "show", "-c", file)).code == 1
         assert "Version 1 of" in await asyncio.to_thread(applied, file)
         for service in services:
@@ -259,17 +256,3 @@ async def test_a_configuration_of_many_names_arrives_whole(scene: Scene, tmp_pat
         before=(await read_versions(brokers, config.topics.config)).current,
     )
     assert newest(await read_versions(brokers, config.topics.config), config.topics.config) == smaller
-
-
-async def test_what_is_no_configuration_is_refused_before_anything_is_written(
-    scene: Scene, file: Path, stream_svt
-) -> None:
-    write(file, scene.text().replace("cutoff: 3", "cutoff: none"))
-    ended = await stream_svt("apply", "-c", file, "--yes")
-    assert (ended.code, "monitors[0].cutoff" in ended.err) == (2, True)
-    write(file, scene.text())
-    ended = await stream_svt("apply", "-c", file)  # nobody can answer
-    assert (ended.code, "not confirmed; nothing was changed" in ended.err) == (1, True)
-    assert (await read_versions(cluster_of(scene.config()), f"{scene.application}.config")).current is None
-    with pytest.raises(ConfigError):
-        spec_of(Bundle("application: shop"))

@@ -8,7 +8,6 @@ import signal
 from pathlib import Path
 
 import pytest
-from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from stream_svt.monitor.released import EventType
 from stream_svt.service.embedded import EmbeddedKafka
@@ -18,7 +17,7 @@ from tests.support.command_line import CommandLine, Ended
 from tests.support.keys import write_secrets
 from tests.support.permissions import WORKER, allow_all
 from tests.support.process import Service, free_port
-from tests.support.topics import Topics, create_topics, delete_before
+from tests.support.topics import Topics, delete_before
 from tests.support.worker import HIGH, LOW, Scene
 
 pytestmark = pytest.mark.kafka
@@ -33,12 +32,10 @@ def stream_svt(capfd) -> CommandLine:
 def written(tmp_path, broker):
     """Write a configuration with topics of its own and return its path: ``more`` is said of the monitor."""
 
-    def write(
-        *, partitions: int = 2, more: str = "", kafka: str = "", application: str = "", port: int = 0
-    ) -> Path:
+    def write(*, more: str = "", kafka: str = "", application: str = "", port: int = 0) -> Path:
         path = tmp_path / "shop.yaml"
         servers, name = broker.bootstrap_servers, application or Topics("").name("shop")
-        text = Scene(servers, name, partitions=partitions, datasets="today, tomorrow").text()
+        text = Scene(servers, name, datasets="today, tomorrow").text()
         text = text.replace(f'"{servers}"', kafka or f'"{servers}"')
         path.write_text(f"{text}    {more}\nweb: {{port: {port or free_port()}}}\n")
         return path
@@ -50,8 +47,9 @@ def application_of(config: Path) -> str:
     return config.read_text().split()[1]
 
 
-def test_check_names_missing_topics_creates_them_and_is_then_content(stream_svt, written, broker):
-    config = written()
+def test_check_creates_missing_topics_and_looks_at_what_they_keep(stream_svt, written, broker):
+    """And no command is sent before a shard has started."""
+    config = written(more="append: {retry: {lifetime: 50}}")
     name = application_of(config)
     missing = stream_svt("check", "-c", config)
     assert missing.code == 2
@@ -67,66 +65,34 @@ def test_check_names_missing_topics_creates_them_and_is_then_content(stream_svt,
     assert (again.code, again.out.endswith("Ready to run.\n")) == (0, True), again
     assert "all 6 topics exist, with 2 partitions each" in again.out
     assert "reading, writing, transactions and the group are allowed" in again.out
-    assert asyncio.run(
-        _ends(broker.bootstrap_servers, [f"{name}.{t}" for t in ("state", "alerts", "rejects")])
-    ) == {0}
-
-
-async def _ends(servers: str, topics: list[str]) -> set[int]:
-    """Return the end offsets of partitions 0 of some topics, uncommitted records and markers included."""
-    async with AIOKafkaConsumer(bootstrap_servers=servers) as consumer:
-        return set((await consumer.end_offsets([TopicPartition(topic, 0) for topic in topics])).values())
-
-
-def test_check_finds_topics_set_up_wrongly(stream_svt, written, broker):
-    config = written(more="resample_every: 1h")
-    name = application_of(config)
-    asyncio.run(
-        create_topics(
-            broker.bootstrap_servers, {f"{name}.counts": 2, f"{name}.state": 2, f"{name}.control": 3}
-        )
-    )
-    ended = stream_svt("check", "-c", config, "--create-topics")
-    assert ended.code == 2
-    assert f"topic '{name}.counts' has message.timestamp.type=CreateTime, expected LogAppendTime" in ended.out
-    assert f"topic '{name}.state' has cleanup.policy=delete, expected compact" in ended.out
-    assert f"topic '{name}.control' has 3 partitions, topics.partitions says 2" in ended.out
-
-
-def test_check_finds_a_retry_lifetime_beyond_what_the_topic_keeps(stream_svt, written, broker):
-    config = written(more="append: {retry: {lifetime: 50}}", partitions=1)
-    name = application_of(config)
-    assert stream_svt("check", "-c", config, "--create-topics").code == 0
+    ends = asyncio.run(Scene(broker.bootstrap_servers, name).ends("state", "alerts", "rejects"))
+    assert set(ends.values()) == {0}
+    ended = stream_svt("control", "pause", "-c", config, "today", "--timeout", 0.5)
+    assert ended.code == 1
+    assert "today: not sent: shard 1 has not started yet" in ended.err
     topic = f"{name}.counts"
     asyncio.run(records.send(broker.bootstrap_servers, topic, *[(0, None, b"x")] * 20))
     asyncio.run(delete_before(broker.bootstrap_servers, topic, 15))
-    ended = stream_svt("check", "-c", config)
-    assert ended.code == 2
-    assert f"50 offsets is longer than topic '{name}.counts' keeps records: partitions 0" in ended.out
+    short = stream_svt("check", "-c", config)
+    assert short.code == 2
+    assert f"50 offsets is longer than topic '{topic}' keeps records: partitions 0" in short.out
 
 
-def _login(guarded: EmbeddedKafka, tmp_path: Path, user: str, password: str) -> str:
+def _login(servers: str, tmp_path: Path, user: str, password: str) -> str:
     write_secrets(tmp_path, {"password": f"{password}\n"})
     return (
-        f'"{guarded.sasl_bootstrap_servers}", security_protocol: SASL_PLAINTEXT, '
+        f'"{servers}", security_protocol: SASL_PLAINTEXT, '
         f"sasl_mechanism: PLAIN, username: {user}, password_file: password"
     )
 
 
-def test_a_login_where_none_is_taken_is_said_to_be_that(stream_svt, written, broker, tmp_path):
-    (tmp_path / "password").write_text("any")
-    login = (
-        f'"{broker.bootstrap_servers}", security_protocol: SASL_PLAINTEXT, '
-        "sasl_mechanism: PLAIN, username: service, password_file: password"
-    )
-    ended = stream_svt("check", "-c", written(kafka=login))
+def test_a_refused_login_is_said_to_be_that(stream_svt, written, broker, guarded_broker, tmp_path):
+    config = written(kafka=_login(broker.bootstrap_servers, tmp_path, "service", "secret"))
+    ended = stream_svt("check", "-c", config)
     assert ended.code == 3
     assert "this listener takes no login: set kafka.security_protocol to PLAINTEXT or SSL" in ended.err
     assert "password" not in ended.err
-
-
-def test_a_wrong_password_is_a_refused_login(stream_svt, written, guarded_broker, tmp_path):
-    config = written(kafka=_login(guarded_broker, tmp_path, "svt", "wrong"))
+    config = written(kafka=_login(guarded_broker.sasl_bootstrap_servers, tmp_path, "svt", "wrong"))
     for command in ("check", "watch", "audit"):
         ended = stream_svt(command, "-c", config)
         assert ended.code == 3
@@ -151,7 +117,7 @@ def test_check_names_each_missing_permission(stream_svt, written, guarded_broker
     asyncio.run(grant())
 
     def checked(user: str, password: str) -> Ended:
-        login = _login(guarded_broker, tmp_path, user, password)
+        login = _login(guarded_broker.sasl_bootstrap_servers, tmp_path, user, password)
         return stream_svt("check", "-c", written(kafka=login, application=name))
 
     guest = checked("guest", 'wel"come')
@@ -199,14 +165,6 @@ def test_audit_and_watch_need_nothing_but_the_alert_topic(stream_svt, broker, to
     assert [json.loads(line)["sequence"] for line in lines.splitlines()] == [1, 2, 3]
     words = stream_svt("watch", *where, good, "--from-beginning", "--limit", 1, "--uncommitted").out
     assert "ALERT  shop/milk  hot  gap 12" in words
-
-
-def test_a_command_to_a_shard_that_never_started_is_not_sent(stream_svt, written):
-    config = written()
-    assert stream_svt("check", "-c", config, "--create-topics").code == 0
-    ended = stream_svt("control", "pause", "-c", config, "today", "--timeout", 0.5)
-    assert ended.code == 1
-    assert "today: not sent: shard 1 has not started yet" in ended.err
 
 
 def test_a_worker_runs_obeys_reports_and_its_books_balance(stream_svt, written, broker, tmp_path):

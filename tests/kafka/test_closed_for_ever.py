@@ -52,7 +52,7 @@ async def test_a_closed_application_that_is_started_again_stays_closed_and_write
 
 async def _stays_closed(old: Application, successor: str) -> None:
     """A worker parks every shard, is ready, and writes nothing; commands are answered all the same."""
-    before = await old.ends()
+    before = await old.scene.ends("state", "alerts")
     worker = await old.scene.start(old.config(), ready=False)
     await old.parked(worker, {Cause.CLOSED})
     assert all("is closed for ever" in status.reason for status in worker.statuses())
@@ -68,7 +68,7 @@ async def _stays_closed(old: Application, successor: str) -> None:
     await old.parked(worker, {Cause.CLOSED})
     assert worker.ready
     await old.scene.stop(worker)
-    assert await old.ends() == before
+    assert await old.scene.ends("state", "alerts") == before
 
 
 async def test_what_still_runs_is_not_carried_over_nor_given_up(stage: Stage) -> None:

@@ -8,11 +8,9 @@ what is broken is mended, and the shards open without a restart.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import itertools
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -38,16 +36,6 @@ BROKEN = 0
 """The shard that a test breaks that breaks one."""
 
 
-def _one_for_each(stem: str, count: int) -> list[str]:
-    """Return dataset names of which each has its home at another shard, in the shards' order."""
-    names = (f"{stem}{number}" for number in itertools.count())
-    found: dict[int, str] = {}
-    while len(found) < count:
-        name = next(names)
-        found.setdefault(home(name.encode(), count), name)
-    return [found[shard] for shard in range(count)]
-
-
 Live = Mapping[bytes, bytes]
 Mend = Callable[[], Awaitable[None]]
 
@@ -59,22 +47,20 @@ class Application:
         self.scene = scene
         self.workers = scene.workers
         self.shards = set(range(scene.partitions))
-        self.datasets = _one_for_each("d", scene.partitions)
-        self.more = ""
+        names = [f"d{number}" for number in range(50 * scene.partitions)]
+        homes = {home(name.encode(), scene.partitions): name for name in names}
+        self.datasets = [homes[shard] for shard in sorted(self.shards)]
 
     def text(self, datasets: Sequence[str] = ()) -> str:
-        return self.scene.text(datasets=", ".join(datasets or self.datasets)) + self.more
+        return self.scene.text(datasets=", ".join(datasets or self.datasets))
 
-    def config(self, directory: Path = Path(), **changes) -> Config:
-        return parse_config(self.text(**changes), directory=directory)
+    def config(self, more: str = "", directory: Path = Path()) -> Config:
+        return parse_config(self.text() + more, directory=directory)
 
     async def past(self) -> None:
         """Let a worker spend something in every shard, and end."""
         worker = await self.scene.start(self.config())
-        before = self.committed()
-        for dataset in self.datasets:
-            await self.scene.send(dataset, HIGH)
-        await until(lambda: all(self.committed()[shard] > before[shard] for shard in self.shards))
+        await self.go_on(self.shards, HIGH)
         await self.publishes()
         await self.scene.stop(worker)
 
@@ -93,33 +79,26 @@ class Application:
         state = f"{self.scene.application}.state"
         await records.send(self.scene.servers, state, *written, max_request_size=8 << 20)
 
-    async def wake(self, shard: int = BROKEN) -> None:
-        """Write what is no command: any record on its control partition wakes a shard up."""
-        await self.scene.producer.send_and_wait(
-            f"{self.scene.application}.control", b"wake up", partition=shard
-        )
+    async def control(self, *values: bytes, shard: int = BROKEN) -> None:
+        """Write records to a control partition: any, no command either, wakes a parked shard up."""
+        for value in values:
+            control = f"{self.scene.application}.control"
+            await self.scene.producer.send_and_wait(control, value, partition=shard)
 
     # What the workers say
 
-    def open_shards(self) -> set[int]:
-        return {s.shard for w in self.workers for s in w.statuses() if s.state in OPEN}
-
     def committed(self) -> dict[int, int]:
-        """Return the committed position of every shard, whoever owns it."""
-        found = dict.fromkeys(self.shards, 0)
-        for worker in self.workers:
-            for status in worker.statuses():
-                if status.state in OPEN:
-                    found[status.shard] = status.offsets.get(self.scene.queries, 0)
-        return found
+        """Return the committed position of every open shard, whoever owns it."""
+        owned = [status for worker in self.workers for status in worker.statuses() if status.state in OPEN]
+        return {status.shard: status.offsets.get(self.scene.queries, 0) for status in owned}
 
-    async def go_on(self, shards: set[int]) -> None:
+    async def go_on(self, shards: set[int], value: int = LOW) -> None:
         """New queries of these shards are committed."""
-        await until(lambda: shards <= self.open_shards())
+        await until(lambda: shards <= self.committed().keys())
         before = self.committed()
         for shard in shards:
-            await self.scene.send(self.datasets[shard], LOW)
-        await until(lambda: all(self.committed()[shard] > before[shard] for shard in shards))
+            await self.scene.send(self.datasets[shard], value)
+        await until(lambda: all(self.committed().get(shard, 0) > before[shard] for shard in shards))
 
     async def publishes(self) -> None:
         """Everything charged is published."""
@@ -133,12 +112,7 @@ class Application:
 
     async def parks(self, cause: Cause, words: str, shard: int = BROKEN) -> None:
         """A broken shard is parked at whoever owns it, and that is said everywhere."""
-
-        def parked() -> bool:
-            status = self.status(shard)
-            return status is not None and status.state is State.PARKED
-
-        await until(parked)
+        await until(lambda: (found := self.status(shard)) is not None and found.state is State.PARKED)
         status, owner = self.status(shard), self.owner(shard)
         assert (status.cause, words in status.reason) == (cause, True), (status.cause, status.reason)
         (shown,) = [about for about in owner.about()["shards"] if about["shard"] == shard]
@@ -148,10 +122,7 @@ class Application:
         await until(lambda: owner.ready)
 
     def assert_no_worker_ended(self) -> None:
-        for worker in self.workers:
-            assert worker.alive
-            assert worker.failed is not None
-            assert not worker.failed.done()
+        assert all(worker.alive for worker in self.workers)
 
 
 async def _damaged(app: Application, shard: int = BROKEN) -> Mend:
@@ -167,38 +138,6 @@ async def _oversized(app: Application, shard: int) -> Mend:
     return lambda: app.write({b"d/huge": None}, shard)
 
 
-async def _from_another_shard(app: Application, shard: int) -> Mend:
-    other = await app.live(shard - 1)
-    key = f"d/{app.datasets[shard - 1]}".encode()
-    await app.write({key: other[key]}, shard)
-    return lambda: app.write({key: None}, shard)
-
-
-async def _from_another_application(app: Application, shard: int) -> Mend:
-    live = await app.live(shard)
-    other = Scene(app.scene.servers, f"{app.scene.application}-2", partitions=app.scene.partitions)
-    async with other.on_stage():
-        stranger = Application(other)
-        await stranger.past()
-        foreign = await stranger.live(shard)
-    await app.write({b"meta": foreign[b"meta"]}, shard)
-    return lambda: app.write({b"meta": live[b"meta"]}, shard)
-
-
-async def _undecodable(app: Application, shard: int) -> Mend:
-    live = await app.live(shard)
-    await app.write({b"meta": b"\xff\x00{"}, shard)
-    return lambda: app.write({b"meta": live[b"meta"]}, shard)
-
-
-async def _rolled_back(app: Application, shard: int) -> Mend:
-    yesterday = await app.live(shard)
-    await app.past()
-    today = await app.live(shard)
-    await app.write({**dict.fromkeys(today, None), **yesterday}, shard)
-    return lambda: app.write({**dict.fromkeys(yesterday, None), **today}, shard)
-
-
 async def _records_lost(app: Application, shard: int) -> Mend:
     for _ in range(3):
         await app.scene.send(app.datasets[shard], LOW)
@@ -208,31 +147,39 @@ async def _records_lost(app: Application, shard: int) -> Mend:
 
 
 SCENARIOS: list[tuple[Cause, str, Callable[[Application, int], Awaitable[Mend]] | None]] = [
-    (Cause.STATE_ROLLED_BACK, "ends with event", _rolled_back),  # first, for it takes one more day
     (Cause.RECORDS_LOST, "accept-loss", _records_lost),
     (Cause.STATE_UNREADABLE, "it was changed or cut", _damaged),
     (Cause.STATE_UNREADABLE, "state record 'd/huge'", _oversized),
-    (Cause.STATE_UNREADABLE, "another place", _from_another_shard),
-    (Cause.STATE_UNREADABLE, "another place", _from_another_application),
-    (Cause.STATE_UNREADABLE, "it is cut off after", _undecodable),
     (Cause.CONFIGURATION, "raise-budget", None),  # the limit of its dataset
     (Cause.CONFIGURATION, "does not declare", None),  # its dataset is removed
 ]
 """Why a shard parks, what is said of it, and what breaks it and returns what mends it: nothing where the file does."""
 
 
+HURTFUL = (
+    *(b"[" * 200_000, b"\xff" * 1000, b'{"id":"' + b"x" * 900_000, b"", b'{"action":{}}'),
+    *(b"{" * 200_000, b"\x00", b'{"id":1e400}'),
+)
+"""Control records, none of them a command, that must not break a shard."""
+
+
 async def test_what_breaks_a_shard_parks_it_and_the_others_go_on(
     broker, topics, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each shard is broken in another way, but two that go on; two are contradicted by the file."""
+    """Each shard is broken in another way, but two that go on; two are contradicted by the file.
+
+    A parked shard that nobody mends writes nothing, whatever wakes it, and opens by itself once somebody has.
+    """
     broken, count = list(enumerate(SCENARIOS)), len(SCENARIOS) + 2
     async with Scene(
         broker.bootstrap_servers, topics.name("shop"), partitions=count, limit=8
     ).on_stage() as scene:
         app = Application(scene)
         healthy = app.shards - {shard for shard, _ in broken}
+        sound, damaged = max(healthy), [breaks for *_, breaks in SCENARIOS].index(_damaged)
         await app.past()
-        mends = [await breaks(app, shard) for shard, (*_, breaks) in broken if breaks]
+        mends = {shard: await breaks(app, shard) for shard, (*_, breaks) in broken if breaks}
+        await app.control(*HURTFUL[:5], shard=sound)
         *kept, other, _, first, second = app.datasets
         raised = f"  - {{names: [{other}], limit: {{epsilon: 9}}, unit: one basket}}\n"
         text = app.text([*kept, first, second]).replace("monitors:\n", f"{raised}monitors:\n")
@@ -243,18 +190,33 @@ async def test_what_breaks_a_shard_parks_it_and_the_others_go_on(
                 await app.parks(cause, words, shard)
             await app.go_on(healthy)
 
+        async def written() -> int:
+            """Return how many records the damaged state has."""
+            return sum(r.partition == damaged for r in await scene.read("state", "read_uncommitted"))
+
         await parked()
+        await app.control(*HURTFUL[5:], shard=sound)
         await scene.stop(app.owner())
         await parked()
         app.assert_no_worker_ended()
         for shard, (cause, *_) in broken:
             assert f"event=shard_parked shard={shard} cause={cause}" in caplog.text
         assert not any(f"event=shard_parked shard={shard} " in caplog.text for shard in healthy)
+        before = await written()
+        for _ in range(3):
+            await app.control(b"wake up", shard=damaged)
+            await asyncio.sleep(0.7)
+        assert app.status(damaged).state is State.PARKED
+        assert await written() == before > 0
+        rejects = await scene.rejected(len(HURTFUL))
+        assert {reject.partition for reject in rejects} == {sound}
+        await mends.pop(damaged)()  # and says nothing
+        await until(lambda: app.status(damaged).state in OPEN)
         (worker,) = app.workers
-        for mend in mends:
+        for mend in mends.values():
             await mend()
         for shard, _ in broken:
-            await app.wake(shard)
+            await app.control(b"wake up", shard=shard)
         await scene.apply(worker, app.config())
         await until(lambda: is_open(worker))
         await app.go_on(app.shards)
@@ -264,60 +226,6 @@ async def test_what_breaks_a_shard_parks_it_and_the_others_go_on(
 @pytest.fixture
 def app(scene: Scene) -> Application:
     return Application(scene)
-
-
-async def test_less_than_a_topic_was_declared_to_hold_parks_its_shards_until_it_is_declared_again(
-    app: Application,
-) -> None:
-    """By a start with another file: answers made under the old declaration may still lie in the topic."""
-    text = app.text()
-    first = await app.scene.start(parse_config(text))
-    await app.go_on(app.shards)
-    await app.scene.stop(first)
-    smaller = text.replace("sensitivity: 1", "sensitivity: 0.5")
-    worker = await app.scene.start(parse_config(smaller), ready=False)
-    await app.parks(Cause.CONFIGURATION, "or let the monitor read another query topic")
-    await until(lambda: not app.open_shards())
-    await app.scene.apply(worker, parse_config(text))
-    await app.go_on(app.shards)
-
-
-async def test_a_parked_shard_that_nobody_mends_fences_nobody_and_opens_once_somebody_has(
-    app: Application,
-) -> None:
-    """It looks again when woken, and after a while, and as nothing has changed that it reads, it writes nothing."""
-    await app.past()
-    mend = await _damaged(app)
-    worker = await app.scene.start(app.config(), ready=False)
-    await app.parks(Cause.STATE_UNREADABLE, "it was changed or cut")
-
-    async def written() -> int:
-        """Return how many records the parked shard's state has; those of the others grow as they open."""
-        return sum(r.partition == BROKEN for r in await app.scene.read("state", "read_uncommitted"))
-
-    before = await written()
-    for _ in range(3):
-        await app.wake()
-        await asyncio.sleep(0.7)
-    assert app.status().state is State.PARKED
-    assert await written() == before > 0
-    await mend()  # and says nothing
-    await until(lambda: is_open(worker))
-
-
-async def test_control_records_made_to_hurt_park_no_shard(app: Application) -> None:
-    await app.past()
-    control = f"{app.scene.application}.control"
-    for value in (b"[" * 200_000, b"\xff" * 1000, b'{"id":"' + b"x" * 900_000, b"", b'{"action":{}}'):
-        await app.scene.producer.send_and_wait(control, value, partition=BROKEN)
-    await app.two()
-    await app.go_on(app.shards)
-    for value in (b"{" * 200_000, b"\x00", b'{"id":1e400}'):
-        await app.scene.producer.send_and_wait(control, value, partition=BROKEN)
-    await app.scene.stop(app.owner())
-    await app.go_on(app.shards)
-    app.assert_no_worker_ended()
-    assert {reject.partition for reject in await app.scene.rejected(8)} == {BROKEN}
 
 
 async def test_an_exception_in_one_shards_code_is_retried_and_the_others_go_on(
@@ -350,98 +258,60 @@ async def test_an_exception_in_one_shards_code_is_retried_and_the_others_go_on(
     await app.go_on(app.shards)
 
 
-# One worker alone
-
-
-@contextlib.asynccontextmanager
-async def _beside_a_sound_one(app: Application, config: Config) -> AsyncIterator[tuple[Worker, Worker]]:
-    """Start a worker, and one beside it that cannot take part; the first goes on with every shard."""
-    sound = await app.scene.start(config)
-    other = Worker(config)
+async def test_a_worker_that_cannot_take_part_stays_out_until_it_can_and_another_serves_all_shards(
+    app: Application, monkeypatch, tmp_path
+) -> None:
+    """Its brokers are away, it has no pyarrow, another key, no key, and a clock that is far off, as a member, too."""
+    monkeypatch.setattr(workers, "JOIN_BACKOFF", (0.2,) * 3)
+    write_secrets(tmp_path, {"right": "01" * 32, "wrong": "02" * 32})
+    right, wrong = (app.config(f"sealing: {{key_file: {key}}}\n", tmp_path) for key in ("right", "wrong"))
+    await app.scene.start(right)
+    await app.go_on(app.shards)
+    host, port = app.scene.servers.split(":")
+    away = Proxy(free_port(), int(port))  # nobody listens there yet
+    text = app.text().replace(f"{host}:{port}", away.address) + "sealing: {key_file: wrong}\n"
+    known = parse_config(text, directory=tmp_path)
+    other = Worker(known, lambda: known)
     app.workers.append(other)
-    yield sound, other
-    await until(lambda: is_open(other) and other.statuses() != [], 40)
-    await until(lambda: is_open(sound))
+
+    async def stays_out(cause: Cause, words: str) -> None:
+        other._look.set()
+        await until(lambda: other.fault is not None and words in other.fault.reason and not other.statuses())
+        assert not other.ready
+        assert other.about()["fault"]["cause"] == cause
+        labels = f'application="{app.scene.application}",cause="{cause}"'
+        assert f"stream_svt_worker_outside_group{{{labels}}} 1.0" in other.metrics.text().decode()
+        await app.go_on(app.shards)
+
+    async def takes_part() -> None:
+        other._look.set()
+        await until(lambda: is_open(other) and other.statuses() != [], 40)
+
+    with monkeypatch.context() as blocked:
+        blocked.setitem(sys.modules, "pyarrow", None)
+        starting = asyncio.create_task(other.start())
+        await stays_out(Cause.UNAVAILABLE, "no broker can be reached")
+        assert other.alive
+        async with away.running():
+            await starting
+            await stays_out(Cause.PYARROW, "pyarrow is not installed")
+    known = wrong
+    await stays_out(Cause.SEALING_KEY, "it is sealed with key")
+    known = app.config()
+    await stays_out(Cause.SEALING_KEY, "configured: none")
+    known = right
+    other.epoch = lambda: time.time() + 1200
+    await stays_out(Cause.CLOCK, "ahead of the brokers'")
+    other.epoch = time.time
+    await takes_part()
+    other.epoch = lambda: time.time() - 1200
+    await app.go_on(app.shards)
+    await stays_out(Cause.CLOCK, "behind the brokers'")
+    other.epoch = time.time
+    await takes_part()
+    await until(lambda: all(map(is_open, app.workers)))
     await app.go_on(app.shards)
     app.assert_no_worker_ended()
-
-
-async def _stays_out(app: Application, worker: Worker, cause: Cause) -> None:
-    assert worker.fault is not None
-    assert worker.fault.cause is cause
-    assert not worker.ready
-    assert worker.statuses() == []
-    assert worker.about()["fault"]["cause"] == cause
-    labels = f'application="{app.scene.application}",cause="{cause}"'
-    assert f"stream_svt_worker_outside_group{{{labels}}} 1.0" in worker.metrics.text().decode()
-    await app.go_on(app.shards)
-
-
-async def test_a_worker_without_pyarrow_takes_no_shard_until_it_has_it(app: Application, monkeypatch) -> None:
-    async with _beside_a_sound_one(app, app.config()) as (sound, other):
-        with monkeypatch.context() as blocked:
-            blocked.setitem(sys.modules, "pyarrow", None)
-            await other.start()
-            await _stays_out(app, other, Cause.PYARROW)
-            assert len(sound.statuses()) == SHARDS
-
-
-async def test_a_worker_without_the_key_takes_no_shard_until_it_has_it_and_gives_them_up_without(
-    app: Application, tmp_path
-) -> None:
-    write_secrets(tmp_path, {"right": "01" * 32, "wrong": "02" * 32})
-    none = app.config()
-    app.more = "sealing: {key_file: right}\n"
-    right = app.config(tmp_path)
-    app.more = "sealing: {key_file: wrong}\n"
-    wrong = app.config(tmp_path)
-    await app.scene.stop(await app.scene.start(right))
-    async with _beside_a_sound_one(app, right) as (sound, other):
-        mine = [wrong]
-        other._reread = lambda: mine[-1]
-        other.config = wrong
-        await other.start()
-        await _stays_out(app, other, Cause.SEALING_KEY)
-        mine.append(none)
-        other._look.set()
-        await until(lambda: other.fault is not None and "configured: none" in other.fault.reason)
-        await _stays_out(app, other, Cause.SEALING_KEY)
-        mine.append(right)
-        other._look.set()
-        await until(lambda: is_open(other) and other.statuses() != [])
-        assert len(sound.statuses()) < SHARDS
-
-
-async def test_a_worker_whose_clock_is_far_off_leaves_and_comes_back(app: Application) -> None:
-    async with _beside_a_sound_one(app, app.config()) as (_, other):
-        other.epoch = lambda: time.time() + 1200
-        await other.start()
-        await _stays_out(app, other, Cause.CLOCK)
-        assert "ahead of the brokers'" in other.fault.reason
-        other.epoch = time.time
-        await until(lambda: is_open(other) and other.statuses() != [], 40)
-        other.epoch = lambda: time.time() - 1200
-        await app.go_on(app.shards)
-        await until(lambda: other.fault is not None and other.statuses() == [])
-        await _stays_out(app, other, Cause.CLOCK)
-        other.epoch = time.time
-
-
-async def test_brokers_that_are_away_at_the_start_are_waited_for(app: Application, monkeypatch) -> None:
-    """A worker is sent to a port where nobody listens before somebody does."""
-    monkeypatch.setattr(workers, "JOIN_BACKOFF", (0.2,))
-    host, port = app.scene.servers.split(":")
-    away = Proxy(free_port(), int(port))
-    worker = Worker(parse_config(app.text().replace(f"{host}:{port}", away.address)))
-    app.workers.append(worker)
-    starting = asyncio.create_task(worker.start())
-    await until(lambda: worker.fault is not None)
-    assert worker.fault.cause is Cause.UNAVAILABLE
-    assert worker.alive
-    async with away.running():
-        await until(lambda: is_open(worker) and worker.statuses() != [], 60)
-        await starting
-        await app.scene.stop(worker)
 
 
 async def test_a_permission_taken_and_given_back_parks_shards_and_opens_them(
@@ -474,7 +344,7 @@ async def test_a_permission_taken_and_given_back_parks_shards_and_opens_them(
                 await scene.stop(app.owner())
         app.assert_no_worker_ended()
         await allow(servers, "svt", *own)
-        await app.wake()
+        await app.control(b"wake up")
         (worker,) = app.workers
         await until(lambda: is_open(worker), 60)
         await app.go_on(app.shards)
@@ -489,34 +359,7 @@ async def test_a_permission_taken_and_given_back_parks_shards_and_opens_them(
             assert worker.alive
             await asyncio.sleep(1.0)  # the authorizer takes a grant in a moment later than its topics
             await allow(servers, "svt", *grant)
-            async with scene.explained():
-                await until(lambda: is_open(worker), 60)
+            await until(lambda: is_open(worker), 60)
         await app.go_on(app.shards)
         await app.publishes()
         assert len(await scene.alerts()) == 3
-
-
-async def test_a_query_topic_that_is_deleted_ends_no_worker_and_its_loss_is_accepted_by_a_command(
-    app: Application,
-) -> None:
-    """All shards read it, so all wait; the one that a topic of this name opens again asks about what is lost."""
-    await app.past()
-    await app.two()
-    await app.go_on(app.shards)
-    await app.scene.delete("counts")
-    await until(lambda: not app.open_shards(), 60)
-    await app.scene.stop(app.workers[0])
-
-    def causes() -> list[Cause]:
-        return [status.cause for status in app.workers[0].statuses()]
-
-    await until(lambda: causes() == [Cause.TOPIC_MISSING] * SHARDS, 90)
-    app.assert_no_worker_ended()
-    assert not app.open_shards()
-    await app.scene.create("counts")
-    for shard in app.shards:
-        await app.wake(shard)
-    await until(lambda: causes() == [Cause.RECORDS_LOST] * SHARDS, 90)
-    await asyncio.gather(*(app.scene.accept_losses(shard) for shard in app.shards))
-    await app.go_on(app.shards)
-    assert complaint(app.workers[0]) == ""

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import re
 import signal
 from collections import Counter
+from collections.abc import AsyncIterator
 
 import pytest
 from aiokafka.errors import KafkaError
 
-from stream_svt.monitor.released import Alert
-from stream_svt.service.worker import Worker
+from stream_svt.service.audit import audit_topic
+from stream_svt.service.worker import Worker, cluster_of
 from tests.kafka.test_takeover import _await_line, _launch
 from tests.support.process import free_port
 from tests.support.worker import HIGH, LOW, Scene, until
@@ -32,51 +34,22 @@ def log_of_information(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
 
 
-class Feed:
-    """Queries of three datasets, one after the other, a known few of them far above the threshold."""
+@contextlib.asynccontextmanager
+async def fed(scene: Scene) -> AsyncIterator[None]:
+    """Send queries of three datasets, one after the other, a known few of them far above the threshold."""
 
-    def __init__(self, scene: Scene) -> None:
-        self.scene = scene
-        self._task: asyncio.Task[None] | None = None
+    async def feed() -> None:
+        while True:
+            for number in range(5):
+                await scene.send("abc"[number % 3], HIGH if number % 5 == 2 else LOW)
+            await asyncio.sleep(0.02)
 
-    async def burst(self, count: int) -> None:
-        for number in range(count):
-            await self.scene.send("abc"[number % 3], HIGH if number % 5 == 2 else LOW)
-
-    def begin(self) -> None:
-        async def run() -> None:
-            while True:
-                await self.burst(5)
-                await asyncio.sleep(0.02)
-
-        self._task = asyncio.create_task(run())
-
-    async def end(self) -> None:
-        assert self._task is not None
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
-
-
-async def _check(scene: Scene, alerts: list[Alert]) -> None:
-    """Every query far above the threshold has one alert, and the books of every dataset are in order."""
-    expected = {
-        (record.partition, record.offset)
-        for record in await scene.read("counts")
-        if b'"value": 50000' in record.value
-    }
-    found = [(alert.position.partition, alert.position.offset) for alert in alerts]
-    assert len(found) == len(set(found))
-    assert set(found) == expected
-    spent: dict[str, float] = {}
-    for envelope, data in sorted(await scene.events(), key=lambda event: (event[0].shard, event[0].sequence)):
-        account = data.account
-        if account is not None:
-            before = spent.get(data.dataset, 0.0)
-            assert account.spent == pytest.approx(before + account.charge), envelope.id
-            spent[data.dataset] = account.spent
-    for shard in range(scene.partitions):
-        sequences = [envelope.sequence for envelope, _ in await scene.events() if envelope.shard == shard]
-        assert sequences == list(range(1, len(sequences) + 1))
+    feeding = asyncio.create_task(feed())
+    try:
+        yield
+    finally:
+        feeding.cancel()
+        await asyncio.gather(feeding, return_exceptions=True)
 
 
 def opened(text: str) -> Counter[int]:
@@ -103,36 +76,40 @@ async def shared(*workers: Worker) -> None:
 
 
 async def everything(scene: Scene, *workers: Worker) -> None:
-    """Wait until every query was processed, then check alerts and books."""
-    count = len(await scene.read("counts"))
+    """Wait until every query was processed: one alert for each far above the threshold, and books that balance."""
+    queries = await scene.read("counts")
     await until(
-        lambda: sum(sum(s.offsets.values()) for worker in workers for s in worker.statuses()) >= count, 40
+        lambda: sum(sum(s.offsets.values()) for worker in workers for s in worker.statuses()) >= len(queries),
+        40,
     )
     await asyncio.sleep(0.5)
-    await _check(scene, await scene.alerts())
+    expected = {(one.partition, one.offset) for one in queries if b'"value": 50000' in one.value}
+    found = [(alert.position.partition, alert.position.offset) for alert in await scene.alerts()]
+    assert len(found) == len(set(found))
+    assert set(found) == expected
+    config = scene.config()
+    assert (await audit_topic(cluster_of(config), config.topics.alerts)).findings == []
 
 
 async def test_a_join_and_a_leave_open_the_shards_that_move_and_no_other(scene: Scene, caplog) -> None:
-    feed = Feed(scene)
     first = await scene.start()
     await shared(first)
-    feed.begin()
-    await asyncio.sleep(0.5)
-    second = await scene.start()
-    await shared(first, second)
-    moved = owned(second)
-    assert opened(caplog.text) == Counter({shard: 1 + (shard in moved) for shard in range(SHARDS)})
-    third = await scene.start()
-    await shared(first, second, third)
-    again = Counter(range(SHARDS)) + Counter(moved) + Counter(owned(third))
-    assert opened(caplog.text) == again
-    kept, left = owned(second), owned(first)
-    await scene.stop(first)
-    await shared(second, third)
-    assert kept <= owned(second)
-    assert opened(caplog.text) == again + Counter(left)
-    assert f"event=kept shards={','.join(map(str, sorted(kept)))}" in caplog.text
-    await feed.end()
+    async with fed(scene):
+        await asyncio.sleep(0.5)
+        second = await scene.start()
+        await shared(first, second)
+        moved = owned(second)
+        assert opened(caplog.text) == Counter({shard: 1 + (shard in moved) for shard in range(SHARDS)})
+        third = await scene.start()
+        await shared(first, second, third)
+        again = Counter(range(SHARDS)) + Counter(moved) + Counter(owned(third))
+        assert opened(caplog.text) == again
+        kept, left = owned(second), owned(first)
+        await scene.stop(first)
+        await shared(second, third)
+        assert kept <= owned(second)
+        assert opened(caplog.text) == again + Counter(left)
+        assert f"event=kept shards={','.join(map(str, sorted(kept)))}" in caplog.text
     await everything(scene, second, third)
     assert "event=shard_retry" not in caplog.text
     assert "event=fenced" not in caplog.text
@@ -141,24 +118,22 @@ async def test_a_join_and_a_leave_open_the_shards_that_move_and_no_other(scene: 
 async def test_a_worker_killed_in_the_middle_of_a_rebalance_disturbs_no_shard_that_stays(
     scene: Scene, tmp_path, caplog
 ) -> None:
-    feed = Feed(scene)
     path = tmp_path / "shop.yaml"
     worker = await scene.start()
     await shared(worker)
-    feed.begin()
-    moved: Counter[int] = Counter()
-    for moment in ("event=assigned", "event=shard_opened"):
-        known = caplog.text.count("event=assigned")
-        path.write_text(scene.text() + f"web: {{port: {free_port()}}}\n")
-        with _launch(path) as process:
-            await asyncio.to_thread(_await_line, process.stderr, moment)
-            os.kill(process.pid, signal.SIGKILL)
-            process.wait()
-        # The brokers notice after the session's timeout; shards that were given away come back then.
-        await until(lambda known=known: caplog.text.count("event=assigned") >= known + 2, 40)
-        await until(lambda: worker.ready and len(owned(worker)) == SHARDS, 40)
-        moved = opened(caplog.text) - Counter(range(SHARDS))
-    await feed.end()
+    async with fed(scene):
+        moved: Counter[int] = Counter()
+        for moment in ("event=assigned", "event=shard_opened"):
+            known = caplog.text.count("event=assigned")
+            path.write_text(scene.text() + f"web: {{port: {free_port()}}}\n")
+            with _launch(path) as process:
+                await asyncio.to_thread(_await_line, process.stderr, moment)
+                os.kill(process.pid, signal.SIGKILL)
+                process.wait()
+            # The brokers notice after the session's timeout; shards that were given away come back then.
+            await until(lambda known=known: caplog.text.count("event=assigned") >= known + 2, 40)
+            await until(lambda: worker.ready and len(owned(worker)) == SHARDS, 40)
+            moved = opened(caplog.text) - Counter(range(SHARDS))
     await everything(scene, worker)
     stayed = set(range(SHARDS)) - set(moved)
     assert len(stayed) >= SHARDS // 2, moved
@@ -169,24 +144,22 @@ async def test_a_worker_killed_in_the_middle_of_a_rebalance_disturbs_no_shard_th
 async def test_a_worker_frozen_while_it_stands_by_gives_way_and_opens_anew(
     scene: Scene, tmp_path, caplog
 ) -> None:
-    feed = Feed(scene)
     path = tmp_path / "shop.yaml"
     path.write_text(scene.text() + f"web: {{port: {free_port()}}}\n")
     with _launch(path) as process:
         for _ in range(SHARDS):
             await asyncio.to_thread(_await_line, process.stderr, "shard_replayed")
-        feed.begin()
-        starting = asyncio.create_task(scene.start(ready=False))
-        await asyncio.to_thread(_await_line, process.stderr, "event=revoked")
-        process.send_signal(signal.SIGSTOP)
-        worker = await starting
-        await scene.follow(worker)
-        await until(lambda: worker.ready and len(owned(worker)) == SHARDS, 60)
-        await asyncio.sleep(0.5)
-        process.send_signal(signal.SIGCONT)
-        await until(lambda: worker.ready and len(owned(worker)) == SHARDS // 2, 60)
-        await asyncio.sleep(2.0)
-        await feed.end()
+        async with fed(scene):
+            starting = asyncio.create_task(scene.start(ready=False))
+            await asyncio.to_thread(_await_line, process.stderr, "event=revoked")
+            process.send_signal(signal.SIGSTOP)
+            worker = await starting
+            await scene.follow(worker)
+            await until(lambda: worker.ready and len(owned(worker)) == SHARDS, 60)
+            await asyncio.sleep(0.5)
+            process.send_signal(signal.SIGCONT)
+            await until(lambda: worker.ready and len(owned(worker)) == SHARDS // 2, 60)
+            await asyncio.sleep(2.0)
         process.terminate()
         _, rest = await asyncio.to_thread(process.communicate, timeout=30)
     assert process.returncode == 0, rest
@@ -199,59 +172,50 @@ async def test_a_worker_frozen_while_it_stands_by_gives_way_and_opens_anew(
 async def test_a_new_configuration_and_a_stop_in_the_middle_of_a_rebalance_are_served(
     scene: Scene, caplog
 ) -> None:
-    feed = Feed(scene)
     first = await scene.start()
     await shared(first)
-    feed.begin()
-    joining = asyncio.create_task(scene.start(ready=False))
-    await until(lambda: "event=revoked" in caplog.text)
-    await scene.apply(first, scene.config(threshold=4000))
-    second = await joining
-    await scene.apply(second, scene.config(threshold=4000))
-    await until(lambda: first.ready and len(owned(first)) == SHARDS // 2, 40)
-    await scene.stop(second)
-    joining = asyncio.create_task(scene.start(ready=False))
-    count = caplog.text.count("event=revoked")
-    await until(lambda: caplog.text.count("event=revoked") > count)
-    await scene.stop(first)
-    third = await joining
-    await scene.apply(third, scene.config(threshold=4000))
-    await shared(third)
-    await feed.end()
+    async with fed(scene):
+        joining = asyncio.create_task(scene.start(ready=False))
+        await until(lambda: "event=revoked" in caplog.text)
+        await scene.apply(first, scene.config(threshold=4000))
+        second = await joining
+        await scene.apply(second, scene.config(threshold=4000))
+        await until(lambda: first.ready and len(owned(first)) == SHARDS // 2, 40)
+        await scene.stop(second)
+        joining = asyncio.create_task(scene.start(ready=False))
+        count = caplog.text.count("event=revoked")
+        await until(lambda: caplog.text.count("event=revoked") > count)
+        await scene.stop(first)
+        third = await joining
+        await scene.apply(third, scene.config(threshold=4000))
+        await shared(third)
     await everything(scene, third)
 
 
-async def test_a_control_topic_that_is_deleted_takes_the_shards_and_brings_them_back(scene: Scene) -> None:
-    feed = Feed(scene)
-    worker = await scene.start()
-    await shared(worker)
-    feed.begin()
-    await scene.delete("control")
-    await until(lambda: not worker.ready and worker.statuses() == [], 40)
-    assert worker.alive
-    await scene.create("control")
-    await shared(worker)
-    await feed.end()
-    await everything(scene, worker)
-
-
-async def test_a_worker_whose_client_gives_the_membership_up_leaves_and_joins_again(scene: Scene) -> None:
-    """An answer that the client trips over ends its heartbeat for good."""
-    feed = Feed(scene)
+async def test_a_membership_given_up_and_a_control_topic_deleted_take_the_shards_and_bring_them_back(
+    scene: Scene,
+) -> None:
     worker = await scene.start()
     other = await scene.start(ready=False)
     await shared(worker, other)
-    feed.begin()
-    group = worker._group
+    async with fed(scene):
+        group = worker._group
 
-    async def trips(*_: object) -> None:
-        raise KafkaError("UnknownError()")
+        async def trips(*_: object) -> None:  # an answer over which the client ends its heartbeat for good
+            raise KafkaError("UnknownError()")
 
-    coordinator = group._consumer._coordinator
-    coordinator._do_heartbeat = trips
-    coordinator.request_rejoin()
-    await until(lambda: worker._group is not group, 40)
-    await shared(worker, other)
-    assert worker.alive
-    await feed.end()
-    await everything(scene, worker, other)
+        coordinator = group._consumer._coordinator
+        coordinator._do_heartbeat = trips
+        coordinator.request_rejoin()
+        await until(lambda: worker._group is not group, 40)
+        await shared(worker, other)
+        assert worker.alive
+        await scene.stop(other)
+        await shared(worker)
+
+        await scene.delete("control")
+        await until(lambda: not worker.ready and worker.statuses() == [], 40)
+        assert worker.alive
+        await scene.create("control")
+        await shared(worker)
+    await everything(scene, worker)

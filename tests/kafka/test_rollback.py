@@ -40,7 +40,8 @@ async def refuses(app: Application, words: str) -> Worker:
 
 async def cannot_be_read(app: Application, words: str, config: Config | None = None) -> None:
     """The worker takes no query, and changes nothing."""
-    before, published, ends = await app.scene.live(), await app.scene.alerts(), await app.ends()
+    before, published = await app.scene.live(), await app.scene.alerts()
+    ends = await app.scene.ends("state", "alerts")
     worker = await app.scene.start(config or app.config(), ready=False)
     await until(lambda: words in complaint(worker))
     assert worker.alive
@@ -48,7 +49,7 @@ async def cannot_be_read(app: Application, words: str, config: Config | None = N
     await app.scene.stop(worker)
     assert await app.scene.live() == before
     assert await app.scene.alerts() == published
-    assert await app.ends() == ends
+    assert await app.scene.ends("state", "alerts") == ends
 
 
 async def alerts_taken(app: Application, end: int = -1) -> None:

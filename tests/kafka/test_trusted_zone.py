@@ -1,156 +1,348 @@
-"""A worker's process, looked at from outside: what it shows, where it listens, and where its keys are not."""
+"""Marked values go through every path of a worker, crash included; afterwards nothing of the trusted zone shows.
+
+The worker's process is looked at from outside: what it shows, where it listens, and where marks and keys are not.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import base64
 import http.client
+import json
+import random
 import re
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from stream_svt.protocol.journal import META
 from stream_svt.protocol.sealing import Place, Sealing
-from stream_svt.service.topology import look
+from stream_svt.service.control import id_of
 from stream_svt.service.web import EVENTS, PAGES
 from stream_svt.service.worker import cluster_of
 from tests.support.keys import write_secrets
-from tests.support.process import COMMAND, Service, free_port
-from tests.support.worker import HIGH, LOW, Scene
+from tests.support.process import COMMAND, Service, applied, free_port
+from tests.support.worker import Scene
 
 pytestmark = pytest.mark.kafka
 MASTER, SHARED = bytes(range(32)), bytes(range(1, 33))
+THRESHOLD = 50_000_000_000_000
+SENSITIVITY = 1_000_000
+"""Noise is some multiples of it, so that the last six digits of a top say nothing by themselves."""
 SECTIONS = """
+web: {{port: {port}}}
 sealing: {{key_command: [cat, sealing.key]}}
 control: {{hmac_key_files: [shared.key]}}
-web: {{port: {port}}}
 """
+VARIANTS = (
+    "name: hot",
+    "name: adaptive\n    mechanism: adaptive",
+    "name: patient\n    append: {retry: {attempts: 3, lifetime: 100, capacity: 50, every: 5}}",
+)
 # What a careless environment may hold: none of it may open a page of the host's own, or change a section.
 ENVIRONMENT = {
     "DEBUG": "1",
-    **{
-        f"APP_{name}": "1"
-        for name in ("DEBUG", "WEB_STATS_ENABLED", "WEB_GRAPH_ENABLED", "WEB_METRICS_ENABLED")
-    },
-    **{f"APP_WEB_{name}_ENABLED": "1" for name in ("ROUTER", "TABLES")},
+    "APP_DEBUG": "1",
+    **{f"APP_WEB_{name}_ENABLED": "1" for name in ("STATS", "GRAPH", "METRICS", "ROUTER", "TABLES")},
     "NODE_HOSTNAME": "0.0.0.0",  # noqa: S104  it must not be listened on
     "WEB_BIND": "0.0.0.0",  # noqa: S104  likewise
 }
 
-STATUS = {
-    *("application", "version", "worker", "spec_hash", "ready", "fault", "sealed"),
-    *("signatures_required", "datasets_declared", "shards", "monitors", "datasets", "datasets.monitors"),
-    *("datasets_by_state", "datasets_summed_up"),
-    *(f"datasets_by_state.{name}" for name in ("monitor", "states", "muted", "queued")),
-    *("refused", "refused.topic", "refused.reasons"),
-    *(
-        f"shards.{name}"
-        for name in ("shard", "state", "reason", "cause", "sealing_key_id", "sequence", "state_records")
-    ),
-    *(f"shards.{name}" for name in ("offsets", "lag", "committed_at")),
-    *(f"monitors.{name}" for name in ("monitor", "topic", "mechanism", "threshold", "cutoff", "epsilon")),
-    *(f"datasets.{name}" for name in ("dataset", "shard", "unit", "measure", "limit", "spent", "reserved")),
-    *(
-        f"datasets.monitors.{name}"
-        for name in ("monitor", "state", "run", "run_tops", "tops", "runs", "halts")
-    ),
-    *(f"datasets.monitors.{name}" for name in ("spent", "run_left", "muted", "queued", "top_branch_only")),
+FIELDS = {
+    "": "application version worker spec_hash ready fault sealed signatures_required datasets_declared shards monitors "
+    "datasets datasets_by_state datasets_summed_up refused",
+    "datasets_by_state.": "monitor states muted queued",
+    "refused.": "topic reasons",
+    "shards.": "shard state reason cause sealing_key_id sequence state_records offsets lag committed_at",
+    "monitors.": "monitor topic mechanism threshold cutoff epsilon",
+    "datasets.": "dataset shard unit measure limit spent reserved monitors",
+    "datasets.monitors.": "monitor state run run_tops tops runs halts spent run_left muted queued top_branch_only",
 }
+STATUS = {prefix + name for prefix, names in FIELDS.items() for name in names.split()}
 """Every field of the status page. Each is public, a released outcome, an account of charges or of refused records."""
 
 
-class Process(Service):
-    """A worker started from the command line in a directory of its own, and what it says."""
+class Marks:
+    """Values of fourteen digits that nothing else can be, as many as are asked for."""
+
+    def __init__(self, seed: str) -> None:
+        self._chance = random.Random(seed)
+        self.given: list[str] = []
+
+    def low(self) -> int:
+        return self._give(1, 2)
+
+    def high(self) -> int:
+        return self._give(8, 9)
+
+    def _give(self, first: int, last: int) -> int:
+        mark = self._chance.randint(first * 10**13, last * 10**13)
+        self.given.append(str(mark))
+        return mark
+
+    def hidden(self) -> dict[str, list[bytes]]:
+        """Return how each value, or a text with it, might be written down."""
+        return {mark: forms_of_mark(mark) for mark in self.given}
+
+
+def forms_of_mark(mark: str) -> list[bytes]:
+    """Return how a value, or a text with it, might be written down."""
+    number = int(mark)
+    return [
+        mark.encode(),
+        f"{number:,}".encode(),
+        f"{mark[0]}.{mark[1:]}".rstrip("0").encode(),
+        f"{number:x}".encode(),
+        f"{number:X}".encode(),
+        base64.b64encode(mark.encode())[:-4],
+        number.to_bytes(8, "big").lstrip(b"\0"),
+        number.to_bytes(8, "little").rstrip(b"\0"),
+    ]
+
+
+def forms_of_secret(secret: bytes) -> list[bytes]:
+    """Return how a secret might be written down."""
+    return [
+        secret,
+        secret.hex().encode(),
+        secret.hex().upper().encode(),
+        base64.b64encode(secret).rstrip(b"="),
+        base64.urlsafe_b64encode(secret).rstrip(b"="),
+        repr(secret)[2:-1].encode(),
+        repr(list(secret))[1:-1].encode(),
+    ]
+
+
+def found(hidden: dict[str, list[bytes]], said: dict[str, bytes]) -> list[str]:
+    """Return where something hidden is, in whatever form."""
+    return [
+        f"{what} is in {where}"
+        for what, forms in hidden.items()
+        for where, text in said.items()
+        if any(form in text for form in forms)
+    ]
+
+
+def hostile(marks: Marks) -> list[tuple[bytes | None, bytes, list[tuple[str, bytes]]]]:
+    """Return records that are refused, each with a mark where a careless message would quote it."""
+
+    def text(**fields: Any) -> bytes:
+        return json.dumps(fields).encode()
+
+    arrow = [("content-type", b"application/vnd.apache.arrow.stream")]
+    key = b"a"
+    return [
+        (key, b'{"id": "q", "value": %d' % marks.low(), []),
+        (key, b"%d" % marks.low(), []),
+        (key, b"[%d]" % marks.low(), []),
+        (key, b"\xff%d" % marks.low(), []),
+        (key, text(value=marks.low()), []),
+        (key, text(id=marks.low(), value=marks.low()), []),
+        (key, text(id="q", value=marks.low(), series=[marks.low()]), []),
+        (key, text(id="q", value=marks.low(), set=[marks.low()]), []),
+        (key, text(id="q", value=marks.low(), threshold=f"{marks.low()}?"), []),
+        (key, text(id="q", value=marks.low(), monitor=f"m{marks.low()}"), []),
+        (key, text(id="q", value=marks.low(), time=f"{marks.low()}?"), []),
+        (key, b"ARROW1%d" % marks.low(), arrow),
+        (key, text(id="q", value=marks.low()), [("content-type", b"text/%d" % marks.low())]),
+        (b"unknown-%d" % marks.low(), text(id="q", value=marks.low()), []),
+        (None, text(id="q", value=marks.low()), []),
+        (key, text(id="q", value=marks.low()) + b" " * 1_000_000, []),
+    ]
+
+
+def odd(marks: Marks) -> list[bytes]:
+    """Return queries that are tested, whatever their value looks like: it is never a reason to refuse."""
+    values = [
+        b"%d.%d" % (marks.low(), marks.low()),
+        b'"%d"' % marks.low(),
+        b"-%d" % marks.low(),
+        b"%de-3" % marks.low(),
+        b"1%d%d" % (marks.low(), marks.low()),
+        b'{"hidden": %d}' % marks.low(),
+        b"[%d, null]" % marks.low(),
+        b'"%d and words"' % marks.low(),
+    ]
+    return [b'{"id": "o%d", "value": %s}' % query for query in enumerate(values)]
+
+
+class Run:
+    """One application with a worker's process, and all that it said."""
 
     def __init__(self, scene: Scene, directory: Path) -> None:
-        self.scene, self.directory = scene, directory
+        self.scene = scene
+        self.config = directory / f"{scene.application}.yaml"
+        self.log = directory / f"{scene.application}.log"
         self.port = free_port()
-        config = directory / "shop.yaml"
-        config.write_text(scene.text() + SECTIONS.format(port=self.port))
-        options = ("--log-level", "debug", "--signing-key", "shared.key")
-        super().__init__(config, self.port, directory / "log", *options, env=ENVIRONMENT, cwd=directory)
+        text = scene.text(threshold=THRESHOLD, most=10**14 - 1, sensitivity=SENSITIVITY)
+        start, head, monitor = text.replace("cutoff: 3", "cutoff: 2").partition("monitors:\n")
+        monitors = "".join(monitor.replace("name: hot", variant) for variant in VARIANTS)
+        self.config.write_text(start + head + monitors + SECTIONS.format(port=self.port))
+        self.sent = 0
+        self.key = ("--signing-key", str(directory / "shared.key"))
+        write_secrets(directory, {"sealing.key": MASTER.hex(), "shared.key": SHARED.hex()})
+
+    def start(self) -> Service:
+        """Start a worker with every kind of secret, at its most talkative."""
+        options = ("--log-level", "debug", *self.key)
+        where = self.config.parent
+        return Service(self.config, self.port, self.log, *options, env=ENVIRONMENT, cwd=where, applies=False)
+
+    async def apply(self, old: str, new: str) -> None:
+        self.config.write_text(self.config.read_text().replace(old, new))
+        await asyncio.to_thread(applied, self.config, *self.key)
+
+    async def query(self, dataset: str, *values: int) -> None:
+        for value in values:
+            number = self.sent + 1
+            record = json.dumps({"id": f"q{number}", "value": value, "series": f"s{number % 7}"})
+            await self.raw(dataset.encode(), record.encode())
+
+    async def raw(self, key: bytes | None, value: bytes, headers: Sequence[tuple[str, bytes]] = ()) -> None:
+        self.sent += 1
+        queries = self.scene.queries
+        await self.scene.producer.send_and_wait(queries, value, key=key, partition=0, headers=headers)
+
+    async def read_by(self, worker: Service) -> None:
+        """Wait until everything sent is read and committed."""
+        queries = self.scene.queries
+        await worker.until(
+            lambda: any(shard["offsets"].get(queries, 0) == self.sent for shard in worker.shards().values())
+        )
 
     def request(self, path: str, method: str = "GET") -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
         try:
             connection.request(method, path)
             answer = connection.getresponse()
-            return answer.status, answer.read()
+            if (path, method) != (EVENTS, "GET"):
+                return answer.status, answer.read()
+            said = b""
+            while b"event: present" not in said:  # what a viewer is told, up to the end of what was released
+                said += answer.readline()
+            assert b"event: released" in said
+            return answer.status, said
         finally:
             connection.close()
 
-    def of_kernel(self, name: str) -> bytes:
-        return Path(f"/proc/{self.process.pid}/{name}").read_bytes()
+    async def said(self, worker: Service) -> dict[str, bytes]:
+        """Return all that is released: pages, log, topics with what was aborted, the command line, the process."""
+        said = {path: (await asyncio.to_thread(self.request, path))[1] for path in (*PAGES, EVENTS)}
+        said["the log"] = self.log.read_bytes()
+        for name in ("environ", "cmdline"):
+            said[f"/proc/PID/{name}"] = _of_kernel(worker, name).read_bytes()
+        for topic in ("alerts", "rejects"):
+            records = await self.scene.read(topic, "read_uncommitted")
+            said[topic] = b"\n".join(
+                part
+                for record in records
+                for part in (record.key, record.value, *(value for _, value in record.headers))
+                if part is not None
+            )
+        for command in (["check"], ["status"], ["audit"], ["audit", "--state"]):
+            done = await asyncio.to_thread(
+                subprocess.run,
+                [*COMMAND, command[0], "-c", str(self.config), *command[1:]],
+                capture_output=True,
+                check=False,
+                timeout=60,
+                cwd=self.config.parent,
+            )
+            said[" ".join(command)] = done.stdout + done.stderr
+        assert all(said.values()), {where: len(text) for where, text in said.items()}
+        return said
+
+    async def secrets(self) -> dict[str, list[bytes]]:
+        """Return the keys, and the secrets of the sealed state, opened as only the service can."""
+        scene = self.scene
+        cluster = await id_of(cluster_of(scene.config()))
+        place = Place(cluster, scene.application, f"{scene.application}.state", 0)
+        sealing = Sealing(place, [MASTER], bytes)
+        found: list[tuple[str, bytes]] = []
+        for record in await scene.read("state"):
+            if record.value is None:
+                continue
+            if record.key == META:
+                meta = msgspec.msgpack.decode(sealing.open(record.key, record.value).content)
+                found += [(name, meta[name]) for name in ("noise_key", "digest_key")]
+            elif record.key.startswith(b"d/"):
+                *_, slots, _ = msgspec.msgpack.decode(sealing.open(record.key, record.value).content)
+                found += [("a run's noise and salt", slot[5]) for slot in slots.values() if any(slot[5])]
+        secrets = {(name, secret) for name, secret in found if len(secret) >= 16}
+        assert {name for name, _ in secrets} == {"noise_key", "digest_key", "a run's noise and salt"}
+        secrets |= {("the sealing key", MASTER), ("the shared key", SHARED)}
+        return {f"{name} {secret.hex()}": forms_of_secret(secret) for name, secret in secrets}
 
 
-@pytest.fixture
-async def process(broker, topics, tmp_path) -> AsyncIterator[Process]:
-    """A worker with every kind of secret, at its most talkative, that has released an alert."""
-    write_secrets(tmp_path, {"sealing.key": MASTER.hex(), "shared.key": SHARED.hex()})
-    async with Scene(
-        broker.bootstrap_servers, topics.name("shop"), partitions=1, datasets="a"
-    ).on_stage() as scene:
-        process = Process(scene, tmp_path)
-        try:
-            await process.until(lambda: process.said("event=shard_replayed"))
-            await scene.send("a", LOW, HIGH, LOW)
-            await process.until(lambda: process.status()["shards"][0]["offsets"].get(scene.queries) == 3)
-            yield process
-        finally:
-            await process.end()
+async def drive(run: Run, marks: Marks) -> dict[str, bytes]:
+    """Send marked values through every path, kill the worker in the middle, and return all it said."""
+    await asyncio.to_thread(applied, run.config, "--wait", "0", *run.key)
+    worker = run.start()
+    try:
+        await worker.ready()
+        for dataset in ("a", "b"):
+            await run.query(dataset, *(marks.low() for _ in range(30)), marks.high())
+        await run.query("a", *(marks.high() for _ in range(4)))  # both branches, halts, resamples
+        for record in hostile(marks):
+            await run.raw(*record)
+        await run.read_by(worker)
+        await run.query("b", *(marks.low() for _ in range(20)), marks.high())
+        worker.process.kill()
+        worker.process.wait(10)
+        for value in odd(marks):
+            await run.raw(b"b", value)
+        await run.query("b", *(marks.low() for _ in range(20)))
+        worker = run.start()
+        await worker.ready()
+        await run.read_by(worker)
+        await run.apply("threshold: 5000", "threshold: 5001")  # the version is read in a process of its own
+        await worker.until(lambda: b"event=configuration_read version=2" in run.log.read_bytes())
+        await run.query("a", *(marks.high() for _ in range(30)))  # until the budget is spent
+        await run.read_by(worker)
+        await worker.until(lambda: b"exhausted" in (worker.fetch("/api/v1/status") or "").encode())
+        await asyncio.sleep(0.3)
+        await asyncio.to_thread(_pages_are_read_only, run)
+        _listens_on_loopback_only(run, worker)
+        assert set(_fields(worker.status())) == STATUS
+        return await run.said(worker)
+    finally:
+        worker.process.terminate()
+        worker.process.wait(20)
 
 
-async def test_a_worker_shows_nothing_of_the_trusted_zone_and_keeps_its_keys_to_itself(
-    process: Process,
-) -> None:
-    """One test, for the process takes seconds to start."""
-    await asyncio.to_thread(_pages_are_read_only, process)
-    _listens_on_loopback_only(process)
-    assert set(_fields(process.status())) == STATUS
-    said = await _all_that_is_said(process)
-    for name, secret in [*_keys(), *await _state_secrets(process)]:
-        for form in _forms(secret):
-            for where, text in said.items():
-                assert form not in text, f"{name} shows in {where}"
-
-
-def _pages_are_read_only(process: Process) -> None:
+def _pages_are_read_only(run: Run) -> None:
     for path in PAGES:
-        assert process.request(path)[0] == 200
-        assert process.request(path, "HEAD") == (200, b"")
+        assert run.request(path)[0] == 200
+        assert run.request(path, "HEAD") == (200, b"")
         for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "PROPFIND", "ANYTHING"):
-            assert process.request(path, method)[0] in {400, 405, 501}, (path, method)
-    for path in (
-        "/router/",
-        "/table/",
-        "/performance/",
-        "/graph/",
-        "/assignment/",
-        "/stats/",
-        "/api/v1/",
-        "/api/",
-    ):
-        assert process.request(path)[0] == 404, path
-    assert b"<title>stream_svt status</title>" in process.request("/")[1]  # and not the host's own page
-    assert process.request(EVENTS, "HEAD") == (200, b"")
-    assert process.request(EVENTS, "POST")[0] == 405
+            assert run.request(path, method)[0] in {400, 405, 501}, (path, method)
+    for name in ("router", "table", "performance", "graph", "assignment", "stats", "api/v1", "api"):
+        path = f"/{name}/"
+        assert run.request(path)[0] == 404, path
+    assert b"<title>stream_svt status</title>" in run.request("/")[1]  # and not the host's own page
+    assert run.request(EVENTS, "HEAD") == (200, b"")
+    assert run.request(EVENTS, "POST")[0] == 405
 
 
-def _listens_on_loopback_only(process: Process) -> None:
+def _listens_on_loopback_only(run: Run, worker: Service) -> None:
     """Every listening socket of the process is on 127.0.0.1 or ::1, whatever its environment says."""
-    fds = Path(f"/proc/{process.process.pid}/fd").iterdir()
+    fds = _of_kernel(worker, "fd").iterdir()
     inodes = {match[1] for fd in fds if (match := re.fullmatch(r"socket:\[(\d+)\]", _target(fd)))}
     listening = []
     for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/{process.process.pid}/net/{table}").read_text().splitlines()[1:]:
+        for line in _of_kernel(worker, f"net/{table}").read_text().splitlines()[1:]:
             parts = line.split()
             if parts[3] == "0A" and parts[9] in inodes:
                 listening.append(parts[1])
-    assert listening == [f"0100007F:{process.port:04X}"]
+    assert listening == [f"0100007F:{run.port:04X}"]
+
+
+def _of_kernel(worker: Service, name: str) -> Path:
+    return Path(f"/proc/{worker.process.pid}/{name}")
 
 
 def _target(fd: Path) -> str:
@@ -165,85 +357,67 @@ def _fields(node: object, path: str = "") -> Iterator[str]:
     if isinstance(node, list):
         for value in node:
             yield from _fields(value, path)
-    if isinstance(node, dict) and not path.endswith((".offsets", ".lag", ".states")):
+    if isinstance(node, dict) and not path.endswith((".offsets", ".lag", ".states", ".reasons")):
         for key, value in node.items():
             inner = f"{path}.{key}".lstrip(".")
             yield inner
             yield from _fields(value, inner)
 
 
-async def _all_that_is_said(process: Process) -> dict[str, bytes]:
-    said = {path: process.request(path)[1] for path in PAGES}
-    said[EVENTS] = await asyncio.to_thread(_event_stream, process)
-    said["the log"] = (process.directory / "log").read_bytes()
-    for name in ("environ", "cmdline"):
-        said[f"/proc/PID/{name}"] = process.of_kernel(name)
-    for name in ("alerts", "rejects"):
-        said[name] = b"\n".join(record.value for record in await process.scene.read(name))
-    config = str(process.directory / "shop.yaml")
-    for more in (["check", "-c", config], ["status", "-c", config], ["audit", "-c", config]):
-        done = await asyncio.to_thread(
-            subprocess.run,
-            [*COMMAND, *more],
-            capture_output=True,
-            check=False,
-            timeout=60,
-            cwd=process.directory,
+def shape(log: bytes, application: str) -> set[str]:
+    """Return the kinds of lines in a log: without times, numbers, keys, names, and waiting for a young broker."""
+    text = log.decode().replace(application, "APP")
+    return {
+        re.sub(r"\b[0-9a-f]{6,}\b|[0-9]+", "#", line)
+        for line in text.splitlines()
+        if "event=worker_outside_group cause=unavailable" not in line
+    }
+
+
+def counts(metrics: bytes, application: str) -> dict[str, str]:
+    """Return the accounts on the metrics page: no times, and no gaps, which are noise."""
+    shown = re.compile(r"stream_svt_(budget_|monitor_(spent|run_left|datasets|threshold|cutoff|muted))")
+    lines = metrics.decode().replace(application, "APP").splitlines()
+    return {line.rpartition(" ")[0]: line.rpartition(" ")[2] for line in lines if shown.match(line)}
+
+
+async def test_no_mark_and_no_secret_is_in_anything_released_and_other_values_look_the_same(
+    broker, topics, tmp_path
+) -> None:
+    """Two runs side by side, with the same outcomes and all values different."""
+
+    async def seen(name: str) -> tuple[object, object, object]:
+        marks = Marks(name)
+        async with Scene(
+            broker.bootstrap_servers, topics.name(name), partitions=1, datasets="a, b", limit=7
+        ).on_stage() as scene:
+            run = Run(scene, tmp_path)
+            said = await drive(run, marks)
+            secrets = await run.secrets()
+            alerts = await scene.alerts()
+            kinds = {envelope.type for envelope, _ in await scene.events()}
+        assert found(marks.hidden() | secrets, said) == []
+        assert {alert.monitor for alert in alerts} == {"hot", "adaptive", "patient"}
+        assert any("exhausted" in kind for kind in kinds)
+        assert any("halted" in kind for kind in kinds)
+        assert len(set(re.findall(rb'"reason":"([a-z-]+)"', said["rejects"]))) >= 12, said["rejects"]
+        return (
+            sorted((alert.monitor, alert.query_id, alert.branch) for alert in alerts),
+            counts(said["/metrics"], scene.application),
+            shape(said["the log"], scene.application),
         )
-        said[f"stream-svt {more[0]}"] = done.stdout + done.stderr
-    assert all(said[name] for name in said if name != "rejects"), said
-    return said
+
+    first, second = await asyncio.gather(seen("marked-one"), seen("marked-two"))
+    assert first == second
 
 
-def _event_stream(process: Process) -> bytes:
-    """Read what a viewer of the status page is told, up to the end of what was released."""
-    connection = http.client.HTTPConnection("127.0.0.1", process.port, timeout=20)
-    try:
-        connection.request("GET", EVENTS)
-        answer, said = connection.getresponse(), b""
-        while b"event: present" not in said:
-            said += answer.readline()
-        assert b"event: released" in said
-        return said
-    finally:
-        connection.close()
-
-
-def _keys() -> list[tuple[str, bytes]]:
-    return [("the sealing key", MASTER), ("the shared key", SHARED)]
-
-
-async def _state_secrets(process: Process) -> list[tuple[str, bytes]]:
-    """Open the sealed state as only the service can, and return the secrets in it."""
-    scene = process.scene
-    config = scene.config()
-    topology = await look(config, cluster_of(config))
-    sealing = Sealing(
-        Place(topology.cluster_id, scene.application, f"{scene.application}.state", 0), [MASTER], bytes
-    )
-    found: list[tuple[str, bytes]] = []
-    for record in await scene.read("state"):
-        if record.value is None:
-            continue
-        if record.key == META:
-            meta = msgspec.msgpack.decode(sealing.open(record.key, record.value).content)
-            found += [(name, meta[name]) for name in ("noise_key", "digest_key")]
-        elif record.key.startswith(b"d/"):
-            *_, slots, _ = msgspec.msgpack.decode(sealing.open(record.key, record.value).content)
-            found += [("a run's noise and salt", slot[5]) for slot in slots.values() if any(slot[5])]
-    secrets = dict.fromkeys((name, secret) for name, secret in found if len(secret) >= 16)
-    assert {name for name, _ in secrets} == {"noise_key", "digest_key", "a run's noise and salt"}
-    return list(secrets)
-
-
-def _forms(secret: bytes) -> list[bytes]:
-    """Return how a secret might be written down."""
-    return [
-        secret,
-        secret.hex().encode(),
-        secret.hex().upper().encode(),
-        base64.b64encode(secret).rstrip(b"="),
-        base64.urlsafe_b64encode(secret).rstrip(b"="),
-        repr(secret)[2:-1].encode(),
-        repr(list(secret))[1:-1].encode(),
-    ]
+def test_what_is_hidden_is_found_in_whatever_form_it_was_let_out() -> None:
+    marks = Marks("any")
+    mark = marks.low()
+    texts = (f"value {mark} is odd", f"{mark:,}", f"{mark:.13e}", f"0x{mark:x}", f"{float(mark)!r}")
+    packed = (mark.to_bytes(8, "big"), mark.to_bytes(6, "little"), base64.b64encode(str(mark).encode()))
+    for leaked in (*map(str.encode, texts), *packed):
+        assert found(marks.hidden(), {"the log": leaked}), leaked
+    assert not found(marks.hidden(), {"the log": str(mark + 1).encode()})
+    for leaked in (b"key=" + MASTER.hex().encode(), repr(MASTER).encode(), base64.b64encode(MASTER), MASTER):
+        assert found({"key": forms_of_secret(MASTER)}, {"the log": leaked}), leaked

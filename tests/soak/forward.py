@@ -17,8 +17,7 @@ from aiokafka.errors import KafkaError
 from stream_svt.service.embedded import EmbeddedKafka
 from tests.soak.stage import Outcome
 from tests.support import records
-from tests.support.forward_stage import FAST, Stage
-from tests.support.forwarding import Forwarder, serving
+from tests.support.forwarding import FAST, Forwarder, Stage, serving
 from tests.support.topics import create_topics
 
 SHORT, FULL = 4, 200

@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
-from aiokafka import TopicPartition
 
 from stream_svt.monitor.carried import Carried
 from stream_svt.monitor.commands import Action
@@ -22,7 +21,6 @@ from stream_svt.service.audit import Audit, audit_topic, follow
 from stream_svt.service.carry_over import read_balances
 from stream_svt.service.config import Config, parse_config
 from stream_svt.service.control import Reply, for_datasets, for_shards, id_of
-from stream_svt.service.kafka import spans
 from stream_svt.service.worker import Worker, cluster_of
 from tests.support import records
 from tests.support.keys import write_secrets
@@ -87,7 +85,7 @@ class Application:
     async def told(self) -> Spent:
         """Return what the published events tell."""
         books = (await self.audit()).datasets
-        names = self.names()
+        names = self.scene.datasets.split(", ")
         return Spent(
             {name: books[name].spent if name in books else 0 for name in names},
             {name: books[name].reserved if name in books else 0 for name in names},
@@ -107,9 +105,6 @@ class Application:
                 seen.add(envelope.id)
                 found[data.dataset] += round(data.account.charge * RUN)
         return found
-
-    def names(self) -> list[str]:
-        return [dataset.name for dataset in self.config().spec.datasets]
 
     # Its end
 
@@ -156,17 +151,12 @@ class Application:
     async def parked(self, worker: Worker, causes: set[Cause], shards: Sequence[int] | None = None) -> None:
         """Wait until these shards of a worker, or all, are parked for one of these causes."""
         wanted = set(range(self.scene.partitions) if shards is None else shards)
-        await until(
-            lambda: (
-                wanted
-                <= {
-                    status.shard
-                    for status in worker.statuses()
-                    if status.state is State.PARKED and status.cause in causes
-                }
-            ),
-            60,
-        )
+
+        def done() -> bool:
+            parked = [status for status in worker.statuses() if status.state is State.PARKED]
+            return wanted <= {status.shard for status in parked if status.cause in causes}
+
+        await until(done, 60)
 
     # What is stored
 
@@ -195,16 +185,6 @@ class Application:
             await self.scene.producer.send(f"{self.name}.state", value, key=key, partition=shard)
         await self.scene.producer.flush()
 
-    async def ends(self) -> dict[str, list[int]]:
-        """Return where the partitions end that the application writes, marks of transactions included."""
-        shards = range(self.scene.partitions)
-        places = [TopicPartition(f"{self.name}.{topic}", n) for topic in ("state", "alerts") for n in shards]
-        found = await spans(cluster_of(self.config()), places, "looking")
-        return {
-            topic: [found[TopicPartition(f"{self.name}.{topic}", n)][1] for n in shards]
-            for topic in ("state", "alerts")
-        }
-
     # What is left of it
 
     async def carry_over(
@@ -220,13 +200,7 @@ class Application:
 
     async def mirrored_to(self, servers: str) -> Application:
         """Copy the committed alerts to a topic of the same name on another cluster."""
-        scene = Scene(
-            servers,
-            self.name,
-            partitions=self.scene.partitions,
-            datasets=self.scene.datasets,
-            limit=self.scene.limit,
-        )
+        scene = replace(self.scene, servers=servers)
         await create_topics(servers, {f"{self.name}.alerts": self.scene.partitions})
         copies = [(one.partition, one.key, one.value) for one in await self.scene.read("alerts")]
         await records.send(servers, f"{self.name}.alerts", *copies)
@@ -271,7 +245,7 @@ async def goes_on(old: Application, new: Application, carried: Carried, real: Sp
 
     ``real`` is what the old application had spent when it was last seen.
     """
-    after = await new.spend(dict.fromkeys(new.names(), MORE_TOPS))
+    after = await new.spend(dict.fromkeys(new.scene.datasets.split(", "), MORE_TOPS))
     audit, earlier = await new.audit(), await old.audit()
     follow(audit, earlier, old.name)
     assert (audit.problems, earlier.problems) == ([], [])

@@ -51,13 +51,9 @@ class Strike:
     done: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __str__(self) -> str:
-        match self.fault:
-            case Fault.REPLY_LATE | Fault.REQUEST_LATE | Fault.REQUEST_ASTRAY:
-                detail = f" by {self.seconds:.1f} s"
-            case Fault.NO_REPLY:
-                detail = f" for {self.seconds:.1f} s"
-            case _:
-                detail = ""
+        word = "for" if self.fault is Fault.NO_REPLY else "by"
+        lost = self.fault in {Fault.REQUEST_LOST, Fault.REPLY_LOST}
+        detail = "" if lost else f" {word} {self.seconds:.1f} s"
         return f"{self.api.name}: {self.fault}{detail}"
 
 
@@ -69,11 +65,7 @@ class ProxiedKafka(EmbeddedKafka):
         self.front_port = free_ports()[0]
         self.behind_port = behind
         self._own_ports = (client, controller, behind)
-        listeners = {
-            "PLAINTEXT": client,
-            "CONTROLLER": controller,
-            "PROXIED": behind,
-        }
+        listeners = {"PLAINTEXT": client, "CONTROLLER": controller, "PROXIED": behind}
         super().__init__(
             overrides={
                 "listeners": ",".join(f"{name}://127.0.0.1:{port}" for name, port in listeners.items()),

@@ -49,12 +49,23 @@ class Client:
         self.stopped = False
         self._subscription = SubscriptionState()
         self._client = SimpleNamespace(cluster=brokers)
-        self._fetcher = Fetcher(self)
+        self._waiters: list[asyncio.Future[None]] = []
+        # What was fetched, who waits for news of it, and what ended the fetching.
+        self._fetcher = self
+        self.error_future = asyncio.get_running_loop().create_future()
 
     @property
     def in_flight(self) -> int:
         """How many wait for something to read."""
-        return self._fetcher.waiting
+        self._waiters = [waiter for waiter in self._waiters if not waiter.done()]
+        return len(self._waiters)
+
+    def _create_fetch_waiter(self) -> asyncio.Future[None]:
+        """Wait for news: all who do are woken by anything that comes."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        self.brokers.waiters.append(waiter)
+        return waiter
 
     async def start(self) -> None:
         await asyncio.sleep(0.001)
@@ -102,7 +113,7 @@ class Client:
             left = end - asyncio.get_running_loop().time()
             if (found := self._drain(places, max_records)) or left <= 0:
                 return found
-            news = self._fetcher._create_fetch_waiter()
+            news = self._create_fetch_waiter()
             try:
                 await asyncio.wait({news}, timeout=left)
             finally:
@@ -118,45 +129,21 @@ class Client:
             if place in self.brokers.errors:
                 raise self.brokers.errors[place]
             assert state.has_valid_position, "an assigned partition that was not sought"
-            end = min(self.brokers.records.get(place, 0), state.position + left)
+            end = min(self.highwater(place), state.position + left)
             if end > state.position:
                 found[place] = [SimpleNamespace(offset=offset) for offset in range(state.position, end)]
                 left -= len(found[place])
                 state.consumed_to(end)
         return found
 
-    def at_hand(self) -> dict[TopicPartition, object]:
-        """Return the places that there is something to take out of, or an error to tell."""
+    @property
+    def _records(self) -> dict[TopicPartition, object]:
+        """The places that there is something to take out of, or an error to tell."""
         assignment = self._subscription.subscription.assignment
         found: dict[TopicPartition, object] = {}
         for place in assignment.tps:
             state = assignment.state_value(place)
-            behind = state.has_valid_position and self.brokers.records.get(place, 0) > state.position
+            behind = state.has_valid_position and self.highwater(place) > state.position
             if not state.paused and (behind or place in self.brokers.errors):
                 found[place] = state
         return found
-
-
-class Fetcher:
-    """What a client keeps, and who waits for news of it: all of them are woken by anything that comes."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self._waiters: list[asyncio.Future[None]] = []
-        self.error_future = asyncio.get_running_loop().create_future()
-
-    @property
-    def _records(self) -> dict[TopicPartition, object]:
-        return self._client.at_hand()
-
-    def _create_fetch_waiter(self) -> asyncio.Future[None]:
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
-        self._client.brokers.waiters.append(waiter)
-        return waiter
-
-    @property
-    def waiting(self) -> int:
-        """How many wait for news."""
-        self._waiters = [waiter for waiter in self._waiters if not waiter.done()]
-        return len(self._waiters)

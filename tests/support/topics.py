@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import uuid
 from collections.abc import AsyncIterator, Mapping
 
 from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
-from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 CLOCK = {"message.timestamp.type": "LogAppendTime"}
 COMPACTED = {"cleanup.policy": "compact"}
@@ -85,24 +83,9 @@ async def create_application(
     """Create the topics of an application; ``state`` are more settings of the one of that name."""
     own = {f"{application}.{name}": partitions for name in ("counts", "alerts", "rejects", "control")}
     await create_topics(servers, own, CLOCK, replicas=replicas)
-    compacted = {**CLOCK, **COMPACTED, **(state or {})}
-    await create_topics(servers, {f"{application}.state": partitions}, compacted, replicas=replicas)
-    versions = {**CLOCK, **COMPACTED}
-    await create_topics(servers, {f"{application}.config": partitions}, versions, replicas=replicas)
-
-
-async def delete_topic(servers: str, topic: str) -> None:
-    """Delete a topic, and wait until it is gone."""
-    async with administrator(servers) as admin, asyncio.timeout(20):
-        await admin.delete_topics([topic])
-        while topic in await admin.list_topics():
-            await asyncio.sleep(0.05)
-
-
-async def configure_topic(servers: str, topic: str, settings: Mapping[str, str]) -> None:
-    """Give a topic these settings, and its defaults for all others."""
-    async with administrator(servers) as admin:
-        await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, dict(settings))])
+    for name, more in (("state", state or {}), ("config", {})):
+        configs = {**CLOCK, **COMPACTED, **more}
+        await create_topics(servers, {f"{application}.{name}": partitions}, configs, replicas=replicas)
 
 
 async def delete_before(servers: str, topic: str, offset: int, partition: int = 0) -> None:

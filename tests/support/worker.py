@@ -8,10 +8,12 @@ import json
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
 
 import msgspec
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from stream_svt.monitor.released import Alert, Envelope, EventType, Lifecycle, decode
 from stream_svt.protocol.configuration import Bundle, Version
@@ -30,11 +32,10 @@ from tests.support import records
 from tests.support.topics import (
     CLOCK,
     COMPACTED,
-    configure_topic,
+    administrator,
     create_application,
     create_topics,
     delete_before,
-    delete_topic,
 )
 
 SPEC = """
@@ -56,32 +57,26 @@ monitors:
     bounds: [0, {most}]
     threshold: {threshold}
     expected_queries: 10000
-    mute: none
+    mute: {mute}
 """
 WANTED = re.compile(r"--topic (\S+) --offset (\d+)")
 HIGH, LOW = 50_000, 0
 
 
+@dataclass(eq=False)
 class Scene:
     """The topics of one application, what is sent to them and what comes out."""
 
-    def __init__(
-        self,
-        servers: str,
-        application: str,
-        *,
-        partitions: int = 2,
-        datasets: str = "a, b, c",
-        limit: int = 4,
-        session: str = "2s",
-    ):
-        self.servers = servers
-        self.application = application
-        self.partitions = partitions
-        self.datasets = datasets
-        self.limit = limit
-        self.session = session
-        self.queries = f"{application}.counts"
+    servers: str
+    application: str
+    _: KW_ONLY
+    partitions: int = 2
+    datasets: str = "a, b, c"
+    limit: int = 4
+    session: str = "2s"
+
+    def __post_init__(self) -> None:
+        self.queries = f"{self.application}.counts"
         self.producer: AIOKafkaProducer
         self.workers: list[Worker] = []
 
@@ -97,25 +92,11 @@ class Scene:
                 await worker.stop()
             await self.producer.stop()
 
-    def text(
-        self,
-        *,
-        threshold: int = 5000,
-        most: int = 100_000,
-        sensitivity: int = 1,
-        datasets: str | None = None,
-    ) -> str:
-        return SPEC.format(
-            application=self.application,
-            servers=self.servers,
-            session=self.session,
-            partitions=self.partitions,
-            datasets=datasets or self.datasets,
-            limit=self.limit,
-            threshold=threshold,
-            most=most,
-            sensitivity=sensitivity,
-        )
+    def text(self, **changes: object) -> str:
+        """Return the configuration; ``changes`` replace what `SPEC` is given by default."""
+        usual = asdict(self) | {"threshold": 5000, "most": 100_000, "sensitivity": 1, "mute": "none"}
+        assert changes.keys() <= usual.keys(), changes
+        return SPEC.format(**usual | changes)
 
     def config(self, **changes) -> Config:
         return parse_config(self.text(**changes), directory=Path())
@@ -198,8 +179,12 @@ class Scene:
         await self.create(name)
 
     async def delete(self, name: str) -> None:
-        """Delete one of the application's topics."""
-        await delete_topic(self.servers, f"{self.application}.{name}")
+        """Delete one of the application's topics, and wait until it is gone."""
+        topic = f"{self.application}.{name}"
+        async with administrator(self.servers) as admin, asyncio.timeout(20):
+            await admin.delete_topics([topic])
+            while topic in await admin.list_topics():
+                await asyncio.sleep(0.05)
 
     async def create(self, name: str) -> None:
         """Create one of the application's topics."""
@@ -213,7 +198,9 @@ class Scene:
 
     async def configure(self, name: str, settings: dict[str, str]) -> None:
         """Give one of the application's topics these settings, and its defaults for all others."""
-        await configure_topic(self.servers, f"{self.application}.{name}", settings)
+        topic = f"{self.application}.{name}"
+        async with administrator(self.servers) as admin:
+            await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, settings)])
 
     async def read(self, topic: str, isolation: str = "read_committed") -> list:
         """Return all records of one of the application's topics."""
@@ -245,26 +232,6 @@ class Scene:
                 await asyncio.sleep(0.1)
         return rejects
 
-    @contextlib.asynccontextmanager
-    async def explained(self) -> AsyncIterator[None]:
-        """Note with a failure what stands on the alert topic and what the state says of it."""
-        try:
-            yield
-        except AssertionError as error:
-            for isolation in ("read_committed", "read_uncommitted"):
-                for record in await self.read("alerts", isolation):
-                    envelope, _ = decode(record.value)
-                    place = f"{isolation} {record.partition}/{record.offset}"
-                    error.add_note(f"{place}: event {envelope.sequence} of origin {envelope.origin}")
-                for record in await self.read("state", isolation):
-                    if record.key == META and record.value is not None:
-                        meta = msgspec.msgpack.decode(record.value[_CHECKED:], type=Meta)
-                        published = f"published {meta.published} {meta.published_origin}"
-                        charged = f"charged {meta.last_event} {meta.origin}"
-                        known = f"{published}, {charged}, alerts from {meta.alert_offset} to {meta.alert_end}"
-                        error.add_note(f"{isolation} {record.partition}/{record.offset}: {known}")
-            raise
-
     async def settled(self, worker: Worker, count: int) -> None:
         """Wait until a worker's committed positions add up to so many records and nothing waits to be published."""
 
@@ -275,19 +242,16 @@ class Scene:
         await until(done)
         # A commit returns before its marks are written, and only then is it seen.
         async with asyncio.timeout(20):
-            while await self._ends("read_committed") != await self._ends("read_uncommitted"):
+            written = ("state", "alerts", "rejects")
+            while await self.ends(*written, isolation="read_committed") != await self.ends(*written):
                 await asyncio.sleep(0.02)
 
-    async def _ends(self, isolation: str) -> dict[TopicPartition, int]:
-        """Return how far a reader sees what the application wrote."""
+    async def ends(self, *topics: str, isolation: str = "read_uncommitted") -> dict[TopicPartition, int]:
+        """Return how far a reader sees these topics of the application."""
+        numbers = range(self.partitions)
+        places = [TopicPartition(f"{self.application}.{topic}", n) for topic in topics for n in numbers]
         async with AIOKafkaConsumer(bootstrap_servers=self.servers, isolation_level=isolation) as consumer:
-            return await consumer.end_offsets(
-                [
-                    TopicPartition(f"{self.application}.{topic}", number)
-                    for topic in ("state", "alerts", "rejects")
-                    for number in range(self.partitions)
-                ]
-            )
+            return await consumer.end_offsets(places)
 
 
 def is_open(worker: Worker) -> bool:
