@@ -17,9 +17,8 @@ from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 
 from stream_svt.forward.config import Destination, ForwardConfig, parse_forward_config
-from stream_svt.forward.event import Received, receive
-from stream_svt.forward.posting import Request
-from stream_svt.forward.retry import Answer, Result
+from stream_svt.forward.event import Received, Request, receive
+from stream_svt.forward.posting import Answer, Result
 from stream_svt.monitor.released import Alert, EventType, Lifecycle
 from tests.support.alerts import alert, encoded
 from tests.support.keys import write_secrets
