@@ -24,13 +24,12 @@ from pydantic import (
     PlainSerializer,
     PlainValidator,
     WithJsonSchema,
-    model_validator,
 )
 
 from stream_svt.errors import ConfigError, Problem
 from stream_svt.monitor.quantities import Duration, Name, Text, TopicName, did_you_mean, found, one_of, whole
 from stream_svt.monitor.released import EventType
-from stream_svt.monitor.yaml_source import Document, Strict, read, several
+from stream_svt.monitor.yaml_source import Document, Strict, read
 from stream_svt.monitor.yaml_source import Path as Place
 from stream_svt.service.config import (
     Files,
@@ -50,20 +49,25 @@ TYPE_WORDS: Mapping[str, EventType] = {
 LINK_FIELD = re.compile(r"\{(application|dataset|monitor|series)\}")
 """What a generator_url may have filled in, percent-encoded."""
 
-OWN_LABELS = frozenset({"alertname", "application", "dataset", "monitor", "series", "type", "event_id"})
+_LABEL = re.compile(
+    r"(?!(alertname|application|dataset|monitor|series|type|event_id)$)[a-zA-Z_][a-zA-Z0-9_]*"
+)
 
 
 def address(text: str) -> str:
-    """Return an http or https address, or raise ValueError saying what was found."""
+    """Return an http or https address, or raise ValueError, which does not repeat it, for it may be a secret."""
     try:
         parts = urlsplit(text)
-        usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+        usable = (
+            parts.scheme in {"http", "https"}
+            and parts.hostname
+            and parts.port != 0
+            and "@" not in parts.netloc
+        )
     except ValueError:
         usable = False
-    if not usable or any(character.isspace() for character in text):
-        raise ValueError(f"expected an address such as https://host:port/path, found {found(text)}")
-    if parts.username is not None or parts.password is not None:
-        raise ValueError("must not hold a user or password: put them into a file, see authorization_file")
+    if not usable or re.search(r"\s", text):
+        raise ValueError("expected an address such as https://host:port/path, without a user or password")
     return text
 
 
@@ -75,14 +79,20 @@ def _link(text: str) -> str:
     return text
 
 
+def _label(name: str) -> str:
+    if not _LABEL.fullmatch(name):
+        raise ValueError(
+            f"expected letters, digits and underscores, and no label set from the event, found {found(name)}"
+        )
+    return name
+
+
 def _types(value: object) -> tuple[EventType, ...]:
     words: list[Any] = list(TYPE_WORDS) if value == "all" else value if isinstance(value, list) else [value]
-    for word in words:
+    for word in words or [None]:
         if not isinstance(word, str) or word not in TYPE_WORDS:
             near = did_you_mean(word, list(TYPE_WORDS))
             raise ValueError(f"expected all, or any of {', '.join(TYPE_WORDS)}; found {found(word)}{near}")
-    if not words:
-        raise ValueError("expected at least one type of events")
     return tuple(TYPE_WORDS[word] for word in words)
 
 
@@ -94,34 +104,22 @@ def _moment(value: object) -> datetime | None:
     except ValueError:
         expected = "expected earliest, or a moment such as 2026-01-05T10:00:00Z"
         raise ValueError(f"{expected}, found {found(value)}") from None
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    return moment.replace(tzinfo=moment.tzinfo or UTC)
 
 
-def _label(name: str) -> str:
-    if name in OWN_LABELS:
-        raise ValueError(f"{name} is set from the event: choose another name")
-    return name
-
-
-_URL_SCHEMA = WithJsonSchema({"type": "string", "pattern": "^https?://"})
-_WORDS_SCHEMA = {"enum": list(TYPE_WORDS)}
-Types = Annotated[
-    tuple[EventType, ...],
-    PlainValidator(_types),
-    PlainSerializer(lambda kinds: [word for word in TYPE_WORDS if TYPE_WORDS[word] in kinds]),
-    WithJsonSchema(
-        {"anyOf": [{"const": "all"}, {"type": "array", "minItems": 1, "items": _WORDS_SCHEMA}, _WORDS_SCHEMA]}
-    ),
-]
+_WORD = {"enum": list(TYPE_WORDS)}
+_TYPES_SCHEMA = {"anyOf": [{"const": "all"}, {"type": "array", "minItems": 1, "items": _WORD}, _WORD]}
+_MOMENT_SCHEMA = {
+    "anyOf": [{"const": "earliest"}, {"type": "string", "pattern": r"^[0-9]{4}-[0-9]{2}-[0-9]{2}"}]
+}
+Types = Annotated[tuple[EventType, ...], PlainValidator(_types), WithJsonSchema(_TYPES_SCHEMA)]
 Moment = Annotated[
     datetime | None,
     PlainValidator(_moment),
     PlainSerializer(lambda moment: moment.isoformat() if moment else "earliest"),
-    WithJsonSchema({"anyOf": [{"const": "earliest"}, {"type": "string", "pattern": r"^[0-9]{4}-[0-9]{2}-"}]}),
+    WithJsonSchema(_MOMENT_SCHEMA),
 ]
-Url = Annotated[str, AfterValidator(address), _URL_SCHEMA]
-Link = Annotated[str, AfterValidator(_link), _URL_SCHEMA]
-Label = Annotated[str, Field(pattern="^[a-zA-Z_][a-zA-Z0-9_]*$"), AfterValidator(_label)]
+Url = Annotated[str, AfterValidator(address)]
 Patterns = Annotated[tuple[Text, ...], Field(min_length=1)]
 
 
@@ -141,13 +139,6 @@ class TlsConfig(_Part):
     key_file: Text | None = None
     """PEM file of that certificate's private key, without a password."""
 
-    @model_validator(mode="after")
-    def _consistent(self) -> TlsConfig:
-        if (self.certificate_file is None) != (self.key_file is None):
-            missing = "key_file" if self.key_file is None else "certificate_file"
-            raise several([(missing, "is required: a certificate and its key belong together")])
-        return self
-
 
 class AlertmanagerConfig(_Part):
     """Alertmanagers of one cluster; each event goes to all of them and is delivered once one has taken it."""
@@ -156,11 +147,11 @@ class AlertmanagerConfig(_Part):
     """Addresses without /api/v2/alerts, such as http://127.0.0.1:9093."""
     resolve_after: Duration = 3_600_000
     """Time after its delivery until an alert ends by itself; a top has no end of its own. Default 1h."""
-    labels: dict[Label, Text] = Field(default_factory=dict)
+    labels: dict[Annotated[str, AfterValidator(_label)], Text] = Field(default_factory=dict)
     """Labels for every alert, such as {team: privacy}; severity replaces the one given by type. Default: none."""
     one_per: Annotated[Literal["series", "event"], BeforeValidator(one_of(["series", "event"]))] = "series"
     """series: tops of one series are one alert, renewed by each. event: each is its own. Default series."""
-    generator_url: Link | None = None
+    generator_url: Annotated[str, AfterValidator(_link)] | None = None
     """Link of each alert; may hold {application}, {dataset}, {monitor}, {series}. Default: none."""
 
 
@@ -177,12 +168,6 @@ class WebhookConfig(_Part):
         "carries both signatures: that is how a key is replaced. Default: not signed.",
     )
 
-    @model_validator(mode="after")
-    def _consistent(self) -> WebhookConfig:
-        if (self.url is None) == (self.url_file is None):
-            raise several([("url", "or url_file is required, and only one of them")])
-        return self
-
 
 class RetryConfig(_Part):
     """When a receiver that does not answer, or cannot now, is asked again."""
@@ -193,12 +178,6 @@ class RetryConfig(_Part):
     """Longest wait between attempts; each doubles the last. Default 5m."""
     give_up_after: Duration | None = None
     """Time after which an event that was never taken counts as refused. Default: never."""
-
-    @model_validator(mode="after")
-    def _consistent(self) -> RetryConfig:
-        if self.most < self.first:
-            raise several([("most", "must not be shorter than first")])
-        return self
 
 
 class DestinationConfig(_Part):
@@ -212,6 +191,7 @@ class DestinationConfig(_Part):
     """Post events to a webhook. Either this or alertmanager."""
     types: Types = Field(
         default=(EventType.ALERT, EventType.EXHAUSTED, EventType.RUN_HALTED),
+        json_schema_extra={"default": ["alert", "monitor.exhausted", "run.halted"]},
         description=f"Types of events: all, or a list of {', '.join(TYPE_WORDS)}. Default alert, "
         "monitor.exhausted, run.halted.",
     )
@@ -219,32 +199,20 @@ class DestinationConfig(_Part):
     """Patterns of monitor names with * and ?. Default: all, ["*"]."""
     datasets: Patterns = ("*",)
     """Patterns of dataset names with * and ?. Default: all, ["*"]."""
-    on_refused: Annotated[Literal["stop", "park"], BeforeValidator(one_of(["stop", "park"]))] = Field(
-        default="stop",
-        description="An event that the receiver will never take: stop this destination, so that somebody "
-        "looks, or park the event on park_topic and go on. Default stop.",
-    )
+    on_refused: Annotated[Literal["stop", "park"], BeforeValidator(one_of(["stop", "park"]))] = "stop"
+    """An event that is never taken: stop, so that somebody looks, or park it on park_topic and go on. Default stop."""
     timeout: Duration = 10_000
     """Longest time for one request. Default 10s."""
     retry: RetryConfig = RetryConfig()
     """When to ask again."""
     concurrency: Annotated[int, Field(ge=1, le=100), BeforeValidator(whole)] = 4
     """Requests under way at once, of different datasets. Default 4."""
-    window: Annotated[int, Field(ge=1, le=100_000), BeforeValidator(whole)] = Field(
-        default=1000,
-        description="Records read beyond the first that is not delivered yet: bounds memory, and what comes "
-        "twice after a crash. Default 1000.",
-    )
+    window: Annotated[int, Field(ge=1, le=100_000), BeforeValidator(whole)] = 1000
+    """Records read beyond the first that is not delivered: bounds memory, and copies after a crash. Default 1000."""
     authorization_file: Text | None = None
     """File whose first line is sent as the Authorization header, such as 'Bearer ...'. Default: none."""
     tls: TlsConfig | None = None
     """Certificates; with https addresses."""
-
-    @model_validator(mode="after")
-    def _consistent(self) -> DestinationConfig:
-        if (self.alertmanager is None) == (self.webhook is None):
-            raise several([("webhook", "or alertmanager is required, and only one of them")])
-        return self
 
 
 class ForwardWebConfig(_Part):
@@ -267,11 +235,8 @@ class ForwardDocument(_Part):
         "", json_schema_extra={"default": "<topic>.forward"}
     )
     """The destination NAME reads in consumer group <group>.NAME. Default <topic>.forward."""
-    start_at: Moment = Field(
-        default=None,
-        description="Where a destination without a position begins: earliest, or with the events from a moment "
-        "on, such as 2026-01-05T10:00:00Z. Default earliest.",
-    )
+    start_at: Moment = None
+    """Where one without a position begins: earliest, or a moment such as 2026-01-05T10:00:00Z. Default earliest."""
     park_topic: TopicName = Field("", json_schema_extra={"default": "<topic>.parked"})
     """Topic of the events that a destination refused. Default <topic>.parked."""
     destinations: Annotated[tuple[DestinationConfig, ...], Field(min_length=1)]
@@ -279,21 +244,11 @@ class ForwardDocument(_Part):
     web: ForwardWebConfig = ForwardWebConfig()
     """Metrics and health pages."""
 
-    @model_validator(mode="after")
-    def _consistent(self) -> ForwardDocument:
-        names = [destination.name for destination in self.destinations]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise several([("destinations", f"two have the name {found(twice[0])}: use one of its own")])
-        return self
-
 
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of the file, for editors."""
-    return ForwardDocument.model_json_schema() | {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "stream-svt forward configuration",
-    }
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+    return head | ForwardDocument.model_json_schema() | {"title": "stream-svt forward configuration"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,10 +257,6 @@ class Destination:
 
     Attributes
     ----------
-    config
-        Its part of the file.
-    group
-        Its consumer group.
     urls
         Addresses that are posted to; kept out of ``repr``, for an address may be a secret.
     keys
@@ -316,17 +267,13 @@ class Destination:
         What verifies the receiver, or None for http.
     """
 
+    name: str
     config: DestinationConfig
     group: str
     urls: tuple[str, ...] = field(repr=False)
-    keys: tuple[bytes, ...] = field(default=(), repr=False)
-    authorization: str | None = field(default=None, repr=False)
-    tls: ssl.SSLContext | None = None
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-        return self.config.name
+    keys: tuple[bytes, ...] = field(repr=False)
+    authorization: str | None = field(repr=False)
+    tls: ssl.SSLContext | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -349,8 +296,8 @@ class ForwardConfig:
     start_at: datetime | None
     destinations: tuple[Destination, ...]
     web: ForwardWebConfig
-    notes: tuple[Problem, ...] = ()
-    source: str = "configuration"
+    notes: tuple[Problem, ...]
+    source: str
 
     @property
     def parks(self) -> bool:
@@ -391,108 +338,132 @@ def parse_forward_config(
     kafka = section(document, "kafka", KafkaConfig)
     password = files.password(kafka) if kafka else None
     ca_file = files.authorities(kafka) if kafka else None
-    whole_file = document.check(ForwardDocument, ())
-    if whole_file is None:
+    file = document.check(ForwardDocument, ())
+    if file is None:
         document.finish()
         raise ConfigError([], source)  # pragma: no cover - what is None has been reported
-    kafka, topic = whole_file.kafka, whole_file.topic
+    group = file.group or f"{file.topic}.forward"
+    completed = _Completed(document, files, directory)
     destinations = tuple(
-        _destination(document, files, directory, config, whole_file.group or f"{topic}.forward", index)
-        for index, config in enumerate(whole_file.destinations)
+        completed.destination(config, group, ("destinations", index))
+        for index, config in enumerate(file.destinations)
     )
-    park_topic = whole_file.park_topic or f"{topic}.parked"
-    if park_topic == topic:
+    names = [config.name for config in file.destinations]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        document.report(("destinations",), f"two have the name {found(twice[0])}: use one of its own")
+    park_topic = file.park_topic or f"{file.topic}.parked"
+    if park_topic == file.topic:
         document.report(("park_topic",), "is the topic that is read: parked events would come round again")
     document.finish()
     return ForwardConfig(
         cluster=Cluster(
-            client_arguments(kafka, password, ca_file),
-            session_timeout=kafka.session_timeout / 1000,
-            heartbeat_interval=kafka.heartbeat_interval / 1000,
-            group_instance_id=kafka.group_instance_id,
+            client_arguments(file.kafka, password, ca_file),
+            session_timeout=file.kafka.session_timeout / 1000,
+            heartbeat_interval=file.kafka.heartbeat_interval / 1000,
+            group_instance_id=file.kafka.group_instance_id,
         ),
-        topic=topic,
+        topic=file.topic,
         park_topic=park_topic,
-        start_at=whole_file.start_at,
+        start_at=file.start_at,
         destinations=destinations,
-        web=whole_file.web,
+        web=file.web,
         notes=tuple(sorted(files.notes)),
         source=source,
     )
 
 
-def _destination(
-    document: Document, files: Files, directory: Path, config: DestinationConfig, group: str, index: int
-) -> Destination:
-    """Return a destination with its secrets; what cannot be read is reported."""
-    place: Place = ("destinations", index)
+@dataclass(frozen=True, slots=True)
+class _Completed:
+    """Completes destinations with what stands in files, and reports what is wrong with either."""
 
-    def note(where: Place, message: str) -> None:
-        name = ".".join(str(step) for step in where)
-        files.notes.append(Problem(document.line(where), name, message))
+    document: Document
+    files: Files
+    directory: Path
 
-    keys: list[bytes] = []
-    if config.alertmanager is not None:
-        if any(urlsplit(url).query or urlsplit(url).fragment for url in config.alertmanager.urls):
-            message = "must be plain addresses: the path /api/v2/alerts is added"
-            document.report((*place, "alertmanager", "urls"), message)
-        urls = tuple(url.rstrip("/") + "/api/v2/alerts" for url in config.alertmanager.urls)
-    elif config.webhook is not None:
-        urls = _webhook_url(document, files, config.webhook, (*place, "webhook", "url_file"))
-        where = (*place, "webhook", "key_files")
-        keys = files.shared_keys(config.webhook.key_files, where)
-        if not config.webhook.key_files:
-            note(where, "requests are not signed: whoever can reach the receiver can forge an alert")
-    authorization = None
-    if config.authorization_file is not None:
-        where = (*place, "authorization_file")
-        authorization = files.first_line(config.authorization_file, where, "header")
-        if authorization is not None and not (authorization.isascii() and authorization.isprintable()):
-            document.report(where, "holds what no header may hold")
-    if (authorization or config.webhook) and any(map(_is_open, urls)):
-        note(place, "is posted to over http: who sits between can read, change and repeat it")
-    encrypted = [url.startswith("https:") for url in map(str.lower, urls)]
-    if config.tls is not None and not all(encrypted):
-        document.report((*place, "tls"), "has no use with http: write https")
-    return Destination(
-        config=config,
-        group=f"{group}.{config.name}",
-        urls=urls,
-        keys=tuple(keys),
-        authorization=authorization,
-        tls=_tls(document, files, directory, config.tls, (*place, "tls")) if any(encrypted) else None,
-    )
+    def destination(self, config: DestinationConfig, group: str, place: Place) -> Destination:
+        """Return a destination with its secrets; what cannot be read is reported."""
+        report, files = self.document.report, self.files
+        if (config.alertmanager is None) == (config.webhook is None):
+            report((*place, "webhook"), "or alertmanager is required, and only one of them")
+        if config.retry.most < config.retry.first:
+            report((*place, "retry", "most"), "must not be shorter than first")
+        urls, keys = self._receiver(config, place)
+        authorization = None
+        if config.authorization_file is not None:
+            where = (*place, "authorization_file")
+            authorization = files.first_line(config.authorization_file, where, "header")
+            if authorization is not None and not (authorization.isascii() and authorization.isprintable()):
+                report(where, "holds what no header may hold")
+        if (config.authorization_file or config.webhook) and any(map(_is_open, urls)):
+            self._note(place, "is posted to over http: who sits between can read, change and repeat it")
+        encrypted = [urlsplit(url).scheme == "https" for url in urls]
+        if config.tls is not None and not all(encrypted):
+            report((*place, "tls"), "has no use with http: write https")
+        return Destination(
+            name=config.name,
+            config=config,
+            group=f"{group}.{config.name}",
+            urls=urls,
+            keys=keys,
+            authorization=authorization,
+            tls=self._tls(config.tls or TlsConfig(), (*place, "tls")) if any(encrypted) else None,
+        )
 
+    def _receiver(self, config: DestinationConfig, place: Place) -> tuple[tuple[str, ...], tuple[bytes, ...]]:
+        """Return addresses and keys."""
+        if config.alertmanager is not None:
+            bases, place = config.alertmanager.urls, (*place, "alertmanager", "urls")
+            if any(urlsplit(base).query or urlsplit(base).fragment for base in bases):
+                self.document.report(place, "must be plain addresses: the path /api/v2/alerts is added")
+            return tuple(base.rstrip("/") + "/api/v2/alerts" for base in bases), ()
+        if (webhook := config.webhook) is None:
+            return (), ()
+        place = (*place, "webhook")
+        if (webhook.url is None) == (webhook.url_file is None):
+            self.document.report((*place, "url"), "or url_file is required, and only one of them")
+        if not webhook.key_files:
+            where = (*place, "key_files")
+            self._note(where, "requests are not signed: whoever can reach the receiver can forge an alert")
+        keys = tuple(self.files.shared_keys(webhook.key_files, (*place, "key_files")))
+        url = webhook.url
+        if webhook.url_file is not None:
+            where = (*place, "url_file")
+            url = self.files.first_line(webhook.url_file, where, "address")
+            try:
+                url = url and address(url.strip())
+            except ValueError:
+                self.document.report(
+                    where, f"file {found(webhook.url_file)} holds no address such as https://host/path"
+                )
+        return ((url,) if url else ()), keys
 
-def _webhook_url(document: Document, files: Files, config: WebhookConfig, place: Place) -> tuple[str, ...]:
-    if config.url_file is None:
-        return (config.url or "",)
-    text = files.first_line(config.url_file, place, "address")
-    try:
-        return () if text is None else (address(text.strip()),)
-    except ValueError:
-        # The content is a secret: not even its beginning is repeated.
-        document.report(place, f"file {found(config.url_file)} holds no address such as https://host/path")
-        return ()
-
-
-def _tls(
-    document: Document, files: Files, directory: Path, config: TlsConfig | None, place: Place
-) -> ssl.SSLContext | None:
-    config = config or TlsConfig()
-    ca_file = files.certificates(config.ca_file, (*place, "ca_file")) if config.ca_file else None
-    try:
-        context = ssl.create_default_context(cafile=ca_file)
-    except (ssl.SSLError, OSError):
-        return None  # reported with the file
-    where = (*place, "key_file")
-    if config.certificate_file and config.key_file and files.secret(config.key_file, where) is not None:
+    def _tls(self, config: TlsConfig, place: Place) -> ssl.SSLContext | None:
+        ca_file = self.files.certificates(config.ca_file, (*place, "ca_file")) if config.ca_file else None
         try:
-            # Without a password OpenSSL would ask for one on the terminal, and wait.
-            context.load_cert_chain(directory / config.certificate_file, directory / config.key_file, str)
+            context = ssl.create_default_context(cafile=ca_file)
         except (ssl.SSLError, OSError):
-            document.report(where, "and certificate_file hold no certificate with its open key")
-    return context
+            return None  # reported with the file
+        for given, missing in (("certificate_file", "key_file"), ("key_file", "certificate_file")):
+            if getattr(config, given) is not None and getattr(config, missing) is None:
+                message = "is required: a certificate and its key belong together"
+                self.document.report((*place, missing), message)
+        where = (*place, "key_file")
+        if (
+            config.certificate_file
+            and config.key_file
+            and self.files.secret(config.key_file, where) is not None
+        ):
+            certificate, key = self.directory / config.certificate_file, self.directory / config.key_file
+            try:
+                # Without a password OpenSSL would ask for one on the terminal, and wait.
+                context.load_cert_chain(certificate, key, password=str)
+            except (ssl.SSLError, OSError):
+                self.document.report(where, "and certificate_file hold no certificate with its open key")
+        return context
+
+    def _note(self, place: Place, message: str) -> None:
+        name = ".".join(str(step) for step in place)
+        self.files.notes.append(Problem(self.document.line(place), name, message))
 
 
 def _is_open(url: str) -> bool:
