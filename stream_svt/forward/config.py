@@ -89,7 +89,7 @@ def _label(name: str) -> str:
 
 def _types(value: object) -> tuple[EventType, ...]:
     words: list[Any] = list(TYPE_WORDS) if value == "all" else value if isinstance(value, list) else [value]
-    for word in words or [None]:
+    for word in words or [value]:
         if not isinstance(word, str) or word not in TYPE_WORDS:
             near = did_you_mean(word, list(TYPE_WORDS))
             raise ValueError(f"expected all, or any of {', '.join(TYPE_WORDS)}; found {found(word)}{near}")

@@ -12,8 +12,7 @@ import pytest
 import yaml
 
 from stream_svt.errors import ConfigError
-from stream_svt.forward.config import load_forward_config, parse_forward_config
-from stream_svt.forward.document import json_schema
+from stream_svt.forward.config import json_schema, load_forward_config, parse_forward_config
 from stream_svt.monitor.released import EventType
 from tests.support.forwarding import KEY, OLD_KEY, configured, destination
 from tests.support.tls import Authority
@@ -109,12 +108,6 @@ def test_a_misspelt_key_of_the_only_destination_is_the_only_problem(directory):
     assert "did you mean 'webhook'?" in problem.message
 
 
-def test_a_file_without_a_destination_is_told_so(directory):
-    with pytest.raises(ConfigError) as refused:
-        parse_forward_config("topic: retail.alerts\ndestinations: []\n", directory=directory)
-    assert "expected at least 1 in the list, found 0" in str(refused.value)
-
-
 def test_the_environment_replaces_keys_of_kafka_and_web_only(directory):
     environ = {"STREAM_SVT_KAFKA_BOOTSTRAP_SERVERS": "b:1,c:2", "STREAM_SVT_WEB_PORT": "7000"}
     config = parse_forward_config(SMALL, directory=directory, environ=environ)
@@ -129,7 +122,7 @@ def test_the_environment_replaces_keys_of_kafka_and_web_only(directory):
     [
         (("name: hook", "name: The Hook"), "expected a name of lower-case letters"),
         (('url: "https://example.org/hook"', "url: example.org"), "expected an address such as https://"),
-        (('"https://example.org/hook"', '"https://me:pw@example.org/"'), "must not hold a user or password"),
+        (('"https://example.org/hook"', '"https://me:pw@example.org/"'), "without a user or password"),
         (('"https://example.org/hook"', '"ftp://example.org/"'), "expected an address such as https://"),
         (('url: "https://example.org/hook",', ""), "or url_file is required, and only one of them"),
         (("[hook.key]", "[hook.key, old.key, token]"), "at most 2 in the list"),
@@ -137,7 +130,7 @@ def test_the_environment_replaces_keys_of_kafka_and_web_only(directory):
         (("[hook.key]", "[token]"), "must hold 32 bytes as 64 hex digits or as base64"),
         (("[hook.key]", "[missing]"), "cannot read 'missing': No such file"),
         (("name: hook,", "name: hook, types: [alerts],"), "did you mean 'alert'?"),
-        (("name: hook,", "name: hook, types: [],"), "expected at least one type of events"),
+        (("name: hook,", "name: hook, types: [],"), "expected all, or any of"),
         (("name: hook,", "name: hook, on_refused: drop,"), "expected stop or park, found 'drop'"),
         (("name: hook,", "name: hook, concurrency: 0,"), "must be at least 1"),
         (("name: hook,", "name: hook, retry: {first: 1h},"), "must not be shorter than first"),
@@ -150,7 +143,8 @@ def test_the_environment_replaces_keys_of_kafka_and_web_only(directory):
         ),
         (("name: hook,", "name: hook, alertmanager: {urls: ['http://a']},"), "and only one of them"),
         (("name: hook,", "name: hook, authorization_file: missing,"), "cannot read 'missing'"),
-        (('"https://example.org/hook"', '"http://127.0.0.1/"'), ""),
+        (('"https://example.org/hook"', '"https://[example.org/"'), "expected an address such as https://"),
+        (("destinations:\n  - ", "destinations: []\nx: "), "expected at least 1 in the list, found 0"),
         (
             ("topic: retail.alerts", "topic: retail.alerts\npark_topic: retail.alerts"),
             "would come round again",
@@ -165,9 +159,6 @@ def test_the_environment_replaces_keys_of_kafka_and_web_only(directory):
 def test_what_is_wrong_is_named(directory, change, words):
     text = SMALL.replace(*change)
     assert text != SMALL
-    if not words:
-        parse_forward_config(text, directory=directory)
-        return
     with pytest.raises(ConfigError) as caught:
         parse_forward_config(text, directory=directory)
     assert words in str(caught.value)
@@ -176,14 +167,14 @@ def test_what_is_wrong_is_named(directory, change, words):
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
-        ("labels: {dataset: x}", "dataset is set from the event"),
-        ("labels: {a-b: x}", "expected a label of letters"),
+        ("labels: {dataset: x}", "no label set from the event, found 'dataset'"),
+        ("labels: {a-b: x}", "expected letters, digits and underscores"),
         ("labels: {team: 7}", "put it in quotes"),
         ("labels: [x]", "expected a mapping"),
         ("generator_url: 'https://g/{value}'", "generator_url: may hold"),
         ("generator_url: 'https://g/{dataset!r}'", "generator_url: may hold"),
         ("generator_url: 'https://g/{dataset:>9}'", "generator_url: may hold"),
-        ("generator_url: 'https://g/{'", "generator_url: has braces"),
+        ("generator_url: 'https://g/{'", "generator_url: may hold"),
         ("generator_url: '{dataset}'", "generator_url: expected an address"),
         ("generator_url: 'https://g/{}'", "generator_url: may hold"),
     ],
