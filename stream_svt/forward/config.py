@@ -16,15 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainSerializer,
-    PlainValidator,
-    WithJsonSchema,
-)
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema
 
 from stream_svt.errors import ConfigError, Problem
 from stream_svt.monitor.quantities import Duration, Name, Text, TopicName, did_you_mean, found, one_of, whole
@@ -93,7 +85,7 @@ def _types(value: object) -> tuple[EventType, ...]:
         if not isinstance(word, str) or word not in TYPE_WORDS:
             near = did_you_mean(word, list(TYPE_WORDS))
             raise ValueError(f"expected all, or any of {', '.join(TYPE_WORDS)}; found {found(word)}{near}")
-    return tuple(TYPE_WORDS[word] for word in words)
+    return tuple(dict.fromkeys(TYPE_WORDS[word] for word in words))
 
 
 def _moment(value: object) -> datetime | None:
@@ -113,13 +105,10 @@ _MOMENT_SCHEMA = {
     "anyOf": [{"const": "earliest"}, {"type": "string", "pattern": r"^[0-9]{4}-[0-9]{2}-[0-9]{2}"}]
 }
 Types = Annotated[tuple[EventType, ...], PlainValidator(_types), WithJsonSchema(_TYPES_SCHEMA)]
-Moment = Annotated[
-    datetime | None,
-    PlainValidator(_moment),
-    PlainSerializer(lambda moment: moment.isoformat() if moment else "earliest"),
-    WithJsonSchema(_MOMENT_SCHEMA),
-]
-Url = Annotated[str, AfterValidator(address)]
+Moment = Annotated[datetime | None, PlainValidator(_moment), WithJsonSchema(_MOMENT_SCHEMA)]
+_HTTP = Field(json_schema_extra={"pattern": "^https?://"})
+Url = Annotated[str, AfterValidator(address), _HTTP]
+Link = Annotated[str, AfterValidator(_link), _HTTP]
 Patterns = Annotated[tuple[Text, ...], Field(min_length=1)]
 
 
@@ -147,11 +136,13 @@ class AlertmanagerConfig(_Part):
     """Addresses without /api/v2/alerts, such as http://127.0.0.1:9093."""
     resolve_after: Duration = 3_600_000
     """Time after its delivery until an alert ends by itself; a top has no end of its own. Default 1h."""
-    labels: dict[Annotated[str, AfterValidator(_label)], Text] = Field(default_factory=dict)
+    labels: dict[Annotated[str, AfterValidator(_label)], Text] = Field(
+        {}, json_schema_extra={"propertyNames": {"pattern": f"^{_LABEL.pattern}$"}}
+    )
     """Labels for every alert, such as {team: privacy}; severity replaces the one given by type. Default: none."""
     one_per: Annotated[Literal["series", "event"], BeforeValidator(one_of(["series", "event"]))] = "series"
     """series: tops of one series are one alert, renewed by each. event: each is its own. Default series."""
-    generator_url: Annotated[str, AfterValidator(_link)] | None = None
+    generator_url: Link | None = None
     """Link of each alert; may hold {application}, {dataset}, {monitor}, {series}. Default: none."""
 
 
@@ -235,7 +226,7 @@ class ForwardDocument(_Part):
         "", json_schema_extra={"default": "<topic>.forward"}
     )
     """The destination NAME reads in consumer group <group>.NAME. Default <topic>.forward."""
-    start_at: Moment = None
+    start_at: Moment = Field(None, json_schema_extra={"default": "earliest"})
     """Where one without a position begins: earliest, or a moment such as 2026-01-05T10:00:00Z. Default earliest."""
     park_topic: TopicName = Field("", json_schema_extra={"default": "<topic>.parked"})
     """Topic of the events that a destination refused. Default <topic>.parked."""
@@ -443,10 +434,8 @@ class _Completed:
             context = ssl.create_default_context(cafile=ca_file)
         except (ssl.SSLError, OSError):
             return None  # reported with the file
-        for given, missing in (("certificate_file", "key_file"), ("key_file", "certificate_file")):
-            if getattr(config, given) is not None and getattr(config, missing) is None:
-                message = "is required: a certificate and its key belong together"
-                self.document.report((*place, missing), message)
+        if (config.certificate_file is None) != (config.key_file is None):
+            self.document.report(place, "certificate_file and key_file belong together: one is missing")
         where = (*place, "key_file")
         if (
             config.certificate_file

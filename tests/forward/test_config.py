@@ -135,7 +135,7 @@ def test_the_environment_replaces_keys_of_kafka_and_web_only(directory):
         (("name: hook,", "name: hook, concurrency: 0,"), "must be at least 1"),
         (("name: hook,", "name: hook, retry: {first: 1h},"), "must not be shorter than first"),
         (("name: hook,", "name: hook, timeout: 10,"), "the unit is missing"),
-        (("name: hook,", "name: hook, tls: {key_file: token},"), "certificate_file: is required"),
+        (("name: hook,", "name: hook, tls: {key_file: token},"), "belong together: one is missing"),
         (("name: hook,", "name: hook, tls: {ca_file: token},"), "holds no PEM certificate"),
         (
             ("name: hook,", "name: hook, tls: {certificate_file: ca.pem, key_file: token},"),
@@ -278,3 +278,21 @@ def test_every_field_is_described():
         for name, field in node.get("properties", {}).items():
             shared = schema["$defs"].get(field.get("$ref", "").removeprefix("#/$defs/"), {})
             assert field.get("description") or shared.get("description"), f"{node.get('title')}.{name}"
+
+
+@pytest.mark.parametrize(
+    "spoiled",
+    [
+        {"webhook": {"url": "example.org"}},
+        {"types": ["alerts"]},
+        {"types": []},
+        {"alertmanager": {"urls": ["http://a"], "labels": {"a-b": "x"}}},
+        {"alertmanager": {"urls": ["http://a"], "labels": {"dataset": "x"}}},
+        {"alertmanager": {"urls": ["http://a"], "generator_url": "{dataset}"}},
+    ],
+)
+def test_the_schema_refuses_what_the_loader_refuses(validator, directory, spoiled):
+    text = {"topic": "retail.alerts", "destinations": [{"name": "a", **spoiled}]}
+    assert list(validator.iter_errors(text))
+    with pytest.raises(ConfigError):
+        parse_forward_config(yaml.safe_dump(text), directory=directory)
