@@ -10,15 +10,19 @@ from types import SimpleNamespace
 import aiohttp
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
+from aiokafka import TopicPartition
 
+from stream_svt import lenient
 from stream_svt.errors import ConfigError
 from stream_svt.forward.app import pages, served
 from stream_svt.forward.config import json_schema
+from stream_svt.forward.keyed_queue import Progress
 from stream_svt.forward.metrics import METRICS, OUTCOMES, ForwardMetrics
 from stream_svt.forward.posting import Result
 from stream_svt.forward.route import Route
+from tests.support.alerts import alert, encoded
 from tests.support.command_line import CommandLine
-from tests.support.forwarding import Receiver, configured, moment, received, scraped
+from tests.support.forwarding import Receiver, configured, moment, received, record, scraped
 
 pytestmark = pytest.mark.loopback
 FILE = """
@@ -176,6 +180,29 @@ def test_a_delivery_is_counted_with_its_delay_which_no_clock_makes_negative():
     found = scraped(made)
     assert found["stream_svt_forward_events_total", "pager", "delivered"] == 2
     assert found["stream_svt_forward_delay_seconds_sum", "pager"] == 40
+
+
+@pytest.mark.parametrize("joined", [True, False])
+async def test_what_is_read_while_partitions_are_given_away_is_left_to_whoever_gets_them(
+    route, monkeypatch, joined
+):
+    """Negative control: a member takes it."""
+    place = TopicPartition("retail-watch.alerts", 0)
+
+    async def getmany(consumer, **options):
+        return {place: [record(encoded(1, alert()), offset=4)]}
+
+    async def position(place) -> int:
+        return 5
+
+    monkeypatch.setattr(lenient, "getmany", getmany)
+    route._consumer = SimpleNamespace(
+        assignment=lambda: {place}, last_poll_timestamp=lambda place: 0, position=position
+    )
+    route._progress, route.joined = {place: Progress(4)}, joined
+    await route._read()
+    assert (route._progress[place].waiting, route._progress[place].span) == ((1, 1) if joined else (0, 0))
+    await route._queue.drain(0)
 
 
 async def test_the_partition_that_waits_longest_tells_when_the_brokers_last_answered(route):

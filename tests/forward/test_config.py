@@ -154,6 +154,7 @@ def test_the_environment_replaces_keys_of_kafka_and_web_only(directory):
             "expected earliest, or a moment",
         ),
         (("topic: retail.alerts\n", ""), "topic: is required"),
+        (("ns:\n", "ns:\n  - {name: hook, webhook: {url: 'https://a'}}\n"), "two have the name 'hook'"),
     ],
 )
 def test_what_is_wrong_is_named(directory, change, words):
@@ -182,12 +183,6 @@ def test_what_is_wrong_is_named(directory, change, words):
 def test_labels_are_usable_and_free_and_a_link_holds_known_fields_only(tmp_path, setting, words):
     with pytest.raises(ConfigError, match=re.escape(words)):
         destination(tmp_path, f"{{name: am, alertmanager: {{urls: ['http://a:1'], {setting}}}}}")
-
-
-def test_two_destinations_need_two_names(tmp_path):
-    hook = "{name: hook, webhook: {url: 'https://a'}}"
-    with pytest.raises(ConfigError, match="two have the name 'hook'"):
-        configured(tmp_path, f"[{hook}, {hook}]")
 
 
 def test_what_works_but_may_not_be_meant_is_noted(tmp_path):
