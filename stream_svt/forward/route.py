@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 HAND_OVER = 5.0
 """Seconds for requests under way before partitions are given away; the group waits for four times that."""
 
+_READ_MS = 50
+"""Longest wait for records before what was delivered meanwhile is committed: the longer, the more comes twice."""
 _COMMIT_PAUSE = 0.2
 _BROKER_PAUSE = 1.0
 
@@ -135,8 +137,8 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
 
     async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
         """Have the reading find out where to begin; nothing slow, for no heartbeat is sent meanwhile."""
-        self._consumer.pause(*assigned)
         self._opening = dict.fromkeys(assigned)
+        self._consumer.pause(*assigned)
         self.joined = True
 
     async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
@@ -147,10 +149,12 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
 
     async def _hand_over(self) -> None:
         self._opening = {}
-        await self._queue.drain(HAND_OVER)
-        await self._commit()
-        self._progress.clear()
-        self._less.set()
+        try:
+            await self._queue.drain(HAND_OVER)
+            await self._commit()
+        finally:  # aiokafka logs what a listener raises and goes on
+            self._progress.clear()
+            self._less.set()
 
     async def _open(self) -> None:
         """Begin at the committed positions; where there is none, as configured."""
@@ -202,7 +206,7 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
                 await asyncio.wait_for(self._less.wait(), _COMMIT_PAUSE)
             return
         try:
-            batch = await lenient.getmany(self._consumer, timeout_ms=200, max_records=window)
+            batch = await lenient.getmany(self._consumer, timeout_ms=_READ_MS, max_records=window)
         except OffsetOutOfRangeError as error:
             # Retention overtook the reading, between a position being found and its records being fetched.
             self._opening |= error.args[0]
