@@ -47,7 +47,7 @@ def test_the_contract_holds():
         ("monitor", "def load(path):\n    import os\n    return os.stat(path)", "The pure rooms"),
         ("mechanisms", "from stream_svt.privacy import spoiled", "Rooms point one way"),
         ("privacy", "from stream_svt.service import embedded", "Rooms point one way"),
-        ("service", "from stream_svt.forward import document", "Rooms point one way"),
+        ("service", "from stream_svt.forward import config", "Rooms point one way"),
         ("errors", "import stream_svt.mechanisms", "Rooms point one way"),
         ("stranger", "import stream_svt.errors", "Rooms point one way"),
     ],

@@ -8,7 +8,7 @@ from typing import Final
 
 from docs.generator.configuration import keys
 from docs.generator.markdown import table
-from stream_svt.forward.document import json_schema
+from stream_svt.forward.config import json_schema
 from stream_svt.forward.metrics import METRICS
 
 _SPECIAL: Final = {

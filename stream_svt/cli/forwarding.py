@@ -46,8 +46,7 @@ def forward(
     An event counts as delivered once its receiver has taken it, and comes again otherwise: at least once, in
     order for each dataset, with an id that is the same each time. More forwarders share the partitions.
     """
-    from stream_svt.forward.config import load_forward_config
-    from stream_svt.forward.document import json_schema
+    from stream_svt.forward.config import json_schema, load_forward_config
 
     if schema:
         click.echo(json.dumps(json_schema(), indent=2))
@@ -59,9 +58,8 @@ def forward(
     config = load_forward_config(path, os.environ)
     for note in config.notes:
         click.echo(f"{click.style('note', fg='yellow')} {note}", err=True)
-    from stream_svt.forward.app import check
+    from stream_svt.forward.app import check, send_test
     from stream_svt.forward.app import forward as forward_events
-    from stream_svt.forward.trial import send_test
 
     if only_check:
         wait_for(check(config))

@@ -1,31 +1,32 @@
-"""The forwarder's process: routes, pages, signals, exit codes."""
+"""The forwarder's process: routes, pages, signals, exit codes; and what can be tried before."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import signal
-from collections.abc import AsyncIterator
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime
 
+import msgspec
 from aiohttp import web
 from aiokafka import TopicPartition
 
 from stream_svt.errors import ConfigError, Problem, StreamSvtError
-from stream_svt.forward.alertmanager import Alertmanager
-from stream_svt.forward.config import Destination, ForwardConfig
+from stream_svt.forward.config import ForwardConfig
+from stream_svt.forward.dead_letters import DeadLetters
 from stream_svt.forward.dispatcher import Dispatcher
+from stream_svt.forward.event import Received, request_of
 from stream_svt.forward.metrics import ForwardMetrics
-from stream_svt.forward.parking import Parked
-from stream_svt.forward.posting import HttpPosting
+from stream_svt.forward.posting import Answer, HttpPosting
 from stream_svt.forward.route import Route
-from stream_svt.forward.web import pages
-from stream_svt.forward.webhook import Webhook
+from stream_svt.monitor.released import Envelope, Lifecycle
 from stream_svt.service.kafka import CALL_DEADLINE, deadline, group_offsets, started, tune
+from stream_svt.service.metrics import CONTENT_TYPE
 
-log = logging.getLogger(__name__)
-
-_FOR_PARKING = "it is where refused events go (on_refused: park)"
+TEST_TYPE = "io.stream-svt.forward.test.v1"
+"""CloudEvents type of a test; no service releases it."""
 
 
 async def forward(config: ForwardConfig, *, accept_loss: bool = False) -> int:
@@ -39,31 +40,21 @@ async def forward(config: ForwardConfig, *, accept_loss: bool = False) -> int:
         The brokers cannot be reached or refuse.
     """
     tune()
-    await check_topics(config)
+    await _check_topics(config)
     metrics = ForwardMetrics(config.topic, [destination.name for destination in config.destinations])
     async with contextlib.AsyncExitStack() as stack:
-        parking = Parked(config.cluster, config.topic, config.park_topic)
+        dead_letters = DeadLetters(config.cluster, config.topic, config.park_topic)
         if config.parks:
-            stack.push_async_callback(parking.stop)
-            await parking.start()
+            stack.push_async_callback(dead_letters.stop)
+            await dead_letters.start()
         routes = []
         for destination in config.destinations:
             posting = HttpPosting(destination)
-            stack.push_async_callback(posting.close)
-            dispatcher = Dispatcher(destination, wrapping(destination), posting, parking, metrics)
-            routes.append(
-                Route(
-                    config.cluster,
-                    config.topic,
-                    destination,
-                    dispatcher,
-                    metrics,
-                    start_at=config.start_at,
-                    accept_loss=accept_loss,
-                )
-            )
+            stack.push_async_callback(posting.aclose)
+            dispatcher = Dispatcher(destination, posting, dead_letters, metrics)
+            routes.append(Route(config, destination, dispatcher, metrics, accept_loss=accept_loss))
         metrics.statuses = lambda: [route.status() for route in routes]
-        await stack.enter_async_context(_served(config, pages(routes, metrics)))
+        await stack.enter_async_context(served(config, pages(routes, metrics)))
         await _until_ended(routes)
     failed = [route.error for route in routes if route.error is not None]
     if not failed:
@@ -71,26 +62,12 @@ async def forward(config: ForwardConfig, *, accept_loss: bool = False) -> int:
     return failed[0].exit_code if isinstance(failed[0], StreamSvtError) else 1
 
 
-def wrapping(destination: Destination) -> Webhook | Alertmanager:
-    """Return what makes a destination's requests."""
-    return Webhook(destination) if destination.config.webhook is not None else Alertmanager(destination)
-
-
-async def check_topics(config: ForwardConfig) -> None:
-    """Refuse to start without the topics.
-
-    Raises
-    ------
-    ConfigError
-        One does not exist or may not be seen.
-    BrokerError
-        The brokers cannot be reached or refuse.
-    """
+async def _check_topics(config: ForwardConfig) -> None:
     needed = {
         "topic": (config.topic, "it is the alert topic of a service, by default '<application>.alerts'")
     }
     if config.parks:
-        needed["park_topic"] = (config.park_topic, _FOR_PARKING)
+        needed["park_topic"] = (config.park_topic, "it is where refused events go (on_refused: park)")
     doing = "looking at the topics"
     async with started(config.cluster.admin(), doing) as admin, deadline(CALL_DEADLINE, doing, "DESCRIBE"):
         described = await admin.describe_topics([topic for topic, _ in needed.values()])
@@ -104,18 +81,83 @@ async def check_topics(config: ForwardConfig) -> None:
         raise ConfigError(problems, config.source)
 
 
+async def _until_ended(routes: Sequence[Route]) -> None:
+    """Run all routes until a signal comes, or until each has stopped by itself."""
+    loop = asyncio.get_running_loop()
+    asked = asyncio.Event()
+    running = asyncio.gather(*(route.run() for route in routes))
+    running.add_done_callback(lambda _: asked.set())
+    for sent in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(sent, asked.set)
+    try:
+        await asked.wait()
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        for sent in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(sent)
+
+
+# Pages
+
+
+def pages(routes: Sequence[Route], metrics: ForwardMetrics) -> web.Application:
+    """Return the pages, read-only and released; other methods than GET and HEAD are refused by the framework."""
+
+    async def show_metrics(_: web.Request) -> web.Response:
+        return web.Response(body=metrics.text(), headers={"Content-Type": CONTENT_TYPE})
+
+    async def show_live(_: web.Request) -> web.Response:
+        # A destination that stopped waits for somebody: to start anew would disturb the others and mend nothing.
+        # The process ends by itself once none is left.
+        return web.Response(text="live\n")
+
+    async def show_ready(_: web.Request) -> web.Response:
+        missing = [
+            f"destination {route.name}: {'stopped, see the log' if route.error is not None else 'not in its group'}\n"
+            for route in routes
+            if not route.joined
+        ]
+        return web.Response(status=503 if missing else 200, text="".join(missing) or "ready\n")
+
+    application = web.Application(client_max_size=1024)
+    shown = {"/metrics": show_metrics, "/health/live": show_live, "/health/ready": show_ready}
+    application.add_routes([web.get(path, show) for path, show in shown.items()])
+    return application
+
+
+@contextlib.asynccontextmanager
+async def served(config: ForwardConfig, application: web.Application) -> AsyncIterator[None]:
+    """Serve the pages while the body runs; raises ConfigError where the address cannot be listened on."""
+    runner = web.AppRunner(application, access_log=None)
+    await runner.setup()
+    try:
+        try:
+            await web.TCPSite(runner, config.web.host, config.web.port).start()
+        except OSError as error:
+            where = f"{config.web.host}:{config.web.port}"
+            message = f"cannot listen on {where}: {error.strerror}; each forwarder of a machine needs a port"
+            raise ConfigError([Problem(0, "web.port", message)], config.source) from None
+        yield
+    finally:
+        await runner.cleanup()
+
+
+# Tried before
+
+
 async def check(config: ForwardConfig) -> None:
     """Look for everything that can be known without reading an event or writing one.
 
     Raises
     ------
     ConfigError
-        As `check_topics`.
+        A topic does not exist or may not be seen.
     BrokerError
         The brokers cannot be reached, or a right to read the topic or to be in a group is missing.
     """
     tune()
-    await check_topics(config)
+    await _check_topics(config)
     doing = f"reading topic {config.topic!r}"
     async with started(config.cluster.reader(), doing) as reader, deadline(CALL_DEADLINE, doing):
         place = TopicPartition(config.topic, 0)
@@ -123,47 +165,44 @@ async def check(config: ForwardConfig) -> None:
         await reader.seek_to_end()
         await reader.getmany(place, timeout_ms=150)
     for destination in config.destinations:
-        group = destination.group
-        await group_offsets(config.cluster, group, f"looking up the positions of group {group!r}")
+        doing = f"looking up the positions of group {destination.group!r}"
+        await group_offsets(config.cluster, destination.group, doing)
 
 
-async def _until_ended(routes: list[Route]) -> None:
-    """Run all routes until a signal comes, or until each has stopped by itself."""
-    loop = asyncio.get_running_loop()
-    asked = asyncio.Event()
-    for sent in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(sent, asked.set)
-    running = [asyncio.create_task(route.run(), name=f"route-{route.name}") for route in routes]
+async def send_test(config: ForwardConfig) -> list[tuple[str, Answer]]:
+    """Post a test event to each address of each destination, once, whatever their filters.
 
-    def ended(_: asyncio.Task[None]) -> None:
-        if all(task.done() for task in running):
-            asked.set()
-
-    for task in running:
-        task.add_done_callback(ended)
-    try:
-        await asked.wait()
-    finally:
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
-        for sent in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(sent)
-
-
-@contextlib.asynccontextmanager
-async def _served(config: ForwardConfig, application: web.Application) -> AsyncIterator[None]:
-    runner = web.AppRunner(application, access_log=None)
-    await runner.setup()
-    try:
-        try:
-            await web.TCPSite(runner, config.web.host, config.web.port).start()
-        except OSError as error:
-            message = (
-                f"cannot listen on {config.web.host}:{config.web.port}: {error.strerror}; each forwarder of a "
-                "machine needs a port"
-            )
-            raise ConfigError([Problem(0, "web.port", message)], config.source) from None
-        yield
-    finally:
-        await runner.cleanup()
+    An alert costs budget: whether the pager rings should be known before the first.
+    """
+    now = datetime.now(UTC)
+    envelope = {
+        "specversion": "1.0",
+        "id": f"test/{uuid.uuid4()}",
+        "source": f"/stream-svt/{config.topic}",
+        "type": TEST_TYPE,
+        "subject": "test",
+        "time": now.isoformat(),
+        "datacontenttype": "application/json",
+        "shard": 0,
+        "sequence": 0,
+        "origin": "0-0",
+        "data": {"test": "stream-svt forward --test: nothing happened"},
+    }
+    body = msgspec.json.encode(envelope)
+    event = Received(
+        body=body,
+        key=None,
+        partition=0,
+        offset=0,
+        when=now,
+        envelope=msgspec.json.decode(body, type=Envelope),
+        data=Lifecycle(dataset="", monitor="", run=0, reason="test", account=None),
+    )
+    answers = []
+    for destination in config.destinations:
+        async with contextlib.aclosing(HttpPosting(destination)) as posting:
+            for number, url in enumerate(destination.urls, 1):
+                name = destination.name if len(destination.urls) == 1 else f"{destination.name} {number}"
+                answer = await posting.post(url, request_of(destination, event, now))
+                answers.append((name, answer))
+    return answers

@@ -10,16 +10,10 @@ from stream_svt.forward.event import Record
 
 
 class Progress:
-    """Which offset of a partition may be committed: the first that is not delivered.
-
-    Parameters
-    ----------
-    start
-        First offset that is read.
-    """
+    """Which offset of a partition may be committed: the first, from ``start`` on, that is not delivered."""
 
     def __init__(self, start: int) -> None:
-        self.committed = start
+        self.committed = -1
         self._reached = start
         self._waiting: dict[int, None] = {}
 
@@ -58,48 +52,44 @@ class KeyedQueue:
     Parameters
     ----------
     deliver
-        Returns once an event is delivered; what it raises ends everything.
+        Returns once an event is delivered; what it raises first is kept as ``error``, and its dataset waits.
     delivered
         Called after that, in the same step.
-    failed
-        Told what ``deliver`` raised.
     """
 
     def __init__(
-        self,
-        deliver: Callable[[Record], Awaitable[None]],
-        delivered: Callable[[Record], None],
-        failed: Callable[[BaseException], None],
+        self, deliver: Callable[[Record], Awaitable[None]], delivered: Callable[[Record], None]
     ) -> None:
+        self.error: Exception | None = None
         self._deliver = deliver
         self._delivered = delivered
-        self._failed = failed
         self._queues: dict[tuple[int, str], deque[Record]] = {}
-        self._tasks: dict[tuple[int, str], asyncio.Task[None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def put(self, event: Record) -> None:
         """Deliver an event after the earlier ones of its dataset."""
-        key = (event.partition, event.queue_key)
-        self._queues.setdefault(key, deque()).append(event)
-        if key not in self._tasks:
-            self._tasks[key] = asyncio.create_task(self._run(key), name=f"queue-{key[0]}")
+        key = (event.partition, event.dataset)
+        if key in self._queues:
+            self._queues[key].append(event)
+            return
+        self._queues[key] = deque([event])
+        task = asyncio.create_task(self._run(key), name=f"queue-{key[0]}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     @property
     def oldest(self) -> Record | None:
         """The event that has been waiting for the longest since it was charged."""
-        first = (queue[0] for queue in self._queues.values() if queue)
-        return min(first, key=lambda event: event.when, default=None)
+        return min((queue[0] for queue in self._queues.values()), key=lambda event: event.when, default=None)
 
     async def drain(self, seconds: float) -> None:
         """Wait until nothing waits, but no longer than so many seconds; then let go of what does."""
-        tasks = list(self._tasks.values())
-        if tasks:
-            _, late = await asyncio.wait(tasks, timeout=seconds)
+        if self._tasks:
+            _, late = await asyncio.wait(self._tasks, timeout=seconds)
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
         self._queues.clear()
-        self._tasks.clear()
 
     async def _run(self, key: tuple[int, str]) -> None:
         queue = self._queues[key]
@@ -108,7 +98,7 @@ class KeyedQueue:
                 await self._deliver(queue[0])
                 # No step in between: nobody may see it delivered and still waiting.
                 self._delivered(queue.popleft())
-        except Exception as error:  # noqa: BLE001  handed on
-            self._failed(error)
-            return
-        del self._queues[key], self._tasks[key]
+        except Exception as error:  # noqa: BLE001  whoever reads asks for it
+            self.error = self.error or error
+        else:
+            del self._queues[key]

@@ -2,105 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client import CollectorRegistry, Gauge
 
 import stream_svt
-from stream_svt.forward.retry import Result
-from stream_svt.service.metrics import Families, Metric, recorders, text_of
+from stream_svt.forward.posting import Result
+from stream_svt.service.metrics import Metric, recorders, text_of
 
 OUTCOMES = ("delivered", "filtered", "parked")
-
+_PREFIX = "stream_svt_forward_"
 _SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 10800.0)
+_GAUGES = {
+    "waiting_events": "Events read and not delivered.",
+    "oldest_waiting_seconds": "Age of the oldest of them, 0 where none waits.",
+    "retrying_events": "Events of which an attempt failed and that wait for another.",
+    "stopped": "1 where a destination stopped and waits for you.",
+    "partitions": "Partitions this process reads for it.",
+    "last_poll_timestamp_seconds": "When the brokers last answered a read, of the partition that waits longest; 0 "
+    "where they never did. It stands still while the window is full.",
+    "last_delivery_timestamp_seconds": "When an event was last delivered; 0 where none was.",
+}
 
 
-METRICS: tuple[Metric, ...] = (
-    Metric("stream_svt_forward_build_info", "gauge", ("version", "topic"), "1, with what runs."),
-    Metric(
-        "stream_svt_forward_events_total",
+def _metric(name: str, kind: str, labels: str, told: str) -> Metric:
+    return Metric(_PREFIX + name, kind, tuple(labels.split()), told, _SECONDS)
+
+
+METRICS = (
+    _metric("build_info", "gauge", "version topic", "1, with what runs."),
+    _metric(
+        "events_total",
         "counter",
-        ("destination", "outcome"),
+        "destination outcome",
         "Events that are done with: delivered, filtered or parked.",
     ),
-    Metric(
-        "stream_svt_forward_attempts_total",
+    _metric(
+        "attempts_total",
         "counter",
-        ("destination", "result"),
+        "destination result",
         "Requests by result: accepted, refused, throttled, failed, timeout or unreachable.",
     ),
-    Metric(
-        "stream_svt_forward_request_seconds",
+    _metric("request_seconds", "histogram", "destination", "Time from a request to its answer."),
+    _metric(
+        "delay_seconds",
         "histogram",
-        ("destination",),
-        "Time from a request to its answer.",
-        _SECONDS,
-    ),
-    Metric(
-        "stream_svt_forward_delay_seconds",
-        "histogram",
-        ("destination",),
+        "destination",
         "Time from an event being charged to its delivery, by two clocks.",
-        _SECONDS,
     ),
-    Metric("stream_svt_forward_waiting_events", "gauge", ("destination",), "Events read and not delivered."),
-    Metric(
-        "stream_svt_forward_oldest_waiting_seconds",
-        "gauge",
-        ("destination",),
-        "Age of the oldest of them, 0 where none waits.",
-    ),
-    Metric(
-        "stream_svt_forward_retrying_events",
-        "gauge",
-        ("destination",),
-        "Events of which an attempt failed and that wait for another.",
-    ),
-    Metric(
-        "stream_svt_forward_stopped",
-        "gauge",
-        ("destination",),
-        "1 where a destination stopped and waits for you.",
-    ),
-    Metric(
-        "stream_svt_forward_partitions", "gauge", ("destination",), "Partitions this process reads for it."
-    ),
-    Metric(
-        "stream_svt_forward_lag_records",
-        "gauge",
-        ("destination", "partition"),
-        "Records after the committed position.",
-    ),
-    Metric(
-        "stream_svt_forward_last_poll_timestamp_seconds",
-        "gauge",
-        ("destination",),
-        "When the brokers last answered a read, of the partition that waits longest; 0 where they never did. It "
-        "stands still while the window is full.",
-    ),
-    Metric(
-        "stream_svt_forward_last_delivery_timestamp_seconds",
-        "gauge",
-        ("destination",),
-        "When an event was last delivered; 0 where none was.",
-    ),
+    *(_metric(name, "gauge", "destination", told) for name, told in _GAUGES.items()),
+    _metric("lag_records", "gauge", "destination partition", "Records after the committed position."),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class RouteStatus:
-    """What the gauges show of one destination; ``polled`` is in seconds since 1970."""
+    """What the gauges show of one destination: values by the metric's name, and the lag of each partition."""
 
     destination: str
-    waiting: int
-    oldest: datetime | None
-    retrying: int
-    stopped: bool
+    gauges: dict[str, float]
     lag: dict[int, int]
-    polled: float
 
 
 class ForwardMetrics:
@@ -115,60 +78,50 @@ class ForwardMetrics:
     """
 
     def __init__(self, topic: str, destinations: Iterable[str]) -> None:
-        self.registry = CollectorRegistry()
-        self.statuses: Callable[[], list[RouteStatus]] = list
-        self._topic = topic
-        self._delivered_at = dict.fromkeys(destinations, 0.0)
-        self._counters, self._histograms = recorders(METRICS, self.registry)
-        for name in self._delivered_at:
+        self.statuses: Callable[[], Iterable[RouteStatus]] = tuple
+        self._registry = CollectorRegistry()
+        counters, histograms = recorders(METRICS, self._registry)
+        self._events = counters[f"{_PREFIX}events_total"]
+        self._attempts = counters[f"{_PREFIX}attempts_total"]
+        self._request_seconds = histograms[f"{_PREFIX}request_seconds"]
+        self._delay_seconds = histograms[f"{_PREFIX}delay_seconds"]
+        self._gauges = {
+            metric.name: Gauge(metric.name, metric.help, metric.labels, registry=self._registry)
+            for metric in METRICS
+            if metric.kind == "gauge"
+        }
+        self._gauges[f"{_PREFIX}build_info"].labels(stream_svt.__version__, topic).set(1)
+        for name in destinations:
             for outcome in OUTCOMES:
-                self._counters["stream_svt_forward_events_total"].labels(name, outcome)
+                self._events.labels(name, outcome)
             for result in Result:
-                self._counters["stream_svt_forward_attempts_total"].labels(name, result.value)
-            for histogram in self._histograms.values():
-                histogram.labels(name)
-        self.registry.register(Families(self._families))
+                self._attempts.labels(name, result)
+            self._request_seconds.labels(name)
+            self._delay_seconds.labels(name)
+            self._gauges[f"{_PREFIX}last_delivery_timestamp_seconds"].labels(name)
 
     def text(self) -> bytes:
         """Return everything in Prometheus' text format."""
-        return text_of(self.registry)
+        lag = self._gauges[f"{_PREFIX}lag_records"]
+        lag.clear()  # of partitions that others have now
+        for status in self.statuses():
+            for name, value in status.gauges.items():
+                self._gauges[_PREFIX + name].labels(status.destination).set(value)
+            for partition, records in status.lag.items():
+                lag.labels(status.destination, partition).set(records)
+        return text_of(self._registry)
 
     def attempted(self, destination: str, result: Result, seconds: float) -> None:
         """Count a request."""
-        self._counters["stream_svt_forward_attempts_total"].labels(destination, result.value).inc()
-        self._histograms["stream_svt_forward_request_seconds"].labels(destination).observe(seconds)
+        self._attempts.labels(destination, result).inc()
+        self._request_seconds.labels(destination).observe(seconds)
 
     def done(self, destination: str, outcome: str) -> None:
         """Count an event that needs no further attempt."""
-        self._counters["stream_svt_forward_events_total"].labels(destination, outcome).inc()
+        self._events.labels(destination, outcome).inc()
 
     def delivered(self, destination: str, charged: datetime, now: datetime) -> None:
         """Count a delivery, and note how long it took."""
         self.done(destination, "delivered")
-        seconds = max(0.0, (now - charged).total_seconds())
-        self._histograms["stream_svt_forward_delay_seconds"].labels(destination).observe(seconds)
-        self._delivered_at[destination] = now.timestamp()
-
-    def _families(self) -> Iterator[GaugeMetricFamily]:
-        family = {
-            metric.name: GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
-            for metric in METRICS
-            if metric.kind == "gauge"
-        }
-        prefix = "stream_svt_forward_"
-        family[f"{prefix}build_info"].add_metric([stream_svt.__version__, self._topic], 1)
-        now = datetime.now(UTC)
-        for status in self.statuses():
-            name = status.destination
-            age = 0.0 if status.oldest is None else max(0.0, (now - status.oldest).total_seconds())
-            family[f"{prefix}waiting_events"].add_metric([name], status.waiting)
-            family[f"{prefix}oldest_waiting_seconds"].add_metric([name], age)
-            family[f"{prefix}retrying_events"].add_metric([name], status.retrying)
-            family[f"{prefix}stopped"].add_metric([name], status.stopped)
-            family[f"{prefix}partitions"].add_metric([name], len(status.lag))
-            family[f"{prefix}last_poll_timestamp_seconds"].add_metric([name], status.polled)
-            for partition, lag in status.lag.items():
-                family[f"{prefix}lag_records"].add_metric([name, str(partition)], lag)
-        for name, moment in self._delivered_at.items():
-            family[f"{prefix}last_delivery_timestamp_seconds"].add_metric([name], moment)
-        yield from family.values()
+        self._delay_seconds.labels(destination).observe(max(0.0, (now - charged).total_seconds()))
+        self._gauges[f"{_PREFIX}last_delivery_timestamp_seconds"].labels(destination).set(now.timestamp())

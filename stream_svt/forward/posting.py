@@ -1,25 +1,80 @@
-"""Requests over HTTP: one client a destination, deadlines, and nothing followed, kept or repeated by itself."""
+"""Requests over HTTP: one client a destination, deadlines, nothing followed, kept or repeated; what answers mean."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from enum import StrEnum
 
 import aiohttp
 
 import stream_svt
 from stream_svt.forward.config import Destination
-from stream_svt.forward.retry import Answer, Result, meaning
+from stream_svt.forward.event import Request
+
+LONGEST_REQUESTED_S = 3600.0
+"""Most seconds for which a receiver may ask with Retry-After."""
+_ALREADY_THERE = 409
+"""Conflict: how receivers say that they have an event of this id. The id is the same for every copy, so they do."""
+_ABOUT_THE_EVENT = frozenset({400, 413, 414, 415, 422, 431})
+"""What says that this request will never be taken. Anything else a receiver can mend: an address, a token, a limit."""
+
+
+class Result(StrEnum):
+    """How an attempt ended; the words are labels of a metric. Of several receivers' answers the first of these counts.
+
+    Refused comes last: what another receiver did not answer, it may take later.
+    """
+
+    ACCEPTED = "accepted"
+    THROTTLED = "throttled"
+    FAILED = "failed"
+    TIMEOUT = "timeout"
+    UNREACHABLE = "unreachable"
+    REFUSED = "refused"
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """A request without its address. ``headers`` may hold a signature, and stays out of ``repr``."""
+class Answer:
+    """What came back.
 
-    headers: Mapping[str, str] = field(repr=False)
-    body: bytes
+    Attributes
+    ----------
+    reason
+        A status or the kind of failure, for logs: nothing of the receiver's own words, and no address.
+    wait
+        Seconds for which the receiver asked to be left alone, 0 where it did not.
+    """
+
+    result: Result
+    reason: str
+    wait: float = 0.0
+
+
+def meaning(status: int, retry_after: str | None, now: datetime) -> Answer:
+    """Return what an HTTP answer means."""
+    reason = f"status {status}"
+    if 200 <= status < 300 or status == _ALREADY_THERE:
+        return Answer(Result.ACCEPTED, reason)
+    if status in _ABOUT_THE_EVENT:
+        return Answer(Result.REFUSED, reason)
+    wait = min(max(_requested((retry_after or "").strip(), now), 0.0), LONGEST_REQUESTED_S)
+    throttled = status == 429 or (status == 503 and wait)
+    return Answer(Result.THROTTLED if throttled else Result.FAILED, reason, wait)
+
+
+def _requested(text: str, now: datetime) -> float:
+    """Return the seconds that a Retry-After header asks for: a number, or a date."""
+    if text.isascii() and text.isdigit():
+        return float(text[:9])
+    try:
+        moment = parsedate_to_datetime(text)
+        return (moment.replace(tzinfo=moment.tzinfo or UTC) - now).total_seconds()
+    except (ValueError, ArithmeticError, LookupError, TypeError):
+        # A receiver may write what it likes: years and zones too large for a number, half a date.
+        return 0.0
 
 
 class HttpPosting:
@@ -31,19 +86,16 @@ class HttpPosting:
     """
 
     def __init__(self, destination: Destination) -> None:
-        seconds = destination.config.timeout / 1000
         headers = {"User-Agent": f"stream-svt/{stream_svt.__version__}"}
         if destination.authorization is not None:
             headers["Authorization"] = destination.authorization
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
-                ssl=destination.tls if destination.tls is not None else True,
-                limit=2 * destination.config.concurrency,
+                ssl=destination.tls or True, limit=2 * destination.config.concurrency
             ),
             cookie_jar=aiohttp.DummyCookieJar(),
             headers=headers,
-            timeout=aiohttp.ClientTimeout(total=seconds),
-            trust_env=False,
+            timeout=aiohttp.ClientTimeout(total=destination.config.timeout / 1000),
         )
 
     async def post(self, url: str, request: Request) -> Answer:
@@ -61,7 +113,7 @@ class HttpPosting:
             # Its text may hold the address, which may be a secret.
             return Answer(Result.UNREACHABLE, type(error).__name__)
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         """Close all connections."""
         await self._session.close()
         await asyncio.sleep(0)  # lets transports report that they are closed

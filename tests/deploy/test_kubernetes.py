@@ -20,8 +20,7 @@ from cloudcoil.models.prometheus_operator import v1 as operator
 
 from deploy.kubernetes import rules
 from stream_svt.errors import ConfigError
-from stream_svt.forward.config import parse_forward_config
-from stream_svt.forward.document import ForwardWebConfig
+from stream_svt.forward.config import ForwardWebConfig, parse_forward_config
 from stream_svt.service.app import STOP_DEADLINE
 from stream_svt.service.config import parse_config
 from stream_svt.service.web import PAGES

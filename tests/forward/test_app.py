@@ -1,22 +1,28 @@
-"""The forwarder's process: its pages, its address, and its command line, without a broker."""
+"""The forwarder's process: its pages, metrics, address, and command line, without a broker."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import time
 from types import SimpleNamespace
 
 import aiohttp
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
+from aiokafka import TopicPartition
 
+from stream_svt import lenient
 from stream_svt.errors import ConfigError
-from stream_svt.forward.app import _served
-from stream_svt.forward.document import json_schema
-from stream_svt.forward.metrics import ForwardMetrics
-from stream_svt.forward.web import pages
+from stream_svt.forward.app import pages, served
+from stream_svt.forward.config import json_schema
+from stream_svt.forward.keyed_queue import Progress
+from stream_svt.forward.metrics import METRICS, OUTCOMES, ForwardMetrics
+from stream_svt.forward.posting import Result
+from stream_svt.forward.route import Route
+from tests.support.alerts import alert, encoded
 from tests.support.command_line import CommandLine
-from tests.support.forwarding import Receiver, configured
+from tests.support.forwarding import Receiver, configured, moment, received, record, scraped
 
 pytestmark = pytest.mark.loopback
 FILE = """
@@ -33,7 +39,14 @@ def stream_svt(capfd) -> CommandLine:
     return CommandLine(capfd)
 
 
-def route(name: str, *, joined: bool = True, error: Exception | None = None) -> SimpleNamespace:
+@pytest.fixture
+def nowhere(tmp_path):
+    path = tmp_path / "forward.yaml"
+    path.write_text(FILE % (("http://127.0.0.1:1",) * 3))
+    return path
+
+
+def page(name: str, *, joined: bool = True, error: Exception | None = None) -> SimpleNamespace:
     return SimpleNamespace(name=name, joined=joined, error=error)
 
 
@@ -43,36 +56,36 @@ async def answers(routes, path: str, method: str = "GET") -> tuple[int, str]:
         return answer.status, await answer.text()
 
 
-async def test_a_forwarder_is_ready_once_every_destination_is_in_its_group():
-    assert await answers([route("a"), route("b")], "/health/ready") == (200, "ready\n")
-    waiting = [route("a"), route("b", joined=False)]
-    assert await answers(waiting, "/health/ready") == (503, "destination b: not in its group\n")
-
-
-async def test_with_a_stopped_destination_it_is_live_and_not_ready():
-    stopped = [route("a"), route("b", joined=False, error=ValueError())]
-    assert await answers(stopped, "/health/ready") == (503, "destination b: stopped, see the log\n")
-    assert await answers(stopped, "/health/live") == (200, "live\n")
+@pytest.mark.parametrize(
+    ("route", "status", "text"),
+    [
+        (page("b"), 200, "ready\n"),
+        (page("b", joined=False), 503, "destination b: not in its group\n"),
+        (page("b", joined=False, error=ValueError()), 503, "destination b: stopped, see the log\n"),
+    ],
+)
+async def test_a_forwarder_is_live_and_ready_once_every_destination_is_in_its_group(route, status, text):
+    assert await answers([page("a"), route], "/health/ready") == (status, text)
+    assert await answers([page("a"), route], "/health/live") == (200, "live\n")
 
 
 async def test_pages_are_read_only_and_there_are_no_others():
     for path in ("/metrics", "/health/live", "/health/ready"):
-        assert (await answers([route("a")], path))[0] == 200
-        assert await answers([route("a")], path, "HEAD") == (200, "")
+        assert await answers([page("a")], path, "HEAD") == (200, "")
         for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS"):
-            assert (await answers([route("a")], path, method))[0] == 405
+            assert (await answers([page("a")], path, method))[0] == 405
     for path in ("/", "/api/v1/status", "/metrics/x"):
-        assert (await answers([route("a")], path))[0] == 404
+        assert (await answers([page("a")], path))[0] == 404
 
 
 async def test_an_address_in_use_is_named(tmp_path):
-    hook = "[{name: a, webhook: {url: 'http://127.0.0.1/'}}]"
     server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
     async with server:
         port = server.sockets[0].getsockname()[1]
+        hook = "[{name: a, webhook: {url: 'http://127.0.0.1/'}}]"
         config = configured(tmp_path, hook, web=f"{{port: {port}}}")
         with pytest.raises(ConfigError, match=rf"web.port: cannot listen on 127.0.0.1:{port}"):
-            async with _served(config, aiohttp.web.Application()):
+            async with served(config, aiohttp.web.Application()):
                 pass
 
 
@@ -81,31 +94,25 @@ def test_the_schema_is_printed(stream_svt):
     assert (done.code, json.loads(done.out)) == (0, json_schema())
 
 
-def test_what_is_missing_or_contradicts_is_a_matter_of_usage(stream_svt, tmp_path):
+def test_what_is_missing_or_contradicts_is_a_matter_of_usage(stream_svt, nowhere):
     assert stream_svt("forward").code == 2
-    path = tmp_path / "forward.yaml"
-    path.write_text(FILE % (("http://127.0.0.1:1",) * 3))
-    both = stream_svt("forward", "-c", path, "--check", "--test")
+    both = stream_svt("forward", "-c", nowhere, "--check", "--test")
     assert (both.code, "give one of them" in both.err) == (2, True)
-    path.write_text("topic: x")
-    wrong = stream_svt("forward", "-c", path)
+    nowhere.write_text("topic: x")
+    wrong = stream_svt("forward", "-c", nowhere)
     assert (wrong.code, "destinations: is required" in wrong.err) == (2, True)
 
 
-def test_brokers_that_are_away_are_named(stream_svt, tmp_path):
-    path = tmp_path / "forward.yaml"
-    path.write_text(FILE % (("http://127.0.0.1:1",) * 3))
-    for option in ((), ("--check",)):
-        done = stream_svt("forward", "-c", path, *option)
-        assert done.code == 3
-        assert "no broker can be reached" in done.err
+@pytest.mark.parametrize("options", [(), ("--check",)])
+def test_brokers_that_are_away_are_named(stream_svt, nowhere, options):
+    done = stream_svt("forward", "-c", nowhere, *options)
+    assert (done.code, "no broker can be reached" in done.err) == (3, True)
 
 
-async def test_a_test_event_goes_to_every_address_and_says_what_it_is(stream_svt, tmp_path):
-    path = tmp_path / "forward.yaml"
+async def test_a_test_event_goes_to_every_address_and_says_what_it_is(stream_svt, nowhere):
     async with Receiver().listening() as one, Receiver().listening() as other:
-        path.write_text(FILE % (one.url, other.url, "http://127.0.0.1:1"))
-        done = await asyncio.to_thread(stream_svt, "forward", "-c", path, "--test")
+        nowhere.write_text(FILE % (one.url, other.url, "http://127.0.0.1:1"))
+        done = await asyncio.to_thread(stream_svt, "forward", "-c", nowhere, "--test")
     assert done.out.splitlines() == [
         "hook: accepted (status 204)",
         "pager 1: accepted (status 204)",
@@ -121,3 +128,93 @@ async def test_a_test_event_goes_to_every_address_and_says_what_it_is(stream_svt
         "application": "retail.alerts",
         "type": "io.stream-svt.forward.test.v1",
     }
+
+
+# Metrics
+
+
+@pytest.fixture
+async def route(tmp_path) -> Route:
+    config = configured(tmp_path, "[{name: pager, webhook: {url: 'http://127.0.0.1:1/'}}]")
+    dispatcher = SimpleNamespace(deliver=lambda event: asyncio.sleep(60), retrying=1)
+    return Route(config, config.destinations[0], dispatcher, None, accept_loss=False)
+
+
+async def test_every_metric_of_the_table_is_there_with_its_labels_before_anything_happens(route):
+    made = ForwardMetrics("retail.alerts", ["pager"])
+    made.statuses = lambda: [route.status()]
+    found = scraped(made)
+    types = [line.split()[2] for line in made.text().decode().splitlines() if line.startswith("# TYPE")]
+    assert sorted(types) == sorted(metric.name for metric in METRICS)
+    labels = [("events_total", outcome) for outcome in OUTCOMES]
+    labels += [("attempts_total", result.value) for result in Result]
+    labels += [("request_seconds_count",), ("last_delivery_timestamp_seconds",), ("stopped",)]
+    for name, *rest in labels:
+        assert found[f"stream_svt_forward_{name}", "pager", *rest] == 0
+    for metric in METRICS:
+        assert metric.name.startswith("stream_svt_forward_")
+        assert metric.name.endswith("_total") == (metric.kind == "counter")
+        assert metric.help.endswith(".")
+
+
+async def test_gauges_show_what_waits_and_the_lag_of_one_s_own_partitions(route):
+    made = ForwardMetrics("retail.alerts", ["pager"])
+    route._queue.put(received())
+    status = route.status()
+    status.lag.update({0: 7, 2: 0})
+    made.statuses = lambda: [status]
+    found = scraped(made)
+    assert found["stream_svt_forward_oldest_waiting_seconds", "pager"] > 3600
+    assert found["stream_svt_forward_retrying_events", "pager"] == 1
+    assert found["stream_svt_forward_lag_records", "pager", "0"] == 7
+    del status.lag[0]
+    assert ("stream_svt_forward_lag_records", "pager", "0") not in scraped(made)
+    await route._queue.drain(0)
+
+
+def test_a_delivery_is_counted_with_its_delay_which_no_clock_makes_negative():
+    made = ForwardMetrics("retail.alerts", ["pager"])
+    charged = moment("2026-01-05T10:00:00+00:00")
+    made.delivered("pager", charged, moment("2026-01-05T10:00:40+00:00"))
+    made.delivered("pager", charged, moment("2026-01-05T09:59:00+00:00"))
+    found = scraped(made)
+    assert found["stream_svt_forward_events_total", "pager", "delivered"] == 2
+    assert found["stream_svt_forward_delay_seconds_sum", "pager"] == 40
+
+
+@pytest.mark.parametrize("joined", [True, False])
+async def test_what_is_read_while_partitions_are_given_away_is_left_to_whoever_gets_them(
+    route, monkeypatch, joined
+):
+    """Negative control: a member takes it."""
+    place = TopicPartition("retail-watch.alerts", 0)
+
+    async def getmany(consumer, **options):
+        return {place: [record(encoded(1, alert()), offset=4)]}
+
+    async def position(place) -> int:
+        return 5
+
+    monkeypatch.setattr(lenient, "getmany", getmany)
+    route._consumer = SimpleNamespace(
+        assignment=lambda: {place}, last_poll_timestamp=lambda place: 0, position=position
+    )
+    route._progress, route.joined = {place: Progress(4)}, joined
+    await route._read()
+    assert (route._progress[place].waiting, route._progress[place].span) == ((1, 1) if joined else (0, 0))
+    await route._queue.drain(0)
+
+
+async def test_the_partition_that_waits_longest_tells_when_the_brokers_last_answered(route):
+    def noted(answered: dict[str, int | None]) -> float:
+        route._consumer = SimpleNamespace(assignment=lambda: set(answered), last_poll_timestamp=answered.get)
+        route._note_poll()
+        return route.status().gauges["last_poll_timestamp_seconds"]
+
+    assert noted({}) == 0  # in no group
+    assert noted({"p": None, "q": 5_000}) == 0
+    assert noted({"p": 7_000, "q": 5_000}) == 5
+    # A partition that was just given to it does not turn the time back.
+    assert noted({"p": None, "q": 9_000}) == 5
+    route.joined = True
+    assert noted({}) >= time.time() - 5  # a member without partitions is fine

@@ -1,22 +1,44 @@
-"""Records become events or they do not, and filters let the right ones pass."""
+"""Records become events or they do not, filters let the right ones pass, and requests say what the event says."""
 
 from __future__ import annotations
+
+import base64
+import re
+import runpy
+from pathlib import Path
 
 import msgspec
 import pytest
 
-from stream_svt.forward.app import wrapping
-from stream_svt.forward.event import Received, receive, wanted
+from stream_svt.forward.event import Received, message_id, receive, request_of, signatures, wants
 from stream_svt.monitor.released import EventType
-from tests.support.alerts import alert, encoded, lifecycle
-from tests.support.forwarding import destination, received, record
+from tests.support.alerts import account, alert, encoded, lifecycle
+from tests.support.forwarding import KEY, OLD_KEY, destination, moment, received, record
 
-HOOK = "webhook: {url: https://example.org/}"
+NOW = moment("2026-01-05T10:00:07Z")
+RECEIVER = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "webhook_receiver.py"))
+HOOK = "{name: hook, %swebhook: {url: https://example.org/hook, key_files: [hook.key%s]}}"
+PAGER = "{name: pager, %salertmanager: {urls: ['http://127.0.0.1:9093']%s}}"
+
+
+def hook(directory, outer: str = "", more_keys: str = ""):
+    return destination(directory, HOOK % (outer, more_keys))
+
+
+def pager(directory, outer: str = "", settings: str = ""):
+    return destination(directory, PAGER % (outer, settings))
 
 
 def changed(**fields: object) -> bytes:
     document = msgspec.json.decode(encoded(1, alert()))
     return msgspec.json.encode({**document, **fields})
+
+
+def of(kind: EventType) -> Received:
+    return received(alert() if kind is EventType.ALERT else lifecycle("x"), kind=kind)
+
+
+# Records
 
 
 @pytest.mark.parametrize(
@@ -28,6 +50,7 @@ def changed(**fields: object) -> bytes:
         b"[]",
         b"\xff\xfe",
         b'{"id":"\xff"}',
+        encoded(1, alert())[:-1] + b',"more":"\xff"}',
         b"[" * 60_000,
         b'{"data":' + b"[" * 60_000,
         b'{"other":' + b'{"a":' * 60_000,
@@ -44,49 +67,53 @@ def changed(**fields: object) -> bytes:
 def test_what_is_no_event_is_told_apart(body):
     bare = receive(record(body, offset=3))
     assert not isinstance(bare, Received)
-    assert (bare.body, bare.offset, bare.label, bare.queue_key) == (body, 3, "", "")
+    assert (bare.body, bare.offset, bare.label, bare.dataset) == (body, 3, "", "")
 
 
 @pytest.mark.parametrize("moment", [-1, -(1 << 63), (1 << 63) - 1])
 def test_a_record_may_claim_any_moment(moment):
-    claimed = record(encoded(1, alert()))
-    claimed.timestamp = moment
-    assert isinstance(receive(claimed), Received)
+    for body, kind in ((encoded(1, alert()), True), (b"", False)):
+        claimed = record(body)
+        claimed.timestamp = moment
+        assert isinstance(receive(claimed), Received) is kind
 
 
 @pytest.mark.parametrize("time", ["1970-01-01T00:00:00+00:00", "9999-12-29T23:59:59.999999-00:00"])
 def test_whatever_counts_as_an_event_can_be_posted(time, tmp_path):
     event = receive(record(changed(time=time)))
     assert isinstance(event, Received)
-    pager = destination(tmp_path, "{name: am, alertmanager: {urls: ['http://a:1']}}")
-    assert b"startsAt" in wrapping(pager).wrap(event, event.when).body
+    assert b"startsAt" in request_of(pager(tmp_path), event, event.when).body
+
+
+# Filters
 
 
 def test_an_event_of_a_newer_service_is_read_by_its_attributes_and_passes_only_with_all(tmp_path):
     newer = receive(record(changed(type="io.stream-svt.later.v1", data={"new": [1]})))
     assert isinstance(newer, Received)
-    assert newer.queue_key == ""
-    assert not wanted(destination(tmp_path, f"{{name: a, {HOOK}}}").config, newer)
-    assert wanted(destination(tmp_path, f"{{name: a, types: all, {HOOK}}}").config, newer)
+    assert newer.dataset == ""
+    assert not wants(hook(tmp_path).config, newer)
+    assert wants(hook(tmp_path, "types: all, ").config, newer)
 
 
 def test_without_filters_alerts_halts_and_exhaustion_pass(tmp_path):
-    plain = destination(tmp_path, f"{{name: a, {HOOK}}}").config
-    passed = {kind for kind in EventType if wanted(plain, _of(kind))}
-    assert passed == {EventType.ALERT, EventType.EXHAUSTED, EventType.RUN_HALTED}
+    plain = hook(tmp_path).config
+    assert {kind for kind in EventType if wants(plain, of(kind))} == {
+        EventType.ALERT,
+        EventType.EXHAUSTED,
+        EventType.RUN_HALTED,
+    }
 
 
 @pytest.mark.parametrize("kind", list(EventType))
 def test_every_type_can_be_asked_for_by_its_word(kind, tmp_path):
     word = kind.value.removeprefix("io.stream-svt.").removesuffix(".v1")
-    one = destination(tmp_path, f"{{name: a, types: {word}, {HOOK}}}").config
-    assert [other for other in EventType if wanted(one, _of(other))] == [kind]
+    one = hook(tmp_path, f"types: {word}, ").config
+    assert [other for other in EventType if wants(one, of(other))] == [kind]
 
 
 def test_monitors_and_datasets_are_patterns(tmp_path):
-    one = destination(
-        tmp_path, f"{{name: a, monitors: ['hot-*', slow], datasets: ['week-?'], {HOOK}}}"
-    ).config
+    one = hook(tmp_path, "monitors: ['hot-*', slow], datasets: ['week-?'], ").config
     for monitor, dataset, passes in [
         ("hot-items", "week-1", True),
         ("slow", "week-2", True),
@@ -94,8 +121,190 @@ def test_monitors_and_datasets_are_patterns(tmp_path):
         ("hot-items", "week-12", False),
         ("hot-items", "WEEK-1", False),
     ]:
-        assert wanted(one, received(alert(monitor=monitor, dataset=dataset))) is passes
+        assert wants(one, received(alert(monitor=monitor, dataset=dataset))) is passes
 
 
-def _of(kind: EventType) -> Received:
-    return received(alert() if kind is EventType.ALERT else lifecycle("x"), kind=kind)
+# Webhooks
+
+
+def verified(request, keys, *, now=NOW, body=None, **changes) -> bool:
+    headers = {name.lower(): text for name, text in (request.headers | changes).items()}
+    return RECEIVER["verified"](keys, headers, request.body if body is None else body, now.timestamp())
+
+
+def test_the_signature_is_the_published_one_of_standard_webhooks():
+    """Secret, message and signature stand in the test suite of that specification."""
+    secret = base64.b64decode("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
+    then = moment("2021-02-25T15:02:10+00:00")
+    found = signatures([secret], "msg_p5jXN8AQM9LWM0D4loKWxJek", then, b'{"test": 2432232314}')
+    assert found == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+
+
+def test_the_body_is_the_record_byte_for_byte(tmp_path):
+    request = request_of(hook(tmp_path), received(sequence=7), NOW)
+    assert request.body == encoded(7, alert())
+    assert request.headers["Content-Type"] == "application/cloudevents+json; charset=utf-8"
+
+
+def test_the_example_receiver_takes_what_is_signed_and_nothing_else(tmp_path):
+    request = request_of(hook(tmp_path), received(alert(series="caf\u00e9")), NOW)
+    assert verified(request, [KEY])
+    assert not verified(request, [OLD_KEY])
+    assert not verified(request, [KEY], body=request.body.replace(b"12.0", b"13.0"))
+    assert not verified(request, [KEY], **{"webhook-id": "evt_other"})
+    assert not verified(request, [KEY], **{"webhook-timestamp": str(int(NOW.timestamp()) + 1)})
+    assert not verified(request, [KEY], **{"webhook-signature": ""})
+    assert not verified(request, [KEY], now=moment("2026-01-05T10:06:00Z"))
+    assert not verified(request, [KEY], now=moment("2026-01-05T09:54:00Z"))
+
+
+def test_while_a_key_is_replaced_receivers_with_either_key_are_content(tmp_path):
+    request = request_of(hook(tmp_path, more_keys=", old.key"), received(), NOW)
+    assert [verified(request, [key]) for key in (KEY, OLD_KEY, bytes(32))] == [True, True, False]
+
+
+def test_every_attempt_has_the_same_id_and_a_time_of_its_own(tmp_path):
+    later = moment("2026-01-05T11:00:00Z")
+    first, second = (request_of(hook(tmp_path), received(), now) for now in (NOW, later))
+    assert first.headers["webhook-id"] == second.headers["webhook-id"]
+    assert first.headers["webhook-timestamp"] != second.headers["webhook-timestamp"]
+    assert verified(second, [KEY], now=later)
+
+
+def test_ids_differ_between_events_and_applications_and_hold_only_what_a_header_may_hold():
+    """Whatever a dataset is called."""
+    names = ["1", "shop/week", "caf\u00e9", "\r\nX-Injected: 1", "\U0001f6d2" * 50, "a.b.c"]
+    pairs = [*(("/stream-svt/a", name) for name in names), ("/stream-svt/b", "1"), ("/stream-svt/a1", "")]
+    found = {message_id(*pair) for pair in pairs}
+    assert len(found) == len(pairs)
+    assert all(re.fullmatch("evt_[0-9a-f]{32}", identity) for identity in found)
+
+
+def test_without_a_key_nothing_is_signed(tmp_path):
+    unsigned = destination(tmp_path, "{name: hook, webhook: {url: https://example.org/}}")
+    headers = request_of(unsigned, received(), NOW).headers
+    assert set(headers) == {"Content-Type", "webhook-id", "webhook-timestamp"}
+
+
+def test_headers_and_keys_stay_out_of_what_is_printed(tmp_path):
+    one = hook(tmp_path)
+    request = request_of(one, received(), NOW)
+    assert request.headers["webhook-signature"] not in repr(request)
+    assert "example.org" not in repr(one).replace(repr(one.config), "")
+    assert repr(KEY) not in repr(one)
+
+
+# Alertmanager
+
+
+def alerts(directory, event, settings: str = "", outer: str = "", now=NOW) -> list[dict]:
+    one = pager(directory, outer, settings)
+    assert wants(one.config, event)
+    request = request_of(one, event, now)
+    assert request.headers["Content-Type"] == "application/json"
+    return msgspec.json.decode(request.body)
+
+
+def test_a_top_becomes_an_alert_with_what_was_measured_as_annotations(tmp_path):
+    (found,) = alerts(tmp_path, received(alert(books=account(0.05, 1.2, 0.5, 4.0))))
+    assert found["labels"] == {
+        "alertname": "AboveThreshold",
+        "severity": "page",
+        "application": "retail-watch",
+        "dataset": "shop",
+        "monitor": "hot",
+        "series": "milk",
+    }
+    assert found["annotations"] == {
+        "summary": "milk of shop is above 500 (hot)",
+        "description": "The noisy answer passed the noisy threshold by a gap of 12; no bound is certified.",
+        "gap": "12",
+        "estimate": "562",
+        "threshold": "500",
+        "query_id": "q1",
+        "event_id": "shop-1",
+        "event_time": "2026-01-05T10:00:00.000Z",
+        "run": "1",
+        "top": "1",
+        "attempt": "1",
+        "branch": "top",
+        "budget": "1.2 of 4 epsilon spent",
+        "charge": "0.05 epsilon",
+    }
+
+
+def test_a_bound_is_told_with_how_certain_it_is(tmp_path):
+    notes = alerts(tmp_path, received(alert(bound=123456789.0, beta=0.001)))[0]["annotations"]
+    assert (notes["bound"], notes["bound_certainty"]) == ("123456789", "99.9%")
+    assert notes["description"].endswith("is at least 123456789 (99.9% certain).")
+
+
+def test_labels_hold_no_measurement_so_that_a_series_stays_one_alert(tmp_path):
+    """Negative control: with one_per: event, the same two are two."""
+    first, second = received(alert(top=1), sequence=1), received(alert(top=2), sequence=2)
+    for settings, is_one in (("", True), (", one_per: event", False)):
+        labels = [alerts(tmp_path, event, settings)[0]["labels"] for event in (first, second)]
+        assert (labels[0] == labels[1]) is is_one
+
+
+def test_a_query_without_a_series_has_no_such_label(tmp_path):
+    (found,) = alerts(tmp_path, received(alert(series=None)))
+    assert "series" not in found["labels"]
+    assert found["annotations"]["summary"].startswith("q1 of shop")
+
+
+def test_an_alert_begins_when_it_was_charged_and_ends_a_while_after_its_delivery(tmp_path):
+    (found,) = alerts(tmp_path, received(), ", resolve_after: 10m")
+    assert (found["startsAt"], found["endsAt"]) == ("2026-01-05T10:00:00.000Z", "2026-01-05T10:10:07.000Z")
+
+
+def test_no_alert_ends_before_it_begins_however_the_clocks_differ(tmp_path):
+    (found,) = alerts(tmp_path, received(), ", resolve_after: 1s", now=moment("2026-01-05T09:00:00+00:00"))
+    assert moment(found["startsAt"]) < moment(found["endsAt"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "says"),
+    [
+        (EventType.EXHAUSTED, "MonitorExhausted", "cannot pay for another run"),
+        (EventType.RUN_HALTED, "RunHalted", "has used all tops of run 3"),
+    ],
+)
+def test_halts_and_exhaustion_are_alerts_that_the_next_run_ends(tmp_path, kind, name, says):
+    (found,) = alerts(tmp_path, received(lifecycle("budget", run=3, books=account()), kind=kind))
+    assert (found["labels"]["alertname"], found["labels"]["severity"]) == (name, "ticket")
+    assert says in found["annotations"]["summary"]
+    started = received(lifecycle("resampled", run=4, books=account()), kind=EventType.RUN_STARTED)
+    ended = {one["labels"]["alertname"]: one for one in alerts(tmp_path, started)}
+    assert ended[name]["labels"] == found["labels"]
+    assert ended[name]["endsAt"] == "2026-01-05T10:00:07.000Z"
+
+
+def test_a_run_ends_only_what_was_asked_for_and_what_it_is_about(tmp_path):
+    started = received(lifecycle("resampled", run=4), kind=EventType.RUN_STARTED)
+    for outer in ("types: alert, ", "monitors: [cold], ", "datasets: [other], "):
+        assert not wants(pager(tmp_path, outer).config, started)
+    both = alerts(tmp_path, started, outer="types: all, ")
+    names = [one["labels"]["alertname"] for one in both]
+    assert names == ["MonitorExhausted", "RunHalted", "ReleasedEvent"]
+
+
+def test_other_types_share_a_name_and_are_told_apart_by_a_label(tmp_path):
+    event = received(lifecycle("raised", books=account(), detail={"limit": 8}), kind=EventType.BUDGET_RAISED)
+    (found,) = alerts(tmp_path, event, outer="types: all, ")
+    assert (found["labels"]["alertname"], found["labels"]["type"]) == ("ReleasedEvent", "budget.raised")
+    assert found["annotations"]["detail_limit"] == "8"
+
+
+def test_labels_of_ones_own_are_added_and_may_replace_the_severity(tmp_path):
+    (found,) = alerts(tmp_path, received(), ", labels: {team: privacy, severity: red}")
+    assert (found["labels"]["team"], found["labels"]["severity"]) == ("privacy", "red")
+
+
+def test_the_link_is_filled_in_and_encoded(tmp_path):
+    """A dataset's name is text of somebody else: it must not break out of its place in the address."""
+    template = ", generator_url: 'https://grafana.example/d/svt?var-dataset={dataset}&var-series={series}'"
+    (found,) = alerts(tmp_path, received(alert(dataset="a&b=c#d/../e", series='"><script>')), template)
+    assert found["generatorURL"] == (
+        "https://grafana.example/d/svt?var-dataset=a%26b%3Dc%23d%2F..%2Fe&var-series=%22%3E%3Cscript%3E"
+    )

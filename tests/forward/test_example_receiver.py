@@ -7,12 +7,13 @@ import socket
 import threading
 import time
 from collections import OrderedDict
+from datetime import UTC, datetime
 from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
-from stream_svt.forward.webhook import signatures
+from stream_svt.forward.event import signatures
 from tests.support.alerts import alert, encoded
 from tests.support.forwarding import KEY
 
@@ -43,10 +44,10 @@ def exchange(desk, request: bytes) -> bytes:
 
 
 def signed(body: bytes) -> bytes:
-    now = int(time.time())
+    now = datetime.now(UTC)
     signature = signatures([KEY], "evt_1", now, body)
     head = (
-        f"POST / HTTP/1.0\r\nwebhook-id: evt_1\r\nwebhook-timestamp: {now}\r\n"
+        f"POST / HTTP/1.0\r\nwebhook-id: evt_1\r\nwebhook-timestamp: {int(now.timestamp())}\r\n"
         f"webhook-signature: {signature}\r\nContent-Length: {len(body)}\r\n\r\n"
     )
     return head.encode() + body

@@ -1,32 +1,33 @@
-"""Requests over real sockets: what receivers may do to us, and what they may not."""
+"""Requests over real sockets: what receivers may do to us, and what they may not; what their answers mean."""
 
 from __future__ import annotations
 
 import asyncio
 import ssl
 import time
+from contextlib import aclosing
 
 import pytest
 from aiohttp import web
+from hypothesis import example, given
+from hypothesis import strategies as st
 
-from stream_svt.forward.posting import HttpPosting, Request
-from stream_svt.forward.retry import Result
-from tests.support.forwarding import Receiver, configured
+from stream_svt.forward.event import Request
+from stream_svt.forward.posting import LONGEST_REQUESTED_S, HttpPosting, Result, meaning
+from tests.support.forwarding import Receiver, configured, moment
 from tests.support.process import free_port
 from tests.support.tls import Authority
 
 pytestmark = pytest.mark.loopback
 REQUEST = Request({"Content-Type": "application/json"}, b'{"data": 1}')
+NOW = moment("2026-01-05T10:00:00+00:00")
 
 
 async def post(directory, receiver: Receiver, settings: str = "timeout: 1s", times: int = 1, url: str = ""):
     hook = f"{{name: h, webhook: {{url: '{url or receiver.url}'}}, {settings}}}"
-    posting = HttpPosting(configured(directory, f"[{hook}]").destinations[0])
-    try:
-        answers = [await posting.post(url or receiver.url, REQUEST) for _ in range(times)]
-    finally:
-        await posting.close()
-    return answers[-1]
+    (one,) = configured(directory, f"[{hook}]").destinations
+    async with aclosing(HttpPosting(one)) as posting:
+        return [await posting.post(url or receiver.url, REQUEST) for _ in range(times)][-1]
 
 
 async def posted_to(server, directory) -> Result:
@@ -124,3 +125,79 @@ async def test_tls_needs_a_receiver_that_is_trusted_and_may_show_a_certificate(t
         assert (await post(tmp_path, receiver, f"tls: {{ca_file: ca.pem{own}}}")).result is Result.ACCEPTED
         assert (await post(tmp_path, receiver, "tls: {ca_file: ca.pem}")).result is Result.UNREACHABLE
         assert len(receiver.bodies) == 1
+
+
+# What answers mean
+
+
+@pytest.mark.parametrize(
+    ("statuses", "result"),
+    [
+        ((200, 201, 202, 204, 409), Result.ACCEPTED),
+        ((400, 413, 414, 415, 422, 431), Result.REFUSED),
+        ((429,), Result.THROTTLED),
+        (
+            (100, 301, 302, 307, 401, 403, 404, 405, 408, 410, 425, 500, 501, 502, 503, 504, 599),
+            Result.FAILED,
+        ),
+    ],
+)
+def test_only_what_is_about_the_event_itself_is_final(statuses, result):
+    assert {meaning(status, None, NOW).result for status in statuses} == {result}
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [
+        (None, 0),
+        ("7", 7),
+        (" 7 ", 7),
+        ("Mon, 05 Jan 2026 10:01:00 GMT", 60),
+        ("Mon, 05 Jan 2026 09:00:00 GMT", 0),
+        ("999999", LONGEST_REQUESTED_S),
+        ("9" * 500, LONGEST_REQUESTED_S),
+        ("Fri, 31 Dec 2100 00:00:00 GMT", LONGEST_REQUESTED_S),
+        ("-5", 0),
+        ("soon", 0),
+        ("", 0),
+        ("\u0663", 0),
+        ("1e3", 0),
+    ],
+)
+def test_retry_after_is_heard_as_far_as_it_makes_sense(header, seconds):
+    assert meaning(429, header, NOW).wait == seconds
+
+
+DATES = [
+    "Mon, 01 Jan 99999999999 00:00:00 GMT",
+    "Mon, 01 Jan 2026 00:00:00 +99999999999",
+    "Mon, 01 Jan 0001 00:00:00 +2359",
+    "Mon, 31 Dec 9999 23:59:59 -2359",
+    "Thu, 01 Jan 2026 99999999999999999999:00:00 GMT",
+    "Mon, 01 Jan " + "9" * 5000 + " 00:00:00 GMT",
+    "Mon, 05 Jan 2026 10:01:00 GMT",
+    "1 Jan",
+]
+
+
+@given(
+    st.text(max_size=60)
+    | st.text("0123456789 :,+-()JanMonGT", max_size=60)
+    | st.builds(
+        lambda text, at, end, middle: text[:at] + middle + text[end:],
+        st.sampled_from(DATES),
+        st.integers(0, 40),
+        st.integers(0, 40),
+        st.text('0123456789 :,+-.;()\\"\x00Z', max_size=12),
+    )
+)
+@example(DATES[0]).via("found by attack")
+@example(DATES[1]).via("found by attack")
+@example(DATES[5])
+def test_nothing_that_a_receiver_writes_there_raises(header):
+    assert 0 <= meaning(503, header, NOW).wait <= LONGEST_REQUESTED_S
+
+
+def test_a_service_unavailable_that_names_a_time_is_meant_for_all_requests():
+    assert meaning(503, "5", NOW).result is Result.THROTTLED
+    assert meaning(503, None, NOW).result is Result.FAILED

@@ -20,12 +20,11 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka.structs import TopicPartition
 
 from stream_svt.errors import RecordsLost
-from stream_svt.forward.app import wrapping
 from stream_svt.forward.config import load_forward_config
+from stream_svt.forward.dead_letters import DESTINATION_HEADER, PLACE_HEADER, REASON_HEADER, DeadLetters
 from stream_svt.forward.dispatcher import Dispatcher
 from stream_svt.forward.keyed_queue import Progress
 from stream_svt.forward.metrics import ForwardMetrics
-from stream_svt.forward.parking import DESTINATION_HEADER, PLACE_HEADER, REASON_HEADER, Parked
 from stream_svt.forward.posting import HttpPosting
 from stream_svt.forward.route import Route
 from stream_svt.monitor.released import EventType
@@ -207,23 +206,16 @@ async def routed(
     config = load_forward_config(stage.directory / "forward.yaml")
     (one,) = config.destinations
     metrics, posting = ForwardMetrics(stage.topic, [one.name]), HttpPosting(one)
-    parking = Parked(config.cluster, stage.topic, config.park_topic)
-    route = Route(
-        config.cluster,
-        stage.topic,
-        one,
-        Dispatcher(one, wrapping(one), posting, parking, metrics),
-        metrics,
-        start_at=None,
-        accept_loss=accept_loss,
-    )
+    dead_letters = DeadLetters(config.cluster, stage.topic, config.park_topic)
+    dispatcher = Dispatcher(one, posting, dead_letters, metrics)
+    route = Route(config, one, dispatcher, metrics, accept_loss=accept_loss)
     task = asyncio.create_task(route.run())
     try:
         yield route, task
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        await posting.close()
+        await posting.aclose()
 
 
 @pytest.mark.parametrize("broken", [False, True])

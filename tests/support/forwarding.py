@@ -18,9 +18,9 @@ from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 
 from stream_svt.forward.config import Destination, ForwardConfig, parse_forward_config
-from stream_svt.forward.event import Received, receive
-from stream_svt.forward.posting import Request
-from stream_svt.forward.retry import Answer, Result
+from stream_svt.forward.event import Received, Request, receive
+from stream_svt.forward.metrics import ForwardMetrics
+from stream_svt.forward.posting import Answer, Result
 from stream_svt.monitor.released import Alert, EventType, Lifecycle
 from tests.support import records
 from tests.support.alerts import alert, encoded
@@ -119,6 +119,15 @@ class Receiver:
         async with serving(self._handle, tls) as address:
             self.url = f"{address}/hook"
             yield self
+
+
+def scraped(metrics: ForwardMetrics) -> dict[tuple[str, ...], float]:
+    """Return all samples by their name and the values of their labels, in the order of the labels' names."""
+    return {
+        (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(metrics.text().decode())
+        for sample in family.samples
+    }
 
 
 def moment(text: str) -> datetime:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import Any
 
+import stamina
 from aiokafka import AIOKafkaProducer
-from aiokafka.errors import KafkaError
 
 from stream_svt.forward.event import Record
 from stream_svt.service.kafka import (
@@ -17,7 +16,6 @@ from stream_svt.service.kafka import (
     Cluster,
     deadline,
     discard_producer,
-    explain,
 )
 
 log = logging.getLogger(__name__)
@@ -29,7 +27,7 @@ PLACE_HEADER = "stream-svt-place"
 _AGAIN = 5.0
 
 
-class Parked:
+class DeadLetters:
     """Writes refused events to a topic. They count as parked once every replica in sync has them."""
 
     def __init__(self, cluster: Cluster, source: str, topic: str) -> None:
@@ -48,10 +46,9 @@ class Parked:
 
     async def stop(self) -> None:
         """Disconnect."""
-        producer, self._producer = self._producer, None
-        await discard_producer(producer)
+        await discard_producer(self._producer)
 
-    async def park(self, event: Record, destination: str, reason: str) -> None:
+    async def add(self, event: Record, destination: str, reason: str) -> None:
         """Return once the event is durable, however long the broker is away.
 
         Raises
@@ -59,29 +56,25 @@ class Parked:
         BrokerError
             The broker refuses: trying again cannot help.
         """
-        place = f"{self._source}/{event.partition}/{event.offset}"
-        headers = [
-            (DESTINATION_HEADER, destination.encode()),
-            (REASON_HEADER, reason.encode()),
-            (PLACE_HEADER, place.encode()),
-        ]
-        while True:
-            try:
-                async with asyncio.timeout(CALL_DEADLINE):
+        headers = {
+            DESTINATION_HEADER: destination,
+            REASON_HEADER: reason,
+            PLACE_HEADER: f"{self._source}/{event.partition}/{event.offset}",
+        }
+        encoded = [(name, text.encode()) for name, text in headers.items()]
+
+        def is_away(error: Exception) -> bool:
+            if isinstance(error, BrokerUnavailable):
+                log.warning("event=park_failed destination=%s error=%r", destination, str(error))
+            return isinstance(error, BrokerUnavailable)
+
+        async for attempt in stamina.retry_context(
+            is_away, attempts=None, timeout=None, wait_initial=_AGAIN, wait_max=_AGAIN
+        ):
+            with attempt:
+                async with deadline(CALL_DEADLINE, f"parking an event on topic {self._topic!r}", "WRITE"):
                     await self._producer.send_and_wait(
-                        self._topic, event.body, key=event.key, headers=headers
+                        self._topic, event.body, key=event.key, headers=encoded
                     )
-                break
-            except (KafkaError, TimeoutError, OSError) as error:
-                meaning = explain(error, f"parking an event on topic {self._topic!r}", "WRITE")
-                if not isinstance(meaning, BrokerUnavailable):
-                    raise meaning from error
-                log.warning("event=park_failed destination=%s error=%r", destination, str(meaning))
-            await asyncio.sleep(_AGAIN)
-        log.warning(
-            "event=parked destination=%s id=%r topic=%s reason=%r",
-            destination,
-            event.label,
-            self._topic,
-            reason,
-        )
+        line = "event=parked destination=%s id=%r topic=%s reason=%r"
+        log.warning(line, destination, event.label, self._topic, reason)
