@@ -359,8 +359,9 @@ class World:
         for topic in (TOPIC, OTHER, CONTROL):
             self.broker.partitions[topic] = []
         self._write(self._writer.randint(0, self._unwritten))
+        last = self.script.faults[-1][0] if self.script.faults else 0
         try:
-            while self._faults or self._unwritten or self.effects < self._last_fault():
+            while self._faults or self._unwritten or self.effects < last:
                 if not self._turn():
                     break
             if settles:
@@ -368,9 +369,6 @@ class World:
         except Exception as error:  # noqa: BLE001  with it the history would be lost
             self.rules.say(f"a process gave up: {type(error).__name__}: {error}")
         return self.rules.violations
-
-    def _last_fault(self) -> int:
-        return self.script.faults[-1][0] if self.script.faults else 0
 
     def _turn(self) -> bool:
         """Let one process take one step; say whether the script still has something to do."""
