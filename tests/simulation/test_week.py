@@ -13,11 +13,10 @@ from stream_svt.monitor.released import EventType
 from stream_svt.monitor.spec import load_spec
 from tests.simulation import world as world_module
 from tests.simulation.applications import COMMON, OTHER, STREAM, TOPIC, Application, query
-from tests.simulation.auditing import audited
 from tests.simulation.log import Broker
 from tests.simulation.rules import Rules
 from tests.simulation.script import RARE, Fault, Script
-from tests.simulation.world import CONTROL, World
+from tests.simulation.world import CONTROL, World, audited
 from tests.support.engine_play import Play, Query
 from tests.support.monitor_forms import FORMS, spec_of
 

@@ -35,11 +35,11 @@ from stream_svt.protocol.journal import META, Journal, Meta
 from stream_svt.protocol.ports import Clock, Stopped
 from stream_svt.protocol.shard_states import Cause, Signal
 from stream_svt.protocol.tenure import Pace, Status, Tenure
+from stream_svt.service.audit import Audit, Auditor, ShardState, compare
 from stream_svt.service.kafka import BrokerUnavailable, Fenced
 from stream_svt.service.wire import QueryDecoder
 from stream_svt.service.workload import Workload
 from tests.simulation.applications import DATASETS, OTHER, TOPIC, Application, application
-from tests.simulation.auditing import audited
 from tests.simulation.effects import Effect, ModelLog, finish, journal_of, lived
 from tests.simulation.log import Broker, Entry, Fate, Txn
 from tests.simulation.rules import Known, Rules
@@ -792,6 +792,16 @@ class World:
         self.rules.finish()
         for finding in audited(self.broker).findings:
             self.rules.say(f"audit: {finding}")
+
+
+def audited(broker: Broker) -> Audit:
+    """Hold the modelled state to the modelled alerts with the audit that is shipped."""
+    journal = journal_of(broker)
+    state = ShardState.of(0, finish(journal.look()), journal)
+    auditor = Auditor()
+    for entry in broker.read("alerts"):
+        auditor.add(0, entry.offset, entry.value)
+    return compare(auditor, [state], lambda name: 0)
 
 
 def play(script: Script, variant: Variant | None = None, stage: Application | None = None) -> World:
