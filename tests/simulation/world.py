@@ -115,7 +115,7 @@ class ModelWorkload(Workload):
     ) -> dict[str, QueryDecoder]:
         found = super().decoders(shard, datasets, also)
         for made in found.values():
-            made.__class__ = self.decoder
+            made.__class__ = self.decoder  # a broken one has what the right one has
         return found
 
 
