@@ -62,24 +62,16 @@ def carry_out(controls: Controls, *records: Record, gate: Gate = Gate.OPEN) -> l
 
 def test_only_the_next_number_of_this_state_is_carried_out() -> None:
     controls = Controls(Standing(number=4, id="old"), STATE)
-    records = [
-        record(0, 4),
-        record(1, 6),
-        record(2, 5, state="other"),
-        record(3, 5),
-        record(4, 5),
-        record(5, 6),
-        record(6, 1),
+    expected = [
+        (record(0, 4), Untimely.STALE),
+        (record(1, 6), Untimely.AHEAD),
+        (record(2, 5, state="other"), Untimely.OTHER_STATE),
+        (record(3, 5), "done at-3"),
+        (record(4, 5), Untimely.STALE),
+        (record(5, 6), "done at-5"),
+        (record(6, 1), Untimely.STALE),
     ]
-    assert carry_out(controls, *records) == [
-        Untimely.STALE,
-        Untimely.AHEAD,
-        Untimely.OTHER_STATE,
-        "done at-3",
-        Untimely.STALE,
-        "done at-5",
-        Untimely.STALE,
-    ]
+    assert carry_out(controls, *(sent for sent, _ in expected)) == [happened for _, happened in expected]
     assert (controls.standing.number, controls.standing.id, controls.standing.next) == (6, "at-5", 7)
 
 
@@ -217,13 +209,6 @@ def test_only_so_much_is_said_at_once_and_a_little_each_second() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [b'{"id":"\xff"}', b'{"id":' + b"[" * 60_000, b'{"x":' + b"[" * 60_000, b"[" * 60_000]
-)
-def test_a_poisoned_command_is_refused_in_a_fixed_word(value: bytes) -> None:
-    assert parse(value) in set(Malformed)
-
-
-@pytest.mark.parametrize(
     ("value", "reason"),
     [
         (None, "empty"),
@@ -239,10 +224,14 @@ def test_a_poisoned_command_is_refused_in_a_fixed_word(value: bytes) -> None:
         (b'{"id":"a","action":"pause","number":9223372036854775808}', "field"),
         (b'{"id":"' + b"a" * (ID_LENGTH + 1) + b'","action":"pause"}', "field"),
         (b" " * (COMMAND_LIMIT + 1), "too-large"),
+        (b'{"id":"\xff"}', "field"),
+        (b'{"id":' + b"[" * 60_000, "field"),
+        (b'{"x":' + b"[" * 60_000, "field"),
+        (b"[" * 60_000, "field"),
     ],
 )
 def test_what_is_no_command_gets_a_reason_without_its_content(value: bytes | None, reason: str) -> None:
     found = parse(value)
-    assert isinstance(found, str)
+    assert found in set(Malformed)
     assert reason in found
     assert "secret" not in found

@@ -14,18 +14,18 @@ from stream_svt.monitor.spec import ApplicationSpec, load_spec
 DATASETS = ("a", "b")
 TOPIC, OTHER = "t", "u"
 
-_COMMON = "epsilon: 1, sensitivity: 1, monotonic: true, bounds: [0, 100000], threshold: 500"
-_STREAM = f"{_COMMON}, cutoff: 3, expected_queries: 1000"
-_RETRY = "append: {retry: {attempts: 3, lifetime: 60, capacity: 4, every: 5}}"
+COMMON = "epsilon: 1, sensitivity: 1, monotonic: true, bounds: [0, 100000], threshold: 500"
+STREAM = f"{COMMON}, cutoff: 3, expected_queries: 1000"
+RETRY = "append: {retry: {attempts: 3, lifetime: 60, capacity: 4, every: 5}}"
 _SWEEP = "correction: {annealed: {start: 8, end: 2}}, append: {sweep: {tops_per_set: 2, max_open_sets: 2}}"
 
 APPLICATIONS = (
-    (f"topic: t, {_STREAM}, mute: none",),
-    (f"topic: t, {_STREAM}, mechanism: adaptive, mute: run", f"topic: t, {_STREAM}, {_RETRY}, mute: none"),
-    (f"topic: t, {_COMMON}, cutoff: 3, {_SWEEP}", f"topic: u, {_STREAM}, resample_every: 2s, mute: 1s"),
+    (f"topic: t, {STREAM}, mute: none",),
+    (f"topic: t, {STREAM}, mechanism: adaptive, mute: run", f"topic: t, {STREAM}, {RETRY}, mute: none"),
+    (f"topic: t, {COMMON}, cutoff: 3, {_SWEEP}", f"topic: u, {STREAM}, resample_every: 2s, mute: 1s"),
     (
-        f"topic: t, {_STREAM}, mechanism: ladder, mute: none",
-        f"topic: u, {_STREAM}, on_halt: stop, mute: none",
+        f"topic: t, {STREAM}, mechanism: ladder, mute: none",
+        f"topic: u, {STREAM}, on_halt: stop, mute: none",
     ),
 )
 
@@ -57,11 +57,12 @@ class Application:
 def application(number: int) -> Application:
     """Return an application with two datasets of limit 5, enough for five runs."""
     monitors = monitors_of(number)
-    more = [*monitors, f"{{name: more, topic: {OTHER}, {_STREAM}, mute: none}}"]
+    more = [*monitors, f"{{name: more, topic: {OTHER}, {STREAM}, mute: none}}"]
     changed = [monitors[0].replace("threshold: 500", "threshold: 510"), *monitors[1:]]
     others = [changed, more, *([monitors[:-1]] if len(monitors) > 1 else [])]
-    specs = [*map(_spec, others), _spec(monitors, "a"), _spec(more, "a")]
-    return Application(_spec(monitors), query, CADENCES[number], tuple(specs))
+    specs = [declared(*other, names="a, b") for other in others]
+    specs += [declared(*other, names="a") for other in (monitors, more)]
+    return Application(declared(*monitors, names="a, b"), query, CADENCES[number], tuple(specs))
 
 
 def monitors_of(number: int) -> list[str]:
@@ -69,8 +70,9 @@ def monitors_of(number: int) -> list[str]:
     return [f"{{name: m{k}, {text}}}" for k, text in enumerate(APPLICATIONS[number])]
 
 
-def _spec(monitors: list[str], names: str = "a, b") -> ApplicationSpec:
-    datasets = f"{{names: [{names}], limit: 5, unit: one basket}}"
+def declared(*monitors: str, names: str = "d0", limit: float = 5) -> ApplicationSpec:
+    """Return an application with these monitors on these datasets."""
+    datasets = f"{{names: [{names}], limit: {limit}, unit: one basket}}"
     listed = "".join(f"  - {monitor}\n" for monitor in monitors)
     return load_spec(f"application: app\ndatasets:\n  - {datasets}\nmonitors:\n{listed}")
 

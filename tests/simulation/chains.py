@@ -106,7 +106,9 @@ class Chain:
             self.violations += world.rules.violations
             self._add_up(world)
             if self.endings[-1] is Ending.RESTORED:
-                self._excuse()
+                # A limit may be passed: nobody can tell a cluster that is restored as a whole from before.
+                for name, charged in self._charged.items():
+                    self._charged[name] = min(charged, self._limits[name])
             if carried is None:
                 break
             for name, charged in self._charged.items():
@@ -117,11 +119,6 @@ class Chain:
             if charged > self._limits[name]:
                 self.violations.append(f"{name}: {charged / UNITS} was spent of {self._limits[name] / UNITS}")
         return self.violations
-
-    def _excuse(self) -> None:
-        """Let it pass that a limit was passed: nobody can tell a cluster that is restored as a whole from before."""
-        for name, charged in self._charged.items():
-            self._charged[name] = min(charged, self._limits[name])
 
     def _world(self, carried: Carried | None) -> World:
         script = Script.random(self.chance.randrange(2**32), 1)

@@ -12,33 +12,20 @@ import pytest
 
 from stream_svt.monitor.commands import Command
 from stream_svt.monitor.released import EventType
-from stream_svt.monitor.spec import ApplicationSpec, load_spec
+from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Clock
 from stream_svt.protocol.tenure import Pace, Status, Tenure
 from stream_svt.service.wire import home
 from stream_svt.service.workload import Workload
+from tests.simulation.applications import RETRY, STREAM, declared
 from tests.simulation.effects import PLACE, ModelLog, finish, journal_of, lived
 from tests.simulation.log import Broker, Entry
 from tests.simulation.world import CONTROL, Places, Silent
 
 NAMES = [f"d{number}" for number in range(8)]
-COMMON = (
-    "topic: t, epsilon: 1, cutoff: 3, sensitivity: 1, monotonic: true, bounds: [0, 100000], threshold: 500, "
-    "expected_queries: 1000"
-)
+COMMON = f"topic: t, {STREAM}"
 PLAIN = f"{{name: m0, mute: none, {COMMON}}}"
-RETRY = "append: {retry: {attempts: 3, lifetime: 60, capacity: 4, every: 5}}"
-
-
-def declared(*monitors: str, names: str = "d0", limit: float = 5) -> ApplicationSpec:
-    """Return an application with these monitors on these datasets."""
-    listed = "".join(f"  - {monitor}\n" for monitor in monitors)
-    return load_spec(
-        f"application: app\ndatasets: [{{names: [{names}], limit: {limit}, unit: one basket}}]\nmonitors:\n{listed}"
-    )
-
-
 SPEC = declared(PLAIN, f"{{name: m1, mute: 1h, {RETRY}, {COMMON}}}", names=", ".join(NAMES))
 PARTITIONS = 2
 KEY = bytes(range(32))
@@ -225,6 +212,14 @@ def dies_at(
     finally:
         model.broker.fence("app-0")
         model.settle()
+
+
+def replies(model: Model) -> list[tuple[str, int, str]]:
+    """Return what was answered to commands: reason, number and message."""
+    return [
+        (event["reason"], event["detail"]["number"], event["detail"]["message"])
+        for event in told(model, EventType.COMMAND_REPLY)
+    ]
 
 
 def has(kind: EventType) -> Callable[[Any], bool]:

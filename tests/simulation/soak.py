@@ -108,6 +108,9 @@ def chain(
     return seed, violations, Counter(whole.endings) + Counter(counted)
 
 
+PLAYS: dict[str, Play] = {"simulation": history, "chains": chain}
+
+
 def shrink(script: Script, variant: Variant | None = None) -> Script:
     """Return a simpler history that still breaks a rule."""
     while True:
@@ -128,8 +131,7 @@ def main(name: str = "simulation", arguments: Sequence[str] | None = None) -> in
         said(found.count, f", violations {len(found.failures)}" + (f": {broke}" if broke else ""))
 
     def outcome(count: int, first: int) -> Outcome:
-        play_one: Play = history if name == "simulation" else chain
-        found = played(play_one, range(first, first + count), progress=progress)
+        found = played(PLAYS[name], range(first, first + count), progress=progress)
         told = [_told(*failure, small=number < SHRUNK) for number, failure in enumerate(found.failures)]
         counted = ", ".join(f"{number} {what}" for what, number in sorted(found.tally.items()))
         return Outcome(found.count, told, [counted])

@@ -69,9 +69,7 @@ def test_a_dataset_on_two_partitions_is_found() -> None:
 
 
 def _shown(model: Model) -> dict[int, list[bytes]]:
-    return {
-        shard: [msgspec.json.encode(event) for event in events] for shard, events in model.events().items()
-    }
+    return {number: [msgspec.json.encode(event) for event in one] for number, one in model.events().items()}
 
 
 def _public(shown: dict[int, list[bytes]]) -> list[str]:

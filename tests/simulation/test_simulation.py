@@ -137,9 +137,8 @@ def _put_back(form: int, variant: Variant | None = None) -> set[str]:
     whole = play(Script(7, form, 12, ()))
     for at in range(1, whole.effects + 1):
         for fault in (Fault.ROLLBACK, Fault.BESIDE):
-            script = Script(
-                7, form, 12, ((at, fault), (at + 60, Fault.STOP))
-            )  # an owner comes before all is mended
+            # An owner comes before all is mended.
+            script = Script(7, form, 12, ((at, fault), (at + 60, Fault.STOP)))
             found |= set(play(script, variant).rules.violations)
     return found
 

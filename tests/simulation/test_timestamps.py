@@ -14,10 +14,10 @@ from tests.simulation.test_reconfigured import HOT as UNTIMED
 MUTED = f"{{name: hot, mute: 1h, {COMMON}}}"
 
 
-def stamped_ahead(model: Model, seconds: float, name: str) -> None:
+def stamped_ahead(model: Model, seconds: float, name: str, dataset: str = "d0") -> None:
     """Send a query while the broker's clock is so far ahead."""
     model.now += seconds
-    send(model, 1, name, series=name)
+    send(model, 1, name, dataset=dataset, series=name)
     model.now -= seconds
 
 
@@ -68,9 +68,7 @@ def test_a_period_ends_for_no_query_stamped_behind_its_end() -> None:
     spec = load_spec(f"application: app\ndatasets: [{periods}]\nmonitors:\n  - {UNTIMED}\n")
     model = Model(partitions=1, spec=spec)
     model.now += 86_400 - model.now % 86_400 - 3_600  # an hour before midnight
-    model.now += 3_700
-    send(model, 1, "early", dataset="d2026-09-22")
-    model.now -= 3_700
+    stamped_ahead(model, 3_700, "early", "d2026-09-22")
     refused(model)
     model.broker.first["t-0"] = 1
     assert alerts(model) == []

@@ -12,20 +12,17 @@ import pytest
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.spec import load_spec
 from tests.simulation import world as world_module
-from tests.simulation.applications import OTHER, TOPIC, Application, query
-from tests.simulation.auditing import audited
+from tests.simulation.applications import COMMON, OTHER, STREAM, TOPIC, Application, query
 from tests.simulation.log import Broker
 from tests.simulation.rules import Rules
 from tests.simulation.script import RARE, Fault, Script
-from tests.simulation.world import CONTROL, World
+from tests.simulation.world import CONTROL, World, audited
 from tests.support.engine_play import Play, Query
 from tests.support.monitor_forms import FORMS, spec_of
 
 DAY = 86_400.0
 QUERIES = 1_500
 FAULTS = 220
-COMMON = "epsilon: 1, sensitivity: 1, monotonic: true, bounds: [0, 100000], threshold: 500, cutoff: 3"
-STREAM = f"{COMMON}, expected_queries: 1000"
 SPEC = load_spec(
     "application: app\n"
     "datasets:\n"
@@ -35,7 +32,7 @@ SPEC = load_spec(
     f"  - {{name: daily, topic: t, mute: 3h, resample_every: 12h, {STREAM}}}\n"
     f"  - {{name: patient, topic: t, mute: run, max_mutes: 3, datasets: [a, b], {STREAM}, "
     "append: {retry: {attempts: 3, lifetime: 6h, capacity: 5, every: 4}}}\n"
-    f"  - {{name: sets, topic: u, mute: none, datasets: [a, b], {COMMON}, "
+    f"  - {{name: sets, topic: u, mute: none, datasets: [a, b], {COMMON}, cutoff: 3, "
     "correction: {annealed: {start: 8, end: 2}}, append: {sweep: {close_after: 5h, max_open_sets: 3}}}\n"
 )
 

@@ -35,11 +35,11 @@ from stream_svt.protocol.journal import META, Journal, Meta
 from stream_svt.protocol.ports import Clock, Stopped
 from stream_svt.protocol.shard_states import Cause, Signal
 from stream_svt.protocol.tenure import Pace, Status, Tenure
+from stream_svt.service.audit import Audit, Auditor, ShardState, compare
 from stream_svt.service.kafka import BrokerUnavailable, Fenced
 from stream_svt.service.wire import QueryDecoder
 from stream_svt.service.workload import Workload
 from tests.simulation.applications import DATASETS, OTHER, TOPIC, Application, application
-from tests.simulation.auditing import audited
 from tests.simulation.effects import Effect, ModelLog, finish, journal_of, lived
 from tests.simulation.log import Broker, Entry, Fate, Txn
 from tests.simulation.rules import Known, Rules
@@ -115,7 +115,7 @@ class ModelWorkload(Workload):
     ) -> dict[str, QueryDecoder]:
         found = super().decoders(shard, datasets, also)
         for made in found.values():
-            made.__class__ = self.decoder
+            made.__class__ = self.decoder  # a broken one has what the right one has
         return found
 
 
@@ -359,8 +359,9 @@ class World:
         for topic in (TOPIC, OTHER, CONTROL):
             self.broker.partitions[topic] = []
         self._write(self._writer.randint(0, self._unwritten))
+        last = self.script.faults[-1][0] if self.script.faults else 0
         try:
-            while self._faults or self._unwritten or self.effects < self._last_fault():
+            while self._faults or self._unwritten or self.effects < last:
                 if not self._turn():
                     break
             if settles:
@@ -368,9 +369,6 @@ class World:
         except Exception as error:  # noqa: BLE001  with it the history would be lost
             self.rules.say(f"a process gave up: {type(error).__name__}: {error}")
         return self.rules.violations
-
-    def _last_fault(self) -> int:
-        return self.script.faults[-1][0] if self.script.faults else 0
 
     def _turn(self) -> bool:
         """Let one process take one step; say whether the script still has something to do."""
@@ -794,6 +792,16 @@ class World:
         self.rules.finish()
         for finding in audited(self.broker).findings:
             self.rules.say(f"audit: {finding}")
+
+
+def audited(broker: Broker) -> Audit:
+    """Hold the modelled state to the modelled alerts with the audit that is shipped."""
+    journal = journal_of(broker)
+    state = ShardState.of(0, finish(journal.look()), journal)
+    auditor = Auditor()
+    for entry in broker.read("alerts"):
+        auditor.add(0, entry.offset, entry.value)
+    return compare(auditor, [state], lambda name: 0)
 
 
 def play(script: Script, variant: Variant | None = None, stage: Application | None = None) -> World:

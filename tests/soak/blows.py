@@ -107,12 +107,8 @@ async def zombies(kafka: EmbeddedKafka, application: str, directory: Path, count
             zombie.process.send_signal(signal.SIGSTOP)
             try:
                 await stage.caught_up([worker for worker in stage.workers if worker is not zombie])
-                hold = (
-                    BEYOND_TRANSACTION - (time.monotonic() - began)
-                    if number % 10 == 9
-                    else 2 * chance.random()
-                )
-                await asyncio.sleep(max(hold, 0))
+                beyond = BEYOND_TRANSACTION - (time.monotonic() - began)
+                await asyncio.sleep(max(beyond if number % 10 == 9 else 2 * chance.random(), 0))
             finally:
                 zombie.process.send_signal(signal.SIGCONT)
             stage.outcome.count += 1

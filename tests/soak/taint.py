@@ -258,16 +258,9 @@ def pair(seed: int, leak: Leak | None = None) -> tuple[bool, list[str]]:
     """Play a pair and compare; return whether it counts, and what was found."""
     leak = leak or Leak()
     chance = random.Random(f"pair {seed}")
-    faults = tuple(
-        sorted(
-            (
-                chance.randint(30, 260),
-                chance.choice((Fault.KILL_BEFORE, Fault.KILL_AFTER, Fault.UNKNOWN, Fault.SPLIT)),
-            )
-            for _ in range(chance.randint(1, 5))
-        )
-    )
-    script = Script(seed, 0, QUERIES, faults)
+    kinds = (Fault.KILL_BEFORE, Fault.KILL_AFTER, Fault.UNKNOWN, Fault.SPLIT)
+    faults = sorted((chance.randint(30, 260), chance.choice(kinds)) for _ in range(chance.randint(1, 5)))
+    script = Script(seed, 0, QUERIES, tuple(faults))
     values = Values.random(seed)
     world, seen = history(script, values, leak, None)
     events = [msgspec.json.decode(entry.value or b"") for entry in world.broker.read("alerts")]
@@ -288,14 +281,10 @@ def pair(seed: int, leak: Leak | None = None) -> tuple[bool, list[str]]:
             told["resampled"] += 1
     recorder = Recorder(values.neighbours, _values_at(world, values), tops)
     other, also = history(script, values, leak, recorder)
-    counts = (
-        len(tops) >= 3
-        and told["two/top"] > 0
-        and told["two/middle"] > 0
-        and told["resampled"] > 0
-        and told["io.stream-svt.run.halted.v1"] > 0
-        and any("dies" in line for line in world.trace)
+    seen_all = all(
+        told[name] for name in ("two/top", "two/middle", "resampled", "io.stream-svt.run.halted.v1")
     )
+    counts = len(tops) >= 3 and seen_all and any("dies" in line for line in world.trace)
     violations = world.rules.violations + other.rules.violations
     if seen.lines != also.lines:
         differing = next(

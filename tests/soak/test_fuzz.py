@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import pytest
@@ -51,17 +52,10 @@ def test_a_decoder_that_misbehaves_is_caught(monkeypatch, change, said) -> None:
 
 
 def test_a_seal_that_is_not_checked_is_caught(monkeypatch) -> None:
-    class Unchecked:
-        def __init__(self, key: bytes) -> None:
-            """Keep nothing."""
-
-        def encrypt(self, nonce: bytes, content: bytes, bound: bytes) -> bytes:
-            return content
-
-        def decrypt(self, nonce: bytes, sealed: bytes, bound: bytes) -> bytes:
-            return sealed
-
-    monkeypatch.setattr(sealing, "AESGCM", Unchecked)
+    unchecked = SimpleNamespace(
+        encrypt=lambda nonce, content, bound: content, decrypt=lambda nonce, sealed, bound: sealed
+    )
+    monkeypatch.setattr(sealing, "AESGCM", lambda key: unchecked)
     fuzzer = Fuzzer(3)
     fuzzer.queries()
     fuzzer._keep()

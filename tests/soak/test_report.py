@@ -77,7 +77,7 @@ def test_a_soak_of_nothing_is_refused(name: str, capsys) -> None:
     assert option in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ON_BROKERS.keys() - {"hour"})
+@pytest.mark.parametrize("name", sorted(ON_BROKERS.keys() - {"hour"}))
 def test_the_closing_line_of_a_soak_on_brokers(name: str, monkeypatch, capsys) -> None:
     monkeypatch.setattr(report, "on_brokers", lambda *_: lambda *_: Outcome(7, violations=["lost"]))
     assert main(name, "--count", "7") == 1
