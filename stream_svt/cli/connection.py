@@ -70,29 +70,21 @@ def alert_topic(config: Config | None, servers: str | None, topic: str | None) -
             arguments["bootstrap_servers"] = servers.split(",")
         return arguments, topic or config.topics.alerts
     if topic is None:
-        problem = Problem(
-            0,
-            "",
-            "give -c FILE, or --topic TOPIC, with --bootstrap-servers HOST:PORT unless the broker is 127.0.0.1:9092",
-        )
-        raise ConfigError([problem], "alert topic")
+        message = "give -c FILE, or --topic TOPIC, with --bootstrap-servers HOST:PORT unless the broker is"
+        raise ConfigError([Problem(0, "", f"{message} 127.0.0.1:9092")], "alert topic")
     return {"bootstrap_servers": (servers or "127.0.0.1:9092").split(",")}, topic
 
 
 def alert_topic_options(command: Command) -> Command:
     """Add the options that `alert_topic` reads."""
-    for option in (
-        click.option("--topic", metavar="TOPIC", help="Alert topic, instead of the configuration's."),
-        click.option(
-            "--bootstrap-servers",
-            "servers",
-            metavar="HOST:PORT",
-            help="Brokers, instead of the configuration's. Default with --topic alone: 127.0.0.1:9092.",
-        ),
-        config_option(required=False),
-    ):
-        command = option(command)
-    return command
+    topic = click.option("--topic", metavar="TOPIC", help="Alert topic, instead of the configuration's.")
+    servers = click.option(
+        "--bootstrap-servers",
+        "servers",
+        metavar="HOST:PORT",
+        help="Brokers, instead of the configuration's. Default with --topic alone: 127.0.0.1:9092.",
+    )
+    return config_option(required=False)(servers(topic(command)))
 
 
 def cluster(config: Config) -> Cluster:

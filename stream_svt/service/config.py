@@ -61,10 +61,8 @@ KEY_COMMAND_SECONDS = 10
 
 ENVIRONMENT = "STREAM_SVT_"
 """What the variables that replace a key of the file begin with."""
-_NOT_FROM_ENVIRONMENT = (
-    f"{ENVIRONMENT}CONTROL_",
-    f"{ENVIRONMENT}SEALING_ADOPT_PLAIN",
-    f"{ENVIRONMENT}SEALING_KEY_LOST",
+_NOT_FROM_ENVIRONMENT = tuple(
+    f"{ENVIRONMENT}{name}" for name in ("CONTROL_", "SEALING_ADOPT_PLAIN", "SEALING_KEY_LOST")
 )
 
 _NO_KEY = f"must hold {KEY_BYTES} bytes as {2 * KEY_BYTES} hex digits or as base64"

@@ -527,13 +527,7 @@ async def spans(
 
 
 async def read_partition(
-    consumer: AIOKafkaConsumer,
-    topic: str,
-    partition: int,
-    start: int | None,
-    doing: str,
-    *,
-    records: int = 20_000,
+    consumer: AIOKafkaConsumer, topic: str, partition: int, start: int | None, doing: str
 ) -> AsyncIterator[Sequence[Any]]:
     """Yield the records of a partition from ``start`` (None: its beginning) to its end at the time of the call.
 
@@ -560,7 +554,7 @@ async def read_partition(
     moved = time.monotonic()
     while position < end:
         async with deadline(CALL_DEADLINE, doing):
-            batch = await lenient.getmany(consumer, place, timeout_ms=200, max_records=records)
+            batch = await lenient.getmany(consumer, place, timeout_ms=200, max_records=20_000)
             advanced = await consumer.position(place)
         stands = advanced <= position
         if stands and time.monotonic() - moved > CALL_DEADLINE:

@@ -24,6 +24,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from aiokafka import TopicPartition
@@ -37,6 +38,7 @@ from stream_svt.service.turns import rest
 MISSING_PATIENCE = 1.0
 """Seconds that the brokers may not know a partition: those of a client that was just assigned are still asked for."""
 
+_turn = partial(rest, 0)
 BITE = 2_000
 """Records taken out of the client in one turn: some ten milliseconds of decoding."""
 
@@ -220,9 +222,8 @@ class QueryConsumer:
                         f"topic {place.topic!r} has {len(known)} partitions, topics.partitions says "
                         f"{self._partitions}: all topics of an application need the same number"
                     )
-                    raise ConfigError(
-                        [Problem(0, "topics.partitions", message)], "the topics as they are now"
-                    )
+                    problem = Problem(0, "topics.partitions", message)
+                    raise ConfigError([problem], "the topics as they are now")
             elif now - self._missing.setdefault(place, now) > MISSING_PATIENCE:
                 if place.topic in cluster.unauthorized_topics:
                     raise TopicAuthorizationFailedError(place.topic)
@@ -331,7 +332,3 @@ async def _take(
                 return taken
         elif time.monotonic() >= end:
             return taken
-
-
-async def _turn() -> None:
-    await rest(0)

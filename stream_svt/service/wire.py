@@ -180,29 +180,21 @@ class _Query(Struct, gc=False):
 
 _Row = TypeVar("_Row", _Plain, _Query)
 
-
-class _Loose(Struct, gc=False):
-    """The same with nothing decoded yet, to name the first field at fault."""
-
-    id: Raw = _NOTHING
-    series: Raw = _NOTHING
-    set: Raw = _NOTHING
-    closed: Raw = _NOTHING
-    monitor: Raw = _NOTHING
-    time: Raw = _NOTHING
-
-
 _PLAIN = msgspec.json.Decoder(_Plain)
 _QUERY = msgspec.json.Decoder(_Query)
-_LOOSE = msgspec.json.Decoder(_Loose)
 _CHECKS: Final = (
-    ("id", msgspec.json.Decoder(_Text | None), Reason.BAD_ID),
-    ("series", msgspec.json.Decoder(_Text | None), Reason.BAD_SERIES),
-    ("set", msgspec.json.Decoder(_Text | None), Reason.BAD_SET),
-    ("closed", msgspec.json.Decoder(bool), Reason.BAD_SET),
-    ("monitor", msgspec.json.Decoder(str | None), Reason.UNKNOWN_MONITOR),
-    ("time", msgspec.json.Decoder(_Time), Reason.BAD_TIME),
+    ("id", _Text | None, Reason.BAD_ID),
+    ("series", _Text | None, Reason.BAD_SERIES),
+    ("set", _Text | None, Reason.BAD_SET),
+    ("closed", bool, Reason.BAD_SET),
+    ("monitor", str | None, Reason.UNKNOWN_MONITOR),
+    ("time", _Time, Reason.BAD_TIME),
 )
+_LOOSE = msgspec.json.Decoder(
+    msgspec.defstruct("_Loose", [(name, Raw, _NOTHING) for name, _, _ in _CHECKS], gc=False)
+)
+"""A query with nothing decoded yet, to name the first field at fault."""
+
 _HEADERS: Final = attrgetter("headers")
 _CLOSED: Final = attrgetter("closed")
 _BLANK: Final = _Query()
@@ -503,11 +495,11 @@ def _structural(message: bytes) -> Reason:
         return Reason.NOT_AN_OBJECT
     except _UNDECODABLE:
         return Reason.NOT_JSON
-    for field, decoder, reason in _CHECKS:
+    for field, kind, reason in _CHECKS:
         token: Raw = getattr(loose, field)
         if bytes(token):
             try:
-                decoder.decode(token)
+                msgspec.json.decode(token, type=kind)
             except _UNDECODABLE:
                 return reason
     return Reason.NOT_JSON

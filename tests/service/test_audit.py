@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import pytest
 
-from stream_svt.monitor.released import Account, EventType
+from stream_svt.monitor.released import Account, EventType, encode
+from stream_svt.monitor.spec import load_spec
 from stream_svt.privacy.loss import Kind
 from stream_svt.service.audit import MAX_FINDINGS, Audit, Auditor, DatasetBooks, follow
 from tests.support.alerts import account, alert, encoded, lifecycle
+from tests.support.engine_play import Play, Query
 
 
 def books(charge: float, spent: float, *, reserved: float = 0.0, limit: float = 1.0) -> Account:
@@ -146,26 +149,46 @@ monitors:
 """
 
 
-def test_everything_an_engine_releases_balances():
-    from stream_svt.monitor.released import encode
-    from stream_svt.monitor.spec import load_spec
-    from tests.support.engine_play import Play, Query
-
-    play = Play(load_spec(ENGINE))
+def played(doctor: Callable[[dict], None] = lambda _: None) -> Audit:
+    """Audit what an engine releases, with each event doctored, against the monitors as configured."""
+    spec = load_spec(ENGINE)
+    play = Play(spec)
     queries = [Query(index % 2, 10 if index % 5 else 900, f"s{index}") for index in range(300)]
     play.play("counts", queries)
-    auditor = Auditor()
+    auditor = Auditor(spec.monitors)
+    told = {"application": "shop", "shard": 0, "time": "2026-01-05T00:00:00Z", "origin": "1-00000000000000aa"}
     for event in play.events:
-        auditor.add(
-            0,
-            event.sequence,
-            encode(
-                event, application="shop", shard=0, time="2026-01-05T00:00:00Z", origin="1-00000000000000aa"
-            ),
-        )
-    assert auditor.audit.findings == []
-    assert auditor.audit.alerts >= 3
-    assert set(auditor.audit.datasets) == {"today", "zcdp"}
+        content = json.loads(encode(event, **told))
+        doctor(content)
+        auditor.add(0, event.sequence, json.dumps(content).encode())
+    return auditor.audit
+
+
+def test_everything_an_engine_releases_balances():
+    audit = played()
+    assert audit.findings == []
+    assert audit.alerts >= 3
+    assert set(audit.datasets) == {"today", "zcdp"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"), [(EventType.ALERT, "an alert charged"), (EventType.RUN_STARTED, "was opened for")]
+)
+def test_a_charge_that_is_not_the_price_of_its_monitor_is_found(kind: EventType, said: str) -> None:
+    def doctor(event: dict) -> None:
+        if event["type"] == kind and event["data"]["dataset"] == "today":
+            event["data"]["account"]["charge"] /= 2
+
+    found = [str(finding) for finding in played(doctor).findings]
+    assert any(said in text and "its price is" in text for text in found), found
+
+
+def test_nothing_follows_the_retirement_of_a_dataset_but_its_balance():
+    retired = (lifecycle("period-over", run=0, monitor="", books=books(0, 0.5)), EventType.RETIRED)
+    balance = (lifecycle("command", run=0, monitor="", books=books(0, 0.5)), EventType.BALANCE)
+    assert audited([*GOOD, retired, balance]).balances
+    late = (lifecycle("later", run=0, monitor="", books=books(0, 0.5)), EventType.MUTED)
+    assert "after dataset shop was retired" in only_finding([*GOOD, retired, late])
 
 
 @pytest.mark.parametrize(
