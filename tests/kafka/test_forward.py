@@ -43,7 +43,6 @@ from tests.support.worker import until
 pytestmark = pytest.mark.kafka
 ROOT = Path(__file__).parents[2]
 VERIFIED = runpy.run_path(str(ROOT / "examples" / "webhook_receiver.py"))["verified"]
-DATASETS = ("a", "b", "c", "d")
 
 
 @pytest.fixture
@@ -109,7 +108,7 @@ async def test_every_committed_event_reaches_alertmanager_and_a_moody_webhook(st
             exhausted = lifecycle("budget", dataset="b", run=1)
             started = lifecycle("resampled", dataset="a", run=2)
             await stage.publish(
-                *(stage.event(DATASETS[number % 4]) for number in range(24)),
+                *(stage.event("abcd"[number % 4]) for number in range(24)),
                 stage.event("a", halted, kind=EventType.RUN_HALTED),
                 stage.event("b", exhausted, kind=EventType.EXHAUSTED),
                 stage.event("c", alert(dataset="c", series="never")),
@@ -208,14 +207,9 @@ async def routed(
     (one,) = config.destinations
     metrics, posting = ForwardMetrics(stage.topic, [one.name]), HttpPosting(one)
     parking = Parked(config.cluster, stage.topic, config.park_topic)
+    dispatcher = Dispatcher(one, wrapping(one), posting, parking, metrics)
     route = Route(
-        config.cluster,
-        stage.topic,
-        one,
-        Dispatcher(one, wrapping(one), posting, parking, metrics),
-        metrics,
-        start_at=None,
-        accept_loss=accept_loss,
+        config.cluster, stage.topic, one, dispatcher, metrics, start_at=None, accept_loss=accept_loss
     )
     task = asyncio.create_task(route.run())
     try:
