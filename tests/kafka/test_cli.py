@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from stream_svt.monitor.released import EventType
-from stream_svt.service.embedded import EmbeddedKafka
 from tests.support import records
 from tests.support.alerts import account, alert, encoded, lifecycle
 from tests.support.command_line import CommandLine, Ended
@@ -174,42 +173,36 @@ def test_a_worker_runs_obeys_reports_and_its_books_balance(stream_svt, written, 
     worker = Service(config, port, tmp_path / "worker.log")
     try:
         asyncio.run(worker.until(lambda: stream_svt("status", "-c", config).out.count("running") >= 2))
-        _obey(stream_svt, config, broker)
+        topic = f"{application_of(config)}.counts"
+        queries = [
+            (name, {"id": f"{name}-{n}", "value": HIGH if n < 6 else LOW, "series": f"item-{n}"})
+            for name in ("today", "tomorrow")
+            for n in range(20)
+        ]
+        asyncio.run(records.send_queries(broker.bootstrap_servers, topic, *queries, partitions=2))
+        watched = stream_svt("watch", "-c", config, "--from-beginning", "--limit", 12, "--json")
+        alerts = [json.loads(line)["data"] for line in watched.out.splitlines()]
+        assert {alert["dataset"] for alert in alerts} == {"today", "tomorrow"}
+        assert all(alert["gap"] >= 0 for alert in alerts)
+        paused = stream_svt("control", "pause", "-c", config, "today")
+        assert (paused.code, "today: accepted" in paused.out) == (0, True), paused
+        assert stream_svt("control", "resume", "-c", config, "today", "--monitor", "hot").code == 0
+        refused = stream_svt("control", "resume", "-c", config, "today")
+        assert (refused.code, "is not paused" in refused.err) == (1, True)
+        assert stream_svt("control", "resample", "-c", config, "--all").code == 0
+        assert stream_svt("control", "close", "-c", config, "tomorrow").code == 0
+        raised = stream_svt("control", "raise-budget", "-c", config, "today", "--limit", "11/2", "--yes")
+        assert (raised.code, "raised from epsilon 4 to 5.5" in raised.out) == (0, True)
+        lower = stream_svt("control", "raise-budget", "-c", config, "today", "--limit", "1", "--yes")
+        assert lower.code == 1
+        lost = ("--shard", 0, "--topic", topic, "--offset", 7)
+        nothing = stream_svt("control", "accept-loss", "-c", config, *lost)
+        assert nothing.code == 1
+        assert "shard 0: refused: the shard does not wait for offset 7" in nothing.err
+        audited = stream_svt("audit", "-c", config)
+        assert audited.code == 0, audited
+        assert "of 5.5 spent" in audited.out
+        assert "The books balance" in audited.out
         assert asyncio.run(worker.end()) == 0
     finally:
         asyncio.run(worker.end(signal.SIGKILL))
-
-
-def _obey(stream_svt: CommandLine, config: Path, broker: EmbeddedKafka) -> None:
-    topic = f"{application_of(config)}.counts"
-    queries = [
-        (name, {"id": f"{name}-{number}", "value": HIGH if number < 6 else LOW, "series": f"item-{number}"})
-        for name in ("today", "tomorrow")
-        for number in range(20)
-    ]
-    asyncio.run(records.send_queries(broker.bootstrap_servers, topic, *queries, partitions=2))
-    watched = stream_svt("watch", "-c", config, "--from-beginning", "--limit", 12, "--json")
-    alerts = [json.loads(line)["data"] for line in watched.out.splitlines()]
-    assert {alert["dataset"] for alert in alerts} == {"today", "tomorrow"}
-    assert all(alert["gap"] >= 0 for alert in alerts)
-    paused = stream_svt("control", "pause", "-c", config, "today")
-    assert (paused.code, "today: accepted" in paused.out) == (0, True), paused
-    assert stream_svt("control", "resume", "-c", config, "today", "--monitor", "hot").code == 0
-    refused = stream_svt("control", "resume", "-c", config, "today")
-    assert (refused.code, "is not paused" in refused.err) == (1, True)
-    assert stream_svt("control", "resample", "-c", config, "--all").code == 0
-    assert stream_svt("control", "close", "-c", config, "tomorrow").code == 0
-    raised = stream_svt("control", "raise-budget", "-c", config, "today", "--limit", "11/2", "--yes")
-    assert (raised.code, "raised from epsilon 4 to 5.5" in raised.out) == (0, True)
-    lower = stream_svt("control", "raise-budget", "-c", config, "today", "--limit", "1", "--yes")
-    assert lower.code == 1
-    lost = ("--shard", 0, "--topic", topic, "--offset", 7)
-    nothing = stream_svt("control", "accept-loss", "-c", config, *lost)
-    assert (nothing.code, "shard 0: refused: the shard does not wait for offset 7" in nothing.err) == (
-        1,
-        True,
-    )
-    audited = stream_svt("audit", "-c", config)
-    assert audited.code == 0, audited
-    assert "of 5.5 spent" in audited.out
-    assert "The books balance" in audited.out

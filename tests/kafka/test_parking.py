@@ -36,7 +36,6 @@ BROKEN = 0
 """The shard that a test breaks that breaks one."""
 
 
-Live = Mapping[bytes, bytes]
 Mend = Callable[[], Awaitable[None]]
 
 
@@ -70,7 +69,7 @@ class Application:
 
     # What is stored
 
-    async def live(self, shard: int = BROKEN) -> Live:
+    async def live(self, shard: int = BROKEN) -> dict[bytes, bytes]:
         """Return the live records of one shard's state."""
         return {key: value for (place, key), value in (await self.scene.live()).items() if place == shard}
 
@@ -121,11 +120,8 @@ class Application:
         assert f"stream_svt_shard_parked{{{labels}}} 1.0" in owner.metrics.text().decode()
         await until(lambda: owner.ready)
 
-    def assert_no_worker_ended(self) -> None:
-        assert all(worker.alive for worker in self.workers)
 
-
-async def _damaged(app: Application, shard: int = BROKEN) -> Mend:
+async def _damaged(app: Application, shard: int) -> Mend:
     live = await app.live(shard)
     key = f"d/{app.datasets[shard]}".encode()
     await app.write({key: live[key][:-1] + bytes([live[key][-1] ^ 1])}, shard)
@@ -198,7 +194,7 @@ async def test_what_breaks_a_shard_parks_it_and_the_others_go_on(
         await app.control(*HURTFUL[5:], shard=sound)
         await scene.stop(app.owner())
         await parked()
-        app.assert_no_worker_ended()
+        assert all(worker.alive for worker in app.workers)
         for shard, (cause, *_) in broken:
             assert f"event=shard_parked shard={shard} cause={cause}" in caplog.text
         assert not any(f"event=shard_parked shard={shard} " in caplog.text for shard in healthy)
@@ -252,7 +248,7 @@ async def test_an_exception_in_one_shards_code_is_retried_and_the_others_go_on(
     assert "ZeroDivisionError at test_parking.py" in app.status().reason
     assert f"event=shard_error shard={BROKEN}" in caplog.text
     assert str(HIGH) not in caplog.text
-    app.assert_no_worker_ended()
+    assert all(worker.alive for worker in app.workers)
     broken = False
     await until(lambda: is_open(app.workers[0]), 60)
     await app.go_on(app.shards)
@@ -311,7 +307,7 @@ async def test_a_worker_that_cannot_take_part_stays_out_until_it_can_and_another
     await takes_part()
     await until(lambda: all(map(is_open, app.workers)))
     await app.go_on(app.shards)
-    app.assert_no_worker_ended()
+    assert all(worker.alive for worker in app.workers)
 
 
 async def test_a_permission_taken_and_given_back_parks_shards_and_opens_them(
@@ -342,7 +338,7 @@ async def test_a_permission_taken_and_given_back_parks_shards_and_opens_them(
             await app.go_on(healthy)
             if len(app.workers) == 2:
                 await scene.stop(app.owner())
-        app.assert_no_worker_ended()
+        assert all(worker.alive for worker in app.workers)
         await allow(servers, "svt", *own)
         await app.control(b"wake up")
         (worker,) = app.workers

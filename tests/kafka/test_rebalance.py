@@ -22,8 +22,6 @@ from tests.support.worker import HIGH, LOW, Scene, until
 
 pytestmark = pytest.mark.kafka
 SHARDS = 6
-
-
 # A busy machine must not end a session: which shards move is counted.
 SCENE = {"partitions": SHARDS, "limit": 500, "session": "6s"}
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import http.client
 import json
 import random
@@ -192,10 +193,6 @@ class Run:
         where = self.config.parent
         return Service(self.config, self.port, self.log, *options, env=ENVIRONMENT, cwd=where, applies=False)
 
-    async def apply(self, old: str, new: str) -> None:
-        self.config.write_text(self.config.read_text().replace(old, new))
-        await asyncio.to_thread(applied, self.config, *self.key)
-
     async def query(self, dataset: str, *values: int) -> None:
         for value in values:
             number = self.sent + 1
@@ -299,7 +296,8 @@ async def drive(run: Run, marks: Marks) -> dict[str, bytes]:
         worker = run.start()
         await worker.ready()
         await run.read_by(worker)
-        await run.apply("threshold: 5000", "threshold: 5001")  # the version is read in a process of its own
+        run.config.write_text(run.config.read_text().replace("threshold: 5000", "threshold: 5001"))
+        await asyncio.to_thread(applied, run.config, *run.key)  # the version is read in a process of its own
         await worker.until(lambda: b"event=configuration_read version=2" in run.log.read_bytes())
         await run.query("a", *(marks.high() for _ in range(30)))  # until the budget is spent
         await run.read_by(worker)
@@ -330,26 +328,18 @@ def _pages_are_read_only(run: Run) -> None:
 
 def _listens_on_loopback_only(run: Run, worker: Service) -> None:
     """Every listening socket of the process is on 127.0.0.1 or ::1, whatever its environment says."""
-    fds = _of_kernel(worker, "fd").iterdir()
-    inodes = {match[1] for fd in fds if (match := re.fullmatch(r"socket:\[(\d+)\]", _target(fd)))}
-    listening = []
-    for table in ("tcp", "tcp6"):
-        for line in _of_kernel(worker, f"net/{table}").read_text().splitlines()[1:]:
-            parts = line.split()
-            if parts[3] == "0A" and parts[9] in inodes:
-                listening.append(parts[1])
+    files = set()
+    for fd in _of_kernel(worker, "fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            files.add(str(fd.readlink()))
+    tables = [_of_kernel(worker, f"net/{table}").read_text() for table in ("tcp", "tcp6")]
+    sockets = [line.split() for table in tables for line in table.splitlines()[1:]]
+    listening = [one[1] for one in sockets if one[3] == "0A" and f"socket:[{one[9]}]" in files]
     assert listening == [f"0100007F:{run.port:04X}"]
 
 
 def _of_kernel(worker: Service, name: str) -> Path:
     return Path(f"/proc/{worker.process.pid}/{name}")
-
-
-def _target(fd: Path) -> str:
-    try:
-        return str(fd.readlink())
-    except FileNotFoundError:
-        return ""  # closed meanwhile
 
 
 def _fields(node: object, path: str = "") -> Iterator[str]:
