@@ -70,16 +70,17 @@ class Dispatcher:
         Refused
             The receiver will not take it, or it is no event, and the destination is to stop.
         """
-        answer, number = Answer(Result.REFUSED, "no event of stream-svt"), 0
-        # Whoever may write to the alert topic can put anything there; no receiver is to see it.
-        if isinstance(event, Received):
-            answer, number = await self._insist(event)
-        if answer.result is Result.ACCEPTED and isinstance(event, Received):
-            self._metrics.delivered(self._destination.name, event.when, datetime.now(UTC))
-            if number > 1:
-                self._say(logging.INFO, "forward_recovered", event, answer, number)
-        else:
+        if not isinstance(event, Received):
+            # Whoever may write to the alert topic can put anything there; no receiver is to see it.
+            await self._refused(event, Answer(Result.REFUSED, "no event of stream-svt"), 0)
+            return
+        answer, number = await self._insist(event)
+        if answer.result is not Result.ACCEPTED:
             await self._refused(event, answer, number)
+            return
+        self._metrics.delivered(self._destination.name, event.when, datetime.now(UTC))
+        if number > 1:
+            self._say(logging.INFO, "forward_recovered", event, answer, number)
 
     async def _insist(self, event: Received) -> tuple[Answer, int]:
         """Attempt until an answer is final or patience ends; return the last answer, and how many there were."""
