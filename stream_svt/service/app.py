@@ -69,17 +69,16 @@ class Monitoring(mode.Service):  # type: ignore[misc]  # mode is taken as Any
         super().__init__(loop=loop)
         self._worker = worker
         self._versions = versions
-        self._following: asyncio.Task[None] | None = None
-        self._running: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self.error: BaseException | None = None
         self.stopped_in_time = True
 
     async def on_start(self) -> None:
         """Begin, and follow the versions of the configuration."""
         # In a task: joining a group takes as long as it takes, and signals must be served meanwhile.
-        self._running = asyncio.create_task(self._run(), name="worker")
+        self._tasks = [asyncio.create_task(self._run(), name="worker")]
         if self._versions is not None:
-            self._following = asyncio.create_task(self._follow(self._versions()), name="configuration")
+            self._tasks.append(asyncio.create_task(self._follow(self._versions()), name="configuration"))
 
     async def _run(self) -> None:
         try:
@@ -92,10 +91,9 @@ class Monitoring(mode.Service):  # type: ignore[misc]  # mode is taken as Any
 
     async def on_stop(self) -> None:
         """Publish what is charged, leave the group at once."""
-        for task in (self._following, self._running):
-            if task is not None:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+        for task in reversed(self._tasks):
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
         try:
             async with asyncio.timeout(STOP_DEADLINE):
                 await self._worker.stop()
