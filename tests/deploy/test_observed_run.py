@@ -16,10 +16,9 @@ import yaml
 from deploy.grafana.dashboards import pages
 from tests.support.grafana import (
     Asked,
-    Lookup,
-    annotation_expressions,
+    expressions,
     load,
-    panel_expressions,
+    lookup,
     panels,
     substituted,
     variables,
@@ -122,8 +121,8 @@ class Observed:
         return choices
 
     def _offered(self, variable: Mapping[str, Any], choice: Mapping[str, str]) -> list[str]:
-        lookup = Lookup.of(variable["query"]["query"])
-        return sorted(self.prometheus.label_values(lookup.label, substituted(lookup.selector, choice)))
+        label, selector = lookup(variable["query"]["query"])
+        return sorted(self.prometheus.label_values(label, substituted(selector, choice)))
 
     def without_data(self, asked: Asked, choices: Sequence[Mapping[str, str]]) -> list[Mapping[str, str]]:
         """Return the choices for which an expression shows nothing, though there is something to show."""
@@ -219,7 +218,7 @@ def test_everything_that_a_dashboard_asks_has_an_answer(observed, uid):
     dashboard = DASHBOARDS[uid]
     missing = [
         f"{asked}\n  shows nothing for {choice}"
-        for asked in (*panel_expressions(dashboard), *annotation_expressions(dashboard))
+        for asked in expressions(dashboard)
         for choice in observed.without_data(asked, choices)
     ]
     assert not missing, "\n".join(missing)
