@@ -17,10 +17,9 @@ from deploy.grafana.dashboards.__main__ import GENERATED, main, texts
 from stream_svt.forward.metrics import METRICS as FORWARDING
 from stream_svt.service.metrics import METRICS as SERVICE
 from tests.support.grafana import (
-    Lookup,
-    annotation_expressions,
+    expressions,
     load,
-    panel_expressions,
+    lookup,
     panels,
     substituted,
     variables,
@@ -45,12 +44,12 @@ def rules() -> set[str]:
     return found
 
 
-def expressions(dashboard: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def every_expression(dashboard: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Return every expression, with where it stands."""
-    for asked in (*panel_expressions(dashboard), *annotation_expressions(dashboard)):
-        yield asked.where, asked.expr
+    for one in expressions(dashboard):
+        yield one.where, one.expr
     for variable in variables(dashboard):
-        yield f"variable {variable['name']!r}", Lookup.of(variable["query"]["query"]).selector
+        yield f"variable {variable['name']!r}", lookup(variable["query"]["query"])[1]
 
 
 # What can be wrong with a dashboard. Each returns a line for everything it finds.
@@ -102,7 +101,7 @@ def expression_problems(dashboard: Mapping[str, Any]) -> list[str]:
     found = []
     known = KINDS.keys() | rules()
     names = {variable["name"] for variable in dashboard["templating"]["list"]}
-    for where, expr in expressions(dashboard):
+    for where, expr in every_expression(dashboard):
         for match in re.finditer(r"\bstream_svt[\w:]*", expr):
             metric = re.sub(r"_(bucket|sum|count)$", "", match[0])
             base = metric if KINDS.get(metric) == "histogram" else match[0]
@@ -262,7 +261,7 @@ def test_marks_ask_the_same_of_every_release_of_grafana(uid):
 
 
 def test_every_metric_is_on_a_dashboard_or_in_a_rule():
-    shown = " ".join(expr for dashboard in DASHBOARDS.values() for _, expr in expressions(dashboard))
+    shown = " ".join(expr for dashboard in DASHBOARDS.values() for _, expr in every_expression(dashboard))
     for path in (DEPLOY / "prometheus" / "rules").glob("*.y*ml"):
         shown += path.read_text()
     assert [
@@ -294,9 +293,9 @@ def test_variables_are_put_in_as_grafana_does():
 
 
 def test_the_query_of_a_variable_is_understood():
-    assert Lookup.of('label_values(m{a="b, c"}, job)') == Lookup("job", 'm{a="b, c"}')
+    assert lookup('label_values(m{a="b, c"}, job)') == ("job", 'm{a="b, c"}')
 
 
 def test_a_query_of_a_variable_that_grafana_does_not_know_is_refused():
     with pytest.raises(ValueError, match="labels_values"):
-        Lookup.of("labels_values(m, job)")
+        lookup("labels_values(m, job)")

@@ -16,10 +16,9 @@ import yaml
 from deploy.grafana.dashboards import pages
 from tests.support.grafana import (
     Asked,
-    Lookup,
-    annotation_expressions,
+    expressions,
     load,
-    panel_expressions,
+    lookup,
     panels,
     substituted,
     variables,
@@ -31,9 +30,9 @@ from tests.support.observed import (
     SCRAPE,
     SMALL,
     Fleet,
-    Receiver,
     alertmanager_config,
     prometheus_config,
+    receiving,
     until,
 )
 from tests.support.process import Service
@@ -83,14 +82,14 @@ class Observed:
     ----------
     spent, exhausted
         What the workers said at the end: of each dataset, and which monitors had no budget on `SMALL`.
-    held
-        What Alertmanager had at the end.
+    received, held
+        The alerts that Alertmanager passed on to its webhook, and those that it had at the end.
     """
 
     fleet: Fleet
     prometheus: Prometheus
     alertmanager: Alertmanager
-    receiver: Receiver
+    received: list[dict[str, Any]]
     began: float = field(default_factory=time.time)
     ended: float = 0.0
     spent: dict[str, float] = field(default_factory=dict)
@@ -122,8 +121,8 @@ class Observed:
         return choices
 
     def _offered(self, variable: Mapping[str, Any], choice: Mapping[str, str]) -> list[str]:
-        lookup = Lookup.of(variable["query"]["query"])
-        return sorted(self.prometheus.label_values(lookup.label, substituted(lookup.selector, choice)))
+        label, selector = lookup(variable["query"]["query"])
+        return sorted(self.prometheus.label_values(label, substituted(selector, choice)))
 
     def without_data(self, asked: Asked, choices: Sequence[Mapping[str, str]]) -> list[Mapping[str, str]]:
         """Return the choices for which an expression shows nothing, though there is something to show."""
@@ -141,7 +140,7 @@ class Observed:
 
     def posted(self, name: str) -> list[dict[str, Any]]:
         """Return the alerts of this name that Alertmanager passed on."""
-        return [alert for alert in self.receiver.alerts() if alert["labels"]["alertname"] == name]
+        return [alert for alert in self.received if alert["labels"]["alertname"] == name]
 
     def value(self, expr: str) -> float:
         """Return the one number that an expression has at the end of the run."""
@@ -155,13 +154,13 @@ def observed(broker, debian_program, tmp_path_factory) -> Iterator[Observed]:
     directory: Path = tmp_path_factory.mktemp("observed")
     fleet = Fleet(broker.bootstrap_servers, Topics(broker.bootstrap_servers).name("observed"), directory)
     with (
-        Receiver().listening() as receiver,
-        Alertmanager(programs[1], alertmanager_config(directory, receiver.url), directory) as alertmanager,
+        receiving() as (webhook, received),
+        Alertmanager(programs[1], alertmanager_config(directory, webhook), directory) as alertmanager,
         Prometheus(
             programs[0], prometheus_config(directory, fleet.ports, alertmanager.address), directory
         ) as prometheus,
     ):
-        run = Observed(fleet, prometheus, alertmanager, receiver)
+        run = Observed(fleet, prometheus, alertmanager, received)
         asyncio.run(_run(run))
         yield run
 
@@ -219,7 +218,7 @@ def test_everything_that_a_dashboard_asks_has_an_answer(observed, uid):
     dashboard = DASHBOARDS[uid]
     missing = [
         f"{asked}\n  shows nothing for {choice}"
-        for asked in (*panel_expressions(dashboard), *annotation_expressions(dashboard))
+        for asked in expressions(dashboard)
         for choice in observed.without_data(asked, choices)
     ]
     assert not missing, "\n".join(missing)
@@ -269,7 +268,7 @@ def test_every_rule_is_evaluated_and_every_record_has_data(observed):
 
 def test_alertmanager_has_the_alert_of_a_spent_budget_and_passes_it_on(observed):
     assert observed.exhausted
-    for alerts in (observed.held, observed.receiver.alerts()):
+    for alerts in (observed.held, observed.received):
         found = {
             alert["labels"]["monitor"]: alert
             for alert in alerts

@@ -12,7 +12,6 @@ from stream_svt.protocol.shard_states import Cause
 from stream_svt.service.embedded import EmbeddedKafka
 from stream_svt.service.kafka import Cluster, discard_producer, spans, tune
 from stream_svt.service.query_consumer import QueryConsumer
-from stream_svt.service.worker import Worker
 from tests.support.topics import administrator
 from tests.support.worker import HIGH, Scene, is_open, until
 
@@ -34,12 +33,9 @@ async def test_a_worker_that_misses_its_topics_says_so_and_creates_none(
     lax_broker: EmbeddedKafka,
 ) -> None:
     scene = Scene(lax_broker.bootstrap_servers, "absent")
-    worker = Worker(scene.config())
-    try:
-        with pytest.raises(ConfigError, match=r"6 topics do not exist: 'absent\.counts', 'absent\.control'"):
-            await worker.start()
-    finally:
-        await worker.stop()
+    with pytest.raises(ConfigError, match=r"6 topics do not exist: 'absent\.counts', 'absent\.control'"):
+        await scene.start()
+    await scene.stop(scene.workers[0])
     assert await named(scene.servers, "absent") == []
 
 

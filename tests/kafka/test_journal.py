@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import time
 
 import pytest
 
 from stream_svt.errors import MisuseError, UnreadableState
 from stream_svt.monitor.engine import Commit
 from stream_svt.protocol.controls import Standing
-from stream_svt.protocol.journal import RECORD_LIMIT, Journal, Restored, Topics
-from stream_svt.protocol.sealing import Place
-from stream_svt.service.kafka import BrokerUnavailable, Cluster, Fenced, tune
-from stream_svt.service.shard_log import ShardLog
+from stream_svt.protocol.journal import RECORD_LIMIT, Restored
+from stream_svt.service.kafka import BrokerUnavailable, Fenced
 from tests.support.books import OLD, Books, event
 
 pytestmark = pytest.mark.kafka
@@ -92,17 +88,7 @@ async def test_a_transaction_that_the_broker_gives_up_never_publishes(books: Boo
 
 
 async def test_an_unreachable_broker_is_named_within_the_deadline() -> None:
-    cluster = Cluster({"bootstrap_servers": "127.0.0.1:1"})
-    tune()
-    topics = Topics("s", "a", "r")
-    journal = Journal(
-        ShardLog(cluster, "a", 0, topics),
-        Place("c", "a", "s", 0),
-        topics,
-        partitions=1,
-        entropy=os.urandom,
-        epoch=time.time,
-    )
+    journal = Books("127.0.0.1:1", "s", "a", "r").journal()
     with pytest.raises(BrokerUnavailable, match=r"no broker can be reached.*127\.0\.0\.1.*bootstrap_servers"):
         await journal.open()
     await journal.close()

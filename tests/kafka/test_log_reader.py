@@ -15,14 +15,13 @@ pytestmark = pytest.mark.kafka
 
 @pytest.fixture
 async def producer(broker, topics):
-    producer = AIOKafkaProducer(
-        bootstrap_servers=broker.bootstrap_servers, transactional_id=topics.name("writer"), acks="all"
-    )
-    try:
-        await producer.start()
+    async with writer(broker, topics) as producer:
         yield producer
-    finally:
-        await producer.stop()
+
+
+def writer(broker, topics) -> AIOKafkaProducer:
+    name = topics.name("writer")
+    return AIOKafkaProducer(bootstrap_servers=broker.bootstrap_servers, transactional_id=name, acks="all")
 
 
 async def test_records_and_markers_are_read_in_order_with_the_brokers_clock(broker, topics, producer):
@@ -40,31 +39,18 @@ async def test_records_and_markers_are_read_in_order_with_the_brokers_clock(brok
     await producer.send_and_wait(topic, b"open", partition=0)
 
     records = read_partition(broker.data_dir, topic)
-    assert [(r.value, r.marker) for r in records if r.marker is None] == [
-        (b"kept", None),
-        (None, None),
-        (b"dropped", None),
-        (b"open", None),
-    ]
+    assert [r.value for r in records if r.marker is None] == [b"kept", None, b"dropped", b"open"]
     assert [r.marker for r in records if r.marker] == ["commit", "abort"]
     assert [r.offset for r in records] == list(range(6))
     kept = records[0]
-    assert (kept.key, kept.headers, kept.transactional, kept.append_time) == (
-        b"k",
-        (("h", b"1"),),
-        True,
-        True,
-    )
+    assert (kept.key, kept.headers) == (b"k", (("h", b"1"),))
+    assert (kept.transactional, kept.append_time) == (True, True)
     assert all(before <= r.timestamp <= time.time() * 1000 for r in records)
     assert [r.timestamp for r in records] == sorted(r.timestamp for r in records)
 
     ends = endings(records)
-    assert [ends[r.offset] and ends[r.offset].marker for r in records if not r.marker] == [
-        "commit",
-        "commit",
-        "abort",
-        None,
-    ]
+    marks = [ends[r.offset] and ends[r.offset].marker for r in records if not r.marker]
+    assert marks == ["commit", "commit", "abort", None]
     assert [r.value for r in committed(records)] == [b"kept", None]
     await producer.commit_transaction()
 
@@ -73,15 +59,8 @@ async def test_a_new_owner_of_the_transactional_id_ends_the_old_ones_transaction
     topic = await topics()
     await producer.begin_transaction()
     await producer.send_and_wait(topic, b"orphan", partition=0)
-    heir = AIOKafkaProducer(
-        bootstrap_servers=broker.bootstrap_servers, transactional_id=topics.name("writer"), acks="all"
-    )
-    try:
-        await heir.start()
-        async with heir.transaction():
-            await heir.send_and_wait(topic, b"heir", partition=0)
-    finally:
-        await heir.stop()
+    async with writer(broker, topics) as heir, heir.transaction():
+        await heir.send_and_wait(topic, b"heir", partition=0)
     records = await read_ended(broker.data_dir, topic)
     assert [record.value for record in committed(records)] == [b"heir"]
     assert endings(records)[0].marker == "abort"

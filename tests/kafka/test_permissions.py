@@ -60,6 +60,15 @@ class Guarded:
         name = "" if resource == "transactional_id" else f" '{self.scene.application}{rest}'"
         assert f"operation {operation.upper()} on resource {resource.upper()}{name}" in said, missing
 
+    async def alert(self, *, stop: bool = True) -> Worker:
+        """Have a worker raise one alert, and stop it unless told not to."""
+        worker = await self.scene.start()
+        await self.scene.send("a", HIGH)
+        await self.scene.settled(worker, 1)
+        if stop:
+            await self.scene.stop(worker)
+        return worker
+
 
 @pytest.fixture
 async def guarded(secure_broker, topics, tmp_path) -> AsyncIterator[Guarded]:
@@ -95,6 +104,10 @@ async def test_each_permission_that_a_worker_lacks_is_named(guarded) -> None:
         guarded.assert_named(await _works(config), missing)
     assert await _works(everything) == ""
     assert len(await guarded.scene.alerts()) == 1
+    other = replace(everything, topics=everything.topics.model_copy(update={"state": "new.state"}))
+    report = await check_brokers(other, cluster_of(other), create_topics=True)
+    told = "operation CREATE on resource TOPIC 'new.state'"
+    assert any(told in finding.message for finding in report.problems)
 
 
 async def _pauses(config: Config, key: SigningKey) -> str:
@@ -110,9 +123,7 @@ async def test_each_permission_that_an_operator_lacks_is_named_before_a_command_
     key = signing_key("00" * 32)
     write, read = OPERATOR
     seeing = [("describe", "topic", ".control"), ("describe", "topic", ".alerts")]
-    worker = await guarded.scene.start()
-    await guarded.scene.send("a", HIGH)
-    await guarded.scene.settled(worker, 1)
+    worker = await guarded.alert(stop=False)
     everything, reader, writer, seeing_reader, seeing_writer = await guarded.users(
         OPERATOR, [read], [write], [*seeing, read], [*seeing, write]
     )
@@ -126,18 +137,18 @@ async def test_each_permission_that_an_operator_lacks_is_named_before_a_command_
     await guarded.scene.stop(worker)
 
 
-async def test_each_permission_that_an_auditor_lacks_is_named(guarded) -> None:
-    worker = await guarded.scene.start()
-    await guarded.scene.send("a", HIGH)
-    await guarded.scene.settled(worker, 1)
-    await guarded.scene.stop(worker)
+async def test_each_permission_that_an_auditor_or_a_subscriber_lacks_is_named(guarded) -> None:
+    await guarded.alert()
     [read] = AUDITOR
-    everything, nothing, seeing = await guarded.users(AUDITOR, [], [("describe", "topic", ".alerts")])
+    everything, nothing, seeing, member = await guarded.users(
+        AUDITOR, [], [("describe", "topic", ".alerts")], [*AUDITOR, ("read", "group", "-readers")]
+    )
     for config in (nothing, seeing):
         with pytest.raises(BrokerError) as refused:
             await audit_topic(cluster_of(config), config.topics.alerts)
         guarded.assert_named(str(refused.value), read)
     assert (await audit_topic(cluster_of(everything), everything.topics.alerts)).balances
+    await _subscribers_are_told(guarded.scene.application, seeing, everything, member)
     everything, *lacking = await guarded.users(
         STATE_AUDITOR, *(_without(STATE_AUDITOR, missing) for missing in STATE_AUDITOR)
     )
@@ -151,16 +162,9 @@ async def test_each_permission_that_an_auditor_lacks_is_named(guarded) -> None:
     assert (await audit_state(everything, cluster_of(everything))).balances
 
 
-async def test_the_permission_that_a_subscriber_lacks_is_named(guarded) -> None:
+async def _subscribers_are_told(application: str, seeing: Config, alone: Config, member: Config) -> None:
     """What `watch` says, too: it is such a subscription."""
-    worker = await guarded.scene.start()
-    await guarded.scene.send("a", HIGH)
-    await guarded.scene.settled(worker, 1)
-    await guarded.scene.stop(worker)
-    seeing, alone, everything = await guarded.users(
-        [("describe", "topic", ".alerts")], AUDITOR, [*AUDITOR, ("read", "group", "-readers")]
-    )
-    topic, group = f"{guarded.scene.application}.alerts", f"{guarded.scene.application}-readers"
+    topic, group = f"{application}.alerts", f"{application}-readers"
 
     async def first(config: Config, group_id: str | None = None) -> str:
         reading = subscribe(
@@ -175,12 +179,4 @@ async def test_the_permission_that_a_subscriber_lacks_is_named(guarded) -> None:
     lacks = f"subscribing to topic '{topic}': permission READ on "
     assert (await first(seeing)).startswith(f"{lacks}the topic is missing")
     assert (await first(alone, group)) == f"{lacks}group '{group}' is missing"
-    assert (await first(alone)) == (await first(everything, group)) == EventType.STATE_BEGUN
-
-
-async def test_who_may_not_create_topics_is_told_which(guarded) -> None:
-    [config] = await guarded.users(WORKER)
-    other = replace(config, topics=config.topics.model_copy(update={"state": "new.state"}))
-    report = await check_brokers(other, cluster_of(other), create_topics=True)
-    guarded_topic = "operation CREATE on resource TOPIC 'new.state'"
-    assert any(guarded_topic in finding.message for finding in report.problems)
+    assert (await first(alone)) == (await first(member, group)) == EventType.STATE_BEGUN

@@ -33,9 +33,9 @@ class Secured:
         text = secured(self.scene.text(), self.kafka, f"username: svt, sasl_mechanism: {mechanism}", ca)
         return Worker(parse_config(text, directory=self.directory))
 
-    async def says(self, mechanism: str, *, password: str = PASSWORD, ca: str = "ca.pem") -> str:
+    async def says(self, mechanism: str, **differently: str) -> str:
         """Start a worker and stop it once it is ready; return what kept it from that, else nothing."""
-        worker = self.worker(mechanism, password=password, ca=ca)
+        worker = self.worker(mechanism, **differently)
         try:
             await worker.start()
             await until(lambda: worker.ready or not worker.alive)

@@ -11,7 +11,7 @@ import pytest
 
 from stream_svt.monitor.commands import Action
 from stream_svt.monitor.released import EventType
-from stream_svt.service.config import Config, parse_config
+from stream_svt.service.config import parse_config
 from stream_svt.service.control import Reply, for_datasets
 from stream_svt.service.signatures import SigningKey, signing_key
 from stream_svt.service.wire import home
@@ -32,20 +32,14 @@ class Guarded:
         write_secrets(directory, {"alice.pem": private, "alice.pub": public, "shared": SECRET})
         self.scene = scene
         self.directory = directory
+        self.config = parse_config(scene.text() + KEYS, directory=directory)
         self.alice = signing_key(private)
         self.topic = f"{scene.application}.control"
 
-    def config(self) -> Config:
-        return parse_config(self.scene.text() + KEYS, directory=self.directory)
-
     async def command(self, action: Action, dataset: str, key: SigningKey | None = None) -> Reply:
-        config = self.config()
-        commands = for_datasets(config, action, [dataset])
-        (reply,) = await give(config, commands, patience=10, signing_key=key or self.alice)
+        commands = for_datasets(self.config, action, [dataset])
+        (reply,) = await give(self.config, commands, patience=10, signing_key=key or self.alice)
         return reply
-
-    async def records(self) -> list:
-        return await self.scene.read("control")
 
     async def copy(self, record, partition: int | None = None) -> None:
         """Append a record once more, as whoever may write to the topic can."""
@@ -61,6 +55,12 @@ class Guarded:
         found = [json.loads(record.value) for record in await self.scene.read("rejects")]
         return Counter(reject["reason"] for reject in found if reject["topic"] == self.topic)
 
+    async def until_refused(self, wanted: dict[str, int]) -> None:
+        """Wait until just these are refused; a test fails that never sees it."""
+        async with asyncio.timeout(30):
+            while await self.refused() != wanted:
+                await asyncio.sleep(0.1)
+
     async def heard(self) -> list[str]:
         events = await self.scene.events()
         return [
@@ -75,10 +75,9 @@ def guarded(scene: Scene, tmp_path: Path) -> Guarded:
 
 async def begun(guarded: Guarded):
     """Start a worker and have each shard say something."""
-    worker = await guarded.scene.start(guarded.config())
-    await guarded.scene.send("a", 0)
-    await guarded.scene.send("b", 0)
-    await guarded.scene.send("c", 0)
+    worker = await guarded.scene.start(guarded.config)
+    for dataset in "abc":
+        await guarded.scene.send(dataset, 0)
     await guarded.scene.settled(worker, 3)
     return worker
 
@@ -90,7 +89,7 @@ async def test_a_signed_command_is_heard_once_and_its_copies_never_takeovers_inc
     worker = await begun(guarded)
     assert (await guarded.command(Action.PAUSE, "a")).accepted
     assert (await guarded.command(Action.RESUME, "a")).accepted
-    record, _ = await guarded.records()
+    record, _ = await guarded.scene.read("control")
     await guarded.copy(record)
     await guarded.copy(record, partition=1 - record.partition)
     await scene.command("pause", "b", partition=home(b"b", 2))
@@ -105,7 +104,7 @@ async def test_a_signed_command_is_heard_once_and_its_copies_never_takeovers_inc
     for again in (2, 3):
         await scene.stop(worker)
         await guarded.copy(record)  # read by an owner that has never seen the first one
-        worker = await scene.start(guarded.config())
+        worker = await scene.start(guarded.config)
         await _settled(guarded, worker)
         assert (await guarded.refused())["command-stale"] == again
     assert await guarded.heard() == ["pause", "resume"]
@@ -120,34 +119,26 @@ async def test_a_copy_is_refused_where_topic_and_state_were_made_anew(guarded: G
     worker = await begun(guarded)
     for action in (Action.PAUSE, Action.RESUME, Action.PAUSE):
         assert (await guarded.command(action, "a")).accepted
-    old = await guarded.records()
-    await scene.stop(worker)
-    await scene.make_anew("control")
-    worker = await scene.start(guarded.config())
-    for record in old:
-        await guarded.copy(record)
+    old = await guarded.scene.read("control")
     # The last one names the last number with its own id: it is answered once more, and has no effect.
-    await _refused(guarded, {"command-stale": 2})
-    await scene.stop(worker)
-    for topic in ("control", "state", "alerts"):
-        await scene.make_anew(topic)
-    worker = await scene.start(guarded.config())
-    for record in old:
-        await guarded.copy(record)
-    await _refused(guarded, {"command-stale": 2, "command-other-state": 3})
+    stale = {"command-stale": 2}
+    for anew, refused in (
+        (["control"], stale),
+        (["control", "state", "alerts"], stale | {"command-other-state": 3}),
+    ):
+        await scene.stop(worker)
+        for topic in anew:
+            await scene.make_anew(topic)
+        worker = await scene.start(guarded.config)
+        for record in old:
+            await guarded.copy(record)
+        await guarded.until_refused(refused)
     assert await guarded.heard() == []
-
-
-async def _refused(guarded: Guarded, wanted: dict[str, int]) -> None:
-    """Wait until just these are refused; a test fails that never sees it."""
-    async with asyncio.timeout(30):
-        while await guarded.refused() != wanted:
-            await asyncio.sleep(0.1)
 
 
 async def _settled(guarded: Guarded, worker) -> None:
     """Wait until everything on the control topic has been heard or refused, durably."""
-    wanted = len(await guarded.records())
+    wanted = len(await guarded.scene.read("control"))
     found = 0
     while found < wanted:
         await until(lambda: worker.ready)
@@ -169,6 +160,6 @@ async def test_the_command_line_signs_and_refuses_before_it_sends_what_no_shard_
     assert (await pause()).code == 2
     refused = await pause("--signing-key", stranger)
     assert (refused.code, "may not give commands here" in refused.err) == (2, True)
-    assert await guarded.records() == []
+    assert await guarded.scene.read("control") == []
     paused = await pause("--signing-key", guarded.directory / "alice.pem")
     assert (paused.code, "a: accepted" in paused.out) == (0, True), paused

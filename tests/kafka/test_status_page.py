@@ -105,7 +105,11 @@ async def test_a_live_run_is_seen_without_a_reload_at_either_worker_and_nothing_
             origin = visited.page.url
             assert all(url.startswith(origin) for url in visited.requests), visited.requests
             assert visited.said == []
-        await _halts_are_seen(scene, page)
+        for number in range(2):
+            await scene.send("north", HIGH, series=f"more-{number}")
+        await page.get_by_label("Show runs and other events").check()
+        halted = page.locator("#list > li", has_text="halted: it has raised all the alerts it paid for")
+        await expect(halted).to_be_visible(timeout=20_000)
         for told in (line, phone_line):
             await until(lambda told=told: len(_released(bytes(told.bytes))) >= 5, 20)
             _is_all_released(bytes(told.bytes))
@@ -118,14 +122,6 @@ async def test_a_live_run_is_seen_without_a_reload_at_either_worker_and_nothing_
         await scene.send("north", HIGH, series="item-41")
         await expect(phone.page.locator("#list > li", has_text="item-41").first).to_be_visible(timeout=30_000)
         await expect(phone.page.locator("#shards tr")).to_have_count(2, timeout=10_000)
-
-
-async def _halts_are_seen(scene: Scene, page) -> None:
-    for number in range(2):
-        await scene.send("north", HIGH, series=f"more-{number}")
-    await page.get_by_label("Show runs and other events").check()
-    halted = page.locator("#list > li", has_text="halted: it has raised all the alerts it paid for")
-    await expect(halted).to_be_visible(timeout=20_000)
 
 
 def _is_all_released(said: bytes) -> None:

@@ -34,44 +34,19 @@ async def collect(subscription, count: int, seconds: float = 20) -> list[stream_
     return events
 
 
-async def test_alerts_arrive_typed_and_lifecycle_events_only_on_request(broker, topics):
+async def test_alerts_arrive_typed_and_once_and_lifecycle_events_only_on_request(broker, topics):
     topic = await topics("alerts", partitions=2)
-    first, second, third = (
-        encoded(1, lifecycle("started")),
-        encoded(2, alert(top=1)),
-        encoded(3, alert(top=2)),
-    )
-    await publish(broker.bootstrap_servers, topic, first, second, b"not an event", third)
+    started, *both = encoded(1, lifecycle("started")), encoded(2, alert(top=1)), encoded(3, alert(top=2))
+    await publish(broker.bootstrap_servers, topic, both[0], commit=False)
+    await publish(broker.bootstrap_servers, topic, started, both[0], b"not an event", both[1])
     options = {"bootstrap_servers": broker.bootstrap_servers, "topic": topic, "from_beginning": True}
-    alerts = await collect(stream_svt.subscribe(**options), 2)
-    assert [event.data for event in alerts] == [alert(top=1), alert(top=2)]
-    assert (alerts[0].shard, alerts[0].sequence, alerts[0].partition) == (0, 2, 0)
-    assert alerts[0].type == stream_svt.EventType.ALERT
+    for isolation in ("read_committed", "read_uncommitted"):
+        alerts = await collect(stream_svt.subscribe(**options, isolation=isolation), 2)
+        assert [event.data for event in alerts] == [alert(top=1), alert(top=2)]
+        assert (alerts[0].shard, alerts[0].sequence, alerts[0].partition) == (0, 2, 0)
+        assert alerts[0].type == stream_svt.EventType.ALERT
     everything = await collect(stream_svt.subscribe(**options, lifecycle=True), 3)
     assert isinstance(everything[0].data, stream_svt.Lifecycle)
-
-
-async def test_what_is_aborted_and_published_again_comes_once(broker, topics):
-    topic = await topics("alerts")
-    first, second = encoded(1, alert(top=1)), encoded(2, alert(top=2))
-    await publish(broker.bootstrap_servers, topic, first, commit=False)
-    await publish(broker.bootstrap_servers, topic, first, second)
-    for isolation in ("read_committed", "read_uncommitted"):
-        subscription = stream_svt.subscribe(
-            bootstrap_servers=broker.bootstrap_servers, topic=topic, from_beginning=True, isolation=isolation
-        )
-        events = await collect(subscription, 2)
-        assert [event.sequence for event in events] == [1, 2]
-
-
-async def test_an_open_subscription_misses_nothing_published_after_it_opened(broker, topics):
-    topic = await topics("alerts")
-    await publish(broker.bootstrap_servers, topic, encoded(1, alert(top=1)))
-    async with stream_svt.subscribe(bootstrap_servers=broker.bootstrap_servers, topic=topic) as subscription:
-        await publish(broker.bootstrap_servers, topic, encoded(2, alert(top=2)))
-        assert [event.sequence for event in await collect(subscription, 1)] == [2]
-        with pytest.raises(MisuseError):
-            await subscription.__aenter__()
 
 
 @pytest.fixture
@@ -103,6 +78,14 @@ async def fail_at(sequence: int, subscription, *once_open: Awaitable[None]) -> N
         async for event in subscription:
             if event.sequence == sequence:
                 raise ConnectionError
+
+
+async def test_an_open_subscription_misses_nothing_published_after_it_opened(alerts):
+    async with alerts.member(group_id=None, from_beginning=False) as subscription:
+        await publish(alerts.servers, alerts.topic, encoded(4, alert(top=4)))
+        assert await sequences(subscription, 1) == [4]
+        with pytest.raises(MisuseError):
+            await subscription.__aenter__()
 
 
 async def test_a_group_goes_on_after_what_was_handled(alerts):

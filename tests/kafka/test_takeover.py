@@ -3,48 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import socket
-import subprocess
-from pathlib import Path
 
 import pytest
 
 from stream_svt.errors import ConfigError
 from stream_svt.service.config import parse_config
-from tests.support.process import COMMAND, applied, free_port
+from tests.support.process import Service, applied, free_port
 from tests.support.worker import HIGH, Scene, until
 
 pytestmark = pytest.mark.kafka
 SCENE = {"partitions": 4, "limit": 500}
 
 
-def _launch(path: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen([*COMMAND, "run", "--apply", "-c", str(path)], stderr=subprocess.PIPE, text=True)
-
-
-def _await_line(stream, text: str) -> None:
-    for line in stream:
-        if text in line:
-            return
-    pytest.fail(f"the worker ended before {text!r}")
-
-
 async def test_a_stopped_worker_leaves_nothing_to_repeat_and_exits_with_zero(scene: Scene, tmp_path) -> None:
     path = tmp_path / "shop.yaml"
-    path.write_text(scene.text() + f"web: {{port: {free_port()}}}\n")
-    process = _launch(path)
-    assert process.stderr is not None
-    await asyncio.to_thread(_await_line, process.stderr, "shard_replayed")
+    port = free_port()
+    path.write_text(scene.text() + f"web: {{port: {port}}}\n")
+    service = Service(path, port, tmp_path / "log")
+    await service.ready()
     await scene.send("a", HIGH)
     await asyncio.sleep(0.5)
     path.write_text(path.read_text().replace("threshold: 5000", "threshold: 700"))
+    replayed = service.said("shard_replayed")
     await asyncio.to_thread(applied, path)
-    await asyncio.to_thread(_await_line, process.stderr, "event=configuration_read version=2")
-    await asyncio.to_thread(_await_line, process.stderr, "shard_replayed")
-    process.send_signal(signal.SIGTERM)
-    _, said = await asyncio.to_thread(process.communicate, timeout=20)
-    assert process.returncode == 0, said
+    await service.until(lambda: service.said("event=configuration_read version=2"))
+    await service.until(lambda: service.said("shard_replayed") > replayed)
+    assert await service.end() == 0, service.log
     assert len(await scene.alerts()) == 1
 
 
@@ -66,12 +51,11 @@ async def test_a_worker_that_cannot_start_says_why_and_exits_with_the_errors_cod
         for number, (words, text) in enumerate(files.items()):
             path = tmp_path / f"shop-{number}.yaml"
             path.write_text(text)
-            started.append((words, _launch(path)))
-        for words, process in started:
-            _, said = await asyncio.to_thread(process.communicate, timeout=30)
-            assert process.returncode == ConfigError.exit_code
-            assert words in said.splitlines()[-1]
-            assert "Traceback" not in said
+            started.append((words, Service(path, 0, tmp_path / f"{number}.log")))
+        for words, service in started:
+            assert await asyncio.to_thread(service.process.wait, 30) == ConfigError.exit_code
+            assert words in service.log.splitlines()[-1]
+            assert "Traceback" not in service.log
 
 
 async def test_a_session_the_brokers_do_not_allow_ends_the_worker_with_the_reason(scene: Scene) -> None:

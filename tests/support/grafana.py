@@ -48,22 +48,14 @@ def panels(dashboard: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             yield panel
 
 
-def panel_expressions(dashboard: Mapping[str, Any]) -> Iterator[Asked]:
-    """Return what the panels ask."""
+def expressions(dashboard: Mapping[str, Any]) -> Iterator[Asked]:
+    """Return what the panels and the annotations ask."""
+    uid = dashboard["uid"]
     for panel in panels(dashboard):
         for target in panel.get("targets", ()):
-            yield Asked(
-                dashboard["uid"],
-                f"panel {panel['title']!r}",
-                target["expr"],
-                bool(target.get("instant")),
-            )
-
-
-def annotation_expressions(dashboard: Mapping[str, Any]) -> Iterator[Asked]:
-    """Return what the annotations ask."""
+            yield Asked(uid, f"panel {panel['title']!r}", target["expr"], bool(target.get("instant")))
     for mark in dashboard["annotations"]["list"]:
-        yield Asked(dashboard["uid"], f"annotation {mark['name']!r}", mark["expr"], instant=False, marks=True)
+        yield Asked(uid, f"annotation {mark['name']!r}", mark["expr"], instant=False, marks=True)
 
 
 def variables(dashboard: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -84,23 +76,15 @@ def substituted(text: str, values: Mapping[str, str]) -> str:
     return _VARIABLE.sub(lambda match: values[match[1] or match[2] or match[3]], text)
 
 
-@dataclass(frozen=True, slots=True)
-class Lookup:
-    """What a variable offers: the values of a label of some series."""
+def lookup(query: str) -> tuple[str, str]:
+    """Return the label and the series that a variable's query asks the values of.
 
-    label: str
-    selector: str
-
-    @classmethod
-    def of(cls, query: str) -> Lookup:
-        """Return what a variable's query means.
-
-        Raises
-        ------
-        ValueError
-            Grafana knows no such function, or the tests do not.
-        """
-        match = _LABEL_VALUES.fullmatch(query)
-        if match is None:
-            raise ValueError(f"not a query of a variable: {query}")
-        return cls(match["label"], match["selector"])
+    Raises
+    ------
+    ValueError
+        Grafana knows no such function, or the tests do not.
+    """
+    match = _LABEL_VALUES.fullmatch(query)
+    if match is None:
+        raise ValueError(f"not a query of a variable: {query}")
+    return match["label"], match["selector"]

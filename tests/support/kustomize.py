@@ -81,21 +81,12 @@ def _generate(documents: list[Document], wanted: Document, folder: Path) -> None
     data = {name: (folder / name).read_text(encoding="utf-8") for name in wanted["files"]}
     behavior = wanted.get("behavior", "create")
     if behavior == "create":
-        documents.append(
-            {
-                "apiVersion": "v1",
-                "data": data,
-                "kind": "ConfigMap",
-                "metadata": {"name": wanted["name"]},
-                "generated": True,
-            }
-        )
+        metadata = {"name": wanted["name"]}
+        document = {"apiVersion": "v1", "data": data, "kind": "ConfigMap", "metadata": metadata}
+        documents.append(document | {"generated": True})
         return
-    old = [
-        document
-        for document in documents
-        if document.get("generated") and document["metadata"]["name"] == wanted["name"]
-    ]
+    generated = [document for document in documents if document.get("generated")]
+    old = [document for document in generated if document["metadata"]["name"] == wanted["name"]]
     if behavior != "replace" or len(old) != 1:
         raise KustomizeError(f"configMapGenerator: nothing to {behavior} is named {wanted['name']}")
     old[0]["data"] = data
@@ -117,11 +108,8 @@ def _pods(documents: list[Document]) -> Iterator[Document]:
 
 def _hash(document: Document) -> str:
     """Return the suffix of a generated ConfigMap's name, which kustomize makes of its content in Go's JSON."""
-    hashed = {
-        "data": document["data"],
-        "kind": "ConfigMap",
-        "name": "",
-    }  # it looks for the name in the wrong place
+    # It looks for the name in the wrong place.
+    hashed = {"data": document["data"], "kind": "ConfigMap", "name": ""}
     text = json.dumps(hashed, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")

@@ -47,14 +47,12 @@ def read_partition(data_dir: Path, topic: str, partition: int = 0) -> list[LogRe
     return [record for segment in segments for record in parse_segment(segment.read_bytes())]
 
 
-async def read_ended(
-    data_dir: Path, topic: str, partition: int = 0, *, seconds: float = 10.0
-) -> list[LogRecord]:
+async def read_ended(data_dir: Path, topic: str, partition: int = 0) -> list[LogRecord]:
     """Return every record of a partition once all its transactions are ended.
 
     A commit returns to the client before its markers are written, so a reader may come too early.
     """
-    async with asyncio.timeout(seconds):
+    async with asyncio.timeout(10):
         while None in endings(records := read_partition(data_dir, topic, partition)).values():
             await asyncio.sleep(0.02)
     return records
@@ -114,14 +112,11 @@ def endings(records: list[LogRecord]) -> dict[int, LogRecord | None]:
 
 def committed(records: list[LogRecord]) -> list[LogRecord]:
     """Return what a read_committed reader may see: no markers, nothing aborted, nothing still open."""
-    ends = endings(records)
+    kept = {offset for offset, end in endings(records).items() if end is not None and end.marker == "commit"}
     return [
         record
         for record in records
-        if record.marker is None
-        and (
-            not record.transactional or ((end := ends[record.offset]) is not None and end.marker == "commit")
-        )
+        if record.marker is None and (not record.transactional or record.offset in kept)
     ]
 
 

@@ -74,39 +74,28 @@ destinations:
 """
 
 
-class Receiver:
-    """What Alertmanager posts to its webhook."""
+@contextlib.contextmanager
+def receiving() -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Listen as Alertmanager's webhook; yields the address, and a list of all alerts posted so far."""
+    posted: list[dict[str, Any]] = []
 
-    def __init__(self) -> None:
-        self.posted: list[dict[str, Any]] = []
-        posted = self.posted
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            posted.extend(json.loads(self.rfile.read(int(self.headers["Content-Length"])))["alerts"])
+            self.send_response(200)
+            self.end_headers()
 
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-                self.send_response(200)
-                self.end_headers()
+        def log_message(self, *arguments: object) -> None:
+            """Say nothing."""
 
-            def log_message(self, *arguments: object) -> None:
-                """Say nothing."""
-
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}/"
-
-    @contextlib.contextmanager
-    def listening(self) -> Iterator[Receiver]:
-        thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         try:
-            yield self
+            yield f"http://127.0.0.1:{server.server_port}/", posted
         finally:
-            self._server.shutdown()
-            self._server.server_close()
+            server.shutdown()
             thread.join()
-
-    def alerts(self) -> list[dict[str, Any]]:
-        """Return every alert posted so far."""
-        return [alert for post in self.posted for alert in post["alerts"]]
 
 
 def alertmanager_config(directory: Path, webhook: str) -> Path:

@@ -8,18 +8,7 @@ from tests.support.topics import administrator
 
 # Codes of the Kafka protocol.
 RESOURCES = {"topic": 2, "group": 3, "cluster": 4, "transactional_id": 5}
-OPERATIONS = {
-    "all": 2,
-    "read": 3,
-    "write": 4,
-    "create": 5,
-    "delete": 6,
-    "alter": 7,
-    "describe": 8,
-    "describe_configs": 10,
-    "alter_configs": 11,
-    "idempotent_write": 12,
-}
+OPERATIONS = {"read": 3, "write": 4, "describe": 8, "describe_configs": 10}
 LITERAL, PREFIXED = 3, 4
 ALLOW = 3
 

@@ -15,18 +15,13 @@ VOLUMES = {
     "projected",
     "secret",
 }
+SECCOMP = {"RuntimeDefault", "Localhost"}
 
 
 def violations(pod: Mapping[str, Any]) -> list[str]:
     """Return what the profile forbids in the specification of a pod, and what ours asks for beyond it."""
-    return [
-        *_of_pod(pod),
-        *(found for container in _containers(pod) for found in _of_container(pod, container)),
-    ]
-
-
-def _containers(pod: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [*pod.get("initContainers", []), *pod["containers"]]
+    containers = [*pod.get("initContainers", []), *pod["containers"]]
+    return [*_of_pod(pod), *(found for container in containers for found in _of_container(pod, container))]
 
 
 def _of_pod(pod: Mapping[str, Any]) -> Iterator[str]:
@@ -40,25 +35,19 @@ def _of_pod(pod: Mapping[str, Any]) -> Iterator[str]:
         yield "the token of the service account is mounted"
 
 
-def _of_container(pod: Mapping[str, Any], container: Mapping[str, Any]) -> Iterator[str]:
+def _of_container(pod: Mapping[str, Any], container: Mapping[str, Any]) -> list[str]:
     own, of_pod = container.get("securityContext", {}), pod.get("securityContext", {})
     both = {**of_pod, **own}
-    name = container["name"]
-    if both.get("runAsNonRoot") is not True or both.get("runAsUser", 1) == 0:
-        yield f"{name} may run as root"
-    if both.get("seccompProfile", {}).get("type") not in {"RuntimeDefault", "Localhost"}:
-        yield f"{name} has no seccomp profile"
-    if own.get("allowPrivilegeEscalation") is not False:
-        yield f"{name} may gain privileges"
-    if own.get("privileged"):
-        yield f"{name} is privileged"
     capabilities = own.get("capabilities", {})
-    if capabilities.get("drop") != ["ALL"] or capabilities.get("add"):
-        yield f"{name} keeps capabilities"
-    if any("hostPort" in port for port in container.get("ports", [])):
-        yield f"{name} takes a port of the node"
-    # Beyond the profile:
-    if own.get("readOnlyRootFilesystem") is not True:
-        yield f"{name} may write to its root"
-    if "memory" not in container.get("resources", {}).get("limits", {}):
-        yield f"{name} has no limit of memory"
+    wrong = {
+        "may run as root": both.get("runAsNonRoot") is not True or both.get("runAsUser", 1) == 0,
+        "has no seccomp profile": both.get("seccompProfile", {}).get("type") not in SECCOMP,
+        "may gain privileges": own.get("allowPrivilegeEscalation") is not False,
+        "is privileged": own.get("privileged"),
+        "keeps capabilities": capabilities.get("drop") != ["ALL"] or capabilities.get("add"),
+        "takes a port of the node": any("hostPort" in port for port in container.get("ports", [])),
+        # Beyond the profile:
+        "may write to its root": own.get("readOnlyRootFilesystem") is not True,
+        "has no limit of memory": "memory" not in container.get("resources", {}).get("limits", {}),
+    }
+    return [f"{container['name']} {text}" for text, found in wrong.items() if found]

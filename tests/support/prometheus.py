@@ -21,10 +21,12 @@ DEPLOY = Path(__file__).parents[2] / "deploy" / "prometheus"
 class Daemon:
     """A program with an HTTP interface; only the process that this object started is ever signalled."""
 
-    def __init__(self, command: Sequence[str], port: int, log: Path) -> None:
-        self.url = f"http://127.0.0.1:{port}"
-        self.address = f"127.0.0.1:{port}"
-        self._command, self._log = command, log
+    def __init__(self, program: str, config: Path, directory: Path, *options: str) -> None:
+        self.address = f"127.0.0.1:{free_port()}"
+        self.url = f"http://{self.address}"
+        listening = f"--web.listen-address={self.address}"
+        self._command = [program, f"--config.file={config}", listening, "--log.level=warn", *options]
+        self._log = directory / f"{type(self).__name__.lower()}.log"
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -78,15 +80,7 @@ class Prometheus(Daemon):
     """A Prometheus; ``directory`` holds its data."""
 
     def __init__(self, program: str, config: Path, directory: Path) -> None:
-        port = free_port()
-        command = [
-            program,
-            f"--config.file={config}",
-            f"--storage.tsdb.path={directory / 'data'}",
-            f"--web.listen-address=127.0.0.1:{port}",
-            "--log.level=warn",
-        ]
-        super().__init__(command, port, directory / "prometheus.log")
+        super().__init__(program, config, directory, f"--storage.tsdb.path={directory / 'data'}")
 
     def instant(self, expr: str, at: float | None = None) -> list[dict[str, Any]]:
         """Return the series of an expression at a moment."""
@@ -112,16 +106,8 @@ class Alertmanager(Daemon):
     """An Alertmanager; ``directory`` holds its data."""
 
     def __init__(self, program: str, config: Path, directory: Path) -> None:
-        port = free_port()
-        command = [
-            program,
-            f"--config.file={config}",
-            f"--storage.path={directory / 'silences'}",
-            f"--web.listen-address=127.0.0.1:{port}",
-            "--cluster.listen-address=",
-            "--log.level=warn",
-        ]
-        super().__init__(command, port, directory / "alertmanager.log")
+        silences = f"--storage.path={directory / 'silences'}"
+        super().__init__(program, config, directory, silences, "--cluster.listen-address=")
 
     def alerts(self) -> list[dict[str, Any]]:
         """Return what it was told."""

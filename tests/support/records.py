@@ -59,13 +59,15 @@ async def send_queries(
     await send(servers, topic, *((home(key, partitions), key, value) for key, value in keys))
 
 
-async def publish(servers: str, topic: str, *records: Written, commit: bool = True) -> None:
+async def publish(
+    servers: str, topic: str, *records: Written, commit: bool = True, timestamp_ms: int | None = None
+) -> None:
     """Write records in one transaction, as a shard does."""
     name = f"{topic}-{uuid.uuid4().hex}"
     async with AIOKafkaProducer(bootstrap_servers=servers, transactional_id=name) as producer:
         await producer.begin_transaction()
         for partition, key, value in records:
-            await producer.send(topic, value, key=key, partition=partition)
+            await producer.send(topic, value, key=key, partition=partition, timestamp_ms=timestamp_ms)
         await producer.flush()
         await (producer.commit_transaction() if commit else producer.abort_transaction())
 
