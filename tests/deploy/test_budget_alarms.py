@@ -179,7 +179,10 @@ def test_the_model_raises_the_alarms_that_the_rules_raise(debian_program, tmp_pa
 @pytest.mark.debian
 @pytest.mark.parametrize("payments", [LEAST_PAYMENTS, 8, 40])
 def test_the_end_of_a_budget_is_that_of_the_status_page(payments, debian_program, tmp_path) -> None:
-    """One payment every ten minutes, each of the same amount, seen by both for the same time."""
+    """One payment every ten minutes, each of the same amount, seen by both for the same time.
+
+    The rules approximate the quantiles of F by those of the normal law (Paulson 1942): within 0.9 % at three payments.
+    """
     looks = 2 * payments
     share = np.repeat(np.arange(payments + 1), 2)[: looks + 1] / (3 * payments)
     charges = [(600.0 * number, 1.0) for number in range(payments + 1)]
@@ -195,7 +198,7 @@ def test_the_end_of_a_budget_is_that_of_the_status_page(payments, debian_program
         ],
         "promql_expr_test": [
             {
-                "expr": f'abs(stream_svt:budget_exhaustion:seconds{{bound="{bound}"}} / {end} - 1) < bool 1e-3',
+                "expr": f'abs(stream_svt:budget_exhaustion:seconds{{bound="{bound}"}} / {end} - 1) < bool 1e-2',
                 "eval_time": f"{10 * payments}m",
                 "exp_samples": [
                     {

@@ -177,7 +177,7 @@ async def _run(run: Observed) -> None:
         first, second = fleet.start(0), fleet.start(1)
         fleet.forward(run.alertmanager.url)
         # What happens before the first scrape is no increase.
-        await until(seen(f"count(stream_svt_shards_owned{ours} == 1)", 2), 60, "each worker owns a shard")
+        await until(seen(f"count(stream_svt_shards_owned{ours} == 1)", 2), 120, "each worker owns a shard")
         fleet.begin()
         await asyncio.sleep(3)
         await second.end(SIGKILL)
