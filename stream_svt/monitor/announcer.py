@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from stream_svt.mechanisms.estimates import estimate, lower_bound
-from stream_svt.monitor.books import FOR_EVER, UNTIL_RUN_ENDS, Books
+from stream_svt.monitor.books import Books
+from stream_svt.monitor.mutes import FOR_EVER, UNTIL_RUN_ENDS
 from stream_svt.monitor.released import (
     Alert,
     EventType,

@@ -30,9 +30,6 @@ if TYPE_CHECKING:
 
 _RUNNING = State.RUNNING  # looked up for every slot that is loaded
 
-FOR_EVER = -1
-UNTIL_RUN_ENDS = -2
-
 _RECORD_BYTES = 400
 _SLOT_BYTES = 200
 _INLINE_BYTES = 300_000
@@ -53,7 +50,7 @@ class Books:
     ----------
     slots, mutes
         By monitor; mutes only of those that ever muted a series. They map it to the clock (ms) at which it wakes,
-        `FOR_EVER` or `UNTIL_RUN_ENDS`.
+        `mutes.FOR_EVER` or `mutes.UNTIL_RUN_ENDS`.
     """
 
     __slots__ = ("declared_limit", "events", "ledger", "mutes", "name", "slots", "split", "unit")

@@ -30,14 +30,14 @@ from stream_svt.monitor.life_cycle import State
 from stream_svt.monitor.monitor_spec import (
     MonitorSpec,
 )
-from stream_svt.monitor.options import Retry, Sweep
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.projection import Projection, Totals
+from stream_svt.monitor.query_tester import QueryNoise
 from stream_svt.monitor.queue_journal import Position, Queue
 from stream_svt.monitor.released import DatasetView, EventType, ReleasedEvent
 from stream_svt.monitor.retirement import Retirement
-from stream_svt.monitor.retry import RetryRunner
-from stream_svt.monitor.runner import QueryNoise, Runner, Status
+from stream_svt.monitor.run_arrays import Status
+from stream_svt.monitor.runner import Runner
 from stream_svt.monitor.shard_datasets import ShardDatasets
 from stream_svt.monitor.snapshot import (
     VERSION,
@@ -49,7 +49,6 @@ from stream_svt.monitor.snapshot import (
 from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.monitor.spec_journal import SpecJournal
 from stream_svt.monitor.stored_records import Named, Parts, by_kind, parts_of, queue_records
-from stream_svt.monitor.sweep import SweepRunner
 
 Integers = NDArray[np.int64]
 LOADED_AT_ONCE = 80_000
@@ -277,7 +276,7 @@ class Engine:
         for number, monitors in self._incompatible:
             for monitor in monitors:
                 if monitor in self.runners:
-                    self.runners[monitor].status[number] = Status.SKIP
+                    self.runners[monitor].runs.status[number] = Status.SKIP
         for dataset in mutes:
             raise UnreadableState(f"the state holds mutes q/{dataset}/* without a record d/{dataset}")
 
@@ -291,7 +290,7 @@ class Engine:
                 yield
         for count, queue in enumerate(self.accounts.queues.loaded(), start=1):
             number = self.number[queue.dataset]
-            self.runners[queue.monitor].take_back(number, queue)
+            self.runners[queue.monitor].runs.queues[number] = queue
             if number in self.accounts.held:
                 self.projection.changed.add(number)
             if count % QUEUES_AT_ONCE == 0:
@@ -301,7 +300,7 @@ class Engine:
         """Return an empty queue, to be loaded; None where the shard has no such monitor or dataset."""
         if monitor not in self.runners or dataset not in self.number:
             return None
-        return self.runners[monitor].new_queue(self.number[dataset], dataset)
+        return self.runners[monitor].append.new_queue(dataset)
 
     def _load_monitors(self, current: Mapping[str, MonitorSpec]) -> None:
         """Go on with the monitors of the state."""
@@ -356,7 +355,7 @@ class Engine:
         for pattern, (numbers, lateness_ms) in self.datasets.patterns.items():
             clocks = []
             for runner in self.runners.values():
-                if runner.covers[numbers].any():
+                if runner.runs.covers[numbers].any():
                     if runner.started and runner.offset >= ends.get(runner.spec.topic, runner.offset + 1):
                         runner.clock_ms = max(runner.clock_ms, now_ms)
                     clocks.append(runner.clock_ms)
@@ -379,7 +378,7 @@ class Engine:
                 yield
         # Only now, for the same reason.
         for name in self.specs.restated:
-            self.specs.keep(self.runners[name].plan)
+            self.specs.keep(self.runners[name].runs.plan)
         self.specs.restated = []
 
     def _take_over(self, numbers: Sequence[int]) -> None:
@@ -395,7 +394,7 @@ class Engine:
         for name, (datasets, slots) in held.items():
             runner = self.runners.get(name)
             if runner is not None:
-                runner.take_over(datasets, slots)
+                runner.runs.take_over(datasets, slots)
 
     # -- positions -------------------------------------------------------------------------------------------
 
@@ -467,7 +466,8 @@ class Engine:
         while start < size and batch.offset[start] == offset and batch.row[start] < row:
             start += 1
         stop = min(
-            size, start + max(1, self._bounds.cost // max(1, sum(runner.row_cost for runner in runners)))
+            size,
+            start + max(1, self._bounds.cost // max(1, sum(runner.append.row_cost for runner in runners))),
         )
         refused = max(1, self._bounds.rejects - len(self.accounts.rejects))
         if any(runner.periods is not None for runner in runners):  # each row may be refused
@@ -485,7 +485,7 @@ class Engine:
     def _rows_to_open(self, batch: QueryBatch, runners: Sequence[Runner], start: int, stop: int) -> int:
         """Return before which row at most `Bounds.runs` runs open, one for each dataset and monitor that waits."""
         rows = batch.dataset[start:stop]
-        runners = [runner for runner in runners if (runner.status[rows] == Status.WAITING).any()]
+        runners = [runner for runner in runners if (runner.runs.status[rows] == Status.WAITING).any()]
         if not runners:
             return stop
         room = max(1, self._bounds.runs - len(self.accounts.opened))
@@ -496,7 +496,7 @@ class Engine:
             datasets, first = np.unique(batch.dataset[start:last], return_index=True)
             opens = np.zeros(last - start, dtype=np.int64)
             for runner in runners:
-                opens[first] += runner.status[datasets] == Status.WAITING
+                opens[first] += runner.runs.status[datasets] == Status.WAITING
             total = np.cumsum(opens)
             if total[-1] > room:
                 return start + max(1, int(np.searchsorted(total, room, side="right")))
@@ -514,7 +514,9 @@ class Engine:
             first = next(
                 other
                 for other in self.runners.values()
-                if other.spec.topic == batch.topic and other.covers[dataset] and only in (None, other.name)
+                if other.spec.topic == batch.topic
+                and other.runs.covers[dataset]
+                and only in (None, other.name)
             )
             refused = (batch.topic, int(batch.offset[row]), "outside-period")
             if first is runner and refused not in self.accounts.rejects[-1:]:
@@ -542,17 +544,17 @@ class Engine:
             rejects=accounts.rejects,
             views=self.projection.changed_views(),
             totals=self.projection.take(),
-            tested={name: runner.tested for name, runner in self.runners.items() if runner.tested},
+            tested={name: runner.runs.tested for name, runner in self.runners.items() if runner.runs.tested},
             skipped={
                 (name, reason): count
                 for name, runner in self.runners.items()
-                for reason, count in runner.skipped.items()
+                for reason, count in runner.runs.skipped.items()
             },
         )
         self._taken += accounts.opened
         commit.records = accounts.take_records()
         for runner in self.runners.values():
-            runner.tested, runner.skipped = 0, {}
+            runner.runs.tested, runner.runs.skipped = 0, {}
         return commit
 
     def committed(self) -> None:
@@ -562,10 +564,10 @@ class Engine:
             runner = self.runners.get(name)
             if (
                 runner is not None
-                and runner.status[number] == pending
+                and runner.runs.status[number] == pending
                 and self.accounts.slot(name, number).run == run
             ):
-                runner.status[number] = testable
+                runner.runs.status[number] = testable
         self._taken = []
 
     def discard(self) -> list[Books]:
@@ -594,15 +596,16 @@ class Engine:
 
     def add(self, spec: MonitorSpec, *, journal: bool = True) -> Runner:
         """Add a monitor; ``journal``: it is not one of the stored state."""
-        runner = _RUNNERS[type(spec.append)](self.accounts, self._noise, spec, self.datasets)
+        runner = Runner(self.accounts, self._noise, spec, self.datasets)
         offset = self.next_offset(spec.topic)
         if offset is not None:
             runner.offset, runner.started = offset, True
         self.runners[spec.name] = runner
-        self.accounts.plans[runner.plan.hash] = runner.plan
-        self.projection.cover(spec.name, runner.covers)
+        plan = runner.runs.plan
+        self.accounts.plans[plan.hash] = plan
+        self.projection.cover(spec.name, runner.runs.covers)
         if journal:
-            self.specs.keep(runner.plan)
+            self.specs.keep(plan)
         self.specs.declare(spec)
         return runner
 
@@ -627,7 +630,4 @@ class Engine:
         if self.accounts.slot(monitor, number).state is _RUNNING:
             slot = self.accounts.end_run_at_full_price(monitor, number, reason)
             if monitor in self.runners:
-                self.runners[monitor].run_ended(number, slot)
-
-
-_RUNNERS: Mapping[type, type[Runner]] = {type(None): Runner, Sweep: SweepRunner, Retry: RetryRunner}
+                self.runners[monitor].runs.run_ended(number, slot)

@@ -1,18 +1,22 @@
 """Muted series: which they are, and how the few queries of a batch that may meet one are found.
 
-`MuteFilter` spares a look-up for each query. It counts over (dataset, series): what it does not hit is surely not
-muted, what it hits is looked up. The hash is Python's own, so hits differ between processes; outcomes do not, since
-every hit is looked up exactly.
+`MonitorMutes` holds those of a monitor. `MuteFilter` spares a look-up for each query: it counts over (dataset, series),
+so what it does not hit is surely not muted, and what it hits is looked up. The hash is Python's own, so hits differ
+between processes; outcomes do not, since every hit is looked up exactly.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stream_svt.monitor.snapshot import SPLIT, MuteRecord, to_bytes
+
+FOR_EVER, UNTIL_RUN_ENDS = -1, -2
+"""Instead of a clock: when a mute ends."""
 
 _PART_BYTES = 50_000
 _ITEM_BYTES = 16
@@ -169,3 +173,60 @@ class MuteFilter:
     def _place(self, dataset: int, series: str) -> int:
         key = ((hash(series) & _MASK) ^ (dataset * _SPREAD & _MASK)) * _SPREAD & _MASK
         return key >> (64 - (len(self._counts).bit_length() - 1))
+
+
+class MonitorMutes:
+    """The muted series of one monitor. ``held`` has them by dataset number; the ledgers of the datasets own them."""
+
+    def __init__(self) -> None:
+        self.held: dict[int, Mutes] = {}
+        self._filter = MuteFilter()
+
+    def __len__(self) -> int:
+        """Return the number of mutes, those that ran out included."""
+        return len(self._filter)
+
+    def hold(self, dataset: int, mutes: Mutes) -> None:
+        """Go by these mutes of a dataset from now on."""
+        self.held[dataset] = mutes
+        self._filter.add(dataset, mutes, self.held)
+
+    def is_muted(self, dataset: int, series: str | None, clock_ms: int) -> bool:
+        """Tell whether a series of a dataset is muted at a clock."""
+        if series is None or dataset not in self.held:
+            return False
+        until = self.held[dataset].get(series)
+        return until is not None and (until in (FOR_EVER, UNTIL_RUN_ENDS) or clock_ms < until)
+
+    def hits(self, datasets: NDArray[np.int64], hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """Return which queries may be muted, as `MuteFilter.hits`."""
+        return self._filter.hits(datasets, hashes)
+
+    def add(self, dataset: int, series: str, until: int, clock_ms: int, most: int) -> list[str]:
+        """Mute a series of a held dataset; return the oldest ones, which end where there are more than ``most``.
+
+        Those of the dataset that ran out are forgotten first.
+        """
+        mutes = self.held[dataset]
+        while len(mutes):
+            oldest, end = next(mutes.items())
+            if end in (FOR_EVER, UNTIL_RUN_ENDS) or clock_ms < end:
+                break
+            self._discard(dataset, oldest)
+        if not mutes.add(series, until):
+            self._filter.add(dataset, [series], self.held)
+        ended = list(islice(mutes, max(0, len(mutes) - most)))
+        for oldest in ended:
+            self._discard(dataset, oldest)
+        return ended
+
+    def end_run(self, dataset: int) -> None:
+        """End the mutes of a dataset that hold until the run ends."""
+        if dataset in self.held:
+            items = self.held[dataset].items()
+            for series in [series for series, until in items if until == UNTIL_RUN_ENDS]:
+                self._discard(dataset, series)
+
+    def _discard(self, dataset: int, series: str) -> None:
+        self.held[dataset].discard(series)
+        self._filter.remove(dataset, series)

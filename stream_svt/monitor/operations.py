@@ -19,7 +19,7 @@ from stream_svt.monitor.commands import Action, Command, UnderWay
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.life_cycle import State
 from stream_svt.monitor.released import EventType
-from stream_svt.monitor.runner import Runner, status_of
+from stream_svt.monitor.run_arrays import RunArrays, status_of
 from stream_svt.privacy.loss import as_text, exact, to_units
 
 REASONS_SHOWN = 3
@@ -116,68 +116,67 @@ def _carry_out(engine: Engine, command: Command) -> str:
         )
     if command.action is Action.RAISE_BUDGET:
         return _raise_budget(engine, number, command)
-    runners = _operate(engine, number, command)
-    names = ", ".join(runner.name for runner in runners)
+    names = ", ".join(runs.name for runs in _operate(engine, number, command))
     return f"{command.action.value} carried out for {names} on {command.dataset}"
 
 
-def _operate(engine: Engine, number: int, command: Command) -> list[Runner]:
+def _operate(engine: Engine, number: int, command: Command) -> list[RunArrays]:
     """Pause, resume, close or resample; return the monitors on which that was done."""
-    runners = _runners(engine, number, command.monitor)
-    for runner in runners:
-        _check(engine, runner, number, command.action)
-    for runner in runners:
+    meant = _meant_runs(engine, number, command.monitor)
+    for runs in meant:
+        _check(engine, runs, number, command.action)
+    for runs in meant:
         if command.action is Action.PAUSE:
-            pause(engine, runner, number, at_full_price=command.now)
+            pause(engine, runs, number, at_full_price=command.now)
         elif command.action is Action.RESUME:
-            resume(engine, runner, number)
+            resume(engine, runs, number)
         elif command.action is Action.CLOSE:
-            runner.run_ended(number, engine.accounts.close(runner.name, number))
+            runs.run_ended(number, engine.accounts.close(runs.name, number))
         else:
-            reopen(engine, runner, number)
-    return runners
+            reopen(engine, runs, number)
+    return meant
 
 
-def pause(engine: Engine, runner: Runner, number: int, *, at_full_price: bool = False) -> None:
+def pause(engine: Engine, runs: RunArrays, number: int, *, at_full_price: bool = False) -> None:
     """Skip the queries of a dataset from now on; an open run stays open, unless it is closed at its full price."""
     if at_full_price:
-        engine.close_at_full_price(runner.name, number, "paused")
-    runner.status[number] = status_of(engine.accounts.pause(runner.name, number, paused=True))
+        engine.close_at_full_price(runs.name, number, "paused")
+    runs.status[number] = status_of(engine.accounts.pause(runs.name, number, paused=True))
 
 
-def resume(engine: Engine, runner: Runner, number: int) -> None:
+def resume(engine: Engine, runs: RunArrays, number: int) -> None:
     """Test the queries of a paused dataset again."""
-    runner.status[number] = status_of(engine.accounts.pause(runner.name, number, paused=False))
+    runs.status[number] = status_of(engine.accounts.pause(runs.name, number, paused=False))
 
 
-def reopen(engine: Engine, runner: Runner, number: int) -> None:
+def reopen(engine: Engine, runs: RunArrays, number: int) -> None:
     """Let the next query of a dataset open a new run with a new threshold."""
-    slot = engine.accounts.books(number).slot(runner.name)
+    slot = engine.accounts.books(number).slot(runs.name)
     if slot.state is State.RUNNING:
-        runner.end_run(number, "command")
+        runs.end_run(number, "command")
     slot.stopped = False
-    runner.status[number] = status_of(slot)
+    runs.status[number] = status_of(slot)
 
 
-def _meant(engine: Engine, number: int, monitor: str) -> Iterator[Runner]:
+def _meant(engine: Engine, number: int, monitor: str) -> Iterator[RunArrays]:
     """Yield the monitors on a dataset that a command speaks of."""
     for name, runner in engine.runners.items():
-        if runner.covers[number] and (not monitor or name == monitor):
-            yield runner
+        if runner.runs.covers[number] and (not monitor or name == monitor):
+            yield runner.runs
 
 
-def _runners(engine: Engine, number: int, monitor: str) -> list[Runner]:
-    runners = list(_meant(engine, number, monitor))
-    if not runners:
+def _meant_runs(engine: Engine, number: int, monitor: str) -> list[RunArrays]:
+    meant = list(_meant(engine, number, monitor))
+    if not meant:
         named = f"monitor '{monitor}' does not run" if monitor else "no monitor runs"
         raise CommandRefused(f"{named} on dataset '{engine.datasets[number].name}'; nothing was changed")
-    return runners
+    return meant
 
 
-def _check(engine: Engine, runner: Runner, number: int, action: Action) -> None:
+def _check(engine: Engine, runs: RunArrays, number: int, action: Action) -> None:
     """Refuse what would not change anything, or what the budget forbids."""
-    slot = engine.accounts.slot(runner.name, number)
-    place = f"monitor '{runner.name}' on dataset '{engine.datasets[number].name}'"
+    slot = engine.accounts.slot(runs.name, number)
+    place = f"monitor '{runs.name}' on dataset '{engine.datasets[number].name}'"
     if action is Action.RESUME and not slot.paused:
         raise CommandRefused(f"{place} is not paused; nothing was changed")
     if action is Action.PAUSE and slot.paused:
@@ -196,7 +195,7 @@ def _raise_budget(engine: Engine, number: int, command: Command) -> str:
         raise CommandRefused(f"limit '{command.limit}': {error}; nothing was changed") from None
     for name, slot in woken:
         if name in engine.runners:
-            engine.runners[name].status[number] = status_of(slot)
+            engine.runners[name].runs.status[number] = status_of(slot)
     new = as_text(limit, ledger.kind)
     return f"limit of {command.dataset} raised from {ledger.kind.measure} {old} to {new}"
 
@@ -220,7 +219,7 @@ def _close_ledger(engine: Engine, name: str) -> bool:
     books = engine.accounts.books(dataset)
     for monitor, slot in books.slots.items():
         if slot.state is State.RUNNING:
-            engine.runners[monitor].end_run(dataset, "application-closed")
+            engine.runners[monitor].runs.end_run(dataset, "application-closed")
     engine.accounts.announce_balance(books)
     return True
 
@@ -244,7 +243,7 @@ def close_lost(engine: Engine, topic: str) -> Iterator[None]:
             continue
         held = [number for number, books in engine.accounts.held.items() if name in books.slots]
         for count, number in enumerate(held, start=1):
-            runner.forget_pending(number)
+            runner.runs.forget_waiting(number)
             engine.close_at_full_price(name, number, "loss")
             if engine.full or count % SLOTS_AT_ONCE == 0:
                 yield

@@ -131,6 +131,16 @@ class OpenSets(Queue):
         """Return the number of open sets."""
         return len(self.open)
 
+    @property
+    def waiting(self) -> int:
+        """Return the number of queries that wait in open sets."""
+        return sum(map(len, self.open.values()))
+
+    def forget(self) -> None:
+        """Close all sets."""
+        for closing in list(self.open.values()):
+            self.close(closing)
+
     def begin(self, set_id: str, opened_ms: int) -> OpenSet:
         """Open a set."""
         opened = self.open[set_id] = OpenSet(set_id, opened_ms, number=self.next_number)
@@ -285,6 +295,11 @@ class RetryQueue(Queue):
     keeps_head: ClassVar[bool] = True
 
     def __len__(self) -> int:
+        """Return the number of series that wait."""
+        return len(self.places)
+
+    @property
+    def waiting(self) -> int:
         """Return the number of series that wait."""
         return len(self.places)
 

@@ -201,12 +201,12 @@ class Projection:
         found = []
         for number in numbers:
             books = self._accounts.held.get(number) or Books(self._datasets[number])
-            covering = [(name, runner) for name, runner in runners if runner.covers[number]]
-            queued = {name: runner.queued(number) for name, runner in covering}
+            covering = [(name, runner) for name, runner in runners if runner.runs.covers[number]]
+            queued = {name: runner.runs.queued(number) for name, runner in covering}
             top_only = {
                 name
                 for name, runner in covering
-                if (slot := books.slots.get(name)) is not None and runner.top_branch_only(number, slot)
+                if (slot := books.slots.get(name)) is not None and runner.runs.top_branch_only(number, slot)
             }
             found.append(books.view(self._accounts.shard, list(queued), queued, top_only))
         return found
@@ -222,7 +222,7 @@ class Projection:
         # Where a monitor has no slot, nothing has changed since `cover`.
         for name in {name for one in held for name in one.slots} & self._monitors.keys():
             seats, runner = self._monitors[name], self._runners[name]
-            covered = runner.covers[where]
+            covered = runner.runs.covers[where]
             slots = [one.slots.get(name, _NO_SLOT) for one in held]
             state = np.array([_CODES[PAUSED if slot.paused else slot.state] for slot in slots], dtype=np.int8)
             state[~covered] = _NOT_COVERED
@@ -232,7 +232,7 @@ class Projection:
             seats.state[where] = state
             muted = _masked([len(one.mutes.get(name, ())) if one.mutes else 0 for one in held], covered)
             sums.muted += _replace(seats.muted, where, muted)
-            queued = _masked([runner.queued(number) for number in numbers], covered)
+            queued = _masked([runner.runs.queued(number) for number in numbers], covered)
             sums.queued += _replace(seats.queued, where, queued)
             for total, values, amounts in (
                 (sums.spent, seats.spent, [slot.spent for slot in slots]),

@@ -81,6 +81,15 @@ class Queue(Entry, ABC):
     def head(self) -> int:
         """Return the number that stands before the queue's lines in every record."""
 
+    @property
+    @abstractmethod
+    def waiting(self) -> int:
+        """Return the number of queries that wait."""
+
+    @abstractmethod
+    def forget(self) -> None:
+        """Take out all that waits; the queue stays."""
+
     @abstractmethod
     def changes(self, at: Position) -> Iterator[tuple[Entry | None, QueueLine]]:
         """Yield the lines of what changed since the last call, each with the entry that it holds whole."""
@@ -136,6 +145,10 @@ class _Unknown(Queue):
     problem: str = ""
 
     keeps_head = False
+    waiting = 0
+
+    def forget(self) -> None:
+        """Nothing waits."""
 
     @property
     def head(self) -> int:

@@ -17,7 +17,7 @@ from stream_svt.monitor.engine import OTHER_FILE, Engine
 from stream_svt.monitor.life_cycle import State
 from stream_svt.monitor.monitor_spec import Declared, MonitorSpec, changed_fields, changes_refused
 from stream_svt.monitor.plan import Plan
-from stream_svt.monitor.runner import Runner, Status, status_of
+from stream_svt.monitor.run_arrays import RunArrays, Status, status_of
 from stream_svt.monitor.spec import ApplicationSpec
 
 _RUNNING = State.RUNNING
@@ -52,12 +52,12 @@ def changing_spec(engine: Engine, spec: ApplicationSpec) -> Iterator[None]:
     changed = False
     for name, monitor in wanted.items():
         if name not in engine.runners:
-            yield from _take_back(engine, engine.add(monitor))
+            yield from _take_back(engine, engine.add(monitor).runs)
             engine.accounts.announcer.spec_changed(name, "added", monitor.hash(), [])
             yield
         elif engine.runners[name].spec != monitor:
             changed = True
-            yield from _change(engine, engine.runners[name], monitor)
+            yield from _change(engine, engine.runners[name].runs, monitor)
     if changed:
         yield from engine.forget_old_specs()
     engine.spec = spec
@@ -85,29 +85,29 @@ def check_spec(engine: Engine, spec: ApplicationSpec) -> None:
         raise ConfigError(list(dict.fromkeys(refusals)))
 
 
-def _take_back(engine: Engine, runner: Runner) -> Iterator[None]:
+def _take_back(engine: Engine, runs: RunArrays) -> Iterator[None]:
     """Let a monitor that was added go on where one of its name stood before."""
     numbers = list(engine.accounts.held)
     for at in range(0, len(numbers), SLOTS_AT_ONCE):
         part = numbers[at : at + SLOTS_AT_ONCE]
-        held = [number for number in part if runner.name in engine.accounts.held[number].slots]
+        held = [number for number in part if runs.name in engine.accounts.held[number].slots]
         if held:
-            runner.take_over(held, [engine.accounts.held[number].slots[runner.name] for number in held])
+            runs.take_over(held, [engine.accounts.held[number].slots[runs.name] for number in held])
             engine.projection.changed.update(held)
         yield
 
 
-def _change(engine: Engine, runner: Runner, spec: MonitorSpec) -> Iterator[None]:
-    old = runner.spec
-    engine.specs.keep_old(runner.plan)
+def _change(engine: Engine, runs: RunArrays, spec: MonitorSpec) -> Iterator[None]:
+    old = runs.spec
+    engine.specs.keep_old(runs.plan)
     plan = Plan.of(spec)
     engine.accounts.plans[plan.hash] = plan
-    running = _running(engine, runner)
-    runner.change(plan, running)
+    running = _running(engine, runs)
+    runs.change(plan, running)
     yield
-    yield from _cover(engine, runner, engine.datasets.covers(spec))
+    yield from _cover(engine, runs, engine.datasets.covers(spec))
     for count, number in enumerate(np.flatnonzero(running).tolist(), start=1):
-        runner.schedule(number, engine.accounts.slot(runner.name, number))
+        runs.schedule(number, engine.accounts.slot(runs.name, number))
         if count % SLOTS_AT_ONCE == 0:
             yield
     engine.specs.keep(plan)
@@ -116,11 +116,11 @@ def _change(engine: Engine, runner: Runner, spec: MonitorSpec) -> Iterator[None]
     yield
 
 
-def _running(engine: Engine, runner: Runner) -> NDArray[np.bool_]:
+def _running(engine: Engine, runs: RunArrays) -> NDArray[np.bool_]:
     """Return on which datasets a run of a monitor is open, paused or not."""
-    running = runner.status >= Status.PENDING
-    for number in np.flatnonzero((runner.status == Status.SKIP) & runner.covers).tolist():
-        running[number] = engine.accounts.slot(runner.name, number).state is _RUNNING
+    running = runs.status >= Status.PENDING
+    for number in np.flatnonzero((runs.status == Status.SKIP) & runs.covers).tolist():
+        running[number] = engine.accounts.slot(runs.name, number).state is _RUNNING
     return running
 
 
@@ -137,42 +137,42 @@ def close_removed(engine: Engine, spec: ApplicationSpec, unread: Container[str] 
     """
     wanted = {monitor.name: monitor for monitor in spec.monitors}
     for name, runner in engine.runners.items():
-        monitor = wanted.get(name)
-        raised = monitor is not None and Declared.by(runner.spec).raised(monitor)
-        lost = (monitor is None or raised) and runner.spec.topic in unread
+        monitor, runs = wanted.get(name), runner.runs
+        raised = monitor is not None and Declared.by(runs.spec).raised(monitor)
+        lost = (monitor is None or raised) and runs.spec.topic in unread
         if monitor is None or raised:
-            gone = forgotten = runner.covers
+            gone = forgotten = runs.covers
         else:
-            gone = runner.covers & ~engine.datasets.covers(monitor)
-            # What waits was measured on the lattice of the old specification.
-            forgotten = gone if Plan.of(monitor).grid == runner.plan.grid else runner.covers
+            gone = runs.covers & ~engine.datasets.covers(monitor)
+            # What waits was measured on the grid of the old specification.
+            forgotten = gone if Plan.of(monitor).grid == runs.plan.grid else runs.covers
         for count, number in enumerate(np.flatnonzero(forgotten).tolist(), start=1):
-            runner.forget_pending(number)
-            if gone[number] and engine.accounts.slot(runner.name, number).state is _RUNNING:
+            runs.forget_waiting(number)
+            if gone[number] and engine.accounts.slot(runs.name, number).state is _RUNNING:
                 if lost:
                     engine.close_at_full_price(name, number, "unread")
                 else:
-                    runner.end_run(number, "sensitivity" if raised else "removed")
+                    runs.end_run(number, "sensitivity" if raised else "removed")
             if engine.full or count % SLOTS_AT_ONCE == 0:
                 yield
         yield
 
 
-def _cover(engine: Engine, runner: Runner, covers: NDArray[np.bool_]) -> Iterator[None]:
+def _cover(engine: Engine, runs: RunArrays, covers: NDArray[np.bool_]) -> Iterator[None]:
     """Let a monitor run on other datasets than before."""
-    if not np.array_equal(runner.covers, covers):
-        engine.projection.cover(runner.name, covers)
+    if not np.array_equal(runs.covers, covers):
+        engine.projection.cover(runs.name, covers)
         engine.projection.changed |= engine.accounts.held.keys()
-        runner.status[runner.covers & ~covers] = Status.SKIP
-    for count, number in enumerate(np.flatnonzero(covers & ~runner.covers).tolist(), start=1):
-        runner.status[number] = status_of(engine.accounts.slot(runner.name, number))
+        runs.status[runs.covers & ~covers] = Status.SKIP
+    for count, number in enumerate(np.flatnonzero(covers & ~runs.covers).tolist(), start=1):
+        runs.status[number] = status_of(engine.accounts.slot(runs.name, number))
         if count % SLOTS_AT_ONCE == 0:
             yield
-    runner.covers, runner.covers_all = covers, bool(covers.all())
+    runs.covers = covers
 
 
 def _remove(engine: Engine, name: str) -> None:
-    engine.runners.pop(name).drop_all()
+    engine.runners.pop(name).runs.drop_queues()
     engine.projection.remove(name)
     engine.specs.remove(name)
     engine.accounts.announcer.spec_changed(name, "removed", "", [])

@@ -29,8 +29,7 @@ from stream_svt.service.metrics import (
     SKIP_REASONS,
     STATES,
 )
-from tests.support.process import free_port
-from tests.support.prometheus import Daemon
+from tests.support.prometheus import Alertmanager
 
 TOP = Path(__file__).parents[2]
 HERE = TOP / "deploy" / "prometheus"
@@ -288,14 +287,6 @@ def test_alertmanager_pages_for_pages_and_files_the_rest(debian_program, tmp_pat
 @pytest.mark.loopback
 def test_a_cause_silences_its_consequences(debian_program, tmp_path) -> None:
     """A real Alertmanager, told of several alerts at once, shows which of them it keeps quiet."""
-    port, state = free_port(), tmp_path / "state"
-    command = [
-        debian_program("prometheus-alertmanager"),
-        f"--config.file={HERE / 'alertmanager.yml'}",
-        f"--storage.path={state}",
-        f"--web.listen-address=127.0.0.1:{port}",
-        "--cluster.listen-address=",
-    ]
     told = [
         {"alertname": name, "application": application, "dataset": dataset}
         for name, application, dataset in (
@@ -306,7 +297,8 @@ def test_a_cause_silences_its_consequences(debian_program, tmp_path) -> None:
             ("BudgetEndsSoon", "clinic", "b"),
         )
     ]
-    with Daemon(command, port, tmp_path / "log") as alertmanager:
+    program = debian_program("prometheus-alertmanager")
+    with Alertmanager(program, HERE / "alertmanager.yml", tmp_path) as alertmanager:
         body = json.dumps([{"labels": labels} for labels in told]).encode()
         request = urllib.request.Request(  # noqa: S310  loopback
             f"{alertmanager.url}/api/v2/alerts", body, {"Content-Type": "application/json"}
@@ -317,7 +309,7 @@ def test_a_cause_silences_its_consequences(debian_program, tmp_path) -> None:
         quiet: set[tuple[str, ...]] = set()
         while len(quiet) < 2 and time.monotonic() < end:
             time.sleep(0.2)
-            shown = alertmanager.get("/api/v2/alerts")
+            shown = alertmanager.alerts()
             quiet = {tuple(alert["labels"].values()) for alert in shown if alert["status"]["inhibitedBy"]}
     assert quiet == {("BudgetBurningFast", "shop", "a"), ("BudgetBurningSlow", "shop", "b")}
 

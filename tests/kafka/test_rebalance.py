@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import re
 import signal
 from collections import Counter
@@ -16,8 +15,7 @@ from aiokafka.errors import KafkaError
 
 from stream_svt.service.audit import audit_topic
 from stream_svt.service.worker import Worker, cluster_of
-from tests.kafka.test_takeover import _await_line, _launch
-from tests.support.process import free_port
+from tests.support.process import Service, free_port
 from tests.support.worker import HIGH, LOW, Scene, until
 
 pytestmark = pytest.mark.kafka
@@ -124,10 +122,11 @@ async def test_a_worker_killed_in_the_middle_of_a_rebalance_disturbs_no_shard_th
         for moment in ("event=assigned", "event=shard_opened"):
             known = caplog.text.count("event=assigned")
             path.write_text(scene.text() + f"web: {{port: {free_port()}}}\n")
-            with _launch(path) as process:
-                await asyncio.to_thread(_await_line, process.stderr, moment)
-                os.kill(process.pid, signal.SIGKILL)
-                process.wait()
+            service = Service(path, 0, tmp_path / f"{moment}.log")
+            async with asyncio.timeout(40):
+                while not service.said(moment):  # at once: it must not come to adopt its configuration
+                    await asyncio.sleep(0.005)
+            await service.end(signal.SIGKILL)
             # The brokers notice after the session's timeout; shards that were given away come back then.
             await until(lambda known=known: caplog.text.count("event=assigned") >= known + 2, 40)
             await until(lambda: worker.ready and len(owned(worker)) == SHARDS, 40)
@@ -144,25 +143,25 @@ async def test_a_worker_frozen_while_it_stands_by_gives_way_and_opens_anew(
 ) -> None:
     path = tmp_path / "shop.yaml"
     path.write_text(scene.text() + f"web: {{port: {free_port()}}}\n")
-    with _launch(path) as process:
-        for _ in range(SHARDS):
-            await asyncio.to_thread(_await_line, process.stderr, "shard_replayed")
-        async with fed(scene):
-            starting = asyncio.create_task(scene.start(ready=False))
-            await asyncio.to_thread(_await_line, process.stderr, "event=revoked")
-            process.send_signal(signal.SIGSTOP)
-            worker = await starting
-            await scene.follow(worker)
-            await until(lambda: worker.ready and len(owned(worker)) == SHARDS, 60)
-            await asyncio.sleep(0.5)
-            process.send_signal(signal.SIGCONT)
-            await until(lambda: worker.ready and len(owned(worker)) == SHARDS // 2, 60)
-            await asyncio.sleep(2.0)
-        process.terminate()
-        _, rest = await asyncio.to_thread(process.communicate, timeout=30)
-    assert process.returncode == 0, rest
+    log = tmp_path / "frozen.log"
+    frozen = Service(path, 0, log)
+    await frozen.until(lambda: frozen.said("shard_replayed") == SHARDS)
+    before = frozen.said("event=revoked")
+    async with fed(scene):
+        starting = asyncio.create_task(scene.start(ready=False))
+        await frozen.until(lambda: frozen.said("event=revoked") > before)
+        frozen.process.send_signal(signal.SIGSTOP)
+        known = len(log.read_text())
+        worker = await starting
+        await scene.follow(worker)
+        await until(lambda: worker.ready and len(owned(worker)) == SHARDS, 60)
+        await asyncio.sleep(0.5)
+        frozen.process.send_signal(signal.SIGCONT)
+        await until(lambda: worker.ready and len(owned(worker)) == SHARDS // 2, 60)
+        await asyncio.sleep(2.0)
+    assert await frozen.end() == 0, frozen.log
     # Nothing that it held was its own any more, whatever the group gave back.
-    assert len(opened(rest)) >= SHARDS // 2
+    assert len(opened(log.read_text()[known:])) >= SHARDS // 2
     await until(lambda: worker.ready and len(owned(worker)) == SHARDS, 40)
     await everything(scene, worker)
 

@@ -44,7 +44,7 @@ def _only(form: str, limit: str, queries: int = 60) -> Play:
 def test_the_last_run_is_as_long_as_the_budget_allows(form, limit):
     play = _only(FORMS[form] + ("" if "mute" in FORMS[form] else ", mute: none"), limit, queries=200)
     books = play.engine.accounts.books(0)
-    mechanism = play.engine.runners["m0"].plan.mechanism
+    mechanism = play.engine.runners["m0"].runs.plan.mechanism
     assert books.slots["m0"].state is State.EXHAUSTED
     assert books.ledger.available < mechanism.threshold_charge + mechanism.smallest_charge
     assert books.ledger.reserved == 0
@@ -63,7 +63,7 @@ def test_adaptive_goes_on_with_the_top_branch_alone():
     play = Play(
         spec_of(FORMS["adaptive"] + ", mute: none, on_halt: stop", datasets="{name: a, limit: 1, unit: u}")
     )
-    mechanism = play.engine.runners["m0"].plan.mechanism
+    mechanism = play.engine.runners["m0"].runs.plan.mechanism
     top, middle = (branch.charge for branch in mechanism.branches)
     seen = False
     for last in range(1, 40):
@@ -117,7 +117,7 @@ def test_runs_resampled_on_schedule_release_what_they_did_not_spend():
     play = Play(spec_of(form, datasets="{name: a, limit: 5, unit: one basket}"))
     queries = [Query(0, 0, time_ms=1000 * k) for k in range(26)]
     play.play(TOPIC, queries)
-    mechanism = play.engine.runners["m0"].plan.mechanism
+    mechanism = play.engine.runners["m0"].runs.plan.mechanism
     slot = play.engine.accounts.books(0).slots["m0"]
     assert slot.run == 6
     assert play.engine.accounts.books(0).ledger.spent == 6 * mechanism.threshold_charge
@@ -146,7 +146,7 @@ def test_under_zcdp_a_run_is_paid_whole_when_it_opens_and_nothing_comes_back(for
         FORMS[form] + ", resample_every: 5s", datasets="{name: a, limit: {rho: 3}, unit: one basket}"
     )
     play = Play(spec)
-    price = play.engine.runners["m0"].plan.spec.run_price(Kind.ZCDP)
+    price = play.engine.runners["m0"].runs.plan.spec.run_price(Kind.ZCDP)
     assert price == spec.monitors[0].run_price(Kind.ZCDP)
     play.play(TOPIC, [Query(0, 0, time_ms=0), Query(0, _HIGH, time_ms=1), Query(0, 0, time_ms=7000)])
     ledger = play.engine.accounts.books(0).ledger
@@ -203,7 +203,7 @@ def test_the_first_event_of_a_dataset_declares_it():
 def test_admission_that_does_not_fit_changes_nothing():
     spec = spec_of(FORMS["plain"], datasets="{name: a, limit: 1, unit: u}")
     books, slot = Books(spec.datasets[0]), Slot()
-    plan = Play(spec).engine.runners["m0"].plan
+    plan = Play(spec).engine.runners["m0"].runs.plan
     assert books.admit(slot, plan, reserve=999_999_000) is None
     assert books.admit(slot, plan, reserve=2_000_000_000) is None
     assert books.ledger == Books(spec.datasets[0]).ledger

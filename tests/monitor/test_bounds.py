@@ -12,7 +12,7 @@ from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.released import EventType
-from stream_svt.monitor.runner import Status
+from stream_svt.monitor.run_arrays import Status
 from stream_svt.monitor.spec_change import change_spec, changing_spec, close_removed
 from tests.golden.regenerate import journal
 from tests.simulation.effects import finish
@@ -179,7 +179,7 @@ def test_runs_whose_noise_another_release_draws_are_closed_in_slices_and_by_the_
         play.engine = play._new()
         for _ in play.engine.loading(play.records, play.progress):
             pass
-        assert Status.TESTABLE not in {*play.engine.runners["m0"].status[:10].tolist()}
+        assert Status.TESTABLE not in {*play.engine.runners["m0"].runs.status[:10].tolist()}
         for _ in islice(play.engine.close_incompatible(), most):
             assert len(play.commit().records) <= 9
     play.commit()
@@ -218,7 +218,7 @@ def test_another_specification_is_taken_on_in_slices_and_is_the_same_then(monkey
     assert found[0].totals == found[1].totals
     assert standing(plays[0]) == standing(plays[1])
     for runner in ("m0", "m1"):
-        one, other = (play.engine.runners[runner] for play in plays)
+        one, other = (play.engine.runners[runner].runs for play in plays)
         for name in ("status", "version", "deadline", "salt_high"):
             assert (getattr(one, name) == getattr(other, name)).all()
         assert [plan.hash for plan in one.plans] == [plan.hash for plan in other.plans]
@@ -282,4 +282,4 @@ def test_what_waits_fills_a_commit_like_anything_else(form: str) -> None:
     sizes = [sum(len(data or b"") for data in commit.records.values()) for commit in play.commits]
     assert len(sizes) > 4
     assert max(sizes) < 60_000
-    assert play.engine.runners["m0"].queued(0) > 200
+    assert play.engine.runners["m0"].runs.queued(0) > 200

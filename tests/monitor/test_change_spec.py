@@ -87,13 +87,13 @@ def test_mutes_and_what_follows_a_halt_change_at_once():
 
 def test_caps_and_pace_of_append_change_at_once():
     play = _play(FORMS["retry"])
-    assert play.engine.runners["m0"].queued(0) == 4
+    assert play.engine.runners["m0"].runs.queued(0) == 4
     events = _change(
         play, FORMS["retry"].replace("every: 15", "every: 5").replace("capacity: 12", "capacity: 4")
     )
     assert events[0].data.detail["fields"] == ["append"]
     _more(play, Query(0, 0, "new"))
-    queue = play.engine.runners["m0"].queues[0]
+    queue = play.engine.runners["m0"].runs.queues[0]
     assert [(place.series, place.attempt) for place in queue.places.values()] == [
         ("s3", 2), ("s6", 2), ("s9", 2), ("new", 2),
     ]  # fmt: skip
@@ -150,7 +150,7 @@ def test_what_concerns_noise_and_price_holds_from_the_next_run_on_also_across_a_
         _more(play, *[Query(0, 10**5)] * 2)
     old = transcript(plays[False])["a", "m0"]
     assert transcript(plays[True])["a", "m0"] == old, "the open run must go on as it was"
-    plan = plays[True].engine.runners["m0"].plan
+    plan = plays[True].engine.runners["m0"].runs.plan
     _more(plays[True], Query(0, 10**5), Query(0, 0))
     slot = _slot(plays[True])
     assert (slot.run, slot.spec_hash) == (2, plan.hash)
@@ -184,13 +184,13 @@ def test_several_specifications_are_in_use_at_once_and_replay_the_same():
                 if form:
                     for name in "abc"[form:]:
                         number = played.engine.number[name]
-                        operations.reopen(played.engine, played.engine.runners["m0"], number)
+                        operations.reopen(played.engine, played.engine.runners["m0"].runs, number)
                 _change(played, forms[form])
         played.commit()
         return played
 
     expected = play(lambda below: below - 1)
-    assert len({len(plan.mechanism.branches) for plan in expected.engine.runners["m0"].plans}) > 1
+    assert len({len(plan.mechanism.branches) for plan in expected.engine.runners["m0"].runs.plans}) > 1
     for seed in range(8):
         played = play(random.Random(seed).randrange)
         assert {k: v for k, v in transcript(played).items() if k[1] == "m0" and k[0]} == {
@@ -203,30 +203,30 @@ def test_a_new_lattice_forgets_what_was_measured_on_the_old_one():
     for form in (FORMS["sweep"], FORMS["retry"]):
         play = _play(form)
         runner = play.engine.runners["m0"]
-        assert runner.queued(0) == 4
+        assert runner.runs.queued(0) == 4
         _change(play, form + ", granularity: 2")
-        assert runner.queued(0) == 0
+        assert runner.runs.queued(0) == 0
         _more(play, *[Query(k % 2, 0, f"late{k}", "set1") for k in range(6)])
-        assert [runner.queued(number) for number in (0, 1)] == [3, 3], (
+        assert [runner.runs.queued(number) for number in (0, 1)] == [3, 3], (
             "the open run goes on on its own lattice"
         )
-        operations.reopen(play.engine, runner, 0)
+        operations.reopen(play.engine, runner.runs, 0)
         play.commit()
-        assert runner.queued(0) == 3
+        assert runner.runs.queued(0) == 3
         play.crash()
         _more(play, Query(0, 0, "new", "set2"))
-        assert play.engine.runners["m0"].queued(0) == 1
-        assert play.engine.runners["m0"].queued(1) == 3
+        assert play.engine.runners["m0"].runs.queued(0) == 1
+        assert play.engine.runners["m0"].runs.queued(1) == 3
 
 
 def test_a_halt_and_a_restart_do_not_forget_what_waits():
     for form in (FORMS["sweep"], FORMS["retry"]):
         play = _play(form)
-        operations.reopen(play.engine, play.engine.runners["m0"], 0)
+        operations.reopen(play.engine, play.engine.runners["m0"].runs, 0)
         play.commit()
         play.crash()
         _more(play, Query(0, 0, "new", "set"))
-        assert play.engine.runners["m0"].queued(0) == 5
+        assert play.engine.runners["m0"].runs.queued(0) == 5
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ def test_a_monitor_may_run_on_other_datasets_than_before():
         assert sorted((a.dataset, a.monitor) for a in _alerts(play)[tops:]) == [
             ("b", "m0"), ("b", "m1"), ("c", "m0"), ("c", "m1"),
         ]  # fmt: skip
-    assert not play.engine.runners["m1"].queued(0)
+    assert not play.engine.runners["m1"].runs.queued(0)
     assert_books_balance(play)
 
 
@@ -299,7 +299,7 @@ def _paused(play, monitor):
     return [
         n
         for n in range(len(play.engine.datasets))
-        if runner.covers[n] and play.engine.accounts.slot(runner.name, n).paused
+        if runner.runs.covers[n] and play.engine.accounts.slot(runner.name, n).paused
     ]
 
 
@@ -308,13 +308,13 @@ def test_a_monitor_that_comes_back_goes_on_with_its_mutes_its_runs_and_its_pause
     form = FORMS["plain"] + ", max_mutes: 2"
     play = _play(_PLAIN, form)
     _more(play, Query(0, 10**5, "x"), Query(0, 10**5, "y"))
-    operations.pause(play.engine, play.engine.runners["m1"], 0)
+    operations.pause(play.engine, play.engine.runners["m1"].runs, 0)
     _change(play, _PLAIN)
     if restart:
         play.crash()
     _change(play, _PLAIN, form)
     assert _paused(play, "m1") == [0]
-    operations.resume(play.engine, play.engine.runners["m1"], 0)
+    operations.resume(play.engine, play.engine.runners["m1"].runs, 0)
     assert _paused(play, "m1") == []
     tops = len(_alerts(play))
     _more(play, *[Query(0, 10**5, name, monitor="m1") for name in ("y", "z", "x")])
@@ -326,7 +326,7 @@ def test_a_monitor_that_comes_back_goes_on_with_its_mutes_its_runs_and_its_pause
 def test_a_pause_holds_only_where_the_monitor_still_runs_and_waits_where_it_may_come_back(restart):
     elsewhere = _PLAIN + ", datasets: [b, c]"
     play = _play(_PLAIN)
-    operations.pause(play.engine, play.engine.runners["m0"], 0)
+    operations.pause(play.engine, play.engine.runners["m0"].runs, 0)
     _change(play, elsewhere)
     if restart:
         play.crash()
@@ -345,7 +345,7 @@ def test_a_pause_holds_only_where_the_monitor_still_runs_and_waits_where_it_may_
 def test_a_pause_of_another_dataset_holds_when_one_is_taken_away(restart):
     play = _play(_PLAIN)
     for number in (0, 1):
-        operations.pause(play.engine, play.engine.runners["m0"], number)
+        operations.pause(play.engine, play.engine.runners["m0"].runs, number)
     _change(play, _PLAIN + ", datasets: [b, c]")
     if restart:
         play.crash()
@@ -371,7 +371,7 @@ def test_many_changes_leave_only_the_specifications_in_use():
     play = _play(_PLAIN)
     for k in range(30):
         _change(play, _PLAIN.replace("threshold: 500", f"threshold: {600 + k}"))
-    assert len(play.engine.runners["m0"].plans) <= 2
+    assert len(play.engine.runners["m0"].runs.plans) <= 2
     kept = {key for key in play.records if key.startswith(b"h/")}
     assert len(kept) <= 1
     for key in kept:

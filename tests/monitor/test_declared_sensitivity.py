@@ -182,11 +182,11 @@ def test_monitors_that_declared_differently_from_the_start_go_on():
 )
 def test_what_waits_is_dropped_where_it_was_measured_or_declared_otherwise(form, change):
     play = _play(FORMS[form])
-    assert play.engine.runners["m0"].queued(0) == 4
+    assert play.engine.runners["m0"].runs.queued(0) == 4
     _change(play, FORMS[form].replace(*change))
-    assert [play.engine.runners["m0"].queued(number) for number in range(3)] == [0, 0, 0]
+    assert [play.engine.runners["m0"].runs.queued(number) for number in range(3)] == [0, 0, 0]
     play.crash()
-    assert play.engine.runners["m0"].queued(0) == 0
+    assert play.engine.runners["m0"].runs.queued(0) == 0
 
 
 def test_a_rise_on_a_topic_that_was_not_read_again_closes_runs_at_their_full_price():

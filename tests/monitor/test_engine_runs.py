@@ -104,7 +104,11 @@ def test_secrets_of_a_run_are_overwritten_in_the_store_and_in_memory_when_it_end
             slot = record.slots["m0"]
             runner, number = play.engine.runners["m0"], play.engine.number[name]
             secrets = unpack_secrets(slot.secrets)
-            held = (runner.threshold_noise[number], runner.salt_high[number], runner.salt_low[number])
+            held = (
+                runner.runs.threshold_noise[number],
+                runner.runs.salt_high[number],
+                runner.runs.salt_low[number],
+            )
             assert secrets == tuple(int(secret) for secret in held)
             if slot.state == "running":
                 assert all(secrets[1:])
@@ -203,7 +207,7 @@ def test_a_commit_that_was_taken_before_a_run_was_opened_does_not_make_it_testab
     play.engine.step(batch_of(TOPIC, [Query(0, 0)], 0, 1))
     play.engine.take_commit()
     runner = play.engine.runners["m0"]
-    operations.reopen(play.engine, runner, 0)
+    operations.reopen(play.engine, runner.runs, 0)
     play.engine.step(batch_of(TOPIC, [Query(0, 0)], 0, 1))
     play.engine.committed()
     assert play.engine.step(batch_of(TOPIC, [Query(0, 0)], 0, 1)).durable_first

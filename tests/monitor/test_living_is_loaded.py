@@ -18,12 +18,11 @@ from stream_svt.monitor.bounds import Bounds
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.life_cycle import State
+from stream_svt.monitor.pending import OpenSets, RetryQueue
 from stream_svt.monitor.released import EventType
-from stream_svt.monitor.retry import RetryRunner
 from stream_svt.monitor.runner import Runner
 from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.monitor.spec_change import change_spec, changing_spec, check_spec, close_removed
-from stream_svt.monitor.sweep import SweepRunner
 from tests.monitor.test_bounds import Bounded, bounded
 from tests.support.engine_play import Play, Query, another_release
 from tests.support.monitor_forms import FORMS, TOPIC, spec_of, stream
@@ -49,13 +48,14 @@ CHANGES = (
 
 def waiting(runner: Runner, number: int) -> Any:
     """Return what waits for a monitor on a dataset, in order."""
-    if isinstance(runner, RetryRunner) and (queue := runner.queues.get(number)) is not None:
+    queue = runner.runs.queues.get(number)
+    if isinstance(queue, RetryQueue):
         places = [(p.offset, p.row, p.value, p.threshold, p.attempt, p.series) for p in queue.places.values()]
         return (queue.count, places) if queue.count else None
-    if isinstance(runner, SweepRunner) and (sets := runner.sets.get(number)) is not None:
+    if isinstance(queue, OpenSets):
         return [
             (name, found.opened_ms, found.tops, [block.value.tolist() for block in found.blocks])
-            for name, found in sets.open.items()
+            for name, found in queue.open.items()
         ] or None
     return None
 
@@ -69,14 +69,19 @@ def picture(engine: Engine) -> dict[Any, Any]:
             slot = engine.accounts.slot(runner.name, number)
             # Which specification a run had that is over matters only for what waits, which went with its monitor.
             books = msgspec.structs.replace(slot, spec_hash="")
-            found[name, number] = int(runner.status[number]), books, waiting(runner, number)
+            found[name, number] = int(runner.runs.status[number]), books, waiting(runner, number)
             found[name, number, "mutes"] = (
-                list(runner.mutes[number].items()) if number in runner.mutes else []
+                list(runner.runs.mutes.held[number].items()) if number in runner.runs.mutes.held else []
             )
             if slot.state is State.RUNNING:
-                secrets = (runner.threshold_noise, runner.salt_high, runner.salt_low, runner.deadline)
+                secrets = (
+                    runner.runs.threshold_noise,
+                    runner.runs.salt_high,
+                    runner.runs.salt_low,
+                    runner.runs.deadline,
+                )
                 found[name, number, "run"] = (
-                    runner.plan_of(number).hash,
+                    runner.runs.plan_of(number).hash,
                     *(int(column[number]) for column in secrets),
                 )
     for number, books in engine.accounts.held.items():
@@ -172,22 +177,21 @@ def test_a_monitor_may_come_back_with_another_form_of_append(before: str, after:
         play.engine.begin(TOPIC, 60)
         play.commit()
     play.crash()
-    assert (
-        type(play.engine.runners["m0"]).__name__.lower().startswith(after if after != "plain" else "runner")
-    )
-    assert [play.engine.runners["m0"].queued(number) for number in range(3)] == [0, 0, 0]
-    assert sum(play.engine.runners["m1"].queued(number) for number in range(3)) > 0
+    append = type(play.engine.runners["m0"].append).__name__
+    assert append == ("Append" if after == "plain" else f"{after.title()}Append")
+    assert [play.engine.runners["m0"].runs.queued(number) for number in range(3)] == [0, 0, 0]
+    assert sum(play.engine.runners["m1"].runs.queued(number) for number in range(3)) > 0
 
 
 def test_a_run_that_was_paused_over_a_change_ends_by_the_new_schedule_for_its_owner_as_for_the_next() -> None:
     base = FORMS["never muted"]
     play = Play(spec_of(f"{base}, resample_every: 10h"))
     play.play(TOPIC, [Query(0, 0)])
-    operations.pause(play.engine, play.engine.runners["m0"], 0)
+    operations.pause(play.engine, play.engine.runners["m0"].runs, 0)
     play.commit()
     play.spec = spec_of(f"{base}, resample_every: 1h")
     change_spec(play.engine, play.spec)
-    operations.resume(play.engine, play.engine.runners["m0"], 0)
+    operations.resume(play.engine, play.engine.runners["m0"].runs, 0)
     play.commit()
     assert picture(play.engine) == picture(loaded(play))
     play.play(TOPIC, [Query(0, 0), Query(0, 10**6, time_ms=2 * 3_600_000)])
@@ -218,7 +222,7 @@ def test_an_upgrade_after_a_downgrade_keeps_every_specification_that_a_run_is_op
         play.commit()
         changed(spec_of(fewer, fine, datasets=datasets))
         for number in range(3):
-            operations.reopen(play.engine, play.engine.runners["m0"], number)
+            operations.reopen(play.engine, play.engine.runners["m0"].runs, number)
         play.commit()
         feed()
     play.crash()

@@ -146,7 +146,7 @@ def test_closing_releases_what_was_not_spent_until_a_resample_opens_a_new_run():
 
 def test_a_resample_ends_the_run_and_the_next_query_pays_a_new_threshold():
     play = _play()
-    charge = play.engine.runners["m0"].plan.mechanism.threshold_charge
+    charge = play.engine.runners["m0"].runs.plan.mechanism.threshold_charge
     spent = _books(play).spent
     _command(play, "resample")
     assert _slot(play).state is State.HALTED
@@ -225,8 +225,8 @@ def test_accepting_a_loss_tests_no_row_a_second_time(end, place):
 def test_accepting_a_loss_closes_the_topics_runs_at_full_price_and_drops_what_waited():
     play = _play(FORMS["sweep"], FORMS["retry"], queries=0)
     play.play(TOPIC, [Query(k % 2, 0, f"s{k}", "set") for k in range(40)])
-    assert play.engine.runners["m0"].queued(0)
-    assert play.engine.runners["m1"].queued(0)
+    assert play.engine.runners["m0"].runs.queued(0)
+    assert play.engine.runners["m1"].runs.queued(0)
     reserved, spent = _books(play).reserved, _books(play).spent
     play.accept_loss(TOPIC, 1000)
     commit = play.commit()
@@ -234,10 +234,10 @@ def test_accepting_a_loss_closes_the_topics_runs_at_full_price_and_drops_what_wa
     assert {e.data.reason for e in closed} == {"loss"}
     assert (_books(play).reserved, _books(play).spent) == (0, spent + reserved)
     assert play.engine.next_offset(TOPIC) == 1000
-    assert not any(runner.queued(0) for runner in play.engine.runners.values())
+    assert not any(runner.runs.queued(0) for runner in play.engine.runners.values())
     assert_books_balance(play)
     play.crash()
-    assert not any(runner.queued(0) for runner in play.engine.runners.values())
+    assert not any(runner.runs.queued(0) for runner in play.engine.runners.values())
     assert play.engine.next_offset(TOPIC) == 1000
 
 

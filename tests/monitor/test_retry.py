@@ -26,7 +26,7 @@ def _alerts(play: Play) -> list[tuple[str, int]]:
 
 
 def _waiting(play: Play, dataset: int = 0) -> list[tuple[str, int, int]]:
-    places = play.engine.runners["m0"].queues[dataset].places.values()
+    places = play.engine.runners["m0"].runs.queues[dataset].places.values()
     return [(place.series, place.offset, place.attempt) for place in places]
 
 
@@ -36,8 +36,8 @@ def test_bottoms_are_tested_again_every_so_many_queries_of_their_dataset():
     play.play(TOPIC, queries)
     # rounds come with queries 4, 8 and 12 of the dataset; the bar falls below 514 at attempt 4
     assert _alerts(play) == [("q0", 4)]
-    assert play.engine.runners["m0"].queues[0].count == 16
-    assert play.engine.runners["m0"].queues[1].count == 15
+    assert play.engine.runners["m0"].runs.queues[0].count == 16
+    assert play.engine.runners["m0"].runs.queues[1].count == 15
 
 
 def test_a_newer_query_replaces_the_value_keeps_place_and_attempts_and_gets_no_test():
@@ -144,17 +144,17 @@ def test_a_queue_shrinks_in_the_store_too(monkeypatch):
     assert len(records) > 3
     assert max(map(len, records)) <= 3_000
     play.crash()
-    assert play.engine.runners["m0"].queued(0) == 299
+    assert play.engine.runners["m0"].runs.queued(0) == 299
     play.play(TOPIC, [Query(0, 0)] * 299 + [Query(0, 0, "last")])
     assert len([key for key in play.records if key.startswith(b"w/")]) == 1
     play.crash()
-    assert play.engine.runners["m0"].queued(0) == 0
-    assert play.engine.runners["m0"].queues[0].count == 300
+    assert play.engine.runners["m0"].runs.queued(0) == 0
+    assert play.engine.runners["m0"].runs.queues[0].count == 300
 
 
 def test_markers_and_queries_for_others_are_not_counted():
     play = _play("attempts: 5, every: 2")
     others = [Query(0, None, None, "set", closes=True), Query(0, 0, "x", monitor="other")]
     play.play(TOPIC, [Query(0, 0, "x"), *others, *others])
-    assert play.engine.runners["m0"].queues[0].count == 1
+    assert play.engine.runners["m0"].runs.queues[0].count == 1
     assert _waiting(play) == [("x", 0, 1)]

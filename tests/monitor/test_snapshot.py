@@ -230,13 +230,13 @@ def test_a_large_record_of_an_older_release_loads_and_moves_its_mutes_out_with_i
     play.records[b"d/a"] = to_bytes(record)
     play.crash()
     assert not play.commit().records
-    operations.pause(play.engine, play.engine.runners["m0"], 0)
+    operations.pause(play.engine, play.engine.runners["m0"].runs, 0)
     written = play.commit().records
     stored = from_bytes(DatasetRecord, written[b"d/a"], key="d/a")
     assert (stored.version, stored.mutes) == (SPLIT, {})
     play.crash()
     assert list(play.engine.accounts.books(0).mutes["m0"]) == names
-    operations.resume(play.engine, play.engine.runners["m0"], 0)
+    operations.resume(play.engine, play.engine.runners["m0"].runs, 0)
     assert [key for key in play.commit().records if key.startswith(b"q/")] == []
 
 
@@ -296,9 +296,9 @@ def test_waiting_queries_stay_readable_across_the_limits_of_a_record(monkeypatch
     parts = [key for key in play.records if key.startswith(b"w/")]
     assert len(parts) > 3
     assert all(len(play.records[key]) <= 2_000 for key in parts)
-    waiting = [play.engine.runners["m0"].queued(number) for number in range(3)]
+    waiting = [play.engine.runners["m0"].runs.queued(number) for number in range(3)]
     play.crash()
-    assert [play.engine.runners["m0"].queued(number) for number in range(3)] == waiting
+    assert [play.engine.runners["m0"].runs.queued(number) for number in range(3)] == waiting
 
 
 def test_records_of_a_dataset_do_not_show_their_secrets():

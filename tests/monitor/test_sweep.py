@@ -6,6 +6,7 @@ import pytest
 
 from stream_svt.mechanisms.sparse_vector import SparseVector
 from stream_svt.monitor.released import EventType
+from stream_svt.monitor.sweep import SweepAppend
 from tests.support.engine_play import Play, Query, exhaust
 from tests.support.monitor_forms import TOPIC, assert_books_balance, counts, spec_of
 
@@ -39,7 +40,7 @@ def test_the_first_test_meets_the_highest_bar_and_each_pass_a_lower_one():
     assert _alerts(play) == [("q4", 1)]
     play.play(TOPIC, [Query(0, 0)] * 5 + [_close()])
     assert _alerts(play) == [("q4", 1), ("q3", 3), ("q2", 4), ("q1", 5)]
-    assert play.engine.runners["m0"].queued(0) == 0
+    assert play.engine.runners["m0"].runs.queued(0) == 0
 
 
 def test_a_sweep_ends_with_the_tops_allowed_for_the_set():
@@ -61,7 +62,7 @@ def test_tops_on_arrival_count_for_the_set_and_are_never_held_back():
 def test_a_set_is_forgotten_when_it_has_closed_and_its_name_may_be_used_again():
     play = _play()
     play.play(TOPIC, [Query(0, 0, "x", "set"), _close(), Query(0, 505, "y", "set")])
-    assert play.engine.runners["m0"].queued(0) == 1
+    assert play.engine.runners["m0"].runs.queued(0) == 1
     assert play.engine.accounts.queues.live
     play.crash()
     play.play(TOPIC, [Query(0, 0)] * 3 + [_close(), _close(), _close("unknown")])
@@ -75,7 +76,7 @@ def test_a_set_belongs_to_one_dataset():
     play = _play()
     play.play(TOPIC, [Query(0, 505, "x", "set"), Query(1, 505, "x", "set"), _close(dataset=1)])
     assert _alerts(play) == [("q1", 5)]
-    assert [play.engine.runners["m0"].queued(number) for number in range(2)] == [1, 0]
+    assert [play.engine.runners["m0"].runs.queued(number) for number in range(2)] == [1, 0]
 
 
 def test_a_marker_for_another_monitor_closes_nothing():
@@ -113,7 +114,7 @@ def test_a_query_without_a_set_is_tested_once():
     play = _play()
     play.play(TOPIC, [Query(0, 505), Query(0, 505, "x"), _close()])
     assert not _alerts(play)
-    assert play.engine.runners["m0"].queued(0) == 0
+    assert play.engine.runners["m0"].runs.queued(0) == 0
 
 
 @pytest.mark.parametrize("batches", [[9], [1] * 9, [4, 5], [7, 2]])
@@ -177,7 +178,7 @@ def test_an_exhausted_monitor_closes_its_sets_without_a_test(monkeypatch):
     play.commit()
     monkeypatch.setattr(SparseVector, "branch_gaps", None)
     play.play(TOPIC, [Query(0, 0), _close(), Query(0, 900, "x", "set")])
-    assert play.engine.runners["m0"].queued(0) == 0
+    assert play.engine.runners["m0"].runs.queued(0) == 0
 
 
 def test_interleaved_sets_and_datasets_share_records_and_cost_little_time(monkeypatch):
@@ -190,16 +191,16 @@ def test_interleaved_sets_and_datasets_share_records_and_cost_little_time(monkey
     play = _play("{sweep: {max_open_sets: 64}}")
     play.play(TOPIC, [Query(k % 2, 0, f"s{k}", f"set{k % 64}") for k in range(20_000)])
     assert len(calls) <= 4
-    assert play.engine.runners["m0"].queued(0) == 10_000
+    assert play.engine.runners["m0"].runs.queued(0) == 10_000
     assert len([key for key in play.records if key.startswith(b"w/")]) == 2
 
 
 def test_many_markers_do_not_look_at_the_whole_batch_each(monkeypatch):
     play = _play("{sweep: {max_open_sets: 5000, close_after: 1h}}")
     looked = []
-    oldest = type(play.engine.runners["m0"])._oldest
+    oldest = SweepAppend._oldest
     monkeypatch.setattr(
-        type(play.engine.runners["m0"]),
+        SweepAppend,
         "_oldest",
         lambda self: looked.append(len(self.opened)) or oldest(self),
     )
@@ -207,5 +208,5 @@ def test_many_markers_do_not_look_at_the_whole_batch_each(monkeypatch):
         _close(f"set{k}") for k in range(2000)
     ]
     play.play(TOPIC, queries)
-    assert play.engine.runners["m0"].queued(0) == 0
+    assert play.engine.runners["m0"].runs.queued(0) == 0
     assert len(looked) < 3 * 2000 + 100

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 
+import numpy as np
 import pytest
 
 from stream_svt.errors import ConfigError
@@ -15,8 +16,8 @@ from stream_svt.monitor.accounts import Accounts
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.monitor_spec import MonitorSpec
 from stream_svt.monitor.plan import Plan
-from stream_svt.monitor.retry import RetryRunner
-from stream_svt.monitor.runner import Runner
+from stream_svt.monitor.query_tester import QueryTester, Segment
+from stream_svt.monitor.retry import RetryAppend
 from stream_svt.monitor.spec import ApplicationSpec, load_spec
 from stream_svt.proving import Summary, prove
 from stream_svt.proving.neighbours import try_case
@@ -143,25 +144,25 @@ def test_an_answer_that_moves_further_than_declared_is_a_counterexample():
 
 
 def evicts_the_smallest(patch: pytest.MonkeyPatch) -> None:
-    original = RetryRunner._arrive
+    original = RetryAppend._arrive
 
-    def arrive(self: RetryRunner, dataset: int, queue: object, *rest: object, **options: object) -> bool:
+    def arrive(self: RetryAppend, dataset: int, queue: object, *rest: object, **options: object) -> bool:
         if len(queue.places) >= self.rules.capacity:
             least = min(queue.places, key=lambda name: queue.places[name].value)
             queue.places = {least: queue.places[least]} | queue.places
         return original(self, dataset, queue, *rest, **options)
 
-    patch.setattr(RetryRunner, "_arrive", arrive)
+    patch.setattr(RetryAppend, "_arrive", arrive)
 
 
 def retries_the_largest_first(patch: pytest.MonkeyPatch) -> None:
-    original = RetryRunner._sweep
+    original = RetryAppend._sweep
 
-    def sweep(self: RetryRunner, dataset: int, queue: object, *rest: object) -> None:
+    def sweep(self: RetryAppend, dataset: int, queue: object, *rest: object) -> None:
         queue.places = dict(sorted(queue.places.items(), key=lambda item: -item[1].value))
         original(self, dataset, queue, *rest)
 
-    patch.setattr(RetryRunner, "_sweep", sweep)
+    patch.setattr(RetryAppend, "_sweep", sweep)
 
 
 def is_urgent_where_a_value_is_high(patch: pytest.MonkeyPatch) -> None:
@@ -182,7 +183,7 @@ def stores_values_in_as_few_bytes_as_they_need(patch: pytest.MonkeyPatch) -> Non
         waiting = [
             place.value
             for runner in self.runners.values()
-            for queue in getattr(runner, "queues", {}).values()
+            for queue in runner.runs.queues.values()
             for place in queue.places.values()
         ]
         commit.records[b"z/values"] = bytes(sum((value.bit_length() + 7) // 8 for value in waiting))
@@ -192,14 +193,14 @@ def stores_values_in_as_few_bytes_as_they_need(patch: pytest.MonkeyPatch) -> Non
 
 
 def mutes_what_is_high(patch: pytest.MonkeyPatch) -> None:
-    original = Runner._silence
+    original = QueryTester._silence
 
-    def silence(self: Runner, view: object, at: int, live: object, silent: object) -> None:
-        original(self, view, at, live, silent)
-        high = live & (view.batch.whole[at : at + len(live)] >= 500)
-        live[high], silent[high] = False, True
+    def silence(self: QueryTester, segment: Segment) -> None:
+        original(self, segment)
+        whole = segment.view.batch.whole[segment.start : segment.stop]
+        segment.silence(np.flatnonzero(segment.live & (whole >= 500)) + segment.start)
 
-    patch.setattr(Runner, "_silence", silence)
+    patch.setattr(QueryTester, "_silence", silence)
 
 
 def refuses_what_is_negative(patch: pytest.MonkeyPatch) -> None:

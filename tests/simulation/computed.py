@@ -5,14 +5,15 @@ Retries are compared by their tops only (see `rules`): here are the tests on arr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.engine import Engine, Step
-from stream_svt.monitor.retry import RetryRunner
+from stream_svt.monitor.query_tester import Segment
+from stream_svt.monitor.retry import RetryAppend
 from stream_svt.monitor.runner import Runner
 
 Run = tuple[str, str, int]
@@ -82,8 +83,9 @@ class Computed:
         self._unsettled = set()
 
     def _watch_runner(self, engine: Engine, runner: Runner) -> None:
-        if isinstance(runner, RetryRunner):
-            arrive = runner._arrive
+        append = runner.append
+        if isinstance(append, RetryAppend):
+            arrive = append._arrive
 
             def arrived(dataset: int, queue: Any, name: Any, arrival: Any, *rest: Any) -> bool:
                 run = engine.accounts.slot(runner.name, dataset).run
@@ -91,26 +93,21 @@ class Computed:
                 self._add(engine, runner, dataset, run, (arrival.offset, arrival.row), top)
                 return top
 
-            runner._arrive = arrived  # type: ignore[method-assign]
+            append._arrive = arrived  # type: ignore[method-assign]
             return
-        tested = runner._tested
+        test_arrivals = append.tester.test_arrivals
 
-        def noted(view: Any, at: int, live: Any, tops: Iterable[int]) -> None:
-            found = set(tops)
-            for row in (np.flatnonzero(live) + at).tolist():
+        def noted(view: Any, start: int, stop: int) -> Segment:
+            segment = test_arrivals(view, start, stop)
+            found = set(segment.tops)
+            for row in (np.flatnonzero(segment.live) + start).tolist():
                 dataset = int(view.batch.dataset[row])
                 place = int(view.batch.offset[row]), int(view.batch.row[row])
-                self._add(
-                    engine,
-                    runner,
-                    dataset,
-                    engine.accounts.slot(runner.name, dataset).run,
-                    place,
-                    row in found,
-                )
-            tested(view, at, live, tops)
+                run = engine.accounts.slot(runner.name, dataset).run
+                self._add(engine, runner, dataset, run, place, row in found)
+            return segment
 
-        runner._tested = noted  # type: ignore[method-assign]
+        append.tester.test_arrivals = noted  # type: ignore[method-assign]
 
     def _add(self, engine: Engine, runner: Runner, dataset: int, run: int, place: Place, top: bool) -> None:
         test = (engine.datasets[dataset].name, runner.name, run), place

@@ -135,9 +135,10 @@ class AlignedEngine(Engine):
 
     def add(self, *args: Any, **options: Any) -> Runner:
         runner = super().add(*args, **options)
-        draw, open_run = runner._draw, runner.open_run
-        runner._draw = lambda *test: self.draw(runner, draw, *test)  # type: ignore[method-assign]
-        runner.open_run = lambda *run: self.open_run(runner, open_run, *run)  # type: ignore[method-assign]
+        tester, runs = runner.append.tester, runner.runs
+        draw, open_run = tester.draw, runs.open_run
+        tester.draw = lambda *test: self.draw(runner, draw, *test)  # type: ignore[method-assign]
+        runs.open_run = lambda *run: self.open_run(runner, open_run, *run)  # type: ignore[method-assign]
         return runner
 
     def draw(self, runner: Runner, draw: Callable[..., Any], plan: Any, tests: Any, branch: int) -> Any:
@@ -161,7 +162,7 @@ class AlignedEngine(Engine):
 
     def open_run(self, runner: Runner, open_run: Callable[..., None], dataset: int, clock_ms: int) -> None:
         """Open a run whose threshold noise is moved, too."""
-        mechanism = runner.plan.mechanism
+        mechanism = runner.runs.plan.mechanism
         kind = self.recorder.neighbours if mechanism.monotonic else Neighbours.MIXED
         nothing = np.zeros(0, dtype=np.int64)
         lift = mechanism.shifts(Outcomes(consumed=0, tops=()), nothing, nothing, kind).threshold

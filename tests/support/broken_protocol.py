@@ -22,7 +22,8 @@ from stream_svt.monitor.books import Books
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.engine import Engine, Step
 from stream_svt.monitor.retirement import Retirement
-from stream_svt.monitor.runner import Runner, Status
+from stream_svt.monitor.run_arrays import Status
+from stream_svt.monitor.runner import Runner
 from stream_svt.monitor.snapshot import DatasetRecord, ProgressRecord, Slot, pack_secrets, to_bytes
 from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.protocol.controls import Controls, Gate, Repeated, heard, trust_the_topic
@@ -230,14 +231,15 @@ class TestsBeforeDurable(Engine):
 
     def add(self, *args: Any, **options: Any) -> Runner:
         runner = super().add(*args, **options)
-        open_run = runner.open_run
+        runs = runner.runs
+        open_run = runs.open_run
 
         def opened(dataset: int, clock_ms: int) -> None:
             open_run(dataset, clock_ms)
-            if runner.status[dataset] == Status.PENDING:
-                runner.status[dataset] = Status.TESTABLE
+            if runs.status[dataset] == Status.PENDING:
+                runs.status[dataset] = Status.TESTABLE
 
-        runner.open_run = opened  # type: ignore[method-assign]
+        runs.open_run = opened  # type: ignore[method-assign]
         return runner
 
 

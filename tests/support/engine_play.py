@@ -17,7 +17,7 @@ from stream_svt.monitor.engine import Commit, Engine
 from stream_svt.monitor.life_cycle import Signal
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.released import ReleasedEvent
-from stream_svt.monitor.runner import Status
+from stream_svt.monitor.run_arrays import Status
 from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.service.exact import split
 
@@ -36,7 +36,7 @@ def exhaust(engine: Engine) -> None:
         for name, runner in engine.runners.items():
             engine.close_at_full_price(name, number, "paused")
             books.slot(name).signal(Signal.REFUSED)
-            runner.status[number] = Status.SKIP
+            runner.runs.status[number] = Status.SKIP
         books.ledger.charge(books.ledger.available)
 
 

@@ -9,10 +9,9 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
+from stream_svt.monitor.pending import OpenSets, RetryQueue
 from stream_svt.monitor.released import Alert, EventType
-from stream_svt.monitor.retry import RetryRunner
 from stream_svt.monitor.spec import ApplicationSpec, load_spec
-from stream_svt.monitor.sweep import SweepRunner
 from tests.support.engine_play import Play, Query
 
 TOPIC = "t"
@@ -145,7 +144,7 @@ def standing(play: Play) -> dict[Any, Any]:
     """Return everything that decides what the engine does next."""
     found: dict[Any, Any] = {}
     for name, runner in play.engine.runners.items():
-        found[name] = (runner.offset, runner.row, runner.clock_ms, len(runner.mute_filter))
+        found[name] = (runner.offset, runner.row, runner.clock_ms, len(runner.runs.mutes))
         for dataset, number in play.engine.number.items():
             slot = play.engine.accounts.slot(runner.name, number)
             found[name, dataset] = (
@@ -156,20 +155,19 @@ def standing(play: Play) -> dict[Any, Any]:
                 slot.run_tops,
                 slot.started_ms,
                 slot.spent,
-                list(runner.mutes[number].items()) if number in runner.mutes else [],
+                list(runner.runs.mutes.held[number].items()) if number in runner.runs.mutes.held else [],
                 slot.secrets,
-                int(runner.threshold_noise[number]),
-                int(runner.deadline[number]),
-                runner.queued(number),
+                int(runner.runs.threshold_noise[number]),
+                int(runner.runs.deadline[number]),
+                runner.runs.queued(number),
             )
-            if isinstance(runner, SweepRunner):
-                sets = runner.sets[number].open if number in runner.sets else {}
+            queue = runner.runs.queues.get(number)
+            if isinstance(queue, OpenSets) and queue:
                 found["sets", name, dataset] = [
                     (key, s.opened_ms, s.tops, [v for b in s.blocks for v in b.value.tolist()])
-                    for key, s in sets.items()
+                    for key, s in queue.open.items()
                 ]
-            if isinstance(runner, RetryRunner) and number in runner.queues:
-                queue = runner.queues[number]
+            if isinstance(queue, RetryQueue):
                 places = [
                     (name, p.offset, p.value, p.threshold, p.attempt, p.entered, p.entered_ms, p.query_id)
                     for name, p in queue.places.items()

@@ -1,0 +1,234 @@
+"""The runs of one monitor as arrays over the datasets of a shard, with what is muted and what waits on each.
+
+So a query costs the same whether the shard holds one dataset or a hundred thousand. Ledgers are changed through
+`Accounts` alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_svt.monitor.accounts import Accounts
+from stream_svt.monitor.announcer import Crossing
+from stream_svt.monitor.life_cycle import State
+from stream_svt.monitor.monitor_spec import MonitorSpec
+from stream_svt.monitor.mutes import FOR_EVER, UNTIL_RUN_ENDS, MonitorMutes
+from stream_svt.monitor.options import Mute, OnHalt, Sweep
+from stream_svt.monitor.plan import Plan
+from stream_svt.monitor.queue_journal import Queue
+from stream_svt.monitor.shard_datasets import NEVER, ShardDatasets
+from stream_svt.monitor.snapshot import SECRETS, Slot, unpack_secrets
+
+Integers = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+_RUNNING, _EXHAUSTED = State.RUNNING, State.EXHAUSTED  # looked up for every slot that is taken over
+
+
+class Status:
+    """What a query of a dataset meets: it is skipped, opens a run, waits for durable noise, or is tested.
+
+    Plain numbers, as they stand in the arrays: a member of an enumeration takes several times as long to look up.
+    """
+
+    SKIP: Final = 0
+    WAITING: Final = 1
+    PENDING: Final = 2
+    TESTABLE: Final = 3
+
+
+def status_of(slot: Slot) -> int:
+    """Return the `Status` of a slot whose open run, if there is one, is durable."""
+    if slot.paused or slot.stopped or slot.state is _EXHAUSTED:
+        return Status.SKIP
+    return Status.TESTABLE if slot.state is _RUNNING else Status.WAITING
+
+
+class RunArrays:
+    """The runs of one monitor.
+
+    Attributes
+    ----------
+    covers
+        Mask over the datasets of the shard: those that the monitor runs on.
+    status, version, threshold_noise, salt_high, salt_low, deadline
+        Arrays over the datasets of the shard. ``version`` indexes ``plans``, ``deadline`` is the clock (ms) at which
+        a run ends by schedule.
+    plans
+        What open runs were opened under; the last one is for new runs.
+    queues
+        What waits for another test, by dataset.
+    tested, skipped
+        Queries tested, and not tested by reason, since they were last reset.
+    """
+
+    def __init__(self, accounts: Accounts, spec: MonitorSpec, datasets: ShardDatasets) -> None:
+        count = len(datasets)
+        self.name = spec.name
+        self.accounts = accounts
+        self.datasets = datasets
+        self.covers = datasets.covers(spec)
+        self.status = np.where(self.covers, Status.WAITING, Status.SKIP).astype(np.uint8)
+        self.version = np.zeros(count, dtype=np.int16)
+        self.threshold_noise = np.zeros(count, dtype=np.int64)
+        self.salt_high = np.zeros(count, dtype=np.uint64)
+        self.salt_low = np.zeros(count, dtype=np.uint64)
+        self.deadline = np.full(count, NEVER, dtype=np.int64)
+        self.plans: list[Plan] = [Plan.of(spec)]
+        self.mutes = MonitorMutes()
+        self.queues: dict[int, Queue] = {}
+        self.tested = 0
+        self.skipped: dict[str, int] = {}
+
+    @property
+    def covers_all(self) -> bool:
+        """Whether the monitor runs on every dataset of the shard."""
+        return bool(self.covers.all())
+
+    @property
+    def spec(self) -> MonitorSpec:
+        """The specification that new runs are opened under."""
+        return self.plan.spec
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that new runs are opened under."""
+        return self.plans[-1]
+
+    def plan_of(self, dataset: int) -> Plan:
+        """Return the plan of a dataset's open run."""
+        return self.plans[int(self.version[dataset])]
+
+    def take_over(self, datasets: Sequence[int], slots: Sequence[Slot]) -> None:
+        """Go on where the slots of some datasets stand."""
+        known = {plan.hash for plan in self.plans}
+        for old in sorted({slot.spec_hash for slot in slots if slot.state is _RUNNING} - known):
+            self.plans.insert(0, self.accounts.plans[old])
+            self.version += 1
+        version = {plan.hash: index for index, plan in enumerate(self.plans)}
+        where = np.array(datasets, dtype=np.int64)
+        self.version[where] = [version.get(slot.spec_hash, 0) for slot in slots]
+        secrets = np.frombuffer(b"".join([slot.secrets for slot in slots]), dtype=SECRETS)
+        self.threshold_noise[where] = secrets["noise"]
+        self.salt_high[where], self.salt_low[where] = secrets["salt_high"], secrets["salt_low"]
+        status = [status_of(slot) for slot in slots]
+        self.status[where] = np.where(self.covers[where], status, Status.SKIP)
+        for dataset in datasets:
+            held = self.accounts.held[dataset].mutes
+            if held and (mutes := held.get(self.name)) is not None:
+                self.mutes.hold(dataset, mutes)
+        if self.spec.resample_every is not None:
+            for dataset, slot in zip(datasets, slots, strict=True):
+                if slot.state is _RUNNING:
+                    self.schedule(dataset, slot)
+
+    def change(self, plan: Plan, running: Mask) -> None:
+        """Open runs under another plan from now on; those that are open, as the mask says, go on under theirs."""
+        used = np.unique(self.version[running]).tolist()
+        kept = [self.plans[version] for version in used if self.plans[version].hash != plan.hash]
+        place = {known.hash: index for index, known in enumerate([*kept, plan])}
+        places = np.full(len(self.plans), len(kept), dtype=np.int16)
+        places[used] = [place[self.plans[version].hash] for version in used]
+        self.version = np.where(running, places[self.version], len(kept)).astype(np.int16)
+        self.plans = [*kept, plan]
+
+    # -- runs ------------------------------------------------------------------------------------------------
+
+    def open_run(self, dataset: int, clock_ms: int) -> None:
+        """Open a run on a dataset where the ledger admits one: compared once its noise is durable."""
+        opening = self.accounts.open_run(self.name, self.plan, dataset, clock_ms)
+        if opening is None:
+            self.status[dataset] = status_of(self.accounts.slot(self.name, dataset))
+            return
+        slot = opening.slot
+        if opening.new_grid:
+            self.forget_waiting(dataset)
+        self.version[dataset] = len(self.plans) - 1
+        secrets = unpack_secrets(slot.secrets)
+        self.threshold_noise[dataset], self.salt_high[dataset], self.salt_low[dataset] = secrets
+        self.schedule(dataset, slot)
+        self.status[dataset] = Status.PENDING
+
+    def end_run(self, dataset: int, reason: str) -> None:
+        """End the open run of a dataset; what it did not spend is released (pure only)."""
+        self.run_ended(dataset, self.accounts.end_run(self.name, dataset, reason))
+
+    def run_ended(self, dataset: int, slot: Slot) -> None:
+        """Forget the secrets of a run that ended, and end the mutes that held until then."""
+        self.mutes.end_run(dataset)
+        self.threshold_noise[dataset] = 0
+        self.salt_high[dataset] = self.salt_low[dataset] = 0
+        self.deadline[dataset] = NEVER
+        self.status[dataset] = status_of(slot)
+
+    def schedule(self, dataset: int, slot: Slot) -> None:
+        """Set when the open run of a dataset ends by schedule."""
+        every = self.spec.resample_every
+        self.deadline[dataset] = NEVER if every is None else slot.started_ms + every
+
+    def report(self, crossing: Crossing, clock_ms: int) -> list[str]:
+        """Charge a top, release its alert, mute its series, and halt the run after its last one.
+
+        Returns the series whose mutes ended early to make room.
+        """
+        dataset = crossing.dataset
+        is_last = self.accounts.charge_top(self.spec, self.plan_of(dataset), crossing)
+        ended = self._mute(crossing, clock_ms)
+        if is_last:
+            stop = self.spec.on_halt is OnHalt.STOP
+            self.run_ended(dataset, self.accounts.halt_run(self.name, dataset, stop=stop))
+        return ended
+
+    def _mute(self, crossing: Crossing, clock_ms: int) -> list[str]:
+        rule, dataset, series = self.spec.mute, crossing.dataset, crossing.series
+        if series is None or rule is Mute.NONE:
+            return []
+        until = FOR_EVER
+        if rule is Mute.RUN:
+            until = UNTIL_RUN_ENDS
+        elif not isinstance(rule, Mute):
+            until = clock_ms + rule
+        if dataset not in self.mutes.held:
+            self.mutes.hold(dataset, self.accounts.mutes(self.name, dataset))
+        ended = self.mutes.add(dataset, series, until, clock_ms, self.spec.max_mutes)
+        self.accounts.muted(self.name, dataset, series, until)
+        return ended
+
+    def top_branch_only(self, dataset: int, slot: Slot) -> bool:
+        """Tell whether what is left of an open run pays the cheapest branch only."""
+        if slot.state is not State.RUNNING:
+            return False
+        charges = [branch.charge for branch in self.plan_of(dataset).mechanism.branches]
+        return len(charges) > 1 and slot.left < max(charges)
+
+    def skip(self, reason: str, count: int) -> None:
+        """Count queries that were not tested."""
+        if count:
+            self.skipped[reason] = self.skipped.get(reason, 0) + count
+
+    # -- what waits for another test -------------------------------------------------------------------------
+
+    def queued(self, dataset: int) -> int:
+        """Return the number of queries of a dataset that wait for another test."""
+        queue = self.queues.get(dataset)
+        return 0 if queue is None else queue.waiting
+
+    def acts_on_queries_alone(self, dataset: int) -> bool:
+        """Tell whether nothing happens to a dataset before its next query, so that this may be prepared for."""
+        return not (isinstance(self.spec.append, Sweep) and self.queues.get(dataset))
+
+    def forget_waiting(self, dataset: int) -> None:
+        """Drop what waits on a dataset: the grid it was measured on is no longer the monitor's."""
+        queue = self.queues.get(dataset)
+        if queue is not None:
+            queue.forget()
+
+    def drop_queues(self) -> None:
+        """Drop what waits on any dataset, and that anything ever did."""
+        for queue in self.queues.values():
+            queue.drop()
+        self.queues = {}
