@@ -91,9 +91,10 @@ class Board:
             return
         if data.account is not None:
             _book(budget, data.account, envelope.time)
-        match envelope.type:
-            case EventType.BUDGET_RAISED:
-                self._move(data.dataset, State.IDLE, only=State.EXHAUSTED)
+        if envelope.type == EventType.BUDGET_RAISED:
+            for seat in self.of_dataset(data.dataset).values():
+                if seat.state is State.EXHAUSTED:
+                    seat.state = State.IDLE
         seat = self.seats.get(data.monitor, {}).get(data.dataset)
         if seat is not None:
             _sit(seat, envelope.type, data)
@@ -111,16 +112,8 @@ class Board:
                 found.append(dataset)
         return found
 
-    def _move(self, dataset: str, state: State, only: State | None = None) -> None:
-        for seat in self.of_dataset(dataset).values():
-            if only is None or seat.state is only:
-                seat.state = state
-
 
 def _book(budget: Budget, account: Account, time: str) -> None:
-    # A dataset that moved stands in two partitions, read in any order; what is spent and the limit only grow.
-    if account.spent < budget.spent or (account.limit < budget.limit and budget.told):
-        return
     # Monitors of a dataset share its books: every event carries their whole.
     budget.measure, budget.limit = account.measure, account.limit
     budget.spent, budget.reserved = account.spent, account.reserved
@@ -130,8 +123,6 @@ def _book(budget: Budget, account: Account, time: str) -> None:
 
 
 def _sit(seat: Seat, kind: str, data: Alert | Lifecycle) -> None:
-    if data.run < seat.run:  # of a home that the dataset has left, see `_book`
-        return
     seat.run = data.run
     match kind:
         case EventType.ALERT:
