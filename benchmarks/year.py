@@ -36,7 +36,7 @@ from stream_svt.monitor.retirement import gone
 from stream_svt.monitor.spec import ApplicationSpec, load_spec
 from stream_svt.monitor.spec_change import changing_spec, close_removed
 from stream_svt.protocol.carry_over import ShardHistory, carry_over
-from stream_svt.protocol.journal import Closed
+from stream_svt.protocol.state_records import Closed
 from stream_svt.service.workload import Workload
 
 DAY_MS = 86_400_000

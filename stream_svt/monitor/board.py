@@ -92,9 +92,9 @@ class Board:
         if data.account is not None:
             _book(budget, data.account, envelope.time)
         if envelope.type == EventType.BUDGET_RAISED:
-            for seat in self.of_dataset(data.dataset).values():
-                if seat.state is State.EXHAUSTED:
-                    seat.state = State.IDLE
+            for woken in self.of_dataset(data.dataset).values():
+                if woken.state is State.EXHAUSTED:
+                    woken.state = State.IDLE
         seat = self.seats.get(data.monitor, {}).get(data.dataset)
         if seat is not None:
             _sit(seat, envelope.type, data)

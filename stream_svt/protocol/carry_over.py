@@ -33,8 +33,8 @@ from stream_svt.monitor.released import (
 from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.privacy.ledger import MAX_UNITS
 from stream_svt.privacy.loss import Kind, as_text, exact
-from stream_svt.protocol.journal import Closed
 from stream_svt.protocol.ports import Record
+from stream_svt.protocol.state_records import Closed
 
 IsProved = Callable[[str, bytes], bool]
 """Tells whether a proof belongs to a content (see `stream_svt.protocol.sealing.proof_checker`)."""

@@ -7,8 +7,8 @@ import time
 from stream_svt.errors import UnreadableState
 from stream_svt.monitor.carried import Carried
 from stream_svt.protocol.carry_over import CarryOverRefused, ShardHistory, carry_over
-from stream_svt.protocol.journal import Closed
 from stream_svt.protocol.sealing import proof_checker
+from stream_svt.protocol.state_records import Closed
 from stream_svt.service.config import Config
 from stream_svt.service.control import id_of
 from stream_svt.service.kafka import Cluster, partition_counts, read_partition, started

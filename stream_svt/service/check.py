@@ -25,8 +25,8 @@ from stream_svt import lenient
 from stream_svt.errors import BrokerError, UnreadableState
 from stream_svt.monitor.spec import Retry
 from stream_svt.planning.memory import MIB, needed
-from stream_svt.protocol.journal import META
 from stream_svt.protocol.sealing import NO_KEY
+from stream_svt.protocol.state_records import META
 from stream_svt.service.config import Config
 from stream_svt.service.control import standings
 from stream_svt.service.kafka import (

@@ -17,8 +17,8 @@ from aiokafka import TopicPartition
 from aiokafka.errors import IllegalOperation, InvalidTxnState, KafkaError
 
 from stream_svt.errors import UnknownKey, UnreadableState
-from stream_svt.protocol.journal import META
 from stream_svt.protocol.shard_states import Cause
+from stream_svt.protocol.state_records import META
 from stream_svt.service.check import newest_record
 from stream_svt.service.config import Config
 from stream_svt.service.kafka import (

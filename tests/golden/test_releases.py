@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from stream_svt.errors import UnreadableState
-from stream_svt.protocol.journal import META, Meta
 from stream_svt.protocol.sealing import Sealing
+from stream_svt.protocol.state_records import META, Meta
 from tests.golden.regenerate import COMMANDS, HERE, KEY, PLACE, journal, rest_of, restored, write_missing
 from tests.simulation.effects import finish, holding
 

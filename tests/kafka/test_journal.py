@@ -9,7 +9,8 @@ import pytest
 from stream_svt.errors import MisuseError, UnreadableState
 from stream_svt.monitor.engine import Commit
 from stream_svt.protocol.controls import Standing
-from stream_svt.protocol.journal import RECORD_LIMIT, Restored
+from stream_svt.protocol.journal import Restored
+from stream_svt.protocol.state_records import RECORD_LIMIT
 from stream_svt.service.kafka import BrokerUnavailable, Fenced
 from tests.support.books import OLD, Books, event
 

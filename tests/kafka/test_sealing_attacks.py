@@ -14,10 +14,10 @@ import pytest
 
 from stream_svt.errors import StateRolledBack, UnreadableState
 from stream_svt.monitor.engine import Commit
-from stream_svt.protocol.journal import META
 from stream_svt.protocol.ports import Transaction
 from stream_svt.protocol.sealing import key_id
 from stream_svt.protocol.shard_states import Cause
+from stream_svt.protocol.state_records import META
 from stream_svt.service.check import Level, check_brokers
 from stream_svt.service.config import Config, parse_config
 from stream_svt.service.worker import Worker, cluster_of
@@ -59,7 +59,7 @@ async def test_each_attack_is_found_and_named_and_nothing_is_left_once_all_is_pu
     await neighbour.commit(Commit(records={A: b"neighbour"}, progress=b"p"))
     await neighbour.close()
     foreign = (await sealed.live(0))[A]
-    plain = sealed.journal()._sealing.seal(A, 2, b"budget untouched")
+    plain = sealed.journal()._reader.sealing.seal(A, 2, b"budget untouched")
     elsewhere = "its seal is broken: .*belongs to another place"
     older = "some were .* put back to an older version"  # its seal is good: only the digest over all tells
     attacks: list[tuple[str, dict[bytes, bytes | None]]] = [
@@ -84,7 +84,7 @@ async def test_each_attack_is_found_and_named_and_nothing_is_left_once_all_is_pu
         await _refuses(sealed, rf"'meta'.*{elsewhere}", **where)
     journal, restored = await sealed.opened(OLD)
     assert restored.records == {A: b"second", B: b"other"}
-    for shown in (repr(journal), repr(journal._sealing)):
+    for shown in (repr(journal), repr(journal._reader.sealing)):
         assert OLD.hex() not in shown
         assert repr(OLD) not in shown
 
@@ -176,7 +176,7 @@ async def test_a_crash_in_the_middle_of_sealing_leaves_no_way_in(books: Books) -
     live = await books.live()
     assert (live[META][1], live[A][1]) == (1, 0)
     assert dying._meta.digest_key != known
-    await books.write(A, books.journal()._sealing.seal(A, 2, b"budget untouched"))
+    await books.write(A, books.journal()._reader.sealing.seal(A, 2, b"budget untouched"))
     await _refuses(books, "do not add up to the digest")
     await books.write(A, live[A])
     _, restored = await books.opened(OLD)

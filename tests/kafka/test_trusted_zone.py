@@ -20,8 +20,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from stream_svt.protocol.journal import META
 from stream_svt.protocol.sealing import Place, Sealing
+from stream_svt.protocol.state_records import META
 from stream_svt.service.control import id_of
 from stream_svt.service.web import EVENTS, PAGES
 from stream_svt.service.worker import cluster_of

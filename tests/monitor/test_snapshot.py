@@ -21,7 +21,7 @@ from stream_svt.monitor.snapshot import (
     unpack_secrets,
 )
 from stream_svt.monitor.spec import load_spec
-from stream_svt.protocol.journal import RECORD_LIMIT
+from stream_svt.protocol.state_records import RECORD_LIMIT
 from tests.golden.regenerate import HERE, WRITTEN, mutes_split, played, rest_of, restored
 from tests.support.engine_play import Play, Query
 from tests.support.monitor_forms import FORMS, TOPIC, assert_books_balance, spec_of, standing, stream

@@ -16,7 +16,7 @@ from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.spec import ApplicationSpec, load_spec
 from stream_svt.planning import memory
-from stream_svt.protocol.journal import _hashing
+from stream_svt.protocol.state_records import hashing
 
 ROOT = Path(__file__).parents[2]
 FACTOR = 1.5
@@ -68,7 +68,7 @@ def _held(datasets: int, monitors: int) -> Held:
         while not done:
             done = engine.step(batch).done
             for key, record in engine.take_commit().records.items():
-                hashes[key] = _hashing(bytes(32))(key, record or b"")
+                hashes[key] = hashing(bytes(32))(key, record or b"")
                 sizes[key.decode()] = len(record or b"")
             engine.committed()
         stored = sum(size for key, size in sizes.items() if key.startswith("d/"))

@@ -10,8 +10,8 @@ import pytest
 
 from stream_svt.errors import UnreadableState
 from stream_svt.monitor import released
-from stream_svt.protocol.journal import META, OUTBOX, Chunk, Meta
 from stream_svt.protocol.sealing import Sealing
+from stream_svt.protocol.state_records import META, OUTBOX, Chunk, Meta
 from tests.simulation.effects import PLACE, finish, holding, journal_of
 from tests.support.alerts import encoded, lifecycle
 

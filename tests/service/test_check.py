@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from stream_svt.protocol.journal import META
 from stream_svt.protocol.sealing import Place, Sealing, key_id
+from stream_svt.protocol.state_records import META
 from stream_svt.service.check import Level, Report, _hint, check_offline, topic_settings, unopened
 from stream_svt.service.config import parse_config
 from stream_svt.service.signatures import signing_key

@@ -78,7 +78,7 @@ def test_what_is_prepared_in_slices_is_what_is_found_at_once() -> None:
         ):
             assert np.array_equal(mine, its)
         for monitor in plain.spec.monitors:
-            covers = one.runners[monitor.name].covers.tolist()
+            covers = one.runners[monitor.name].runs.covers.tolist()
             assert covers == [monitor.covers(name) for name in names]
             assert np.array_equal(one.runners[monitor.name].periods, other.runners[monitor.name].periods)
 

@@ -19,7 +19,7 @@ from stream_svt.monitor.released import Account
 from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.protocol.carry_over import ShardHistory, carry_over
 from stream_svt.protocol.controls import Controls
-from stream_svt.protocol.journal import CLOSED, Closed
+from stream_svt.protocol.state_records import CLOSED, Closed
 from tests.simulation.chains import CarryingOver, Chain, Ending, ProvingJournal
 from tests.simulation.soak import chain, played
 from tests.simulation.world import ModelWorkload, Variant
@@ -162,8 +162,8 @@ class GoesOnWhileClosing(Disobedient):
 class OpensClosed(ProvingJournal):
     """Goes on with an application that was closed."""
 
-    async def _restore(self, raw: Mapping[bytes, bytes]) -> Any:
-        found = await super()._restore(raw)
+    async def _prove(self, raw: Mapping[bytes, bytes], **options: Any) -> Any:
+        found = await super()._prove(raw, **options)
         if not self.pending:
             self._meta.commands = structs.replace(self._meta.commands, closed="")
         return found

@@ -17,8 +17,8 @@ from stream_svt.monitor.released import EventType
 from stream_svt.monitor.spec import ApplicationSpec, load_spec
 from stream_svt.privacy.loss import Kind
 from stream_svt.protocol.carry_over import ShardHistory, Shown, carry_over
-from stream_svt.protocol.journal import Closed
 from stream_svt.protocol.sealing import proof_checker
+from stream_svt.protocol.state_records import Closed
 from stream_svt.service.audit import Auditor
 from tests.simulation.chains import giving_up
 from tests.simulation.effects import finish

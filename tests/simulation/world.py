@@ -31,9 +31,10 @@ from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.shard_datasets import ShardDatasets
 from stream_svt.monitor.spec import ApplicationSpec
-from stream_svt.protocol.journal import META, Journal, Meta
+from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Clock, Stopped
 from stream_svt.protocol.shard_states import Cause, Signal
+from stream_svt.protocol.state_records import META, Meta
 from stream_svt.protocol.tenure import Pace, Status, Tenure
 from stream_svt.service.audit import Audit, Auditor, ShardState, compare
 from stream_svt.service.kafka import BrokerUnavailable, Fenced

@@ -27,8 +27,8 @@ from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.spec import load_spec
 from stream_svt.protocol.controls import Controls, Gate, Malformed, Standing, Untimely, parse
-from stream_svt.protocol.journal import META, OUTBOX
 from stream_svt.protocol.sealing import Sealing
+from stream_svt.protocol.state_records import META, OUTBOX
 from stream_svt.service import exact
 from stream_svt.service.audit import Auditor
 from stream_svt.service.config import parse_config

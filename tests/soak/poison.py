@@ -14,8 +14,9 @@ from stream_svt.monitor.commands import Action, Command, UnderWay
 from stream_svt.monitor.engine import Commit
 from stream_svt.monitor.released import EventType, Lifecycle, ReleasedEvent
 from stream_svt.protocol.controls import Standing
-from stream_svt.protocol.journal import META, Journal, Meta, _digest, _hashing
+from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.sealing import Sealing
+from stream_svt.protocol.state_records import META, Meta, digest, hashing
 from tests.simulation.effects import PLACE, ModelLog, finish, journal_of
 from tests.simulation.log import Broker
 from tests.support.alerts import account, alert, encoded, lifecycle
@@ -225,9 +226,9 @@ def add_up(state: dict[bytes, bytes], entropy: Callable[[int], bytes]) -> None:
         meta = msgspec.msgpack.decode(opened.content, type=Meta)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return
-    mac = _hashing(meta.digest_key)
+    mac = hashing(meta.digest_key)
     total = sum(mac(key, record) for key, record in state.items() if key != META)
-    content = msgspec.msgpack.encode(msgspec.structs.replace(meta, digest=_digest(total)))
+    content = msgspec.msgpack.encode(msgspec.structs.replace(meta, digest=digest(total)))
     state[META] = plain.seal(META, opened.sequence, content)
 
 

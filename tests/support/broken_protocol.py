@@ -112,7 +112,7 @@ class ForgetsOutbox(Journal):
 
     async def _check_rollback(self, *, empty: bool) -> None:
         await super()._check_rollback(empty=empty)
-        self._outbox = []
+        self._held = replace(self._held, outbox=[])
 
 
 class TakesAnyState(Journal):

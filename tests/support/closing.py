@@ -14,9 +14,9 @@ from stream_svt.monitor.carried import Carried
 from stream_svt.monitor.commands import Action
 from stream_svt.monitor.released import decode
 from stream_svt.privacy.loss import Kind
-from stream_svt.protocol.journal import META, Meta
 from stream_svt.protocol.sealing import Place, Sealing
 from stream_svt.protocol.shard_states import Cause, State
+from stream_svt.protocol.state_records import META, Meta
 from stream_svt.service.audit import Audit, audit_topic, follow
 from stream_svt.service.carry_over import read_balances
 from stream_svt.service.config import Config, parse_config

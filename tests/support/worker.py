@@ -17,9 +17,9 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from stream_svt.monitor.released import Alert, Envelope, EventType, Lifecycle, decode
 from stream_svt.protocol.configuration import Bundle, Version
-from stream_svt.protocol.journal import META, Meta
 from stream_svt.protocol.sealing import _CHECKED
 from stream_svt.protocol.shard_states import OPEN, Cause, State
+from stream_svt.protocol.state_records import META, Meta
 from stream_svt.protocol.tenure import Status
 from stream_svt.service.applied import newest, read_versions
 from stream_svt.service.config import Config, parse_config
