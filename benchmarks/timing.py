@@ -7,7 +7,7 @@ the largest distance between the two distribution functions (Kolmogorov and Smir
 interleaved at random.
 
 Without a cadence it sees how long a batch takes. With one it sees when the shard's transaction begins, after the tick
-that follows the fetch: a `Tenure` runs on the real clock, with a log and queries in memory. Only the pairs that batches
+that follows the fetch: a `ShardSession` runs on the real clock, with a log and queries in memory. Only the pairs that batches
 tell apart are tried so. `chance` and `cadence_chance` are passed by one of twenty comparisons where nothing differs.
 """
 
@@ -28,8 +28,8 @@ from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.spec import ApplicationSpec, load_spec
 from stream_svt.protocol.journal import Journal, Topics
 from stream_svt.protocol.ports import Clock, Stopped, Transaction
-from stream_svt.protocol.sealing import Place
-from stream_svt.protocol.tenure import Pace, Status, Tenure
+from stream_svt.protocol.sealing import RecordContext
+from stream_svt.protocol.session import CommitPolicy, ShardSession, ShardStatus
 from stream_svt.service.wire import Directory, QueryDecoder
 
 BATCH = 2000
@@ -136,12 +136,12 @@ def by_chance(count: int) -> float:
 
 
 class Watched:
-    """The ports of a tenure that is fed one batch between two ticks, and the moments at which it is seen to write.
+    """The ports of a session that is fed one batch between two ticks, and the moments at which it is seen to write.
 
     Parameters
     ----------
     batches
-        The values of each batch, in order; the tenure ends after the last one.
+        The values of each batch, in order; the session ends after the last one.
     """
 
     spec: ApplicationSpec = load_spec(SPEC)
@@ -157,26 +157,26 @@ class Watched:
         self._origin = 0.0
         self._fetched: float | None = None
 
-    def tenure(self) -> Tenure:
-        """Return a tenure on these ports; its ticks begin now."""
+    def session(self) -> ShardSession:
+        """Return a session on these ports; its ticks begin now."""
         topics = Topics("state", "alerts", "rejects")
-        place = Place("cluster", "app", "state", 0)
+        place = RecordContext("cluster", "app", "state", 0)
         # The ports are ours: Feed, Log, Workload and Observer in one.
         ports: Any = self
         journal = Journal(
             ports, place, topics, partitions=1, entropy=random.Random(1).randbytes, epoch=time.time
         )
         self._origin = time.perf_counter()
-        return Tenure(
+        return ShardSession(
             ports,
             journal,
             ports,
             shard=0,
             control="control",
-            pace=Pace(cadence=CADENCE),
+            pace=CommitPolicy(cadence=CADENCE),
             clock=Clock(now=self._now, epoch=time.time, sleep=asyncio.sleep),
             observer=ports,
-            status=Status(0),
+            status=ShardStatus(0),
         )
 
     def _now(self) -> float:
@@ -274,9 +274,9 @@ class Watched:
 async def _lateness(batches: Sequence[Callable[[random.Random], bytes]]) -> list[float]:
     """Return for each batch how long after its tick the transaction with it began."""
     watched = Watched(batches)
-    tenure = watched.tenure()
-    await tenure.open()
-    await tenure.run()
+    session = watched.session()
+    await session.open()
+    await session.run()
     assert len(watched.late) == len(batches)
     return watched.late
 
@@ -285,7 +285,7 @@ def with_cadence(
     pair: tuple[Callable[[random.Random], bytes], Callable[[random.Random], bytes]],
     order: Sequence[int],
 ) -> tuple[list[float], list[float]]:
-    """Return what is seen of a tenure with a cadence, by workload; `order` says which one each batch is of."""
+    """Return what is seen of a session with a cadence, by workload; `order` says which one each batch is of."""
     # The first batches warm the caches.
     warm = order[:WARM]
     seen = asyncio.run(_lateness([pair[which] for which in (*warm, *order)]))[len(warm) :]

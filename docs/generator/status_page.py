@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 
 from stream_svt.monitor.released import EventType
+from stream_svt.protocol.session import ShardStatus
 from stream_svt.protocol.shard_states import State
-from stream_svt.protocol.tenure import Status
 from tests.support.browser import browser, visit
 from tests.support.released import account, alert, lifecycle
 from tests.support.status_page import Stage
@@ -85,7 +85,7 @@ def play(stage: Stage) -> None:
         )
     stage.topic.put(*[text for _, text in sorted(records)])
     stage.worker.shards = tuple(
-        Status(number, State.RUNNING, lag={"retail.counts": waiting}, committed_at=now - 1)
+        ShardStatus(number, State.RUNNING, lag={"retail.counts": waiting}, committed_at=now - 1)
         for number, waiting in ((0, 120), (1, 0))
     )
 

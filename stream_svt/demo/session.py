@@ -19,10 +19,10 @@ from pathlib import Path
 from rich.console import Console
 
 from stream_svt.demo import producer
-from stream_svt.demo.board import Board
 from stream_svt.demo.clock import Clock
 from stream_svt.demo.config import LIMIT, MONITORS, SHORT_LIMIT, SHORT_WEEK, THRESHOLD, Setting, yaml
 from stream_svt.demo.data import ACKNOWLEDGEMENT, LINES, load
+from stream_svt.demo.demo_status import DemoStatus
 from stream_svt.demo.processes import Child, DemoFailed, start, stream_svt
 from stream_svt.demo.released_zone import EventReader, ServiceStatus
 from stream_svt.demo.summary import Figures, score
@@ -149,7 +149,7 @@ class Session:
             name: float(SHORT_LIMIT if number == SHORT_WEEK else LIMIT)
             for number, name in enumerate(clock.weeks(), start=1)
         }
-        return await self._watch(setting, worker, truth, Board(limits, MONITORS), directory)
+        return await self._watch(setting, worker, truth, DemoStatus(limits, MONITORS), directory)
 
     async def _broker(self) -> str:
         if self._options.broker is not None:
@@ -186,7 +186,7 @@ class Session:
         return worker
 
     async def _watch(
-        self, setting: Setting, worker: Child, truth: Truth, board: Board, directory: Path
+        self, setting: Setting, worker: Child, truth: Truth, board: DemoStatus, directory: Path
     ) -> Figures:
         status = ServiceStatus(setting)
         await _first(self._ready(status), worker.must_go_on())
@@ -236,7 +236,7 @@ class Session:
         except TimeoutError:
             raise DemoFailed(f"the service is not ready after {READY_SECONDS:g} s") from None
 
-    async def _take(self, events: EventReader, board: Board, *, to_end: bool = False) -> None:
+    async def _take(self, events: EventReader, board: DemoStatus, *, to_end: bool = False) -> None:
         for envelope, data in await (events.rest() if to_end else events.new()):
             entry = board.tell(envelope, data)
             if entry is not None:

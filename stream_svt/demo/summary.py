@@ -16,7 +16,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from stream_svt.demo.board import Board, Tally
+from stream_svt.demo.demo_status import DemoStatus, Tally
 from stream_svt.demo.truth import Truth
 from stream_svt.monitor.released import Alert
 
@@ -65,7 +65,7 @@ class Figures:
         Sets that were closed.
     """
 
-    board: Board
+    board: DemoStatus
     truth: Truth
     queries: int
     seconds: float

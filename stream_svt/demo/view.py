@@ -17,9 +17,9 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from stream_svt.demo.board import Board, Entry
+from stream_svt.demo.demo_status import DemoStatus, Entry
 from stream_svt.demo.summary import Score
-from stream_svt.monitor.board import Budget
+from stream_svt.monitor.released_status import Budget
 
 BAR = 24
 FIXED_LINES = 16  # borders, headings, head and foot
@@ -42,7 +42,7 @@ class Scene:
     ``line`` is the public clock; ``seen`` counts the queries that the service has looked at.
     """
 
-    board: Board
+    board: DemoStatus
     lines: int
     broker: str
     urls: dict[str, str]
@@ -167,7 +167,7 @@ def _head(scene: Scene, rate: float) -> Panel:
     )
 
 
-def _budgets(board: Board) -> Panel:
+def _budgets(board: DemoStatus) -> Panel:
     table = Table.grid(padding=(0, 2))
     out = set(board.exhausted())
     for name, budget in board.budgets.items():
@@ -195,7 +195,7 @@ def _bar(budget: Budget) -> Text:
     )
 
 
-def _monitors(board: Board, truth: dict[str, Score]) -> Panel:
+def _monitors(board: DemoStatus, truth: dict[str, Score]) -> Panel:
     table = Table(expand=True, box=None, pad_edge=False)
     for column in ("monitor", "alerts", "halts", "resamples", "exhausted"):
         table.add_column(column, justify="left" if column == "monitor" else "right")
@@ -224,7 +224,7 @@ def _percent(ratio: float | None) -> str:
     return "-" if ratio is None else f"{ratio:.0%}"
 
 
-def _events(board: Board, rows: int) -> Panel:
+def _events(board: DemoStatus, rows: int) -> Panel:
     table = Table(expand=True, box=None, pad_edge=False)
     for column in ("", "week", "monitor", "item", "gap", "estimate", "bound"):
         table.add_column(

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from stream_svt.mechanisms.sampler import draw_threshold
-from stream_svt.monitor.announcer import Announcer, Crossing
-from stream_svt.monitor.books import Books
 from stream_svt.monitor.bounds import Bounds
 from stream_svt.monitor.commands import Command
+from stream_svt.monitor.dataset_account import DatasetAccount
+from stream_svt.monitor.event_builder import Crossing, EventBuilder
 from stream_svt.monitor.life_cycle import Signal, State
 from stream_svt.monitor.monitor_spec import MonitorSpec
 from stream_svt.monitor.mutes import Mutes
@@ -21,7 +21,7 @@ from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.queue_journal import QueueJournal
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.shard_datasets import ShardDatasets
-from stream_svt.monitor.snapshot import Slot, pack_secrets
+from stream_svt.monitor.snapshot import RunState, pack_secrets
 from stream_svt.privacy.loss import to_float
 
 EVENT_BYTES = 800
@@ -35,7 +35,7 @@ SLOTS_AT_ONCE = 10_000
 class Opening(NamedTuple):
     """A run that was opened, and whether what waits for another test was measured on another lattice."""
 
-    slot: Slot
+    slot: RunState
     new_grid: bool
 
 
@@ -79,10 +79,10 @@ class Accounts:
     ) -> None:
         self.shard = shard
         self.datasets = datasets
-        self.announcer = Announcer(application, shard)
+        self.announcer = EventBuilder(application, shard)
         self.queues = QueueJournal()
         self.plans: dict[str, Plan] = {}
-        self.held: dict[int, Books] = {}
+        self.held: dict[int, DatasetAccount] = {}
         self.records: dict[bytes, bytes | None] = {}
         self.rejects: list[tuple[str, int, str]] = []
         self.dirty: set[int] = set()
@@ -110,12 +110,12 @@ class Accounts:
         self.rejects, self.dirty, self.opened, self._weight = [], set(), [], 0
         return records
 
-    def books(self, number: int) -> Books:
+    def books(self, number: int) -> DatasetAccount:
         """Return the books of a dataset, to change; its declaration is announced when it is first needed."""
         books = self.held.get(number)
         if books is None:
             spec = self.datasets[number]
-            books = self.held[number] = Books(spec)
+            books = self.held[number] = DatasetAccount(spec)
             detail: dict[str, object] = {"unit": books.unit}
             if spec.spent_before:
                 detail["spent_before"] = to_float(spec.spent_before, spec.kind)
@@ -125,10 +125,10 @@ class Accounts:
             self._weight += books.weight
         return books
 
-    def slot(self, monitor: str, number: int) -> Slot:
+    def slot(self, monitor: str, number: int) -> RunState:
         """Return the slot of a monitor on a dataset, to read."""
         books = self.held.get(number)
-        return Slot() if books is None else books.slots.get(monitor) or Slot()
+        return RunState() if books is None else books.slots.get(monitor) or RunState()
 
     def mutes(self, monitor: str, number: int) -> Mutes:
         """Return the mutes of a monitor on a dataset, to change."""
@@ -186,11 +186,11 @@ class Accounts:
         return is_last
 
     def muted(self, monitor: str, number: int, series: str, until: int) -> None:
-        """Announce that the series of a top is muted, as `Announcer.muted` says."""
+        """Announce that the series of a top is muted, as `EventBuilder.muted` says."""
         books = self.books(number)
         self.announcer.muted(books, monitor, books.slot(monitor), series, until)
 
-    def halt_run(self, monitor: str, number: int, *, stop: bool) -> Slot:
+    def halt_run(self, monitor: str, number: int, *, stop: bool) -> RunState:
         """Close the books of a run after its last top, and return its slot; ``stop``: no other one follows."""
         books = self.books(number)
         slot = books.slot(monitor)
@@ -200,7 +200,7 @@ class Accounts:
         self._announce(EventType.RUN_HALTED, books, monitor, slot, "cutoff")
         return slot
 
-    def end_run(self, monitor: str, number: int, reason: str) -> Slot:
+    def end_run(self, monitor: str, number: int, reason: str) -> RunState:
         """End an open run before its last top, and return its slot; what it did not spend is released (pure only)."""
         books = self.books(number)
         slot = books.slot(monitor)
@@ -209,7 +209,7 @@ class Accounts:
         self._announce(EventType.RUN_CLOSED, books, monitor, slot, reason)
         return slot
 
-    def end_run_at_full_price(self, monitor: str, number: int, reason: str) -> Slot:
+    def end_run_at_full_price(self, monitor: str, number: int, reason: str) -> RunState:
         """End an open run whose outcomes cannot be computed again: all that it reserved counts as spent."""
         books = self.books(number)
         slot = books.slot(monitor)
@@ -218,7 +218,7 @@ class Accounts:
         self._announce(EventType.RUN_CLOSED, books, monitor, slot, reason, lost)
         return slot
 
-    def close(self, monitor: str, number: int) -> Slot:
+    def close(self, monitor: str, number: int) -> RunState:
         """Close a monitor on a dataset until an operator reopens it; an open run ends as in `end_run`."""
         books = self.books(number)
         slot = books.slot(monitor)
@@ -230,7 +230,7 @@ class Accounts:
         self._announce(EventType.RUN_CLOSED, books, monitor, slot, "command")
         return slot
 
-    def pause(self, monitor: str, number: int, *, paused: bool) -> Slot:
+    def pause(self, monitor: str, number: int, *, paused: bool) -> RunState:
         """Have the queries of a dataset skipped, or tested again, and return the slot; an open run stays open."""
         books = self.books(number)
         slot = books.slot(monitor)
@@ -238,7 +238,7 @@ class Accounts:
         self._announce(EventType.PAUSED if paused else EventType.RESUMED, books, monitor, slot, "command")
         return slot
 
-    def raise_limit(self, number: int, limit: int) -> list[tuple[str, Slot]]:
+    def raise_limit(self, number: int, limit: int) -> list[tuple[str, RunState]]:
         """Raise a dataset's limit, in ledger units; return the monitors that were exhausted and wake.
 
         Raises
@@ -254,7 +254,7 @@ class Accounts:
             slot.signal(Signal.BUDGET_RAISED)
         return woken
 
-    def announce_balance(self, books: Books) -> None:
+    def announce_balance(self, books: DatasetAccount) -> None:
         """Announce what is left of a ledger that is closed for ever."""
         detail = {"unit": books.unit}
         self.announcer.announce(EventType.BALANCE, books, reason="application-closed", detail=detail)
@@ -274,6 +274,12 @@ class Accounts:
         self.announcer.reply(books, "accepted" if accepted else "refused", detail)
 
     def _announce(
-        self, kind: EventType, books: Books, monitor: str, slot: Slot, reason: str, charge: int = 0
+        self,
+        kind: EventType,
+        books: DatasetAccount,
+        monitor: str,
+        slot: RunState,
+        reason: str,
+        charge: int = 0,
     ) -> None:
         self.announcer.announce(kind, books, monitor=monitor, slot=slot, reason=reason, charge=charge)

@@ -23,8 +23,8 @@ from stream_svt.errors import ConfigError, Problem, UnreadableState
 from stream_svt.mechanisms.sampler import KeyedSampler
 from stream_svt.monitor.accounts import SLOTS_AT_ONCE, Accounts
 from stream_svt.monitor.batch import QueryBatch
-from stream_svt.monitor.books import Books, read_dataset
 from stream_svt.monitor.bounds import BOUNDS, Bounds
+from stream_svt.monitor.dataset_account import DatasetAccount, read_dataset
 from stream_svt.monitor.datasets import last_end
 from stream_svt.monitor.life_cycle import State
 from stream_svt.monitor.monitor_spec import (
@@ -42,7 +42,7 @@ from stream_svt.monitor.shard_datasets import ShardDatasets
 from stream_svt.monitor.snapshot import (
     VERSION,
     ProgressRecord,
-    Slot,
+    RunState,
     from_bytes,
     to_bytes,
 )
@@ -330,7 +330,7 @@ class Engine:
             ]
             if lost:
                 self._incompatible.append((number, lost))
-        books = Books.from_record(self.datasets[number], record, plans, mutes)
+        books = DatasetAccount.from_record(self.datasets[number], record, plans, mutes)
         self.accounts.held[number] = books
         return number
 
@@ -383,7 +383,7 @@ class Engine:
 
     def _take_over(self, numbers: Sequence[int]) -> None:
         """Let the monitors go on where the slots of some datasets stand."""
-        held: dict[str, tuple[list[int], list[Slot]]] = {}
+        held: dict[str, tuple[list[int], list[RunState]]] = {}
         for number in numbers:
             for name, slot in self.accounts.held[number].slots.items():
                 found = held.get(name)
@@ -570,7 +570,7 @@ class Engine:
                 runner.runs.status[number] = testable
         self._taken = []
 
-    def discard(self) -> list[Books]:
+    def discard(self) -> list[DatasetAccount]:
         """Return the ledgers, for the caller to free little by little: they hold most objects."""
         self.retirement.discard()
         books, self.accounts.held = list(self.accounts.held.values()), {}

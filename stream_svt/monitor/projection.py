@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_svt.monitor.accounts import Accounts
-from stream_svt.monitor.books import Books
+from stream_svt.monitor.dataset_account import DatasetAccount
 from stream_svt.monitor.life_cycle import State
 from stream_svt.monitor.released import DatasetView
 from stream_svt.monitor.runner import Runner
-from stream_svt.monitor.snapshot import Slot
+from stream_svt.monitor.snapshot import RunState
 from stream_svt.privacy.loss import Kind, to_float
 
 Integers = NDArray[np.int64]
@@ -33,7 +33,7 @@ STATES = (*(state.value for state in State), PAUSED)
 _IDLE = STATES.index(State.IDLE.value)
 _NOT_COVERED = len(STATES)
 _CODES: Mapping[str, int] = {state: code for code, state in enumerate(STATES)}
-_NO_SLOT = Slot()
+_NO_SLOT = RunState()
 
 DATASETS_AT_ONCE = 500
 """Datasets that `Projection.sum_up` takes between two yields: a few milliseconds of work."""
@@ -200,7 +200,7 @@ class Projection:
         runners = list(self._runners.items())
         found = []
         for number in numbers:
-            books = self._accounts.held.get(number) or Books(self._datasets[number])
+            books = self._accounts.held.get(number) or DatasetAccount(self._datasets[number])
             covering = [(name, runner) for name, runner in runners if runner.runs.covers[number]]
             queued = {name: runner.runs.queued(number) for name, runner in covering}
             top_only = {
@@ -221,22 +221,22 @@ class Projection:
         rest = [self._of_kind(np.arange(len(where)), kind, where) for kind in (Kind.PURE, Kind.ZCDP)]
         # Where a monitor has no slot, nothing has changed since `cover`.
         for name in {name for one in held for name in one.slots} & self._monitors.keys():
-            seats, runner = self._monitors[name], self._runners[name]
+            statuses, runner = self._monitors[name], self._runners[name]
             covered = runner.runs.covers[where]
             slots = [one.slots.get(name, _NO_SLOT) for one in held]
             state = np.array([_CODES[PAUSED if slot.paused else slot.state] for slot in slots], dtype=np.int8)
             state[~covered] = _NOT_COVERED
-            sums = seats.sums
+            sums = statuses.sums
             sums.states += np.bincount(state, minlength=len(STATES) + 1)
-            sums.states -= np.bincount(seats.state[where], minlength=len(STATES) + 1)
-            seats.state[where] = state
+            sums.states -= np.bincount(statuses.state[where], minlength=len(STATES) + 1)
+            statuses.state[where] = state
             muted = _masked([len(one.mutes.get(name, ())) if one.mutes else 0 for one in held], covered)
-            sums.muted += _replace(seats.muted, where, muted)
+            sums.muted += _replace(statuses.muted, where, muted)
             queued = _masked([runner.runs.queued(number) for number in numbers], covered)
-            sums.queued += _replace(seats.queued, where, queued)
+            sums.queued += _replace(statuses.queued, where, queued)
             for total, values, amounts in (
-                (sums.spent, seats.spent, [slot.spent for slot in slots]),
-                (sums.left, seats.left, [slot.left for slot in slots]),
+                (sums.spent, statuses.spent, [slot.spent for slot in slots]),
+                (sums.left, statuses.left, [slot.left for slot in slots]),
             ):
                 now = _masked(amounts, covered)
                 for measure, mine in enumerate(rest):
@@ -246,7 +246,7 @@ class Projection:
     def totals(self) -> Totals:
         """Return the sums."""
         return Totals(
-            monitors={name: _monitor_totals(seats.sums) for name, seats in self._monitors.items()},
+            monitors={name: _monitor_totals(statuses.sums) for name, statuses in self._monitors.items()},
             others={
                 kind.measure: OtherTotals(
                     datasets=sums["datasets"],
@@ -267,7 +267,7 @@ class Projection:
         mine: Mask = (self._datasets.zcdp[numbers] == (kind is Kind.ZCDP)) & ~self._datasets.shown[numbers]
         return places[mine]
 
-    def _update_ledgers(self, where: Integers, held: Sequence[Books]) -> None:
+    def _update_ledgers(self, where: Integers, held: Sequence[DatasetAccount]) -> None:
         ledgers = [books.ledger for books in held]
         now = {
             name: np.array(amounts, dtype=np.int64)

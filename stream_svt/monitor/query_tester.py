@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from stream_svt.mechanisms.noise import Noise
 from stream_svt.mechanisms.sampler import Salt
-from stream_svt.monitor.announcer import Crossing
 from stream_svt.monitor.batch import QueryBatch
+from stream_svt.monitor.event_builder import Crossing
 from stream_svt.monitor.mutes import series_hashes
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.run_arrays import Integers, Mask, RunArrays, Status

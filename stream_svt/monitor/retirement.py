@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from stream_svt.errors import ConfigError, Problem
 from stream_svt.monitor.accounts import Accounts
-from stream_svt.monitor.books import Books, read_dataset, stored_spec
+from stream_svt.monitor.dataset_account import DatasetAccount, read_dataset, stored_spec
 from stream_svt.monitor.datasets import DatasetSpec, Gone, is_over
 from stream_svt.monitor.life_cycle import Signal, State
 from stream_svt.monitor.plan import Plan
@@ -30,7 +30,7 @@ NAMES_AT_ONCE = 10_000
 class _Undeclared(NamedTuple):
     """A stored dataset that is declared no longer, the keys of its state records, and whether its period is over."""
 
-    books: Books
+    books: DatasetAccount
     keys: list[bytes]
     is_over: bool
 
@@ -73,7 +73,7 @@ class Retirement:
             f"q/{record.name}/{monitor}/{number}" for monitor, held in mutes.items() for number, _ in held
         ]
         keys = [one.encode() for one in (key, *parts)]
-        books = Books.from_record(spec, record, plans, mutes)
+        books = DatasetAccount.from_record(spec, record, plans, mutes)
         self._undeclared.append(_Undeclared(books, keys, is_over(name, self.watermarks)))
 
     def find_reused(self, datasets: Iterable[DatasetSpec]) -> Iterator[None]:
@@ -162,11 +162,11 @@ class Retirement:
 
     def announce_balance(self, name: str) -> None:
         """Announce what is left of the ledger of a retired dataset, for ever."""
-        books = Books.from_retired(self.retired[name], f"r/{name}")
+        books = DatasetAccount.from_retired(self.retired[name], f"r/{name}")
         self._accounts.announce_balance(books)
         self._keep(books)
 
-    def books(self) -> Iterator[Books]:
+    def books(self) -> Iterator[DatasetAccount]:
         """Yield the books of datasets that are declared no longer and not retired yet."""
         return (one.books for one in self._undeclared)
 
@@ -174,7 +174,7 @@ class Retirement:
         """Let go of what was loaded."""
         self._undeclared = []
 
-    def _keep(self, books: Books) -> None:
+    def _keep(self, books: DatasetAccount) -> None:
         data = self.retired[books.name] = books.to_retired()
         self._accounts.records[f"r/{books.name}".encode()] = data
 

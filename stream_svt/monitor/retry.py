@@ -11,8 +11,8 @@ from typing import cast
 
 import numpy as np
 
-from stream_svt.monitor.announcer import Crossing
 from stream_svt.monitor.append import Append
+from stream_svt.monitor.event_builder import Crossing
 from stream_svt.monitor.options import Retry
 from stream_svt.monitor.pending import PlaceName, RetryQueue, Waiting
 from stream_svt.monitor.query_tester import Candidate, Tests, View

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_svt.monitor.accounts import Accounts
-from stream_svt.monitor.announcer import Crossing
+from stream_svt.monitor.event_builder import Crossing
 from stream_svt.monitor.life_cycle import State
 from stream_svt.monitor.monitor_spec import MonitorSpec
 from stream_svt.monitor.mutes import FOR_EVER, UNTIL_RUN_ENDS, MonitorMutes
@@ -21,7 +21,7 @@ from stream_svt.monitor.options import Mute, OnHalt, Sweep
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.queue_journal import Queue
 from stream_svt.monitor.shard_datasets import NEVER, ShardDatasets
-from stream_svt.monitor.snapshot import SECRETS, Slot, unpack_secrets
+from stream_svt.monitor.snapshot import SECRETS, RunState, unpack_secrets
 
 Integers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -41,7 +41,7 @@ class Status:
     TESTABLE: Final = 3
 
 
-def status_of(slot: Slot) -> int:
+def status_of(slot: RunState) -> int:
     """Return the `Status` of a slot whose open run, if there is one, is durable."""
     if slot.paused or slot.stopped or slot.state is _EXHAUSTED:
         return Status.SKIP
@@ -103,7 +103,7 @@ class RunArrays:
         """Return the plan of a dataset's open run."""
         return self.plans[int(self.version[dataset])]
 
-    def take_over(self, datasets: Sequence[int], slots: Sequence[Slot]) -> None:
+    def take_over(self, datasets: Sequence[int], slots: Sequence[RunState]) -> None:
         """Go on where the slots of some datasets stand."""
         known = {plan.hash for plan in self.plans}
         for old in sorted({slot.spec_hash for slot in slots if slot.state is _RUNNING} - known):
@@ -157,7 +157,7 @@ class RunArrays:
         """End the open run of a dataset; what it did not spend is released (pure only)."""
         self.run_ended(dataset, self.accounts.end_run(self.name, dataset, reason))
 
-    def run_ended(self, dataset: int, slot: Slot) -> None:
+    def run_ended(self, dataset: int, slot: RunState) -> None:
         """Forget the secrets of a run that ended, and end the mutes that held until then."""
         self.mutes.end_run(dataset)
         self.threshold_noise[dataset] = 0
@@ -165,7 +165,7 @@ class RunArrays:
         self.deadline[dataset] = NEVER
         self.status[dataset] = status_of(slot)
 
-    def schedule(self, dataset: int, slot: Slot) -> None:
+    def schedule(self, dataset: int, slot: RunState) -> None:
         """Set when the open run of a dataset ends by schedule."""
         every = self.spec.resample_every
         self.deadline[dataset] = NEVER if every is None else slot.started_ms + every
@@ -198,7 +198,7 @@ class RunArrays:
         self.accounts.muted(self.name, dataset, series, until)
         return ended
 
-    def top_branch_only(self, dataset: int, slot: Slot) -> bool:
+    def top_branch_only(self, dataset: int, slot: RunState) -> bool:
         """Tell whether what is left of an open run pays the cheapest branch only."""
         if slot.state is not State.RUNNING:
             return False

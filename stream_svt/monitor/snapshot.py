@@ -46,7 +46,7 @@ NO_SECRETS = bytes(_SECRETS.size)
 _Secrets = Annotated[bytes, msgspec.Meta(min_length=len(NO_SECRETS), max_length=len(NO_SECRETS))]
 
 
-class Slot(_Secret, array_like=True, gc=False):
+class RunState(_Secret, array_like=True, gc=False):
     """One monitor on one dataset, in memory as it is stored.
 
     ``secrets`` holds threshold noise and salt in 24 bytes, so that the length of a record tells nothing of them;
@@ -93,7 +93,7 @@ class DatasetRecord(_Secret, array_like=True, gc=False):
     declared_limit: int
     ledger: bytes
     events: int
-    slots: dict[str, Slot]
+    slots: dict[str, RunState]
     mutes: dict[str, list[tuple[str, int]]]
 
 
@@ -274,7 +274,7 @@ class TopicRecord(msgspec.Struct, array_like=True):
 
 
 def pack_secrets(threshold_noise: int, salt_high: int, salt_low: int) -> bytes:
-    """Return a run's secrets as a `Slot` holds them."""
+    """Return a run's secrets as a `RunState` holds them."""
     return _SECRETS.pack(threshold_noise, salt_high, salt_low)
 
 

@@ -14,8 +14,8 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_svt.monitor.announcer import Crossing
 from stream_svt.monitor.append import Append
+from stream_svt.monitor.event_builder import Crossing
 from stream_svt.monitor.options import Sweep
 from stream_svt.monitor.pending import Block, OpenSet, OpenSets
 from stream_svt.monitor.query_tester import QueryTester, Segment, Tests, View

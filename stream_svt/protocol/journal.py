@@ -24,7 +24,7 @@ from stream_svt.monitor.engine import Commit
 from stream_svt.protocol.controls import Standing
 from stream_svt.protocol.ports import Log, Transaction
 from stream_svt.protocol.rollback import GIVEN_UP, Known, Newest, Seen, contradiction
-from stream_svt.protocol.sealing import NO_KEY, Place
+from stream_svt.protocol.sealing import NO_KEY, RecordContext
 from stream_svt.protocol.state_reader import Restoration, StateReader
 from stream_svt.protocol.state_records import CLOSED, META, Closed, Event, Meta, ShardRecords
 
@@ -92,7 +92,7 @@ class Journal:
     def __init__(
         self,
         log: Log,
-        place: Place,
+        place: RecordContext,
         topics: Topics,
         *,
         partitions: int,
@@ -125,7 +125,7 @@ class Journal:
         return self._held.meta
 
     def _new_reader(self) -> StateReader:
-        """Return what verifies and seals records; anew for each tenure, with its own part of the nonces."""
+        """Return what verifies and seals records; anew for each session, with its own part of the nonces."""
         return StateReader(
             self._place,
             self._topics.state,
@@ -185,7 +185,7 @@ class Journal:
         self._meta.read_to = dict(ends)
 
     async def open(self) -> Restored:
-        """Take the shard over: fence, read, verify, and write a first transaction of this tenure.
+        """Take the shard over: fence, read, verify, and write a first transaction of this session.
 
         Raises
         ------

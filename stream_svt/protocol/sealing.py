@@ -45,7 +45,7 @@ _LENGTH = struct.Struct(">I")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RecordContext:
     """Where a record belongs; part of what its seal vouches for."""
 
     cluster: str
@@ -90,7 +90,7 @@ def describe(key: bytes) -> str:
 
 
 class Sealing:
-    """Seals and opens the records of one shard during one tenure.
+    """Seals and opens the records of one shard during one session.
 
     Parameters
     ----------
@@ -99,10 +99,12 @@ class Sealing:
     masters
         Master keys of 32 bytes: the first seals, all of them open. Empty: records are written plain.
     entropy
-        Source of random bytes, for the tenure's salt and one nonce per record.
+        Source of random bytes, for the session's salt and one nonce per record.
     """
 
-    def __init__(self, place: Place, masters: Sequence[bytes], entropy: Callable[[int], bytes]) -> None:
+    def __init__(
+        self, place: RecordContext, masters: Sequence[bytes], entropy: Callable[[int], bytes]
+    ) -> None:
         for master in masters:
             if len(master) != KEY_BYTES:
                 raise UnreadableState(f"a sealing key has {len(master)} bytes, expected {KEY_BYTES}")

@@ -72,7 +72,7 @@ TRANSITIONS: Mapping[tuple[State, Signal], State] = {
     **{(state, Signal.OPENED): State.OPENING for state in _EVERY},
     (State.OPENING, Signal.TAKEN_OVER): State.REPLAYING,
     (State.REPLAYING, Signal.REPLAYED): State.RUNNING,
-    # Told between two awaits of a tenure that goes on to its next barrier.
+    # Told between two awaits of a session that goes on to its next barrier.
     (State.OPENING, Signal.REPLAYED): State.OPENING,
     (State.REPLAYING, Signal.APPLIED): State.OPENING,
     (State.RUNNING, Signal.APPLIED): State.OPENING,

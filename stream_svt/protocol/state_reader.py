@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from stream_svt.errors import UnreadableState
-from stream_svt.protocol.sealing import NO_KEY, Opened, Place, Sealing, describe
+from stream_svt.protocol.sealing import NO_KEY, Opened, RecordContext, Sealing, describe
 from stream_svt.protocol.state_records import (
     FORMAT,
     META,
@@ -57,7 +57,7 @@ class StateReader:
 
     def __init__(
         self,
-        place: Place,
+        place: RecordContext,
         topic: str,
         *,
         partitions: int,

@@ -179,7 +179,7 @@ class ShardRecords:
         shown
             Number of events that the transaction publishes, the first of the outbox.
         claim
-            Whether it is the first one of a tenure.
+            Whether it is the first one of a session.
 
         Raises
         ------

@@ -18,7 +18,7 @@ from stream_svt import lenient
 from stream_svt.errors import BrokerError, ConfigError, Problem, StreamSvtError
 from stream_svt.protocol.configuration import CURRENT, Bundle, Current, Version, Versions, records
 from stream_svt.protocol.controls import Verify, trust_the_topic
-from stream_svt.protocol.sealing import Place
+from stream_svt.protocol.sealing import RecordContext
 from stream_svt.service.config import Config
 from stream_svt.service.control import id_of
 from stream_svt.service.kafka import (
@@ -70,9 +70,9 @@ async def verifier(config: Config, cluster: Cluster) -> Verify:
     return Verifier(place_of(config, await id_of(cluster)), config.command_keys)
 
 
-def place_of(config: Config, cluster_id: str) -> Place:
+def place_of(config: Config, cluster_id: str) -> RecordContext:
     """Return what a version's signature binds beside its content."""
-    return Place(cluster_id, config.spec.application, config.topics.config, PARTITION)
+    return RecordContext(cluster_id, config.spec.application, config.topics.config, PARTITION)
 
 
 async def read_versions(cluster: Cluster, topic: str, verify: Verify = trust_the_topic) -> Versions:

@@ -22,7 +22,7 @@ import msgspec
 from aiokafka import TopicPartition
 
 from stream_svt.errors import BrokerError, UnreadableState
-from stream_svt.monitor.books import Books, read_dataset
+from stream_svt.monitor.dataset_account import DatasetAccount, read_dataset
 from stream_svt.monitor.datasets import Watermarks, is_over
 from stream_svt.monitor.life_cycle import State as LifeCycle
 from stream_svt.monitor.monitor_spec import MonitorSpec
@@ -384,7 +384,7 @@ class ShardState:
             if key.startswith(b"d/")
         }
         retired = (
-            Books.from_retired(content, key.decode())
+            DatasetAccount.from_retired(content, key.decode())
             for key, content in restored.records.items()
             if key.startswith(b"r/")
         )

@@ -27,7 +27,7 @@ from stream_svt.errors import BrokerError, ConfigError, Problem
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.quantities import did_you_mean, found
 from stream_svt.monitor.released import Alert, Envelope, EventType, Lifecycle, decode
-from stream_svt.protocol.sealing import Place
+from stream_svt.protocol.sealing import RecordContext
 from stream_svt.service.config import Config
 from stream_svt.service.kafka import (
     CALL_DEADLINE,
@@ -231,7 +231,7 @@ async def send(
     cluster_id = "" if signing_key is None else await id_of(cluster)
 
     def headers(shard: int, value: bytes) -> list[tuple[str, bytes]]:
-        place = Place(cluster_id, application, control, shard)
+        place = RecordContext(cluster_id, application, control, shard)
         return [] if signing_key is None else [signing_key.header(place, value)]
 
     # A state that is given up may have left events behind that were never committed.

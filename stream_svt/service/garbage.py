@@ -17,7 +17,7 @@ COLLECT_AFTER = (30_000, 1, 1_000_000)
 most, some 40 milliseconds. A full collection happens only where `collect_soon` asks for it."""
 
 DELAY = 1.0
-"""Seconds after which a tenure's garbage is looked for: shards that end together are collected together."""
+"""Seconds after which a session's garbage is looked for: shards that end together are collected together."""
 
 FREED_AT_ONCE = 500
 """Objects let go of in one turn of the event loop: ledgers of datasets, each with its monitors' runs."""
@@ -35,7 +35,7 @@ def collect_rarely() -> None:
 
 
 def collect_soon() -> None:
-    """Look for garbage in a moment: what a tenure left in cycles would wait for hours by itself."""
+    """Look for garbage in a moment: what a session left in cycles would wait for hours by itself."""
     global _next  # noqa: PLW0603  one process has one heap
     loop = asyncio.get_running_loop()
     if _next is None or _next.when() < loop.time():

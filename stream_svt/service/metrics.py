@@ -32,8 +32,8 @@ from stream_svt.monitor.released import Alert, DatasetView, EventType
 from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.privacy.loss import Kind
 from stream_svt.protocol.controls import Malformed, Untimely
+from stream_svt.protocol.session import ShardStatus
 from stream_svt.protocol.shard_states import OPEN, State
-from stream_svt.protocol.tenure import Status
 from stream_svt.service.signatures import Refusal
 from stream_svt.service.wire import Reason
 
@@ -265,7 +265,7 @@ class Metrics:
         self,
         spec: ApplicationSpec,
         spec_hash: str,
-        statuses: Callable[[], Sequence[Status]] = tuple,
+        statuses: Callable[[], Sequence[ShardStatus]] = tuple,
         *,
         shards: int = 1,
         control: str = "control",
@@ -388,7 +388,7 @@ class Metrics:
         self._histogram("stream_svt_takeover_seconds").observe(seconds)
 
     def failed(self, shard: int, reason: str) -> None:
-        """Count a tenure that ended in an error."""
+        """Count a session that ended in an error."""
         del shard
         self._counter("stream_svt_failures_total", reason).inc()
 
@@ -413,7 +413,7 @@ _COUNTED = {
 """Counters of a monitor by the events that raise them."""
 
 
-def _as_now(status: Status) -> Status:
+def _as_now(status: ShardStatus) -> ShardStatus:
     """Return what a scrape takes of a shard: views and sums are never changed, only replaced."""
     now = copy(status)
     now.lag, now.views = dict(status.lag), dict(status.views)
@@ -443,7 +443,7 @@ def _add_monitors(
             values["stream_svt_last_top_bound"][name] = top.bound
 
 
-def _add_shards(values: _Values, shards: Sequence[Status], labelled: Mapping[str, DatasetSpec]) -> None:
+def _add_shards(values: _Values, shards: Sequence[ShardStatus], labelled: Mapping[str, DatasetSpec]) -> None:
     """Add what the shards owned now say of themselves and of their datasets."""
     values["stream_svt_shards_owned"][()] = len(shards)
     values["stream_svt_shards"].update({(str(state),): 0 for state in State})

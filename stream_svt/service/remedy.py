@@ -83,7 +83,7 @@ def _of_shard(error: BaseException) -> Decision:
             return Decision(Remedy.RETRY, Cause.UNAVAILABLE)
         case ConfigurationBehind():
             return Decision(Remedy.RETRY, Cause.CONFIGURATION)
-        case RecordsLost():  # the next tenure finds out which, and waits with its state proved
+        case RecordsLost():  # the next session finds out which, and waits with its state proved
             return Decision(Remedy.RETRY, Cause.RECORDS_LOST)
         case ImportError():
             return Decision(Remedy.RETRY, Cause.ERROR, local=True)

@@ -1,20 +1,20 @@
-"""One shard on one worker: tenure after tenure, until its partition goes elsewhere.
+"""One shard on one worker: session after session, until its partition goes elsewhere.
 
-A rebalance revokes every partition of every worker. A tenure publishes what is charged and stands by (`hold`); where
+A rebalance revokes every partition of every worker. A session publishes what is charged and stands by (`hold`); where
 the partition stays, it goes on after a transaction that nobody could have let through but its producer (`release`).
-No tenure begins while a rebalance is under way; one that was being opened goes on, as its own transactions tell
+No session begins while a rebalance is under way; one that was being opened goes on, as its own transactions tell
 whether it may.
 
-What ends a tenure decides what follows:
+What ends a session decides what follows:
 
 =======================  =====================================================================================
 fenced, partition gone   prove group membership; a member opens again, anybody else waits for the next rebalance
 what may pass            open again, later and later, for ever
-records lost             park inside the next tenure, with the state proved, for `accept-loss`
+records lost             park inside the next session, with the state proved, for `accept-loss`
 what cannot mend itself  park: look again when woken or after a while, open once something has changed
 =======================  =====================================================================================
 
-`stream_svt.service.remedy` decides which; no error of a shard ends anything but its tenure.
+`stream_svt.service.remedy` decides which; no error of a shard ends anything but its session.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from stream_svt.errors import BrokerError, StreamSvtError, TimestampAhead
 from stream_svt.protocol.controls import Verify, trust_the_topic
 from stream_svt.protocol.journal import Journal, Topics
 from stream_svt.protocol.ports import Clock, Stopped
+from stream_svt.protocol.session import CommitPolicy, ShardSession, ShardStatus
 from stream_svt.protocol.shard_states import OPEN, Cause, Signal
-from stream_svt.protocol.tenure import Pace, Status, Tenure
 from stream_svt.service.garbage import collect_soon, let_go
 from stream_svt.service.kafka import (
     CALL_DEADLINE,
@@ -67,11 +67,11 @@ UNEXPECTED_BACKOFF = (*BACKOFF, 10.0, 20.0, 30.0)
 REFUSAL_EVERY = 5
 """Failures of which one is followed by a look whether the topics are there."""
 STEADY = 30.0
-"""Seconds a tenure runs, once open, before its predecessor's failures are forgotten."""
+"""Seconds a session runs, once open, before its predecessor's failures are forgotten."""
 STUCK = 120.0
 """Seconds without a sign of life after which the watchdog starts a shard anew."""
 CUT_SHORT = 5.0
-"""Seconds that a hand-over waits for a tenure that was cut short."""
+"""Seconds that a hand-over waits for a session that was cut short."""
 
 
 class Shard:
@@ -90,17 +90,17 @@ class Shard:
     make_journal
         Returns a journal for the shard, not opened.
     workload
-        Returns what to run; asked at every tenure, so that another version takes effect with the next one.
+        Returns what to run; asked at every session, so that another version takes effect with the next one.
     control
         Name of the control topic.
     pace
-        Returns how often to commit; asked at every tenure, too.
+        Returns how often to commit; asked at every session, too.
     written
         Names of the topics that the journal writes.
     suspect
         Told where a fault may be the worker's own.
     verify
-        Returns what tells which commands to hear; asked at every tenure, too.
+        Returns what tells which commands to hear; asked at every session, too.
     """
 
     def __init__(
@@ -113,14 +113,14 @@ class Shard:
         make_journal: Callable[[int], Journal],
         workload: Callable[[], Workload],
         control: str,
-        pace: Callable[[], Pace],
+        pace: Callable[[], CommitPolicy],
         metrics: Metrics,
         written: Topics,
         suspect: Callable[[], None],
         verify: Callable[[], Verify] = lambda: trust_the_topic,
     ) -> None:
         self.number = number
-        self.status = Status(number, beat=time.monotonic())
+        self.status = ShardStatus(number, beat=time.monotonic())
         self._cluster = cluster
         self._consumer = consumer
         self._queries = queries
@@ -197,7 +197,7 @@ class Shard:
             await asyncio.wait({self._task}, timeout=CUT_SHORT)
 
     def configure(self) -> None:
-        """End the tenure at a barrier and begin another with the workload then configured."""
+        """End the session at a barrier and begin another with the workload then configured."""
         if self.status.state in OPEN:
             self.status.signal(Signal.APPLIED)
         self._halt.set()
@@ -205,7 +205,7 @@ class Shard:
     async def restart(self) -> None:
         """Begin anew whatever state the shard is in: the watchdog's remedy.
 
-        Not beside a tenure that is still being given up, nor once the partition is handed over: that can happen
+        Not beside a session that is still being given up, nor once the partition is handed over: that can happen
         while this waits, and nobody would ever end what began then.
         """
         self._metrics.failed(self.number, "stuck")
@@ -249,15 +249,15 @@ class Shard:
         self.status.signal(Signal.STOPPED)
 
     async def _hold(self) -> Exception | None:
-        """Hold the shard for one tenure; return what ended it, None where it was told to end."""
+        """Hold the shard for one session; return what ended it, None where it was told to end."""
         journal = self._make_journal(self.number)
-        tenure = self._tenure(journal)
+        session = self._session(journal)
         opened: float | None = None
         try:
-            await tenure.open()
+            await session.open()
             opened = time.monotonic()
             self._rebalance.quiet.clear()
-            await tenure.run()
+            await session.run()
             self._failures = self._looks = 0
         except Stopped:
             pass
@@ -272,17 +272,17 @@ class Shard:
             # Opening a large state takes longer than `STEADY`, and may fail at its end each time.
             if opened is not None and time.monotonic() - opened > STEADY:
                 self._failures = self._looks = 0
-            await self._put_down(tenure, journal)
+            await self._put_down(session, journal)
         return None
 
-    async def _put_down(self, tenure: Tenure, journal: Journal) -> None:
-        """End what a tenure held, last first; an error of one step keeps none of the others from being done."""
+    async def _put_down(self, session: ShardSession, journal: Journal) -> None:
+        """End what a session held, last first; an error of one step keeps none of the others from being done."""
         async with contextlib.AsyncExitStack() as steps:
             steps.callback(collect_soon)
             steps.callback(self._rebalance.quiet.set)
             steps.push_async_callback(journal.close)
             steps.callback(self._close_feed)
-            let_go(tenure.end())
+            let_go(session.end())
 
     def _feed(self) -> ShardFeed:
         self._reader = ShardFeed(
@@ -296,9 +296,9 @@ class Shard:
         )
         return self._reader
 
-    def _tenure(self, journal: Journal) -> Tenure:
+    def _session(self, journal: Journal) -> ShardSession:
         self._tried = self._workload()
-        return Tenure(
+        return ShardSession(
             self._feed(),
             journal,
             self._tried,
@@ -317,7 +317,7 @@ class Shard:
             reader.close()
 
     async def _go_on(self, failure: Exception) -> bool:
-        """Do what follows a failed tenure; return whether another one may begin."""
+        """Do what follows a failed session; return whether another one may begin."""
         decision = classify(failure)
         if decision.local:
             self._suspect()
@@ -421,7 +421,7 @@ class Shard:
         place = TopicPartition(self._control, self.number)
         while not self._stopping:
             self._beat()
-            self._halt.clear()  # another version takes effect with the next tenure
+            self._halt.clear()  # another version takes effect with the next session
             await self._wait(0.5)
             if self.held:
                 await self._either(self._rebalance.free)

@@ -26,7 +26,7 @@ class Hold:
     free
         The opposite.
     quiet
-        Set while the shard steps nothing: it is not open, or its tenure stands by.
+        Set while the shard steps nothing: it is not open, or its session stands by.
     """
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from stream_svt.protocol.ports import Record
-from stream_svt.protocol.sealing import Place
+from stream_svt.protocol.sealing import RecordContext
 
 HEADER: Final = "stream-svt-signature"
 KEY_BYTES: Final = 32
@@ -54,7 +54,7 @@ class SigningKey:
     name: str
     sign: Callable[[bytes], bytes] = field(repr=False)
 
-    def header(self, place: Place, value: bytes) -> tuple[str, bytes]:
+    def header(self, place: RecordContext, value: bytes) -> tuple[str, bytes]:
         """Return the header that makes ``value`` a command at this place, and nowhere else."""
         return HEADER, f"v3 {self.name} {self.sign(_covered(place, value)).hex()}".encode()
 
@@ -70,7 +70,7 @@ class Verifier:
         The keys whose owners may give commands.
     """
 
-    def __init__(self, place: Place, keys: Iterable[VerifyingKey]) -> None:
+    def __init__(self, place: RecordContext, keys: Iterable[VerifyingKey]) -> None:
         self._place = place
         self._keys = {key.name: key for key in keys}
 
@@ -91,7 +91,7 @@ class Verifier:
         return None if key.verify(bytes.fromhex(signature), covered) else Refusal.BAD_SIGNATURE
 
 
-def _covered(place: Place, value: bytes) -> bytes:
+def _covered(place: RecordContext, value: bytes) -> bytes:
     return _PREFIX + place.bind(b"", 0) + value
 
 

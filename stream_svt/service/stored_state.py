@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from stream_svt.protocol.journal import Journal, Topics, keep_going
-from stream_svt.protocol.sealing import Place, Sealing
+from stream_svt.protocol.sealing import RecordContext, Sealing
 from stream_svt.service.config import Config
 from stream_svt.service.kafka import Cluster
 from stream_svt.service.shard_log import ShardLog
@@ -20,7 +20,7 @@ def masters(config: Config) -> tuple[bytes, ...]:
 
 def sealing_of(config: Config, cluster_id: str, shard: int) -> Sealing:
     """Return what seals and opens the records of a shard."""
-    place = Place(cluster_id, config.spec.application, config.topics.state, shard)
+    place = RecordContext(cluster_id, config.spec.application, config.topics.state, shard)
     return Sealing(place, masters(config), os.urandom)
 
 
@@ -42,7 +42,7 @@ def journal_of(
     topics, written = config.topics, written_topics(config)
     return Journal(
         ShardLog(cluster, config.spec.application, shard, written, tell_time),
-        Place(cluster_id, config.spec.application, topics.state, shard),
+        RecordContext(cluster_id, config.spec.application, topics.state, shard),
         written,
         partitions=topics.partitions,
         masters=masters(config),

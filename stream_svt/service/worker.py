@@ -21,9 +21,9 @@ from stream_svt.monitor.datasets import DAY_MS
 from stream_svt.monitor.projection import sums_of
 from stream_svt.protocol.controls import Verify, trust_the_topic
 from stream_svt.protocol.journal import Journal
-from stream_svt.protocol.sealing import Place
+from stream_svt.protocol.sealing import RecordContext
+from stream_svt.protocol.session import CommitPolicy, ShardStatus
 from stream_svt.protocol.shard_states import OPEN, Cause, State
-from stream_svt.protocol.tenure import Pace, Status
 from stream_svt.service.config import Config
 from stream_svt.service.group import Group
 from stream_svt.service.kafka import Cluster, on_answer, tune
@@ -297,7 +297,7 @@ class Worker:
         log.info("event=stopped worker=%s", self.identity)
 
     async def adopt(self, reading: Reading) -> None:
-        """Go on with another version: every shard ends its tenure at a barrier and begins the next with it."""
+        """Go on with another version: every shard ends its session at a barrier and begins the next with it."""
         config = replace(self.config, spec=reading.spec)
         workload = self._make_workload(config, (reading.version.number, reading.version.digest))
         for _ in workload.prepare(reading.spec_hash):
@@ -333,7 +333,7 @@ class Worker:
         else:
             self._look.set()
 
-    def statuses(self) -> list[Status]:
+    def statuses(self) -> list[ShardStatus]:
         """Return the status of every shard owned, by number."""
         if self._group is None:
             return []
@@ -443,12 +443,14 @@ class Worker:
         config = self.config
         if not config.control.required:
             return trust_the_topic
-        place = Place(self._topology.cluster_id, config.spec.application, config.topics.control, shard)
+        place = RecordContext(
+            self._topology.cluster_id, config.spec.application, config.topics.control, shard
+        )
         return Verifier(place, config.command_keys)
 
-    def _pace(self) -> Pace:
+    def _pace(self) -> CommitPolicy:
         commit = self.config.commit
-        return Pace(
+        return CommitPolicy(
             interval=commit.interval / 1000,
             max_records=commit.max_records,
             start_at=self.config.topics.start_at,

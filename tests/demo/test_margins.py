@@ -15,8 +15,8 @@ import pytest
 from msgspec import structs
 
 from stream_svt.demo import config
-from stream_svt.demo.board import Board
 from stream_svt.demo.config import ADAPTIVE, APPEND, MONITORS, THRESHOLD, Setting
+from stream_svt.demo.demo_status import DemoStatus
 from stream_svt.demo.queries import SERIES, running_counts
 from stream_svt.demo.summary import Figures
 from stream_svt.demo.truth import Truth
@@ -55,7 +55,7 @@ def spec(clock, tmp_path_factory):
 def test_every_promise_is_kept_with_room_to_spare(baskets, clock, queries, spec, seed):
     asked, ids = queries
     play = Play(spec, entropy=random.Random(seed).randbytes)
-    board = Board(dict.fromkeys(clock.weeks(), 4.0), MONITORS)
+    board = DemoStatus(dict.fromkeys(clock.weeks(), 4.0), MONITORS)
     for event in play.play(Setting().counts, asked):
         envelope, data = decode(
             encode(

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from stream_svt.demo.board import Board
 from stream_svt.demo.clock import Clock
 from stream_svt.demo.config import ADAPTIVE, APPEND, MONITORS
 from stream_svt.demo.data import Baskets, from_lines
+from stream_svt.demo.demo_status import DemoStatus
 from stream_svt.demo.summary import Figures
 from stream_svt.demo.truth import Truth
 from stream_svt.monitor.released import EventType
@@ -31,7 +31,7 @@ def truth() -> Truth:
 
 
 def figures(truth: Truth, events, asked=SETS) -> Figures:
-    board = Board(dict.fromkeys(WEEKS, 4.0), MONITORS)
+    board = DemoStatus(dict.fromkeys(WEEKS, 4.0), MONITORS)
     for event in events:
         board.tell(*event)
     return Figures(board, truth, queries=4000, seconds=2.0, asked=asked)

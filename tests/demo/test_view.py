@@ -7,8 +7,8 @@ import io
 import pytest
 from rich.console import Console
 
-from stream_svt.demo.board import Board
 from stream_svt.demo.config import ADAPTIVE, APPEND, MONITORS
+from stream_svt.demo.demo_status import DemoStatus
 from stream_svt.demo.summary import Score
 from stream_svt.demo.view import LiveView, PlainView, Rate, Scene, picture, view_for
 from stream_svt.monitor.released import EventType
@@ -25,7 +25,7 @@ URLS = {
 
 @pytest.fixture
 def scene() -> Scene:
-    board = Board({WEEK: 4.0, "retail-week-2": 1.6}, MONITORS)
+    board = DemoStatus({WEEK: 4.0, "retail-week-2": 1.6}, MONITORS)
     board.tell(*lifecycle(EventType.RUN_STARTED, dataset=WEEK, monitor=APPEND, run=1, spent=0.1))
     for item in range(30):
         board.tell(*alert(f"line-00300/{item + 1}", dataset=WEEK, monitor=ADAPTIVE, spent=1.0))

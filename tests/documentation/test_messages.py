@@ -30,7 +30,7 @@ from stream_svt.monitor.spec_change import change_spec
 from stream_svt.privacy.loss import Kind
 from stream_svt.protocol.controls import parse
 from stream_svt.protocol.journal import Journal
-from stream_svt.protocol.sealing import Place, Sealing
+from stream_svt.protocol.sealing import RecordContext, Sealing
 from stream_svt.service.shard_log import Reject
 from stream_svt.service.wire import Directory, QueryDecoder
 from tests.documentation.pages import ROOT
@@ -181,7 +181,7 @@ def _of_every_kind() -> Iterator[bytes]:
 
 
 def _encoded(event: ReleasedEvent) -> bytes:
-    prover = Sealing(Place("cluster", "app", "state", 0), [bytes(32)], bytes).prover()
+    prover = Sealing(RecordContext("cluster", "app", "state", 0), [bytes(32)], bytes).prover()
     return encode(
         event,
         application="app",

@@ -23,7 +23,7 @@ from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.protocol import shard_states
 from stream_svt.protocol.controls import Standing
 from stream_svt.protocol.journal import Journal
-from stream_svt.protocol.sealing import Place
+from stream_svt.protocol.sealing import RecordContext
 from tests.simulation.effects import ModelLog, finish, journal_of
 from tests.simulation.log import Broker
 from tests.support.engine_play import Play, Query
@@ -33,7 +33,7 @@ KEY = bytes(range(32))
 COMMANDS = Standing(
     7, 9, "ninth", accepted=True, under_way=UnderWay(Command("ninth", Action.PAUSE, number=9), "a", 1)
 )
-PLACE = Place("golden-cluster", "golden", "golden.state", 0)
+PLACE = RecordContext("golden-cluster", "golden", "golden.state", 0)
 HERE = Path(__file__).parent
 STATE_MACHINE = HERE.parent.parent / "docs" / "state-machine.md"
 CUT = 600
@@ -53,10 +53,10 @@ _MEANING = {
 
 
 _OF_SHARD = {
-    shard_states.Signal.OPENED: "a tenure begins: the state is read, proved and taken over",
+    shard_states.Signal.OPENED: "a session begins: the state is read, proved and taken over",
     shard_states.Signal.TAKEN_OVER: "the first transaction is durable; what the owner before may have read is replayed",
     shard_states.Signal.REPLAYED: "all of that is read, and the configuration holds",
-    shard_states.Signal.APPLIED: "another version was read: the tenure ends at its next barrier",
+    shard_states.Signal.APPLIED: "another version was read: the session ends at its next barrier",
     shard_states.Signal.FAILED: "an error that may pass: opened again, later and later, for ever",
     shard_states.Signal.PARKED: "an error that cannot mend itself: nothing happens until something has changed",
     shard_states.Signal.DISOWNED: "another worker owns the partition: left alone until the next rebalance",

@@ -13,7 +13,7 @@ from aiokafka import AIOKafkaProducer
 
 from stream_svt.monitor.datasets import DAY_MS
 from stream_svt.monitor.released import EventType
-from stream_svt.protocol import tenure
+from stream_svt.protocol import session
 from stream_svt.protocol.shard_states import OPEN, Cause, State
 from stream_svt.service import kafka
 from stream_svt.service.audit import Audit, audit_state, audit_topic
@@ -228,7 +228,7 @@ async def test_a_query_stamped_far_ahead_parks_its_shard_until_the_clock_has_cau
         await scene.configure("counts", {"message.timestamp.type": "CreateTime"})
         await scene.send(early, HIGH)
         await scene.settled(worker, 1)
-        await stamped_ahead(tenure.FARTHEST_AHEAD + 5)
+        await stamped_ahead(session.FARTHEST_AHEAD + 5)
         (status,) = scene.statuses(0)
         await until(lambda: status.cause is Cause.TIMESTAMP_AHEAD)
         assert f"the record at offset 1 of '{scene.queries}' is stamped 60" in status.reason
@@ -285,7 +285,7 @@ async def test_a_day_opens_with_its_first_query_is_over_and_never_opens_again(
     }
 
     # Two days go by: no record comes, and the shards' monitors have read all there are.
-    monkeypatch.setattr(tenure, "IDLE_MARGIN", -3 * DAY_MS / 1000)
+    monkeypatch.setattr(session, "IDLE_MARGIN", -3 * DAY_MS / 1000)
     workload = worker.workload
     await worker.advance_periods()
     assert worker.workload is workload, "it is the same day"

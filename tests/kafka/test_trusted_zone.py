@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from stream_svt.protocol.sealing import Place, Sealing
+from stream_svt.protocol.sealing import RecordContext, Sealing
 from stream_svt.protocol.state_records import META
 from stream_svt.service.control import id_of
 from stream_svt.service.web import EVENTS, PAGES
@@ -257,7 +257,7 @@ class Run:
         """Return the keys, and the secrets of the sealed state, opened as only the service can."""
         scene = self.scene
         cluster = await id_of(cluster_of(scene.config()))
-        place = Place(cluster, scene.application, f"{scene.application}.state", 0)
+        place = RecordContext(cluster, scene.application, f"{scene.application}.state", 0)
         sealing = Sealing(place, [MASTER], bytes)
         found: list[tuple[str, bytes]] = []
         for record in await scene.read("state"):

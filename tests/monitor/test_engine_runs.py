@@ -14,7 +14,7 @@ from stream_svt.monitor.engine import Commit
 from stream_svt.monitor.pending import Block, OpenSet, RetryQueue, Waiting
 from stream_svt.monitor.queue_journal import QueueJournal
 from stream_svt.monitor.released import EventType
-from stream_svt.monitor.snapshot import DatasetRecord, Slot, from_bytes, pack_secrets, unpack_secrets
+from stream_svt.monitor.snapshot import DatasetRecord, RunState, from_bytes, pack_secrets, unpack_secrets
 from tests.support.engine_play import Play, Query, batch_of
 from tests.support.monitor_forms import FORMS, TOPIC, interrupted, spec_of, stream
 
@@ -244,7 +244,7 @@ def test_nothing_secret_shows_when_something_is_printed():
     numbers = np.array([123456789])
     block = Block(numbers, numbers, numbers, numbers, ["x"], ["q"])
     waiting = Waiting(1, 0, 123456789, 1, 0, 0, 0, "x", "q")
-    slot = Slot(secrets=b"123456789" + bytes(15))
+    slot = RunState(secrets=b"123456789" + bytes(15))
     batch = batch_of(TOPIC, [Query(0, 123456789)], 0, 1)
     commit = Commit(records={b"d/a": b"123456789"}, progress=b"123456789")
     things = [

@@ -8,7 +8,7 @@ import pytest
 
 from stream_svt.errors import MisuseError
 from stream_svt.monitor.life_cycle import TRANSITIONS, Signal, State, advance
-from stream_svt.monitor.snapshot import Slot
+from stream_svt.monitor.snapshot import RunState
 from tests.golden.regenerate import STATE_MACHINE, state_machine
 
 _EVERY = list(itertools.product(State, Signal))
@@ -16,7 +16,7 @@ _EVERY = list(itertools.product(State, Signal))
 
 @pytest.mark.parametrize(("state", "signal"), _EVERY)
 def test_a_signal_leads_where_the_table_says_or_is_refused_and_changes_nothing(state, signal):
-    slot = Slot(state=state)
+    slot = RunState(state=state)
     if (state, signal) in TRANSITIONS:
         slot.signal(signal)
         assert slot.state is TRANSITIONS[state, signal] is advance(state, signal)

@@ -9,8 +9,8 @@ import pytest
 
 from stream_svt.errors import ConfigError
 from stream_svt.monitor import operations
-from stream_svt.monitor.books import Books
 from stream_svt.monitor.commands import Action, Command, UnderWay
+from stream_svt.monitor.dataset_account import DatasetAccount
 from stream_svt.monitor.life_cycle import State
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.spec import ApplicationSpec
@@ -52,7 +52,7 @@ def test_the_final_balance_is_told_and_its_ledger_and_name_stay() -> None:
     assert retired.spent == closed.spent
     assert closed.charge > 0, "an open run costs all that it reserved"
     assert {key for key in play.records if b"/b" in key} == {b"r/b"}
-    stored = Books.from_retired(play.records[b"r/b"], "r/b")
+    stored = DatasetAccount.from_retired(play.records[b"r/b"], "r/b")
     assert (stored.unit, stored.events) == ("one basket", int(events[-1].id.rpartition("/")[2]))
     assert stored.ledger.reserved == 0
     assert_books_balance(play)

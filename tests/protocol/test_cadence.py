@@ -19,7 +19,7 @@ import pytest
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.engine import Commit, Engine, Step
 from stream_svt.protocol.ports import Clock
-from stream_svt.protocol.tenure import Pace, Tenure
+from stream_svt.protocol.session import CommitPolicy, ShardSession
 from stream_svt.service.wire import QueryDecoder
 from tests.simulation.applications import APPLICATIONS, DATASETS, OTHER, TOPIC, Application, application
 from tests.simulation.effects import Effect, journal_of, lived
@@ -53,7 +53,7 @@ class Stopwatch(Silent):
 
 
 class TimedWorld:
-    """A broker, a tenure and a clock.
+    """A broker, a session and a clock.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ class TimedWorld:
     work
         How long the decoder takes for queries, and the engine for them again.
     seconds
-        When the tenure is asked to end.
+        When the session is asked to end.
     """
 
     def __init__(
@@ -132,23 +132,23 @@ class TimedWorld:
         return ModelWorkload(self.application.spec, entropy=entropy.randbytes, decoder=Slow, kind=Laborious)
 
     def run(self) -> TimedWorld:
-        """Play the tenure to its end."""
+        """Play the session to its end."""
         entropy = random.Random(2)
         process = Process(1, None, entropy)  # type: ignore[arg-type]
         journal = journal_of(self.broker, entropy=entropy.randbytes, epoch=lambda: self.now)
-        tenure = Tenure(
+        session = ShardSession(
             ModelFeed(self, process),  # type: ignore[arg-type]
             journal,
             self._workload(entropy),
             shard=0,
             control=CONTROL,
-            pace=Pace(interval=0.5, max_records=40, cadence=self.application.cadence),
+            pace=CommitPolicy(interval=0.5, max_records=40, cadence=self.application.cadence),
             clock=Clock(now=lambda: self.now, epoch=lambda: self.now, sleep=self._sleep),
             observer=self.observer,
             status=process.status,
         )
 
-        life, outcome = lived(tenure), None
+        life, outcome = lived(session), None
         while True:
             try:
                 effect = life.send(outcome)

@@ -9,9 +9,9 @@ import os
 import pytest
 
 from stream_svt.errors import UnreadableState
-from stream_svt.protocol.sealing import NO_KEY, Opened, Place, Sealing
+from stream_svt.protocol.sealing import NO_KEY, Opened, RecordContext, Sealing
 
-PLACE = Place(cluster="c1", application="shop", topic="shop.state", shard=3)
+PLACE = RecordContext(cluster="c1", application="shop", topic="shop.state", shard=3)
 OLD, NEW = bytes(range(32)), bytes(range(1, 33))
 
 

@@ -7,12 +7,12 @@ import itertools
 import pytest
 
 from stream_svt.errors import MisuseError
+from stream_svt.protocol.session import ShardStatus
 from stream_svt.protocol.shard_states import OPEN, TRANSITIONS, Cause, Signal, State, advance
-from stream_svt.protocol.tenure import Status
 
 
 def test_the_way_from_a_takeover_to_the_end() -> None:
-    status = Status(0)
+    status = ShardStatus(0)
     for signal, state in (
         (Signal.OPENED, State.OPENING),
         (Signal.TAKEN_OVER, State.REPLAYING),
@@ -36,7 +36,7 @@ def test_a_shard_parks_from_every_state_and_opens_again(state: State) -> None:
     ids=str,
 )
 def test_a_signal_that_cannot_happen_raises_and_changes_nothing(state: State, signal: Signal) -> None:
-    status = Status(0, state)
+    status = ShardStatus(0, state)
     with pytest.raises(MisuseError, match=f"a shard that is {state} cannot take the signal '{signal}'"):
         status.signal(signal, Cause.ERROR, "x")
     assert (status.state, status.cause, status.reason) == (state, Cause.NONE, "")
@@ -52,7 +52,7 @@ def test_only_a_takeover_leads_to_an_open_shard() -> None:
 
 
 def test_cause_and_reason_stay_until_another_cause_is_given() -> None:
-    status = Status(0)
+    status = ShardStatus(0)
     status.signal(Signal.PARKED, Cause.CONFIGURATION, "a dataset was removed")
     status.signal(Signal.OPENED)
     assert (status.cause, status.reason) == (Cause.CONFIGURATION, "a dataset was removed")

@@ -12,7 +12,7 @@ from tests.support.shard_play import Play
 
 @pytest.fixture
 async def played(monkeypatch) -> AsyncIterator[Callable[..., Play]]:
-    """Begin a shard whose tenures end as the arguments say; one that no test has stopped ends in order."""
+    """Begin a shard whose sessions end as the arguments say; one that no test has stopped ends in order."""
     plays: list[Play] = []
 
     def play(*endings: object) -> Play:

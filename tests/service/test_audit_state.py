@@ -8,7 +8,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from stream_svt.monitor.books import read_dataset
+from stream_svt.monitor.dataset_account import read_dataset
 from stream_svt.monitor.released import Account, EventType, encode
 from stream_svt.monitor.snapshot import DatasetRecord
 from stream_svt.service.audit import Audit, Auditor, ShardState, compare

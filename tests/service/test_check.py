@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from stream_svt.protocol.sealing import Place, Sealing, key_id
+from stream_svt.protocol.sealing import RecordContext, Sealing, key_id
 from stream_svt.protocol.state_records import META
 from stream_svt.service.check import Level, Report, _hint, check_offline, topic_settings, unopened
 from stream_svt.service.config import parse_config
@@ -150,7 +150,7 @@ OLD, NEW = bytes(range(32)), bytes(range(1, 33))
 def stored(*masters: bytes, shards: int = 1, cluster: str = "c") -> dict[int, bytes]:
     """Return the records `meta` of shards whose state is sealed so."""
     return {
-        shard: Sealing(Place(cluster, "shop", "shop.state", shard), masters, os.urandom).seal(
+        shard: Sealing(RecordContext(cluster, "shop", "shop.state", shard), masters, os.urandom).seal(
             META, 7, b"content"
         )
         for shard in range(shards)

@@ -11,7 +11,7 @@ from aiokafka.errors import GroupAuthorizationFailedError, KafkaConnectionError,
 
 from stream_svt.errors import ConfigError
 from stream_svt.monitor.spec import load_spec
-from stream_svt.protocol.tenure import Status
+from stream_svt.protocol.session import ShardStatus
 from stream_svt.service import group as module
 from stream_svt.service.group import LEAVE_PATIENCE, STOP_PATIENCE, Group
 from stream_svt.service.kafka import REBALANCE_TIMEOUT, BrokerUnavailable, Cluster, Denied
@@ -46,7 +46,7 @@ class Shard:
     def __init__(self, number: int) -> None:
         self.number = number
         self.told: list[str] = []
-        self.status = Status(number)
+        self.status = ShardStatus(number)
         self.in_time = True
         self.ends = asyncio.Event()
         self.ends.set()

@@ -58,8 +58,8 @@ def _outage(clock: Clock) -> int:
             group.error("Error sending JoinGroupRequest_v2 to node %s [%s]", shard % 3, "NodeNotReadyError")
             written += 4
         if second == 7:
-            logging.getLogger("stream_svt.protocol.tenure").critical("event=records_lost shard=%d", 5)
-            logging.getLogger("stream_svt.protocol.tenure").critical("event=records_lost shard=%d", 6)
+            logging.getLogger("stream_svt.protocol.session").critical("event=records_lost shard=%d", 5)
+            logging.getLogger("stream_svt.protocol.session").critical("event=records_lost shard=%d", 6)
             written += 2
     return written
 
@@ -110,7 +110,7 @@ def test_a_kind_is_told_apart_from_others(clock: Clock, lines: io.StringIO) -> N
 
 
 def test_progress_of_many_shards_is_shown_whole(clock: Clock, lines: io.StringIO) -> None:
-    log = logging.getLogger("stream_svt.protocol.tenure")
+    log = logging.getLogger("stream_svt.protocol.session")
     for shard in range(SHARDS):
         log.info("event=shard_opened shard=%d", shard)
     assert len(lines.getvalue().splitlines()) == SHARDS

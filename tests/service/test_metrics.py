@@ -12,8 +12,8 @@ from stream_svt.monitor.engine import Commit
 from stream_svt.monitor.projection import STATES, MonitorTotals, OtherTotals, Totals
 from stream_svt.monitor.released import DatasetView, EventType, MonitorView, NoiseLaw, ReleasedEvent
 from stream_svt.monitor.spec import ApplicationSpec, load_spec
+from stream_svt.protocol.session import ShardStatus
 from stream_svt.protocol.shard_states import Cause, Signal, State
-from stream_svt.protocol.tenure import Status
 from stream_svt.service.metrics import COMMON_LABELS, METRICS, OTHERS, Metrics
 from tests.support import alerts
 
@@ -76,9 +76,9 @@ def view(
     )
 
 
-def owned(*views: DatasetView, others: int = 0) -> Status:
+def owned(*views: DatasetView, others: int = 0) -> ShardStatus:
     """Return the status of a shard with datasets shown one by one, and others that each are as ``view`` says."""
-    status = Status(0, State.RUNNING, lag={"counts": 7})
+    status = ShardStatus(0, State.RUNNING, lag={"counts": 7})
     status.views = {one.dataset: one for one in views}
     states = [view.monitors[0].state for view in views] + others * ["running"]
     hot = MonitorTotals(
@@ -123,7 +123,7 @@ def test_every_sample_has_the_labels_of_the_table_and_says_its_application() -> 
     """No name is exposed beside those of the table, and what no code fills would show, too: this fills every line."""
     views = [view("week-2026-w02"), view("week-2026-w03", measure="rho")]
     metrics = Metrics(load_spec(PERIODS), "hash", lambda: [owned(*views), parked], engine_times=True)
-    parked, metrics.fault = Status(1), "clock"
+    parked, metrics.fault = ShardStatus(1), "clock"
     parked.signal(Signal.PARKED, Cause.CONFIGURATION)
     metrics.committed(0, Commit(rejects=[("counts", 1, "empty")], events=[top(1.0)]), 0.1, [0.1])
     found: dict[str, set[frozenset[str]]] = {}
@@ -247,7 +247,7 @@ def test_charges_are_thresholds_and_tops_in_epsilon_and_whole_runs_in_rho(spec: 
 
 
 def test_gauges_come_from_the_shards_owned_now(spec: ApplicationSpec) -> None:
-    statuses: Sequence[Status] = [replace(owned(view("a"), view("b", state="halted")), outbox=3)]
+    statuses: Sequence[ShardStatus] = [replace(owned(view("a"), view("b", state="halted")), outbox=3)]
     metrics = Metrics(spec, "hash", lambda: statuses)
     found = scrape(metrics)
     assert found["stream_svt_budget_spent_epsilon", "a"] == 0.5
@@ -263,7 +263,7 @@ def test_gauges_come_from_the_shards_owned_now(spec: ApplicationSpec) -> None:
 
 
 def test_a_shard_is_open_while_its_worker_replays_or_runs_it(spec: ApplicationSpec) -> None:
-    statuses = [Status(number, state) for number, state in enumerate(State)]
+    statuses = [ShardStatus(number, state) for number, state in enumerate(State)]
     found = scrape(Metrics(spec, "hash", lambda: statuses))
     open_ones = {
         state for number, state in enumerate(State) if found["stream_svt_shard_open", str(number)] == 1

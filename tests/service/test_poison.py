@@ -12,13 +12,13 @@ import pyarrow as pa
 import pytest
 
 from stream_svt.protocol.controls import Controls, Gate, Standing
-from stream_svt.protocol.sealing import Place
+from stream_svt.protocol.sealing import RecordContext
 from stream_svt.service.columnar import MAX_TEXT_IN_ALL
 from stream_svt.service.signatures import HEADER, Refusal, Verifier, shared_key
 from tests.service.test_wire import Record, arrow, columnar_batch
 from tests.support.values import numbers
 
-PLACE = Place("cluster", "shop", "shop.control", 0)
+PLACE = RecordContext("cluster", "shop", "shop.control", 0)
 
 
 @pytest.mark.parametrize(

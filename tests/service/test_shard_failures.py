@@ -1,4 +1,4 @@
-"""What follows when a tenure ends in an error: open again, park until something has changed, or step back."""
+"""What follows when a session ends in an error: open again, park until something has changed, or step back."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from tests.support.worker import until
 MANY = 12
 REFUSED = Surroundings(faults=("counts cannot be read",), control_end=7)
 LONG = 0.02
-"""Seconds that a tenure takes to open where that is longer than failures are remembered."""
+"""Seconds that a session takes to open where that is longer than failures are remembered."""
 GONE = Surroundings(faults=("topic 'counts' does not exist",), missing=True, control_end=7)
 
 
 def fails(error: Exception, seconds: float) -> Callable[[], Awaitable[None]]:
-    """Return the opening of a tenure that fails after so many seconds."""
+    """Return the opening of a session that fails after so many seconds."""
 
     async def opening() -> None:
         await asyncio.sleep(seconds)
@@ -230,7 +230,7 @@ async def test_a_stranger_does_not_stay_parked_either(played) -> None:
     assert play.opened == 1
 
 
-async def test_another_version_begins_another_tenure(play) -> None:
+async def test_another_version_begins_another_session(play) -> None:
     play.shard.configure()
     await until(lambda: play.opened >= 2)
     await play.until(State.RUNNING)
@@ -240,7 +240,7 @@ async def test_another_version_begins_another_tenure(play) -> None:
 async def test_a_shard_whose_opening_takes_long_and_fails_is_opened_later_and_later(
     played, monkeypatch, ending: Exception
 ) -> None:
-    """A large state takes longer to read than a tenure has to run before its predecessor's failures are forgotten."""
+    """A large state takes longer to read than a session has to run before its predecessor's failures are forgotten."""
     waits: list[float] = []
     play = played(*[fails(ending, LONG)] * 8)
     monkeypatch.setattr(module, "STEADY", LONG / 2)
@@ -297,7 +297,7 @@ async def test_an_error_at_a_tenures_end_keeps_no_other_step_from_being_done(
     async def close(journal: Journal) -> None:
         fails_at("journal")
 
-    monkeypatch.setattr(module.Tenure, "end", lambda tenure: fails_at("end"))
+    monkeypatch.setattr(module.ShardSession, "end", lambda session: fails_at("end"))
     monkeypatch.setattr(Feed, "close", lambda feed: fails_at("reader"))
     monkeypatch.setattr(Journal, "close", close)
     await play.hold()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from stream_svt.monitor.commands import Command
 from stream_svt.protocol.controls import COMMAND_LIMIT, Controls, Gate, Standing
-from stream_svt.protocol.sealing import Place
+from stream_svt.protocol.sealing import RecordContext
 from stream_svt.service.signatures import (
     HEADER,
     Refusal,
@@ -25,7 +25,7 @@ from stream_svt.service.signatures import (
 )
 from tests.support.keys import ed25519_pair
 
-PLACE = Place("cluster", "shop", "shop.control", 1)
+PLACE = RecordContext("cluster", "shop", "shop.control", 1)
 VALUE = b'{"id":"a","action":"resample","dataset":"today","state":"5e","number":1}'
 SECRET = bytes(range(32))
 

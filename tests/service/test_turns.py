@@ -13,7 +13,7 @@ from stream_svt.service.worker import _give_way
 SHARDS, PIECES = 64, 5
 
 
-@pytest.mark.parametrize("wait", [lambda: CLOCK.sleep(0), _give_way], ids=["tenure", "journal"])
+@pytest.mark.parametrize("wait", [lambda: CLOCK.sleep(0), _give_way], ids=["session", "journal"])
 async def test_one_piece_is_done_in_a_round_and_every_shard_gets_its_turn(wait) -> None:
     rounds: list[list[int]] = [[]]
     ended = asyncio.Event()

@@ -8,8 +8,8 @@ from typing import Any
 
 from stream_svt.protocol.journal import Journal, Topics
 from stream_svt.protocol.ports import Transaction
-from stream_svt.protocol.sealing import Place
-from stream_svt.protocol.tenure import Tenure
+from stream_svt.protocol.sealing import RecordContext
+from stream_svt.protocol.session import ShardSession
 from tests.simulation.log import Broker, Entry
 
 
@@ -98,10 +98,10 @@ class ModelLog:
         self._epoch = -1
 
 
-async def lived(tenure: Tenure) -> None:
-    """Go through a tenure to its end."""
-    await tenure.open()
-    await tenure.run()
+async def lived(session: ShardSession) -> None:
+    """Go through a session to its end."""
+    await session.open()
+    await session.run()
 
 
 def finish(work: Any, *, crash: int | None = None, after: bool = False) -> Any:
@@ -121,7 +121,7 @@ def finish(work: Any, *, crash: int | None = None, after: bool = False) -> Any:
         return ended.value
 
 
-PLACE = Place("cluster", "app", "state", 0)
+PLACE = RecordContext("cluster", "app", "state", 0)
 
 
 def holding(records: Mapping[bytes, bytes]) -> Broker:
@@ -133,7 +133,7 @@ def holding(records: Mapping[bytes, bytes]) -> Broker:
 
 
 def journal_of(
-    broker: Broker, kind: Callable[..., Any] = Journal, place: Place = PLACE, **options: Any
+    broker: Broker, kind: Callable[..., Any] = Journal, place: RecordContext = PLACE, **options: Any
 ) -> Any:
     """Return a journal of a shard, the only one unless told, not opened."""
     wanted = {"log": ModelLog(broker), "partitions": 1, "epoch": lambda: 0.0} | options

@@ -1,4 +1,4 @@
-"""An application of several shards on the modelled log, one tenure at a time, and what its operator does."""
+"""An application of several shards on the modelled log, one session at a time, and what its operator does."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stream_svt.monitor.released import EventType
 from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Clock
-from stream_svt.protocol.tenure import Pace, Status, Tenure
+from stream_svt.protocol.session import CommitPolicy, ShardSession, ShardStatus
 from stream_svt.service.wire import home
 from stream_svt.service.workload import Workload
 from tests.simulation.applications import RETRY, STREAM, declared
@@ -111,31 +111,33 @@ class Model:
             shard = home(name.encode(), self.partitions)
             self.broker.write(f"{topic}-{shard}", name.encode(), msgspec.json.encode(body | more))
 
-    def serve(self, feed: type[Feed] = Feed) -> list[Status]:
+    def serve(self, feed: type[Feed] = Feed) -> list[ShardStatus]:
         """Let every shard read what there is, as its worker would."""
         found = []
         for shard in range(self.partitions):
-            tenure, status = self.tenure(shard, feed)
-            finish(lived(tenure))
+            session, status = self.session(shard, feed)
+            finish(lived(session))
             self.broker.mark(f"app-{shard}", everything=True)
             found.append(status)
         return found
 
-    def tenure(self, shard: int = 0, feed: type[Feed] = Feed, interval: float = 0.1) -> tuple[Tenure, Status]:
-        """Return a tenure that has not been opened, and where it reports."""
-        status = Status(shard)
-        tenure = Tenure(
+    def session(
+        self, shard: int = 0, feed: type[Feed] = Feed, interval: float = 0.1
+    ) -> tuple[ShardSession, ShardStatus]:
+        """Return a session that has not been opened, and where it reports."""
+        status = ShardStatus(shard)
+        session = ShardSession(
             feed(self.broker, shard),
             self.journal(shard, self.partitions),
             Workload(self.spec, self.partitions),
             shard=shard,
             control=CONTROL,
-            pace=Pace(interval=interval, start_at=self.start_at),
+            pace=CommitPolicy(interval=interval, start_at=self.start_at),
             clock=Clock(now=self._tick, epoch=lambda: self.now, sleep=_rest),
             observer=Silent(),
             status=status,
         )
-        return tenure, status
+        return session, status
 
     def _tick(self) -> float:
         self.now += 0.01
@@ -168,7 +170,7 @@ def serve_a_while(
     interval: float = 1e9,
 ) -> None:
     """Let an owner read a few records in each of so many rounds, and commit at the end unless told."""
-    owner, _ = model.tenure(interval=interval)
+    owner, _ = model.session(interval=interval)
     feed: Any = owner._feed
     feed.rounds, feed.most, feed.hook = rounds, 5, hook
     finish(lived(owner))
@@ -176,7 +178,7 @@ def serve_a_while(
 
 
 class Stops(Exception):
-    """What ends a tenure in the middle."""
+    """What ends a session in the middle."""
 
 
 def dies_at(
@@ -188,7 +190,7 @@ def dies_at(
     opened: Callable[[], None] = lambda: None,
 ) -> None:
     """Let an owner die before or after its first commit of which something is true; the next one is told nothing."""
-    dying, _ = model.tenure(feed=feed)
+    dying, _ = model.session(feed=feed)
     commit, run = dying._journal.commit, dying.run
 
     async def dies(content: Any) -> int:

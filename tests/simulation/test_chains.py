@@ -11,9 +11,9 @@ import pytest
 from msgspec import structs
 
 from stream_svt.monitor.accounts import Accounts
-from stream_svt.monitor.books import Books
 from stream_svt.monitor.carried import Carried
 from stream_svt.monitor.commands import Command
+from stream_svt.monitor.dataset_account import DatasetAccount
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.released import Account
 from stream_svt.monitor.spec import ApplicationSpec
@@ -199,10 +199,10 @@ class FencesNobody(ProvingJournal):
 
 
 class _AnewAccounts(Accounts):
-    def books(self, number: int) -> Books:
+    def books(self, number: int) -> DatasetAccount:
         if number not in self.held:
             super().books(number)
-            self.held[number].ledger = Books(replace(self.datasets[number], spent_before=0)).ledger
+            self.held[number].ledger = DatasetAccount(replace(self.datasets[number], spent_before=0)).ledger
         return super().books(number)
 
 
@@ -233,7 +233,7 @@ CARRYING: dict[str, tuple[CarryingOver, str]] = {
 """Deliberate bugs by name, and what is said of them."""
 RUNNING: dict[str, dict[str, Any]] = {
     "a successor with the whole limit": {"workload": partial(ModelWorkload, kind=BeginsAnew)},
-    "queries tested while it is closed": {"tenure": GoesOnWhileClosing},
+    "queries tested while it is closed": {"session": GoesOnWhileClosing},
     "a closed application opened": {"journal": OpensClosed},
     "the record of a state given up overlooked": {"journal": OverlooksTheRecord},
     "a sound state given up": {"journal": GivesUpAnything},

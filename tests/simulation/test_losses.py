@@ -37,7 +37,7 @@ def lost() -> Model:
 
 def waits(model: Model, arriving=None):
     """Open the shard, which waits; return its status."""
-    waiting, status = model.tenure(feed=Patient)
+    waiting, status = model.session(feed=Patient)
     waiting._feed.hook = lambda number: number == 2 and arriving and arriving()  # type: ignore[attr-defined]
     with pytest.raises(Stopped):
         finish(waiting.open())

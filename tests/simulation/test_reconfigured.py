@@ -134,7 +134,7 @@ def test_a_replay_is_owed_until_the_configuration_is_accepted() -> None:
     both = declared(HOT, ELSEWHERE)
     model = paused_within_a_replay(both)
     model.spec = declared(HOT.replace("topic: t", "topic: w"), ELSEWHERE)
-    third, _ = model.tenure()
+    third, _ = model.session()
     finish(third.open())
     with pytest.raises(ConfigError, match="cannot change"):
         finish(third.run())

@@ -56,7 +56,7 @@ _UNFENCED = Variant(log=lambda broker, number: ModelLog(broker, f"app-0-{number}
 BROKEN: dict[str, tuple[Variant, str]] = {
     **{kind.__name__: (Variant(journal=kind), said) for kind, said in _JOURNALS.items()},
     **{kind.__name__: (_workload(kind=kind), said) for kind, said in _ENGINES.items()},
-    **{kind.__name__: (Variant(tenure=kind), said) for kind, said in _TENURES.items()},
+    **{kind.__name__: (Variant(session=kind), said) for kind, said in _TENURES.items()},
     "LosesQueries": (_workload(decoder=broken.LosesQueries), "have no alert"),
     "two owners": (_UNFENCED, ""),
 }

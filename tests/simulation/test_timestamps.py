@@ -27,10 +27,10 @@ def alerts(model: Model) -> list[int]:
 
 def refused(model: Model) -> TimestampAhead:
     """Serve until the shard refuses to go on."""
-    tenure, _ = model.tenure()
-    finish(tenure.open())
+    session, _ = model.session()
+    finish(session.open())
     with pytest.raises(TimestampAhead) as ahead:
-        finish(tenure.run())
+        finish(session.run())
     model.settle()
     return ahead.value
 

@@ -33,9 +33,9 @@ from stream_svt.monitor.shard_datasets import ShardDatasets
 from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Clock, Stopped
+from stream_svt.protocol.session import CommitPolicy, ShardSession, ShardStatus
 from stream_svt.protocol.shard_states import Cause, Signal
 from stream_svt.protocol.state_records import META, Meta
-from stream_svt.protocol.tenure import Pace, Status, Tenure
 from stream_svt.service.audit import Audit, Auditor, ShardState, compare
 from stream_svt.service.kafka import BrokerUnavailable, Fenced
 from stream_svt.service.wire import QueryDecoder
@@ -78,7 +78,7 @@ class Process:
     outcome: Any = None
     error: Exception | None = None
     observer: Any = None
-    status: Status = field(default_factory=lambda: Status(0))
+    status: ShardStatus = field(default_factory=lambda: ShardStatus(0))
     stop: bool = False
     held: bool = False
     asleep_until: int = 0
@@ -216,9 +216,9 @@ class Variant:
     journal: Callable[..., Journal] = Journal
     log: Callable[[Broker, int], Any] = field(default=lambda broker, number: ModelLog(broker))
     workload: Callable[..., Any] = ModelWorkload
-    tenure: Callable[..., Tenure] = Tenure
+    session: Callable[..., ShardSession] = ShardSession
     observer: Callable[[], Any] = Silent
-    watch: Callable[[World, Status], None] = lambda world, status: None
+    watch: Callable[[World, ShardStatus], None] = lambda world, status: None
 
 
 class World:
@@ -270,7 +270,7 @@ class World:
         return process
 
     async def _live(self, process: Process) -> None:
-        """Tenure after tenure, as `stream_svt.service.shard.Shard` does."""
+        """ShardSession after session, as `stream_svt.service.shard.Shard` does."""
         version = 0
         while not process.stop:
             newest = len(self._applied)
@@ -287,7 +287,7 @@ class World:
                 epoch=lambda: self.now,
                 bounds=bounds,
             )
-            tenure = self._variant.tenure(
+            session = self._variant.session(
                 ModelFeed(self, process),
                 journal,
                 self._variant.workload(
@@ -300,13 +300,13 @@ class World:
                 ),
                 shard=0,
                 control=CONTROL,
-                pace=Pace(interval=0.5, max_records=12, cadence=self._application.cadence),
+                pace=CommitPolicy(interval=0.5, max_records=12, cadence=self._application.cadence),
                 clock=Clock(now=lambda: self.now, epoch=lambda: self.now, sleep=self._sleep),
                 observer=process.observer,
                 status=process.status,
             )
             try:
-                await lived(tenure)
+                await lived(session)
             except Stopped:
                 pass
             except ApplicationClosed:

@@ -67,9 +67,9 @@ async def kills(kafka: EmbeddedKafka, application: str, directory: Path, count: 
             else:  # the next one comes in the middle of the takeover
                 await asyncio.sleep(3.0 * chance.random())
         await stage.caught_up()
-    tenures = [_tenures(kafka.data_dir, f"{application}.state", number) for number in range(PARTITIONS)]
+    sessions = [_tenures(kafka.data_dir, f"{application}.state", number) for number in range(PARTITIONS)]
     gaps = [
-        next((began for began in tenures[shard] if began > killed), math.inf) - killed
+        next((began for began in sessions[shard] if began > killed), math.inf) - killed
         for killed, shards in calm
         for shard in shards
     ]
@@ -114,7 +114,7 @@ async def zombies(kafka: EmbeddedKafka, application: str, directory: Path, count
             stage.outcome.count += 1
             await stage.caught_up()
     fenced, parked = stage.said("event=fenced"), stage.said("event=not_member")
-    stage.outcome.notes.append(f"{fenced} tenures ended fenced, {parked} of them as no member")
+    stage.outcome.notes.append(f"{fenced} sessions ended fenced, {parked} of them as no member")
     return stage.outcome
 
 
@@ -145,7 +145,7 @@ async def faults(kafka: ProxiedKafka, application: str, directory: Path, count: 
                 # What the client does about it comes later than the fault: a commit shows that it is over.
                 await stage.caught_up()
     retried, fenced = stage.said("event=shard_retry"), stage.said("event=fenced")
-    stage.outcome.notes += [f"{retried} tenures ended unanswered, {fenced} fenced", *struck]
+    stage.outcome.notes += [f"{retried} sessions ended unanswered, {fenced} fenced", *struck]
     return stage.outcome
 
 
@@ -177,7 +177,7 @@ async def losses(
             await _fill(brokers, stage)
         await _replicated(brokers)
     retried = stage.said("event=shard_retry")
-    stage.outcome.notes.append(f"{retried} tenures ended because no broker answered in time")
+    stage.outcome.notes.append(f"{retried} sessions ended because no broker answered in time")
     return stage.outcome
 
 

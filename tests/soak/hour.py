@@ -85,7 +85,7 @@ class Hour(Stage):
         return super()._configuration(port)
 
     def apply_again(self, number: int) -> None:
-        """Apply a version that says the same in another text: every shard ends its tenure and begins the next."""
+        """Apply a version that says the same in another text: every shard ends its session and begins the next."""
         config = self.directory / f"applied-{number}.yaml"
         config.write_text(f"{self._configuration(free_port())}\n# {number}\n")
         applied(config)

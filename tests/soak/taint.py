@@ -31,7 +31,7 @@ from stream_svt.monitor import accounts
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.runner import Runner
 from stream_svt.monitor.spec import load_spec
-from stream_svt.protocol.tenure import Status
+from stream_svt.protocol.session import ShardStatus
 from stream_svt.service.metrics import Metrics
 from tests.simulation.applications import DATASETS, Application
 from tests.simulation.script import Fault, Script
@@ -223,7 +223,7 @@ def history(script: Script, values: Values, leak: Leak, recorder: Recorder | Non
         pages.append(_Page(lambda: now[0]))
         return pages[-1]
 
-    def watch(world: World, status: Status) -> None:
+    def watch(world: World, status: ShardStatus) -> None:
         now[0] = world.now
         released = {f.name: getattr(status, f.name) for f in dataclasses.fields(status)}
         seen.note(world, "status", msgspec.json.encode(released).decode())

@@ -8,7 +8,7 @@ import time
 
 from stream_svt.monitor.released import EventType, Lifecycle, ReleasedEvent, decode
 from stream_svt.protocol.journal import Journal, Restored, Topics
-from stream_svt.protocol.sealing import Place
+from stream_svt.protocol.sealing import RecordContext
 from stream_svt.service.kafka import Cluster, tune
 from stream_svt.service.shard_log import ShardLog
 from tests.support import records
@@ -36,7 +36,7 @@ class Books:
     def journal(
         self, *masters: bytes, cluster: str = "cluster", application: str = "", shard: int = 1, **options
     ) -> Journal:
-        place = Place(cluster, application or self.topics.state, self.topics.state, shard)
+        place = RecordContext(cluster, application or self.topics.state, self.topics.state, shard)
         log = ShardLog(self.cluster, place.application, place.shard, self.topics)
         options = {"partitions": 2, "entropy": os.urandom, "epoch": time.time} | options
         self.journals.append(Journal(log, place, self.topics, masters=masters, **options))

@@ -18,19 +18,19 @@ import msgspec
 from stream_svt.monitor import operations
 from stream_svt.monitor.accounts import Accounts
 from stream_svt.monitor.batch import QueryBatch
-from stream_svt.monitor.books import Books
 from stream_svt.monitor.commands import Action, Command
+from stream_svt.monitor.dataset_account import DatasetAccount
 from stream_svt.monitor.engine import Engine, Step
 from stream_svt.monitor.retirement import Retirement
 from stream_svt.monitor.run_arrays import Status
 from stream_svt.monitor.runner import Runner
-from stream_svt.monitor.snapshot import DatasetRecord, ProgressRecord, Slot, pack_secrets, to_bytes
+from stream_svt.monitor.snapshot import DatasetRecord, ProgressRecord, RunState, pack_secrets, to_bytes
 from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.protocol.controls import Controls, Gate, Repeated, heard, trust_the_topic
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Record, Transaction
 from stream_svt.protocol.rollback import Known, Seen
-from stream_svt.protocol.tenure import Tenure
+from stream_svt.protocol.session import ShardSession
 from stream_svt.service.kafka import BrokerUnavailable
 from stream_svt.service.shard_log import ShardLog
 from stream_svt.service.wire import QueryDecoder
@@ -156,17 +156,17 @@ class ForgetsLostPublications(ForgetsOutbox, LosesPublications):
     """Ignores the outbox, and often has one to ignore."""
 
 
-class _HalfPrice(Books):
+class _HalfPrice(DatasetAccount):
     """Pays half."""
 
     __slots__ = ()
 
-    def charge_top(self, slot: Slot, charge: int) -> int:
+    def charge_top(self, slot: RunState, charge: int) -> int:
         return super().charge_top(slot, charge // 2)
 
 
 class _HalfPriceAccounts(Accounts):
-    def books(self, number: int) -> Books:
+    def books(self, number: int) -> DatasetAccount:
         books = super().books(number)
         books.__class__ = _HalfPrice
         return books
@@ -243,8 +243,8 @@ class TestsBeforeDurable(Engine):
         return runner
 
 
-class Disobedient(Tenure):
-    """A tenure whose commands are judged otherwise."""
+class Disobedient(ShardSession):
+    """A session whose commands are judged otherwise."""
 
     judge: type[Controls]
 
@@ -285,7 +285,7 @@ class ComparesNoNumbers(Disobedient):
     judge = _AnyNumber
 
 
-class UsesNumbersLate(Tenure):
+class UsesNumbersLate(ShardSession):
     """Makes the number of a command durable in the transaction after that of its effect."""
 
     async def _carry_out(self, command: Command) -> None:
@@ -298,7 +298,7 @@ class UsesNumbersLate(Tenure):
             await super()._carry_out(command)
 
 
-class GoesOnWithAnyVersion(Tenure):
+class GoesOnWithAnyVersion(ShardSession):
     """Adopts whatever version its worker knows."""
 
     def _compare_versions(self, progress: bytes) -> None:
@@ -322,7 +322,7 @@ class ForgetsLostOutcomes(Engine):
         self.retirement.__class__ = _ForgetfulRetirement
 
 
-class RetiresTooEarly(Tenure):
+class RetiresTooEarly(ShardSession):
     """Retires datasets before its shard has adopted the configuration that does not declare them."""
 
     async def _find_places(self, offsets: Mapping[str, tuple[int, int]]) -> None:

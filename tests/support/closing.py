@@ -14,7 +14,7 @@ from stream_svt.monitor.carried import Carried
 from stream_svt.monitor.commands import Action
 from stream_svt.monitor.released import decode
 from stream_svt.privacy.loss import Kind
-from stream_svt.protocol.sealing import Place, Sealing
+from stream_svt.protocol.sealing import RecordContext, Sealing
 from stream_svt.protocol.shard_states import Cause, State
 from stream_svt.protocol.state_records import META, Meta
 from stream_svt.service.audit import Audit, audit_topic, follow
@@ -170,7 +170,7 @@ class Application:
             latest[record.partition][record.key] = record.value
             if record.key != META:  # which a transaction writes last
                 continue
-            place = Place(cluster_id, self.name, config.topics.state, record.partition)
+            place = RecordContext(cluster_id, self.name, config.topics.state, record.partition)
             opened = Sealing(place, (KEY,), bytes).open(META, record.value)
             if msgspec.msgpack.decode(opened.content, type=Meta).chunks:
                 found[record.partition] = dict(latest[record.partition])

@@ -1,4 +1,4 @@
-"""One shard whose tenures open, run and end as a test says, beside books, a group and brokers that are scripted."""
+"""One shard whose sessions open, run and end as a test says, beside books, a group and brokers that are scripted."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from aiokafka.errors import CommitFailedError, IllegalStateError
 
 from stream_svt.monitor.spec import load_spec
 from stream_svt.protocol.journal import Topics
+from stream_svt.protocol.session import CommitPolicy, Stopped
 from stream_svt.protocol.shard_states import Cause, Signal, State
-from stream_svt.protocol.tenure import Pace, Stopped
 from stream_svt.service import parked
 from stream_svt.service import shard as module
 from stream_svt.service.kafka import Cluster
@@ -130,7 +130,7 @@ class Play:
         self.fenced: list[Exception] = []
         play = self
 
-        class Tenure:
+        class ShardSession:
             def __init__(self, feed: Feed, *args: object, status: module.Status, **options: object) -> None:
                 self.status, self.feed = status, feed
 
@@ -156,7 +156,7 @@ class Play:
                 raise play.around
             return play.around
 
-        monkeypatch.setattr(module, "Tenure", Tenure)
+        monkeypatch.setattr(module, "ShardSession", ShardSession)
         monkeypatch.setattr(module, "ShardFeed", partial(Feed, play))
         monkeypatch.setattr(module, "look_around", look_around)
         monkeypatch.setattr(module, "BACKOFF", (0.0, 0.001))
@@ -170,7 +170,7 @@ class Play:
             make_journal=lambda number: Journal(self),
             workload=lambda: self.workload,
             control="control",
-            pace=Pace,
+            pace=CommitPolicy,
             metrics=Metrics(load_spec(SPEC), "hash", lambda: [self.shard.status]),
             written=Topics("state", "alerts", "rejects"),
             suspect=self.suspect,

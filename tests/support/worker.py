@@ -18,9 +18,9 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from stream_svt.monitor.released import Alert, Envelope, EventType, Lifecycle, decode
 from stream_svt.protocol.configuration import Bundle, Version
 from stream_svt.protocol.sealing import _CHECKED
+from stream_svt.protocol.session import ShardStatus
 from stream_svt.protocol.shard_states import OPEN, Cause, State
 from stream_svt.protocol.state_records import META, Meta
-from stream_svt.protocol.tenure import Status
 from stream_svt.service.applied import newest, read_versions
 from stream_svt.service.config import Config, parse_config
 from stream_svt.service.control import Addressed, Reply, send
@@ -156,7 +156,7 @@ class Scene:
                     await self.command("accept-loss", partition=shard, topic=topic, offset=int(offset))
                 await asyncio.sleep(0.05)
 
-    def statuses(self, shard: int) -> list[Status]:
+    def statuses(self, shard: int) -> list[ShardStatus]:
         """Return what the workers say of a shard."""
         return [one for worker in self.workers for one in worker.statuses() if one.shard == shard]
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from stream_svt.monitor.board import Board, Budget
 from stream_svt.monitor.datasets import DatasetSpec
 from stream_svt.monitor.released import Alert, DatasetView, Envelope, Lifecycle
+from stream_svt.monitor.released_status import Budget, ReleasedStatus
 from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.planning.pace import Exhaustion, exhaustion
 from stream_svt.privacy.loss import Kind, to_float
@@ -94,7 +94,7 @@ class Picture:
             monitor.name: [name for name in self._datasets if monitor.covers(name)]
             for monitor in spec.monitors
         }
-        self._board = Board(budgets, covers)
+        self._board = ReleasedStatus(budgets, covers)
         self._views: Mapping[str, DatasetView] = {}
         self._dirty: set[str] = set()
 
@@ -161,6 +161,6 @@ class Picture:
             for one in view.monitors:
                 yield msgspec.convert(one, MonitorNow, from_attributes=True)
             return
-        for name, seat in self._board.of_dataset(dataset).items():
-            state = seat.shown if known else None
-            yield MonitorNow(monitor=name, state=state, run=seat.run, tops=seat.tops, halts=seat.halts)
+        for name, status in self._board.of_dataset(dataset).items():
+            state = status.shown if known else None
+            yield MonitorNow(monitor=name, state=state, run=status.run, tops=status.tops, halts=status.halts)

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stream_svt.monitor import operations
-from stream_svt.monitor.board import Board, Budget
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.released import EventType, decode, encode
+from stream_svt.monitor.released_status import Budget, ReleasedStatus
 from stream_svt.privacy.loss import to_float
 from tests.support.engine_play import Play, Query
 from tests.support.monitor_forms import FORMS, TOPIC, spec_of
@@ -36,7 +36,7 @@ class Reader:
     def __init__(self, play: Play) -> None:
         spec = play.spec
         budgets = {one.name: Budget(to_float(one.limit, one.kind), one.kind.measure) for one in spec.datasets}
-        self.board = Board(budgets, {monitor.name: list(budgets) for monitor in spec.monitors})
+        self.board = ReleasedStatus(budgets, {monitor.name: list(budgets) for monitor in spec.monitors})
         self._play = play
         self._read = 0
 
@@ -67,10 +67,10 @@ class Reader:
                 view.spent,
                 view.reserved,
             )
-            seats = self.board.of_dataset(view.dataset)
+            statuses = self.board.of_dataset(view.dataset)
             for one in view.monitors:
-                seat = seats[one.monitor]
-                assert (seat.shown, seat.run, seat.tops, seat.halts) == (
+                status = statuses[one.monitor]
+                assert (status.shown, status.run, status.tops, status.halts) == (
                     one.state,
                     one.run,
                     one.tops,

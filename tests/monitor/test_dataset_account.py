@@ -8,10 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stream_svt.monitor.books import Books
+from stream_svt.monitor.dataset_account import DatasetAccount
 from stream_svt.monitor.life_cycle import State
 from stream_svt.monitor.released import EventType
-from stream_svt.monitor.snapshot import Slot
+from stream_svt.monitor.snapshot import RunState
 from stream_svt.privacy.loss import Kind
 from tests.support.engine_play import Play, Query
 from tests.support.monitor_forms import (
@@ -202,12 +202,12 @@ def test_the_first_event_of_a_dataset_declares_it():
 
 def test_admission_that_does_not_fit_changes_nothing():
     spec = spec_of(FORMS["plain"], datasets="{name: a, limit: 1, unit: u}")
-    books, slot = Books(spec.datasets[0]), Slot()
+    books, slot = DatasetAccount(spec.datasets[0]), RunState()
     plan = Play(spec).engine.runners["m0"].runs.plan
     assert books.admit(slot, plan, reserve=999_999_000) is None
     assert books.admit(slot, plan, reserve=2_000_000_000) is None
-    assert books.ledger == Books(spec.datasets[0]).ledger
-    assert slot == Slot()
+    assert books.ledger == DatasetAccount(spec.datasets[0]).ledger
+    assert slot == RunState()
 
 
 @given(

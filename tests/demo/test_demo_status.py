@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from stream_svt.demo.board import Board
 from stream_svt.demo.config import ADAPTIVE, APPEND, MONITORS
+from stream_svt.demo.demo_status import DemoStatus
 from stream_svt.monitor.released import EventType
 from tests.demo.events import alert, lifecycle
 
 WEEK = "retail-week-2"
 
 
-def board() -> Board:
-    return Board({"retail-week-1": 4.0, WEEK: 1.6}, MONITORS)
+def board() -> DemoStatus:
+    return DemoStatus({"retail-week-1": 4.0, WEEK: 1.6}, MONITORS)
 
 
 def test_a_run_after_the_first_is_a_resample_and_a_halt_is_counted():

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from stream_svt.mechanisms.estimates import estimate, lower_bound
-from stream_svt.monitor.books import Books
+from stream_svt.monitor.dataset_account import DatasetAccount
 from stream_svt.monitor.mutes import FOR_EVER, UNTIL_RUN_ENDS
 from stream_svt.monitor.released import (
     Alert,
@@ -24,7 +24,7 @@ from stream_svt.privacy.loss import Kind, to_float
 if TYPE_CHECKING:
     from stream_svt.monitor.monitor_spec import Declared, MonitorSpec
     from stream_svt.monitor.plan import Plan
-    from stream_svt.monitor.snapshot import Slot
+    from stream_svt.monitor.snapshot import RunState
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Crossing:
     query_id: str
 
 
-class Announcer:
+class EventBuilder:
     """Events since the last commit, and the counters that number them.
 
     ``sequence`` numbers all events of the shard, ``shard_events`` those about no dataset.
@@ -61,7 +61,13 @@ class Announcer:
         return events
 
     def alert(
-        self, books: Books, spec: MonitorSpec, plan: Plan, slot: Slot, crossing: Crossing, charge: int
+        self,
+        books: DatasetAccount,
+        spec: MonitorSpec,
+        plan: Plan,
+        slot: RunState,
+        crossing: Crossing,
+        charge: int,
     ) -> None:
         """Release a top whose charge is booked."""
         mechanism, grid = plan.mechanism, plan.grid
@@ -118,7 +124,7 @@ class Announcer:
         subject = books.name if crossing.series is None else f"{books.name}/{crossing.series}"
         self._add(EventType.ALERT, books, spec.name, slot.run, subject, alert)
 
-    def run_started(self, books: Books, monitor: str, slot: Slot, charge: int) -> None:
+    def run_started(self, books: DatasetAccount, monitor: str, slot: RunState, charge: int) -> None:
         """Announce a run whose threshold is charged."""
         detail = {"tops_charge_left": to_float(slot.left, Kind.PURE)}
         reason = "first" if slot.run == 1 else "resampled"
@@ -132,7 +138,7 @@ class Announcer:
             detail=detail,
         )
 
-    def muted(self, books: Books, monitor: str, slot: Slot, series: str, until_ms: int) -> None:
+    def muted(self, books: DatasetAccount, monitor: str, slot: RunState, series: str, until_ms: int) -> None:
         """Announce that the series of a top is muted: for good, until the run ends, or until a broker time."""
         until = {FOR_EVER: "period", UNTIL_RUN_ENDS: "run"}.get(until_ms, until_ms)
         detail = {"series": series, "until": until}
@@ -141,11 +147,11 @@ class Announcer:
     def announce(
         self,
         kind: EventType,
-        books: Books,
+        books: DatasetAccount,
         *,
         reason: str,
         monitor: str = "",
-        slot: Slot | None = None,
+        slot: RunState | None = None,
         charge: int = 0,
         detail: dict[str, Any] | None = None,
     ) -> None:
@@ -161,7 +167,7 @@ class Announcer:
         )
         self._add(kind, books, monitor, run, books.name, data)
 
-    def reply(self, books: Books | None, reason: str, detail: dict[str, Any]) -> None:
+    def reply(self, books: DatasetAccount | None, reason: str, detail: dict[str, Any]) -> None:
         """Acknowledge a command."""
         if books is None:
             self.shard_event(EventType.COMMAND_REPLY, reason=reason, detail=detail)
@@ -198,7 +204,13 @@ class Announcer:
         )
 
     def _add(
-        self, kind: EventType, books: Books, monitor: str, run: int, subject: str, data: Alert | Lifecycle
+        self,
+        kind: EventType,
+        books: DatasetAccount,
+        monitor: str,
+        run: int,
+        subject: str,
+        data: Alert | Lifecycle,
     ) -> None:
         self.sequence += 1
         books.events += 1

@@ -18,7 +18,7 @@ from stream_svt.monitor.snapshot import (
     DatasetRecord,
     MuteRecord,
     RetiredRecord,
-    Slot,
+    RunState,
     from_bytes,
     to_bytes,
 )
@@ -36,7 +36,7 @@ _INLINE_BYTES = 300_000
 """Mutes of a dataset beyond which they get state records of their own: what Kafka takes as one record is limited."""
 
 
-class Books:
+class DatasetAccount:
     """One dataset of the shard. Amounts are ledger units.
 
     Parameters
@@ -62,14 +62,14 @@ class Books:
         self.ledger = Ledger(spec.kind, spec.limit, spec.spent_before) if ledger is None else ledger
         self.events = 0
         self.split = False
-        self.slots: dict[str, Slot] = {}
+        self.slots: dict[str, RunState] = {}
         self.mutes: dict[str, Mutes] = {}
 
-    def slot(self, monitor: str) -> Slot:
+    def slot(self, monitor: str) -> RunState:
         """Return the slot of a monitor, a new one where it has none yet."""
         slot = self.slots.get(monitor)
         if slot is None:
-            slot = self.slots[monitor] = Slot()
+            slot = self.slots[monitor] = RunState()
         return slot
 
     def account(self, charge: int) -> Account:
@@ -83,7 +83,7 @@ class Books:
             limit=to_float(self.ledger.limit, kind),
         )
 
-    def admit(self, slot: Slot, plan: Plan, reserve: int) -> int | None:
+    def admit(self, slot: RunState, plan: Plan, reserve: int) -> int | None:
         """Open the books for a run: return what was charged for its threshold, None where nothing fits.
 
         The run gets the plan's whole epsilon or, where the ledger cannot pay that, as much as it can: fewer tops,
@@ -116,7 +116,7 @@ class Books:
         """Whether a zCDP run is open, so that no other may be opened yet."""
         return self.ledger.run_open
 
-    def charge_top(self, slot: Slot, charge: int) -> int:
+    def charge_top(self, slot: RunState, charge: int) -> int:
         """Pay for a top from the run's reservation; return what the ledger's total rose by."""
         slot.left -= charge
         if self.ledger.kind is Kind.ZCDP:
@@ -125,7 +125,7 @@ class Books:
         slot.spent += charge
         return charge
 
-    def end_run(self, slot: Slot) -> None:
+    def end_run(self, slot: RunState) -> None:
         """Close the run's books and overwrite its secrets: who reads the state later must not recompute noise."""
         if self.ledger.kind is Kind.ZCDP:
             self.ledger.close_run()
@@ -134,7 +134,7 @@ class Books:
         slot.left = 0
         slot.secrets = NO_SECRETS
 
-    def end_run_at_full_price(self, slot: Slot) -> int:
+    def end_run_at_full_price(self, slot: RunState) -> int:
         """Close a run whose outcomes cannot be recomputed: what it reserved counts as spent. Return that amount."""
         lost = 0
         if self.ledger.kind is Kind.PURE:
@@ -161,7 +161,7 @@ class Books:
             monitors=[
                 monitor_view(
                     name,
-                    self.slots.get(name) or Slot(),
+                    self.slots.get(name) or RunState(),
                     kind,
                     muted=len(self.mutes.get(name, ())),
                     queued=queued.get(name, 0),
@@ -185,7 +185,7 @@ class Books:
         )
 
     @classmethod
-    def from_retired(cls, data: bytes, key: str) -> Books:
+    def from_retired(cls, data: bytes, key: str) -> DatasetAccount:
         """Return the books in such a record.
 
         Raises
@@ -239,7 +239,7 @@ class Books:
         record: DatasetRecord,
         plans: dict[str, Plan],
         mutes: Mapping[str, Sequence[tuple[int, bytes]]],
-    ) -> Books:
+    ) -> DatasetAccount:
         """Return the books in a state record and in the records, by monitor, that hold its mutes.
 
         Raises
@@ -280,7 +280,7 @@ class Books:
 
 
 def monitor_view(
-    name: str, slot: Slot, kind: Kind, *, muted: int, queued: int, top_branch_only: bool
+    name: str, slot: RunState, kind: Kind, *, muted: int, queued: int, top_branch_only: bool
 ) -> MonitorView:
     """Return the released state of one monitor on one dataset."""
     return MonitorView(

@@ -6,35 +6,36 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from stream_svt.monitor.board import Board as Books
-from stream_svt.monitor.board import Budget, Seat
 from stream_svt.monitor.life_cycle import State
 from stream_svt.monitor.released import Alert, Envelope, EventType, Lifecycle
+from stream_svt.monitor.released_status import Budget, MonitorStatus, ReleasedStatus
 
 RECENT = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """One monitor over all datasets, of which ``seats`` knows each."""
+    """One monitor over all datasets, of which ``statuses`` knows each."""
 
     alerts: list[Alert]
-    seats: Mapping[str, Seat]
+    statuses: Mapping[str, MonitorStatus]
 
     @property
     def halts(self) -> int:
         """Runs that have used all their alerts."""
-        return sum(seat.halts for seat in self.seats.values())
+        return sum(status.halts for status in self.statuses.values())
 
     @property
     def resamples(self) -> int:
         """Runs after the first of a dataset."""
-        return sum(max(seat.run - 1, 0) for seat in self.seats.values())
+        return sum(max(status.run - 1, 0) for status in self.statuses.values())
 
     @property
     def states(self) -> dict[str, str]:
         """Latest state by dataset, where it is no longer idle."""
-        return {name: seat.shown for name, seat in self.seats.items() if seat.state is not State.IDLE}
+        return {
+            name: status.shown for name, status in self.statuses.items() if status.state is not State.IDLE
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +49,14 @@ class Entry:
     text: str
 
 
-class Board(Books):
+class DemoStatus(ReleasedStatus):
     """Adds to the books what the screen and the summary show: every alert, and a line for what happened."""
 
     def __init__(self, limits: dict[str, float], monitors: tuple[str, ...]) -> None:
         super().__init__(
             {dataset: Budget(limit) for dataset, limit in limits.items()}, dict.fromkeys(monitors, limits)
         )
-        self.tallies = {monitor: Tally([], seats) for monitor, seats in self.seats.items()}
+        self.tallies = {monitor: Tally([], statuses) for monitor, statuses in self.statuses.items()}
         self.recent: deque[Entry] = deque(maxlen=RECENT)
 
     def tell(self, envelope: Envelope, data: Alert | Lifecycle) -> Entry | None:

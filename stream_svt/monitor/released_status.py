@@ -49,7 +49,7 @@ class Budget:
 
 
 @dataclass(slots=True)
-class Seat:
+class MonitorStatus:
     """A monitor on a dataset, as far as the events read tell.
 
     ``state`` is idle, running, halted or exhausted; ``run`` is the number of the latest run.
@@ -67,7 +67,7 @@ class Seat:
         return PAUSED if self.paused else self.state.value
 
 
-class Board:
+class ReleasedStatus:
     """Folds released events, in the order read, into books and states.
 
     Parameters
@@ -80,8 +80,9 @@ class Board:
 
     def __init__(self, budgets: Mapping[str, Budget], covers: Mapping[str, Iterable[str]]) -> None:
         self.budgets = dict(budgets)
-        self.seats = {
-            monitor: {dataset: Seat() for dataset in datasets} for monitor, datasets in covers.items()
+        self.statuses = {
+            monitor: {dataset: MonitorStatus() for dataset in datasets}
+            for monitor, datasets in covers.items()
         }
 
     def take(self, envelope: Envelope, data: Alert | Lifecycle) -> None:
@@ -90,30 +91,32 @@ class Board:
         if budget is None:
             return
         if data.account is not None:
-            _book(budget, data.account, envelope.time)
+            _account(budget, data.account, envelope.time)
         if envelope.type == EventType.BUDGET_RAISED:
             for woken in self.of_dataset(data.dataset).values():
                 if woken.state is State.EXHAUSTED:
                     woken.state = State.IDLE
-        seat = self.seats.get(data.monitor, {}).get(data.dataset)
-        if seat is not None:
-            _sit(seat, envelope.type, data)
+        status = self.statuses.get(data.monitor, {}).get(data.dataset)
+        if status is not None:
+            _apply(status, envelope.type, data)
 
-    def of_dataset(self, dataset: str) -> dict[str, Seat]:
+    def of_dataset(self, dataset: str) -> dict[str, MonitorStatus]:
         """Return the monitors on a dataset, by name."""
-        return {monitor: seats[dataset] for monitor, seats in self.seats.items() if dataset in seats}
+        return {
+            monitor: statuses[dataset] for monitor, statuses in self.statuses.items() if dataset in statuses
+        }
 
     def exhausted(self) -> list[str]:
         """Return the datasets whose every monitor has nothing left to spend."""
         found = []
         for dataset in self.budgets:
-            seats = self.of_dataset(dataset).values()
-            if seats and all(seat.state is State.EXHAUSTED for seat in seats):
+            statuses = self.of_dataset(dataset).values()
+            if statuses and all(status.state is State.EXHAUSTED for status in statuses):
                 found.append(dataset)
         return found
 
 
-def _book(budget: Budget, account: Account, time: str) -> None:
+def _account(budget: Budget, account: Account, time: str) -> None:
     # Monitors of a dataset share its books: every event carries their whole.
     budget.measure, budget.limit = account.measure, account.limit
     budget.spent, budget.reserved = account.spent, account.reserved
@@ -122,14 +125,14 @@ def _book(budget: Budget, account: Account, time: str) -> None:
         budget.charges.append((datetime.fromisoformat(time).timestamp(), account.charge))
 
 
-def _sit(seat: Seat, kind: str, data: Alert | Lifecycle) -> None:
-    seat.run = data.run
+def _apply(status: MonitorStatus, kind: str, data: Alert | Lifecycle) -> None:
+    status.run = data.run
     match kind:
         case EventType.ALERT:
-            seat.tops += 1
-            seat.state = State.RUNNING
+            status.tops += 1
+            status.state = State.RUNNING
         case EventType.RUN_HALTED:
-            seat.halts += 1
+            status.halts += 1
         case EventType.PAUSED | EventType.RESUMED:
-            seat.paused = kind == EventType.PAUSED
-    seat.state = _AFTER.get(kind, seat.state)
+            status.paused = kind == EventType.PAUSED
+    status.state = _AFTER.get(kind, status.state)

@@ -1,4 +1,4 @@
-"""A tenure: a takeover, what a shard says of itself, and a rebalance."""
+"""A session: a takeover, what a shard says of itself, and a rebalance."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from stream_svt.monitor.datasets import Gone
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.projection import Projection
 from stream_svt.monitor.released import EventType
-from stream_svt.protocol import tenure as tenure_module
+from stream_svt.protocol import session as session_module
 from stream_svt.protocol.ports import Clock, Stopped
-from stream_svt.protocol.tenure import Status
+from stream_svt.protocol.session import ShardStatus
 from stream_svt.service.kafka import Fenced
 from tests.simulation.effects import finish, lived
 from tests.simulation.model import COMMON, PLAIN, Feed, Model, declared, send, told
@@ -28,9 +28,9 @@ def test_everything_that_was_charged_is_published_before_a_takeover_charges_anyt
     model.serve()
     books = model.journal(0, 1)
     restored = finish(books.open())
-    tenure, _ = model.tenure()
-    assert list(tenure._workload.gather(0, Gone()))
-    engine = tenure._workload.engine(0, restored.noise_key)
+    session, _ = model.session()
+    assert list(session._workload.gather(0, Gone()))
+    engine = session._workload.engine(0, restored.noise_key)
     engine.load(restored.records, restored.progress)
     for number in range(6):
         operations.apply(engine, Command(f"c{number}", (Action.PAUSE, Action.RESUME)[number % 2], "d0"))
@@ -39,9 +39,9 @@ def test_everything_that_was_charged_is_published_before_a_takeover_charges_anyt
     finish(books.commit(commit))
     model.broker.mark("app-0", everything=True)
 
-    tenure._journal = model.journal(0, 1, bounds=Bounds(published=2))
+    session._journal = model.journal(0, 1, bounds=Bounds(published=2))
     with another_release():
-        finish(lived(tenure))
+        finish(lived(session))
     model.broker.mark("app-0", everything=True)
     events = model.events()[0]
     assert [event["sequence"] for event in events] == list(range(1, len(events) + 1))
@@ -58,7 +58,7 @@ def test_the_outbox_shown_fills_with_charges_and_is_empty_once_all_is_published(
 
 
 @pytest.mark.parametrize(
-    ("where", "sliced"), [(Engine, "loading"), (Projection, "sum_up"), (tenure_module, "changing_spec")]
+    ("where", "sliced"), [(Engine, "loading"), (Projection, "sum_up"), (session_module, "changing_spec")]
 )
 def test_a_long_work_in_slices_is_no_silence(
     monkeypatch: pytest.MonkeyPatch, where: object, sliced: str
@@ -78,11 +78,11 @@ def test_a_long_work_in_slices_is_no_silence(
 
     model = Model(partitions=1)
     send(model, 3, "first")
-    tenure, status = model.tenure()
-    tenure._clock = Clock(now=lambda: now[0], epoch=lambda: model.now, sleep=sleep)
-    tenure._now = tenure._clock.now
+    session, status = model.session()
+    session._clock = Clock(now=lambda: now[0], epoch=lambda: model.now, sleep=sleep)
+    session._now = session._clock.now
     monkeypatch.setattr(where, sliced, many)
-    finish(lived(tenure))
+    finish(lived(session))
     assert len(silences) > 20
     assert max(silences) <= 1.0
 
@@ -93,7 +93,7 @@ def test_a_long_work_in_slices_is_no_silence(
 class Held(Feed):
     """A rebalance begins in the middle of the first fetch; `meanwhile` happens before it has settled."""
 
-    status: Status
+    status: ShardStatus
     model: Model
 
     def __init__(self, broker, shard) -> None:
@@ -130,21 +130,21 @@ def stage(feed: type[Held], *, opened: bool = True):
         send(model, 1, "before", value=0)
         model.serve()
     send(model, 3, "first", value=0 if opened else 90_000)
-    tenure, status = model.tenure(feed=feed)
-    ours = tenure._feed
+    session, status = model.session(feed=feed)
+    ours = session._feed
     ours.status, ours.model = status, model
-    return model, tenure, ours, status
+    return model, session, ours, status
 
 
 def test_the_shard_stands_by_with_nothing_left_and_goes_on_where_it_was() -> None:
-    _, tenure, feed, status = stage(Held)
-    finish(tenure.open())
-    engine = tenure._engine
-    finish(tenure.run())
+    _, session, feed, status = stage(Held)
+    finish(session.open())
+    engine = session._engine
+    finish(session.run())
     assert feed.rebalances == 1
     assert feed.fetched[:2] == [3, 2]
     assert status.offsets == {"t": 6}
-    assert tenure._engine is engine
+    assert session._engine is engine
 
 
 def test_what_takes_more_commits_than_the_one_under_way_is_read_again() -> None:
@@ -152,8 +152,8 @@ def test_what_takes_more_commits_than_the_one_under_way_is_read_again() -> None:
         def look(self) -> None:
             assert self.status.offsets == {"t": 0}  # the run is open, and nothing tested
 
-    model, tenure, feed, status = stage(Cut, opened=False)
-    finish(lived(tenure))
+    model, session, feed, status = stage(Cut, opened=False)
+    finish(lived(session))
     assert feed.fetched[:2] == [3, 5]
     assert status.offsets == {"t": 5}
     model.settle()
@@ -163,14 +163,14 @@ def test_what_takes_more_commits_than_the_one_under_way_is_read_again() -> None:
 def test_whoever_lost_the_shard_meanwhile_steps_nothing_more() -> None:
     class Taken(Held):
         def meanwhile(self) -> None:
-            other, _ = self.model.tenure()
+            other, _ = self.model.session()
             finish(other.open())
             send(self.model, 2, "later")
 
-    _, tenure, feed, _ = stage(Taken)
-    finish(tenure.open())
+    _, session, feed, _ = stage(Taken)
+    finish(session.open())
     with pytest.raises(Fenced):
-        finish(tenure.run())
+        finish(session.run())
     assert feed.fetched == [3]
 
 
@@ -180,7 +180,7 @@ def test_whoever_is_told_to_stop_while_it_waits_writes_nothing_more() -> None:
             self.written = len(list(self.model.broker.read("state-0", committed=False)))
             raise Stopped
 
-    model, tenure, feed, _ = stage(Gone)
-    finish(lived(tenure))
+    model, session, feed, _ = stage(Gone)
+    finish(lived(session))
     assert feed.fetched == [3]
     assert len(list(model.broker.read("state-0", committed=False))) == feed.written

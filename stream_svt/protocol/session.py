@@ -1,4 +1,4 @@
-"""One tenure of one shard: from taking its books over to handing them on.
+"""One session of one shard: from taking its books over to handing them on.
 
 The loop reads, steps the engine and commits; it decides nothing about privacy. What it must get right is
 order:
@@ -6,7 +6,7 @@ order:
 - a batch is stepped again only after the commit the engine asked for (`durable_first`);
 - commands and a changed specification take effect between two commits, and after a takeover only once everything
   the previous owner could have read has been replayed;
-- after an error nothing in memory is trusted: the tenure ends and the next one reads the books.
+- after an error nothing in memory is trusted: the session ends and the next one reads the books.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from operator import attrgetter
 
 from stream_svt.errors import ConfigError, ConfigurationBehind, Problem, RecordsLost, TimestampAhead
 from stream_svt.monitor import operations
-from stream_svt.monitor.books import Books
 from stream_svt.monitor.commands import Command, UnderWay
+from stream_svt.monitor.dataset_account import DatasetAccount
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.projection import Totals
 from stream_svt.monitor.released import DatasetView
@@ -70,7 +70,7 @@ others are counted."""
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class CommitPolicy:
     """How often a shard commits.
 
     Attributes
@@ -83,7 +83,7 @@ class Pace:
         "earliest" or "latest": where a topic is read from that was never read.
     cadence
         Seconds between transactions where they are to happen at fixed times, None where what is charged is
-        published as soon as it can be. See `Tenure`.
+        published as soon as it can be. See `ShardSession`.
     """
 
     interval: float = 2.0
@@ -93,7 +93,7 @@ class Pace:
 
 
 @dataclass(slots=True)
-class Status:
+class ShardStatus:
     """What may be said about a shard, all of it committed or public.
 
     ``outbox`` is the number of events that are charged and not yet published. ``views`` are those of the datasets
@@ -124,10 +124,10 @@ class Status:
             self.cause, self.reason = cause, reason
 
 
-class Tenure:
+class ShardSession:
     """Runs a shard until told to stop.
 
-    With a cadence every transaction begins at a tick, a multiple of the cadence since the tenure began, one fetch
+    With a cadence every transaction begins at a tick, a multiple of the cadence since the session began, one fetch
     is processed between two ticks, and a tick without news has its transaction, too: when something becomes
     visible tells nothing of how long the work for it took, as long as the work fits between two ticks. How long the
     engine took is then not reported either.
@@ -158,10 +158,10 @@ class Tenure:
         *,
         shard: int,
         control: str,
-        pace: Pace,
+        pace: CommitPolicy,
         clock: Clock,
         observer: Observer,
-        status: Status,
+        status: ShardStatus,
         verify: Verify = trust_the_topic,
     ) -> None:
         self._feed = feed
@@ -257,8 +257,8 @@ class Tenure:
             self._journal.key_id,
         )
 
-    def end(self) -> list[Books]:
-        """Let go of what the tenure held in memory, however it ended; nothing is written.
+    def end(self) -> list[DatasetAccount]:
+        """Let go of what the session held in memory, however it ended; nothing is written.
 
         Returns the ledgers, for the caller to free little by little.
         """
