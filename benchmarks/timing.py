@@ -7,8 +7,9 @@ the largest distance between the two distribution functions (Kolmogorov and Smir
 interleaved at random.
 
 Without a cadence it sees how long a batch takes. With one it sees when the shard's transaction begins, after the tick
-that follows the fetch: a `ShardSession` runs on the real clock, with a log and queries in memory. Only the pairs that batches
-tell apart are tried so. `chance` and `cadence_chance` are passed by one of twenty comparisons where nothing differs.
+that follows the fetch: a `ShardSession` runs on the real clock, with a log and queries in memory. Only the pairs that
+batches tell apart are tried so. `chance` and `cadence_chance` are passed by one of twenty comparisons where nothing
+differs.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from stream_svt.protocol.journal import Journal, Topics
 from stream_svt.protocol.ports import Clock, Stopped, Transaction
 from stream_svt.protocol.sealing import RecordContext
 from stream_svt.protocol.session import CommitPolicy, ShardSession, ShardStatus
-from stream_svt.service.wire import Directory, QueryDecoder
+from stream_svt.service.codec import DatasetIndex, QueryDecoder
 
 BATCH = 2000
 REPETITIONS = 1200
@@ -74,7 +75,7 @@ class Shard:
 
     def __init__(self) -> None:
         spec = load_spec(SPEC)
-        self._decoder = QueryDecoder("t", 0, Directory(["a"], partition=0, partitions=1), ["hot"])
+        self._decoder = QueryDecoder("t", 0, DatasetIndex(["a"], partition=0, partitions=1), ["hot"])
         self._engine = Engine(
             spec, shard=0, datasets=["a"], key=bytes(32), entropy=random.Random(1).randbytes
         )
@@ -198,7 +199,7 @@ class Watched:
     ) -> dict[str, QueryDecoder]:
         """Return the service's own decoder."""
         del datasets, also
-        return {"t": QueryDecoder("t", shard, Directory(["a"], partition=0, partitions=1), ["hot"])}
+        return {"t": QueryDecoder("t", shard, DatasetIndex(["a"], partition=0, partitions=1), ["hot"])}
 
     # Feed
 

@@ -30,7 +30,7 @@ from aiokafka.errors import (
     TopicAuthorizationFailedError,
 )
 
-from stream_svt import lenient
+from stream_svt import header_decoding
 from stream_svt.errors import BrokerError, MisuseError
 from stream_svt.monitor.released import Alert, Lifecycle, decode
 
@@ -188,7 +188,9 @@ class Subscription(Generic[Data_co]):
                     await self._commit()
                 try:
                     # One at a time: the consumer's position, which is committed, says what was yielded.
-                    found = await lenient.getmany(self._consumer, timeout_ms=_PATIENCE_MS, max_records=1)
+                    found = await header_decoding.getmany(
+                        self._consumer, timeout_ms=_PATIENCE_MS, max_records=1
+                    )
                 except KafkaError as error:
                     raise self._explained(error, "") from error
                 for record in chain.from_iterable(found.values()):

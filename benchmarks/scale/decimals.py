@@ -14,7 +14,7 @@ from collections.abc import Callable
 from benchmarks.timing import Record
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.spec import load_spec
-from stream_svt.service.wire import Directory, QueryDecoder
+from stream_svt.service.codec import DatasetIndex, QueryDecoder
 
 BATCH = 5000
 TURNS = 30
@@ -37,7 +37,7 @@ def measure() -> dict[str, float]:
         "double": lambda: repr(chance.uniform(0.1, 0.9)),
     }
     spec = load_spec(SPEC)
-    decoder = QueryDecoder("t", 0, Directory(["a"], partition=0, partitions=1), ["hot"])
+    decoder = QueryDecoder("t", 0, DatasetIndex(["a"], partition=0, partitions=1), ["hot"])
     engine = Engine(spec, shard=0, datasets=["a"], key=bytes(32), entropy=random.Random(2).randbytes)
     engine.begin("t", 0)
     offset = 0

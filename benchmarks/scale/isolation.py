@@ -28,8 +28,8 @@ from pathlib import Path
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from benchmarks.application import Application, Worker, wait
+from stream_svt.service.codec import home
 from stream_svt.service.embedded import EmbeddedKafka
-from stream_svt.service.wire import home
 
 SHARDS = 4
 BROKEN = 0

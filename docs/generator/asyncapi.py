@@ -14,8 +14,8 @@ from docs.generator.fields import FIELDS, QUERY, TEXT
 from docs.generator.schema import Schema, count, optional, text
 from stream_svt.monitor.released import CONTENT_TYPE, Alert, EventType
 from stream_svt.protocol.controls import COMMAND_LIMIT
+from stream_svt.service.codec import ARROW_STREAM, MAX_BYTES
 from stream_svt.service.signatures import HEADER
-from stream_svt.service.wire import ARROW_STREAM, MAX_BYTES
 
 _SCHEMAS: Final = "#/components/schemas/{name}"
 _MESSAGES: Final = "#/components/messages/{name}"

@@ -13,7 +13,7 @@ from typing import Any, Final
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.released import encode
 from stream_svt.monitor.spec import load_spec
-from stream_svt.service.wire import Directory, QueryDecoder
+from stream_svt.service.codec import DatasetIndex, QueryDecoder
 
 CONFIGURATION: Final = """
 application: retail-watch
@@ -48,9 +48,9 @@ def events() -> dict[str, Any]:
     [dataset], [monitor] = spec.datasets, spec.monitors
     engine = Engine(spec, shard=0, datasets=[dataset.name], key=bytes(range(32)), entropy=_constant)
     engine.begin(monitor.topic, _OFFSET)
-    directory = Directory([dataset.name], partition=0, partitions=1)
+    dataset_index = DatasetIndex([dataset.name], partition=0, partitions=1)
     record = _Record(_OFFSET, 0, dataset.name.encode(), json.dumps(QUERY).encode())
-    batch = QueryDecoder(monitor.topic, 0, directory, [monitor.name]).decode([record])
+    batch = QueryDecoder(monitor.topic, 0, dataset_index, [monitor.name]).decode([record])
     released = []
     while True:
         done = engine.step(batch).done

@@ -11,8 +11,8 @@ from stream_svt.mechanisms.noise import MONITORED
 from stream_svt.monitor.commands import Command
 from stream_svt.monitor.released import Account, Alert, NoiseLaw, Position
 from stream_svt.privacy.loss import Kind
+from stream_svt.service.codec import MAX_TEXT
 from stream_svt.service.shard_log import Reject
-from stream_svt.service.wire import MAX_TEXT
 
 TEXT: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": MAX_TEXT}
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from stream_svt.protocol.controls import COMMAND_LIMIT, Malformed, Untimely
+from stream_svt.service.codec import ARROW_STREAM, MAX_BYTES, MAX_TEXT, Reason
 from stream_svt.service.columnar import MAX_ROWS, MAX_TEXT_IN_ALL
 from stream_svt.service.signatures import Refusal
-from stream_svt.service.wire import ARROW_STREAM, MAX_BYTES, MAX_TEXT, Reason
 
 QUERIES: Final[Mapping[str, str]] = {
     Reason.NO_KEY: "The record has no key.",

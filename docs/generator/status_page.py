@@ -48,7 +48,7 @@ WEEKS = {  # limit, alerts, and the days over which they came
 
 def play(stage: Stage) -> None:
     """Release some weeks' alerts."""
-    dice = random.Random(5)  # noqa: S311  figures of a picture
+    dice = random.Random(5)  # noqa: S311  figures of a snapshot
     now = time.time()
     records: list[tuple[float, bytes]] = []
     for week, (limit, alerts, days) in WEEKS.items():

@@ -22,7 +22,7 @@ from aiokafka import AIOKafkaProducer
 from stream_svt.demo.clock import Clock
 from stream_svt.demo.data import Baskets, load
 from stream_svt.demo.queries import Writer, running_counts
-from stream_svt.service.wire import home
+from stream_svt.service.codec import home
 
 BATCH_BYTES = 512 * 1024
 

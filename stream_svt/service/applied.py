@@ -14,7 +14,7 @@ from typing import Final
 
 from aiokafka import AIOKafkaProducer, TopicPartition
 
-from stream_svt import lenient
+from stream_svt import header_decoding
 from stream_svt.errors import BrokerError, ConfigError, Problem, StreamSvtError
 from stream_svt.protocol.configuration import CURRENT, Bundle, Current, Version, Versions, records
 from stream_svt.protocol.controls import Verify, trust_the_topic
@@ -214,7 +214,7 @@ async def _follow(cluster: Cluster, topic: str, versions: Versions) -> AsyncIter
         while True:
             async with deadline(CALL_DEADLINE + FOLLOW_WAIT, doing):
                 end = (await reader.end_offsets([place]))[place]
-                found = await lenient.getmany(reader, place, timeout_ms=int(FOLLOW_WAIT * 1000))
+                found = await header_decoding.getmany(reader, place, timeout_ms=int(FOLLOW_WAIT * 1000))
                 position = await reader.position(place)
             for record in found.get(place, ()):
                 versions.take(record)

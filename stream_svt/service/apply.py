@@ -10,13 +10,14 @@ from dataclasses import dataclass
 import msgspec
 from aiokafka import TopicPartition
 
-from stream_svt import lenient
+from stream_svt import header_decoding
 from stream_svt.errors import ConfigError, Problem
 from stream_svt.monitor.released import EventType, Lifecycle, decode
 from stream_svt.planning.difference import Difference, difference, limits_changed
 from stream_svt.protocol.configuration import FORMAT, Bundle, Current, Version
 from stream_svt.service.applied import newest, place_of, publish, read_versions, verifier
 from stream_svt.service.assignor import user_data
+from stream_svt.service.codec import home
 from stream_svt.service.config import Config, spec_of
 from stream_svt.service.control import id_of
 from stream_svt.service.kafka import (
@@ -30,7 +31,6 @@ from stream_svt.service.kafka import (
 )
 from stream_svt.service.signatures import SigningKey
 from stream_svt.service.topology import group_id, require
-from stream_svt.service.wire import home
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,7 @@ async def adoptions(
             reader.seek(place, starts[place.partition])
         while left and (seconds := until - now()) > 0:
             async with deadline(seconds + CALL_DEADLINE, doing):
-                batches = await lenient.getmany(reader, timeout_ms=int(1000 * min(seconds, 1)))
+                batches = await header_decoding.getmany(reader, timeout_ms=int(1000 * min(seconds, 1)))
             for record in (record for records in batches.values() for record in records):
                 if record.partition in left and _adopts(record.value) >= number:
                     left.discard(record.partition)

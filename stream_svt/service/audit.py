@@ -42,11 +42,11 @@ from stream_svt.monitor.snapshot import DatasetRecord, ProgressRecord, from_byte
 from stream_svt.privacy.ledger import MAX_UNITS, Ledger
 from stream_svt.privacy.loss import Kind, as_text
 from stream_svt.protocol.journal import Journal, Restored
+from stream_svt.service.codec import home
 from stream_svt.service.config import Config
 from stream_svt.service.kafka import Cluster, partition_counts, read_partition, spans, started
 from stream_svt.service.stored_state import journal_of
 from stream_svt.service.topology import require, unseen
-from stream_svt.service.wire import home
 
 MAX_FINDINGS = 100
 """Findings kept; the rest is only counted."""

@@ -9,12 +9,12 @@ from stream_svt.monitor.carried import Carried
 from stream_svt.protocol.carry_over import CarryOverRefused, ShardHistory, carry_over
 from stream_svt.protocol.sealing import proof_checker
 from stream_svt.protocol.state_records import Closed
+from stream_svt.service.codec import home
 from stream_svt.service.config import Config
 from stream_svt.service.control import id_of
 from stream_svt.service.kafka import Cluster, partition_counts, read_partition, started
 from stream_svt.service.stored_state import journal_of, masters
 from stream_svt.service.topology import unseen
-from stream_svt.service.wire import home
 
 
 async def read_balances(

@@ -21,7 +21,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import NewTopic
 from aiokafka.errors import MessageSizeTooLargeError, TopicAuthorizationFailedError, for_code
 
-from stream_svt import lenient
+from stream_svt import header_decoding
 from stream_svt.errors import BrokerError, UnreadableState
 from stream_svt.monitor.spec import Retry
 from stream_svt.planning.memory import MIB, needed
@@ -466,7 +466,7 @@ async def _read(cluster: Cluster, topic: str) -> None:
     async with started(cluster.reader(), doing) as reader, deadline(CALL_DEADLINE, doing):
         reader.assign([place])
         await reader.seek_to_beginning(place)
-        await lenient.getmany(reader, place, timeout_ms=300, max_records=1)
+        await header_decoding.getmany(reader, place, timeout_ms=300, max_records=1)
 
 
 async def _write(cluster: Cluster, topic: str, settings: Mapping[str, str], report: Report) -> None:

@@ -22,12 +22,13 @@ import msgspec
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import ClusterAuthorizationFailedError, TopicAuthorizationFailedError
 
-from stream_svt import lenient
+from stream_svt import header_decoding
 from stream_svt.errors import BrokerError, ConfigError, Problem
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.quantities import did_you_mean, found
 from stream_svt.monitor.released import Alert, Envelope, EventType, Lifecycle, decode
 from stream_svt.protocol.sealing import RecordContext
+from stream_svt.service.codec import home
 from stream_svt.service.config import Config
 from stream_svt.service.kafka import (
     CALL_DEADLINE,
@@ -40,7 +41,6 @@ from stream_svt.service.kafka import (
 )
 from stream_svt.service.signatures import SigningKey
 from stream_svt.service.topology import unseen
-from stream_svt.service.wire import home
 
 SHOWN_NAMES = 10
 """Declared names that a message lists."""
@@ -252,7 +252,7 @@ async def send(
                 if not any(talk.current for talk in talks.values()):
                     break
                 async with deadline(left + CALL_DEADLINE, doing):
-                    batches = await lenient.getmany(reader, timeout_ms=int(1000 * min(left, 1)))
+                    batches = await header_decoding.getmany(reader, timeout_ms=int(1000 * min(left, 1)))
                 for record in chain.from_iterable(batches.values()):
                     if talks[record.partition].take(record.value):
                         end_time = now() + patience
@@ -415,7 +415,7 @@ async def standings(reader: AIOKafkaConsumer, places: Sequence[TopicPartition]) 
             reader.resume(place)
         while left:
             async with deadline(CALL_DEADLINE, doing):
-                batches = await lenient.getmany(reader, *left, timeout_ms=200)
+                batches = await header_decoding.getmany(reader, *left, timeout_ms=200)
                 for place in list(left):
                     # Positions, not records: markers of transactions take offsets too.
                     if await reader.position(place) >= ends[place]:
@@ -431,7 +431,7 @@ async def standings(reader: AIOKafkaConsumer, places: Sequence[TopicPartition]) 
         reader.seek(place, ends[place])
     async with deadline(CALL_DEADLINE, doing):
         # Without the right to READ the commands would be sent, and nothing be known of them.
-        await lenient.getmany(reader, timeout_ms=1 if found else FIRST_LOOK_MS)
+        await header_decoding.getmany(reader, timeout_ms=1 if found else FIRST_LOOK_MS)
         for place in places:
             reader.seek(place, ends[place])
     return found

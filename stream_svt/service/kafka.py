@@ -32,7 +32,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.transaction import EndTxnRequest
 from aiokafka.structs import OffsetAndMetadata
 
-from stream_svt import lenient
+from stream_svt import header_decoding
 from stream_svt.errors import BrokerError, MisuseError
 
 log = logging.getLogger(__name__)
@@ -550,11 +550,11 @@ async def read_partition(
             # Fetch from an empty partition too: that the right to READ is missing would only show at a later takeover.
             until = time.monotonic() + EMPTY_FETCH
             while consumer.highwater(place) is None and time.monotonic() < until:
-                await lenient.getmany(consumer, place, timeout_ms=10)
+                await header_decoding.getmany(consumer, place, timeout_ms=10)
     moved = time.monotonic()
     while position < end:
         async with deadline(CALL_DEADLINE, doing):
-            batch = await lenient.getmany(consumer, place, timeout_ms=200, max_records=20_000)
+            batch = await header_decoding.getmany(consumer, place, timeout_ms=200, max_records=20_000)
             advanced = await consumer.position(place)
         stands = advanced <= position
         if stands and time.monotonic() - moved > CALL_DEADLINE:

@@ -34,8 +34,8 @@ from stream_svt.privacy.loss import Kind
 from stream_svt.protocol.controls import Malformed, Untimely
 from stream_svt.protocol.session import ShardStatus
 from stream_svt.protocol.shard_states import OPEN, State
+from stream_svt.service.codec import Reason
 from stream_svt.service.signatures import Refusal
-from stream_svt.service.wire import Reason
 
 _Values = defaultdict[str, dict[tuple[str, ...], float]]
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from aiokafka import TopicPartition
 from aiokafka.errors import IllegalStateError, KafkaError
 
-from stream_svt import lenient
+from stream_svt import header_decoding
 from stream_svt.errors import (
     ApplicationClosed,
     BrokerError,
@@ -108,7 +108,7 @@ async def look_around(
             for place in places:
                 reader.seek(place, ends[place])
             # The right to READ shows only in a fetch.
-            await lenient.getmany(reader, *places, timeout_ms=300)
+            await header_decoding.getmany(reader, *places, timeout_ms=300)
     except Denied as error:
         faults.append(str(error))
     return Surroundings(spans, tuple(faults), bool(gone), ends.get(TopicPartition(control, shard)))

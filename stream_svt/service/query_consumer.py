@@ -30,7 +30,7 @@ from typing import Any
 from aiokafka import TopicPartition
 from aiokafka.errors import TopicAuthorizationFailedError
 
-from stream_svt import lenient
+from stream_svt import header_decoding
 from stream_svt.errors import ConfigError, MisuseError, Problem
 from stream_svt.service.kafka import START_DEADLINE, BrokerUnavailable, deadline, stop_quietly
 from stream_svt.service.turns import rest
@@ -175,7 +175,7 @@ class QueryConsumer:
             found = read.result()
             # No await from here on: what is noted is what is returned.
             for place in places:
-                state = lenient.state_of(client, place)
+                state = header_decoding.state_of(client, place)
                 if state is not None and state.has_valid_position:
                     self._next[place] = state.position
             delivered = True
@@ -197,7 +197,7 @@ class QueryConsumer:
         """Have the client read from where the shards are."""
         for place in self._known(places):
             if self._holds(place):
-                state = lenient.state_of(self._client, place)
+                state = header_decoding.state_of(self._client, place)
                 if not state.has_valid_position or state.position != self._next[place]:
                     self._client.seek(place, self._next[place])
 
@@ -321,14 +321,14 @@ async def _take(
     taken: dict[TopicPartition, list[Any]] = {}
     end = time.monotonic() + seconds
     while True:
-        await lenient.news(client, *places, seconds=end - time.monotonic())
+        await header_decoding.news(client, *places, seconds=end - time.monotonic())
         await _turn()
-        bite = await lenient.getmany(client, *places, max_records=min(BITE, most), give_way=_turn)
+        bite = await header_decoding.getmany(client, *places, max_records=min(BITE, most), give_way=_turn)
         for place, records in bite.items():
             taken.setdefault(place, []).extend(records)
             most -= len(records)
         if taken:
-            if most <= 0 or not lenient.at_hand(client, *places):
+            if most <= 0 or not header_decoding.at_hand(client, *places):
                 return taken
         elif time.monotonic() >= end:
             return taken

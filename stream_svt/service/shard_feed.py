@@ -9,7 +9,7 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import IllegalStateError, OffsetOutOfRangeError
 
-from stream_svt import lenient
+from stream_svt import header_decoding
 from stream_svt.errors import RecordsLost
 from stream_svt.protocol.ports import Stopped
 from stream_svt.service.kafka import Cluster, spans
@@ -210,7 +210,7 @@ class ShardFeed:
         if self._commands is None:
             self._take_place()
             self._commands = asyncio.ensure_future(
-                lenient.getmany(
+                header_decoding.getmany(
                     self._consumer, self._control, timeout_ms=int(1000 * patience), max_records=max_records
                 )
             )
@@ -224,7 +224,7 @@ class ShardFeed:
         IllegalStateError
             The partition is not assigned to this worker.
         """
-        assigned = lenient.state_of(self._consumer, self._control)
+        assigned = header_decoding.state_of(self._consumer, self._control)
         if assigned is None:
             raise IllegalStateError(f"partition {self._shard} of the control topic is not assigned")
         if assigned is not self._assigned:

@@ -18,8 +18,8 @@ from stream_svt.monitor.datasets import MAX_DATASETS, DatasetSpec, Gone, is_over
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.shard_datasets import ShardDatasets
 from stream_svt.monitor.spec import ApplicationSpec
+from stream_svt.service.codec import NAMES_AT_ONCE, DatasetIndex, QueryDecoder, homes
 from stream_svt.service.garbage import let_go
-from stream_svt.service.wire import NAMES_AT_ONCE, Directory, QueryDecoder, homes
 
 # Importing pyarrow takes long: not while a shard is open. Without it a worker stays out of its group.
 with contextlib.suppress(ImportError):
@@ -34,7 +34,7 @@ class _Held(NamedTuple):
 
     gone: Gone
     datasets: ShardDatasets
-    directory: Directory
+    dataset_index: DatasetIndex
 
 
 @dataclass(frozen=True)
@@ -125,12 +125,12 @@ class Workload:
         held = self._held.get(shard)
         if held is None or held.gone != gone:
             found = yield from self._datasets(shard, gone)
-            directory = Directory((), partition=shard, partitions=self.partitions)
-            yield from directory.filling(dataset.name for dataset in found)
+            dataset_index = DatasetIndex((), partition=shard, partitions=self.partitions)
+            yield from dataset_index.filling(dataset.name for dataset in found)
             datasets = yield from ShardDatasets.gathering(found, self.spec.names_shown)
             for monitor in self.spec.monitors:
                 yield from datasets.covering(monitor)
-            self._held[shard] = _Held(gone, datasets, directory)
+            self._held[shard] = _Held(gone, datasets, dataset_index)
 
     def engine(self, shard: int, key: bytes) -> Engine:
         """Return a new engine for one shard; ``key`` derives its query noise. `gather` comes before it."""
@@ -147,11 +147,11 @@ class Workload:
         known = [*((monitor.topic, monitor.name) for monitor in self.spec.monitors), *also]
         held = self._held.get(shard)
         if held is not None and held.datasets is datasets:
-            directory = held.directory
+            dataset_index = held.dataset_index
         else:
-            directory = Directory(datasets.number, partition=shard, partitions=self.partitions)
+            dataset_index = DatasetIndex(datasets.number, partition=shard, partitions=self.partitions)
         return {
-            topic: QueryDecoder(topic, shard, directory, [name for read, name in known if read == topic])
+            topic: QueryDecoder(topic, shard, dataset_index, [name for read, name in known if read == topic])
             for topic in self.topics
         }
 

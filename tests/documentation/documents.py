@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from stream_svt.monitor import released
-from stream_svt.service.wire import _Query
+from stream_svt.service.codec import _Query
 from tests.documentation.configurations import (
     DATASET_KEYS,
     MONITOR_KEYS,

@@ -26,7 +26,7 @@ import yaml
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 
-from stream_svt.service.wire import home
+from stream_svt.service.codec import home
 from tests.documentation.pages import ROOT
 from tests.documentation.receiver import Receiver
 from tests.support.process import free_port

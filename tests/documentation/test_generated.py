@@ -22,7 +22,7 @@ from docs.generator.reasons import COMMANDS, QUERIES
 from stream_svt.cli import app
 from stream_svt.monitor.released import EventType
 from stream_svt.protocol.controls import Malformed, Untimely
-from stream_svt.service import wire
+from stream_svt.service import codec
 from stream_svt.service.config import ConfigDocument
 from stream_svt.service.signatures import Refusal
 
@@ -80,9 +80,9 @@ def test_every_field_event_and_reason_has_words():
     for kind, words in FIELDS.items():
         assert list(words) == [field.encode_name for field in msgspec.structs.fields(kind)], kind
     assert set(EVENTS) == set(EventType)
-    assert set(QUERY) == {field.encode_name for field in msgspec.structs.fields(wire._Query)}
+    assert set(QUERY) == {field.encode_name for field in msgspec.structs.fields(codec._Query)}
     # The engine refuses what came outside its period; everything else the decoder does.
-    assert set(QUERIES) == {*wire.Reason, "outside-period"}
+    assert set(QUERIES) == {*codec.Reason, "outside-period"}
     assert set(COMMANDS) == {*Refusal, *Malformed, *Untimely}
 
 

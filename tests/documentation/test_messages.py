@@ -31,8 +31,8 @@ from stream_svt.privacy.loss import Kind
 from stream_svt.protocol.controls import parse
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.sealing import RecordContext, Sealing
+from stream_svt.service.codec import DatasetIndex, QueryDecoder
 from stream_svt.service.shard_log import Reject
-from stream_svt.service.wire import Directory, QueryDecoder
 from tests.documentation.pages import ROOT
 from tests.simulation.applications import APPLICATIONS
 from tests.simulation.chains import give_up
@@ -382,7 +382,7 @@ _FIELDS: dict[str, list[Any]] = {
 
 def test_a_query_is_accepted_exactly_where_the_document_says_so(reader):
     chance = random.Random(11)
-    decoder = QueryDecoder("t", 0, Directory(["d"], partition=0, partitions=1), ["hot"])
+    decoder = QueryDecoder("t", 0, DatasetIndex(["d"], partition=0, partitions=1), ["hot"])
     lenient = Reader()
     lenient._components = copy.deepcopy(DOCUMENT["components"])
     accepted = 0

@@ -12,7 +12,7 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from aiokafka import TopicPartition
 
-from stream_svt import lenient
+from stream_svt import header_decoding
 from stream_svt.errors import ConfigError
 from stream_svt.forward.app import pages, served
 from stream_svt.forward.config import json_schema
@@ -195,7 +195,7 @@ async def test_what_is_read_while_partitions_are_given_away_is_left_to_whoever_g
     async def position(place) -> int:
         return 5
 
-    monkeypatch.setattr(lenient, "getmany", getmany)
+    monkeypatch.setattr(header_decoding, "getmany", getmany)
     route._consumer = SimpleNamespace(
         assignment=lambda: {place}, last_poll_timestamp=lambda place: 0, position=position
     )

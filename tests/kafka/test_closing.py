@@ -15,7 +15,7 @@ import pytest
 
 from stream_svt.protocol.carry_over import CarryOverRefused
 from stream_svt.protocol.shard_states import Cause
-from stream_svt.service.wire import home
+from stream_svt.service.codec import home
 from tests.support.closing import (
     KEY_LOST,
     LIMIT,

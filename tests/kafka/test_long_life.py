@@ -17,9 +17,9 @@ from stream_svt.protocol import session
 from stream_svt.protocol.shard_states import OPEN, Cause, State
 from stream_svt.service import kafka
 from stream_svt.service.audit import Audit, audit_state, audit_topic
+from stream_svt.service.codec import home
 from stream_svt.service.config import Config, parse_config
 from stream_svt.service.topology import look, problems
-from stream_svt.service.wire import home
 from stream_svt.service.worker import cluster_of
 from tests.support.worker import HIGH, LOW, Scene, is_open, until
 

@@ -11,10 +11,10 @@ import pytest
 
 from stream_svt.monitor.commands import Action
 from stream_svt.monitor.released import EventType
+from stream_svt.service.codec import home
 from stream_svt.service.config import parse_config
 from stream_svt.service.control import Reply, for_datasets
 from stream_svt.service.signatures import SigningKey, signing_key
-from stream_svt.service.wire import home
 from tests.support.command_line import CommandLine
 from tests.support.keys import ed25519_pair, write_secrets
 from tests.support.worker import Scene, give, until

@@ -20,7 +20,7 @@ from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.engine import Commit, Engine, Step
 from stream_svt.protocol.ports import Clock
 from stream_svt.protocol.session import CommitPolicy, ShardSession
-from stream_svt.service.wire import QueryDecoder
+from stream_svt.service.codec import QueryDecoder
 from tests.simulation.applications import APPLICATIONS, DATASETS, OTHER, TOPIC, Application, application
 from tests.simulation.effects import Effect, journal_of, lived
 from tests.simulation.log import Broker, Entry

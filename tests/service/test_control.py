@@ -13,9 +13,9 @@ from stream_svt.errors import ConfigError
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.released import EventType
 from stream_svt.service import control
+from stream_svt.service.codec import home
 from stream_svt.service.config import parse_config
 from stream_svt.service.control import TRIES, Addressed, Standing, _Talk, for_all, for_datasets, for_shards
-from stream_svt.service.wire import home
 from tests.support.alerts import alert, encoded, lifecycle
 
 CONFIG_TEXT = """
@@ -248,7 +248,7 @@ class Reader:
 
 async def newest(monkeypatch: pytest.MonkeyPatch, reader: Reader) -> Standing | None:
     monkeypatch.setattr(
-        control.lenient, "getmany", lambda reader, *places, **more: reader.getmany(*places, **more)
+        control.header_decoding, "getmany", lambda reader, *places, **more: reader.getmany(*places, **more)
     )
     found = await control.standings(cast(Any, reader), [TopicPartition("shop.alerts", 2)])
     assert reader.at == reader.first + len(reader.records)

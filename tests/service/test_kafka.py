@@ -204,7 +204,7 @@ async def getmany(consumer: Partition, place: TopicPartition, **options: object)
 async def test_reading_ends_where_the_position_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client whose broker is gone after it has told the end of the partition returns nothing, for ever."""
     monkeypatch.setattr(kafka, "CALL_DEADLINE", 0.3)
-    monkeypatch.setattr(kafka.lenient, "getmany", getmany)
+    monkeypatch.setattr(kafka.header_decoding, "getmany", getmany)
     found: list[int] = []
 
     async def read() -> None:
@@ -219,7 +219,7 @@ async def test_reading_ends_where_the_position_stands_still(monkeypatch: pytest.
 
 async def test_reading_slowly_or_for_a_slow_caller_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka, "CALL_DEADLINE", 0.5)
-    monkeypatch.setattr(kafka.lenient, "getmany", getmany)
+    monkeypatch.setattr(kafka.header_decoding, "getmany", getmany)
     found: list[int] = []
     reader = Partition(end=12, stands=12, seconds=0.1)
     async for records in read_partition(reader, "alerts", 0, None, "auditing"):

@@ -15,8 +15,8 @@ from aiokafka.record.default_records import (
     _DefaultRecordBatchPy,
 )
 
-from stream_svt import lenient
-from stream_svt.lenient import _about_text, _Batch, _Batches
+from stream_svt import header_decoding
+from stream_svt.header_decoding import _about_text, _Batch, _Batches
 from tests.support.odd_headers import Odd
 
 
@@ -107,11 +107,11 @@ async def test_many_neighbours_are_parsed_in_pieces(monkeypatch, at: int) -> Non
         parsed.append(0)
 
     monkeypatch.setattr(_Batch, "_read_msg", count)
-    found = await lenient.getmany(consumer, PLACE, max_records=1_200, give_way=give_way)
+    found = await header_decoding.getmany(consumer, PLACE, max_records=1_200, give_way=give_way)
     assert [record.offset for record in found[PLACE]] == list(range(at, at + 1_200))
     assert sum(parsed) == at + 1_200
-    assert max(parsed) <= lenient.PARSED_AT_ONCE
-    assert lenient.state_of(consumer, PLACE).position == at + 1_200
+    assert max(parsed) <= header_decoding.PARSED_AT_ONCE
+    assert header_decoding.state_of(consumer, PLACE).position == at + 1_200
 
 
 async def test_what_was_moved_while_neighbours_were_parsed_is_not_returned() -> None:
@@ -120,8 +120,8 @@ async def test_what_was_moved_while_neighbours_were_parsed_is_not_returned() -> 
     async def give_way() -> None:
         consumer.seek(PLACE, 7)
 
-    assert await lenient.getmany(consumer, PLACE, give_way=give_way) == {}
-    assert lenient.state_of(consumer, PLACE).position == 7
+    assert await header_decoding.getmany(consumer, PLACE, give_way=give_way) == {}
+    assert header_decoding.state_of(consumer, PLACE).position == 7
 
 
 @pytest.mark.parametrize(
@@ -130,5 +130,5 @@ async def test_what_was_moved_while_neighbours_were_parsed_is_not_returned() -> 
 )
 async def test_what_the_broker_refuses_is_told_as_the_client_tells_it(code: int, kind, told: object) -> None:
     with pytest.raises(kind) as refused:
-        await lenient.getmany(Consumer(error=code, at=5), PLACE)
+        await header_decoding.getmany(Consumer(error=code, at=5), PLACE)
     assert refused.value.args == (told,)

@@ -17,10 +17,10 @@ from stream_svt.monitor.datasets import Gone
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.spec import load_spec
 from stream_svt.protocol.configuration import Bundle, Version
-from stream_svt.service import garbage, wire, workload
+from stream_svt.service import codec, garbage, workload
+from stream_svt.service.codec import home
 from stream_svt.service.config import parse_config
 from stream_svt.service.reading import read
-from stream_svt.service.wire import home
 from stream_svt.service.worker import Worker
 from stream_svt.service.workload import Workload
 from tests.service.test_garbage import Name
@@ -51,7 +51,7 @@ def engine(workload: Workload, shard: int, gone: Gone | None = None) -> Engine:
 @pytest.fixture
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shard_datasets, "AT_ONCE", 10)
-    monkeypatch.setattr(wire, "NAMES_AT_ONCE", 10)
+    monkeypatch.setattr(codec, "NAMES_AT_ONCE", 10)
     monkeypatch.setattr(workload, "NAMES_AT_ONCE", 10)
 
 
@@ -59,7 +59,7 @@ def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_prepared_in_slices_is_what_is_found_at_once() -> None:
     prepared, plain = (Workload(load_spec(PLAIN), PARTITIONS) for _ in range(2))
     slices = sum(1 for _ in prepared.prepare())
-    # Homes, directories, the shards' datasets and the patterns of one monitor: four looks at each.
+    # Homes, dataset indexes, the shards' datasets and the patterns of one monitor: four looks at each.
     assert slices >= 4 * len(plain.declared.datasets) // 10
     assert prepared.hash == plain.hash
     for shard in range(PARTITIONS):
@@ -68,7 +68,7 @@ def test_what_is_prepared_in_slices_is_what_is_found_at_once() -> None:
         assert names == [name for name in PLAIN_NAMES if home(name.encode(), PARTITIONS) == shard]
         assert list(one.datasets) == list(other.datasets)
         decoders = prepared.decoders(shard, one.datasets)
-        assert [decoders["counts"].directory.index[name.encode()] for name in names] == list(
+        assert [decoders["counts"].dataset_index.index[name.encode()] for name in names] == list(
             range(len(names))
         )
         assert one.number == other.number
@@ -94,7 +94,7 @@ def test_nothing_is_looked_at_twice_once_it_is_prepared(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(workload, "homes", again)
     monkeypatch.setattr(shard_datasets.ShardDatasets, "_gather", again)
-    monkeypatch.setattr(wire.Directory, "filling", again)
+    monkeypatch.setattr(codec.DatasetIndex, "filling", again)
     monkeypatch.setattr(spec.MonitorSpec, "matcher", again)
     for shard in range(PARTITIONS):
         assert not list(prepared.gather(shard, Gone({"week-{iso_week}": 1}, frozenset({"d1"}))))
@@ -115,7 +115,7 @@ async def test_what_nobody_runs_any_more_is_freed_little_by_little(monkeypatch: 
         object.__setattr__(dataset, "name", name)
         weakref.finalize(name, freed.append, dataset.name[:])
     del dataset, name
-    directories = [weakref.ref(held.directory.index) for held in used._held.values()]
+    indexes = [weakref.ref(held.dataset_index.index) for held in used._held.values()]
     gc.disable()  # as if all of it were set aside
     try:
         used.retire()
@@ -128,7 +128,7 @@ async def test_what_nobody_runs_any_more_is_freed_little_by_little(monkeypatch: 
                 await asyncio.sleep(0)
                 turns.append(len(freed))
         assert max(after - before for before, after in pairwise(turns)) <= 20
-        assert [directory() for directory in directories] == PARTITIONS * [None]
+        assert [index() for index in indexes] == PARTITIONS * [None]
     finally:
         gc.enable()
 

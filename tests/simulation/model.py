@@ -16,7 +16,7 @@ from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Clock
 from stream_svt.protocol.session import CommitPolicy, ShardSession, ShardStatus
-from stream_svt.service.wire import home
+from stream_svt.service.codec import home
 from stream_svt.service.workload import Workload
 from tests.simulation.applications import RETRY, STREAM, declared
 from tests.simulation.effects import PLACE, ModelLog, finish, journal_of, lived

@@ -7,7 +7,7 @@ import msgspec
 from stream_svt.monitor.commands import Action
 from stream_svt.monitor.released import EventType
 from stream_svt.service.audit import Audit, Auditor, ShardState, compare
-from stream_svt.service.wire import home
+from stream_svt.service.codec import home
 from tests.simulation.effects import finish
 from tests.simulation.model import Model, command, played_model, told
 

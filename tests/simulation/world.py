@@ -37,8 +37,8 @@ from stream_svt.protocol.session import CommitPolicy, ShardSession, ShardStatus
 from stream_svt.protocol.shard_states import Cause, Signal
 from stream_svt.protocol.state_records import META, Meta
 from stream_svt.service.audit import Audit, Auditor, ShardState, compare
+from stream_svt.service.codec import QueryDecoder
 from stream_svt.service.kafka import BrokerUnavailable, Fenced
-from stream_svt.service.wire import QueryDecoder
 from stream_svt.service.workload import Workload
 from tests.simulation.applications import DATASETS, OTHER, TOPIC, Application, application
 from tests.simulation.effects import Effect, ModelLog, finish, journal_of, lived

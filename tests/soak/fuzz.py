@@ -31,9 +31,9 @@ from stream_svt.protocol.sealing import Sealing
 from stream_svt.protocol.state_records import META, OUTBOX
 from stream_svt.service import exact
 from stream_svt.service.audit import Auditor
+from stream_svt.service.codec import DatasetIndex, QueryDecoder, Reason
 from stream_svt.service.config import parse_config
 from stream_svt.service.signatures import HEADER, Refusal, Verifier, shared_key
-from stream_svt.service.wire import Directory, QueryDecoder, Reason
 from tests.simulation.effects import PLACE, finish, holding
 from tests.soak import report
 from tests.soak.poison import (
@@ -145,7 +145,7 @@ class Fuzzer:
         self.chance = random.Random(seed)
         self.found = Found()
         self.spec = load_spec(SPEC)
-        directory = Directory(["a", "b"], partition=0, partitions=1)
+        directory = DatasetIndex(["a", "b"], partition=0, partitions=1)
         self._decoder = QueryDecoder("t", 0, directory, ["hot", "swept"])
         self._sealing = Sealing(PLACE, (MASTER,), self.chance.randbytes)
         self._plain = Sealing(PLACE, (), self.chance.randbytes)

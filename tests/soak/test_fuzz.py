@@ -10,8 +10,8 @@ import pytest
 
 from stream_svt.protocol import sealing
 from stream_svt.service import columnar
+from stream_svt.service.codec import QueryDecoder
 from stream_svt.service.signatures import Verifier
-from stream_svt.service.wire import QueryDecoder
 from tests.soak import fuzz
 from tests.soak.fuzz import COMMAND_REASONS, DEFAULT_COUNT, REASONS, Fuzzer
 

@@ -31,9 +31,9 @@ from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Record, Transaction
 from stream_svt.protocol.rollback import Known, Seen
 from stream_svt.protocol.session import ShardSession
+from stream_svt.service.codec import QueryDecoder
 from stream_svt.service.kafka import BrokerUnavailable
 from stream_svt.service.shard_log import ShardLog
-from stream_svt.service.wire import QueryDecoder
 
 
 class _Log:

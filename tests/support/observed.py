@@ -22,7 +22,7 @@ from typing import Any
 import yaml
 from aiokafka import AIOKafkaProducer
 
-from stream_svt.service.wire import home
+from stream_svt.service.codec import home
 from tests.support.forwarding import Forwarder
 from tests.support.process import Service, free_port
 from tests.support.prometheus import DEPLOY

@@ -9,7 +9,7 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
-from stream_svt.service.wire import home
+from stream_svt.service.codec import home
 from tests.support.topics import administrator
 
 Written = tuple[int | None, bytes | None, bytes | None]

@@ -22,11 +22,11 @@ from stream_svt.protocol.session import ShardStatus
 from stream_svt.protocol.shard_states import OPEN, Cause, State
 from stream_svt.protocol.state_records import META, Meta
 from stream_svt.service.applied import newest, read_versions
+from stream_svt.service.codec import home
 from stream_svt.service.config import Config, parse_config
 from stream_svt.service.control import Addressed, Reply, send
 from stream_svt.service.reading import Reading, read
 from stream_svt.service.signatures import SigningKey
-from stream_svt.service.wire import home
 from stream_svt.service.worker import Worker, cluster_of
 from tests.support import records
 from tests.support.topics import (

@@ -13,7 +13,7 @@ from faust.web import Request, Response, Web
 
 from stream_svt.monitor.released import DatasetView
 from stream_svt.service.alert_tail import AlertTail, open_tail
-from stream_svt.service.web.door import Runner, origin
+from stream_svt.service.web.connection_limit import LimitedRunner, origin
 from stream_svt.service.web.feed import HISTORY, Feed, TooManyViewers
 from stream_svt.service.web.pages import HEADERS, PAGES, TEXT, Kept, MakePage, Page
 from stream_svt.service.worker import Worker, cluster_of
@@ -45,7 +45,7 @@ def register(app: App, worker: Worker, feed: Feed | None = None) -> None:
     # The web server waits for open answers before it stops, and these have no end of their own.
     app.web.web_app.on_shutdown.append(close)
     # Faust has no setting for it, and makes its own runner without any bound.
-    app.web._runner = Runner(app.web.web_app)  # noqa: SLF001
+    app.web._runner = LimitedRunner(app.web.web_app)  # noqa: SLF001
 
 
 def feed_of(worker: Worker) -> Feed:

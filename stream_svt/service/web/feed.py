@@ -26,7 +26,7 @@ from stream_svt.monitor.released import DatasetView, decode
 from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.service.alert_tail import AlertTail
 from stream_svt.service.shard import describe
-from stream_svt.service.web.picture import Picture
+from stream_svt.service.web.status_snapshot import StatusSnapshot
 
 log = logging.getLogger(__name__)
 
@@ -207,7 +207,7 @@ class Feed:
     # -- reading ---------------------------------------------------------------------------------------------
 
     def _forget(self) -> None:
-        self._picture = Picture(self._spec())
+        self._snapshot = StatusSnapshot(self._spec())
         self._kept: deque[_Kept] = deque()
         self._next: dict[int, int] = {}
         self._before: dict[int, int] = {}  # the next offsets before the oldest event kept
@@ -225,7 +225,7 @@ class Feed:
         """Read until nobody has looked for a while; whoever joins during the last step finds the task running."""
         patience = PATIENCE[0]
         while self._wanted:
-            if self._picture.spec is not self._spec():
+            if self._snapshot.spec is not self._spec():
                 self._forget()
             try:
                 async with self._open_tail(self._next) as tail:
@@ -243,9 +243,9 @@ class Feed:
     async def _follow(self, tail: AlertTail) -> None:
         if not self._next:
             self._next, self._before = dict(tail.starts), dict(tail.starts)
-            self._picture.complete = tail.complete
+            self._snapshot.complete = tail.complete
         told = drifted = probed = 0.0
-        while self._wanted and self._picture.spec is self._spec():
+        while self._wanted and self._snapshot.spec is self._spec():
             fresh = [event for record in await tail.read() if (event := self._take(record)) is not None]
             now = time.monotonic()
             if now - probed > PROBE:
@@ -253,7 +253,7 @@ class Feed:
                 probed = now
             if tail.caught_up and not self._showing:
                 self._showing = True
-                self._picture.told()
+                self._snapshot.told()
                 for viewer in self._viewers:
                     self._greet(viewer)
                 drifted = now
@@ -274,7 +274,7 @@ class Feed:
             if len(value := record.value or b"") > LARGEST:
                 raise msgspec.DecodeError("too large for an event")
             envelope, data = decode(value)
-            self._picture.take(envelope, data)
+            self._snapshot.take(envelope, data)
         except (msgspec.DecodeError, ValueError, ArithmeticError):  # sums of forged amounts, too
             if not self._warned:  # once: there may be many
                 self._warned = True
@@ -300,11 +300,11 @@ class Feed:
             viewer.send(text)
 
     def _tell_changes(self, *, drift: bool) -> None:
-        self._picture.lay(self._views())
+        self._snapshot.lay(self._views())
         now = self._clock()
-        changed = {dataset.dataset: dataset for dataset in self._picture.changed(now)}
+        changed = {dataset.dataset: dataset for dataset in self._snapshot.changed(now)}
         if drift:
-            changed |= {dataset.dataset: dataset for dataset in self._picture.drifting(now)}
+            changed |= {dataset.dataset: dataset for dataset in self._snapshot.drifting(now)}
         if changed:
             self._overviews.clear()
             self._tell(message("datasets", {"now": now, "datasets": list(changed.values())}))
@@ -319,7 +319,7 @@ class Feed:
         return message("trouble", {"reason": self._trouble})
 
     def _greet(self, viewer: Viewer) -> None:
-        """Send a viewer the whole picture, and the events kept that it has not seen."""
+        """Send a viewer the whole snapshot, and the events kept that it has not seen."""
         known = self._places(viewer.place)
         # A place the topic has not reached is one of another topic: everything is new.
         if known is None or any(known[number] > at for number, at in self._next.items()):
@@ -339,14 +339,14 @@ class Feed:
             self._overviews.clear()
             self._overviewed = now
         if missed not in self._overviews:
-            self._picture.lay(self._views())
+            self._snapshot.lay(self._views())
             overview = {
-                "application": self._picture.spec.application,
+                "application": self._snapshot.spec.application,
                 "now": now,
-                "complete": self._picture.complete,
+                "complete": self._snapshot.complete,
                 "missed": missed,
-                "datasets_declared": len(self._picture.spec.datasets),
-                "datasets": self._picture.all(now),
+                "datasets_declared": len(self._snapshot.spec.datasets),
+                "datasets": self._snapshot.all(now),
             }
             self._overviews[missed] = message("overview", overview)
         return self._overviews[missed]

@@ -21,14 +21,14 @@ from stream_svt.mechanisms.lattice import PARTS
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.plan import Grid
 from stream_svt.service import exact
-from stream_svt.service.wire import MAX_BYTES, Directory, QueryDecoder, Reason, concatenate, home, homes
+from stream_svt.service.codec import MAX_BYTES, DatasetIndex, QueryDecoder, Reason, concatenate, home, homes
 from tests.support.values import numbers
 
 NAMES = [f"shop-{number}" for number in range(12)]
 PARTITIONS = 4
 OWN = home(b"shop-0", PARTITIONS)
 AT_HOME_NAMES = [name for name in NAMES if home(name.encode(), PARTITIONS) == OWN]
-HERE = Directory(AT_HOME_NAMES, partition=OWN, partitions=PARTITIONS)
+HERE = DatasetIndex(AT_HOME_NAMES, partition=OWN, partitions=PARTITIONS)
 AT_HOME = b"shop-0"
 UNDECLARED = next(key for key in (b"other-%d" % k for k in range(99)) if home(key, PARTITIONS) == OWN)
 ELSEWHERE = next(name.encode() for name in NAMES if name not in AT_HOME_NAMES)

@@ -35,7 +35,7 @@ def origin(host: str | None) -> str:
     return str(ipaddress.IPv6Network((address, 64), strict=False))
 
 
-class Door(Server):
+class ConnectionLimit(Server):
     """A web server that ends a connection too many as soon as it is made.
 
     Parameters
@@ -82,8 +82,8 @@ class Door(Server):
         super().connection_lost(handler, exc)
 
 
-class Runner(AppRunner):
-    """Runs an application behind the door."""
+class LimitedRunner(AppRunner):
+    """Runs an application behind the limit."""
 
     async def _make_server(self) -> Server:
-        return Door(await super()._make_server())
+        return ConnectionLimit(await super()._make_server())

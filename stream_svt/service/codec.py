@@ -39,7 +39,7 @@ ARROW_STREAM: Final = "application/vnd.apache.arrow.stream"
 
 
 NAMES_AT_ONCE: Final = 10_000
-"""Names put into directories between two yields: a few milliseconds of work."""
+"""Names put into dataset indexes between two yields: a few milliseconds of work."""
 
 
 class Reason(StrEnum):
@@ -119,7 +119,7 @@ class _Index(dict[bytes | None, int]):
 _KEY_REASONS: Final = {-1: Reason.NO_KEY, -2: Reason.UNDECLARED, -3: Reason.MISROUTED}
 
 
-class Directory:
+class DatasetIndex:
     """The datasets homed at one shard, by record key.
 
     Parameters
@@ -231,16 +231,18 @@ class QueryDecoder:
     ----------
     topic, partition
         Where the records come from.
-    directory
+    dataset_index
         The datasets homed at the partition.
     monitors
         Names of the monitors that read the topic.
     """
 
-    def __init__(self, topic: str, partition: int, directory: Directory, monitors: Sequence[str]) -> None:
+    def __init__(
+        self, topic: str, partition: int, dataset_index: DatasetIndex, monitors: Sequence[str]
+    ) -> None:
         self.topic = topic
         self.partition = partition
-        self.directory = directory
+        self.dataset_index = dataset_index
         self._monitors = frozenset(monitors)
 
     def decode(self, records: Sequence[Record]) -> QueryBatch:
@@ -265,7 +267,7 @@ class QueryDecoder:
             return concatenate([self._decode_columnar(record) for record in records])
         batch = self._nothing(records)
         for record in records:
-            reason = self.directory.reason(record.key) or Reason.UNSUPPORTED_CONTENT_TYPE
+            reason = self.dataset_index.reason(record.key) or Reason.UNSUPPORTED_CONTENT_TYPE
             batch.rejects.append((record.offset, reason.value))
         return batch
 
@@ -273,7 +275,7 @@ class QueryDecoder:
         from stream_svt.service import columnar  # commands that read no query do without pyarrow
 
         batch, value = self._nothing([record]), record.value or b""
-        reason = self.directory.reason(record.key) or _bad_size(value)
+        reason = self.dataset_index.reason(record.key) or _bad_size(value)
         try:
             if reason is None:
                 columnar.read(value, batch, self._monitors, MAX_TEXT)
@@ -287,7 +289,7 @@ class QueryDecoder:
         batch.offset = np.full(rows, record.offset, np.int64)
         batch.row = np.arange(rows, dtype=np.int64)
         batch.timestamp_ms = np.full(rows, record.timestamp, np.int64)
-        batch.dataset = np.full(rows, self.directory.index[record.key], np.int64)
+        batch.dataset = np.full(rows, self.dataset_index.index[record.key], np.int64)
         return batch
 
     def _nothing(self, records: Sequence[Record]) -> QueryBatch:
@@ -307,7 +309,7 @@ class QueryDecoder:
         count = len(records)
         first, end = records[0].offset, records[-1].offset + 1
         keys = [record.key for record in records]
-        dataset = np.fromiter(map(self.directory.index.__getitem__, keys), np.int64, count)
+        dataset = np.fromiter(map(self.dataset_index.index.__getitem__, keys), np.int64, count)
         timestamp = np.fromiter([r.timestamp for r in records], np.int64, count)
         if end - first == count:
             offset = np.arange(first, end, dtype=np.int64)

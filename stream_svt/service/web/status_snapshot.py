@@ -73,7 +73,7 @@ class DatasetNow(msgspec.Struct, frozen=True, kw_only=True):
     monitors: list[MonitorNow]
 
 
-class Picture:
+class StatusSnapshot:
     """Folds events, lays committed books over them, and tells what has changed since it last told.
 
     Parameters
