@@ -12,19 +12,14 @@ import pytest
 
 from docs.generator import command_line, hooks
 from docs.generator.__main__ import main
-from docs.generator.asyncapi import FIELDS
+from docs.generator.asyncapi import COMMAND_REASONS, EVENTS, QUERY_REASONS, TYPES, WORDS
 from docs.generator.configuration import in_words
 from docs.generator.drawing import Drawing
-from docs.generator.events import EVENTS
-from docs.generator.fields import QUERY
 from docs.generator.outputs import DOCS, PICTURES, TOP, filled, outdated
-from docs.generator.reasons import COMMANDS, QUERIES
 from stream_svt.cli import app
 from stream_svt.monitor.released import EventType
-from stream_svt.protocol.controls import Malformed, Untimely
 from stream_svt.service import wire
 from stream_svt.service.config import ConfigDocument
-from stream_svt.service.signatures import Refusal
 
 
 def test_every_generated_file_and_block_is_what_another_process_in_another_place_makes():
@@ -77,13 +72,14 @@ def test_a_page_must_have_the_blocks_that_are_made_for_it_and_no_others(page):
 
 
 def test_every_field_event_and_reason_has_words():
-    for kind, words in FIELDS.items():
-        assert list(words) == [field.encode_name for field in msgspec.structs.fields(kind)], kind
+    for kind in TYPES:
+        names = [field.encode_name for field in msgspec.structs.fields(kind)]
+        assert list(WORDS["fields"][kind.__name__]) == names
     assert set(EVENTS) == set(EventType)
-    assert set(QUERY) == {field.encode_name for field in msgspec.structs.fields(wire._Query)}
-    # The engine refuses what came outside its period; everything else the decoder does.
-    assert set(QUERIES) == {*wire.Reason, "outside-period"}
-    assert set(COMMANDS) == {*Refusal, *Malformed, *Untimely}
+    query = WORDS["document"]["components"]["schemas"]["Query"]["properties"]
+    assert set(query) == {field.encode_name for field in msgspec.structs.fields(wire._Query)}
+    assert list(WORDS["reasons"]["queries"]) == QUERY_REASONS
+    assert list(WORDS["reasons"]["commands"]) == COMMAND_REASONS
 
 
 def test_every_key_of_the_configuration_is_in_its_page():
