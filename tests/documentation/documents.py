@@ -1,15 +1,18 @@
-"""Validates the documents that pages show: YAML and JSON by whoever reads them in real life."""
+"""Validates the documents that pages show, YAML, JSON and PromQL, by whoever reads them in real life."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 import yaml
 
+from stream_svt.forward.metrics import METRICS as FORWARD_METRICS
 from stream_svt.monitor import released
+from stream_svt.service.metrics import METRICS
 from stream_svt.service.wire import _Query
 from tests.documentation.configurations import (
     DATASET_KEYS,
@@ -23,6 +26,7 @@ from tests.documentation.configurations import (
 )
 from tests.documentation.pages import ROOT, Block
 from tests.documentation.stage import NoRule, Stage, StepFailed
+from tests.support import kustomize
 
 
 def check_yaml(stage: Stage, block: Block) -> None:
@@ -110,11 +114,11 @@ def _compose(stage: Stage, document: Mapping[str, Any], text: str) -> None:
 
 
 def _manifest(stage: Stage, document: Mapping[str, Any], text: str) -> None:
-    del stage, text
+    del text
     import kubernetes_validate
 
     if document["kind"] == "Kustomization":
-        _kustomization(document)
+        _kustomization(stage, document)
         return
     try:
         kubernetes_validate.validate(dict(document), "1.31", strict=True)
@@ -122,43 +126,20 @@ def _manifest(stage: Stage, document: Mapping[str, Any], text: str) -> None:
         raise StepFailed(f"Kubernetes refuses it: {error.message}") from None
 
 
-def _kustomization(document: Mapping[str, Any]) -> None:
-    """What it builds on exists, and so does what it replaces there; it stands beside a checkout of the repository."""
-    unknown = set(document) - _OF_A_KUSTOMIZATION
-    if unknown:
-        raise StepFailed(f"a kustomization has no {', '.join(sorted(unknown))}")
-    below = "".join(_below(name) for name in document.get("resources", ()))
-    for kind in ("configMapGenerator", "images"):
-        for one in document.get(kind, ()):
-            if not re.search(rf"\b{re.escape(one['name'])}\b", below):
-                raise StepFailed(f"what it builds on has no {one['name']}")
-
-
-_OF_A_KUSTOMIZATION = {
-    "apiVersion",
-    "kind",
-    "namespace",
-    "resources",
-    "configMapGenerator",
-    "images",
-    "patches",
-    "labels",
-}
-
-
-def _below(name: str) -> str:
-    """Return the texts of a folder of manifests and of those that it builds on."""
-    folder = ROOT / name.removeprefix("../stream-svt/")
-    if not (folder / "kustomization.yaml").is_file():
-        raise StepFailed(f"there is no {name}")
-    texts = [path.read_text() for path in folder.glob("*.yaml")]
-    document = yaml.safe_load((folder / "kustomization.yaml").read_text())
-    texts += [
-        (path / "kustomization.yaml").read_text()
-        for one in document["resources"]
-        if (path := folder / one).is_dir()
-    ]
-    return "\n".join(texts)
+def _kustomization(stage: Stage, document: Mapping[str, Any]) -> None:
+    """Build it beside a checkout of the repository."""
+    folder, checkout = stage.directory / "overlay", stage.directory / "stream-svt"
+    folder.mkdir(exist_ok=True)
+    if not checkout.exists():
+        checkout.symlink_to(ROOT)
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(document))
+    for one in document.get("configMapGenerator", ()):
+        for name in one["files"]:
+            (folder / name).touch()
+    try:
+        kustomize.build(folder)
+    except kustomize.KustomizeError as error:
+        raise StepFailed(str(error)) from None
 
 
 # Whoever reads a document is known by keys that only it has, or by keys that are all its own.
@@ -221,3 +202,35 @@ def check_message(message: Any) -> None:
             raise StepFailed(f"no query: {', '.join(sorted(unknown)) or 'id is missing'}")
     else:
         raise NoRule(f"no rule knows a JSON document with {_outline(message)}")
+
+
+def check_promql(stage: Stage, text: str) -> None:
+    """Validate expressions for Prometheus, one a line: their grammar, and that their metrics exist.
+
+    Raises
+    ------
+    StepFailed
+        Prometheus cannot read one, or there is no such metric.
+    """
+    lines = [line.split("#")[0].strip() for line in text.splitlines()]
+    rules = [{"record": f"shown:{number}", "expr": line} for number, line in enumerate(lines) if line]
+    run_tool("promtool", "check", "rules")(
+        stage, None, yaml.safe_dump({"groups": [{"name": "shown", "rules": rules}]})
+    )
+    for name in re.findall(r"\bstream_svt[\w:]+", "\n".join(lines)):
+        if not is_metric(name):
+            raise StepFailed(f"there is no metric {name}")
+
+
+def is_metric(name: str) -> bool:
+    """Whether a worker, the forwarder or a recording rule has a metric of this name."""
+    return re.sub(r"_(?:bucket|sum|count)$", "", name) in _metrics() or name in _metrics()
+
+
+@cache
+def _metrics() -> set[str]:
+    found = {metric.name for metric in (*METRICS, *FORWARD_METRICS)}
+    for path in (ROOT / "deploy/prometheus/rules").glob("*.yml"):
+        for group in yaml.safe_load(path.read_text())["groups"]:
+            found |= {rule["record"] for rule in group["rules"] if "record" in rule}
+    return found | {name.removesuffix("_total") for name in found}

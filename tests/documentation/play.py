@@ -7,17 +7,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tests.documentation import commands as table
-from tests.documentation import spoken
 from tests.documentation.configurations import configuration_with
-from tests.documentation.documents import check_json, check_yaml, is_yaml
-from tests.documentation.expressions import check_promql
-from tests.documentation.our_programs import any_configuration
+from tests.documentation.documents import check_json, check_promql, check_yaml, is_yaml
+from tests.documentation.inline_commands import is_usage, problem_of
 from tests.documentation.pages import Block, Span, blocks, code_of
-from tests.documentation.printed import check_printed
+from tests.documentation.programs import any_configuration
 from tests.documentation.sentences import unknown_setting
 from tests.documentation.shell import commands, steps, without_prompts
-from tests.documentation.special import special
 from tests.documentation.stage import BROKERS, NoRule, Stage, StepFailed
+from tests.documentation.unique_blocks import check_of
 
 _SHELL = {"sh", "bash", "shell", "console", "shell-session", "shellsession"}
 _PYTHON = {"python", "py", "python3"}
@@ -25,13 +23,10 @@ _YAML = {"yaml", "yml"}
 _JSON = {"json", "jsonl", "ndjson"}
 
 
-# Kinds of blocks
-
-
 def kind_of(block: Block) -> str:
-    """Return how a block is played: special, shell, python, yaml, json, output; "" where no rule covers it."""
-    if special(block):
-        return "special"
+    """Return how a block is played: unique, shell, python, yaml, json, output; "" where no rule covers it."""
+    if check_of(block):
+        return "unique"
     for kind, languages in (("shell", _SHELL), ("python", _PYTHON), ("yaml", _YAML), ("json", _JSON)):
         if block.language in languages:
             return kind
@@ -102,14 +97,12 @@ def read(block: Block) -> list[str]:
     kind = kind_of(block)
     if kind == "output":
         return (
-            []
-            if spoken.is_usage(block.text.strip())
-            else [f"{block}: no command is used so: {block.text.strip()}"]
+            [] if is_usage(block.text.strip()) else [f"{block}: no command is used so: {block.text.strip()}"]
         )
     if kind != "shell":
         return uncovered(block)
     found = [command for step in steps(block.text) for command in commands(step.text)]
-    return uncovered(block) + [f"{block}: {said}" for one in found if (said := spoken.problem_of(one.words))]
+    return uncovered(block) + [f"{block}: {said}" for one in found if (said := problem_of(one.words))]
 
 
 def play(stage: Stage, block: Block) -> list[str]:
@@ -170,15 +163,42 @@ def _output(stage: Stage, block: Block) -> None:
     check_printed(stage, block.text)
 
 
-def _special(stage: Stage, block: Block) -> None:
-    del stage
-    rule = special(block)
-    assert rule is not None
-    rule.check(block.text)
+def check_printed(stage: Stage, text: str) -> None:
+    """Hold what a page shows as printed to what its commands printed, line by line and in order.
+
+    ``...`` stands for anything, on a line of its own for any lines. Numbers need not be those of this run where noise
+    or the time of day is in them.
+
+    Raises
+    ------
+    StepFailed
+        A line was not printed.
+    """
+    place = 0
+    for line in map(_same_words, text.splitlines()):
+        if not line or line in {"...", "…"}:
+            continue
+        place = next((at + 1 for at in range(place, len(stage.lines)) if _alike(line, *stage.lines[at])), 0)
+        if not place:
+            raise StepFailed(f"this line was not printed: {line}\nprinted:\n{stage.printed[-1500:]}")
+
+
+def _same_words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _alike(shown: str, printed: str, noisy: bool) -> bool:
+    printed = _same_words(printed)
+    if noisy:
+        shown, printed = _NUMBER.sub("0", shown), _NUMBER.sub("0", printed)
+    return re.fullmatch(re.escape(shown).replace(r"\.\.\.", ".*").replace("…", ".*"), printed) is not None
+
+
+_NUMBER = re.compile(r"\d+(?:[.:]\d+)*")
 
 
 _PLAYERS: Mapping[str, Callable[[Stage, Block], None]] = {
-    "special": _special,
+    "unique": lambda stage, block: check_of(block)(block.text),
     "python": _python,
     "yaml": check_yaml,
     "json": check_json,
