@@ -14,7 +14,7 @@ from docs.generator import command_line, hooks
 from docs.generator.__main__ import main
 from docs.generator.asyncapi import COMMAND_REASONS, EVENTS, QUERY_REASONS, TYPES, WORDS
 from docs.generator.configuration import in_words
-from docs.generator.drawing import Drawing
+from docs.generator.drawing import BLUE, Drawing, say
 from docs.generator.outputs import DOCS, PICTURES, TOP, filled, outdated
 from stream_svt.cli import app
 from stream_svt.monitor.released import EventType
@@ -133,11 +133,13 @@ def test_every_picture_is_on_a_page_and_speaks_to_those_who_cannot_see_it():
     assert {path.stem for path in (DOCS / "pictures").iterdir() if path.suffix == ".svg"} >= set(PICTURES)
 
 
-def test_a_picture_escapes_its_words_and_is_well_formed():
+def test_a_picture_escapes_its_words_and_its_colours_are_variables():
     drawing = Drawing(10, 10, "<title> & more", 'a "quoted" description')
-    drawing.text((1.04, -0.04), "a < b & c")
+    say(drawing.sheet(), (1, 1), "a < b & c", BLUE)
     text = drawing.svg()
     assert "a &lt; b &amp; c" in text
-    assert 'x="1" y="0"' in text
     assert "<title id=" in text
     assert "&lt;title&gt; &amp; more" in text
+    assert "fill: var(--blue)" in text
+    picture = text.partition("</style>")[2]
+    assert re.findall(r"#[0-9a-f]{6}|<style|font-family| id=", picture) == []
