@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tests.documentation import programs
 from tests.documentation.not_executed import NOT_RUN, NotRun
-from tests.documentation.shell import Command, Step, commands, parts, steps
+from tests.documentation.shell import Command, Step, commands, parts
 from tests.documentation.stage import NoRule, Stage
 
 How = Callable[[Stage, Command, str], None]
@@ -76,22 +76,10 @@ def rule_of(command: Command) -> Rule | NotRun | None:
     return None
 
 
-def is_shell(text: str) -> bool:
-    """Whether a text without a language is one of commands that a rule here knows."""
-    try:
-        found = [command for step in steps(text) for command in commands(step.text)]
-    except ValueError:
-        return False
-    return bool(found) and all(rule_of(command) for command in found)
-
-
-def needs_broker(text: str) -> bool:
-    """Whether one of the commands takes a broker."""
-    return any(
-        isinstance(rule := rule_of(command), Rule) and rule.broker
-        for step in steps(text)
-        for command in commands(step.text)
-    )
+def needs_broker(command: Command) -> bool:
+    """Whether a command takes a broker."""
+    rule = rule_of(command)
+    return isinstance(rule, Rule) and rule.broker
 
 
 def play(stage: Stage, step: Step) -> None:
