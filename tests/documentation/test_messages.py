@@ -214,6 +214,13 @@ def _operated(spec: ApplicationSpec) -> Play:
     return play
 
 
+def _begun(*forms: str) -> Play:
+    """Return a play with open runs on three datasets."""
+    play = Play(spec_of(*(forms or [FORMS["plain"]])))
+    play.play(TOPIC, [Query(k % 3, 0) for k in range(30)])
+    return play
+
+
 def _changed() -> Play:
     play = Play(spec_of(FORMS["plain"], FORMS["ladder"]))
     play.play(TOPIC, stream(5, 200))
@@ -241,8 +248,7 @@ def _scheduled() -> Play:
 
 def _lost() -> Play:
     """Lose queries."""
-    play = Play(spec_of(FORMS["plain"]))
-    play.play(TOPIC, [Query(k % 3, 0) for k in range(30)])
+    play = _begun()
     play.engine.begin_state(5, "cluster")
     play.accept_loss(TOPIC, 5000)
     play.commit()
@@ -293,8 +299,7 @@ def _given_up() -> bytes:
 
 def _unread() -> Play:
     """Remove a monitor of whose topic an owner before may have lost outcomes."""
-    play = Play(spec_of(FORMS["plain"], FORMS["never muted"]))
-    play.play(TOPIC, [Query(k % 3, 0) for k in range(30)])
+    play = _begun(FORMS["plain"], FORMS["never muted"])
     change_spec(play.engine, spec_of(FORMS["plain"]), {TOPIC})
     play.commit()
     return play
@@ -302,16 +307,14 @@ def _unread() -> Play:
 
 def _retired() -> Play:
     """Declare a dataset no longer on which a run is open."""
-    play = Play(spec_of(FORMS["plain"]))
-    play.play(TOPIC, [Query(k % 3, 0) for k in range(30)])
+    play = _begun()
     play.retire(spec_of(FORMS["plain"], datasets="{names: [a, b], limit: 9, unit: one basket}"))
     return play
 
 
 def _incompatible() -> Play:
     """Take over open runs whose noise another release drew."""
-    play = Play(spec_of(FORMS["plain"]))
-    play.play(TOPIC, [Query(k % 3, 0) for k in range(30)])
+    play = _begun()
     with another_release():
         play.crash()
         play.commit()
