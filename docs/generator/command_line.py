@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 import click
 
@@ -46,46 +46,13 @@ def _one(name: str, command: click.Command) -> str:
     parts = [f"## `{name}`", paragraphs(inspect.cleandoc(command.help or ""))]
     usage = " ".join([name, *command.collect_usage_pieces(click.Context(command))])
     parts.append(f"Usage: `{usage}`")
-    rows = [
-        _option(option) for option in command.params if isinstance(option, click.Option) and not option.hidden
-    ]
-    if rows:
-        parts.append(table(["option", "value", "default", "meaning"], rows))
+    records = [option.get_help_record(click.Context(command)) for option in command.params]
+    if rows := [[f"`{record[0]}`", _as_code(record[1])] for record in records if record is not None]:
+        parts.append(table(["option", "meaning"], rows))
     examples = _examples(command)
     if examples:
         parts.append(examples)
     return "\n\n".join(parts)
-
-
-def _option(option: click.Option) -> list[str]:
-    names = ", ".join(f"`{name}`" for name in [*option.opts, *option.secondary_opts])
-    described: dict[str, Any] = option.to_info_dict()
-    default = "required" if option.required else ""
-    if option.show_default and described["default"] is not None:
-        default = (
-            f"{described['default']:g}"
-            if isinstance(described["default"], float)
-            else str(described["default"])
-        )
-    return [names, "" if option.is_flag else _value(option), default, _as_code(option.help or "")]
-
-
-def _value(option: click.Option) -> str:
-    kind = option.type
-    if isinstance(kind, click.Choice):
-        return ", ".join(f"`{choice}`" for choice in kind.choices)
-    text = f"`{option.metavar or kind.name.split(' ')[0].upper()}`"
-    if isinstance(kind, click.IntRange | click.FloatRange):
-        text += _range(kind)
-    return text
-
-
-def _range(kind: click.IntRange | click.FloatRange) -> str:
-    if kind.min is not None and kind.max is not None:
-        return f", {kind.min:,} to {kind.max:,}"
-    if kind.min is not None:
-        return f", {'more than' if kind.min_open else 'at least'} {kind.min:g}"
-    return ""
 
 
 def _examples(command: click.Command) -> str:

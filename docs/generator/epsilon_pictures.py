@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Final
+from typing import Any, Final
 
-from docs.generator.drawing import Axes, Colour, Drawing
+from matplotlib.patches import Rectangle
+
+from docs.generator.drawing import BLUE, GREEN, ORANGE, SHARES, SOFT, Drawing, Point, say
 from docs.generator.epsilon_figures import CUTOFFS, EPSILONS, believed, most_certain, sure_margin
 from stream_svt.mechanisms import Exposure, sparse_vector
 
 _PRIORS: Final = (0.5, 0.1, 0.01)
-_COLOURS: Final[tuple[Colour, ...]] = ("blue", "green", "orange")
+_COLOURS: Final = (BLUE, GREEN, ORANGE)
+_EPSILON: Final[dict[str, Any]] = {
+    "xscale": "log",
+    "xlim": (0.1, 10),
+    "xticks": (0.1, 0.3, 1, 3, 10),
+    "xticklabels": ("0.1", "0.3", "1", "3", "10"),
+}
 
 
 def _odds() -> str:
@@ -21,20 +29,13 @@ def _odds() -> str:
         "The most that a reader, who believed with probability 50, 10 or 1 % that somebody is in the "
         "data, can believe it after everything that was published, by the epsilon of the dataset's limit.",
     )
-    axes = Axes(drawing, 66, 24, 560, 250, (0, 4), (0, 1))
-    axes.frame(
-        x_ticks=range(5),
-        y_ticks=(0, 0.25, 0.5, 0.75, 1),
-        x_label="epsilon of the limit",
-        y_label="belief afterwards, at most",
-        y_text="{:.0%}".format,
-    )
+    labels = {"xlabel": "epsilon of the limit", "ylabel": "belief afterwards, at most"}
+    axes = drawing.field(66, 24, 560, 250, xlim=(0, 4), xticks=range(5), **labels, **SHARES)
     steps = [step / 25 for step in range(101)]
     for prior, colour in zip(_PRIORS, _COLOURS, strict=True):
         beliefs = [most_certain(prior, epsilon) for epsilon in steps]
-        axes.graph(steps, beliefs, colour=colour)
-        end = axes.at(4, beliefs[-1])
-        drawing.text((end[0] + 8, end[1] + 4), f"from {prior:.0%}", colour=colour, bold=True)
+        axes.plot(steps, beliefs, color=colour, linewidth=2.2)
+        say(axes, (4, beliefs[-1]), f"from {prior:.0%}", colour, shift=(8, -4), weight="bold")
     return drawing.svg()
 
 
@@ -47,32 +48,17 @@ def _margins() -> str:
         "of a run, for runs of 1, 10 and 100 alerts over a million queries. Twice the epsilon halves the "
         "distance; ten times the alerts make it three to seven times as long.",
     )
-    axes = Axes(
-        drawing,
-        80,
-        24,
-        540,
-        270,
-        (float(EPSILONS[0]), float(EPSILONS[-1])),
-        (1, 100_000),
-        log_x=True,
-        log_y=True,
-    )
-    axes.frame(
-        x_ticks=(0.1, 0.3, 1, 3, 10),
-        y_ticks=(1, 10, 100, 1000, 10_000, 100_000),
-        x_label="epsilon of one run",
-        y_label="distance, in units of sensitivity",
-        y_text="{:,.0f}".format,
-        room=66,
+    ticks = [10**power for power in range(6)]
+    distances: dict[str, Any] = {"yscale": "log", "ylim": (1, 100_000), "yticks": ticks}
+    labels = {"xlabel": "epsilon of one run", "ylabel": "distance, in units of sensitivity"}
+    axes = drawing.field(
+        80, 24, 540, 270, **distances, yticklabels=map("{:,}".format, ticks), **labels, **_EPSILON
     )
     for cutoff, colour in zip(CUTOFFS, _COLOURS, strict=True):
         margins = [float(sure_margin(epsilon, cutoff)) for epsilon in EPSILONS]
-        axes.graph(map(float, EPSILONS), margins, colour=colour)
-        end = axes.at(float(EPSILONS[-1]), margins[-1])
-        drawing.text(
-            (end[0] + 8, end[1] + 4), f"{cutoff} alert{'s' if cutoff > 1 else ''}", colour=colour, bold=True
-        )
+        axes.plot(list(map(float, EPSILONS)), margins, color=colour, linewidth=2.2)
+        words = f"{cutoff} alert{'s' if cutoff > 1 else ''}"
+        say(axes, (float(EPSILONS[-1]), margins[-1]), words, colour, shift=(8, -4), weight="bold")
     return drawing.svg()
 
 
@@ -87,18 +73,13 @@ def _found() -> str:
         "positives lie 800 above the threshold and the others 600 below it. The band is what happens if "
         "the distances are up to twice as small or large, or otherwise spread.",
     )
-    axes = Axes(drawing, 66, 24, 560, 270, (epsilons[0], epsilons[-1]), (0, 1), log_x=True)
-    axes.frame(
-        x_ticks=(0.1, 0.3, 1, 3, 10),
-        y_ticks=(0, 0.25, 0.5, 0.75, 1),
-        x_label="epsilon of the run",
-        y_label="positives found",
-        y_text="{:.0%}".format,
-    )
-    axes.band(epsilons, [one.low for one in found], [one.high for one in found], colour="blue")
-    axes.graph(epsilons, [one.middle for one in found], colour="blue")
-    drawing.text(axes.at(4.5, 0.78), "as believed", colour="blue", bold=True)
-    drawing.text((axes.at(1, 0)[0] + 10, axes.at(1, 0.3)[1]), "if distances are otherwise", colour="soft")
+    labels = {"xlabel": "epsilon of the run", "ylabel": "positives found"}
+    axes = drawing.field(66, 24, 560, 270, **labels, **_EPSILON, **SHARES)
+    low, high = [one.low for one in found], [one.high for one in found]
+    axes.fill_between(epsilons, low, high, color=BLUE, alpha=0.18, linewidth=0)
+    axes.plot(epsilons, [one.middle for one in found], color=BLUE, linewidth=2.2)
+    say(axes, (4.5, 0.78), "as believed", BLUE, weight="bold")
+    say(axes, (1, 0.3), "if distances are otherwise", SOFT, shift=(10, 0))
     return drawing.svg()
 
 
@@ -117,43 +98,29 @@ def _price() -> str:
         f"A limit of 4 pays for four runs of epsilon 1. One run: the threshold costs {threshold:.3f}, "
         f"once, and each of ten alerts {top:.3f}. Queries that are not reported cost nothing.",
     )
-    left, width = 30.0, 660.0
-    drawing.text((left, 26), "A limit of 4: four runs", bold=True)
+    sheet, left, width = drawing.sheet(), 30.0, 660.0
+
+    def box(start: float, share: float, row: Point, words: str, colour: str, opacity: float) -> None:
+        corner, size = (left + start * width, row[0]), (share * width, row[1])
+        sheet.add_patch(Rectangle(corner, *size, facecolor=colour, alpha=opacity))
+        sheet.add_patch(Rectangle(corner, *size, fill=False, edgecolor=colour, linewidth=1.5))
+        say(sheet, (corner[0] + size[0] / 2, row[0] + row[1] / 2), words, shift=(0, -5), ha="center")
+
+    say(sheet, (left, 26), "A limit of 4: four runs", weight="bold")
     for run in range(4):
-        drawing.box(
-            (left + run * width / 4, 38),
-            width / 4,
-            34,
-            fill="green",
-            stroke="green",
-            opacity=0.14 + 0.2 * (run == 0),
-        )
-        drawing.text((left + (run + 0.5) * width / 4, 60), f"run {run + 1}: epsilon 1", anchor="middle")
-    for start, end in (((left, 72), (left, 118)), ((left + width / 4, 72), (left + width, 118))):
-        drawing.line(start, end, colour="soft", width=1, dash="3 3")
-    at = left + threshold * width
-    drawing.box((left, 118), threshold * width, 40, fill="orange", stroke="orange", opacity=0.3)
-    drawing.text((left + threshold * width / 2, 143), "threshold", anchor="middle")
-    drawing.text(
-        (left + threshold * width / 2, 178),
-        f"{threshold:.3f}, at its start",
-        colour="orange",
-        anchor="middle",
-        size=12,
-        bold=True,
-    )
+        box(run / 4, 1 / 4, (38, 34), f"run {run + 1}: epsilon 1", GREEN, 0.14 + 0.2 * (run == 0))
+    sheet.plot((left, left), (72, 118), color=SOFT, linewidth=1, linestyle="--")
+    sheet.plot((left + width / 4, left + width), (72, 118), color=SOFT, linewidth=1, linestyle="--")
+    box(0, threshold, (118, 40), "threshold", ORANGE, 0.3)
     for alert in range(10):
-        drawing.box((at + alert * top * width, 118), top * width, 40, fill="blue", stroke="blue", opacity=0.2)
-        drawing.text((at + (alert + 0.5) * top * width, 143), str(alert + 1), anchor="middle")
-    drawing.text(
-        (at + 5 * top * width, 178),
-        f"ten alerts, {top:.3f} each, when they happen",
-        colour="blue",
-        anchor="middle",
-        size=12,
-        bold=True,
-    )
-    drawing.text((left, 212), "Queries that are not reported: nothing, however many.", colour="soft")
+        box(threshold + alert * top, top, (118, 40), str(alert + 1), BLUE, 0.2)
+    for start, share, words, colour in (
+        (0.0, threshold, f"{threshold:.3f}, at its start", ORANGE),
+        (threshold, 10 * top, f"ten alerts, {top:.3f} each, when they happen", BLUE),
+    ):
+        middle = left + (start + share / 2) * width
+        say(sheet, (middle, 178), words, colour, size=12, ha="center", weight="bold")
+    say(sheet, (left, 212), "Queries that are not reported: nothing, however many.", SOFT)
     return drawing.svg()
 
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from docs.generator.drawing import Axes, Drawing
+from docs.generator.drawing import BLUE, GREEN, GRID, ORANGE, SHARES, SOFT, Drawing, say
 from stream_svt.mechanisms import Annealed, Exposure, KeyedSampler, adaptive, draw_threshold, sparse_vector
 from stream_svt.mechanisms.noise import pmf, tail
 from stream_svt.mechanisms.run import Integers
@@ -60,38 +60,25 @@ def _falling_bar() -> str:
         f"items are reported, the first in pass {min(ends.values()) + 1}; after the last one the run is "
         "over and the bar falls no further.",
     )
-    axes = Axes(drawing, 56, 30, 550, 264, (0, len(bars)), (0, 180))
-    axes.frame(x_ticks=range(0, len(bars) + 1, 2), y_ticks=range(0, 151, 50), x_label="pass over the set")
+    axes = drawing.field(56, 30, 550, 264, xlim=(0, len(bars)), ylim=(0, 180), xlabel="pass over the set")
+    axes.set(xticks=range(0, len(bars) + 1, 2), yticks=range(0, 151, 50))
     for item, value in enumerate(values.tolist()):
-        end = ends.get(item)
-        until = passes + 1 if end is None else end + 0.5
-        axes.graph(
-            (0, until),
-            (value, value),
-            colour="soft" if end is None else "blue",
-            width=1.2 if end is None else 2,
-        )
-        if end is not None:
-            drawing.triangle(axes.at(until, value), colour="blue")
-            drawing.text(
-                (axes.at(until, value)[0] + 12, axes.at(until, value)[1] + 4),
-                f"reported in pass {end + 1}",
-                colour="blue",
-                size=12,
-            )
-    steps = [(attempt + side, bar) for attempt, bar in enumerate(bars[: passes + 1]) for side in (0, 1)]
-    rest = [(attempt + side, bar) for attempt, bar in enumerate(bars) for side in (0, 1) if attempt > passes]
-    axes.graph([x for x, _ in rest], [y for _, y in rest], colour="orange", width=1, dash="2 3")
-    axes.graph([x for x, _ in steps], [y for _, y in steps], colour="orange", width=2)
-    drawing.text(
-        (axes.at(0.2, bars[0])[0], axes.at(0, bars[0])[1] - 8),
-        "bar: threshold + correction of the pass (public)",
-        colour="orange",
-        size=12,
-    )
-    axes.graph((0, len(bars)), (_THRESHOLD, _THRESHOLD), colour="grid", width=1.2, dash="6 4")
-    drawing.text((axes.at(0.1, 0)[0], axes.at(0, _THRESHOLD)[1] - 4), "threshold", colour="soft", size=12)
-    drawing.text((axes.left, axes.top - 8), "value of an item", colour="soft", size=12)
+        if item in ends:
+            until = ends[item] + 0.5
+            axes.hlines(value, 0, until, BLUE, linewidth=2)
+            axes.plot(until, value, "^", color=BLUE, markersize=11)
+            words = f"reported in pass {ends[item] + 1}"
+            say(axes, (until, value), words, BLUE, shift=(12, -4), size=12)
+        else:
+            axes.hlines(value, 0, passes + 1, SOFT, linewidth=1.2)
+    edges = list(range(len(bars) + 1))
+    axes.stairs(bars[passes + 1 :], edges[passes + 1 :], baseline=None, color=ORANGE, linestyle=":")
+    axes.stairs(bars[: passes + 1], edges[: passes + 2], baseline=None, color=ORANGE, linewidth=2)
+    words = "bar: threshold + correction of the pass (public)"
+    say(axes, (0.2, bars[0]), words, ORANGE, shift=(0, 8), size=12)
+    axes.hlines(_THRESHOLD, 0, len(bars), GRID, linewidth=1.2, linestyle="--")
+    say(axes, (0.1, _THRESHOLD), "threshold", SOFT, shift=(0, 4), size=12)
+    say(axes, (0, 180), "value of an item", SOFT, shift=(0, 8), size=12)
     return drawing.svg()
 
 
@@ -116,7 +103,6 @@ def _branches() -> str:
             passed += weight * (1 - (1 - first) * (1 - second))
         by_top.append(fired)
         by_any.append(passed)
-    price = [branch.charge / _UNITS for branch in (top, middle)]
     drawing = Drawing(
         720,
         350,
@@ -125,34 +111,19 @@ def _branches() -> str:
         "close to the threshold are not reported; further up the middle branch reports them at full "
         "price; far up the top branch does, at half of it.",
     )
-    axes = Axes(drawing, 66, 30, 620, 250, (0, 700), (0, 1))
-    axes.frame(
-        x_ticks=range(0, 701, 100),
-        y_ticks=(0, 0.25, 0.5, 0.75, 1),
-        x_label="how far the value lies above the threshold",
-        y_label="probability",
-        y_text="{:.0%}".format,
-    )
-    axes.band(margins, [0.0] * len(margins), by_top, colour="blue", opacity=0.3)
-    axes.band(margins, by_top, by_any, colour="green", opacity=0.3)
-    axes.graph(margins, by_any, colour="green")
-    axes.graph(margins, by_top, colour="blue")
-    drawing.text(axes.at(560, 0.45), "top branch", colour="blue", bold=True, anchor="middle")
-    drawing.text(
-        (axes.at(560, 0)[0], axes.at(0, 0.45)[1] + 18),
-        f"epsilon {price[0]:.3f}",
-        colour="blue",
-        anchor="middle",
-    )
-    drawing.text(axes.at(216, 0.55), "middle branch", colour="green", bold=True, anchor="middle")
-    drawing.text(
-        (axes.at(216, 0)[0], axes.at(0, 0.55)[1] + 18),
-        f"epsilon {price[1]:.3f}",
-        colour="green",
-        anchor="middle",
-    )
-    drawing.text(axes.at(75, 0.6), "not reported", colour="soft", bold=True, anchor="middle")
-    drawing.text((axes.at(75, 0)[0], axes.at(0, 0.6)[1] + 18), "free", colour="soft", anchor="middle")
+    labels = {"xlabel": "how far the value lies above the threshold", "ylabel": "probability"}
+    axes = drawing.field(66, 30, 620, 250, xlim=(0, 700), xticks=range(0, 701, 100), **labels, **SHARES)
+    axes.fill_between(margins, by_top, color=BLUE, alpha=0.3, linewidth=0)
+    axes.fill_between(margins, by_top, by_any, color=GREEN, alpha=0.3, linewidth=0)
+    axes.plot(margins, by_any, color=GREEN, linewidth=2.2)
+    axes.plot(margins, by_top, color=BLUE, linewidth=2.2)
+    for at, name, price, colour in (
+        ((560, 0.45), "top branch", f"epsilon {top.charge / _UNITS:.3f}", BLUE),
+        ((216, 0.55), "middle branch", f"epsilon {middle.charge / _UNITS:.3f}", GREEN),
+        ((75, 0.6), "not reported", "free", SOFT),
+    ):
+        say(axes, at, name, colour, ha="center", weight="bold")
+        say(axes, at, price, colour, shift=(0, -18), ha="center")
     return drawing.svg()
 
 

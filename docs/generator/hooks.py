@@ -33,7 +33,7 @@ _ROOMY: Final = 4
 """Columns that need no help to share the width of a page."""
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:  # noqa: ANN401 - page, config and files, which have no say here
+def on_page_markdown(markdown: str, **_: Any) -> str:
     """Put our picture in the place of a diagram.
 
     Raises
@@ -44,7 +44,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:  # noqa: ANN401 - page, co
     return _DIAGRAM.sub(lambda match: _DRAWN[match["kind"]], markdown)
 
 
-def on_page_content(html: str, **_: Any) -> str:  # noqa: ANN401 - likewise
+def on_page_content(html: str, **_: Any) -> str:
     """Replace images of the folder `pictures` by the pictures themselves, and prepare tables."""
     html = _IMAGE.sub(lambda match: f'<div class="picture">{_picture(match["name"])}</div>', html)
     return _TABLE.sub(lambda match: _told_apart(match[1]), html)

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Final
 
 from docs.generator import example
-from docs.generator.asyncapi import document, short_name
-from docs.generator.events import EVENTS
-from docs.generator.fields import FIELDS, QUERY
+from docs.generator.asyncapi import EVENTS, WORDS, Schema, document, short_name
 from docs.generator.markdown import either, fence, table
-from docs.generator.reasons import COMMANDS, QUERIES
-from docs.generator.schema import Schema
-from stream_svt.monitor.commands import Command
-from stream_svt.monitor.released import Account, Alert, EventType, NoiseLaw, Position
-
-_REQUIRED: Final = {"id"}
+from stream_svt.monitor.released import EventType
 
 
 def _topics() -> str:
@@ -37,9 +30,10 @@ def _topics() -> str:
 
 
 def _query_fields() -> str:
+    query = document()["components"]["schemas"]["Query"]
     rows = [
-        [f"`{name}`", _kind(schema), "required" if name in _REQUIRED else "", schema["description"]]
-        for name, schema in QUERY.items()
+        [f"`{name}`", _kind(schema), "required" if name in query["required"] else "", schema["description"]]
+        for name, schema in query["properties"].items()
     ]
     return table(["field", "type", "", "meaning"], rows)
 
@@ -47,40 +41,36 @@ def _query_fields() -> str:
 def _alert_fields() -> str:
     """Return the fields of an alert, those of its parts written with a dot."""
     schemas = document()["components"]["schemas"]
-    parts = {"position": Position, "account": Account, "threshold_noise": NoiseLaw, "query_noise": NoiseLaw}
     rows = []
-    for name in FIELDS[Alert]:
-        if name in parts:
-            inner = schemas[parts[name].__name__]["properties"]
-            rows += [
-                [f"`{name}.{field}`", _kind(schema), schema["description"]] for field, schema in inner.items()
-            ]
+    for name, schema in schemas["Top"]["properties"].items():
+        if "$ref" in schema:
+            inner = schemas[schema["$ref"].rpartition("/")[2]]["properties"]
+            rows += [[f"`{name}.{field}`", _kind(one), one["description"]] for field, one in inner.items()]
         else:
-            schema = schemas["Top"]["properties"][name]
             rows.append([f"`{name}`", _kind(schema), schema["description"]])
     return table(["field of `data`", "type", "meaning"], rows)
 
 
 def _command_fields() -> str:
-    properties = document()["components"]["schemas"]["Command"]["properties"]
-    action = document()["components"]["schemas"]["Action"]
-    known = {**properties, "action": {**action, "description": "What to do."}}
-    rows = [[f"`{name}`", _kind(known[name]), known[name]["description"]] for name in FIELDS[Command]]
+    schemas = document()["components"]["schemas"]
+    action = {**schemas["Action"], "description": "What to do."}
+    known = schemas["Command"]["properties"] | {"action": action}
+    rows = [[f"`{name}`", _kind(schema), schema["description"]] for name, schema in known.items()]
     return table(["field", "type", "meaning"], rows)
 
 
 def _event_types() -> str:
     rows = []
     for kind, event in EVENTS.items():
-        reasons = ", ".join(f"`{reason}`" for reason in event.reasons)
-        detail = ", ".join(
-            [*(f"`{name}`" for name in event.detail), *(f"[`{name}`]" for name in event.sometimes)]
-        )
-        rows.append([f"`{short_name(kind)}`", event.about, reasons, detail, event.meaning])
+        reasons = ", ".join(f"`{reason}`" for reason in event.get("reasons", ()))
+        always, sometimes = event.get("detail", ()), event.get("sometimes", ())
+        detail = ", ".join([*(f"`{name}`" for name in always), *(f"[`{name}`]" for name in sometimes)])
+        rows.append([f"`{short_name(kind)}`", event["about"], reasons, detail, event["meaning"]])
     return table(["NAME", "about a", "`reason`", "`detail`", "what happened"], rows)
 
 
-def _reasons(words: Mapping[str, str]) -> str:
+def _reasons(kind: str) -> str:
+    words = WORDS["reasons"][kind]
     return table(["reason", "meaning"], [[f"`{reason}`", meaning] for reason, meaning in words.items()])
 
 
@@ -101,12 +91,12 @@ def _shown(documents: Iterable[object]) -> str:
 BLOCKS: Final = {
     "topics": _topics,
     "query-fields": _query_fields,
-    "query-reasons": lambda: _reasons(QUERIES),
+    "query-reasons": lambda: _reasons("queries"),
     "example-query": lambda: _shown([example.QUERY]),
     "event-types": _event_types,
     "example-alert": lambda: _shown([example.events()[EventType.ALERT]]),
     "alert-fields": _alert_fields,
     "example-event": lambda: _shown([example.events()[EventType.RUN_STARTED]]),
     "command-fields": _command_fields,
-    "command-reasons": lambda: _reasons(COMMANDS),
+    "command-reasons": lambda: _reasons("commands"),
 }

@@ -21,12 +21,22 @@ from docs.generator import (
     metrics,
     run_pictures,
 )
-from docs.generator.own_words import explained
+from docs.generator.markdown import fence
+from stream_svt.monitor.spec import load_spec
+from stream_svt.planning import explain
 
 DOCS: Final = Path(__file__).parent.parent
 TOP: Final = DOCS.parent
 
 Make = Callable[[], str]
+
+
+def budget_text(page: str) -> str:
+    """Return what the block `monitors.yaml` of a page buys, in the words of `stream-svt check`."""
+    text = (DOCS / page).read_text(encoding="utf-8")
+    [configuration] = re.findall(r"```yaml\n(# monitors\.yaml\n.*?)```", text, re.DOTALL)
+    return fence("text", "\n".join(explain(load_spec(configuration))))
+
 
 PICTURES: Final[Mapping[str, Make]] = {
     **run_pictures.PICTURES,
@@ -47,8 +57,8 @@ BLOCKS: Final[Mapping[str, Mapping[str, Make]]] = {
     "messages.md": messages.BLOCKS,
     "metrics.md": metrics.METRICS_BLOCKS,
     "runbook.md": metrics.RUNBOOK_BLOCKS,
-    "tutorial.md": {"words": partial(explained, "tutorial.md")},
-    "what-epsilon-buys.md": {**epsilon_tables.BLOCKS, "words": partial(explained, "what-epsilon-buys.md")},
+    "tutorial.md": {"words": partial(budget_text, "tutorial.md")},
+    "what-epsilon-buys.md": {**epsilon_tables.BLOCKS, "words": partial(budget_text, "what-epsilon-buys.md")},
 }
 
 _BLOCK: Final = re.compile(

@@ -8,11 +8,24 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
-from docs.generator.drawing import Axes, Drawing
+from docs.generator.drawing import (
+    BLUE,
+    GREEN,
+    GRID,
+    INK,
+    ORANGE,
+    PAPER,
+    PURPLE,
+    SHARES,
+    SOFT,
+    Drawing,
+    arrow,
+    say,
+)
 from stream_svt.mechanisms import Exposure, KeyedSampler, draw_threshold, sparse_vector
 from stream_svt.mechanisms.estimates import certain_gap, estimate, lower_bound, survival
 from stream_svt.mechanisms.noise import Noise, pmf
@@ -34,24 +47,19 @@ def _noise() -> str:
         "Exponential noise is never below 0 and falls from its highest bar at 0; Laplace noise of the "
         "same scale lies on both sides of 0.",
     )
-    for number, (noise, colour, words) in enumerate(
-        (
-            (Noise.EXPONENTIAL, "blue", "exponential: never below 0"),
-            (Noise.LAPLACE, "orange", "laplace: on both sides"),
-        )
+    numbers = range(-26, 27)
+    for left, noise, colour, words in (
+        (60, Noise.EXPONENTIAL, BLUE, "exponential: never below 0"),
+        (400, Noise.LAPLACE, ORANGE, "laplace: on both sides"),
     ):
-        axes = Axes(drawing, 60 + 340 * number, 40, 300, 160, (-26, 26), (0, 0.19))
-        axes.frame(
-            x_ticks=range(-20, 21, 10),
-            y_ticks=(0, 0.05, 0.1, 0.15) if number == 0 else (),
-            x_label="noise, in grid steps",
-        )
-        drawing.text((axes.left + 2, 26), words, bold=True)
-        for k in range(-26, 27):
-            x, y = axes.at(k, pmf(noise, Fraction(1, 6), k))
-            if y < axes.top + axes.height - 0.05:
-                drawing.box((x - 2, y), 4, axes.top + axes.height - y, fill=colour, opacity=0.85)  # type: ignore[arg-type]
-    drawing.text((14, 120), "probability", anchor="middle", turned=True)
+        axes = drawing.field(left, 40, 300, 160, xlim=(-26, 26), ylim=(0, 0.19), xticks=range(-20, 21, 10))
+        axes.set(xlabel="noise, in grid steps", yticks=())
+        if noise is Noise.EXPONENTIAL:
+            ticks = (0, 0.05, 0.1, 0.15)
+            axes.set(ylabel="probability", yticks=ticks, yticklabels=map(str, ticks))
+        say(axes, (-26, 0.19), words, shift=(2, 14), weight="bold")
+        odds_of = [pmf(noise, Fraction(1, 6), number) for number in numbers]
+        axes.bar(numbers, odds_of, 0.7, color=colour, alpha=0.85, linewidth=0)
     return drawing.svg()
 
 
@@ -73,35 +81,32 @@ def _values() -> list[int]:
     ]
 
 
-def _threshold_noise(mechanism: SparseVector) -> int:
-    return draw_threshold(mechanism.threshold_noise, mechanism.threshold_rate, _entropy)
-
-
 def _entropy(count: int) -> bytes:
     return bytes((37 * place + 5) % 251 for place in range(count))
 
 
-def _draw(mechanism: SparseVector, values: list[int], attempt: int = 0) -> np.ndarray:
-    return KeyedSampler(bytes(range(1, 33))).draw(
+def _played() -> tuple[SparseVector, list[int], int, np.ndarray, dict[int, int]]:
+    """Return a run: its mechanism, true values, threshold noise, the noise of each test, and the gap of each top."""
+    mechanism, values = shown_mechanism(), _values()
+    secret = draw_threshold(mechanism.threshold_noise, mechanism.threshold_rate, _entropy)
+    noise = KeyedSampler(bytes(range(1, 33))).draw(
         mechanism.query_noise,
         mechanism.branches[0].rate,
         salt=_SALT,
         offset=np.arange(len(values)),
         row=0,
-        attempt=attempt,
+        attempt=0,
         branch=0,
         value=np.array(values),
     )
-
-
-def _run() -> str:
-    mechanism, values = shown_mechanism(), _values()
-    secret = _threshold_noise(mechanism)
-    noise = _draw(mechanism, values)
     _, outcomes = mechanism.step(
         mechanism.open(secret, _SALT), np.array(values), _THRESHOLD, 0, lambda _: noise
     )
-    tops = {top.row: top.gap for top in outcomes.tops}
+    return mechanism, values, secret, noise, {top.row: top.gap for top in outcomes.tops}
+
+
+def _run() -> str:
+    mechanism, values, secret, noise, tops = _played()
     last = max(tops)
     public = _THRESHOLD + mechanism.branches[0].correction(0)
     drawing = Drawing(
@@ -113,77 +118,63 @@ def _run() -> str:
         "reach it and are reported with their gaps; the third ends the run, and later values are not "
         "tested.",
     )
-    axes = Axes(drawing, 56, 24, 640, 280, (-1, _QUERIES), (0, 210))
-    axes.frame(
-        x_ticks=range(0, _QUERIES + 1, 10),
-        y_ticks=range(0, 201, 50),
-        x_label="queries, in the order in which they come",
-    )
-    end = axes.at(last + 0.5, 0)[0]
-    drawing.box((end, axes.top), axes.left + axes.width - end, axes.height, fill="grid", opacity=0.35)
-    drawing.text((end + 8, axes.top + 16), "run over: not tested", colour="soft", size=12)
-    for level, colour, dash in (
-        (_THRESHOLD, "soft", ""),
-        (public, "soft", "7 4"),
-        (public + secret, "orange", "3 3"),
+    axes = drawing.field(56, 24, 640, 280, xlim=(-1, _QUERIES), ylim=(0, 210))
+    axes.set(xticks=range(0, _QUERIES + 1, 10), yticks=range(0, 201, 50))
+    axes.set_xlabel("queries, in the order in which they come")
+    axes.axvspan(last + 0.5, _QUERIES, color=GRID, alpha=0.35, linewidth=0)
+    say(axes, (last + 0.5, 210), "run over: not tested", SOFT, shift=(8, -16), size=12)
+    for level, colour, look in (
+        (_THRESHOLD, SOFT, "-"),
+        (public, SOFT, "--"),
+        (public + secret, ORANGE, ":"),
     ):
-        axes.graph((-1, _QUERIES), (level, level), colour=colour, width=1.5, dash=dash)  # type: ignore[arg-type]
-    for number, value in enumerate(values):
-        place = axes.at(number, value)
-        if number <= last:
-            noisy = axes.at(number, value + int(noise[number]))
-            drawing.line(place, noisy, colour="orange", width=1)
-            if number in tops:
-                drawing.line(noisy, axes.at(number, public + secret), colour="blue", width=4)
-                drawing.triangle(noisy, colour="blue")
-                drawing.text((noisy[0] + 11, noisy[1] + 4), f"gap {tops[number]}", colour="blue", bold=True)
-        drawing.dot(place, colour="ink" if number <= last else "soft", radius=2.6)
-    drawing.text(
-        (62, axes.at(0, _THRESHOLD)[1] + 15), f"threshold {_THRESHOLD} (public)", colour="soft", size=12
+        axes.hlines(level, -1, _QUERIES, colour, linewidth=1.5, linestyle=look)
+    tested = np.arange(last + 1)
+    noisy = np.array(values) + noise
+    axes.vlines(tested, np.array(values)[tested], noisy[tested], ORANGE, linewidth=1)
+    for number, gap in tops.items():
+        axes.vlines(number, public + secret, noisy[number], BLUE, linewidth=4)
+        axes.plot(number, noisy[number], "^", color=BLUE, markersize=12)
+        say(axes, (number, noisy[number]), f"gap {gap}", BLUE, shift=(11, -4), weight="bold")
+    axes.scatter(
+        range(_QUERIES),
+        values,
+        27,
+        [INK] * (last + 1) + [SOFT] * (_QUERIES - last - 1),
+        zorder=3,
+        linewidth=0,
     )
-    drawing.text(
-        (axes.at(25.5, 0)[0], axes.at(0, public + secret)[1] - 7),
-        "noisy bar (secret)",
-        colour="orange",
-        size=12,
-    )
-    drawing.text(
-        (axes.left + axes.width - 4, axes.at(0, public)[1] + 14),
-        f"+ correction {public - _THRESHOLD} (public)",
-        colour="soft",
-        size=12,
-        anchor="end",
-    )
-    legend = 384
-    drawing.dot((62, legend - 4), colour="ink")
-    drawing.text((72, legend), "true value (secret)", size=12)
-    drawing.line((216, legend - 4), (240, legend - 4), colour="orange", width=1.5)
-    drawing.text((246, legend), "noise of the test (secret)", size=12)
-    drawing.triangle((424, legend - 4), colour="blue")
-    drawing.text((436, legend), "top: released, with its gap", size=12)
+    say(axes, (-1, _THRESHOLD), f"threshold {_THRESHOLD} (public)", SOFT, shift=(6, -15), size=12)
+    say(axes, (25.5, public + secret), "noisy bar (secret)", ORANGE, shift=(0, 7), size=12)
+    words = f"+ correction {public - _THRESHOLD} (public)"
+    say(axes, (_QUERIES, public), words, SOFT, shift=(-4, -14), size=12, ha="right")
+    sheet = drawing.sheet()
+    for left, mark, colour, size, words in (
+        (62, "o", INK, 7, "true value (secret)"),
+        (228, "_", ORANGE, 24, "noise of the test (secret)"),
+        (424, "^", BLUE, 12, "top: released, with its gap"),
+    ):
+        sheet.plot(left, 380, mark, color=colour, markersize=size)
+        say(sheet, (left, 384), words, shift=(6 + size / 2, 0), size=12)
     return drawing.svg()
 
 
 def _gap() -> str:
-    mechanism, values = shown_mechanism(), _values()
-    secret, noise = _threshold_noise(mechanism), _draw(mechanism, values)
-    _, outcomes = mechanism.step(
-        mechanism.open(secret, _SALT), np.array(values), _THRESHOLD, 0, lambda _: noise
-    )
-    top = outcomes.tops[0]
-    value, own = values[top.row], int(noise[top.row])
+    mechanism, values, secret, noise, tops = _played()
+    row, gap = next(iter(tops.items()))
+    value, own = values[row], int(noise[row])
     branch = mechanism.branches[0]
     correction = branch.correction(0)
-    public = {
+    public: dict[str, Any] = {
         "threshold": _THRESHOLD,
         "correction": correction,
-        "gap": top.gap,
+        "gap": gap,
         "query_noise": mechanism.query_noise,
         "query_rate": branch.rate,
         "threshold_noise": mechanism.threshold_noise,
     }
-    bound = lower_bound(**public, beta=_BETA)  # type: ignore[arg-type]
-    guess = estimate(**public, threshold_rate=mechanism.threshold_rate)  # type: ignore[arg-type]
+    bound = lower_bound(**public, beta=_BETA)
+    guess = estimate(**public, threshold_rate=mechanism.threshold_rate)
     if bound is None:
         raise ValueError("the picture wants a top whose bound is certified")
     drawing = Drawing(
@@ -192,67 +183,46 @@ def _gap() -> str:
         "What a gap is made of",
         f"Above, what happened in secret: the value {value} plus noise {own} is compared with the "
         f"threshold {_THRESHOLD} plus correction {correction} plus noise {secret}; the difference is the "
-        f"gap, {top.gap}. Below, what a reader computes from it: an estimate of {guess:.0f} and a bound of "
+        f"gap, {gap}. Below, what a reader computes from it: an estimate of {guess:.0f} and a bound of "
         f"{bound}. The true value, {value}, is not known.",
     )
-    axes = Axes(drawing, 40, 30, 650, 260, (90, 180), (0, 1))
+    sheet = drawing.sheet()
+    left, pixel = 90, 90 / 650
+    sheet.set_xlim(left - 40 * pixel, left + 680 * pixel)  # numbers across, pixels down
+    corrected = _THRESHOLD + correction
+    noisy_bar, noisy_value, published = corrected + secret, value + own, corrected + gap
 
-    def place(number: float, row: float) -> tuple[float, float]:
-        return axes.at(number, 0)[0], row
+    def line(start: float, end: float, row: float, colour: str, width: float, **look: Any) -> None:
+        sheet.plot((start, end), (row, row), color=colour, linewidth=width, solid_capstyle="butt", **look)
 
-    noisy_bar, noisy_value = _THRESHOLD + correction + secret, value + own
-    drawing.text((40, 24), "In secret", bold=True)
-    drawing.arrow(place(_THRESHOLD, 62), place(_THRESHOLD + correction, 62), colour="soft")
-    drawing.text(
-        place(_THRESHOLD + correction / 2, 54),
-        f"correction {correction}",
-        colour="soft",
-        anchor="middle",
-        size=12,
+    say(sheet, (left, 24), "In secret", weight="bold")
+    arrow(sheet, (_THRESHOLD, 62), (corrected, 62), colour=SOFT)
+    say(sheet, (_THRESHOLD + correction / 2, 54), f"correction {correction}", SOFT, size=12, ha="center")
+    arrow(sheet, (corrected, 62), (noisy_bar, 62), colour=ORANGE)
+    say(sheet, (noisy_bar, 54), f"threshold noise {secret}", ORANGE, size=12)
+    sheet.plot(_THRESHOLD, 62, "o", color=SOFT, markersize=7)
+    say(sheet, (_THRESHOLD, 82), f"threshold {_THRESHOLD}", SOFT, size=12, ha="center")
+    arrow(sheet, (value, 112), (noisy_value, 112), colour=ORANGE)
+    sheet.plot(value, 112, "o", color=INK, markersize=7)
+    say(sheet, (value, 132), f"true value {value}", size=12, ha="right")
+    words = f"noise of the test {own}"
+    say(sheet, ((value + noisy_value) / 2, 104), words, ORANGE, size=12, ha="center")
+    sheet.vlines((noisy_bar, noisy_value), (62, 112), 152, GRID, linewidth=1.5, linestyle="--")
+    line(noisy_bar, noisy_value, 152, BLUE, 6)
+    words = f"gap {gap}: released"
+    say(sheet, ((noisy_bar + noisy_value) / 2, 172), words, BLUE, ha="center", weight="bold")
+    say(sheet, (left, 214), "What a reader makes of it", weight="bold")
+    line(published - certain_gap(branch.rate, _BETA) + 1, 176, 244, BLUE, 2, linestyle=":")
+    line(_THRESHOLD, corrected, 244, SOFT, 2)
+    line(corrected, published, 244, BLUE, 6)
+    sheet.vlines(bound, 230, 258, BLUE, linewidth=2.5)
+    say(sheet, (bound, 276), f"bound: at least {bound} (95 %)", BLUE, ha="right", weight="bold")
+    sheet.plot(
+        guess, 244, "o", markerfacecolor=PAPER, markeredgecolor=BLUE, markeredgewidth=1.5, markersize=12
     )
-    drawing.arrow(place(_THRESHOLD + correction, 62), place(noisy_bar, 62), colour="orange")
-    drawing.text(place(noisy_bar, 54), f"threshold noise {secret}", colour="orange", anchor="start", size=12)
-    drawing.dot(place(_THRESHOLD, 62), colour="soft")
-    drawing.text(place(_THRESHOLD, 82), f"threshold {_THRESHOLD}", colour="soft", anchor="middle", size=12)
-    drawing.dot(place(value, 112), colour="ink")
-    drawing.text(place(value, 132), f"true value {value}", anchor="end", size=12)
-    drawing.arrow(place(value, 112), place(noisy_value, 112), colour="orange")
-    drawing.text(
-        place((value + noisy_value) / 2, 104),
-        f"noise of the test {own}",
-        colour="orange",
-        anchor="middle",
-        size=12,
-    )
-    drawing.line(place(noisy_bar, 62), place(noisy_bar, 152), colour="grid", dash="3 3")
-    drawing.line(place(noisy_value, 112), place(noisy_value, 152), colour="grid", dash="3 3")
-    drawing.line(place(noisy_bar, 152), place(noisy_value, 152), colour="blue", width=6)
-    drawing.text(
-        place((noisy_bar + noisy_value) / 2, 172),
-        f"gap {top.gap}: released",
-        colour="blue",
-        anchor="middle",
-        bold=True,
-    )
-    drawing.text((40, 214), "What a reader makes of it", bold=True)
-    corrected = _THRESHOLD + correction + top.gap
-    drawing.line(
-        place(corrected - certain_gap(branch.rate, _BETA) + 1, 244),
-        place(176, 244),
-        colour="blue",
-        width=2,
-        dash="2 3",
-    )
-    drawing.line(place(_THRESHOLD, 244), place(_THRESHOLD + correction, 244), colour="soft", width=2)
-    drawing.line(place(_THRESHOLD + correction, 244), place(corrected, 244), colour="blue", width=6)
-    drawing.line(place(bound, 230), place(bound, 258), colour="blue", width=2.5)
-    drawing.text(place(bound, 276), f"bound: at least {bound} (95 %)", colour="blue", anchor="end", bold=True)
-    drawing.dot(place(guess, 244), colour="blue", radius=6, hollow=True)
-    drawing.text(place(guess + 1.5, 276), f"estimate {guess:.0f}", colour="blue", anchor="start", bold=True)
-    drawing.text(place(_THRESHOLD, 264), f"{_THRESHOLD}", colour="soft", anchor="middle", size=12)
-    drawing.text(
-        (40, 312), "threshold + correction + gap, less what noise may have added", colour="soft", size=12
-    )
+    say(sheet, (guess + 1.5, 276), f"estimate {guess:.0f}", BLUE, weight="bold")
+    say(sheet, (_THRESHOLD, 264), f"{_THRESHOLD}", SOFT, size=12, ha="center")
+    say(sheet, (left, 312), "threshold + correction + gap, less what noise may have added", SOFT, size=12)
     return drawing.svg()
 
 
@@ -285,39 +255,21 @@ def _neighbours() -> str:
         "the two curves lie one step apart. Below: how much a report, or its absence, speaks for one over "
         "the other; it never passes the price.",
     )
-    axes = Axes(drawing, 66, 30, 620, 170, (-20, 60), (0, 1))
-    axes.frame(x_ticks=(), y_ticks=(0, 0.5, 1), y_label="reported", y_text="{:.0%}".format)
-    axes.graph(margins, with_one, colour="blue")
-    axes.graph(margins, without, colour="orange", dash="6 3")
-    drawing.text(axes.at(24, 0.87), "with the person", colour="blue", anchor="end", bold=True)
-    drawing.text(axes.at(37, 0.45), "without", colour="orange", anchor="start", bold=True)
-    below = Axes(drawing, 66, 230, 620, 110, (-20, 60), (0, 0.78))
-    below.frame(
-        x_ticks=range(-20, 61, 20),
-        y_ticks=(0, 0.2, 0.4, 0.6),
-        x_label="how far the value lies above the threshold",
-        y_label="evidence (ln)",
-    )
-    below.graph(margins, of_report, colour="green")
-    below.graph(margins, of_none, colour="purple", dash="6 3")
-    below.graph((-20, 60), (price, price), colour="ink", width=1.5, dash="2 3")
-    drawing.text(
-        (below.left + below.width, below.at(0, price)[1] - 6),
-        f"price of a report: threshold and top, epsilon {price:.1f}",
-        size=12,
-        anchor="end",
-    )
-    drawing.text(
-        (below.at(-19, 0)[0], below.at(0, 0.2)[1] - 6), "of a report", colour="green", size=12, bold=True
-    )
-    drawing.text(
-        (below.at(59, 0)[0], below.at(0, 0.4)[1] - 6),
-        "of no report",
-        colour="purple",
-        size=12,
-        bold=True,
-        anchor="end",
-    )
+    axes = drawing.field(66, 30, 620, 170, xlim=(-20, 60), xticks=(), ylabel="reported", **SHARES)
+    axes.plot(margins, with_one, color=BLUE, linewidth=2.2)
+    axes.plot(margins, without, color=ORANGE, linewidth=2.2, linestyle="--")
+    say(axes, (24, 0.87), "with the person", BLUE, ha="right", weight="bold")
+    say(axes, (37, 0.45), "without", ORANGE, weight="bold")
+    labels = {"xlabel": "how far the value lies above the threshold", "ylabel": "evidence (ln)"}
+    axes = drawing.field(66, 230, 620, 110, xlim=(-20, 60), ylim=(0, 0.78), **labels)
+    axes.set(xticks=range(-20, 61, 20), yticks=(0, 0.2, 0.4, 0.6))
+    axes.plot(margins, of_report, color=GREEN, linewidth=2.2)
+    axes.plot(margins, of_none, color=PURPLE, linewidth=2.2, linestyle="--")
+    axes.hlines(price, -20, 60, INK, linewidth=1.5, linestyle=":")
+    words = f"price of a report: threshold and top, epsilon {price:.1f}"
+    say(axes, (60, price), words, shift=(0, 6), size=12, ha="right")
+    say(axes, (-19, 0.2), "of a report", GREEN, shift=(0, 6), size=12, weight="bold")
+    say(axes, (59, 0.4), "of no report", PURPLE, shift=(0, 6), size=12, ha="right", weight="bold")
     return drawing.svg()
 
 

@@ -8,34 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.documentation.looked_at import (
-    NOT_RUN,
-    NotRun,
-)
-from tests.documentation.our_programs import (
-    apply_file,
-    follow_alerts,
-    forward_alerts,
-    play_demo,
-    run_to_its_end,
-    start_worker,
-    take_the_broker,
-    with_a_worker,
-)
-from tests.documentation.scripts import (
-    ask_benchmark,
-    build_package,
-    in_a_repository,
-    make_secrets,
-    pack_data,
-    play_soak,
-    run_program,
-    selects_tests,
-    sign_files,
-    signal_worker,
-    verify_files,
-)
-from tests.documentation.shell import Command, Step, commands, parts, steps
+from tests.documentation import programs
+from tests.documentation.not_executed import NOT_RUN, NotRun
+from tests.documentation.shell import Command, Step, commands, parts
 from tests.documentation.stage import NoRule, Stage
 
 How = Callable[[Stage, Command, str], None]
@@ -64,30 +39,30 @@ _PROGRAMS = (  # noqa: SIM905
 ).split()
 
 RULES = [
-    Rule(("deploy/demo",), play_demo, broker=True),
-    Rule(("stream-svt", "demo"), play_demo, broker=True),
-    Rule(("stream-svt", "run"), start_worker, broker=True),
-    Rule(("stream-svt", "watch"), follow_alerts, broker=True),
-    Rule(("stream-svt", "forward"), forward_alerts, broker=True),
-    Rule(("stream-svt", "status"), with_a_worker, broker=True),
-    Rule(("stream-svt", "control"), with_a_worker, broker=True),
-    Rule(("stream-svt", "audit"), with_a_worker, broker=True),
-    Rule(("stream-svt", "apply"), apply_file, broker=True),
-    Rule(("stream-svt", "config"), with_a_worker, broker=True),
-    Rule(("stream-svt", "check"), run_to_its_end, broker=True),
-    Rule(("stream-svt",), run_to_its_end),
-    Rule(("tests/run", "soak"), play_soak),
-    Rule(("tests/run",), selects_tests),
-    Rule(("benchmarks/run",), ask_benchmark),
-    Rule(("python", "-m", "build"), build_package),
-    Rule(("python", "-m", "stream_svt.service.embedded"), take_the_broker, broker=True),
-    Rule(("python", "-m", "stream_svt.demo.data"), pack_data),
-    Rule(("deploy/compose/make-secrets",), make_secrets),
-    Rule(("kill",), signal_worker, broker=True),
-    Rule(("git",), in_a_repository),
-    Rule(("ssh-keygen", "-Y", "sign"), sign_files),
-    Rule(("ssh-keygen", "-Y", "verify"), verify_files),
-    Rule(("python",), run_program),
+    Rule(("deploy/demo",), programs.play_demo, broker=True),
+    Rule(("stream-svt", "demo"), programs.play_demo, broker=True),
+    Rule(("stream-svt", "run"), programs.start_worker, broker=True),
+    Rule(("stream-svt", "watch"), programs.follow_alerts, broker=True),
+    Rule(("stream-svt", "forward"), programs.forward_alerts, broker=True),
+    Rule(("stream-svt", "status"), programs.with_a_worker, broker=True),
+    Rule(("stream-svt", "control"), programs.with_a_worker, broker=True),
+    Rule(("stream-svt", "audit"), programs.with_a_worker, broker=True),
+    Rule(("stream-svt", "apply"), programs.apply_file, broker=True),
+    Rule(("stream-svt", "config"), programs.with_a_worker, broker=True),
+    Rule(("stream-svt", "check"), programs.run_to_its_end, broker=True),
+    Rule(("stream-svt",), programs.run_to_its_end),
+    Rule(("tests/run", "soak"), programs.play_soak),
+    Rule(("tests/run",), programs.selects_tests),
+    Rule(("benchmarks/run",), programs.ask_benchmark),
+    Rule(("python", "-m", "build"), programs.build_package),
+    Rule(("python", "-m", "stream_svt.service.embedded"), programs.take_the_broker, broker=True),
+    Rule(("python", "-m", "stream_svt.demo.data"), programs.pack_data),
+    Rule(("deploy/compose/make-secrets",), programs.make_secrets),
+    Rule(("kill",), programs.signal_worker, broker=True),
+    Rule(("git",), programs.in_a_repository),
+    Rule(("ssh-keygen", "-Y", "sign"), programs.sign_files),
+    Rule(("ssh-keygen", "-Y", "verify"), programs.verify_files),
+    Rule(("python",), programs.run_program),
     *(Rule((program,), as_it_stands) for program in (*_BUILTIN, *_PROGRAMS)),
 ]
 
@@ -101,22 +76,10 @@ def rule_of(command: Command) -> Rule | NotRun | None:
     return None
 
 
-def is_shell(text: str) -> bool:
-    """Whether a text without a language is one of commands that a rule here knows."""
-    try:
-        found = [command for step in steps(text) for command in commands(step.text)]
-    except ValueError:
-        return False
-    return bool(found) and all(rule_of(command) for command in found)
-
-
-def needs_broker(text: str) -> bool:
-    """Whether one of the commands takes a broker."""
-    return any(
-        isinstance(rule := rule_of(command), Rule) and rule.broker
-        for step in steps(text)
-        for command in commands(step.text)
-    )
+def needs_broker(command: Command) -> bool:
+    """Whether a command takes a broker."""
+    rule = rule_of(command)
+    return isinstance(rule, Rule) and rule.broker
 
 
 def play(stage: Stage, step: Step) -> None:

@@ -14,16 +14,12 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from stream_svt.errors import ConfigError
 from stream_svt.forward.config import parse_forward_config
-from stream_svt.monitor.datasets import DatasetDeclaration
-from stream_svt.monitor.monitor_spec import MonitorSpec
 from stream_svt.service.config import ConfigDocument, parse_config
 from tests.documentation.pages import blocks
 from tests.documentation.stage import Stage, StepFailed
 from tests.support.tls import Authority
 
 TOP_KEYS = set(ConfigDocument.model_fields)
-MONITOR_KEYS = {field.alias or name for name, field in MonitorSpec.model_fields.items()}
-DATASET_KEYS = {field.alias or name for name, field in DatasetDeclaration.model_fields.items()}
 _CANNOT_BE_REACHED = "kafka"  # the brokers of an example are nobody's
 
 
@@ -43,40 +39,15 @@ def check_configuration(stage: Stage, document: Mapping[str, Any], text: str) ->
 def check_sections(stage: Stage, document: Mapping[str, Any], text: str) -> None:
     """Let the service read sections of a configuration in a whole one, and remember them for the page."""
     del text
-    _load(stage, merged(usual_configuration(), document))
+    _load(stage, usual_configuration() | document)
     for key, value in document.items():
         if key != _CANNOT_BE_REACHED:
             stage.additions[key] = value
 
 
-def check_monitor(stage: Stage, document: Mapping[str, Any], text: str) -> None:
-    """Let the service read a part of a monitor."""
-    del text
-    whole = usual_configuration()
-    [monitor] = whole["monitors"]
-    if "correction" in document and "expected_queries" not in document:
-        del monitor["expected_queries"]  # only some corrections look at it
-    _load(stage, {**whole, "monitors": [merged(monitor, document)]})
-
-
-def check_dataset(stage: Stage, document: Mapping[str, Any], text: str) -> None:
-    """Let the service read a part of a declaration of datasets."""
-    del text
-    whole = usual_configuration()
-    usual = {"limit": {"epsilon": 4}, "unit": "one basket"}
-    if not {"name", "names", "file", "generate"} & set(document):
-        usual["name"] = "retail-2026"
-    _load(stage, {**whole, "datasets": [{**usual, **document}]})
-
-
-def merged(base: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a document with what a fragment says in addition or instead."""
-    return {**base, **added}
-
-
 def configuration_with(additions: Mapping[str, Any], datasets: Sequence[str] = ()) -> str:
     """Return the usual configuration with what a page has shown so far, as YAML, perhaps with other datasets."""
-    document = merged(usual_configuration(), additions)
+    document = usual_configuration() | additions
     if datasets:
         [usual] = usual_configuration()["datasets"]
         document["datasets"] = [{**usual, "name": name} for name in datasets]

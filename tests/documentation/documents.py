@@ -1,28 +1,28 @@
-"""Validates the documents that pages show: YAML and JSON by whoever reads them in real life."""
+"""Validates the documents that pages show, YAML and JSON, and names of metrics, by whoever reads them in real life."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 import yaml
 
+from stream_svt.forward.metrics import METRICS as FORWARD_METRICS
 from stream_svt.monitor import released
 from stream_svt.service.codec import _Query
+from stream_svt.service.metrics import METRICS
 from tests.documentation.configurations import (
-    DATASET_KEYS,
-    MONITOR_KEYS,
     TOP_KEYS,
     check_configuration,
-    check_dataset,
     check_forwarding,
-    check_monitor,
     check_sections,
 )
 from tests.documentation.pages import ROOT, Block
 from tests.documentation.stage import NoRule, Stage, StepFailed
+from tests.support import kustomize
 
 
 def check_yaml(stage: Stage, block: Block) -> None:
@@ -51,15 +51,6 @@ def check_yaml(stage: Stage, block: Block) -> None:
         stage.write(block.name, block.text)
 
 
-def is_yaml(text: str) -> bool:
-    """Whether a text without a language is a document that a rule here knows."""
-    try:
-        document = yaml.safe_load(text)
-    except yaml.YAMLError:
-        return False
-    return isinstance(document, dict) and _reader_of(document) is not None
-
-
 def _outline(document: Any) -> str:
     return (
         f"the keys {', '.join(map(str, document))}" if isinstance(document, dict) else type(document).__name__
@@ -70,111 +61,37 @@ _Reader = Callable[[Stage, Any, str], None]
 
 
 def _reader_of(document: Any) -> _Reader | None:
-    if isinstance(document, list):
-        return _items if all(isinstance(one, dict) and _reader_of(one) for one in document) else None
-    if not isinstance(document, dict):
-        return None
-    keys = set(map(str, document))
+    """Return who reads a document, known by keys that only it has, or by keys that are all its own."""
+    keys = set(map(str, document)) if isinstance(document, dict) else set()
     for needed, reader in _BY_KEYS:
         if needed <= keys:
             return reader
-    return next((reader for known, reader in _BY_LEVEL if keys <= known), None)
+    return check_sections if keys and keys <= TOP_KEYS else None
 
 
-def _items(stage: Stage, document: list[dict[str, Any]], text: str) -> None:
-    for one in document:
-        reader = _reader_of(one)
-        assert reader is not None
-        reader(stage, one, text)
-
-
-def run_tool(program: str, *arguments: str) -> _Reader:
-    """Return a reader that hands the text to a program as a file."""
-
-    def read(stage: Stage, document: Any, text: str) -> None:
-        del document
-        stage.need(program)
-        path = stage.directory / f"shown-{program}.yaml"
-        path.write_text(text)
-        stage.bash(" ".join([program, *arguments, f"'{path}'"]))
-
-    return read
-
-
-def _compose(stage: Stage, document: Mapping[str, Any], text: str) -> None:
+def _kustomization(stage: Stage, document: Mapping[str, Any], text: str) -> None:
+    """Build it beside a checkout of the repository."""
     del text
-    stage.need("docker-compose")
-    path = stage.directory / "shown-compose.yaml"
-    path.write_text(yaml.safe_dump({"version": "3.8", **document}))
-    stage.bash(f"docker-compose -f '{path}' config -q")
-
-
-def _manifest(stage: Stage, document: Mapping[str, Any], text: str) -> None:
-    del stage, text
-    import kubernetes_validate
-
-    if document["kind"] == "Kustomization":
-        _kustomization(document)
-        return
+    if document["kind"] != "Kustomization":
+        raise NoRule(f"no rule knows a manifest of a {document['kind']}")
+    folder, checkout = stage.directory / "overlay", stage.directory / "stream-svt"
+    folder.mkdir(exist_ok=True)
+    if not checkout.exists():
+        checkout.symlink_to(ROOT)
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(document))
+    for one in document.get("configMapGenerator", ()):
+        for name in one["files"]:
+            (folder / name).touch()
     try:
-        kubernetes_validate.validate(dict(document), "1.31", strict=True)
-    except kubernetes_validate.ValidationError as error:
-        raise StepFailed(f"Kubernetes refuses it: {error.message}") from None
+        kustomize.build(folder)
+    except kustomize.KustomizeError as error:
+        raise StepFailed(str(error)) from None
 
 
-def _kustomization(document: Mapping[str, Any]) -> None:
-    """What it builds on exists, and so does what it replaces there; it stands beside a checkout of the repository."""
-    unknown = set(document) - _OF_A_KUSTOMIZATION
-    if unknown:
-        raise StepFailed(f"a kustomization has no {', '.join(sorted(unknown))}")
-    below = "".join(_below(name) for name in document.get("resources", ()))
-    for kind in ("configMapGenerator", "images"):
-        for one in document.get(kind, ()):
-            if not re.search(rf"\b{re.escape(one['name'])}\b", below):
-                raise StepFailed(f"what it builds on has no {one['name']}")
-
-
-_OF_A_KUSTOMIZATION = {
-    "apiVersion",
-    "kind",
-    "namespace",
-    "resources",
-    "configMapGenerator",
-    "images",
-    "patches",
-    "labels",
-}
-
-
-def _below(name: str) -> str:
-    """Return the texts of a folder of manifests and of those that it builds on."""
-    folder = ROOT / name.removeprefix("../stream-svt/")
-    if not (folder / "kustomization.yaml").is_file():
-        raise StepFailed(f"there is no {name}")
-    texts = [path.read_text() for path in folder.glob("*.yaml")]
-    document = yaml.safe_load((folder / "kustomization.yaml").read_text())
-    texts += [
-        (path / "kustomization.yaml").read_text()
-        for one in document["resources"]
-        if (path := folder / one).is_dir()
-    ]
-    return "\n".join(texts)
-
-
-# Whoever reads a document is known by keys that only it has, or by keys that are all its own.
 _BY_KEYS: list[tuple[set[str], _Reader]] = [
     ({"application", "datasets", "monitors"}, check_configuration),
     ({"topic", "destinations"}, check_forwarding),
-    ({"scrape_configs"}, run_tool("promtool", "check", "config", "--syntax-only")),
-    ({"groups"}, run_tool("promtool", "check", "rules")),
-    ({"route", "receivers"}, run_tool("amtool", "check-config")),
-    ({"services"}, _compose),
-    ({"apiVersion", "kind"}, _manifest),
-]
-_BY_LEVEL: list[tuple[set[str], _Reader]] = [
-    (TOP_KEYS, check_sections),
-    (MONITOR_KEYS, check_monitor),
-    (DATASET_KEYS, check_dataset),
+    ({"apiVersion", "kind"}, _kustomization),
 ]
 
 
@@ -221,3 +138,17 @@ def check_message(message: Any) -> None:
             raise StepFailed(f"no query: {', '.join(sorted(unknown)) or 'id is missing'}")
     else:
         raise NoRule(f"no rule knows a JSON document with {_outline(message)}")
+
+
+def is_metric(name: str) -> bool:
+    """Whether a worker, the forwarder or a recording rule has a metric of this name."""
+    return re.sub(r"_(?:bucket|sum|count)$", "", name) in _metrics() or name in _metrics()
+
+
+@cache
+def _metrics() -> set[str]:
+    found = {metric.name for metric in (*METRICS, *FORWARD_METRICS)}
+    for path in (ROOT / "deploy/prometheus/rules").glob("*.yml"):
+        for group in yaml.safe_load(path.read_text())["groups"]:
+            found |= {rule["record"] for rule in group["rules"] if "record" in rule}
+    return found | {name.removesuffix("_total") for name in found}

@@ -25,8 +25,6 @@ PAGES = sorted({path.relative_to(ROOT) for place in _PLACES for path in ROOT.glo
 _PARSER = MarkdownIt("commonmark").enable("table")
 _TITLE = re.compile(r"""\btitle=["']([^"']+)["']""")
 _NAMED = re.compile(r"^# ([\w./-]+\.(?:ya?ml|py))\b")
-# What Python-Markdown's extensions open: their body is indented by four and is no code.
-_OPENING = re.compile(r'^( *)(?:!!!|\?\?\?\+?|===\+?) ?["\w]')
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +72,7 @@ def _code_of(page: Path, text: str) -> tuple[Block | Span, ...]:
 
 def _parsed(page: Path, text: str) -> Iterator[Block | Span]:
     section, line, heading = "", 0, False
-    for token in _PARSER.parse(_dedented(text)):
+    for token in _PARSER.parse(text):
         line = token.map[0] + 1 if token.map else line
         section = token.content if heading else section
         heading = token.type == "heading_open"
@@ -110,19 +108,3 @@ def _block(page: Path, line: int, form: str, language: str, token: Token, sectio
     title, named = _TITLE.search(token.info), _NAMED.match(token.content)
     found = title or named
     return Block(page, line, form, language, found[1] if found else "", token.content, section)
-
-
-def _dedented(text: str) -> str:
-    """Take back the indentation of admonitions and tabs; every line keeps its number."""
-    lines = text.split("\n")
-    for number, line in enumerate(lines):
-        opening = _OPENING.match(line)
-        if not opening:
-            continue
-        margin = len(opening[1]) + 4
-        for below in range(number + 1, len(lines)):
-            if lines[below].strip() and not lines[below].startswith(" " * margin):
-                break
-            lines[below] = lines[below][margin - len(opening[1]) :]
-        lines[number] = ""
-    return "\n".join(lines)

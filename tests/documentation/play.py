@@ -7,45 +7,25 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tests.documentation import commands as table
-from tests.documentation import spoken
 from tests.documentation.configurations import configuration_with
-from tests.documentation.documents import check_json, check_yaml, is_yaml
-from tests.documentation.expressions import check_promql
-from tests.documentation.our_programs import any_configuration
+from tests.documentation.documents import check_json, check_yaml
+from tests.documentation.inline_commands import is_usage, problem_of
 from tests.documentation.pages import Block, Span, blocks, code_of
-from tests.documentation.printed import check_printed
+from tests.documentation.programs import any_configuration
 from tests.documentation.sentences import unknown_setting
-from tests.documentation.shell import commands, steps, without_prompts
-from tests.documentation.special import special
+from tests.documentation.shell import Command, commands, steps
 from tests.documentation.stage import BROKERS, NoRule, Stage, StepFailed
+from tests.documentation.unique_blocks import check_of
 
-_SHELL = {"sh", "bash", "shell", "console", "shell-session", "shellsession"}
-_PYTHON = {"python", "py", "python3"}
-_YAML = {"yaml", "yml"}
-_JSON = {"json", "jsonl", "ndjson"}
-
-
-# Kinds of blocks
+_KINDS = {"sh": "shell", "": "shell", "python": "python", "yaml": "yaml", "json": "json", "text": "output"}
+"""How a block is played, by its language; what only stands indented is for the shell."""
 
 
 def kind_of(block: Block) -> str:
-    """Return how a block is played: special, shell, python, yaml, json, output; "" where no rule covers it."""
-    if special(block):
-        return "special"
-    for kind, languages in (("shell", _SHELL), ("python", _PYTHON), ("yaml", _YAML), ("json", _JSON)):
-        if block.language in languages:
-            return kind
-    if block.language == "promql":
-        return "promql"
-    if block.language in {"text", "output", "console-output"}:
-        return "output"
-    if block.language or block.form == "html":
-        return ""
-    if all(re.search(r"\bstream_svt[_:]", line) for line in block.text.splitlines() if line.strip()):
-        return "promql"
-    if table.is_shell(block.text):
-        return "shell"
-    return "yaml" if is_yaml(block.text) else ""
+    """Return how a block is played: unique, shell, python, yaml, json, output; "" where no rule covers it."""
+    if check_of(block):
+        return "unique"
+    return "" if block.form == "html" else _KINDS.get(block.language, "")
 
 
 def page_needs_broker(page: Path) -> bool:
@@ -54,11 +34,15 @@ def page_needs_broker(page: Path) -> bool:
 
 
 def _needs_broker(block: Block) -> bool:
-    """Whether a block cannot be played without a broker."""
     kind = kind_of(block)
     if kind == "shell":
-        return table.needs_broker(without_prompts(block.text)[0])
+        return any(table.needs_broker(command) for command in commands_of(block))
     return kind == "python" and any(broker in block.text for broker in BROKERS)
+
+
+def commands_of(block: Block) -> list[Command]:
+    """Return all commands of a block for the shell."""
+    return [command for step in steps(block.text) for command in commands(step.text)]
 
 
 def uncovered(block: Block) -> list[str]:
@@ -71,7 +55,7 @@ def uncovered(block: Block) -> list[str]:
     if kind != "shell":
         return []
     try:
-        found = steps(without_prompts(block.text)[0])
+        found = steps(block.text)
     except ValueError as error:
         return [f"{block}: {error}"]
     return [
@@ -100,16 +84,13 @@ def play_page(stage: Stage, page: Path, *, but: str = "") -> list[str]:
 def read(block: Block) -> list[str]:
     """Look at the commands of a block without running them."""
     kind = kind_of(block)
-    if kind == "output":
-        return (
-            []
-            if spoken.is_usage(block.text.strip())
-            else [f"{block}: no command is used so: {block.text.strip()}"]
-        )
+    if kind == "output" and not is_usage(block.text.strip()):
+        return [f"{block}: no command is used so: {block.text.strip()}"]
     if kind != "shell":
         return uncovered(block)
-    found = [command for step in steps(block.text) for command in commands(step.text)]
-    return uncovered(block) + [f"{block}: {said}" for one in found if (said := spoken.problem_of(one.words))]
+    return uncovered(block) + [
+        f"{block}: {said}" for one in commands_of(block) if (said := problem_of(one.words))
+    ]
 
 
 def play(stage: Stage, block: Block) -> list[str]:
@@ -127,10 +108,9 @@ def play(stage: Stage, block: Block) -> list[str]:
 
 
 def _play_shell(stage: Stage, block: Block) -> list[str]:
-    text, printed = without_prompts(block.text)
     problems = []
     try:
-        found = steps(text)
+        found = steps(block.text)
     except ValueError as error:
         return [f"{block}: {error}"]
     for step in found:
@@ -138,11 +118,6 @@ def _play_shell(stage: Stage, block: Block) -> list[str]:
             table.play(stage, step)
         except (NoRule, StepFailed) as error:
             problems.append(f"{block.page}:{block.line + step.line}: {error}")
-    if printed and not problems:
-        try:
-            check_printed(stage, printed)
-        except StepFailed as error:
-            problems.append(f"{block}: {error}")
     return problems
 
 
@@ -170,18 +145,44 @@ def _output(stage: Stage, block: Block) -> None:
     check_printed(stage, block.text)
 
 
-def _special(stage: Stage, block: Block) -> None:
-    del stage
-    rule = special(block)
-    assert rule is not None
-    rule.check(block.text)
+def check_printed(stage: Stage, text: str) -> None:
+    """Hold what a page shows as printed to what its commands printed, line by line and in order.
+
+    ``...`` stands for anything, on a line of its own for any lines. Numbers need not be those of this run where noise
+    or the time of day is in them.
+
+    Raises
+    ------
+    StepFailed
+        A line was not printed.
+    """
+    place = 0
+    for line in map(_same_words, text.splitlines()):
+        if not line or line in {"...", "…"}:
+            continue
+        place = next((at + 1 for at in range(place, len(stage.lines)) if _alike(line, *stage.lines[at])), 0)
+        if not place:
+            raise StepFailed(f"this line was not printed: {line}\nprinted:\n{stage.printed[-1500:]}")
+
+
+def _same_words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _alike(shown: str, printed: str, noisy: bool) -> bool:
+    printed = _same_words(printed)
+    if noisy:
+        shown, printed = _NUMBER.sub("0", shown), _NUMBER.sub("0", printed)
+    return re.fullmatch(re.escape(shown).replace(r"\.\.\.", ".*").replace("…", ".*"), printed) is not None
+
+
+_NUMBER = re.compile(r"\d+(?:[.:]\d+)*")
 
 
 _PLAYERS: Mapping[str, Callable[[Stage, Block], None]] = {
-    "special": _special,
+    "unique": lambda stage, block: check_of(block)(block.text),
     "python": _python,
     "yaml": check_yaml,
     "json": check_json,
-    "promql": lambda stage, block: check_promql(stage, block.text),
     "output": _output,
 }

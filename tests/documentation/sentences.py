@@ -13,12 +13,11 @@ from pydantic import BaseModel
 
 from stream_svt.service.config import ConfigDocument
 from tests.documentation.commands import rule_of
-from tests.documentation.documents import check_message
-from tests.documentation.expressions import is_metric
-from tests.documentation.looked_at import NotRun
+from tests.documentation.documents import check_message, is_metric
+from tests.documentation.inline_commands import all_options, problem_of
+from tests.documentation.not_executed import NotRun
 from tests.documentation.pages import ROOT, Span, blocks
 from tests.documentation.shell import commands
-from tests.documentation.spoken import all_options, problem_of
 from tests.documentation.stage import NoRule, StepFailed
 
 _OURS = re.compile(

@@ -30,7 +30,6 @@ _WORDS_OF_BASH = {
 }
 _ASSIGNMENT = re.compile(r"\w+=")
 _PYTHONS = {".venv/bin/python": "python", "python3": "python", "./.venv/bin/python": "python"}
-_PROMPT = re.compile(r"^[$%] ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,21 +54,6 @@ class Command:
     def starts(self, prefix: tuple[str, ...]) -> bool:
         """Whether these are its first words."""
         return self.words[: len(prefix)] == prefix
-
-
-def without_prompts(text: str) -> tuple[str, str]:
-    """Return the commands of a console session, and what it shows as printed."""
-    lines = text.splitlines()
-    if not any(_PROMPT.match(line) for line in lines):
-        return text, ""
-    commands, printed, going_on = [], [], False
-    for line in lines:
-        if _PROMPT.match(line) or going_on:
-            commands.append(line[2:] if line.startswith(("$ ", "% ", "> ")) else line)
-            going_on = line.endswith("\\")
-        else:
-            printed.append(line)
-    return "\n".join(commands), "\n".join(printed)
 
 
 def steps(text: str) -> list[Step]:

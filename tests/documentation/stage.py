@@ -7,7 +7,6 @@ port. Absolute paths of a server (``/etc/..``) are directories of the stage. Not
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import re
 import shutil
@@ -23,13 +22,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from aiokafka import AIOKafkaProducer
-from aiokafka.admin import AIOKafkaAdminClient
 
-from stream_svt.service.codec import home
 from tests.documentation.pages import ROOT
 from tests.documentation.receiver import Receiver
 from tests.support.process import free_port
+from tests.support.records import send_queries
+from tests.support.topics import administrator
 
 BROKERS = ("127.0.0.1:9092", "localhost:9092")
 PAGES_OF_A_WORKER = ("127.0.0.1:6066", "localhost:6066")
@@ -284,7 +282,7 @@ class Stage:
         unique = uuid.uuid4().hex[:8]
         record = query or {"id": unique, "value": high, "series": f"item-{unique}"}
         partitions = document.get("topics", {}).get("partitions", 4)
-        asyncio.run(_send(self.servers, monitor["topic"], name, record, partitions))
+        asyncio.run(send_queries(self.servers, monitor["topic"], (name, record), partitions=partitions))
 
     def alerted(
         self, running: Running, *, ends: bool = False, fed: bool = True, seconds: float = 120
@@ -361,33 +359,14 @@ def _answers(url: str) -> bool:
         return False
 
 
-async def _send(servers: str, topic: str, dataset: str, query: Mapping[str, Any], partitions: int) -> None:
-    producer = AIOKafkaProducer(bootstrap_servers=servers)
-    await producer.start()
-    try:
-        key = dataset.encode()
-        await producer.send_and_wait(
-            topic, json.dumps(query).encode(), key=key, partition=home(key, partitions)
-        )
-    finally:
-        await producer.stop()
-
-
 async def _topics(servers: str) -> list[str]:
-    admin = AIOKafkaAdminClient(bootstrap_servers=servers)
-    await admin.start()
-    try:
+    async with administrator(servers) as admin:
         return list(await admin.list_topics())
-    finally:
-        await admin.close()
 
 
 async def _delete(servers: str, kept: set[str]) -> None:
-    admin = AIOKafkaAdminClient(bootstrap_servers=servers)
-    await admin.start()
-    try:
-        new = [name for name in await admin.list_topics() if name not in kept and not name.startswith("__")]
-        if new:
+    async with administrator(servers) as admin:
+        if new := [
+            name for name in await admin.list_topics() if name not in kept and not name.startswith("__")
+        ]:
             await admin.delete_topics(new)
-    finally:
-        await admin.close()

@@ -8,13 +8,13 @@ import pytest
 
 from tests.documentation import play as plays
 from tests.documentation.commands import RULES, as_it_stands, rule_of
-from tests.documentation.looked_at import NOT_RUN
+from tests.documentation.not_executed import NOT_RUN
 from tests.documentation.pages import PAGES, ROOT, Block, Span, blocks, code_of, spans
 from tests.documentation.play import READ_ONLY, play, uncovered
 from tests.documentation.sentences import problem
-from tests.documentation.shell import commands, parts, steps, without_prompts
-from tests.documentation.special import SPECIAL, special
+from tests.documentation.shell import commands, parts, steps
 from tests.documentation.stage import Stage
+from tests.documentation.unique_blocks import UNIQUE, check_of
 
 PAGE = Path("docs/operations.md")
 
@@ -52,18 +52,6 @@ Say `stream-svt status` and
 print()
 ```
 
-!!! note
-
-    A note.
-
-    ```sh
-    ls
-    ```
-
-=== "One"
-
-        indented in a tab
-
 ## Other
 
 | a | b |
@@ -81,15 +69,13 @@ a fence in a fence is text
 def test_every_form_of_code_is_found_with_its_line_and_section():
     found = list(code_of(PAGE, PAGE_TEXT))
     shown = [(code.line, code.text.strip()) for code in found if isinstance(code, Block)]
-    assert shown[:6] == [
+    assert shown[:4] == [
         (5, "indented --here"),
         (9, "indented in a list"),
         (12, "in: a list"),
         (16, "print()"),
-        (24, "ls"),
-        (29, "indented in a tab"),
     ]
-    assert len(shown) == 7
+    assert len(shown) == 5
     assert [(code.text, code.section) for code in found if isinstance(code, Span)] == [
         ("stream-svt status", "Title"),
         ("--in-a-table", "Other"),
@@ -149,10 +135,6 @@ def test_a_block_is_cut_where_commands_end():
     assert parts("a && (b && c); d 'e; f' # g; h") == ["a", "(b && c)", "d 'e; f'"]
 
 
-def test_a_session_is_commands_and_what_they_print():
-    assert without_prompts("$ a \\\n>  --b\nprinted\n$ c\n") == ("a \\\n --b\nc", "printed")
-
-
 # What has no rule
 
 
@@ -180,44 +162,27 @@ def test_a_block_that_no_rule_covers_fails(stage, text, language):
         ("kafka: {}\nkafkaesque: {}", "yaml", "no rule knows"),
         ("kafka: {bootstrap_server: a:1}", "yaml", "unknown key"),
         ("a: [", "yaml", "no YAML"),
-        ("cutoff: many", "yaml", "cutoff"),
-        ("name: x\nlimit: -1", "yaml", "limit"),
-        (
-            "apiVersion: v1\nkind: Service\nmetadata: {name: a}\nspec: {prts: []}",
-            "yaml",
-            "Kubernetes refuses",
-        ),
         ("topic: a\ndestinations: [{name: b, webhok: {}}]", "yaml", "webhok"),
         ('{"id": "q", "value": 1, "serie": "x"}', "json", "serie"),
         ('{"specversion": "1.0"}', "json", "no released event"),
         ('{"a": 1}', "json", "no rule knows"),
         ("{", "json", "no JSON"),
         ("stream-svt schema --pretty", "sh", "No such option"),
-        ("stream-svt plan --epsilon 1", "sh", "exit code 2"),
         ("python nowhere.py", "sh", "the page shows no file"),
-        ("python -m stream_svt.nowhere", "sh", "no module"),
         ("pip install 'stream-svt[everything]'", "sh", "no extra everything"),
         ("pip install requests", "sh", "no package of this project"),
-        ("benchmarks/run nothing", "sh", "no benchmark nothing"),
         ("tests/run soak nothing", "sh", "no soak nothing"),
         ("tests/run soak simulation --counts 5", "sh", "no option --counts"),
-        ("tests/run tests/nowhere.py", "sh", "no tests are found"),
         ("tests/run tests/monitor -k zebra", "sh", "no tests are found"),
-        ("kubectl apply -f deploy/nowhere.yaml", "sh", "there is no deploy/nowhere.yaml"),
         ("docker compose up nobody", "sh", "no service nobody"),
         ("docker run --privileged stream-svt", "sh", "no option --privileged"),
         ("docker run -e STREAM_SVT_KAFKA_BOOTSTRAP_SERVER=a:1 stream-svt", "sh", "no key bootstrap_server"),
         ("docker build --build-arg EXTRA=x .", "sh", "no argument EXTRA"),
         ("kubectl -n a rollout status deployment/nobody", "sh", "the manifests have no deployment nobody"),
         ("apiVersion: a\nkind: Kustomization\nresources: [../nowhere]", "yaml", "there is no ../nowhere"),
+        ("apiVersion: v1\nkind: Service", "yaml", "no rule knows a manifest"),
         ("false", "sh", "exit code 1"),
-        ("groups: [{name: a, rules: [{record: b, expr: 'sum('}]}]", "yaml", "exit code"),
-        ("scrape_configs: [{job: a}]", "yaml", "exit code"),
-        ("route: {receiver: a}\nreceivers: [{name: b}]", "yaml", "exit code"),
-        ("stream_svt_shards ==", "", "exit code"),
-        ("stream_svt_shard == 1", "", "no metric stream_svt_shard"),
         ("hello", "text", "no command before"),
-        ("$ echo five\nsix", "console", "was not printed"),
     ],
 )
 def test_a_block_that_is_wrong_fails_with_the_reason(stage, text, language, reason):
@@ -226,18 +191,11 @@ def test_a_block_that_is_wrong_fails_with_the_reason(stage, text, language, reas
     assert reason in "".join(said), said
 
 
-def test_what_a_page_shows_as_printed_is_held_to_what_was_printed(stage):
+def test_what_is_right_passes_and_what_a_page_shows_as_printed_is_held_to_what_was_printed(stage):
     assert play(stage, block("printf 'one  two\\nthree 4\\n'", "sh")) == []
     assert play(stage, block("one two\n...\nthree 4", "text")) == []
     for shown in ("one three", "three 5", "three 4\none two"):
         assert "was not printed" in "".join(play(stage, block(shown, "text")))
-
-
-@pytest.mark.parametrize(
-    ("text", "language"), [("stream_svt_shards == 1", ""), ("$ echo five\nfive", "console")]
-)
-def test_a_block_that_is_right_passes(stage, text, language):
-    assert play(stage, block(text, language)) == []
 
 
 def test_numbers_may_differ_only_where_noise_or_time_is_in_them(stage):
@@ -265,7 +223,7 @@ def test_a_failure_is_told_with_its_own_line_and_the_rest_is_played(stage):
 )
 def test_a_block_with_a_rule_to_itself_fails_when_it_is_changed(stage, page, begins, right, wrong):
     [shown] = [one for one in blocks(Path(page)) if one.text.startswith(begins)]
-    assert special(shown)
+    assert check_of(shown)
     assert play(stage, shown) == []
     assert right in shown.text
     changed = Block(shown.page, shown.line, shown.form, shown.language, "", shown.text.replace(right, wrong))
@@ -281,21 +239,16 @@ def test_a_block_with_a_rule_to_itself_fails_when_it_is_changed(stage, page, beg
         "stream-svt run -c FILE --log-level loud",
         "tests/run soak nothing",
         "benchmarks/run nothing",
-        "deploy/nothing --help",
         "python -m stream_svt.nowhere",
         "pip install 'stream-svt[everything]'",
         "kubectl apply -f deploy/nowhere.yaml",
         "promtool check rules deploy/nowhere/*.yml",
         "--frm-beginning",
         "stream_svt_nothing_total",
-        "stream_svt_stopped",
         "stream_svt:nothing:ratio",
-        "stream_svt.nowhere",
         "stream_svt.mechanisms.nothing",
         "kafka.bootstrap_server",
-        "topics.partition: 12",
         "tests/kafka/test_nowhere.py",
-        "protocol/nowhere.py",
         '{"id": "q1", "value": 1, "serie": "x"}',
         "sparse_vektor",
         "/api/v1/nowhere",
@@ -330,24 +283,24 @@ def test_code_in_a_sentence_that_is_true_is_not(text):
 # The tables themselves
 
 
-def test_no_rule_is_dead():
-    shown = [command for page in PAGES for one in blocks(page) for command in _commands(one)]
+def test_no_rule_is_dead_and_whatever_is_not_run_has_a_reason():
+    shown = [
+        command
+        for page in PAGES
+        for one in blocks(page)
+        if plays.kind_of(one) == "shell"
+        for command in plays.commands_of(one)
+    ]
     spoken = [command for page in PAGES for one in spans(page) for command in _spoken(one)]
     used = {id(rule_of(command)) for command in shown + spoken}
     # Any page may use the shell's programs and the repository's scripts.
     common = {id(rule) for rule in RULES if rule.how is as_it_stands}
     common |= {id(rule) for rule in (*RULES, *NOT_RUN) if (ROOT / rule.prefix[0]).is_file()}
     assert [rule.prefix for rule in (*RULES, *NOT_RUN) if id(rule) not in used | common] == []
-    assert [
-        one for one in SPECIAL if not any(special(shown) is one for shown in blocks(Path(one.page)))
-    ] == []
-    assert all(Path(page) in PAGES for page in READ_ONLY)
-
-
-def _commands(one: Block):
-    if plays.kind_of(one) != "shell":
-        return []
-    return [command for step in steps(without_prompts(one.text)[0]) for command in commands(step.text)]
+    for page, begins in UNIQUE:
+        assert any(one.text.startswith(begins) for one in blocks(Path(page)))
+    assert all(Path(page) in PAGES and reason for page, reason in READ_ONLY.items())
+    assert all(len(rule.reason) > 5 for rule in NOT_RUN)
 
 
 def _spoken(one: Span):
@@ -355,8 +308,3 @@ def _spoken(one: Span):
         return commands(one.text)
     except ValueError:
         return []
-
-
-def test_whatever_is_not_run_has_a_reason():
-    assert all(len(rule.reason) > 5 for rule in NOT_RUN)
-    assert all(READ_ONLY.values())

@@ -12,19 +12,14 @@ import pytest
 
 from docs.generator import command_line, hooks
 from docs.generator.__main__ import main
-from docs.generator.asyncapi import FIELDS
+from docs.generator.asyncapi import COMMAND_REASONS, EVENTS, QUERY_REASONS, TYPES, WORDS
 from docs.generator.configuration import in_words
-from docs.generator.drawing import Drawing
-from docs.generator.events import EVENTS
-from docs.generator.fields import QUERY
+from docs.generator.drawing import BLUE, Drawing, say
 from docs.generator.outputs import DOCS, PICTURES, TOP, filled, outdated
-from docs.generator.reasons import COMMANDS, QUERIES
 from stream_svt.cli import app
 from stream_svt.monitor.released import EventType
-from stream_svt.protocol.controls import Malformed, Untimely
 from stream_svt.service import codec
 from stream_svt.service.config import ConfigDocument
-from stream_svt.service.signatures import Refusal
 
 
 def test_every_generated_file_and_block_is_what_another_process_in_another_place_makes():
@@ -77,13 +72,14 @@ def test_a_page_must_have_the_blocks_that_are_made_for_it_and_no_others(page):
 
 
 def test_every_field_event_and_reason_has_words():
-    for kind, words in FIELDS.items():
-        assert list(words) == [field.encode_name for field in msgspec.structs.fields(kind)], kind
+    for kind in TYPES:
+        names = [field.encode_name for field in msgspec.structs.fields(kind)]
+        assert list(WORDS["fields"][kind.__name__]) == names
     assert set(EVENTS) == set(EventType)
-    assert set(QUERY) == {field.encode_name for field in msgspec.structs.fields(codec._Query)}
-    # The engine refuses what came outside its period; everything else the decoder does.
-    assert set(QUERIES) == {*codec.Reason, "outside-period"}
-    assert set(COMMANDS) == {*Refusal, *Malformed, *Untimely}
+    query = WORDS["document"]["components"]["schemas"]["Query"]["properties"]
+    assert set(query) == {field.encode_name for field in msgspec.structs.fields(codec._Query)}
+    assert list(WORDS["reasons"]["queries"]) == QUERY_REASONS
+    assert list(WORDS["reasons"]["commands"]) == COMMAND_REASONS
 
 
 def test_every_key_of_the_configuration_is_in_its_page():
@@ -119,7 +115,7 @@ def test_every_command_and_option_is_in_its_page():
         assert section is not None, name
         for option in command.params:
             if isinstance(option, click.Option):
-                assert all(f"`{spelling}`" in section[1] for spelling in option.opts), (name, option.name)
+                assert f"`{', '.join(option.opts)}" in section[1], (name, option.name)
     assert len(list(command_line._commands())) > len(app.commands)
 
 
@@ -137,11 +133,13 @@ def test_every_picture_is_on_a_page_and_speaks_to_those_who_cannot_see_it():
     assert {path.stem for path in (DOCS / "pictures").iterdir() if path.suffix == ".svg"} >= set(PICTURES)
 
 
-def test_a_picture_escapes_its_words_and_is_well_formed():
+def test_a_picture_escapes_its_words_and_its_colours_are_variables():
     drawing = Drawing(10, 10, "<title> & more", 'a "quoted" description')
-    drawing.text((1.04, -0.04), "a < b & c")
+    say(drawing.sheet(), (1, 1), "a < b & c", BLUE)
     text = drawing.svg()
     assert "a &lt; b &amp; c" in text
-    assert 'x="1" y="0"' in text
     assert "<title id=" in text
     assert "&lt;title&gt; &amp; more" in text
+    assert "fill: var(--blue)" in text
+    picture = text.partition("</style>")[2]
+    assert re.findall(r"#[0-9a-f]{6}|<style|font-family| id=", picture) == []

@@ -17,9 +17,7 @@ import pytest
 import yaml
 
 from docs.generator import example
-from docs.generator.asyncapi import message_name
-from docs.generator.events import EVENTS
-from docs.generator.reasons import REASONS
+from docs.generator.asyncapi import COMMAND_REASONS, EVENTS, QUERY_REASONS, message_name
 from stream_svt.monitor import operations
 from stream_svt.monitor.carried import Balance, Carried
 from stream_svt.monitor.commands import Action, Command, UnderWay
@@ -156,7 +154,7 @@ def reader() -> Reader:
 def test_all_that_monitors_release_is_described_and_all_that_is_described_is_released(reader):
     found = [problem for event in _of_every_kind() for problem in reader.event(event)]
     assert found == []
-    documented = {(kind, reason) for kind, event in EVENTS.items() for reason in event.reasons or (None,)}
+    documented = {(kind, reason) for kind, event in EVENTS.items() for reason in event.get("reasons", [None])}
     assert reader.seen == documented
 
 
@@ -216,6 +214,13 @@ def _operated(spec: ApplicationSpec) -> Play:
     return play
 
 
+def _begun(*forms: str) -> Play:
+    """Return a play with open runs on three datasets."""
+    play = Play(spec_of(*(forms or [FORMS["plain"]])))
+    play.play(TOPIC, [Query(k % 3, 0) for k in range(30)])
+    return play
+
+
 def _changed() -> Play:
     play = Play(spec_of(FORMS["plain"], FORMS["ladder"]))
     play.play(TOPIC, stream(5, 200))
@@ -243,8 +248,7 @@ def _scheduled() -> Play:
 
 def _lost() -> Play:
     """Lose queries."""
-    play = Play(spec_of(FORMS["plain"]))
-    play.play(TOPIC, [Query(k % 3, 0) for k in range(30)])
+    play = _begun()
     play.engine.begin_state(5, "cluster")
     play.accept_loss(TOPIC, 5000)
     play.commit()
@@ -295,8 +299,7 @@ def _given_up() -> bytes:
 
 def _unread() -> Play:
     """Remove a monitor of whose topic an owner before may have lost outcomes."""
-    play = Play(spec_of(FORMS["plain"], FORMS["never muted"]))
-    play.play(TOPIC, [Query(k % 3, 0) for k in range(30)])
+    play = _begun(FORMS["plain"], FORMS["never muted"])
     change_spec(play.engine, spec_of(FORMS["plain"]), {TOPIC})
     play.commit()
     return play
@@ -304,16 +307,14 @@ def _unread() -> Play:
 
 def _retired() -> Play:
     """Declare a dataset no longer on which a run is open."""
-    play = Play(spec_of(FORMS["plain"]))
-    play.play(TOPIC, [Query(k % 3, 0) for k in range(30)])
+    play = _begun()
     play.retire(spec_of(FORMS["plain"], datasets="{names: [a, b], limit: 9, unit: one basket}"))
     return play
 
 
 def _incompatible() -> Play:
     """Take over open runs whose noise another release drew."""
-    play = Play(spec_of(FORMS["plain"]))
-    play.play(TOPIC, [Query(k % 3, 0) for k in range(30)])
+    play = _begun()
     with another_release():
         play.crash()
         play.commit()
@@ -356,7 +357,7 @@ def test_an_alert_that_differs_from_the_document_is_found(reader, change, said):
 
 
 def test_rejects_are_described(reader):
-    for reason in REASONS:
+    for reason in (*QUERY_REASONS, *COMMAND_REASONS):
         record = msgspec.json.encode(Reject("retail.counts", 2, 41, reason))
         assert reader.problems("reject", json.loads(record)) == []
     assert (

@@ -14,7 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from stream_svt.monitor import books, mutes
+from stream_svt.monitor import dataset_account, mutes
 from stream_svt.monitor.commands import Action, Command, UnderWay
 from stream_svt.monitor.engine import Commit
 from stream_svt.monitor.life_cycle import TRANSITIONS, Signal, State
@@ -127,12 +127,12 @@ def golden_stream() -> list[Query]:
 @contextlib.contextmanager
 def mutes_split(part_bytes: int = 120) -> Iterator[None]:
     """Let a few mutes be many: they are kept in records of their own, of about so many bytes."""
-    limits = books._INLINE_BYTES, mutes._PART_BYTES
-    books._INLINE_BYTES, mutes._PART_BYTES = 0, part_bytes
+    limits = dataset_account._INLINE_BYTES, mutes._PART_BYTES
+    dataset_account._INLINE_BYTES, mutes._PART_BYTES = 0, part_bytes
     try:
         yield
     finally:
-        books._INLINE_BYTES, mutes._PART_BYTES = limits
+        dataset_account._INLINE_BYTES, mutes._PART_BYTES = limits
 
 
 def played(version: int) -> Play:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import click
 
 from stream_svt.cli import app
-from tests.documentation.looked_at import module_exists, packages_are_known
+from tests.documentation.not_executed import module_exists, packages_are_known
 from tests.documentation.pages import ROOT
 from tests.documentation.shell import Command
 from tests.documentation.stage import StepFailed

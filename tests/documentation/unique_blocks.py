@@ -6,7 +6,6 @@ import ast
 import re
 import tomllib
 from collections.abc import Callable
-from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
@@ -104,27 +103,19 @@ def _life_cycle(text: str) -> None:
         raise StepFailed("is not what python -m tests.golden.regenerate draws")
 
 
-@dataclass(frozen=True, slots=True)
-class Special:
-    """The page, how the block's text begins, and what holds it to the code."""
-
-    page: str
-    begins: str
-    check: Callable[[str], None]
-
-
-SPECIAL = [
-    Special("CONTRIBUTING.md", "errors <- mechanisms", _rooms),
-    Special("docs/how-sparse-vector-works.md", "gap = (value", _definition),
-    Special("docs/mechanisms.md", "run = mechanism.open(", _verbs),
-    Special("docs/privacy-guarantee.md", "l0 = e0 / D", _definition),
-    Special("docs/state-machine.md", "stateDiagram-v2", _life_cycle),
-]
+UNIQUE = {
+    ("CONTRIBUTING.md", "errors <- mechanisms"): _rooms,
+    ("docs/how-sparse-vector-works.md", "gap = (value"): _definition,
+    ("docs/mechanisms.md", "run = mechanism.open("): _verbs,
+    ("docs/privacy-guarantee.md", "l0 = e0 / D"): _definition,
+    ("docs/state-machine.md", "stateDiagram-v2"): _life_cycle,
+}
+"""By page and by how the block's text begins: what holds it to the code."""
 
 
-def special(block: Block) -> Special | None:
+def check_of(block: Block) -> Callable[[str], None] | None:
     """Return the rule that a block has to itself, None for all others."""
-    for one in SPECIAL:
-        if one.page == str(block.page) and block.text.lstrip().startswith(one.begins):
-            return one
+    for (page, begins), check in UNIQUE.items():
+        if page == str(block.page) and block.text.lstrip().startswith(begins):
+            return check
     return None

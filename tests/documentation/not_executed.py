@@ -8,7 +8,7 @@ import os
 import re
 import subprocess
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import yaml
@@ -64,98 +64,94 @@ _LIKE_A_FILE = re.compile(
 )
 
 
-def _options_are_known(command: Command, verb: str, known: str) -> None:
-    """The options are among those of the verb; a list of our own, for their programs are not on every machine."""
-    for word in itertools.takewhile(lambda word: word != "--", command.words):
-        option = word.split("=")[0]
-        if option.startswith("-") and option not in known.split():
-            raise StepFailed(f"{command.program} {verb} has no option {option} that is known here")
-
-
-_OF_KUBECTL = {
-    "apply": "-f -k --dry-run --server-side",
-    "create": "--from-file --from-literal --dry-run -o",
-    "delete": "-f -k --ignore-not-found",
-    "diff": "-f -k",
-    "exec": "-i -t -it",
-    "get": "-o -w --watch",
-    "kustomize": "",
-    "logs": "-f --follow --tail",
-    "port-forward": "",
-    "rollout": "--timeout",
-    "scale": "--replicas",
-    "wait": "--for --timeout",
-}
-_OF_DOCKER = {
-    "build": "-t -f --build-arg --target --no-cache --pull --platform",
-    "run": "--rm --read-only --cap-drop --security-opt --tmpfs --stop-timeout --name --network --user --env-file "
-    "--init --entrypoint --mount -v -e -p -d -i -t -it",
-}
-_OF_COMPOSE = {
-    "build": "--pull --no-cache",
-    "config": "-q --quiet --services",
-    "down": "-v --volumes --remove-orphans",
-    "exec": "-T",
-    "kill": "-s",
-    "logs": "-f --follow --tail",
-    "ps": "-a",
-    "pull": "-q",
-    "restart": "-t",
-    "run": "--rm --no-deps -T",
-    "start": "",
-    "stop": "-t",
-    "up": "-d --detach --build --wait --scale --no-deps",
+# The options of each verb that pages may use; a list of our own, for these programs are not on every machine.
+_OPTIONS = {
+    "kubectl": {
+        "apply": "-f -k --dry-run --server-side",
+        "create": "--from-file --from-literal --dry-run -o",
+        "delete": "-f -k --ignore-not-found",
+        "diff": "-f -k",
+        "exec": "-i -t -it",
+        "get": "-o -w --watch",
+        "kustomize": "",
+        "logs": "-f --follow --tail",
+        "port-forward": "",
+        "rollout": "--timeout",
+        "scale": "--replicas",
+        "wait": "--for --timeout",
+    },
+    "docker": {
+        "build": "-t -f --build-arg --target --no-cache --pull --platform",
+        "run": "--rm --read-only --cap-drop --security-opt --tmpfs --stop-timeout --name --network --user --env-file "
+        "--init --entrypoint --mount -v -e -p -d -i -t -it",
+    },
+    "compose": {
+        "build": "--pull --no-cache",
+        "config": "-q --quiet --services",
+        "down": "-v --volumes --remove-orphans",
+        "exec": "-T",
+        "kill": "-s",
+        "logs": "-f --follow --tail",
+        "ps": "-a",
+        "pull": "-q",
+        "restart": "-t",
+        "run": "--rm --no-deps -T",
+        "start": "",
+        "stop": "-t",
+        "up": "-d --detach --build --wait --scale --no-deps",
+    },
 }
 _KINDS = {"svc": "service", "cm": "configmap"}
 
 
-def _verb(command: Command, known: Mapping[str, str]) -> int:
-    """Return the place of the word that says what to do."""
+def _verb_and_rest(command: Command, program: str, always: str = "") -> tuple[str, tuple[str, ...]]:
+    """Return the word that says what to do and what follows it; files exist, and options are known."""
+    _files_exist(command)
+    known = _OPTIONS[program]
     place = next((at for at, word in enumerate(command.words) if word in known), None)
     if place is None:
         raise StepFailed(f"`{' '.join(command.words)}` is no command that is known here")
-    return place
-
-
-def _manifests_know(command: Command) -> None:
-    """What is named, as KIND/NAME or KIND NAME, is in the manifests, and files and folders exist."""
-    place = _verb(command, _OF_KUBECTL)
     verb = command.words[place]
-    _files_exist(command)
-    _options_are_known(command, verb, f"-n --namespace {_OF_KUBECTL[verb]}")
+    for word in itertools.takewhile(lambda word: word != "--", command.words):
+        option = word.split("=")[0]
+        if option.startswith("-") and option not in f"{always} {known[verb]}".split():
+            raise StepFailed(f"{program} {verb} has no option {option} that is known here")
+    return verb, command.words[place + 1 :]
+
+
+def _kubectl(command: Command) -> None:
+    """What is named, as KIND/NAME or KIND NAME, is in the manifests."""
+    _, rest = _verb_and_rest(command, "kubectl", "-n --namespace")
     names = set()
     for path in (ROOT / "deploy/kubernetes").rglob("*.yaml"):
         for document in yaml.safe_load_all(path.read_text()):
             if isinstance(document, dict) and "kind" in document:
                 names.add((document["kind"].lower(), document.get("metadata", {}).get("name")))
-    text = " ".join(command.words[place + 1 :])
-    for kind, name in re.findall(r"(?<!\S)(deployment|service|svc|job|configmap|cm)[/ ]([a-z][\w.-]+)", text):
+    kinds = r"(?<!\S)(deployment|service|svc|job|configmap|cm)[/ ]([a-z][\w.-]+)"
+    for kind, name in re.findall(kinds, " ".join(rest)):
         if (_KINDS.get(kind, kind), name) not in names:
             raise StepFailed(f"the manifests have no {kind} {name}")
 
 
 def _docker(command: Command) -> None:
-    """What is built, mounted or composed is there; what is set from outside is a setting."""
-    _files_exist(command)
+    """What is built or composed is there."""
     if command.words[1:2] == ("compose",) or command.program == "docker-compose":
         _composed(command)
         return
-    verb = command.words[_verb(command, _OF_DOCKER)]
-    _options_are_known(command, verb, _OF_DOCKER[verb])
-    if verb == "build" and not (ROOT / "Dockerfile").exists():
+    verb, rest = _verb_and_rest(command, "docker")
+    file = ROOT / "Dockerfile"
+    if verb == "build" and not file.exists():
         raise StepFailed("there is no Dockerfile")
-    for argument in re.findall(r"--build-arg ([A-Z]+)", " ".join(command.words)):
-        if not re.search(rf"^ARG {argument}\b", (ROOT / "Dockerfile").read_text(), re.MULTILINE):
+    for argument in re.findall(r"--build-arg ([A-Z]+)", " ".join(rest)):
+        if not re.search(rf"^ARG {argument}\b", file.read_text(), re.MULTILINE):
             raise StepFailed(f"the Dockerfile has no argument {argument}")
 
 
 def _composed(command: Command) -> None:
     """What is named after the verb is a service of the file."""
-    place = _verb(command, _OF_COMPOSE)
-    verb = command.words[place]
-    _options_are_known(command, verb, f"-f --file --profile {_OF_COMPOSE[verb]}")
+    verb, rest = _verb_and_rest(command, "compose", "-f --file --profile")
     services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
-    for word in command.words[place + 1 :]:
+    for word in rest:
         if re.fullmatch(r"[a-z][\w-]*", word) and word not in services:
             raise StepFailed(f"docker-compose.yml has no service {word}")
         if verb in {"exec", "run"} and not word.startswith("-"):
@@ -189,7 +185,7 @@ NOT_RUN = [
     ),
     NotRun(("docs/generate",), "likewise", script_is_well_formed),
     NotRun(("docker",), "no Docker engine runs in the tests", _docker),
-    NotRun(("kubectl",), "no cluster runs in the tests", _manifests_know),
+    NotRun(("kubectl",), "no cluster runs in the tests", _kubectl),
 ]
 """All that no test runs. Everything else that a page shows is."""
 
