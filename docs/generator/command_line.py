@@ -47,7 +47,11 @@ def _one(name: str, command: click.Command) -> str:
     usage = " ".join([name, *command.collect_usage_pieces(click.Context(command))])
     parts.append(f"Usage: `{usage}`")
     records = [option.get_help_record(click.Context(command)) for option in command.params]
-    if rows := [[f"`{record[0]}`", _as_code(record[1])] for record in records if record is not None]:
+    if rows := [
+        [f"`{record[0].replace('|', ' / ')}`", _as_code(record[1])]
+        for record in records
+        if record is not None
+    ]:
         parts.append(table(["option", "meaning"], rows))
     examples = _examples(command)
     if examples:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Final
 
 from docs.generator.configuration import keys
-from docs.generator.markdown import table
+from docs.generator.metrics import metrics_table
 from stream_svt.forward.config import json_schema
 from stream_svt.forward.metrics import METRICS
 
@@ -45,16 +45,8 @@ def _section(definition: str) -> str:
     return keys(definitions[definition], definitions, _SPECIAL)
 
 
-def _metrics() -> str:
-    rows = [
-        [f"`{metric.name}`", metric.kind, ", ".join(f"`{label}`" for label in metric.labels), metric.help]
-        for metric in METRICS
-    ]
-    return table(["metric", "kind", "labels", "meaning"], rows)
-
-
 BLOCKS: Final[Mapping[str, Callable[[], str]]] = {
     "forward-top": _top,
-    "forward-metrics": _metrics,
+    "forward-metrics": lambda: metrics_table(METRICS, "labels"),
     **{name: partial(_section, definition) for name, definition in _SECTIONS.items()},
 }

@@ -10,7 +10,7 @@ import yaml
 
 from deploy.prometheus.budget_rules import CLASSES, WINDOWS, duration
 from docs.generator.markdown import table
-from stream_svt.service.metrics import COMMON_LABELS, METRICS
+from stream_svt.service.metrics import COMMON_LABELS, METRICS, Metric
 
 _ALERTS: Final = Path(__file__).parents[2] / "deploy" / "prometheus" / "rules" / "alerts.yml"
 
@@ -19,9 +19,10 @@ def _code(words: Iterable[str]) -> str:
     return ", ".join(f"`{word}`" for word in words)
 
 
-def _metrics() -> str:
-    rows = [[f"`{metric.name}`", metric.kind, _code(metric.labels), metric.help] for metric in METRICS]
-    return table(["metric", "kind", f"labels, beside {_code(COMMON_LABELS)}", "meaning"], rows)
+def metrics_table(metrics: Iterable[Metric], labels: str) -> str:
+    """Return the table of metrics; ``labels`` heads the column of their labels."""
+    rows = [[f"`{metric.name}`", metric.kind, _code(metric.labels), metric.help] for metric in metrics]
+    return table(["metric", "kind", labels, "meaning"], rows)
 
 
 def _windows() -> str:
@@ -55,5 +56,8 @@ def _alerts() -> str:
     return table(["alert", "severity", "after"], rows)
 
 
-METRICS_BLOCKS: Final = {"metrics": _metrics, "windows": _windows}
+METRICS_BLOCKS: Final = {
+    "metrics": lambda: metrics_table(METRICS, f"labels, beside {_code(COMMON_LABELS)}"),
+    "windows": _windows,
+}
 RUNBOOK_BLOCKS: Final = {"alerts": _alerts}

@@ -12,8 +12,8 @@ from docs.generator import (
     asyncapi,
     command_line,
     configuration,
+    epsilon_figures,
     epsilon_pictures,
-    epsilon_tables,
     form_pictures,
     forwarding,
     life_picture,
@@ -58,7 +58,7 @@ BLOCKS: Final[Mapping[str, Mapping[str, Make]]] = {
     "metrics.md": metrics.METRICS_BLOCKS,
     "runbook.md": metrics.RUNBOOK_BLOCKS,
     "tutorial.md": {"words": partial(budget_text, "tutorial.md")},
-    "what-epsilon-buys.md": {**epsilon_tables.BLOCKS, "words": partial(budget_text, "what-epsilon-buys.md")},
+    "what-epsilon-buys.md": {**epsilon_figures.BLOCKS, "words": partial(budget_text, "what-epsilon-buys.md")},
 }
 
 _BLOCK: Final = re.compile(

@@ -75,18 +75,6 @@ def _problem_of_value(option: click.Option, value: str) -> str | None:
     return None
 
 
-def is_usage(line: str) -> bool:
-    """Whether a line says how one of our commands is called: its name and what follows it."""
-    command: click.Command = app
-    context = click.Context(app, info_name="stream-svt")
-    for word in line.split()[1:]:
-        below = command.commands.get(word) if isinstance(command, click.Group) else None
-        if below is None:
-            break
-        command, context = below, click.Context(below, info_name=word, parent=context)
-    return line == " ".join([context.command_path, *command.collect_usage_pieces(context)])
-
-
 def _option(command: click.Command, name: str) -> click.Option | None:
     if name in {"-h", "--help"}:
         return click.Option([name], is_flag=True)

@@ -23,7 +23,6 @@ _PLACES = (
 PAGES = sorted({path.relative_to(ROOT) for place in _PLACES for path in ROOT.glob(place)})
 
 _PARSER = MarkdownIt("commonmark").enable("table")
-_TITLE = re.compile(r"""\btitle=["']([^"']+)["']""")
 _NAMED = re.compile(r"^# ([\w./-]+\.(?:ya?ml|py))\b")
 
 
@@ -31,8 +30,7 @@ _NAMED = re.compile(r"^# ([\w./-]+\.(?:ya?ml|py))\b")
 class Block:
     """A block of code: ``form`` is "fence" or "indented", ``line`` that of its first text line, from 1.
 
-    ``name`` is the file that the block says it is, in its title or in a comment on its first line; ``section`` the
-    heading it stands under.
+    ``name`` is the file that a comment on the block's first line says it is; ``section`` the heading it stands under.
     """
 
     page: Path
@@ -105,6 +103,5 @@ def spans(page: Path, text: str | None = None) -> list[Span]:
 
 
 def _block(page: Path, line: int, form: str, language: str, token: Token, section: str) -> Block:
-    title, named = _TITLE.search(token.info), _NAMED.match(token.content)
-    found = title or named
+    found = _NAMED.match(token.content)
     return Block(page, line, form, language, found[1] if found else "", token.content, section)

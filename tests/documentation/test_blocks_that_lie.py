@@ -10,7 +10,7 @@ from tests.documentation import play as plays
 from tests.documentation.commands import RULES, as_it_stands, rule_of
 from tests.documentation.not_executed import NOT_RUN
 from tests.documentation.pages import PAGES, ROOT, Block, Span, blocks, code_of, spans
-from tests.documentation.play import READ_ONLY, play, uncovered
+from tests.documentation.play import READ_ONLY, play, read, uncovered
 from tests.documentation.sentences import problem
 from tests.documentation.shell import commands, parts, steps
 from tests.documentation.stage import Stage
@@ -48,7 +48,8 @@ Say `stream-svt status` and
   in: a list
   ```
 
-```python title="named.py"
+```python
+# named.py
 print()
 ```
 
@@ -73,7 +74,7 @@ def test_every_form_of_code_is_found_with_its_line_and_section():
         (5, "indented --here"),
         (9, "indented in a list"),
         (12, "in: a list"),
-        (16, "print()"),
+        (16, "# named.py\nprint()"),
     ]
     assert len(shown) == 5
     assert [(code.text, code.section) for code in found if isinstance(code, Span)] == [
@@ -189,6 +190,12 @@ def test_a_block_that_is_wrong_fails_with_the_reason(stage, text, language, reas
     said = play(stage, block(text, language))
     assert said
     assert reason in "".join(said), said
+
+
+def test_a_page_whose_commands_are_only_read_is_held_to_them():
+    assert read(block("stream-svt status -c FILE", "sh")) == []
+    assert read(block("stream-svt wach -c FILE", "sh"))
+    assert read(block("printed", "text"))
 
 
 def test_what_is_right_passes_and_what_a_page_shows_as_printed_is_held_to_what_was_printed(stage):

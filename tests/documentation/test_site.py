@@ -232,12 +232,13 @@ async def test_a_table_is_cut_nowhere_and_on_a_phone_one_of_numbers_says_that_it
             async with visit(chromium, f"{address}{name}.html") as seen:
                 await seen.page.locator(".md-typeset__scrollwrap").first.wait_for()
                 assert not any(table["cut"] for table in await seen.page.evaluate(_TABLES)), name
-                assert await seen.page.evaluate(_SECOND_CELL) == "none"
+                titled = name != "command-line"  # whose tables have two columns
+                assert not titled or await seen.page.evaluate(_SECOND_CELL) == "none"
                 await seen.page.set_viewport_size({"width": 390, "height": 800})
                 for table in await seen.page.evaluate(_TABLES):
                     assert table["cut"] is ("sideways" in table["said"]), (name, table)
                     assert not (table["cut"] and table["holds"] == "text"), (name, table)
-                assert (await seen.page.evaluate(_SECOND_CELL)).endswith(': "'), name
+                assert not titled or (await seen.page.evaluate(_SECOND_CELL)).endswith(': "'), name
 
 
 def test_cells_of_text_are_named_by_their_column_and_the_longest_column_gets_room() -> None:
