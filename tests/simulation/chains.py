@@ -25,6 +25,7 @@ from stream_svt.monitor.spec import ApplicationSpec, load_spec
 from stream_svt.protocol.carry_over import CarryOverRefused, ShardHistory, carry_over
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.sealing import Sealing, proof_checker
+from stream_svt.protocol.state_reader import StateReader
 from tests.simulation.applications import APPLICATIONS, Application, monitors_of, query
 from tests.simulation.effects import PLACE, finish, journal_of
 from tests.simulation.log import Broker
@@ -50,15 +51,10 @@ class Ending(StrEnum):
 class ProvingJournal(Journal):
     """A journal of a plain state that proves what a successor relies on: the rules read states as they are."""
 
-    @property
-    def _sealing(self) -> Sealing:
-        return self.__dict__["sealing"]  # type: ignore[no-any-return]
-
-    @_sealing.setter
-    def _sealing(self, sealing: Sealing) -> None:
-        keyed = Sealing(PLACE, [KEY], bytes)
-        sealing.prover = keyed.prover  # type: ignore[method-assign]
-        self.__dict__["sealing"] = sealing
+    def _new_reader(self) -> StateReader:
+        reader = super()._new_reader()
+        reader.sealing.prover = Sealing(PLACE, [KEY], bytes).prover  # type: ignore[method-assign]
+        return reader
 
 
 @dataclass(frozen=True)
