@@ -171,7 +171,7 @@ METRICS: tuple[Metric, ...] = (
     _histogram("commit_seconds", "", "Time of a transaction."),
     _histogram("alert_latency_seconds", "", "From reading a query to its alert being published."),
     _counter("commits_total", "", "Transactions committed."),
-    _counter("failures_total", "reason", "Tenures that ended in an error, by reason."),
+    _counter("failures_total", "reason", "Sessions of shards that ended in an error, by reason."),
     _gauge("lag_records", "topic shard", "Records after the committed position."),
     _gauge("last_commit_timestamp_seconds", "shard", "When a shard last committed."),
     _gauge("shards_configured", "", "Partitions of the application's topics: shards in all."),

@@ -45,7 +45,7 @@ _ENGINES = {
     broken.ForgetsLostOutcomes: _UNPAID,
     broken.TestsBeforeDurable: "computed",
 }
-_TENURES = {
+_SESSIONS = {
     broken.PausesBeforeReplay: _UNPAID,
     broken.ComparesNoNumbers: "nobody had sent it for this number",
     broken.GoesOnWithAnyVersion: "older than the one before",
@@ -56,7 +56,7 @@ _UNFENCED = Variant(log=lambda broker, number: ModelLog(broker, f"app-0-{number}
 BROKEN: dict[str, tuple[Variant, str]] = {
     **{kind.__name__: (Variant(journal=kind), said) for kind, said in _JOURNALS.items()},
     **{kind.__name__: (_workload(kind=kind), said) for kind, said in _ENGINES.items()},
-    **{kind.__name__: (Variant(session=kind), said) for kind, said in _TENURES.items()},
+    **{kind.__name__: (Variant(session=kind), said) for kind, said in _SESSIONS.items()},
     "LosesQueries": (_workload(decoder=broken.LosesQueries), "have no alert"),
     "two owners": (_UNFENCED, ""),
 }

@@ -67,7 +67,7 @@ async def kills(kafka: EmbeddedKafka, application: str, directory: Path, count: 
             else:  # the next one comes in the middle of the takeover
                 await asyncio.sleep(3.0 * chance.random())
         await stage.caught_up()
-    sessions = [_tenures(kafka.data_dir, f"{application}.state", number) for number in range(PARTITIONS)]
+    sessions = [_sessions(kafka.data_dir, f"{application}.state", number) for number in range(PARTITIONS)]
     gaps = [
         next((began for began in sessions[shard] if began > killed), math.inf) - killed
         for killed, shards in calm
@@ -83,7 +83,7 @@ async def kills(kafka: EmbeddedKafka, application: str, directory: Path, count: 
     return stage.outcome
 
 
-def _tenures(data_dir: Path, topic: str, partition: int) -> list[float]:
+def _sessions(data_dir: Path, topic: str, partition: int) -> list[float]:
     """Return when each producer of a partition wrote its first record, in seconds since 1970."""
     first: dict[tuple[int, int], float] = {}
     for record in read_partition(data_dir, topic, partition):

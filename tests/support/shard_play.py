@@ -98,7 +98,7 @@ class Feed(ShardFeed):
 
 
 class Play:
-    """Tenures that open or end as scripted; one that is not scripted runs until stopped.
+    """Sessions that open or end as scripted; one that is not scripted runs until stopped.
 
     Attributes
     ----------

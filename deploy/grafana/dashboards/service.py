@@ -93,7 +93,7 @@ def _now() -> tuple[Builder[Panel], ...]:
         ),
         number(
             "Failures",
-            "Tenures of shards that ended in an error within the time shown. The service repairs most of them by "
+            "Sessions of shards that ended in an error within the time shown. The service repairs most of them by "
             "itself: it reads its books again and repeats what was not committed.",
             Query(counted("stream_svt_failures_total")),
             unit="none",
@@ -144,7 +144,7 @@ def _throughput() -> tuple[Builder[Panel], ...]:
         ),
         lines(
             "Failures an hour",
-            "Tenures that ended in an error, at the rate of the moment. `fenced` follows a rebalance; what was "
+            "Sessions that ended in an error, at the rate of the moment. `fenced` follows a rebalance; what was "
             "`parked` waits until its cause is mended.",
             Query(f"3600 * sum by (reason) ({rate('stream_svt_failures_total')})", "{{reason}}"),
             unit="none",
