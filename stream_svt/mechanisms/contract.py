@@ -35,7 +35,7 @@ class Law:
     rate: Fraction
 
     def __post_init__(self) -> None:
-        """Refuse what is no family."""
+        """Refuse a value that is not a family."""
         set_families(self, "noise")
 
 

@@ -43,8 +43,8 @@ class QueryBatch:
         int64; index of the dataset in the shard's list of datasets.
     whole, fraction
         int64; the floor of each row's value, and what the value lies above it in 10^-18, rounded down. The floor
-        saturates at 2^62 in size; what is no number is the least, -2^62. ``fraction`` is None where all values
-        of a batch are known to be whole.
+        saturates at 2^62 in size; a value that is not a number is the least, -2^62. ``fraction`` is None where all
+        values of a batch are known to be whole.
     series, set_id
         Per row, or None where a query names none. ``set_id`` is None as a whole where no row names a set.
     threshold

@@ -372,7 +372,7 @@ class DatasetDeclaration(Strict):
         Raises
         ------
         ValueError
-            The file of names cannot be read, is empty, or holds what is no name; the message says where.
+            The file of names cannot be read, is empty, or has an invalid line; the message says where.
         """
         if self.generate is not None:
             if self.until is not None and (generator := self.generator(read_names)) is not None:

@@ -106,7 +106,7 @@ class MonitorSpec(Strict):
         "greater than 0. Default 1.",
     )
     bounds: Annotated[tuple[Exact, Exact], BeforeValidator(_pair)] = Field(
-        description="[low, high] in real units. Values are clamped to them, and what is no number counts "
+        description="[low, high] in real units. Values are clamped to them, and a value that is not a number counts "
         "as low."
     )
     threshold: Exact = Field(description="Public bar in real units; a query's own threshold replaces it.")

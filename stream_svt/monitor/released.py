@@ -265,7 +265,7 @@ _LIFECYCLE = msgspec.json.Decoder(Lifecycle)
 
 
 def identity_of(record: bytes | None) -> tuple[int, str]:
-    """Return an event's sequence and origin; 0 for what is no event of this package, or has an impossible number."""
+    """Return an event's sequence and origin; 0 where the record is no event of this package."""
     try:
         envelope, _ = decode(record or b"")
     except msgspec.DecodeError:

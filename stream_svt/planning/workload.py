@@ -37,7 +37,7 @@ class Drift:
     start: float
 
     def __post_init__(self) -> None:
-        """Refuse what is no rise."""
+        """Refuse a value that is not a rise."""
         if not (self.queries > 0 and math.isfinite(self.queries) and math.isfinite(self.start)):
             raise MisuseError("a drift takes more than 0 queries and starts at a finite distance")
 

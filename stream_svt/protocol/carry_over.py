@@ -122,7 +122,7 @@ class ShardHistory:
         return self._balances == balances and not self.conflict
 
     def take(self, record: Record) -> None:
-        """Take the next record in; what is no event of the shard is passed over."""
+        """Take the next record in; records that are no events of the shard are skipped."""
         event = self._event(record)
         if event is None:
             return

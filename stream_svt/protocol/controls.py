@@ -22,7 +22,7 @@ _DECODER = msgspec.json.Decoder(Command)
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 Verify = Callable[[Record], str | None]
-"""Tells why a record is no command of somebody who may give one, in a fixed word; None where it is."""
+"""Returns the reason for which a record is rejected, a fixed word, or None if its sender is authorised."""
 
 
 class Malformed(StrEnum):
@@ -87,7 +87,7 @@ class Repeated:
 
 
 def trust_the_topic(record: Record) -> None:
-    """Hear every command: who may give one is the control topic's access control list."""
+    """Accept every record: the control topic's access control list authorises senders."""
     del record
 
 
@@ -107,7 +107,7 @@ def parse(value: bytes | None) -> Command | str:
 
 
 def heard(record: Record, verify: Verify) -> Command | str:
-    """Return the command in a record of somebody who may give one, or why there is none."""
+    """Return the command in a record of an authorised sender, or the reason for which it is rejected."""
     if record.value is not None and len(record.value) <= COMMAND_LIMIT and (reason := verify(record)):
         return reason
     return parse(record.value)
@@ -233,7 +233,7 @@ class Controls:
 
 
 class Allowance:
-    """How much may be said about refused records: so many at once, and so many a second.
+    """Rate limit of what is reported about refused records: a burst, and a number each second.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The books of one shard on Kafka: state, outbox and rejects, one transaction at a time.
+"""The state, outbox and rejects of one shard on Kafka, one transaction at a time.
 
 Transaction N makes batch N's state, events and rejects durable. Transaction N+1 publishes them, or their first slice
 where one transaction would become too large; then transactions that only publish follow, and no commit before the last
@@ -60,11 +60,11 @@ class Restored:
 
 
 async def keep_going() -> None:
-    """Nothing else waits for its turn."""
+    """Give way to nothing: the default."""
 
 
 class Journal:
-    """Reads and writes one shard's books; fences whoever wrote them before.
+    """Reads and writes one shard's state; fences the previous writer.
 
     Parameters
     ----------

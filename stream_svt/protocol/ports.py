@@ -186,7 +186,7 @@ class Decoder(Protocol):
     """Turns records of one query topic into a batch."""
 
     def decode(self, records: Sequence[Record]) -> QueryBatch:
-        """Return the queries among records that follow one another; what is none is listed as refused."""
+        """Return the queries among records that follow one another; malformed ones go to `rejects`."""
         ...
 
 

@@ -68,7 +68,7 @@ class Seen:
         return self._unknown or self._behind
 
     def take(self, record: Record) -> None:
-        """Take the next record in; what is no event is passed over."""
+        """Take the next record in; records that are no events are skipped."""
         known = self._known
         number, origin = released.identity_of(record.value)
         if not number:
@@ -103,7 +103,7 @@ class Newest:
         self.successors: set[str] = set()
 
     def take(self, record: Record) -> None:
-        """Take the next record in; what is no event is passed over."""
+        """Take the next record in; records that are no events are skipped."""
         number, origin = released.identity_of(record.value)
         if number:
             self.number, self.origin = number, origin

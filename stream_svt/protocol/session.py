@@ -1,4 +1,4 @@
-"""One session of one shard: from taking its books over to handing them on.
+"""One session of a shard: it takes the state over, steps the engine, commits, and hands over.
 
 The loop reads, steps the engine and commits; it decides nothing about privacy. What it must get right is
 order:
@@ -6,7 +6,7 @@ order:
 - a batch is stepped again only after the commit the engine asked for (`durable_first`);
 - commands and a changed specification take effect between two commits, and after a takeover only once everything
   the previous owner could have read has been replayed;
-- after an error nothing in memory is trusted: the session ends and the next one reads the books.
+- after an error nothing in memory is trusted: the session ends and the next one reads the state.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class ShardSession:
     feed
         The shard's queries and commands; every topic is paused.
     journal
-        The shard's books, not opened.
+        The shard's journal, not opened.
     workload
         What to run.
     control
@@ -196,7 +196,7 @@ class ShardSession:
     # Taking over
 
     async def open(self) -> None:
-        """Take the books over and find the place in every topic.
+        """Take the state over and find the place in every topic.
 
         Raises
         ------

@@ -29,7 +29,7 @@ _CLOCK_STEPS = (0, 0, 5, 20, -30, 60, 400, 3000)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A query, or the marker that closes a set. ``value`` is in 10^-18, None for what is no number."""
+    """A query, or the marker that closes a set. ``value`` is in 10^-18, None for a value that is not a number."""
 
     dataset: int
     time_ms: int

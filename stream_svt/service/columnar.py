@@ -223,7 +223,7 @@ def _thresholds(column: _Arrow) -> list[Fraction | None]:
 
 
 def _limits(column: _Arrow) -> list[Fraction | None]:
-    """Return the limits, None where there is none, `_BAD` for what is no number of moderate size."""
+    """Return the limits, None where there is none, `_BAD` for a value that is not a number of moderate size."""
     kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
     if not any(is_kind(column.type) for is_kind in kinds):
         return [_BAD if valid else None for valid in column.is_valid().to_pylist()]

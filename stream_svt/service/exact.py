@@ -29,7 +29,7 @@ Columns: TypeAlias = tuple[Integers, Integers]
 """Whole part and fraction of each row."""
 
 NO_NUMBER = (-LIMIT, 0)
-"""Whole part and fraction of what is no number: at or below the lower bound of every monitor."""
+"""Whole part and fraction of a value that is not a number: at or below the lower bound of every monitor."""
 
 _LONG = 1000
 """Tokens of more characters are shortened: no lattice is fine enough to tell the difference."""

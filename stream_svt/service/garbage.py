@@ -1,4 +1,4 @@
-"""When Python looks for garbage in cycles: never through what a shard holds, and little at a time.
+"""Bounds the garbage collector: it never walks the state of shards, and little at a time.
 
 A full collection walks every object there is, half a second for the state of 200,000 runs, and nothing else
 happens meanwhile. So whatever survives two collections of the young is set aside for good (`gc.freeze`), and full

@@ -20,7 +20,7 @@ KINDS = 50
 """Kinds of libraries told apart; all others count as one."""
 
 TROUBLE = (3, 0.1)
-"""Warnings and errors of a kind: so many at once, then so many a second. `KINDS` of them are five a second."""
+"""Warnings and errors of a kind: burst, and lines a second. `KINDS` of them are five a second."""
 
 PROGRESS = (200, 1.0)
 """The same for what is neither: a line for each shard or command, a few of each."""

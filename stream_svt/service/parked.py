@@ -1,4 +1,4 @@
-"""A parked shard: what it looks at, and when opening it is worth a try.
+"""A parked shard: what it watches, and when it is opened again.
 
 It reads without a producer, so it fences nobody. Each look compares its surroundings with those seen last: first
 offsets and ends of its state, alert and control partitions, where its query partitions begin, and what cannot be read.

@@ -1,4 +1,4 @@
-"""What follows an error: decided here, done by shard, worker and process.
+"""Decides what follows an error; shard, worker and process carry it out.
 
 ==========  ==================================================================================================
 retry       it may pass: open again, later and later, for ever

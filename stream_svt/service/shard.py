@@ -1,4 +1,4 @@
-"""One shard on one worker: session after session, until its partition goes elsewhere.
+"""One shard on one worker: session after session, until its partition is assigned to another worker.
 
 A rebalance revokes every partition of every worker. A session publishes what is charged and stands by (`hold`); where
 the partition stays, it goes on after a transaction that nobody could have let through but its producer (`release`).

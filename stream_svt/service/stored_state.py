@@ -1,4 +1,4 @@
-"""The journal of a shard, as the configuration says."""
+"""Makes the journal of a shard from the configuration."""
 
 from __future__ import annotations
 

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.service.test_wire import Record, arrow, columnar_batch
 
 from stream_svt.protocol.controls import Controls, Gate, Standing
 from stream_svt.protocol.sealing import RecordContext
 from stream_svt.service.columnar import MAX_TEXT_IN_ALL
 from stream_svt.service.signatures import HEADER, Refusal, Verifier, shared_key
+from tests.service.test_codec import Record, arrow, columnar_batch
 from tests.support.values import numbers
 
 PLACE = RecordContext("cluster", "shop", "shop.control", 0)

@@ -19,7 +19,7 @@ from stream_svt.monitor.engine import Commit
 from stream_svt.protocol.shard_states import Cause, State
 from stream_svt.service.config import parse_config
 from stream_svt.service.self_test import Fault
-from stream_svt.service.web import EVENTS, limit, pages
+from stream_svt.service.web import EVENTS, connection_limit, pages
 from stream_svt.service.web.connection_limit import origin
 from stream_svt.service.web.feed import OF_ONE_ADDRESS, VIEWERS
 from stream_svt.service.web.pages import ASSETS, HEADERS, PAGES, Kept, Page
@@ -359,7 +359,7 @@ async def test_connections_are_bounded_and_a_place_given_back_is_taken_again(
     bound: str,
     others_are_refused: bool,
 ) -> None:
-    monkeypatch.setattr(limit, bound, 3)
+    monkeypatch.setattr(connection_limit, bound, 3)
     silent = [await asyncio.open_connection("127.0.0.1", stage.port) for _ in range(3)]
     assert await _refused(stage)
     assert await _refused(stage, "127.0.0.2") is others_are_refused
@@ -376,7 +376,7 @@ async def test_connections_are_bounded_and_a_place_given_back_is_taken_again(
 async def test_who_says_nothing_is_cut_off_but_not_a_viewer_to_whom_nothing_is_said(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(limit, "IDLE", 0.3)
+    monkeypatch.setattr(connection_limit, "IDLE", 0.3)
     async with Stage(SPEC).open() as stage:
         viewer, viewer_writer = await _open(stage)
         await viewer.readuntil(b"event: present")

@@ -1,4 +1,4 @@
-"""Who may connect: so many at once, so many from one address, and nobody who says nothing.
+"""Connection limits: total, per address, and idle time.
 
 A worker has few file descriptors and needs them for its brokers. The web server below Faust takes connections
 without end and keeps them for an hour, so the bounds are set here.

@@ -269,7 +269,7 @@ class Feed:
             await asyncio.sleep(0)  # the shards' turn, also where there is always something to read
 
     def _take(self, record: Any) -> _Kept | None:  # noqa: ANN401
-        """Fold a record; what is no event of this package is skipped."""
+        """Fold a record; records that are no events of this package are skipped."""
         try:
             if len(value := record.value or b"") > LARGEST:
                 raise msgspec.DecodeError("too large for an event")
