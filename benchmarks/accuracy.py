@@ -310,7 +310,7 @@ def _merge_reduction(noise: Noise) -> float:
 
     Half of epsilon selects (sparse vector at the papers' split), half measures with Laplace noise.
     """
-    k, half = 10, UNITS_PER_EPSILON // 1000  # noise so wide that the lattice does not show
+    k, half = 10, UNITS_PER_EPSILON // 1000  # noise so wide that the grid does not show
     split = least_variance_split(k, monotonic=True, query_noise=noise, threshold_noise=noise)
     mechanism = sparse_vector(
         epsilon=half,

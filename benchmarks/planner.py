@@ -6,7 +6,7 @@ planner gets 200 quantiles of each, never the family. Streams with one test, dri
 finite sets under a falling bar; one branch, two, and ladders; both noise families; monotonic and general queries.
 Workloads on which a run has fewer than 10 alerts are left out.
 
-The simulation steps `SparseVector` through every query with fresh lattice noise, and keeps the retry queue as
+The simulation steps `SparseVector` through every query with fresh grid noise, and keeps the retry queue as
 `stream_svt.monitor.retry` does. Some workloads are also played through the monitor's engine with its own keyed noise.
 Both errors are over precision (true alerts / alerts) and recall (true alerts / positives), each over all runs.
 
@@ -250,7 +250,7 @@ def _quantiles(draw: Draw, rng: np.random.Generator) -> Floats:
 
 
 class Noises:
-    """Fresh noise on the lattice for one mechanism."""
+    """Fresh noise on the grid for one mechanism."""
 
     def __init__(self, mechanism: SparseVector, rng: np.random.Generator) -> None:
         self.mechanism, self.rng = mechanism, rng

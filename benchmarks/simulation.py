@@ -1,7 +1,7 @@
 """Many runs of one mechanism at once, in law exactly those of `SparseVector.step`.
 
 Rates, corrections, charges and noise families are read off the package's own mechanism; noise lives on the same
-integer lattice and comes from a seeded numpy generator. What makes it fast, without changing the law:
+integer grid and comes from a seeded numpy generator. What makes it fast, without changing the law:
 
 * Given the noisy threshold, a branch's fresh noises at all attempts matter only through the first attempt at which
   it reaches the bar. That attempt is a function of one uniform number per item and branch: it is reached by attempt

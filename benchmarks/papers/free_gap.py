@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks.papers.data import COUNTS, counts_of
 from benchmarks.papers.effort import Effort, progress
-from benchmarks.papers.lattice_noise import Integers, draws
+from benchmarks.papers.grid_noise import Integers, draws
 from benchmarks.papers.table import ERROR, Row, Table, measured, paired_ratio
 from benchmarks.simulation import Floats
 from stream_svt.mechanisms import UNITS_PER_EPSILON, Mean, Noise, SparseVector, Top, adaptive, sparse_vector

@@ -227,7 +227,7 @@ def _families(tables: Tables) -> tuple[Verdict, str]:
     )
 
 
-def _lattice(tables: Tables) -> tuple[Verdict, str]:
+def _grid(tables: Tables) -> tuple[Verdict, str]:
     table = tables["ding-adaptive"]
     errors = list[float]()
     for data in COUNTS:
@@ -331,7 +331,7 @@ CLAIMS = (
     Claim(
         "Geometric noise does as well as exponential noise.",
         Verdict.CONFIRMED,
-        _lattice,
+        _grid,
         "The scales are many grid steps wide; at rates above 1 the grid shows and theta must be found "
         "numerically.",
     ),

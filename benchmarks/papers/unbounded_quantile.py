@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks.papers.data import counts_of
 from benchmarks.papers.effort import Effort, progress
-from benchmarks.papers.lattice_noise import Integers, draws
+from benchmarks.papers.grid_noise import Integers, draws
 from benchmarks.papers.table import Row, Table, measured, middle
 from stream_svt.demo.data import load
 from stream_svt.mechanisms import UNITS_PER_EPSILON, Noise

@@ -1,7 +1,7 @@
 """What a decimal costs beside an integer: decoding a JSON batch and testing it, in ns of processor time for each query.
 
 All values have six digits; those of the second workload have a point among them, those of the third are what a
-program prints of a random double (17 digits). The lattice has steps of 0.01. Medians of interleaved turns.
+program prints of a random double (17 digits). The grid has steps of 0.01. Medians of interleaved turns.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Mechanisms on the integer lattice: pure algorithms, given their noise. No clock, no I/O, no randomness.
+"""Mechanisms on the integer grid: pure algorithms, given their noise. No clock, no I/O, no randomness.
 
 One run, one form of outcome and the same verbs for all (`run.py`); each brings the randomness alignment that proves
 it (`contract.py`). `docs/mechanisms.md` lists what each costs and where it comes from.

@@ -20,7 +20,7 @@ Accuracy
 --------
 An output on k queries is alpha-accurate if no top has an answer below T - alpha and no bottom one above T + alpha.
 `dwork_roth_alpha` gives the lecture's alpha for a failure probability beta, `accuracy` ours, for the noise in use
-on the lattice: with r the correction,
+on the grid: with r the correction,
 
     a top  with q <= T - alpha - 1 needs  query noise - threshold noise - r >= alpha + 1
     a bottom with q >= T + alpha + 1 needs  query noise - threshold noise - r <= -alpha - 2
@@ -57,7 +57,7 @@ from stream_svt.mechanisms.composition import (
 )
 from stream_svt.mechanisms.contract import Law, Neighbours, Shifts
 from stream_svt.mechanisms.correction import Correction, Uncorrected
-from stream_svt.mechanisms.lattice import LEAST_RATE
+from stream_svt.mechanisms.grid import LEAST_RATE
 from stream_svt.mechanisms.noise import Noise, head, set_families, tail
 from stream_svt.mechanisms.run import (
     UNITS_PER_EPSILON,
@@ -275,7 +275,7 @@ class NumericSparse(Sparse):
     noise: Noise = Noise.LAPLACE
 
     def __post_init__(self) -> None:
-        """Refuse noise that may not move down, and noise wider than the lattice."""
+        """Refuse noise that may not move down, and noise wider than the grid."""
         Sparse.__post_init__(self)
         set_families(self, "noise")
         if not self.noise.may_fall:
@@ -284,7 +284,7 @@ class NumericSparse(Sparse):
                 "higher, and noise of that family may be moved up only. Use laplace"
             )
         if self.answer_law.rate < LEAST_RATE:
-            raise MisuseError("noise of the answers would be wider than the lattice: raise epsilon")
+            raise MisuseError("noise of the answers would be wider than the grid: raise epsilon")
 
     @property
     def answer_charge(self) -> int:
@@ -501,7 +501,7 @@ class Accuracy:
 
 
 def accuracy(mechanism: SparseVector | Sparse, *, queries: int, beta: float) -> Accuracy:
-    """Accuracy of a run of one branch on the lattice, with the noise and the first correction it has.
+    """Accuracy of a run of one branch on the grid, with the noise and the first correction it has.
 
     Parameters
     ----------

@@ -1,15 +1,15 @@
-"""How accurate a sparse vector is: what it reports and misses, with which probability, on the lattice.
+"""How accurate a sparse vector is: what it reports and misses, with which probability, on the grid.
 
 After Liu et al. (2024), whose accuracy theorem is for exponential query noise, a correction and several rounds. Three
 statements, for one branch; margins are values less their threshold, in grid steps. All hold for answers tested while
 the run is not over, and none of them is a privacy guarantee.
 
-* `report_probability` is exact. Given the threshold noise rho, the noises of t tests are independent, so a query of
-  margin m is reported with probability 1 - (1 - p)^t, p = P(query noise >= r + rho - m); the mean over rho follows.
-  The paper (section 4.4) adds the rounds up, t p: an upper bound, and above 1 where p > 1/t. Nor may the mean over rho
-  be taken first: the tests share rho, and 1 - (1 - E p)^t is too large.
+* `report_probability` is exact. Given the threshold noise z, the noises of t tests are independent, so a query of
+  margin m is reported with probability 1 - (1 - p)^t, p = P(query noise >= r + z - m); the mean over z follows.
+  The paper (section 4.4) adds the rounds up, t p: an upper bound, and above 1 where p > 1/t. Nor may the mean over z
+  be taken first: the tests share z, and 1 - (1 - E p)^t is too large.
 * `accuracy` bounds how far from the threshold anything goes wrong among many queries, with probability 1 - beta.
-* `attempts_for` turns the first around: the rounds needed for a wanted probability, given rho.
+* `attempts_for` turns the first around: the rounds needed for a wanted probability, given z.
 """
 
 from __future__ import annotations
@@ -74,10 +74,10 @@ def report_probability(
     if not corrections:
         raise MisuseError("a query is tested at least once: give one correction for each attempt")
 
-    def reported(rho: NDArray[np.float64]) -> NDArray[np.float64]:
-        missed = np.ones_like(rho)
+    def reported(z: NDArray[np.float64]) -> NDArray[np.float64]:
+        missed = np.ones_like(z)
         for correction in corrections:
-            missed *= 1 - tails(query.noise, query.rate, correction - margin + rho)
+            missed *= 1 - tails(query.noise, query.rate, correction - margin + z)
         return 1 - missed
 
     if threshold is None:
@@ -119,12 +119,12 @@ def accuracy(
 ) -> Accuracy:
     """Accuracy theorem: with probability 1 - beta nothing goes wrong beyond these margins.
 
-    For exponential query noise of rate l, at least 0, a query with margin m >= min(r) + rho is reported for certain
+    For exponential query noise of rate l, at least 0, a query with margin m >= min(r) + z is reported for certain
     when it is tested at min(r). A query with margin -m is reported by some attempt with probability at most
 
-        sum over j of P(query noise >= r_j + rho + m) <= e^(-l (m + rho)) sum over j of e^(-l r_j)
+        sum over j of P(query noise >= r_j + z + m) <= e^(-l (m + z)) sum over j of e^(-l r_j)
 
-    as far as every r_j + rho + m >= 0; all `queries` of them, with `queries` times that. Give half of beta to each
+    as far as every r_j + z + m >= 0; all `queries` of them, with `queries` times that. Give half of beta to each
     side; the threshold noise stays below its (1 - beta/2) quantile A and, on the other side, above -B (B = 0 for
     exponential noise, else half of that half pays for it):
 

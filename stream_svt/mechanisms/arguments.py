@@ -15,7 +15,7 @@ from typing import TypeGuard, TypeVar
 import numpy as np
 
 from stream_svt.errors import MisuseError
-from stream_svt.mechanisms.lattice import NOISE_LIMIT, THRESHOLD_NOISE_LIMIT, VALUE_LIMIT
+from stream_svt.mechanisms.grid import NOISE_LIMIT, THRESHOLD_NOISE_LIMIT, VALUE_LIMIT
 from stream_svt.mechanisms.run import BranchNoise, Integers, Run, mechanism_id
 
 _Kind = TypeVar("_Kind", bound=StrEnum)
@@ -87,8 +87,8 @@ def whole_numbers(given: object, name: str) -> Integers:
     return given.astype(np.int64, copy=False)
 
 
-def lattice_values(given: object, name: str = "answers") -> Integers:
-    """Array of values of the lattice, shape (answers,), as int64.
+def grid_values(given: object, name: str = "answers") -> Integers:
+    """Array of values of the grid, shape (answers,), as int64.
 
     Raises
     ------
@@ -97,11 +97,11 @@ def lattice_values(given: object, name: str = "answers") -> Integers:
     """
     values = whole_numbers(given, name)
     if not _within(values, 1 - VALUE_LIMIT, VALUE_LIMIT):
-        raise MisuseError(f"one of the {name} lies beyond the lattice: they are below 2^47 in magnitude")
+        raise MisuseError(f"one of the {name} lies beyond the grid: they are below 2^47 in magnitude")
     return values
 
 
-def lattice_thresholds(given: object, tests: int) -> Integers | int:
+def grid_thresholds(given: object, tests: int) -> Integers | int:
     """One threshold for all tests, or one for each; below 2^47 in magnitude.
 
     Raises
@@ -169,8 +169,8 @@ def require_own(run: Run, mechanism: Hashable, most: int) -> None:
         raise MisuseError(
             "this run has more left than any run of this mechanism: its tops would not be paid for by its noise"
         )
-    rho = run.threshold_noise
-    if not is_whole(rho) or not -THRESHOLD_NOISE_LIMIT <= rho <= THRESHOLD_NOISE_LIMIT:
+    noise = run.threshold_noise
+    if not is_whole(noise) or not -THRESHOLD_NOISE_LIMIT <= noise <= THRESHOLD_NOISE_LIMIT:
         raise MisuseError("the threshold noise of a run is a whole number within 2^60 grid steps")
 
 

@@ -18,7 +18,7 @@ from stream_svt.errors import MisuseError
 from stream_svt.mechanisms.arguments import require_bool
 from stream_svt.mechanisms.contract import Law
 from stream_svt.mechanisms.difference import survival_of_difference
-from stream_svt.mechanisms.lattice import CORRECTION_LIMIT
+from stream_svt.mechanisms.grid import CORRECTION_LIMIT
 from stream_svt.mechanisms.noise import Noise, mean
 from stream_svt.mechanisms.search import least
 
@@ -188,7 +188,7 @@ class Optimal(Correction):
         laplace       r = s ln((k + 1)/2)
         gumbel        r = -s ln ln(1 + 1/k)
 
-    rounded up to the grid and never below 0. `optimal_steps` finds the maximum on the lattice itself, and with the
+    rounded up to the grid and never below 0. `optimal_steps` finds the maximum on the grid itself, and with the
     threshold noise taken into G. Kept while retrying, the correction multiplies the exposure by the number of
     attempts; `Exposure` accounts for them.
     """
@@ -240,7 +240,7 @@ class Explicit(Correction):
     corrections: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        """Refuse an empty table and numbers beyond the lattice."""
+        """Refuse an empty table and numbers beyond the grid."""
         if not self.corrections:
             raise MisuseError("a table of corrections needs at least one number")
         for number in self.corrections:
@@ -252,7 +252,7 @@ class Explicit(Correction):
 
 
 def optimal_steps(ratio: Fraction | float, query: Law, threshold: Law | None = None) -> int:
-    """Optimal threshold correction of Liu et al. (2024) on the lattice, for any pair of noises.
+    """Optimal threshold correction of Liu et al. (2024) on the grid, for any pair of noises.
 
     The integer r that maximises G(r)^k (1 - G(r)), with k = `ratio` = queries/cutoff: the probability that an
     answer on the bar is reported while k others are not. G(r) is the probability that the noise is less than r.
@@ -276,7 +276,7 @@ def optimal_steps(ratio: Fraction | float, query: Law, threshold: Law | None = N
     Raises
     ------
     MisuseError
-        When `ratio` is not greater than 0, or the correction does not fit the lattice.
+        When `ratio` is not greater than 0, or the correction does not fit the grid.
     """
     if ratio <= 0:
         raise MisuseError("queries for every answer wanted: the ratio must be greater than 0")
@@ -341,9 +341,9 @@ def _steps(scale: Fraction, scales: Fraction | float) -> int:
 
 
 def _bounded(steps: int) -> int:
-    """Refuse a correction that does not fit the lattice."""
+    """Refuse a correction that does not fit the grid."""
     if abs(steps) >= CORRECTION_LIMIT:
         raise MisuseError(
-            "a correction reaches 2^48 grid steps, beyond the lattice: raise epsilon or granularity"
+            "a correction reaches 2^48 grid steps, beyond the grid: raise epsilon or granularity"
         )
     return steps

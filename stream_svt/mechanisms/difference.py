@@ -1,7 +1,7 @@
 """Query noise less threshold noise, numerically and for any pair of families.
 
 A query with margin m above its bar is reported when query noise - threshold noise >= -m. `estimates.survival` has
-that law in closed form for exponential and Laplace noise; here it is summed over the lattice of the threshold noise,
+that law in closed form for exponential and Laplace noise; here it is summed over the grid of the threshold noise,
 which also does for Gumbel noise and for functions of the threshold noise that are no survival functions (see
 `accuracy`). These are predictions: no released outcome and no charge depends on them.
 """
@@ -79,7 +79,7 @@ def survival_of_difference(query: Law, threshold: Law | None, steps: int) -> flo
     if threshold is None:
         return float(tails(query.noise, query.rate, np.array([steps]))[0])
     return expectation(
-        lambda rho: tails(query.noise, query.rate, rho + steps), threshold, scale=float(1 / query.rate)
+        lambda z: tails(query.noise, query.rate, z + steps), threshold, scale=float(1 / query.rate)
     )
 
 

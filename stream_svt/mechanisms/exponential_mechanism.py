@@ -1,4 +1,4 @@
-"""The exponential mechanism with a gap, on the integer lattice: which utility is the largest, and by how much.
+"""The exponential mechanism with a gap, on the integer grid: which utility is the largest, and by how much.
 
 With integer utilities u_i of sensitivity D, U = D for monotonic utilities and 2D for others, and l = epsilon/U::
 
@@ -42,9 +42,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_svt.errors import MisuseError, RunExhausted
-from stream_svt.mechanisms.arguments import lattice_values, next_word, require_bool, require_own
+from stream_svt.mechanisms.arguments import grid_values, next_word, require_bool, require_own
 from stream_svt.mechanisms.contract import Law, Neighbours, Shifts
-from stream_svt.mechanisms.lattice import GAP_LIMIT, LEAST_RATE, VALUE_LIMIT
+from stream_svt.mechanisms.grid import GAP_LIMIT, LEAST_RATE, VALUE_LIMIT
 from stream_svt.mechanisms.noise import Noise
 from stream_svt.mechanisms.run import UNITS_PER_EPSILON, BranchNoise, Integers, Run, mechanism_id
 from stream_svt.mechanisms.selection import Chosen, Drawn, Selection, TopK
@@ -83,7 +83,7 @@ class ExponentialMechanism:
     Raises
     ------
     MisuseError
-        When a parameter is out of range, or the noise would be wider than the lattice.
+        When a parameter is out of range, or the noise would be wider than the grid.
 
     Examples
     --------
@@ -109,7 +109,7 @@ class ExponentialMechanism:
             raise MisuseError("sensitivity must be at least one grid step")
         if self.rate < LEAST_RATE:
             raise MisuseError(
-                "the law would be wider than the lattice: raise epsilon, or use a coarser granularity"
+                "the law would be wider than the grid: raise epsilon, or use a coarser granularity"
             )
 
     @property
@@ -159,7 +159,7 @@ class ExponentialMechanism:
         require_own(run, self, self.epsilon)
         if self.is_over(run):
             raise RunExhausted("this run has made its one step; a new one pays again")
-        values = lattice_values(values)
+        values = grid_values(values)
         if len(values) < 2:
             raise MisuseError("an exponential mechanism chooses among at least two answers")
         row = draw_index(values, self.rate, word)
@@ -278,7 +278,7 @@ class NoisyMaxGumbel:
 
     def _refined(self, values: Integers) -> Integers:
         """Utilities on the finer grid."""
-        values = lattice_values(values)
+        values = grid_values(values)
         most = (VALUE_LIMIT - 1) // self.refinement
         if len(values) and (int(values.max()) > most or int(values.min()) < -most):
             raise MisuseError(f"a utility does not fit a grid {self.refinement} times finer: refine less")
@@ -313,7 +313,7 @@ def draw_index(utilities: Integers, rate: Fraction, word: Word) -> int:
     A weight e^-x, x < 700, computed in floats from a rate and a product that are rounded each, errs by a relative
     700 * 2^-51 + 2^-51 < 2^-41; n of them are summed with n 2^-53. Weights below e^-700 count less than that.
     """
-    first, utilities = next_word(word), lattice_values(utilities)
+    first, utilities = next_word(word), grid_values(utilities)
     distances = int(utilities.max()) - utilities
     cumulative = np.cumsum(_weights(distances, rate))
     total = float(cumulative[-1])
@@ -340,7 +340,7 @@ def draw_gap(utilities: Integers, row: int, rate: Fraction, word: Word) -> int:
     same law as lowering u_row step by step: draw an index with u_row lowered by m + 1; if it is `row`, or with
     probability e^-rate otherwise, go on to m + 1; else stop.
     """
-    first, utilities = next_word(word), lattice_values(utilities)
+    first, utilities = next_word(word), grid_values(utilities)
     distances = int(utilities[row]) - np.delete(utilities, row)
     nearest = int(distances.min())
     # ln R = ln(sum of the weights against the best other) - rate * nearest: R itself may be beyond all floats.

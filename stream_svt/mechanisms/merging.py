@@ -10,7 +10,7 @@ the measurement alone. Three cases:
 * `blue_top_k`: measurements and gaps of noisy top-k. Gaps tell differences only, so the mean of the answers comes from
   the measurements alone.
 
-All noise is that of the lattice; use `stream_svt.mechanisms.noise` for its mean and variance. The results are floats
+All noise is that of the grid; use `stream_svt.mechanisms.noise` for its mean and variance. The results are floats
 in grid steps: estimates, never decisions. They read released numbers only, and cost nothing.
 
 Selection bias
@@ -113,7 +113,7 @@ def joint(
     Parameters
     ----------
     gaps
-        Estimates from the gaps alone, shape (alerts,): threshold + correction + gap - E nu + E rho
+        Estimates from the gaps alone, shape (alerts,): threshold + correction + gap - E nu + E z
         (`stream_svt.mechanisms.estimates.estimate`).
     query_variance
         Of nu, of each alert (branches differ) or of all.
@@ -227,7 +227,7 @@ def expected_reduction(count: int, *, noise: Noise, monotonic: bool = True) -> f
 def reduction(gap_variance: float, measurement_variance: float) -> float:
     """Share of the mean squared error saved by merging, Var y/(Var x + Var y), from the variances actually used.
 
-    On a coarse lattice or at large rates take these from `noise.variance` in place of `expected_reduction`.
+    On a coarse grid or at large rates take these from `noise.variance` in place of `expected_reduction`.
     """
     x, y = float(_positive(gap_variance)[0]), float(_positive(measurement_variance)[0])
     return y / (x + y)

@@ -41,7 +41,7 @@ import numpy as np
 from stream_svt.errors import MisuseError, RunExhausted
 from stream_svt.mechanisms.arguments import is_whole, one_of, require_own, whole_numbers
 from stream_svt.mechanisms.contract import Law, Neighbours, Shifts
-from stream_svt.mechanisms.lattice import LEAST_RATE, VALUE_LIMIT
+from stream_svt.mechanisms.grid import LEAST_RATE, VALUE_LIMIT
 from stream_svt.mechanisms.noise import Noise, set_families
 from stream_svt.mechanisms.run import (
     UNITS_PER_EPSILON,
@@ -89,7 +89,7 @@ class UnboundedQuantile:
     Raises
     ------
     MisuseError
-        For a level outside (0, 1), a base of at most 1 or noise wider than the lattice.
+        For a level outside (0, 1), a base of at most 1 or noise wider than the grid.
     """
 
     level: Fraction
@@ -109,7 +109,7 @@ class UnboundedQuantile:
         if self.base <= 1:
             raise MisuseError("the base of the candidates is greater than 1, or they would not grow")
         if min(self.threshold_law.rate, self.branch_laws[0].rate) < LEAST_RATE:
-            raise MisuseError("noise would be wider than the lattice: raise epsilon or use a simpler level")
+            raise MisuseError("noise would be wider than the grid: raise epsilon or use a simpler level")
 
     @property
     def sensitivity(self) -> int:
@@ -178,7 +178,7 @@ class UnboundedQuantile:
         ------
         MisuseError
             When the records are no sorted array of whole numbers, or the answers of so many of them would not fit
-            the lattice.
+            the grid.
         """
         data = whole_numbers(data, "records")
         if (data[1:] < data[:-1]).any():
@@ -189,7 +189,7 @@ class UnboundedQuantile:
         size = len(data)
         A, B = self.level.numerator, self.level.denominator
         if (size + 1) * B >= VALUE_LIMIT:
-            raise MisuseError("so many records at this level reach beyond the lattice: use a simpler level")
+            raise MisuseError("so many records at this level reach beyond the grid: use a simpler level")
         power, bounds = self.base**first, np.empty(tests, dtype=np.int64)
         for i in range(tests):
             bounds[i] = min(_FARTHEST, math.ceil(self.start + power - 1))  # x < t iff x < ceil(t), x whole
@@ -446,12 +446,12 @@ class ClippedSum:
         Raises
         ------
         MisuseError
-            When the noise would be wider than the lattice.
+            When the noise would be wider than the grid.
         """
         rate = Fraction(self.charge, UNITS_PER_EPSILON * bound)
         if rate < LEAST_RATE:
             raise MisuseError(
-                "noise of the sum would be wider than the lattice: raise its charge or the granularity"
+                "noise of the sum would be wider than the grid: raise its charge or the granularity"
             )
         return Law(Noise.LAPLACE, rate)
 

@@ -44,7 +44,7 @@ from numpy.typing import NDArray
 
 from stream_svt.errors import MisuseError, PackingError
 from stream_svt.mechanisms.arguments import is_whole, next_word
-from stream_svt.mechanisms.lattice import NOISE_LIMIT, THRESHOLD_NOISE_LIMIT, VALUE_LIMIT
+from stream_svt.mechanisms.grid import NOISE_LIMIT, THRESHOLD_NOISE_LIMIT, VALUE_LIMIT
 from stream_svt.mechanisms.noise import Noise
 
 KEY_BYTES = 32
@@ -247,7 +247,7 @@ class KeyedSampler:
         salt
             The run's secret 128 bits as two integers, or two arrays with one salt per test.
         offset, row, attempt, branch, value
-            The test's identity: record offset, row in the record, attempt number, branch number, lattice
+            The test's identity: record offset, row in the record, attempt number, branch number, grid
             value.
 
         Raises

@@ -16,7 +16,7 @@ l = epsilon/(k U), all of `TopK`'s output is epsilon-private, if the last gap is
     need  = v_s + [s < j_k],  s the best of the answers not reported (the hidden runner-up)
     g_k   = v_jk - need  >= 0,  the number of grid steps that j_k could lose and still be reported
 
-Ding et al. prove the continuous case, where ties have probability 0. On a lattice their last gap v_jk - v_s
+Ding et al. prove the continuous case, where ties have probability 0. On a grid their last gap v_jk - v_s
 is not epsilon-private under any fixed rule for ties by index: a gap of 0 tells that the hidden runner-up has the
 larger index, so that k + 1 noises must move to repeat it. The exact worst ratio is (k + 1)/k times epsilon, and that
 is what `LastGap.PLAIN` is charged, which is what naming the runner-up as well would cost. Declaring
@@ -56,14 +56,14 @@ import numpy as np
 
 from stream_svt.errors import MisuseError, RunExhausted
 from stream_svt.mechanisms.arguments import (
-    lattice_values,
+    grid_values,
     noise_of_each,
     one_of,
     require_bool,
     require_own,
 )
 from stream_svt.mechanisms.contract import Law, Neighbours, Shifts
-from stream_svt.mechanisms.lattice import GAP_LIMIT, LEAST_RATE, THRESHOLD_NOISE_LIMIT, VALUE_LIMIT
+from stream_svt.mechanisms.grid import GAP_LIMIT, LEAST_RATE, THRESHOLD_NOISE_LIMIT, VALUE_LIMIT
 from stream_svt.mechanisms.noise import Noise, set_families, variance
 from stream_svt.mechanisms.run import UNITS_PER_EPSILON, BranchNoise, Integers, Run, mechanism_id
 
@@ -178,7 +178,7 @@ class TopK:
     Raises
     ------
     MisuseError
-        When a parameter is out of range, or the noise would be wider than the lattice.
+        When a parameter is out of range, or the noise would be wider than the grid.
 
     Examples
     --------
@@ -255,7 +255,7 @@ class TopK:
         Parameters
         ----------
         values
-            Lattice values, shape (answers,), below 2^47 in magnitude; their number is public.
+            Grid values, shape (answers,), below 2^47 in magnitude; their number is public.
         noise
             Noise of all answers; asked for branch 0 only.
 
@@ -270,7 +270,7 @@ class TopK:
         require_own(run, self, self.epsilon)
         if self.is_over(run):
             raise _used()
-        values = lattice_values(values)
+        values = grid_values(values)
         bare = self.last_gap is LastGap.NONE
         if len(values) < self.count + (not bare):
             raise MisuseError(
@@ -340,7 +340,7 @@ class HybridIdentity:
     Raises
     ------
     MisuseError
-        When a parameter is out of range, or the noise would be wider than the lattice.
+        When a parameter is out of range, or the noise would be wider than the grid.
 
     Examples
     --------
@@ -433,7 +433,7 @@ class HybridIdentity:
         Parameters
         ----------
         values
-            Lattice values, shape (answers,), below 2^47 in magnitude; their number is public.
+            Grid values, shape (answers,), below 2^47 in magnitude; their number is public.
         noise
             Noise of all answers; asked for branch 0 only.
 
@@ -447,7 +447,7 @@ class HybridIdentity:
         require_own(run, self, self.epsilon)
         if self.is_over(run):
             raise _used()
-        values = lattice_values(values)
+        values = grid_values(values)
         if not len(values):
             raise MisuseError("a selection needs at least one answer")
         noisy = np.concatenate(
@@ -527,7 +527,7 @@ class HybridEstimates:
     Raises
     ------
     MisuseError
-        When charges do not add up, a parameter is out of range, or the noise would be wider than the lattice.
+        When charges do not add up, a parameter is out of range, or the noise would be wider than the grid.
     """
 
     epsilon: int
@@ -593,7 +593,7 @@ class HybridEstimates:
         Parameters
         ----------
         values
-            Lattice values, shape (answers,), below 2^47 in magnitude.
+            Grid values, shape (answers,), below 2^47 in magnitude.
         noise
             Noise of all answers; asked for branch 0 only.
 
@@ -607,7 +607,7 @@ class HybridEstimates:
         require_own(run, self, self.epsilon - self.threshold_charge)
         if self.is_over(run):
             raise RunExhausted("this run has listed all its answers; a new one pays for a new threshold")
-        values = lattice_values(values)
+        values = grid_values(values)
         gaps = values + noise_of_each(noise, len(values))(0)
         gaps -= self.threshold + run.threshold_noise
         above = np.flatnonzero(gaps >= 0)
@@ -756,12 +756,12 @@ def _check(epsilon: int, count: int, sensitivity: int, rate: Fraction) -> None:
         raise MisuseError("epsilon must be at least one unit, 1e-9")
     if rate < LEAST_RATE:
         raise MisuseError(
-            "noise would be wider than the lattice: raise epsilon, lower the count, or use a coarser granularity"
+            "noise would be wider than the grid: raise epsilon, lower the count, or use a coarser granularity"
         )
 
 
 def _check_threshold(threshold: int) -> None:
-    """Refuse a threshold that is no value of the lattice."""
+    """Refuse a threshold that is no value of the grid."""
     if abs(threshold) >= VALUE_LIMIT:
         raise MisuseError("a threshold lies below 2^47 grid steps in magnitude")
 

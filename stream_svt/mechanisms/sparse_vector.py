@@ -38,8 +38,8 @@ import numpy as np
 from stream_svt.errors import MisuseError, RunExhausted
 from stream_svt.mechanisms.arguments import (
     attempt_numbers,
-    lattice_thresholds,
-    lattice_values,
+    grid_thresholds,
+    grid_values,
     noise_of_each,
     one_of,
     require_bool,
@@ -47,7 +47,7 @@ from stream_svt.mechanisms.arguments import (
 )
 from stream_svt.mechanisms.contract import Law, Neighbours, Shifts
 from stream_svt.mechanisms.correction import Annealed, Correction, Exposure
-from stream_svt.mechanisms.lattice import CORRECTION_LIMIT, GAP_LIMIT, LEAST_RATE, THRESHOLD_NOISE_LIMIT
+from stream_svt.mechanisms.grid import CORRECTION_LIMIT, GAP_LIMIT, LEAST_RATE, THRESHOLD_NOISE_LIMIT
 from stream_svt.mechanisms.noise import Noise, mean, set_families, variance
 from stream_svt.mechanisms.run import (
     UNITS_PER_EPSILON,
@@ -159,7 +159,7 @@ class SparseVector:
                 raise MisuseError(f"branch {branch.name!r}: corrections are one or more numbers below 2^48")
         if min(self.threshold_rate, *(branch.rate for branch in self.branches)) < LEAST_RATE:
             raise MisuseError(
-                "noise would be wider than the lattice: raise epsilon, lower the cutoff, "
+                "noise would be wider than the grid: raise epsilon, lower the cutoff, "
                 "or use a coarser granularity"
             )
         if self.threshold_charge + self.smallest_charge > self.epsilon:
@@ -275,7 +275,7 @@ class SparseVector:
         Parameters
         ----------
         values, thresholds
-            Lattice values and thresholds, int64, below 2^47 in magnitude. Nothing is checked here, unlike in `step`.
+            Grid values and thresholds, int64, below 2^47 in magnitude. Nothing is checked here, unlike in `step`.
         rho
             Threshold noise of each test's run.
         attempt
@@ -320,7 +320,7 @@ class SparseVector:
         Parameters
         ----------
         values, thresholds, attempts
-            Lattice values, public thresholds, and the number of earlier tests of the same query.
+            Grid values, public thresholds, and the number of earlier tests of the same query.
         noise
             Query noise of all tests for a branch; fresh at every attempt.
 
@@ -329,16 +329,16 @@ class SparseVector:
         RunExhausted
             When the run is over already; nothing was drawn.
         MisuseError
-            For a run of another mechanism, for answers that are no whole numbers of the lattice, and for noise that
+            For a run of another mechanism, for answers that are no whole numbers of the grid, and for noise that
             is not one int64 for each of them.
         """
         require_own(run, self, self.epsilon - self.threshold_charge)
         if self.is_over(run):
             raise RunExhausted("this run has used all its tops; a new one pays for a new threshold")
-        values = lattice_values(values)
+        values = grid_values(values)
         gaps = self.branch_gaps(
             values,
-            lattice_thresholds(thresholds, len(values)),
+            grid_thresholds(thresholds, len(values)),
             run.threshold_noise,
             attempt_numbers(attempts, len(values)),
             noise_of_each(noise, len(values)),
@@ -630,7 +630,7 @@ def _least_variance_theta(
     """Return the share of the threshold that minimises Var(threshold noise) + Var(middle branch's noise).
 
     The closed form of the small-rate limit is within 3 % of the least variance up to rates of about 1;
-    beyond, the lattice shows and the minimum is searched for (the closed form would be off by factors).
+    beyond, the grid shows and the minimum is searched for (the closed form would be off by factors).
     """
     width = 1 if monotonic else 2
     relative = {Noise.EXPONENTIAL: 1.0, Noise.LAPLACE: 2.0, Noise.GUMBEL: math.pi**2 / 6}

@@ -33,7 +33,7 @@ SLOTS_AT_ONCE = 10_000
 
 
 class Opening(NamedTuple):
-    """A run that was opened, and whether what waits for another test was measured on another lattice."""
+    """A run that was opened, and whether what waits for another test was measured on another grid."""
 
     slot: RunState
     new_grid: bool

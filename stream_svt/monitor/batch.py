@@ -1,4 +1,4 @@
-"""What a monitor reads: query records as arrays, values still exact as far as any lattice can tell, and unclamped."""
+"""What a monitor reads: query records as arrays, values still exact as far as any grid can tell, and unclamped."""
 
 from __future__ import annotations
 

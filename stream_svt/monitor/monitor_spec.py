@@ -1,4 +1,4 @@
-"""One monitor's specification: what the file says, and what that means on the lattice and in units."""
+"""One monitor's specification: what the file says, and what that means on the grid and in units."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from stream_svt.errors import MisuseError, Problem
 from stream_svt.mechanisms import correction as corrections
-from stream_svt.mechanisms.lattice import BOUND_LIMIT, PARTS, VALUE_LIMIT, grid_floor, grid_sensitivity
+from stream_svt.mechanisms.grid import BOUND_LIMIT, PARTS, VALUE_LIMIT, grid_floor, grid_sensitivity
 from stream_svt.mechanisms.noise import Noise
 from stream_svt.mechanisms.sampler import SAMPLER_VERSION
 from stream_svt.mechanisms.sparse_vector import SparseVector, adaptive, ladder, sparse_vector
@@ -102,7 +102,7 @@ class MonitorSpec(Strict):
     )
     granularity: PositiveExact = Field(
         default=Fraction(1),
-        description="Real units a step of the integer lattice stands for: a decimal of at most 18 places, "
+        description="Real units a step of the integer grid stands for: a decimal of at most 18 places, "
         "greater than 0. Default 1.",
     )
     bounds: Annotated[tuple[Exact, Exact], BeforeValidator(_pair)] = Field(
@@ -174,7 +174,7 @@ class MonitorSpec(Strict):
         description="Level of the bound: it fails with at most this probability. Default 0.05.",
     )
 
-    # -- what the file says, on the lattice and in units
+    # -- what the file says, on the grid and in units
 
     @property
     def epsilon_units(self) -> int:
@@ -186,18 +186,18 @@ class MonitorSpec(Strict):
         return -to_units(-self.reserve, kind) if self.reserve else 0
 
     @property
-    def lattice_sensitivity(self) -> int:
+    def grid_sensitivity(self) -> int:
         """D: sensitivity in grid steps, rounded up."""
         return grid_sensitivity(self.sensitivity, self.granularity)
 
     @property
-    def lattice_bounds(self) -> tuple[int, int]:
+    def grid_bounds(self) -> tuple[int, int]:
         """Bounds of the values in grid steps."""
         low, high = self.bounds
         return grid_floor(low, self.granularity), grid_floor(high, self.granularity)
 
     @property
-    def lattice_threshold(self) -> int:
+    def grid_threshold(self) -> int:
         """Threshold in grid steps: the least step not below it."""
         return ceil(self.threshold / self.granularity)
 
@@ -248,14 +248,14 @@ class MonitorSpec(Strict):
         Raises
         ------
         MisuseError
-            Epsilon cannot be divided among the threshold and so many tops on this lattice.
+            Epsilon cannot be divided among the threshold and so many tops on this grid.
         """
         common: dict[str, Any] = {
             "epsilon": self.epsilon_units,
             "cutoff": self.cutoff,
             "monotonic": self.monotonic,
             "correction": self.correction_rule(),
-            "sensitivity": self.lattice_sensitivity,
+            "sensitivity": self.grid_sensitivity,
             "query_noise": self.query_noise,
             "threshold_noise": self.threshold_noise,
         }
@@ -307,7 +307,7 @@ class MonitorSpec(Strict):
 
     @model_validator(mode="after")
     def _consistent(self) -> MonitorSpec:
-        problems = [*self._lattice_problems(), *self._option_problems()]
+        problems = [*self._grid_problems(), *self._option_problems()]
         size = len(self.to_json().encode())
         if size > _STORED_BYTES:
             message = (
@@ -329,21 +329,19 @@ class MonitorSpec(Strict):
             raise several(problems)
         return self
 
-    def _lattice_problems(self) -> list[tuple[str, str]]:
+    def _grid_problems(self) -> list[tuple[str, str]]:
         problems = []
         low, high = self.bounds
         if low >= high:
             problems.append(("bounds", f"low must be below high, found [{found(low)}, {found(high)}]"))
-        elif self.lattice_bounds[0] == self.lattice_bounds[1]:
+        elif self.grid_bounds[0] == self.grid_bounds[1]:
             problems.append(("granularity", "is wider than the bounds: all values would be the same step"))
-        grid = (
-            f"the lattice holds fewer than 2^47 steps of {found(self.granularity)}: use a coarser granularity"
-        )
+        grid = f"the grid holds fewer than 2^47 steps of {found(self.granularity)}: use a coarser granularity"
         if PARTS % self.granularity.denominator:
             problems.append(
                 ("granularity", f"must be a decimal of at most 18 places, found {found(self.granularity)}")
             )
-        elif max(map(abs, self.lattice_bounds)) >= VALUE_LIMIT:
+        elif max(map(abs, self.grid_bounds)) >= VALUE_LIMIT:
             problems.append(("bounds", f"{grid}, or narrower bounds"))
         elif max(map(abs, self.bounds)) * self.granularity.denominator >= BOUND_LIMIT:
             problems.append(
@@ -352,9 +350,9 @@ class MonitorSpec(Strict):
                     "are too far from 0 for so fine a granularity: use a larger unit, or a coarser granularity",
                 )
             )
-        if abs(self.lattice_threshold) >= VALUE_LIMIT:
+        if abs(self.grid_threshold) >= VALUE_LIMIT:
             problems.append(("threshold", f"{grid}, or another threshold"))
-        if self.lattice_sensitivity >= VALUE_LIMIT:
+        if self.grid_sensitivity >= VALUE_LIMIT:
             problems.append(("sensitivity", f"{grid}, or a smaller sensitivity"))
         return problems
 
@@ -456,7 +454,7 @@ class MonitorSpec(Strict):
             "threshold_noise",
             "no bound is certified for reported alerts with laplace threshold noise",
         )
-        steps = self.lattice_sensitivity * self.granularity
+        steps = self.grid_sensitivity * self.granularity
         note(
             steps != self.sensitivity,
             "granularity",

@@ -1,4 +1,4 @@
-"""One version of a monitor's specification, ready to test: its mechanism, its lattice and its identity."""
+"""One version of a monitor's specification, ready to test: its mechanism, its grid and its identity."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_svt.mechanisms.lattice import PARTS, VALUE_LIMIT
+from stream_svt.mechanisms.grid import PARTS, VALUE_LIMIT
 from stream_svt.mechanisms.sparse_vector import SparseVector
 from stream_svt.monitor.batch import QueryBatch
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """The lattice of a monitor: ``granularity`` real units a step, values clamped to [low, high] steps.
+    """The grid of a monitor: ``granularity`` real units a step, values clamped to [low, high] steps.
 
     The granularity is a whole number of 10^-18, the bounds in units of its denominator are below `BOUND_LIMIT`.
     """
@@ -31,7 +31,7 @@ class Grid:
     high: int
 
     def values(self, batch: QueryBatch, first: int, last: int) -> NDArray[np.int64]:
-        """Return the lattice values of rows [first, last): floor(value / granularity) after clamping.
+        """Return the grid values of rows [first, last): floor(value / granularity) after clamping.
 
         What is not a number becomes the lower bound, like any low value. All rows take the same steps.
         """
@@ -73,7 +73,7 @@ class Plan:
     def of(cls, spec: MonitorSpec) -> Plan:
         """Return the plan of a specification; every takeover of every shard asks for the same few."""
         mechanism = spec.mechanism()
-        low, high = spec.lattice_bounds
+        low, high = spec.grid_bounds
         return cls(
             spec=spec,
             hash=spec.hash(),

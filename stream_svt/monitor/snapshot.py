@@ -51,7 +51,7 @@ class RunState(_Secret, array_like=True, gc=False):
 
     ``secrets`` holds threshold noise and salt in 24 bytes, so that the length of a record tells nothing of them;
     it is zero once the run is closed. ``spec_hash`` names the specification of the last run, "" where none is known:
-    what waits was measured on its lattice. ``left`` is what the open run may still spend, in epsilon units.
+    what waits was measured on its grid. ``left`` is what the open run may still spend, in epsilon units.
 
     A shard holds up to millions of these: they refer to nothing but text, bytes and numbers, so that Python's garbage
     collector need not know them.
@@ -117,8 +117,8 @@ class MuteRecord(msgspec.Struct, array_like=True):
 
 WholeNumber = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
 """A number of a queue line: what a damaged record holds beyond these limits is refused by name."""
-Lattice = Annotated[bytes, msgspec.Meta(min_length=8, max_length=8)]
-"""A lattice value in eight bytes: the length of a record does not depend on it."""
+Grid = Annotated[bytes, msgspec.Meta(min_length=8, max_length=8)]
+"""A grid value in eight bytes: the length of a record does not depend on it."""
 
 
 class PlaceLine(_Secret, array_like=True, tag=0):
@@ -131,7 +131,7 @@ class PlaceLine(_Secret, array_like=True, tag=0):
     back: WholeNumber
     offset: WholeNumber
     row: WholeNumber
-    value: Lattice
+    value: Grid
     threshold: WholeNumber
     attempt: WholeNumber
     age: WholeNumber
@@ -146,7 +146,7 @@ class ReplaceLine(_Secret, array_like=True, tag=1):
     back: WholeNumber
     offset: WholeNumber
     row: WholeNumber
-    value: Lattice
+    value: Grid
     threshold: WholeNumber
     query_id: str
 

@@ -141,7 +141,7 @@ def _fields(old: MonitorSpec, new: MonitorSpec) -> Iterator[str]:
         when = "from the next run on" if kind is TakesEffect.NEXT_RUN else "at once"
         yield f"{name}: {_value(before[name])} -> {_value(after[name])}, {when}"
     if old.granularity != new.granularity or old.bounds != new.bounds:
-        yield "queries that wait for another test are dropped: they were measured on the old lattice"
+        yield "queries that wait for another test are dropped: they were measured on the old grid"
 
 
 def _value(value: Any) -> str:  # noqa: ANN401  whatever a field holds

@@ -1,7 +1,7 @@
 """What a mechanism would do on a workload: precision, recall, delay, and how long its budget lasts.
 
 Nothing is simulated and no data is looked at. The model conditions on the threshold noise (at quantiles of its
-law), takes the exact probability that a value of each margin is reported at each attempt (the tails of the lattice
+law), takes the exact probability that a value of each margin is reported at each attempt (the tails of the grid
 noise, the mechanism's own rates and corrections in grid steps), and adds up. A run ends when its units are used: at
 each point of time the units asked for are taken as normally distributed, and what exceeds the budget is cut off.
 """
@@ -246,11 +246,11 @@ def _on_grid(workload: Workload, monitor: MonitorSpec) -> Workload:
 
 def _course(setting: _Setting) -> Course:
     mechanism, workload, retries = setting.mechanism, setting.workload, setting.retries
-    rho = threshold_quantiles(mechanism.threshold_law)
+    noise = threshold_quantiles(mechanism.threshold_law)
     ages, due = _attempts(mechanism, workload, retries)
     above, below = np.floor(thinned(workload.above)), np.floor(-thinned(workload.below))
-    true_hits = _hits(mechanism, rho, _drifting(above, workload.drift, ages), due)
-    false_hits = _hits(mechanism, rho, np.broadcast_to(below, (*ages.shape, len(below))), due)
+    true_hits = _hits(mechanism, noise, _drifting(above, workload.drift, ages), due)
+    false_hits = _hits(mechanism, noise, np.broadcast_to(below, (*ages.shape, len(below))), due)
     if workload.finite:
         time = np.arange(ages.shape[1] + 1, dtype=np.float64)
         reach = np.where(ages[None] < time[:, None, None], float(workload.queries), 0.0)
@@ -293,12 +293,12 @@ def report_chances(monitor: MonitorSpec, distances: Floats) -> Floats:
     By all its tests, its value staying as it is; shape (thresholds, distances), distances in real units.
     """
     mechanism = monitor.mechanism()
-    rho = threshold_quantiles(mechanism.threshold_law)[:, None]
+    noise = threshold_quantiles(mechanism.threshold_law)[:, None]
     margins = np.floor(distances * float(1 / monitor.granularity))
-    missed = np.ones((len(rho), len(distances)))
+    missed = np.ones((len(noise), len(distances)))
     for attempt in range(monitor.attempts):
         for branch in mechanism.branches:
-            bar = rho + branch.correction(attempt) - margins
+            bar = noise + branch.correction(attempt) - margins
             missed *= 1 - tails(mechanism.query_noise, branch.rate, bar)
     return 1 - missed
 
@@ -355,17 +355,17 @@ def _drifting(margins: Floats, drift: Drift | None, ages: Floats) -> Floats:
     return np.asarray(np.floor(-drift.start + (margins + drift.start) * risen))
 
 
-def _hits(mechanism: SparseVector, rho: Floats, margins: Floats, due: NDArray[np.bool_]) -> Floats:
+def _hits(mechanism: SparseVector, noise: Floats, margins: Floats, due: NDArray[np.bool_]) -> Floats:
     """Return the probability of a report by each branch, (branches, thresholds, phases, attempts).
 
     Averaged over the margins, shape (phases, attempts, margins); a report ends the series.
     """
     phases, attempts, count = margins.shape
-    result = np.zeros((len(mechanism.branches), len(rho), phases, attempts))
-    waiting = np.ones((len(rho), phases, count))
+    result = np.zeros((len(mechanism.branches), len(noise), phases, attempts))
+    waiting = np.ones((len(noise), phases, count))
     for attempt in range(attempts):
         made = due[None, :, attempt, None]
-        bar = rho[:, None, None] - margins[None, :, attempt]
+        bar = noise[:, None, None] - margins[None, :, attempt]
         for number, branch in enumerate(mechanism.branches):
             chance = tails(mechanism.query_noise, branch.rate, bar + branch.correction(attempt)) * made
             reported = waiting * chance

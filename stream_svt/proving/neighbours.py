@@ -275,7 +275,7 @@ def _count(case: Case, world: _World, summary: Summary) -> None:
 def _lift(case: Case, run: _Opened) -> int:
     """How far the threshold noise of a run moves, in grid steps."""
     falls = case.directions[run.dataset] is Neighbours.DOWN
-    return 0 if falls else run.monitor.lattice_sensitivity
+    return 0 if falls else run.monitor.grid_sensitivity
 
 
 def _costs(case: Case, first: _World, second: _World, lifts: dict[int, int], summary: Summary) -> str | None:

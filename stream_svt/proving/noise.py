@@ -106,7 +106,7 @@ class QueryNoise:
     Attributes
     ----------
     drawn, values
-        Noise and lattice value of every test asked for.
+        Noise and grid value of every test asked for.
     moved
         Tests whose noise moves, with what to add to it less the test's value; of the neighbour only.
     first

@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 
 from stream_svt.mechanisms.contract import Neighbours
-from stream_svt.mechanisms.lattice import PARTS, WHOLE_LIMIT
+from stream_svt.mechanisms.grid import PARTS, WHOLE_LIMIT
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.monitor_spec import MonitorSpec

@@ -20,8 +20,8 @@ import numpy as np
 from msgspec import Raw
 from numpy.typing import NDArray
 
-from stream_svt.mechanisms.lattice import PARTS
-from stream_svt.mechanisms.lattice import WHOLE_LIMIT as LIMIT
+from stream_svt.mechanisms.grid import PARTS
+from stream_svt.mechanisms.grid import WHOLE_LIMIT as LIMIT
 
 Integers: TypeAlias = NDArray[np.int64]
 Words: TypeAlias = NDArray[np.uint64]
@@ -32,13 +32,13 @@ NO_NUMBER = (-LIMIT, 0)
 """Whole part and fraction of a value that is not a number: at or below the lower bound of every monitor."""
 
 _LONG = 1000
-"""Tokens of more characters are shortened: no lattice is fine enough to tell the difference."""
+"""Tokens of more characters are shortened: no grid is fine enough to tell the difference."""
 
 _HUGE = Decimal("Infinity")
-"""Stands for every number too large for a double: each lies beyond the bounds of any lattice, on its side."""
+"""Stands for every number too large for a double: each lies beyond the bounds of any grid, on its side."""
 
 _TINY = Decimal("1e-400")
-"""Stands for every non-zero number too small for a double: its floor on a lattice is the same."""
+"""Stands for every non-zero number too small for a double: its floor on a grid is the same."""
 
 _CHUNK = 4096
 """Tokens that are read at a time: what they need stays in a processor's cache."""

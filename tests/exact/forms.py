@@ -97,7 +97,7 @@ def _sparse_vector_refusals(
 ) -> tuple[Refusal, ...]:
     return (
         Refusal("an epsilon that pays nothing", partial(make, epsilon=1), "epsilon"),
-        Refusal("noise wider than the lattice", partial(make, sensitivity=2**47), r"wider|2\^48"),
+        Refusal("noise wider than the grid", partial(make, sensitivity=2**47), r"wider|2\^48"),
         Refusal("Gaussian noise", partial(Noise.parse, "gaussian"), "2.3 times"),
         Refusal("Gaussian noise by its name", partial(make, query_noise="gaussian"), "2.3 times"),
         Refusal("a word for whether", partial(make, monotonic="no"), "True or False"),
@@ -155,7 +155,7 @@ def _selection(name: str, make: Callable[..., Any], *, steps: int = 1) -> Select
         Refusal("a word for whether", partial(make, monotonic="no"), "True or False"),
         Refusal("a sensitivity of nothing", partial(make, sensitivity=0), "sensitivity"),
         Refusal("an epsilon of nothing", partial(make, epsilon=0), "epsilon"),
-        Refusal("noise wider than the lattice", partial(make, sensitivity=2**60), "wider"),
+        Refusal("noise wider than the grid", partial(make, sensitivity=2**60), "wider"),
     ]
     if isinstance(mechanism, TopK):
         refusals += [
@@ -168,7 +168,7 @@ def _selection(name: str, make: Callable[..., Any], *, steps: int = 1) -> Select
         ]
     else:
         refusals += [
-            Refusal("a threshold beyond the lattice", partial(make, threshold=2**50), r"2\^47"),
+            Refusal("a threshold beyond the grid", partial(make, threshold=2**50), r"2\^47"),
             Refusal("a noise that nobody draws", partial(mechanism.open, 2**61, (0, 0)), r"2\^60"),
         ]
     if isinstance(mechanism, HybridEstimates):
@@ -269,7 +269,7 @@ def exponential_mechanisms() -> Iterator[Form]:
             refusals = (
                 Refusal("an epsilon of nothing", partial(make, epsilon=0), "epsilon"),
                 Refusal("a sensitivity of nothing", partial(make, sensitivity=0), "sensitivity"),
-                Refusal("noise wider than the lattice", partial(make, sensitivity=2**60), "wider"),
+                Refusal("noise wider than the grid", partial(make, sensitivity=2**60), "wider"),
                 Refusal("a noise that nothing reads", partial(mechanism.open, 1, (0, 0)), "no threshold"),
                 Refusal(
                     "a choice of nothing",

@@ -227,6 +227,6 @@ class Selected:
 
 
 def exponential_mechanism(queries: int, charge: int, largest_gap: int = 1) -> Iterator[Selected]:
-    """All outputs of the exponential mechanism with lattice gap at rate u."""
+    """All outputs of the exponential mechanism with grid gap at rate u."""
     for index, gap in product(range(queries), range(largest_gap + 2)):
         yield Selected((index, gap), charge, largest_gap)

@@ -215,7 +215,7 @@ def test_hybrid_prioritizing_estimates(measure, noises, monotonic, count):
 
 
 @pytest.mark.parametrize("monotonic", [True, False], ids=["monotonic", "general"])
-def test_exponential_mechanism_with_lattice_gap(measure, monotonic):
+def test_exponential_mechanism_with_grid_gap(measure, monotonic):
     listed = list(exponential_mechanism(queries=4, charge=1 if monotonic else 2, largest_gap=3))
     assert sum(output.probability((1, -1, 0, 3)) for output in listed) == 1
     measure(listed, neighbours(4, 1, monotonic, values=(0, 5)), least=0.9)

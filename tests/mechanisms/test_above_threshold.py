@@ -130,7 +130,7 @@ def test_the_numbers_of_numeric_sparse_are_paid_under_zcdp_too():
         assert mechanism.loss(Composition.ZCDP, 1e-6) == pytest.approx(zcdp_epsilon(mechanism.rho, 1e-6))
 
 
-def test_numbers_whose_noise_is_wider_than_the_lattice_are_refused():
+def test_numbers_whose_noise_is_wider_than_the_grid_are_refused():
     make = partial(numeric_sparse, epsilon=9 * ONE, cutoff=1, monotonic=True, sensitivity=2**10)
     assert make(answer_share=Fraction(1, 9 * 2**29)).answer_law.rate >= Fraction(1, 2**40)
     with pytest.raises(MisuseError, match="noise of the answers would be wider"):

@@ -219,7 +219,7 @@ def test_neighbours_are_known_by_name():
         f"{getattr(values, 'dtype', 'list')}-{getattr(values, 'shape', '')}-{np.ravel(values)[-1]}"
     ),
 )
-def test_answers_that_are_no_whole_numbers_of_the_lattice_are_refused_and_never_shown(make, values):
+def test_answers_that_are_no_whole_numbers_of_the_grid_are_refused_and_never_shown(make, values):
     def noise(_branch):
         pytest.fail("noise was drawn")
 

@@ -66,7 +66,7 @@ def test_the_optimal_correction_is_where_one_miss_and_one_false_alert_balance(no
 
 @pytest.mark.parametrize("noise", Noise)
 @pytest.mark.parametrize("k", [1.5, 20, 10**6])
-def test_the_optimum_on_the_lattice_is_the_closed_form_where_noise_is_wide(noise, k):
+def test_the_optimum_on_the_grid_is_the_closed_form_where_noise_is_wide(noise, k):
     scale = Fraction(10**5)
     (closed,) = Optimal(queries=round(k * 10), cutoff=10).table(scale, noise=noise)
     searched = optimal_steps(k, Law(noise, 1 / scale))
@@ -76,7 +76,7 @@ def test_the_optimum_on_the_lattice_is_the_closed_form_where_noise_is_wide(noise
 @pytest.mark.parametrize("threshold_noise", [None, *Noise])
 @pytest.mark.parametrize("noise", Noise)
 @pytest.mark.parametrize(("rate", "k"), [(Fraction(2, 3), 7.0), (Fraction(2), 0.4), (Fraction(1, 5), 300.0)])
-def test_the_optimum_on_the_lattice_is_the_best_of_all_steps(noise, threshold_noise, rate, k):
+def test_the_optimum_on_the_grid_is_the_best_of_all_steps(noise, threshold_noise, rate, k):
     """Against plain sums over both noises at every step."""
     span = range(-160, 161)
     other = Fraction(1, 4)
@@ -96,7 +96,7 @@ def test_taking_in_the_threshold_noise_raises_the_optimum_for_symmetric_noise():
     assert optimal_steps(50, law, law) > optimal_steps(50, law) + 30
 
 
-def test_an_optimum_without_queries_or_beyond_the_lattice_is_refused():
+def test_an_optimum_without_queries_or_beyond_the_grid_is_refused():
     with pytest.raises(MisuseError, match="greater than 0"):
         optimal_steps(0, Law(Noise.LAPLACE, Fraction(1)))
     with pytest.raises(MisuseError, match="2\\^48"):

@@ -247,7 +247,7 @@ def test_a_run_makes_one_step_and_survives_encoding():
         (lambda: ExponentialMechanism(epsilon=1, monotonic=True, sensitivity=0), "sensitivity"),
         (
             lambda: ExponentialMechanism(epsilon=1, monotonic=True, sensitivity=10**6),
-            "wider than the lattice",
+            "wider than the grid",
         ),
         (lambda: ExponentialMechanism(epsilon=EPSILON, monotonic=True).open(1, SALT), "no threshold"),
         (
@@ -267,7 +267,7 @@ def test_a_run_makes_one_step_and_survives_encoding():
         ),
         (
             lambda: replace(NoisyMaxGumbel(epsilon=EPSILON, monotonic=True), refinement=2**50),
-            "wider than the lattice",
+            "wider than the grid",
         ),
     ],
 )

@@ -34,7 +34,7 @@ def least_squares(design, covariance, observed):
 
 
 def geometric(chance, rate, size):
-    """Exponential noise on the lattice."""
+    """Exponential noise on the grid."""
     return chance.geometric(-math.expm1(-float(rate)), size) - 1
 
 
@@ -110,7 +110,7 @@ def test_the_expected_reductions_are_those_of_the_closed_forms(k, laplace_saves,
 
 @pytest.mark.parametrize("monotonic", [True, False])
 @pytest.mark.parametrize("noise", [Noise.LAPLACE, Noise.EXPONENTIAL])
-def test_the_expected_reduction_is_that_of_the_lattice_noises_at_small_rates(noise, monotonic):
+def test_the_expected_reduction_is_that_of_the_grid_noises_at_small_rates(noise, monotonic):
     k, half, width = 12, 1e-4, 1 if monotonic else 2
     share = 1 / (1 + (k * width) ** (2 / 3))
     gap = variance(noise, half * share) + variance(noise, half * (1 - share) / k / width)

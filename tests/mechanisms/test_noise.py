@@ -1,4 +1,4 @@
-"""Laws and moments of the noise families, and the lattice they live on."""
+"""Laws and moments of the noise families, and the grid they live on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from stream_svt.errors import MisuseError
 from stream_svt.mechanisms import Noise
-from stream_svt.mechanisms.lattice import grid_floor, grid_sensitivity
+from stream_svt.mechanisms.grid import grid_floor, grid_sensitivity
 from stream_svt.mechanisms.noise import MONITORED, exact_pmf, exact_tail, head, mean, pmf, tail, variance
 
 RATES = [Fraction(1, 20), Fraction(1, 3), Fraction(2)]

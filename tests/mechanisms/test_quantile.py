@@ -210,7 +210,7 @@ def test_a_clipped_sum_moves_by_at_most_its_bound():
             costs.append(abs(moved) * law.rate * ONE)
         assert 0.9 * mechanism.charge < max(costs) <= mechanism.charge
     far = ClippedSum(quantile=quantile(), charge=1)
-    with pytest.raises(MisuseError, match="wider than the lattice"):
+    with pytest.raises(MisuseError, match="wider than the grid"):
         far.law(2**40)
 
 
@@ -223,7 +223,7 @@ def test_a_clipped_sum_moves_by_at_most_its_bound():
         ({"epsilon": 1}, "too small"),
         (
             {"epsilon": 100, "level": Fraction(1, 10**6), "adjacency": Adjacency.ADD_REMOVE},
-            "wider than the lattice",
+            "wider than the grid",
         ),
     ],
 )
@@ -232,8 +232,8 @@ def test_settings_without_a_meaning_are_refused(options, message):
         quantile(**options)
 
 
-def test_more_records_than_the_lattice_holds_are_refused_and_negative_records_are_not_clipped_sums():
-    with pytest.raises(MisuseError, match="beyond the lattice"):
+def test_more_records_than_the_grid_holds_are_refused_and_negative_records_are_not_clipped_sums():
+    with pytest.raises(MisuseError, match="beyond the grid"):
         quantile(Adjacency.ADD_REMOVE, Fraction(1, 2**46), epsilon=2**20 * ONE).answers(np.arange(2), 0, 1)
     with pytest.raises(MisuseError, match="at least 0"):
         ClippedSum(quantile=quantile(start=-3), charge=5)

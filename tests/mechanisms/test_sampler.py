@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from stream_svt.errors import MisuseError, PackingError
 from stream_svt.mechanisms import KeyedSampler, Noise, draw_threshold, exact_geometric, sampler
-from stream_svt.mechanisms.lattice import NOISE_LIMIT, THRESHOLD_NOISE_LIMIT
+from stream_svt.mechanisms.grid import NOISE_LIMIT, THRESHOLD_NOISE_LIMIT
 from stream_svt.mechanisms.sampler import exact_gumbel
 
 KEY = bytes(range(32))

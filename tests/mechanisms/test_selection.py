@@ -13,7 +13,7 @@ import pytest
 
 from stream_svt.errors import MisuseError, RunExhausted
 from stream_svt.mechanisms.contract import Neighbours, Shifts
-from stream_svt.mechanisms.lattice import GAP_LIMIT, NOISE_LIMIT, VALUE_LIMIT
+from stream_svt.mechanisms.grid import GAP_LIMIT, NOISE_LIMIT, VALUE_LIMIT
 from stream_svt.mechanisms.noise import Noise, exact_pmf
 from stream_svt.mechanisms.run import UNITS_PER_EPSILON, Run
 from stream_svt.mechanisms.selection import (
@@ -367,7 +367,7 @@ def test_the_default_split_of_estimates_has_the_least_variance(threshold_noise, 
 
 
 @pytest.mark.parametrize("noise", Noise)
-def test_saturated_noise_neither_wraps_nor_leaves_the_gaps_of_the_lattice(noise):
+def test_saturated_noise_neither_wraps_nor_leaves_the_gaps_of_the_grid(noise):
     values = integers(VALUE_LIMIT - 1, 0, 1 - VALUE_LIMIT)
     extreme = integers(NOISE_LIMIT, 0, -NOISE_LIMIT if noise is not Noise.EXPONENTIAL else 0)
     top = TopK(epsilon=EPSILON, count=2, monotonic=True, noise=noise)
@@ -396,7 +396,7 @@ def test_a_run_survives_encoding_before_and_after_its_step(name):
         (lambda: TopK(epsilon=EPSILON, count=0, monotonic=True), "count"),
         (lambda: TopK(epsilon=EPSILON, count=1, monotonic=True, sensitivity=0), "sensitivity"),
         (lambda: TopK(epsilon=0, count=1, monotonic=True), "epsilon"),
-        (lambda: TopK(epsilon=1, count=10**6, monotonic=True), "wider than the lattice"),
+        (lambda: TopK(epsilon=1, count=10**6, monotonic=True), "wider than the grid"),
         (lambda: TopK(epsilon=EPSILON, count=1, monotonic=True).open(1, SALT), "no threshold"),
         (
             lambda: released(
@@ -430,7 +430,7 @@ def test_a_run_survives_encoding_before_and_after_its_step(name):
         (lambda: LastGap.parse("random"), "has no proof"),
         (lambda: LastGap.parse("delta"), "coarse grid"),
         (lambda: LastGap.parse("wide"), "no such option"),
-        (lambda: hybrid_estimates(epsilon=2, count=9, threshold=0, monotonic=True), "wider than the lattice"),
+        (lambda: hybrid_estimates(epsilon=2, count=9, threshold=0, monotonic=True), "wider than the grid"),
     ],
 )
 def test_what_cannot_be_is_refused_with_the_reason(call, reason):

@@ -28,7 +28,7 @@ from stream_svt.mechanisms import (
     ladder,
     sparse_vector,
 )
-from stream_svt.mechanisms.lattice import GAP_LIMIT, NOISE_LIMIT, THRESHOLD_NOISE_LIMIT
+from stream_svt.mechanisms.grid import GAP_LIMIT, NOISE_LIMIT, THRESHOLD_NOISE_LIMIT
 from stream_svt.mechanisms.noise import variance
 
 ONE = 10**9
@@ -96,7 +96,7 @@ def test_adaptive_gives_the_threshold_the_share_of_least_variance(monotonic, fac
     assert share == pytest.approx(1 / (1 + (factor * 100) ** (1 / 3)), abs=1e-6)
 
 
-def test_at_high_rates_the_share_is_minimised_on_the_lattice():
+def test_at_high_rates_the_share_is_minimised_on_the_grid():
     def spread(mechanism):
         return variance(Noise.EXPONENTIAL, mechanism.threshold_rate) + variance(
             Noise.EXPONENTIAL, mechanism.branches[-1].rate
@@ -192,7 +192,7 @@ def test_a_mechanism_whose_rates_and_charges_disagree_cannot_be_built(change):
 
 
 @pytest.mark.parametrize("corrections", [(), (2**48,)])
-def test_corrections_beyond_the_lattice_cannot_be_built(corrections):
+def test_corrections_beyond_the_grid_cannot_be_built(corrections):
     branch = replace(plain().branches[0], corrections=corrections)
     with pytest.raises(MisuseError, match="corrections"):
         replace(plain(), branches=(branch,))

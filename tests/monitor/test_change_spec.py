@@ -199,7 +199,7 @@ def test_several_specifications_are_in_use_at_once_and_replay_the_same():
         assert_books_balance(played)
 
 
-def test_a_new_lattice_forgets_what_was_measured_on_the_old_one():
+def test_a_new_grid_forgets_what_was_measured_on_the_old_one():
     for form in (FORMS["sweep"], FORMS["retry"]):
         play = _play(form)
         runner = play.engine.runners["m0"]
@@ -208,7 +208,7 @@ def test_a_new_lattice_forgets_what_was_measured_on_the_old_one():
         assert runner.runs.queued(0) == 0
         _more(play, *[Query(k % 2, 0, f"late{k}", "set1") for k in range(6)])
         assert [runner.runs.queued(number) for number in (0, 1)] == [3, 3], (
-            "the open run goes on on its own lattice"
+            "the open run goes on on its own grid"
         )
         operations.reopen(play.engine, runner.runs, 0)
         play.commit()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from stream_svt.errors import ConfigError
-from stream_svt.mechanisms.lattice import grid_floor
+from stream_svt.mechanisms.grid import grid_floor
 from stream_svt.monitor.plan import Grid
 from tests.support.engine_play import Play, Query, batch_of
 from tests.support.monitor_forms import FORMS, TOPIC, counts, spec_of, transcript
@@ -84,7 +84,7 @@ def test_counts_follow_from_public_facts_and_released_tops(form):
     "granularity",
     ["1", "1/4", "5/2", "0.1", "1e-9", "65537/4", "100000", "1e-18", "3e-18", "0.12345", "1e15"],
 )
-def test_values_are_floored_to_the_lattice_exactly_and_clamped(granularity):
+def test_values_are_floored_to_the_grid_exactly_and_clamped(granularity):
     step = Fraction(granularity)
     low, high = (-7, 9) if step < Fraction(1, 2**40) else (grid_floor(-1000, step), grid_floor(10**6, step))
     if step > 10**6:

@@ -121,10 +121,10 @@ def test_defaults_are_those_of_the_descriptions(full):
     assert plain.correction_rule() == Exposure(expected_queries=100, false_alerts=Fraction(1, 10), attempts=1)
 
 
-def test_the_lattice_rounds_sensitivity_and_threshold_up_and_bounds_down(full):
+def test_the_grid_rounds_sensitivity_and_threshold_up_and_bounds_down(full):
     hot, plain = full.monitors
-    assert (hot.lattice_sensitivity, hot.lattice_threshold, hot.lattice_bounds) == (2, 1001, (0, 200_000))
-    assert (plain.lattice_sensitivity, plain.lattice_bounds) == (2, (-5, 5))
+    assert (hot.grid_sensitivity, hot.grid_threshold, hot.grid_bounds) == (2, 1001, (0, 200_000))
+    assert (plain.grid_sensitivity, plain.grid_bounds) == (2, (-5, 5))
 
 
 def test_monitors_are_found_by_dataset_and_topics_are_listed_once(full):

@@ -133,7 +133,7 @@ def test_the_good_file_has_no_problems_and_no_notes():
             "monitors[0].monotonic",
             "expected true or false, found 'yes'",
         ),
-        # the lattice
+        # the grid
         ("bounds: [0, 1000]", "bounds: [9, 0]", 13, "monitors[0].bounds", "low must be below high"),
         ("bounds: [0, 1000]", "bounds: [1, 1]", 13, "monitors[0].bounds", "low must be below high"),
         ("bounds: [0, 1000]", "bounds: [0]", 13, "monitors[0].bounds", "expected [low, high]"),

@@ -113,7 +113,7 @@ def test_no_bound_is_claimed_where_none_holds():
     assert bought(", append: sweep, correction: annealed").false_alerts is None
 
 
-def test_a_finer_lattice_leaves_margins_about_where_they_were():
+def test_a_finer_grid_leaves_margins_about_where_they_were():
     coarse, fine = bought(STREAM), bought(STREAM + ", granularity: 1/8")
     assert abs(coarse.sure_margin - fine.sure_margin) <= 3
     assert fine.sure_margin % Fraction(1, 8) == 0

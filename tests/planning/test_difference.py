@@ -49,7 +49,7 @@ def test_a_changed_field_says_when_it_takes_effect(old: str, new: str, effect: s
     assert told(spec(HOT.replace(old, new))) == ["~ monitor hot", f"    {effect}"]
 
 
-def test_another_lattice_drops_what_waits() -> None:
+def test_another_grid_drops_what_waits() -> None:
     *_, last = told(spec(HOT.replace("bounds: [0, 1000]", "bounds: [0, 2000]")))
     assert "queries that wait for another test are dropped" in last
 

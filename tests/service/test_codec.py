@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stream_svt.errors import MisuseError
-from stream_svt.mechanisms.lattice import PARTS
+from stream_svt.mechanisms.grid import PARTS
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.plan import Grid
 from stream_svt.service import exact
@@ -160,7 +160,7 @@ def test_bad_values_among_good_ones_change_nothing_else():
         (b"5.0", 5),
         (b"12e2", 1200),
         (b"%d" % (2**62 + 1), 2**62),
-        (b"%d" % -(2**62 + 1), None),  # at the lower bound of every lattice
+        (b"%d" % -(2**62 + 1), None),  # at the lower bound of every grid
         (b"%d" % 2**70, 2**62),
         (b"4." + b"9" * 5000, 5 - Fraction(1, PARTS)),
         (b"5." + b"0" * 5000 + b"1", 5),
@@ -176,7 +176,7 @@ def test_bad_values_among_good_ones_change_nothing_else():
     ],
     ids=lambda v: repr(v)[:20],
 )
-def test_numbers_are_exact_as_far_as_a_lattice_goes_and_extreme_ones_cost_no_time(text, expected):
+def test_numbers_are_exact_as_far_as_a_grid_goes_and_extreme_ones_cost_no_time(text, expected):
     start = time.perf_counter()
     batch = decode(b'{"id":"a","value":%b}' % text)
     assert time.perf_counter() - start < 5

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stream_svt.mechanisms.lattice import PARTS, WHOLE_LIMIT
+from stream_svt.mechanisms.grid import PARTS, WHOLE_LIMIT
 from stream_svt.monitor.plan import Grid
 from stream_svt.service import columnar, exact
 

@@ -63,7 +63,7 @@ monitors:
 
 @dataclass(frozen=True)
 class Values:
-    """The values of both datasets, by the number of the query; lattice values are their floors."""
+    """The values of both datasets, by the number of the query; grid values are their floors."""
 
     neighbours: Neighbours
     first: tuple[Fraction, ...]
@@ -118,7 +118,7 @@ class Recorder:
     Attributes
     ----------
     values_at
-        Lattice values on both datasets of the query at an offset of a topic.
+        Grid values on both datasets of the query at an offset of a topic.
     tops
         What the first run released.
     """
@@ -297,7 +297,7 @@ def pair(seed: int, leak: Leak | None = None) -> tuple[bool, list[str]]:
 
 
 def _values_at(world: World, values: Values) -> dict[tuple[str, int], tuple[int, int]]:
-    """Return the lattice values on both datasets at every place of the query topics."""
+    """Return the grid values on both datasets at every place of the query topics."""
     places = {}
     for topic in SPEC.topics():
         for entry in world.broker.partitions[topic]:

@@ -1,4 +1,4 @@
-"""The sampler's law on the lattice: accepted at its rate, rejected at rates thirty per cent off.
+"""The sampler's law on the grid: accepted at its rate, rejected at rates thirty per cent off.
 
 Keys and positions are fixed, so the outcome is always the same.
 """
@@ -36,7 +36,7 @@ def draw(noise, rate, number=COUNT):
 def misfit(draws, noise, rate, width=None):
     """Chi-square statistic against the law at a rate, in standard deviations from its mean.
 
-    Cells are a fifth of a scale wide, or as told: a cell for every point of the lattice with 1.
+    Cells are a fifth of a scale wide, or as told: a cell for every point of the grid with 1.
     """
     width = width or max(1, round(0.2 / rate))
     reach = round(6 / rate)
@@ -87,7 +87,7 @@ def test_threshold_noise_follows_the_same_law(noise):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("noise", Noise)
-def test_ten_million_draws_fit_the_law_on_every_point_of_the_lattice_and_far_out(noise):
+def test_ten_million_draws_fit_the_law_on_every_point_of_the_grid_and_far_out(noise):
     rate, number = Fraction(1, 7), 10**7
     draws = draw(noise, rate, number)
     assert misfit(draws, noise, rate, width=1) < 5

@@ -1,4 +1,4 @@
-"""The integer lattice that values, thresholds, corrections and noise live on.
+"""The integer grid that values, thresholds, corrections and noise live on.
 
 Every number that decides a comparison is an integer count of grid steps. Floats never take part: a float
 comparison leaks through its rounding (Mironov 2012), and a float noise has no exact law to build a proof on.
@@ -18,7 +18,7 @@ PARTS = 10**18
 """Parts of one in which a value's fraction is counted; a grid step is a whole number of them."""
 
 WHOLE_LIMIT = 2**62
-"""Whole parts of values saturate here, beyond the bounds of every lattice."""
+"""Whole parts of values saturate here, beyond the bounds of every grid."""
 
 BOUND_LIMIT = 2**61
 """Bounds times the denominator of the granularity are below this in magnitude, so that int64 holds every step."""
@@ -36,7 +36,7 @@ GAP_LIMIT = 2**61
 """Gaps saturate here, below all that saturated query noise can lead to: its saturation leaves no trace."""
 
 LEAST_RATE = Fraction(1, 2**40)
-"""Rates below this are refused: their noise would be wider than the lattice."""
+"""Rates below this are refused: their noise would be wider than the grid."""
 
 
 def grid_floor(value: Fraction | int, granularity: Fraction) -> int:
