@@ -223,7 +223,7 @@ def test_a_failure_is_told_with_its_own_line_and_the_rest_is_played(stage):
         ("CONTRIBUTING.md", "errors <- mechanisms", "monitor", "monitors"),
         ("docs/mechanisms.md", "run = mechanism.open(", "mechanism.step", "mechanism.stop"),
         ("docs/privacy-guarantee.md", "l0 = e0 / D", "e1 / U", "e1 / D"),
-        ("docs/privacy-guarantee.md", "l0 = e0 / D", "correction + rho", "correction - rho"),
+        ("docs/privacy-guarantee.md", "l0 = e0 / D", "correction + z", "correction - z"),
         ("docs/how-sparse-vector-works.md", "gap = (value", "gap >= 0", "gap > 0"),
         ("docs/state-machine.md", "stateDiagram-v2", "idle --> running", "idle --> halted"),
     ],

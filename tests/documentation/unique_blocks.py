@@ -47,7 +47,7 @@ _LETTERS = {
     "value": str(_VALUE),
     "threshold": str(_THRESHOLD),
     "correction": str(_CORRECTION),
-    "rho": str(_THRESHOLD_NOISE),
+    "z": str(_THRESHOLD_NOISE),
     "nu": "noise",
 }
 
