@@ -6,9 +6,10 @@ run. Each is also tried on what the workload may be as well, and the one with th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from operator import attrgetter
 from typing import Any
 
 from stream_svt.errors import MisuseError
@@ -59,11 +60,6 @@ class Candidate:
         return sum(plan.f1 for plan in plans) / len(plans)
 
     @property
-    def attempts(self) -> int:
-        """Tests a query may get."""
-        return self.monitor.attempts
-
-    @property
     def lifetime(self) -> int | None:
         """Queries a series waits for its retries; None without a retry queue."""
         append = self.monitor.append
@@ -74,9 +70,9 @@ class Candidate:
         """False alerts that the correction tolerates; None where it knows no such number."""
         return getattr(self.monitor.correction_rule(), "false_alerts", None)
 
-    def range(self, figure: Callable[[Forecast], float]) -> Span:
-        """Return a figure of the forecast as the least, the believed and the largest value."""
-        values = [figure(plan) for plan in (self.forecast, *self.others)]
+    def range(self, figure: str) -> Span:
+        """Return a figure of the forecast, such as "life.middle", as the least, the believed and the largest."""
+        values = list(map(attrgetter(figure), (self.forecast, *self.others)))
         return Span(low=min(values), middle=values[0], high=max(values))
 
 
@@ -202,7 +198,7 @@ def _simplicity(candidate: Candidate) -> tuple[Any, ...]:
     """Order of preference among candidates that are as good: no queue, few tests, soon, few false alerts."""
     return (
         candidate.lifetime is not None,
-        candidate.attempts,
+        candidate.monitor.attempts,
         candidate.forecast.delay,
         candidate.tolerated or 0,
         -candidate.score,
