@@ -1,7 +1,4 @@
-"""What one monitor can do with the budget of one dataset, if no other monitor draws on it.
-
-Every figure follows from the specification alone: no data is looked at, so asking costs nothing.
-"""
+"""What one monitor can do with the budget of one dataset, if no other monitor draws on it. Reads no data."""
 
 from __future__ import annotations
 
@@ -52,15 +49,13 @@ class Purchase:
     last_run_alerts
         Alerts of the shorter run that what is left after the whole runs still pays for.
     even_margin, sure_margin
-        How far above the threshold a value must lie, in real units, to be reported by one test at least half
-        the time, and at least 95 % of the time. Of the last attempt, where the bar falls.
+        Least distance above the threshold, in real units, reported by the last attempt at least half the time, and
+        at least 95 % of the time.
     threshold_scale, query_scale
         Scales of the noises in real units; the query noise is that of the last branch.
-    false_alerts
-        Bound on the expected number of alerts a run wastes on values at or below the threshold, whatever the
-        values are; None where nothing bounds it.
-    expected_queries
-        Queries of a run to which that bound refers; None where not declared.
+    false_alerts, expected_queries
+        Bound on the expected alerts of a run on values at or below the threshold, and the queries of a run to which
+        it refers; None where there is none.
     """
 
     kind: Kind
@@ -128,9 +123,8 @@ def reported_margin(monitor: MonitorSpec, chance: float) -> Fraction:
 def _false_alerts(mechanism: SparseVector, monitor: MonitorSpec) -> float | None:
     """Expected tests, over a run, that noise alone carries over the bar from the noisy threshold.
 
-    With exponential threshold noise the noisy threshold lies at or above the threshold, so this bounds the
-    reports of all values at or below it. A set swept with a falling bar is tested until it has its tops: no
-    bound.
+    With exponential threshold noise, which is never negative, this bounds the reports of values at or below the
+    threshold. Nothing bounds a sweep with a falling bar.
     """
     if monitor.expected_queries is None or isinstance(monitor.append, Sweep):
         return None

@@ -43,8 +43,7 @@ class Retries:
     every
         Queries between two rounds of retries.
     lifetime
-        Queries a series waits at most: the lesser of the queue's lifetime and its capacity, since nearly every
-        query of a stream is a bottom that takes a place.
+        Queries a series waits at most: the lesser of the queue's lifetime and its capacity.
     """
 
     attempts: int
@@ -59,7 +58,7 @@ class Retries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """A quantity that depends on the run's threshold noise: what one run in ten stays below, half, and nine in ten."""
+    """Quantiles over the runs: what one in ten stays below, half, and nine in ten."""
 
     low: float
     middle: float
@@ -74,20 +73,16 @@ class Forecast:
     ----------
     precision
         Expected true alerts / expected alerts; 1 where no alert is expected.
-    recall
-        Expected true alerts / expected positives.
-    recall_span
-        Recall over the threshold noise.
+    recall, recall_span
+        Expected true alerts / expected positives, and its quantiles over the threshold noise.
     alerts, true_alerts, false_alerts
         Expected numbers.
     delay
-        Queries from the first query of a series to its true alert, on average; 0 for finite sets, whose alerts all
-        come when the set closes.
+        Mean queries from the first query of a series to its true alert; 0 for finite sets.
     ends
         Probability that the run has used its budget before the workload ends.
     life
-        Of a stream: queries after which the run has used its budget, beyond the workload at the pace of its end;
-        infinite where alerts stop coming. Of sets: number of such sets.
+        Queries, or finite sets, after which the run has used its budget; infinite where alerts stop coming.
     """
 
     precision: float
@@ -109,7 +104,7 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
-    """What is expected up to each point of time, by threshold noise; the material of a forecast and of its plot.
+    """What is expected up to each point of time, by threshold noise.
 
     Attributes
     ----------
@@ -328,8 +323,8 @@ def _attempts(
 ) -> tuple[Floats, NDArray[np.bool_]]:
     """Return the age of a query at each attempt and whether the attempt is made, shape (phases, attempts).
 
-    An age counts queries since the first one of the series, or passes. Retries come in rounds, so the age depends
-    on how far off the next round was at the first query: the phase.
+    An age counts queries since the first one of the series, or passes. A phase is how far off the next round of
+    retries was at the first query.
     """
     if workload.finite:
         passes = max(len(branch.corrections) for branch in mechanism.branches)
