@@ -10,7 +10,6 @@ and an annealed base that stops at 0. A true alert is an item whose count reache
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -30,7 +29,6 @@ from stream_svt.mechanisms import (
 
 EPSILON = 7 * UNITS_PER_EPSILON // 10
 CELLS = (("retail", 8), ("t10i4d100k", 8), ("t10i4d100k", 24), ("kosarak", 8))
-TRIALS = 4000
 
 
 def papers_adaptive(cutoff: int) -> SparseVector:
@@ -52,7 +50,7 @@ def annealed_ladder(cutoff: int, items: int) -> tuple[SparseVector, int]:
     return ladder(epsilon=EPSILON, cutoff=cutoff, monotonic=True, correction=correction), correction.passes
 
 
-def figures(trials: int = TRIALS, seed: int = 1) -> dict[str, float]:
+def figures(trials: int = 4000, seed: int = 1) -> dict[str, float]:
     """Gain in true alerts and precision of each cell, with standard errors, and the worst of both."""
     measured: dict[str, float] = {}
     gains, precisions = [], []
@@ -94,10 +92,5 @@ def _true(
     return reports.per_trial(counts[reports.item] >= thresholds[reports.trial])
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure and print."""
-    show("ladder", __doc__, figures, {"trials": TRIALS}, arguments, digits=4)
-
-
 if __name__ == "__main__":
-    main()
+    show(figures, digits=4)

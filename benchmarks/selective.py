@@ -14,7 +14,6 @@ of runs whose threshold is the c-th largest count, with exponential noise throug
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -30,8 +29,6 @@ BETA = Fraction(1, 20)
 CUTOFFS = (10, 25, 50)
 EPSILONS = (Fraction(1, 20), Fraction(1, 5), Fraction(7, 10))
 SCHEDULES = ("one_pass", "annealed", "stream")
-REPORTS = 40_000
-TRIALS = 2000
 LAG = 0.05
 """Time between attempts in a stream, of the time in which all items come once."""
 
@@ -84,7 +81,7 @@ def cell(
     return 1 - missed.sum() / total, error, certain.sum() / total, held
 
 
-def figures(trials: int = TRIALS, reports: int = REPORTS, seed: int = 1) -> dict[str, float]:
+def figures(trials: int = 2000, reports: int = 40_000, seed: int = 1) -> dict[str, float]:
     """Coverage, standard error and share certified of every cell, and the worst coverage."""
     measured: dict[str, float] = {}
     worst = least = 1.0
@@ -105,10 +102,5 @@ def figures(trials: int = TRIALS, reports: int = REPORTS, seed: int = 1) -> dict
     return measured | {"worst_held_where_certified": least, "worst_coverage": worst}
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure and print."""
-    show("selective", __doc__, figures, {"trials": TRIALS, "reports": REPORTS}, arguments, digits=4)
-
-
 if __name__ == "__main__":
-    main()
+    show(figures, digits=4)
