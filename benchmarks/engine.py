@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from benchmarks.command import show
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.engine import Engine
-from stream_svt.monitor.spec import load_spec
+from stream_svt.settings.application_document import load_spec
 
 TOPIC = "counts"
 TOP, THRESHOLD, LOW = 1_000_000, 500_000, 100

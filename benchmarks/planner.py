@@ -33,10 +33,11 @@ from benchmarks.simulation import quantile
 from stream_svt.mechanisms import Annealed, Exposure, Noise, Run, SparseVector, sparse_vector
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.engine import Engine
-from stream_svt.monitor.monitor_spec import MonitorSpec
 from stream_svt.monitor.released import Alert
-from stream_svt.monitor.spec import Retry, load_spec
 from stream_svt.planning import Belief, Drift, Retries, Workload, forecast, recommend
+from stream_svt.settings.application_document import load_spec
+from stream_svt.settings.monitors import MonitorSpec
+from stream_svt.settings.options import Retry
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

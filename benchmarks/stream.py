@@ -30,7 +30,7 @@ from benchmarks.command import show
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.released import Alert
-from stream_svt.monitor.spec import load_spec
+from stream_svt.settings.application_document import load_spec
 
 Integers = NDArray[np.int64]
 

@@ -24,14 +24,15 @@ from typing import Any
 import numpy as np
 
 from benchmarks.command import show
-from stream_svt.monitor.datasets import Gone
 from stream_svt.monitor.engine import Engine
-from stream_svt.monitor.spec import ApplicationSpec, load_spec
 from stream_svt.protocol.journal import Journal, Topics
 from stream_svt.protocol.ports import Clock, Stopped, Transaction
 from stream_svt.protocol.sealing import RecordContext
 from stream_svt.protocol.session import CommitPolicy, ShardSession, ShardStatus
 from stream_svt.service.codec import DatasetIndex, QueryDecoder
+from stream_svt.settings.application import ApplicationSpec
+from stream_svt.settings.application_document import load_spec
+from stream_svt.settings.datasets import Gone
 
 BATCH = 2000
 REPETITIONS = 1200

@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 from benchmarks.timing import Record
 from stream_svt.monitor.engine import Engine
-from stream_svt.monitor.spec import load_spec
 from stream_svt.service.codec import DatasetIndex, QueryDecoder
+from stream_svt.settings.application_document import load_spec
 
 BATCH = 5000
 TURNS = 30

@@ -15,7 +15,6 @@ from stream_svt.monitor.commands import Command
 from stream_svt.monitor.dataset_account import DatasetAccount
 from stream_svt.monitor.event_builder import Crossing, EventBuilder
 from stream_svt.monitor.life_cycle import Signal, State
-from stream_svt.monitor.monitor_spec import MonitorSpec
 from stream_svt.monitor.mutes import Mutes
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.queue_journal import QueueJournal
@@ -23,6 +22,7 @@ from stream_svt.monitor.released import EventType
 from stream_svt.monitor.shard_datasets import ShardDatasets
 from stream_svt.monitor.snapshot import RunState, pack_secrets
 from stream_svt.privacy.loss import to_float
+from stream_svt.settings.monitors import MonitorSpec
 
 EVENT_BYTES = 800
 """What an event takes, about: in the outbox, and once more where it is published."""

@@ -26,7 +26,7 @@ from stream_svt.privacy.ledger import Ledger
 from stream_svt.privacy.loss import Kind, as_text, to_float
 
 if TYPE_CHECKING:
-    from stream_svt.monitor.datasets import DatasetSpec
+    from stream_svt.settings.datasets import DatasetSpec
 
 _RUNNING = State.RUNNING  # looked up for every slot that is loaded
 
@@ -312,7 +312,7 @@ def read_dataset(data: bytes, key: str) -> DatasetRecord:
 
 def stored_spec(record: DatasetRecord | RetiredRecord, ledger: Ledger) -> DatasetSpec:
     """Return the declaration of a stored dataset that is declared no longer."""
-    from stream_svt.monitor.datasets import DatasetSpec
+    from stream_svt.settings.datasets import DatasetSpec
 
     return DatasetSpec(name=record.name, kind=ledger.kind, limit=record.declared_limit, unit=record.unit)
 

@@ -25,11 +25,7 @@ from stream_svt.monitor.accounts import SLOTS_AT_ONCE, Accounts
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.bounds import BOUNDS, Bounds
 from stream_svt.monitor.dataset_account import DatasetAccount, read_dataset
-from stream_svt.monitor.datasets import last_end
 from stream_svt.monitor.life_cycle import State
-from stream_svt.monitor.monitor_spec import (
-    MonitorSpec,
-)
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.projection import Projection, Totals
 from stream_svt.monitor.query_tester import QueryNoise
@@ -46,9 +42,11 @@ from stream_svt.monitor.snapshot import (
     from_bytes,
     to_bytes,
 )
-from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.monitor.spec_journal import SpecJournal
 from stream_svt.monitor.stored_records import Named, Parts, by_kind, parts_of, queue_records
+from stream_svt.settings.application import ApplicationSpec
+from stream_svt.settings.datasets import last_end
+from stream_svt.settings.monitors import MonitorSpec
 
 Integers = NDArray[np.int64]
 LOADED_AT_ONCE = 80_000

@@ -22,9 +22,10 @@ from stream_svt.monitor.released import (
 from stream_svt.privacy.loss import Kind, to_float
 
 if TYPE_CHECKING:
-    from stream_svt.monitor.monitor_spec import Declared, MonitorSpec
     from stream_svt.monitor.plan import Plan
     from stream_svt.monitor.snapshot import RunState
+    from stream_svt.settings.changes import Declared
+    from stream_svt.settings.monitors import MonitorSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,13 @@ from typing import NamedTuple
 from stream_svt.errors import ConfigError, Problem
 from stream_svt.monitor.accounts import Accounts
 from stream_svt.monitor.dataset_account import DatasetAccount, read_dataset, stored_spec
-from stream_svt.monitor.datasets import DatasetSpec, Gone, is_over
 from stream_svt.monitor.life_cycle import Signal, State
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.released import PERIOD_OVER, EventType
 from stream_svt.monitor.snapshot import ProgressRecord, from_bytes
-from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.privacy.ledger import Ledger
+from stream_svt.settings.application import ApplicationSpec
+from stream_svt.settings.datasets import DatasetSpec, Gone, is_over
 
 Parts = Sequence[tuple[int, bytes]]
 """Numbered state records."""

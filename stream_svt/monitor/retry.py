@@ -13,10 +13,10 @@ import numpy as np
 
 from stream_svt.monitor.append import Append
 from stream_svt.monitor.event_builder import Crossing
-from stream_svt.monitor.options import Retry
 from stream_svt.monitor.pending import PlaceName, RetryQueue, Waiting
 from stream_svt.monitor.query_tester import Candidate, Tests, View
 from stream_svt.monitor.run_arrays import Mask, Status
+from stream_svt.settings.options import Retry
 
 
 class RetryAppend(Append):

@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from stream_svt.monitor.accounts import Accounts
 from stream_svt.monitor.event_builder import Crossing
 from stream_svt.monitor.life_cycle import State
-from stream_svt.monitor.monitor_spec import MonitorSpec
 from stream_svt.monitor.mutes import FOR_EVER, UNTIL_RUN_ENDS, MonitorMutes
-from stream_svt.monitor.options import Mute, OnHalt, Sweep
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.queue_journal import Queue
 from stream_svt.monitor.shard_datasets import NEVER, ShardDatasets
 from stream_svt.monitor.snapshot import SECRETS, RunState, unpack_secrets
+from stream_svt.settings.monitors import MonitorSpec
+from stream_svt.settings.options import Mute, OnHalt, Sweep
 
 Integers = NDArray[np.int64]
 Mask = NDArray[np.bool_]

@@ -15,10 +15,11 @@ from stream_svt.errors import ConfigError, Problem
 from stream_svt.monitor.accounts import SLOTS_AT_ONCE
 from stream_svt.monitor.engine import OTHER_FILE, Engine
 from stream_svt.monitor.life_cycle import State
-from stream_svt.monitor.monitor_spec import Declared, MonitorSpec, changed_fields, changes_refused
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.run_arrays import RunArrays, Status, status_of
-from stream_svt.monitor.spec import ApplicationSpec
+from stream_svt.settings.application import ApplicationSpec
+from stream_svt.settings.changes import Declared, changed_fields, changes_refused
+from stream_svt.settings.monitors import MonitorSpec
 
 _RUNNING = State.RUNNING
 

@@ -12,10 +12,11 @@ from functools import reduce
 
 from stream_svt.errors import Problem, UnreadableState
 from stream_svt.monitor.accounts import Accounts
-from stream_svt.monitor.monitor_spec import Declared, MonitorSpec, declaration_refused
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.snapshot import VERSION, SpecRecord, TopicRecord, from_bytes, to_bytes
 from stream_svt.monitor.stored_records import Named
+from stream_svt.settings.changes import Declared, declaration_refused
+from stream_svt.settings.monitors import MonitorSpec
 
 
 class SpecJournal:

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from stream_svt.monitor.batch import QueryBatch
-from stream_svt.monitor.datasets import Gone
 from stream_svt.monitor.engine import Commit, Engine
 from stream_svt.monitor.shard_datasets import ShardDatasets
-from stream_svt.monitor.spec import ApplicationSpec
+from stream_svt.settings.application import ApplicationSpec
+from stream_svt.settings.datasets import Gone
 
 
 class Stopped(Exception):

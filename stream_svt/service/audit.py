@@ -23,9 +23,7 @@ from aiokafka import TopicPartition
 
 from stream_svt.errors import BrokerError, UnreadableState
 from stream_svt.monitor.dataset_account import DatasetAccount, read_dataset
-from stream_svt.monitor.datasets import Watermarks, is_over
 from stream_svt.monitor.life_cycle import State as LifeCycle
-from stream_svt.monitor.monitor_spec import MonitorSpec
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.released import (
     LARGEST_SEQUENCE,
@@ -47,6 +45,8 @@ from stream_svt.service.config import Config
 from stream_svt.service.kafka import Cluster, partition_counts, read_partition, spans, started
 from stream_svt.service.stored_state import journal_of
 from stream_svt.service.topology import require, unseen
+from stream_svt.settings.datasets import Watermarks, is_over
+from stream_svt.settings.monitors import MonitorSpec
 
 MAX_FINDINGS = 100
 """Findings kept; the rest is only counted."""

@@ -17,7 +17,6 @@ from typing import Any
 import msgspec
 from aiokafka import AIOKafkaConsumer
 
-from stream_svt.monitor.datasets import DAY_MS
 from stream_svt.monitor.projection import sums_of
 from stream_svt.protocol.controls import Verify, trust_the_topic
 from stream_svt.protocol.journal import Journal
@@ -38,6 +37,7 @@ from stream_svt.service.stored_state import journal_of, written_topics
 from stream_svt.service.topology import Topology, require
 from stream_svt.service.turns import rest
 from stream_svt.service.workload import Workload
+from stream_svt.settings.datasets import DAY_MS
 
 log = logging.getLogger(__name__)
 

@@ -19,11 +19,11 @@ from stream_svt.monitor.commands import Action, Command, UnderWay
 from stream_svt.monitor.engine import Commit
 from stream_svt.monitor.life_cycle import TRANSITIONS, Signal, State
 from stream_svt.monitor.snapshot import SPLIT, VERSION
-from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.protocol import shard_states
 from stream_svt.protocol.controls import Standing
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.sealing import RecordContext
+from stream_svt.settings.application import ApplicationSpec
 from tests.simulation.effects import ModelLog, finish, journal_of
 from tests.simulation.log import Broker
 from tests.support.engine_play import Play, Query

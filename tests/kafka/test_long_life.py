@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from aiokafka import AIOKafkaProducer
 
-from stream_svt.monitor.datasets import DAY_MS
 from stream_svt.monitor.released import EventType
 from stream_svt.protocol import session
 from stream_svt.protocol.shard_states import OPEN, Cause, State
@@ -21,6 +20,7 @@ from stream_svt.service.codec import home
 from stream_svt.service.config import Config, parse_config
 from stream_svt.service.topology import look, problems
 from stream_svt.service.worker import cluster_of
+from stream_svt.settings.datasets import DAY_MS
 from tests.support.worker import HIGH, LOW, Scene, is_open, until
 
 pytestmark = pytest.mark.kafka

@@ -6,7 +6,7 @@ from itertools import islice
 
 import pytest
 
-from stream_svt.monitor import engine, monitor_spec, operations, projection, spec_change
+from stream_svt.monitor import engine, operations, projection, spec_change
 from stream_svt.monitor.bounds import BOUNDS, Bounds
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.engine import Engine
@@ -14,6 +14,7 @@ from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.run_arrays import Status
 from stream_svt.monitor.spec_change import change_spec, changing_spec, close_removed
+from stream_svt.settings import monitors as monitor_spec
 from tests.golden.regenerate import journal
 from tests.simulation.effects import finish
 from tests.simulation.log import Broker

@@ -12,8 +12,8 @@ from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.life_cycle import State
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.snapshot import SpecRecord, from_bytes
-from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.monitor.spec_change import change_spec
+from stream_svt.settings.application import ApplicationSpec
 from tests.support.engine_play import Play, Query, exhaust
 from tests.support.monitor_forms import (
     FORMS,

@@ -21,8 +21,8 @@ from stream_svt.monitor.life_cycle import State
 from stream_svt.monitor.pending import OpenSets, RetryQueue
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.runner import Runner
-from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.monitor.spec_change import change_spec, changing_spec, check_spec, close_removed
+from stream_svt.settings.application import ApplicationSpec
 from tests.monitor.test_bounds import Bounded, bounded
 from tests.support.engine_play import Play, Query, another_release
 from tests.support.monitor_forms import FORMS, TOPIC, spec_of, stream

@@ -13,7 +13,7 @@ from stream_svt.monitor.commands import Action, Command, UnderWay
 from stream_svt.monitor.dataset_account import DatasetAccount
 from stream_svt.monitor.life_cycle import State
 from stream_svt.monitor.released import EventType
-from stream_svt.monitor.spec import ApplicationSpec
+from stream_svt.settings.application import ApplicationSpec
 from tests.support.engine_play import Play, Query, batch_of
 from tests.support.monitor_forms import (
     FORMS,

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from stream_svt.errors import ConfigError, UnreadableState
-from stream_svt.monitor import engine, monitor_spec, operations, stored_records
+from stream_svt.monitor import engine, operations, stored_records
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.snapshot import (
@@ -20,8 +20,9 @@ from stream_svt.monitor.snapshot import (
     to_bytes,
     unpack_secrets,
 )
-from stream_svt.monitor.spec import load_spec
 from stream_svt.protocol.state_records import RECORD_LIMIT
+from stream_svt.settings import monitors as monitor_spec
+from stream_svt.settings.application_document import load_spec
 from tests.golden.regenerate import HERE, WRITTEN, mutes_split, played, rest_of, restored
 from tests.support.engine_play import Play, Query
 from tests.support.monitor_forms import FORMS, TOPIC, assert_books_balance, spec_of, standing, stream

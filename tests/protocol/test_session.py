@@ -7,7 +7,6 @@ import pytest
 from stream_svt.monitor import operations
 from stream_svt.monitor.bounds import Bounds
 from stream_svt.monitor.commands import Action, Command
-from stream_svt.monitor.datasets import Gone
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.projection import Projection
 from stream_svt.monitor.released import EventType
@@ -15,6 +14,7 @@ from stream_svt.protocol import session as session_module
 from stream_svt.protocol.ports import Clock, Stopped
 from stream_svt.protocol.session import ShardStatus
 from stream_svt.service.kafka import Fenced
+from stream_svt.settings.datasets import Gone
 from tests.simulation.effects import finish, lived
 from tests.simulation.model import COMMON, PLAIN, Feed, Model, declared, send, told
 from tests.simulation.script import Script

@@ -14,14 +14,15 @@ from stream_svt.errors import ConfigError
 from stream_svt.mechanisms.contract import Neighbours
 from stream_svt.monitor.accounts import Accounts
 from stream_svt.monitor.engine import Engine
-from stream_svt.monitor.monitor_spec import MonitorSpec
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.query_tester import QueryTester, Segment
 from stream_svt.monitor.retry import RetryAppend
-from stream_svt.monitor.spec import ApplicationSpec, load_spec
 from stream_svt.proving import Summary, prove
 from stream_svt.proving.neighbours import try_case
 from stream_svt.proving.streams import case_of, reduced
+from stream_svt.settings.application import ApplicationSpec
+from stream_svt.settings.application_document import load_spec
+from stream_svt.settings.monitors import MonitorSpec
 from tests.support.monitor_forms import FORMS, spec_of
 
 CONFIGURATIONS = 40

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from stream_svt.monitor.released import Account, EventType, encode
-from stream_svt.monitor.spec import load_spec
 from stream_svt.privacy.loss import Kind
 from stream_svt.service.audit import MAX_FINDINGS, Audit, Auditor, DatasetBooks, follow
+from stream_svt.settings.application_document import load_spec
 from tests.support.alerts import account, alert, encoded, lifecycle
 from tests.support.engine_play import Play, Query
 

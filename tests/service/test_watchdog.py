@@ -10,7 +10,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from stream_svt.monitor.spec import load_spec
 from stream_svt.protocol.shard_states import State
 from stream_svt.service import group as groups
 from stream_svt.service import shard as shards
@@ -19,6 +18,7 @@ from stream_svt.service.kafka import BrokerUnavailable, Cluster, deadline
 from stream_svt.service.metrics import Metrics
 from stream_svt.service.query_consumer import QueryConsumer
 from stream_svt.service.worker import _give_way
+from stream_svt.settings.application_document import load_spec
 from tests.service.test_metrics import SPEC
 from tests.support.shard_play import Play
 

@@ -6,10 +6,10 @@ import pytest
 from msgspec.structs import replace
 
 from stream_svt.monitor.released import EventType, decode
-from stream_svt.monitor.spec import load_spec
 from stream_svt.privacy.loss import Kind
 from stream_svt.privacy.meaning import best_guess
 from stream_svt.service.web.status_snapshot import DatasetNow, StatusSnapshot
+from stream_svt.settings.application_document import load_spec
 from tests.service.test_metrics import SPEC, view
 from tests.support.released import account, alert, lifecycle
 
@@ -113,7 +113,7 @@ def test_only_what_changed_is_told_again(snapshot: StatusSnapshot) -> None:
 def test_datasets_that_are_not_shown_one_by_one_are_neither_kept_nor_shown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("stream_svt.monitor.spec.DATASETS_SHOWN", 1)
+    monkeypatch.setattr("stream_svt.settings.application.DATASETS_SHOWN", 1)
     snapshot = StatusSnapshot(load_spec(SPEC))
     take(snapshot, alert("b"), lifecycle(EventType.RUN_STARTED, "c"))
     snapshot.lay({"a": view("a"), "b": view("b")})

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from stream_svt.monitor.spec import ApplicationSpec
+from stream_svt.settings.application import ApplicationSpec
 from tests.simulation.computed import Computed
 from tests.simulation.log import Broker, Entry, Fate, Txn
 from tests.simulation.published import UNITS, Published, Terms

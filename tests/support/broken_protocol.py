@@ -25,7 +25,6 @@ from stream_svt.monitor.retirement import Retirement
 from stream_svt.monitor.run_arrays import Status
 from stream_svt.monitor.runner import Runner
 from stream_svt.monitor.snapshot import DatasetRecord, ProgressRecord, RunState, pack_secrets, to_bytes
-from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.protocol.controls import Controls, Gate, Repeated, heard, trust_the_topic
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Record, Transaction
@@ -34,6 +33,7 @@ from stream_svt.protocol.session import ShardSession
 from stream_svt.service.codec import QueryDecoder
 from stream_svt.service.kafka import BrokerUnavailable
 from stream_svt.service.shard_log import ShardLog
+from stream_svt.settings.application import ApplicationSpec
 
 
 class _Log:

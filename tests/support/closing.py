@@ -10,7 +10,6 @@ from pathlib import Path
 
 import msgspec
 
-from stream_svt.monitor.carried import Carried
 from stream_svt.monitor.commands import Action
 from stream_svt.monitor.released import decode
 from stream_svt.privacy.loss import Kind
@@ -22,6 +21,7 @@ from stream_svt.service.carry_over import read_balances
 from stream_svt.service.config import Config, parse_config
 from stream_svt.service.control import Reply, for_datasets, for_shards, id_of
 from stream_svt.service.worker import Worker, cluster_of
+from stream_svt.settings.carried import Carried
 from tests.support import records
 from tests.support.keys import write_secrets
 from tests.support.topics import create_topics

@@ -11,7 +11,8 @@ from typing import Any
 
 from stream_svt.monitor.pending import OpenSets, RetryQueue
 from stream_svt.monitor.released import Alert, EventType
-from stream_svt.monitor.spec import ApplicationSpec, load_spec
+from stream_svt.settings.application import ApplicationSpec
+from stream_svt.settings.application_document import load_spec
 from tests.support.engine_play import Play, Query
 
 TOPIC = "t"

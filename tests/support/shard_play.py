@@ -12,7 +12,6 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import CommitFailedError, IllegalStateError
 
-from stream_svt.monitor.spec import load_spec
 from stream_svt.protocol.journal import Topics
 from stream_svt.protocol.session import CommitPolicy, Stopped
 from stream_svt.protocol.shard_states import Cause, Signal, State
@@ -24,6 +23,7 @@ from stream_svt.service.parked import Surroundings
 from stream_svt.service.query_consumer import QueryConsumer
 from stream_svt.service.shard import Shard
 from stream_svt.service.shard_feed import ShardFeed
+from stream_svt.settings.application_document import load_spec
 from tests.service.test_metrics import SPEC
 from tests.support.worker import until
 

@@ -23,10 +23,10 @@ import msgspec
 
 from stream_svt.errors import BrokerError
 from stream_svt.monitor.released import DatasetView, decode
-from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.service.alert_tail import AlertTail
 from stream_svt.service.shard import describe
 from stream_svt.service.web.status_snapshot import StatusSnapshot
+from stream_svt.settings.application import ApplicationSpec
 
 log = logging.getLogger(__name__)
 

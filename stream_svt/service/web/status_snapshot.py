@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from stream_svt.monitor.datasets import DatasetSpec
 from stream_svt.monitor.released import Alert, DatasetView, Envelope, Lifecycle
 from stream_svt.monitor.released_status import Budget, ReleasedStatus
-from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.planning.pace import Exhaustion, exhaustion
 from stream_svt.privacy.loss import Kind, to_float
 from stream_svt.privacy.meaning import best_guess
+from stream_svt.settings.application import ApplicationSpec
+from stream_svt.settings.datasets import DatasetSpec
 
 
 class MonitorNow(msgspec.Struct, frozen=True, kw_only=True):
