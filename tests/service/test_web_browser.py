@@ -14,12 +14,10 @@ from stream_svt.errors import BrokerError
 from stream_svt.monitor.engine import Commit
 from stream_svt.monitor.released import EventType
 from stream_svt.protocol.shard_states import Cause, State
-from stream_svt.service.web.feed import VIEWERS
 from tests.service.test_metrics import owned, view
 from tests.support.browser import browser, visit
 from tests.support.released import account, alert, lifecycle
 from tests.support.status_page import Stage
-from tests.support.worker import until
 
 pytestmark = [pytest.mark.loopback, pytest.mark.debian, pytest.mark.asyncio(loop_scope="module")]
 
@@ -408,7 +406,7 @@ async def test_nothing_moves_for_who_wants_no_motion(chromium: Browser, stage: S
 async def test_trouble_is_said_and_its_end_too(
     chromium: Browser, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stream_svt.service.web.feed.PATIENCE", (0.1, 0.2))
+    monkeypatch.setattr("stream_svt.service.web.overview.PATIENCE", (0.1, 0.2))
     async with visit(chromium, stage.url) as seen:
         page = seen.page
         await expect(page.locator("#link")).to_have_text("Live")
@@ -421,7 +419,7 @@ async def test_trouble_is_said_and_its_end_too(
         await expect(page.locator("#notice")).to_be_hidden()
 
 
-async def test_a_page_that_was_cut_off_comes_back_by_itself_and_shows_no_alert_twice(
+async def test_an_answer_missed_is_caught_up_and_no_alert_is_shown_twice(
     chromium: Browser, stage: Stage
 ) -> None:
     stage.topic.put(alert("a", "one", at=time.time()))
@@ -429,23 +427,14 @@ async def test_a_page_that_was_cut_off_comes_back_by_itself_and_shows_no_alert_t
         page = seen.page
         await expect(page.locator("#list > li")).to_have_count(1)
         await page.locator("summary").first.click()
-        for viewer in stage.feed._viewers:
-            viewer.end()
+        await page.route("**/api/v1/overview", lambda route: route.abort())
+        await expect(page.locator("#link")).to_have_text("No answer")
         stage.topic.put(alert("a", "two", at=time.time()))
-        await expect(page.locator("#list > li")).to_have_count(2, timeout=10_000)
+        await page.unroute("**/api/v1/overview")
+        await expect(page.locator("#list > li")).to_have_count(2)
         await expect(page.locator("#link")).to_have_text("Live")
         await expect(page.locator("details[open]")).to_have_count(1)  # what the reader had opened stays so
         await expect(page.locator("summary").first).to_be_focused()
-
-
-async def test_a_page_without_a_place_among_the_viewers_says_so_and_shows_the_worker(
-    chromium: Browser, stage: Stage
-) -> None:
-    for _ in range(VIEWERS):
-        stage.feed.join()
-    async with visit(chromium, stage.url) as seen:
-        await expect(seen.page.locator("#shards tr")).to_have_count(1)
-        await expect(seen.page.locator("#notice")).to_contain_text("too many")
 
 
 async def test_a_page_that_nobody_sees_asks_for_nothing_and_goes_on_when_it_is_seen_again(
@@ -461,16 +450,12 @@ async def test_a_page_that_nobody_sees_asks_for_nothing_and_goes_on_when_it_is_s
         await page.reload()
         await expect(page.locator("#link")).to_have_text("Live")
         await page.evaluate(turn, True)
-        await page.clock.fast_forward("00:50")
-        assert len(stage.feed._viewers) >= 1
-        await page.clock.fast_forward("00:20")
-        await until(lambda: not stage.feed._viewers)
+        await page.clock.fast_forward("00:03")
         asked = len(seen.requests)
         await page.clock.fast_forward("05:00")
         assert len(seen.requests) == asked
         stage.topic.put(alert("a", "meanwhile", at=time.time()))
         await page.evaluate(turn, False)
-        await page.clock.fast_forward("00:02")
         await expect(page.locator("#list > li")).to_have_count(1)
 
 
@@ -499,4 +484,3 @@ async def test_a_long_history_is_folded_and_the_page_stays_bounded(chromium: Bro
         stage.topic.put(*[alert("a", f"t{number}", at=time.time()) for number in range(90)])
         await expect(page.locator("#list > li").first).to_contain_text("t89")
         assert await page.locator("#list > li").count() == 200
-    await until(lambda: not stage.feed._viewers, 5.0)
