@@ -34,10 +34,11 @@ from aiokafka.structs import OffsetAndMetadata
 
 from stream_svt.errors import BrokerError, StreamSvtError, TimestampAhead
 from stream_svt.protocol.controls import Verify
-from stream_svt.protocol.journal import Journal, Topics
+from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Clock, Stopped
 from stream_svt.protocol.session import CommitPolicy, ShardSession, ShardStatus
 from stream_svt.protocol.shard_states import OPEN, Cause, Signal
+from stream_svt.protocol.state_reader import Topics
 from stream_svt.service.garbage import collect_soon, let_go
 from stream_svt.service.kafka import (
     CALL_DEADLINE,

@@ -11,8 +11,8 @@ from aiokafka import TopicPartition
 from aiokafka.errors import IllegalOperation, InvalidTxnState
 
 from stream_svt.monitor import released
-from stream_svt.protocol.journal import Topics
 from stream_svt.protocol.ports import Record, Transaction
+from stream_svt.protocol.state_reader import Topics
 from stream_svt.service.kafka import (
     CALL_DEADLINE,
     START_DEADLINE,

@@ -87,7 +87,7 @@ class PublishesSliceEarly(_Remembers):
     """Publishes the first of several slices of events in the transaction that charges them."""
 
     async def _transact(self, transaction: Transaction) -> int | None:
-        fresh, room = [(key, event) for _, key, event in self.fresh], self._bounds.published
+        fresh, room = [(key, event) for _, key, event in self.fresh], self._settings.bounds.published
         if len(fresh) > room and not transaction.alerts:
             # More than one transaction can publish: begin with the first slice at once.
             transaction = replace(transaction, alerts=fresh[:room])

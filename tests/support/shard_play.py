@@ -13,9 +13,9 @@ from aiokafka import TopicPartition
 from aiokafka.errors import CommitFailedError, IllegalStateError
 
 from stream_svt.protocol.controls import trust_the_topic
-from stream_svt.protocol.journal import Topics
 from stream_svt.protocol.session import CommitPolicy, Stopped
 from stream_svt.protocol.shard_states import Cause, Signal, State
+from stream_svt.protocol.state_reader import Topics
 from stream_svt.service import parked
 from stream_svt.service import shard as module
 from stream_svt.service.kafka import Cluster
