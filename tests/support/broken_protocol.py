@@ -292,7 +292,7 @@ class UsesNumbersLate(ShardSession):
         if not command.for_all:
             accepted = operations.apply(self._engine, command)
             await self._commit()
-            self._use_up(command, accepted=accepted)
+            self._commands.use_up(command, accepted=accepted)
             await self._commit()
         else:
             await super()._carry_out(command)
