@@ -18,7 +18,7 @@ from stream_svt.privacy.loss import as_text
 from stream_svt.service.kafka import Cluster, tune
 
 if TYPE_CHECKING:
-    from stream_svt.service.audit import Audit
+    from stream_svt.protocol.audit import Audit
 
 
 @click.command(
@@ -92,7 +92,8 @@ def audit(
 
 def _follow(newest: Audit, earlier: Sequence[Path]) -> list[tuple[Audit, str]]:
     """Audit the applications before this one, and hold each to the next."""
-    from stream_svt.service.audit import audit_topic, follow
+    from stream_svt.protocol.audit import follow
+    from stream_svt.service.audit import audit_topic
 
     found: list[tuple[Audit, str]] = []
     for path in earlier:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from stream_svt.privacy.loss import Kind
-from stream_svt.service.audit import Audit, DatasetBooks
+from stream_svt.protocol.audit import Audit, DatasetTally
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_applications_that_follow_one_another_are_audited_together(stream_svt, t
     carried = {"third": "second", "second": "first"}
     for name, number in spent.items():
         before = (number - 1) * 10**9
-        books = DatasetBooks("today", Kind.PURE, 4 * 10**9, before=before, charged=10**9, events=1)
+        books = DatasetTally("today", Kind.PURE, 4 * 10**9, before=before, charged=10**9, events=1)
         books.carried = before if name == "third" else 0
         topics_audited[f"{name}.alerts"] = Audit(
             events=number,

@@ -9,7 +9,7 @@ import pytest
 
 from stream_svt.monitor.released import Account, EventType, encode
 from stream_svt.privacy.loss import Kind
-from stream_svt.service.audit import MAX_FINDINGS, Audit, Auditor, DatasetBooks, follow
+from stream_svt.protocol.audit import MAX_FINDINGS, Audit, Auditor, DatasetTally, follow
 from stream_svt.settings.application_document import load_spec
 from tests.support.alerts import account, alert, encoded, lifecycle
 from tests.support.engine_play import Play, Query
@@ -323,8 +323,8 @@ def test_a_measure_that_changed_with_the_application_is_found_and_a_dataset_that
     audit = audited(begun(before=0.5))
     earlier = Audit(
         datasets={
-            "shop": DatasetBooks("shop", Kind.ZCDP, 10**18),
-            "gone": DatasetBooks("gone", Kind.PURE, 10**9, charged=10**9),
+            "shop": DatasetTally("shop", Kind.ZCDP, 10**18),
+            "gone": DatasetTally("gone", Kind.PURE, 10**9, charged=10**9),
         }
     )
     follow(audit, earlier, "retail-watch")

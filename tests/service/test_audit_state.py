@@ -11,7 +11,8 @@ import pytest
 from stream_svt.monitor.dataset_account import read_dataset
 from stream_svt.monitor.released import Account, EventType, encode
 from stream_svt.monitor.snapshot import DatasetRecord
-from stream_svt.service.audit import Audit, Auditor, ShardState, compare
+from stream_svt.protocol.audit import Audit, Auditor
+from stream_svt.protocol.audit_state import ShardState, compare
 from tests.support.alerts import account, alert, encoded, lifecycle
 from tests.support.engine_play import Play
 from tests.support.monitor_forms import FORMS, TOPIC, spec_of, stream

@@ -25,11 +25,11 @@ from stream_svt.monitor import operations, released
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.engine import Engine
+from stream_svt.protocol.audit import Auditor
 from stream_svt.protocol.controls import Controls, Gate, Malformed, Standing, Untimely, parse
 from stream_svt.protocol.sealing import Sealing
 from stream_svt.protocol.state_records import META, OUTBOX
 from stream_svt.service import exact
-from stream_svt.service.audit import Auditor
 from stream_svt.service.codec import DatasetIndex, QueryDecoder, Reason
 from stream_svt.service.config import parse_config
 from stream_svt.service.signatures import HEADER, Refusal, Verifier, shared_key

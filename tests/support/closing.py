@@ -13,10 +13,11 @@ import msgspec
 from stream_svt.monitor.commands import Action
 from stream_svt.monitor.released import decode
 from stream_svt.privacy.loss import Kind
+from stream_svt.protocol.audit import Audit, follow
 from stream_svt.protocol.sealing import RecordContext, Sealing
 from stream_svt.protocol.shard_states import Cause, State
 from stream_svt.protocol.state_records import META, Meta
-from stream_svt.service.audit import Audit, audit_topic, follow
+from stream_svt.service.audit import audit_topic
 from stream_svt.service.carry_over import read_balances
 from stream_svt.service.config import Config, parse_config
 from stream_svt.service.control import Reply, for_datasets, for_shards, id_of
