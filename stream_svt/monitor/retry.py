@@ -66,7 +66,7 @@ class RetryAppend(Append):
                     look = True
                 if status[dataset] == Status.PENDING:
                     return row
-                runs.skip(runs.accounts.slot(runs.name, dataset).shown, 1)
+                runs.skip(runs.accounts.run_state(runs.name, dataset).shown, 1)
                 continue
             queue = queues.get(dataset)
             if queue is None:

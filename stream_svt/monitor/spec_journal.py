@@ -101,9 +101,9 @@ class SpecJournal:
         declared = Declared.by(spec) if known is None else known.and_by(spec)
         if declared != known:
             self.keep_declared(spec.topic, declared)
-            announcer = self._accounts.announcer
-            if announcer.sequence:  # else the event that begins the state comes first
-                announcer.topic_declared(spec.topic, declared)
+            events = self._accounts.events
+            if events.sequence:  # else the event that begins the state comes first
+                events.topic_declared(spec.topic, declared)
 
     def keep_declared(self, topic: str, declared: Declared) -> None:
         """Keep what holds of a topic."""

@@ -105,12 +105,16 @@ def _differences(audit: Audit, tally: DatasetTally | None, record: DatasetRecord
     """Yield in what a ledger differs from the dataset's events."""
     ledger = Ledger.from_bytes(record.ledger)
     kind = ledger.kind
-    running = {name: slot for name, slot in record.slots.items() if slot.state == LifeCycle.RUNNING.value}
-    if kind is Kind.PURE and sum(slot.left for slot in running.values()) != ledger.reserved:
+    running = {
+        name: run_state
+        for name, run_state in record.run_states.items()
+        if run_state.state == LifeCycle.RUNNING.value
+    }
+    if kind is Kind.PURE and sum(run_state.left for run_state in running.values()) != ledger.reserved:
         yield f"{amount_text(ledger.reserved, kind)} is reserved, and not by the open runs"
-    for name, slot in record.slots.items():
-        if name not in running and (slot.left or any(slot.secrets)):
-            yield f"monitor {name}: run {slot.run} is closed and has something left"
+    for name, run_state in record.run_states.items():
+        if name not in running and (run_state.left or any(run_state.secrets)):
+            yield f"monitor {name}: run {run_state.run} is closed and has something left"
     if tally is None:
         if not audit.truncated:
             yield "it has a ledger and no events"
@@ -125,12 +129,12 @@ def _differences(audit: Audit, tally: DatasetTally | None, record: DatasetRecord
             yield f"in the ledger {amount_text(stored, kind)} is {what}, {said}"
     if tally.last and record.events != tally.last:
         yield f"{record.events} events are counted, the newest one is number {tally.last}"
-    for name, slot in record.slots.items():
+    for name, run_state in record.run_states.items():
         run = tally.runs.get(name, RunTally(over=True))
-        if run.run != slot.run and not audit.truncated:
-            yield f"monitor {name} is at run {slot.run}, the events are at run {run.run}"
-        elif run.run == slot.run and run.over is (name in running):
-            yield f"monitor {name}: run {slot.run} is {'open' if run.over else 'closed'}, the events say otherwise"
+        if run.run != run_state.run and not audit.truncated:
+            yield f"monitor {name} is at run {run_state.run}, the events are at run {run.run}"
+        elif run.run == run_state.run and run.over is (name in running):
+            yield f"monitor {name}: run {run_state.run} is {'open' if run.over else 'closed'}, the events say otherwise"
         tops = tally.tops.get(name, 0)
-        if not audit.truncated and slot.tops != tops:
-            yield f"monitor {name} has counted {slot.tops} tops, {tops} were released"
+        if not audit.truncated and run_state.tops != tops:
+            yield f"monitor {name} has counted {run_state.tops} tops, {tops} were released"

@@ -150,7 +150,7 @@ class Journal:
             if not raw:
                 await self._read_back()
         except (UnreadableState, StateRolledBack):
-            # Whoever stood still while another owner went on sees books and alerts of different times: only
+            # Whoever stood still while another owner went on sees state and alerts of different times: only
             # the rightful owner may judge them.
             self._broken = True
             await self._log.prove()
@@ -159,11 +159,11 @@ class Journal:
         return self._restored(found)
 
     async def prove(self) -> None:
-        """Find out whether the books still are this journal's to write; see `Log.prove`."""
+        """Find out whether the state still is this journal's to write; see `Log.prove`."""
         await self._log.prove()
 
     async def look(self, *, beside_alerts: bool = False) -> Restored:
-        """Read and verify the books as they are, whoever holds them; writes nothing and takes nothing over.
+        """Read and verify the state as it is, whoever holds it; writes nothing and takes nothing over.
 
         Parameters
         ----------

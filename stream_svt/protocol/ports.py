@@ -274,7 +274,7 @@ class Observer(Protocol):
         ...
 
     def restored(self, seconds: float) -> None:
-        """Reading and checking the books took so long."""
+        """Reading and checking the state took so long."""
         ...
 
     def taken_over(self, seconds: float) -> None:

@@ -2,7 +2,7 @@
 
 Whatever depends on the outcome of a test is set from a commit that is durable, or read from views that were
 committed: a scrape never runs ahead of the charge. Counters count what this worker committed, gauges of
-budgets show the books of the shards it owns now.
+budgets show the ledgers of the shards it owns now.
 
 There are no metrics of the process: its memory and its processor time may depend on values.
 """
@@ -380,7 +380,7 @@ class Metrics:
         self._histogram("stream_svt_alert_latency_seconds").observe(seconds)
 
     def restored(self, seconds: float) -> None:
-        """Note how long reading the books took."""
+        """Note how long reading the state took."""
         self._histogram("stream_svt_restore_seconds").observe(seconds)
 
     def taken_over(self, seconds: float) -> None:

@@ -120,7 +120,7 @@ class ShardLog:
     async def prove(self) -> None:
         """Commit a transaction that joins the reject partition and writes nothing; see the port.
 
-        A mark on the alert partition would be one that no books account for.
+        A mark on the alert partition would be one that no state explains.
         """
         await self._bounded(self._prove())
 

@@ -156,11 +156,11 @@ def journal(broker: Broker) -> Journal:
 def written(play: Play) -> dict[bytes, bytes]:
     """Return what a partition holds after a play's state was committed, its newest events waiting in the outbox."""
     broker = Broker(now_ms=lambda: 0)
-    books = journal(broker)
-    finish(books.open())
+    account = journal(broker)
+    finish(account.open())
     newest = next(commit for commit in reversed(play.commits) if commit.events)
-    books.set_commands(COMMANDS)
-    finish(books.commit(Commit(dict(play.records), play.progress or b"", newest.events)))
+    account.set_commands(COMMANDS)
+    finish(account.commit(Commit(dict(play.records), play.progress or b"", newest.events)))
     broker.settle()
     live: dict[bytes, bytes] = finish(ModelLog(broker).read_state())
     return live

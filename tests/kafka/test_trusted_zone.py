@@ -262,8 +262,12 @@ class Run:
                 meta = msgspec.msgpack.decode(sealing.open(record.key, record.value).content)
                 found += [(name, meta[name]) for name in ("noise_key", "digest_key")]
             elif record.key.startswith(b"d/"):
-                *_, slots, _ = msgspec.msgpack.decode(sealing.open(record.key, record.value).content)
-                found += [("a run's noise and salt", slot[5]) for slot in slots.values() if any(slot[5])]
+                *_, run_states, _ = msgspec.msgpack.decode(sealing.open(record.key, record.value).content)
+                found += [
+                    ("a run's noise and salt", run_state[5])
+                    for run_state in run_states.values()
+                    if any(run_state[5])
+                ]
         secrets = {(name, secret) for name, secret in found if len(secret) >= 16}
         assert {name for name, _ in secrets} == {"noise_key", "digest_key", "a run's noise and salt"}
         secrets |= {("the sealing key", MASTER), ("the shared key", SHARED)}

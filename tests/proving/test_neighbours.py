@@ -229,9 +229,9 @@ def forgets_the_charge_of_a_top(patch: pytest.MonkeyPatch) -> None:
     original = Accounts.charge_top
 
     def charge_top(self: Accounts, *top: object) -> bool:
-        number = len(self.announcer.events)
+        number = len(self.events.events)
         is_last = original(self, *top)
-        event = self.announcer.events[number]
+        event = self.events.events[number]
         free = type(event.data.account)(
             **{name: getattr(event.data.account, name) for name in ("measure", "spent", "reserved", "limit")},
             charge=0.0,
@@ -240,7 +240,7 @@ def forgets_the_charge_of_a_top(patch: pytest.MonkeyPatch) -> None:
             "account": free
         }
         parts = {name: getattr(event, name) for name in event.__struct_fields__}
-        self.announcer.events[number] = type(event)(**parts | {"data": type(event.data)(**fields)})
+        self.events.events[number] = type(event)(**parts | {"data": type(event.data)(**fields)})
         return is_last
 
     patch.setattr(Accounts, "charge_top", charge_top)

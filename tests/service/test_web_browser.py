@@ -16,7 +16,7 @@ from stream_svt.monitor.released import EventType
 from stream_svt.protocol.shard_states import Cause, State
 from tests.service.test_metrics import owned, view
 from tests.support.browser import browser, visit
-from tests.support.released import account, alert, lifecycle
+from tests.support.released import account_of, alert, lifecycle
 from tests.support.status_page import Stage
 
 pytestmark = [pytest.mark.loopback, pytest.mark.debian, pytest.mark.asyncio(loop_scope="module")]
@@ -81,18 +81,20 @@ def busy(stage: Stage) -> None:
     """Release something of every kind, so that every part of the page has something to show."""
     now = time.time()
     days = [
-        alert("a", f"item-{day}", at=now - 86400 * day, books=account(0.5 - 0.05 * day))
+        alert("a", f"item-{day}", at=now - 86400 * day, account=account_of(0.5 - 0.05 * day))
         for day in (6, 4, 3, 1)
     ]
     stage.topic.put(
-        lifecycle(EventType.RUN_STARTED, "a", at=now - 90_000 * 7, books=account(0.1, reserved=0.9)),
+        lifecycle(EventType.RUN_STARTED, "a", at=now - 90_000 * 7, account=account_of(0.1, reserved=0.9)),
         *days,
-        alert("a", "unsure", at=now - 60, bound=None, estimate=None, books=account(0.6, reserved=0.4)),
-        alert("a", "far", at=now - 50, bound=90_000.0, estimate=90_100.0, books=account(0.7, reserved=0.4)),
-        lifecycle(EventType.RUN_HALTED, "a", at=now - 45, books=account(0.7, charge=0.0)),
-        alert("b", "low", at=now - 40, books=account(3.6)),
-        lifecycle(EventType.PAUSED, "b", at=now - 30, books=account(3.6, charge=0.0)),
-        lifecycle(EventType.EXHAUSTED, "c", at=now - 20, books=account(3.99)),
+        alert("a", "unsure", at=now - 60, bound=None, estimate=None, account=account_of(0.6, reserved=0.4)),
+        alert(
+            "a", "far", at=now - 50, bound=90_000.0, estimate=90_100.0, account=account_of(0.7, reserved=0.4)
+        ),
+        lifecycle(EventType.RUN_HALTED, "a", at=now - 45, account=account_of(0.7, charge=0.0)),
+        alert("b", "low", at=now - 40, account=account_of(3.6)),
+        lifecycle(EventType.PAUSED, "b", at=now - 30, account=account_of(3.6, charge=0.0)),
+        lifecycle(EventType.EXHAUSTED, "c", at=now - 20, account=account_of(3.99)),
     )
     lost = owned()
     lost.shard, lost.state, lost.cause = 1, State.PARKED, Cause.RECORDS_LOST
@@ -112,7 +114,7 @@ async def test_an_alert_appears_and_a_bar_moves_without_a_reload_and_is_said_alo
         await expect(bar).to_have_attribute(
             "aria-label", "0 spent, 0 reserved by open runs, 4 free, of 4 epsilon"
         )
-        stage.topic.put(alert("a", "item-40", at=time.time(), books=account(1.0, reserved=0.5)))
+        stage.topic.put(alert("a", "item-40", at=time.time(), account=account_of(1.0, reserved=0.5)))
         row = page.locator("#list > li").first
         await expect(row).to_contain_text("item-40")
         await expect(row).to_contain_text("At least 432 (95 % bound), estimated 458.")
@@ -128,7 +130,10 @@ async def test_an_alert_appears_and_a_bar_moves_without_a_reload_and_is_said_alo
 async def test_a_closed_application_says_so_and_for_whom(chromium: Browser, stage: Stage) -> None:
     now = time.time()
     stage.topic.put(
-        *(alert("a", f"item-{at}", at=now - at, books=account(1.0 - at / 1000)) for at in range(90, 0, -10))
+        *(
+            alert("a", f"item-{at}", at=now - at, account=account_of(1.0 - at / 1000))
+            for at in range(90, 0, -10)
+        )
     )
     async with visit(chromium, stage.url) as seen:
         page = seen.page
@@ -145,7 +150,7 @@ async def test_a_closed_application_says_so_and_for_whom(chromium: Browser, stag
 
 async def test_what_the_rounding_of_figures_leaves_over_is_nothing(chromium: Browser, stage: Stage) -> None:
     assert 4.0 - 3.3 - 0.7 > 0
-    stage.topic.put(alert("a", at=time.time(), books=account(3.3, reserved=0.7)))
+    stage.topic.put(alert("a", at=time.time(), account=account_of(3.3, reserved=0.7)))
     async with visit(chromium, stage.url) as seen:
         bar = seen.page.locator(".budget", has_text="protects").first.locator(".bar")
         await expect(bar).to_have_attribute(
@@ -186,7 +191,9 @@ async def test_the_tile_tells_the_same_end_as_the_sentence_below_the_bar(
     now = time.time()
     stage.topic.put(
         *[
-            alert("a", f"item-{minute}", at=now - 60 * minute, books=account(0.5 - 0.1 * minute, limit=1.1))
+            alert(
+                "a", f"item-{minute}", at=now - 60 * minute, account=account_of(0.5 - 0.1 * minute, limit=1.1)
+            )
             for minute in (4, 3, 2, 1)
         ]
     )

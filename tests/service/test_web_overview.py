@@ -18,7 +18,7 @@ from stream_svt.service.reading import read
 from stream_svt.service.web import overview as module
 from stream_svt.service.web.overview import KEPT, Overview
 from tests.service.test_metrics import SPEC, owned, view
-from tests.support.released import account, alert, lifecycle
+from tests.support.released import account_of, alert, lifecycle
 from tests.support.status_page import Stub, Topic
 
 
@@ -64,11 +64,11 @@ async def test_nothing_is_read_before_somebody_asks(show: Show) -> None:
 
 
 async def test_an_answer_has_every_budget_and_the_newest_events(show: Show) -> None:
-    show.topic.put(lifecycle(EventType.RUN_STARTED, "a", books=account(0.2)), alert("a", "one"))
+    show.topic.put(lifecycle(EventType.RUN_STARTED, "a", account=account_of(0.2)), alert("a", "one"))
     first = await show.ask()
     assert (first["application"], first["datasets_declared"], first["complete"]) == ("shop", 3, True)
     assert [one["spent"] for one in first["datasets"]] == [0.5, 0.0, 0.0]
-    show.topic.put(alert("b", "two", books=account(0.9)))
+    show.topic.put(alert("b", "two", account=account_of(0.9)))
     await eventually(show.series, ["one", "two"])
     assert [one["spent"] for one in (await show.ask())["datasets"]] == [0.5, 0.9, 0.0]
     show.worker.shards = (owned(view("c", spent=0.7)),)

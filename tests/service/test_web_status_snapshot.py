@@ -12,7 +12,7 @@ from stream_svt.privacy.meaning import best_guess
 from stream_svt.service.web.status_snapshot import DatasetNow, StatusSnapshot
 from stream_svt.settings.application_document import load_spec
 from tests.service.test_metrics import SPEC, view
-from tests.support.released import account, alert, lifecycle
+from tests.support.released import account_of, alert, lifecycle
 
 DAY = 86_400.0
 PERIODS = """
@@ -41,7 +41,7 @@ def of(snapshot: StatusSnapshot, dataset: str, now: float = 0.0, **views: Datase
 
 
 def test_committed_books_of_an_owned_shard_win_over_the_events(snapshot: StatusSnapshot) -> None:
-    take(snapshot, alert("a", books=account(0.3)))
+    take(snapshot, alert("a", account=account_of(0.3)))
     assert (of(snapshot, "a").source, of(snapshot, "a").spent) == ("alerts", 0.3)
     found = of(snapshot, "a", a=view("a", tops=7, spent=0.5))
     assert (found.source, found.spent, found.monitors[0].tops, found.monitors[0].muted) == (
@@ -68,7 +68,7 @@ def test_what_is_not_known_is_not_called_untouched(snapshot: StatusSnapshot) -> 
 
 
 def test_the_outlook_comes_from_the_charges_and_needs_some(snapshot: StatusSnapshot) -> None:
-    events = [alert("a", at=day * DAY, books=account(0.1 * day + 0.1)) for day in range(8)]
+    events = [alert("a", at=day * DAY, account=account_of(0.1 * day + 0.1)) for day in range(8)]
     take(snapshot, *events[:3])
     assert of(snapshot, "a", 2 * DAY).outlook is None
     take(snapshot, *events[3:])
@@ -83,7 +83,7 @@ def test_the_outlook_comes_from_the_charges_and_needs_some(snapshot: StatusSnaps
 
 def test_a_guess_is_said_after_epsilon_and_only_of_the_limit_after_rho() -> None:
     pure = StatusSnapshot(load_spec(SPEC))
-    take(pure, alert("a", books=account(1.0)))
+    take(pure, alert("a", account=account_of(1.0)))
     assert of(pure, "a").guess_spent == best_guess(1.0, Kind.PURE)
     assert of(pure, "a").guess_limit == best_guess(4.0, Kind.PURE)
     zcdp = StatusSnapshot(load_spec(PERIODS))

@@ -199,11 +199,11 @@ class FencesNobody(ProvingJournal):
 
 
 class _AnewAccounts(Accounts):
-    def books(self, number: int) -> DatasetAccount:
+    def account(self, number: int) -> DatasetAccount:
         if number not in self.held:
-            super().books(number)
+            super().account(number)
             self.held[number].ledger = DatasetAccount(replace(self.datasets[number], spent_before=0)).ledger
-        return super().books(number)
+        return super().account(number)
 
 
 class BeginsAnew(Engine):

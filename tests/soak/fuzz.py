@@ -43,9 +43,9 @@ from tests.soak.poison import (
     Streams,
     add_up,
     alerts,
-    books,
     forged,
     journal,
+    state_records,
 )
 from tests.soak.stage import Outcome
 
@@ -456,8 +456,8 @@ class Fuzzer:
         """State records of every kind, sealed and plain: changed ones open never, or end in an error with a name."""
         if not self._state:
             self._keep()
-        sealed = books(self._state, self._progress, self.chance.randbytes, MASTER)
-        plain = books(self._state, self._progress, self.chance.randbytes)
+        sealed = state_records(self._state, self._progress, self.chance.randbytes, MASTER)
+        plain = state_records(self._state, self._progress, self.chance.randbytes)
         for _ in range(BATCH // 5):
             self._sealed_record(sealed)
             self._plain_record(plain)

@@ -161,15 +161,15 @@ class _HalfPrice(DatasetAccount):
 
     __slots__ = ()
 
-    def charge_top(self, slot: RunState, charge: int) -> int:
-        return super().charge_top(slot, charge // 2)
+    def charge_top(self, run_state: RunState, charge: int) -> int:
+        return super().charge_top(run_state, charge // 2)
 
 
 class _HalfPriceAccounts(Accounts):
-    def books(self, number: int) -> DatasetAccount:
-        books = super().books(number)
-        books.__class__ = _HalfPrice
-        return books
+    def account(self, number: int) -> DatasetAccount:
+        account = super().account(number)
+        account.__class__ = _HalfPrice
+        return account
 
 
 class ChargesHalf(Engine):
@@ -365,10 +365,10 @@ class RedrawsNoise(Engine):
         for key, data in records.items():
             if key.startswith(b"d/"):
                 record = msgspec.msgpack.decode(data, type=DatasetRecord)
-                for slot in record.slots.values():
-                    if any(slot.secrets):
+                for run_state in record.run_states.values():
+                    if any(run_state.secrets):
                         noise = int.from_bytes(os.urandom(1), "big")
-                        slot.secrets = pack_secrets(noise, noise, noise)
+                        run_state.secrets = pack_secrets(noise, noise, noise)
                 changed[key] = msgspec.msgpack.encode(record)
         yield from super().loading(changed, progress, **numbers)
         self.accounts.dirty |= set(self.accounts.held)

@@ -85,11 +85,11 @@ class Application:
 
     async def told(self) -> Spent:
         """Return what the published events tell."""
-        books = (await self.audit()).datasets
+        account = (await self.audit()).datasets
         names = self.scene.datasets.split(", ")
         return Spent(
-            {name: books[name].spent if name in books else 0 for name in names},
-            {name: books[name].reserved if name in books else 0 for name in names},
+            {name: account[name].spent if name in account else 0 for name in names},
+            {name: account[name].reserved if name in account else 0 for name in names},
         )
 
     async def audit(self) -> Audit:

@@ -33,12 +33,12 @@ def constant_entropy(count: int) -> bytes:
 def exhaust(engine: Engine) -> None:
     """Leave nothing of any budget, and no monitor that would open a run."""
     for number in range(len(engine.datasets)):
-        books = engine.accounts.books(number)
+        account = engine.accounts.account(number)
         for name, runner in engine.runners.items():
             engine.close_at_full_price(name, number, "paused")
-            books.slot(name).signal(Signal.REFUSED)
+            account.run_state(name).signal(Signal.REFUSED)
             runner.runs.status[number] = Status.SKIP
-        books.ledger.charge(books.ledger.available)
+        account.ledger.charge(account.ledger.available)
 
 
 def finish(*works: Iterable[None]) -> None:

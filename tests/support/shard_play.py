@@ -51,7 +51,7 @@ class Consumer:
 
 
 class Journal:
-    """Books that prove, or do not, when they are looked at."""
+    """A state that proves, or does not, when it is looked at."""
 
     def __init__(self, play: Play) -> None:
         self._play = play

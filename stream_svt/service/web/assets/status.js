@@ -124,7 +124,7 @@ document.addEventListener("DOMContentLoaded", () => {
 
   function outlookOf(one) {
     const left = leftOf(one);
-    if (left === null) return "Another worker keeps these books, and the events read here do not reach back to them.";
+    if (left === null) return "Another worker keeps this ledger, and the events read here do not reach back to it.";
     if (left === 0) return "Used up. Nothing more is released about this dataset, unless an operator raises its limit.";
     if (stopped(one)) return `Used up: what is left pays no further run. Nothing more is released, unless an operator raises the limit.`;
     if (closedFor) return `The application is closed: ${closedFor} goes on with what is left.`;
@@ -485,7 +485,7 @@ document.addEventListener("DOMContentLoaded", () => {
   }
 
   const SHARDS = {
-    opening: ["waiting", "opening its books"], replaying: ["running", "catching up"], running: ["running", "running"],
+    opening: ["waiting", "reading its state"], replaying: ["running", "catching up"], running: ["running", "running"],
     parked: ["stopped", "parked"], "not-member": ["waiting", "not a member: another worker owns it"],
     retrying: ["waiting", "trying again"], stopped: ["stopped", "stopped"],
   };

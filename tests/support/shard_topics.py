@@ -24,7 +24,7 @@ def event(sequence: int) -> ReleasedEvent:
     )
 
 
-class Books:
+class ShardTopics:
     """Topics of one shard and the journals that share them."""
 
     def __init__(self, servers: str, state: str, alerts: str, rejects: str) -> None:
