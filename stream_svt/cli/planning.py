@@ -17,7 +17,7 @@ from stream_svt.errors import MisuseError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from stream_svt.planning.advice import Budget
+    from stream_svt.planning.budget import Runs
     from stream_svt.planning.recommending import Recommendation
     from stream_svt.settings.datasets import DatasetSpec
     from stream_svt.settings.monitors import MonitorSpec
@@ -239,31 +239,28 @@ def _monitor(
         raise click.UsageError(f"--granularity: {error}.") from None
 
 
-def _budget(found: Recommendation, datasets: list[DatasetSpec], limit: str | None) -> Budget | None:
+def _budget(found: Recommendation, datasets: list[DatasetSpec], limit: str | None) -> Runs | None:
     """Return what the limit pays for: that of the option, or of the first dataset of the configuration."""
-    from stream_svt.planning import purchase
-    from stream_svt.planning.advice import Budget
+    from stream_svt.planning.budget import Runs, purchase
     from stream_svt.privacy.loss import Kind, to_units
 
+    monitor = found.best.monitor
     if limit is not None:
         try:
-            units = to_units(Fraction(limit), Kind.PURE)
+            return Runs.paid(monitor.mechanism(), to_units(Fraction(limit), Kind.PURE))
         except (ValueError, ZeroDivisionError):
             raise click.UsageError(f"--limit: {limit!r} is no number such as 4 or 0.5.") from None
-        mechanism = found.best.monitor.mechanism()
-        short = mechanism.shortened(units % mechanism.epsilon)
-        return Budget(runs=units // mechanism.epsilon, last_run_alerts=short.cutoff if short else 0)
     if not datasets:
         return None
-    bought = purchase(found.best.monitor, datasets[0])
-    return Budget(runs=bought.runs, last_run_alerts=bought.last_run_alerts)
+    bought = purchase(monitor, datasets[0])
+    return Runs(bought.runs, bought.last_run_alerts)
 
 
 def _median(margins: float | NDArray[Any]) -> float:
     return float(margins) if isinstance(margins, int | float) else float(margins[len(margins) // 2])
 
 
-def _report(found: Recommendation, budget: Budget | None, factor: float) -> list[str]:
+def _report(found: Recommendation, budget: Runs | None, factor: float) -> list[str]:
     """Return the plan as lines."""
     from stream_svt.planning import advice
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict
 from typing import Any
 
 from stream_svt.mechanisms.noise import Noise
-from stream_svt.planning.budget import SURE, reported_margin
-from stream_svt.planning.model import Forecast, Span
+from stream_svt.planning.budget import SURE, Runs, reported_margin
+from stream_svt.planning.model import Span
 from stream_svt.planning.recommending import Candidate, Recommendation
 from stream_svt.planning.workload import Workload
 from stream_svt.settings.options import Annealed, Sweep
@@ -19,31 +19,17 @@ _FOR_EVER = 1e4
 """A run that lasts so many times the workload ends for other reasons."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
-    """Runs that a dataset's limit pays for, and alerts of the shorter one that is left."""
-
-    runs: int
-    last_run_alerts: int
-
-
 def table(recommendation: Recommendation) -> list[str]:
     """Return the candidates as lines of a table, the recommended one first and the present one last."""
-    head = ["", "split", "correction", "tests", "waits", "precision", "recall", "false alerts", "delay"]
-    if recommendation.workload.finite:
-        head[-1] = "sets a run"
-    else:
-        head.append("run lasts (queries)")
-    rows = [head]
-    for candidate in recommendation.candidates:
-        mark = ">" if candidate is recommendation.best else ""
-        rows.append([mark, *_row(candidate, recommendation.workload)])
+    workload = recommendation.workload
+    head = ["", "split", "correction", "tests", "waits", "precision", "recall", "false alerts"]
+    head += ["sets a run"] if workload.finite else ["delay", "run lasts (queries)"]
+    marked = [(">" if one is recommendation.best else "", one) for one in recommendation.candidates]
     if recommendation.present is not None:
-        rows.append(["now", *_row(recommendation.present, recommendation.workload)])
-    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
+        marked.append(("now", recommendation.present))
+    rows = [head, *([mark, *_row(candidate, workload)] for mark, candidate in marked)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
 def settings(candidate: Candidate) -> list[str]:
@@ -51,12 +37,12 @@ def settings(candidate: Candidate) -> list[str]:
     return [f"{name}: {_yaml(value)}" for name, value in candidate.settings.items()]
 
 
-def expectations(recommendation: Recommendation, budget: Budget | None) -> list[str]:
+def expectations(recommendation: Recommendation, budget: Runs | None) -> list[str]:
     """Return what the recommended settings would do, as sentences."""
     best, workload = recommendation.best, recommendation.workload
     plan = best.forecast
     positives = workload.queries * workload.positives
-    recall, precision = best.range(recall_of), best.range(precision_of)
+    recall, precision = best.range("recall"), best.range("precision")
     sentences = [
         (
             f"Of {_number(positives)} positives a run reports {_number(plan.true_alerts)} "
@@ -100,7 +86,7 @@ def warnings(recommendation: Recommendation) -> list[str]:
     return sentences
 
 
-def as_json(recommendation: Recommendation, budget: Budget | None) -> dict[str, Any]:
+def as_json(recommendation: Recommendation, budget: Runs | None) -> dict[str, Any]:
     """Return the same as data; what has no end is null."""
     workload = recommendation.workload
     return {
@@ -118,9 +104,7 @@ def as_json(recommendation: Recommendation, budget: Budget | None) -> dict[str, 
         "recommended": recommendation.best.settings,
         "candidates": [_candidate_json(candidate) for candidate in recommendation.candidates],
         "present": None if recommendation.present is None else _candidate_json(recommendation.present),
-        "budget": None
-        if budget is None
-        else {"runs": budget.runs, "last_run_alerts": budget.last_run_alerts},
+        "budget": None if budget is None else asdict(budget),
         "expectations": expectations(recommendation, budget),
         "warnings": warnings(recommendation),
     }
@@ -136,39 +120,25 @@ def correction_in_words(candidate: Candidate) -> str:
     return rule.kind
 
 
-def precision_of(plan: Forecast) -> float:
-    """Precision of a forecast, for `Candidate.range`."""
-    return plan.precision
-
-
-def recall_of(plan: Forecast) -> float:
-    """Recall of a forecast, for `Candidate.range`."""
-    return plan.recall
-
-
-# --- parts
-
-
 def _row(candidate: Candidate, workload: Workload) -> list[str]:
     plan = candidate.forecast
     split = candidate.monitor.split
     row = [
         "own" if split is None else f"{float(split):g}",
         correction_in_words(candidate),
-        str(candidate.attempts),
+        str(candidate.monitor.attempts),
         "-" if candidate.lifetime is None else _short(candidate.lifetime),
-        _in_range(candidate.range(precision_of), lambda value: f"{value:.2f}"),
-        _in_range(candidate.range(recall_of), lambda value: f"{value:.2f}"),
-        _in_range(candidate.range(lambda plan: plan.false_alerts), _short),
+        _in_range(candidate.range("precision"), "{:.2f}".format),
+        _in_range(candidate.range("recall"), "{:.2f}".format),
+        _in_range(candidate.range("false_alerts"), _short),
     ]
     if workload.finite:
         return [*row, _short(plan.life.middle)]
-    lives = candidate.range(lambda plan: plan.life.middle)
-    return [
-        *row,
-        _short(plan.delay),
-        _in_range(lives, lambda value: "no end" if _endless(value, workload) else _short(value)),
-    ]
+    lives = _in_range(
+        candidate.range("life.middle"),
+        lambda value: "no end" if _endless(value, workload) else _short(value),
+    )
+    return [*row, _short(plan.delay), lives]
 
 
 def _in_range(span: Span, shown: Callable[[float], str]) -> str:
@@ -186,14 +156,14 @@ def _detectable(best: Candidate) -> str:
     )
 
 
-def _lasts(recommendation: Recommendation, budget: Budget | None) -> str:
+def _lasts(recommendation: Recommendation, budget: Runs | None) -> str:
     best, workload = recommendation.best, recommendation.workload
     plan = best.forecast
     if workload.finite:
         life = f"A run of {best.monitor.cutoff} alerts lasts for about {_number(plan.life.middle)} such sets"
         total = "" if budget is None else f"; the limit pays for {_runs(budget)}"
         return f"{life}{total}."
-    lives = best.range(lambda plan: plan.life.middle)
+    lives = best.range("life.middle")
     if _endless(plan.life.middle, workload):
         text = "A run hardly ever uses its alerts on such a stream"
     else:
@@ -212,7 +182,7 @@ def _lasts(recommendation: Recommendation, budget: Budget | None) -> str:
     return text + "."
 
 
-def _runs(budget: Budget) -> str:
+def _runs(budget: Runs) -> str:
     runs = f"{budget.runs} such run{'s' if budget.runs != 1 else ''}"
     return f"{runs} and {budget.last_run_alerts} alerts more" if budget.last_run_alerts else runs
 
@@ -280,9 +250,9 @@ def _about_streams(recommendation: Recommendation) -> list[str]:
             )
         return sentences
     scale = float(best.monitor.granularity / best.monitor.mechanism().branches[-1].rate)
-    raised = scale * math.log(best.attempts)
+    raised = scale * math.log(best.monitor.attempts)
     sentences.append(
-        f"Every retry is paid for in the bar: {best.attempts} tests raise it by {_number(raised)}."
+        f"Every retry is paid for in the bar: {best.monitor.attempts} tests raise it by {_number(raised)}."
     )
     sentences.append(
         "What waits is chosen by arrival alone: bottoms tell nothing, so the queue cannot favour near misses, and a "
@@ -300,30 +270,18 @@ def _about_streams(recommendation: Recommendation) -> list[str]:
 
 
 def _candidate_json(candidate: Candidate) -> dict[str, Any]:
-    plan = candidate.forecast
-    figures: dict[str, Callable[[Forecast], float]] = {
-        "precision": precision_of,
-        "recall": recall_of,
-        "alerts": lambda plan: plan.alerts,
-        "false_alerts": lambda plan: plan.false_alerts,
-        "delay": lambda plan: plan.delay,
-        "life": lambda plan: plan.life.middle,
-        "ends": lambda plan: plan.ends,
-    }
+    figures = ("precision", "recall", "alerts", "false_alerts", "delay", "life.middle", "ends")
     return {
         "settings": candidate.settings,
         "score": candidate.score,
-        **{name: _span_json(candidate.range(figure)) for name, figure in figures.items()},
-        "recall_by_chance": _span_json(plan.recall_span),
-        "life_by_chance": _span_json(plan.life),
+        **{name.removesuffix(".middle"): _span_json(candidate.range(name)) for name in figures},
+        "recall_by_chance": _span_json(candidate.forecast.recall_span),
+        "life_by_chance": _span_json(candidate.forecast.life),
     }
 
 
 def _span_json(span: Span) -> dict[str, float | None]:
-    return {
-        name: value if math.isfinite(value) else None
-        for name, value in (("low", span.low), ("middle", span.middle), ("high", span.high))
-    }
+    return {name: value if math.isfinite(value) else None for name, value in asdict(span).items()}
 
 
 def _yaml(value: object) -> str:
@@ -362,11 +320,4 @@ def _short(value: float) -> str:
 
 def _number(value: float) -> str:
     """Return a number with about three digits."""
-    if not math.isfinite(value):
-        return "no end"
-    if value >= 100:
-        rounded = round(value, 2 - math.floor(math.log10(value)))
-        return f"{rounded:,.0f}"
-    if value < 0.1:
-        return "0" if value < 0.005 else f"{value:.2f}"
-    return f"{value:.2g}" if value < 10 else f"{value:.0f}"
+    return f"{float(f'{value:.3g}'):,.0f}" if 100 <= value < math.inf else _short(value)

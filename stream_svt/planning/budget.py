@@ -1,7 +1,4 @@
-"""What one monitor can do with the budget of one dataset, if no other monitor draws on it.
-
-Every figure follows from the specification alone: no data is looked at, so asking costs nothing.
-"""
+"""What one monitor can do with the budget of one dataset, if no other monitor draws on it. Reads no data."""
 
 from __future__ import annotations
 
@@ -11,14 +8,29 @@ from fractions import Fraction
 from stream_svt.mechanisms import estimates, noise
 from stream_svt.mechanisms.noise import Noise
 from stream_svt.mechanisms.search import least
-from stream_svt.mechanisms.sparse_vector import Branch, SparseVector
+from stream_svt.mechanisms.sparse_vector import SparseVector
 from stream_svt.privacy.loss import Kind
 from stream_svt.settings.datasets import DatasetSpec
 from stream_svt.settings.monitors import MonitorSpec
-from stream_svt.settings.options import Exposure, Retry, Sweep
+from stream_svt.settings.options import Exposure, Sweep
 
 SURE = 0.95
 """A margin counts as detectable where a single test reports it at least this often."""
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """Whole runs that a limit pays for, and alerts of the shorter one that the rest pays for."""
+
+    runs: int
+    last_run_alerts: int
+
+    @classmethod
+    def paid(cls, mechanism: SparseVector, units: int) -> Runs:
+        """Return what so many units of epsilon pay for."""
+        runs, rest = divmod(max(units, 0), mechanism.epsilon)
+        short = mechanism.shortened(rest)
+        return cls(runs, 0 if short is None else short.cutoff)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,15 +50,13 @@ class Purchase:
     last_run_alerts
         Alerts of the shorter run that what is left after the whole runs still pays for.
     even_margin, sure_margin
-        How far above the threshold a value must lie, in real units, to be reported by one test at least half
-        the time, and at least 95 % of the time. Of the last attempt, where the bar falls.
+        Least distance above the threshold, in real units, reported by the last attempt at least half the time, and
+        at least 95 % of the time.
     threshold_scale, query_scale
         Scales of the noises in real units; the query noise is that of the last branch.
-    false_alerts
-        Bound on the expected number of alerts a run wastes on values at or below the threshold, whatever the
-        values are; None where nothing bounds it.
-    expected_queries
-        Queries of a run to which that bound refers; None where not declared.
+    false_alerts, expected_queries
+        Bound on the expected alerts of a run on values at or below the threshold, and the queries of a run to which
+        it refers; None where there is none.
     """
 
     kind: Kind
@@ -71,23 +81,21 @@ class Purchase:
 
 def purchase(monitor: MonitorSpec, dataset: DatasetSpec) -> Purchase:
     """Return what a monitor can do with what is left of a dataset's budget if it is alone on it."""
-    mechanism = monitor.mechanism()
-    kind = dataset.kind
+    mechanism, kind = monitor.mechanism(), dataset.kind
     price = monitor.run_price(kind)
     affordable = dataset.limit - dataset.spent_before - monitor.reserve_units(kind)
-    runs = max(affordable, 0) // price
     # A run under zCDP is paid whole; only pure epsilon has change to spend on a shorter one.
-    rest = affordable - runs * price if kind is Kind.PURE else 0
-    short = mechanism.shortened(rest)
+    pure = kind is Kind.PURE
+    paid = Runs.paid(mechanism, affordable) if pure else Runs(max(affordable, 0) // price, 0)
     last = mechanism.branches[-1]
     return Purchase(
         kind=kind,
         limit=dataset.limit,
         run_price=price,
-        runs=runs,
+        runs=paid.runs,
         alerts_per_run=mechanism.cutoff,
         most_alerts_per_run=(mechanism.epsilon - mechanism.threshold_charge) // mechanism.smallest_charge,
-        last_run_alerts=short.cutoff if short is not None else 0,
+        last_run_alerts=paid.last_run_alerts,
         even_margin=reported_margin(monitor, 0.5),
         sure_margin=reported_margin(monitor, SURE),
         threshold_scale=float(monitor.granularity / mechanism.threshold_rate),
@@ -103,41 +111,29 @@ def reported_margin(monitor: MonitorSpec, chance: float) -> Fraction:
     In real units; of the branch that reports it soonest, and of the last attempt, where the bar is lowest.
     """
     mechanism = monitor.mechanism()
-    margins = [_branch_margin(mechanism, monitor, branch, chance) for branch in mechanism.branches]
+
+    def above_the_bar(rate: Fraction) -> int:
+        laws = mechanism.query_noise, rate, mechanism.threshold_noise, mechanism.threshold_rate
+        return least(lambda steps: estimates.survival(*laws, -steps) >= chance)
+
+    last = monitor.attempts - 1
+    margins = [branch.correction(last) + above_the_bar(branch.rate) for branch in mechanism.branches]
     return min(margins) * monitor.granularity
-
-
-def _branch_margin(mechanism: SparseVector, monitor: MonitorSpec, branch: Branch, chance: float) -> int:
-    correction = branch.correction(monitor.attempts - 1)
-
-    def reports(margin: int) -> bool:
-        probability = estimates.survival(
-            mechanism.query_noise,
-            branch.rate,
-            mechanism.threshold_noise,
-            mechanism.threshold_rate,
-            correction - margin,
-        )
-        return probability >= chance
-
-    return least(lambda beyond: reports(correction + beyond)) + correction
 
 
 def _false_alerts(mechanism: SparseVector, monitor: MonitorSpec) -> float | None:
     """Expected tests, over a run, that noise alone carries over the bar from the noisy threshold.
 
-    With exponential threshold noise the noisy threshold lies at or above the threshold, so this bounds the
-    reports of all values at or below it. A set swept with a falling bar is tested until it has its tops: no
-    bound.
+    With exponential threshold noise, which is never negative, this bounds the reports of values at or below the
+    threshold. Nothing bounds a sweep with a falling bar.
     """
     if monitor.expected_queries is None or isinstance(monitor.append, Sweep):
         return None
     if mechanism.threshold_noise is not Noise.EXPONENTIAL or not isinstance(monitor.correction, Exposure):
         return None
-    attempts = monitor.append.attempts if isinstance(monitor.append, Retry) else 1
     chance = sum(
         noise.tail(mechanism.query_noise, branch.rate, branch.correction(attempt))
         for branch in mechanism.branches
-        for attempt in range(attempts)
+        for attempt in range(monitor.attempts)
     )
     return float(monitor.expected_queries * chance)

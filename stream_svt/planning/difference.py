@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any
 
 from stream_svt.errors import Problem
 from stream_svt.planning.memory import MIB, needed
-from stream_svt.privacy.loss import Kind, as_text
+from stream_svt.privacy.loss import as_text
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.changes import (
     Declared,
@@ -86,7 +87,7 @@ def difference(
     new: ApplicationSpec,
     partitions: int,
     *,
-    raised: Mapping[str, int] = _NOTHING,
+    raised: Mapping[str, int] = MappingProxyType({}),
     retired: Collection[str] = (),
     now_ms: int = 0,
 ) -> Difference:
@@ -208,10 +209,10 @@ def _datasets(
                 f"{dataset.name} --limit {limit}', and then by the file"
             )
             refused.append(Problem(0, f"datasets.{dataset.name}.limit", message))
-    changes = [
-        Change(Sign.ADDED, f"{_named(some)}: {kind.measure} {as_text(limit, kind)} each, for {unit}")
-        for (kind, limit, unit), some in _alike(added)
-    ]
+    alike: dict[str, list[DatasetSpec]] = {}
+    for one in added:
+        alike.setdefault(_each(one), []).append(one)
+    changes = [Change(Sign.ADDED, f"{_named(some)}: {each}") for each, some in alike.items()]
     if retired:
         effects = (
             "for ever: no version can declare such a name again",
@@ -233,8 +234,7 @@ def _generators(old: ApplicationSpec | None, new: ApplicationSpec) -> Iterator[C
         count = "one dataset" if one.names == ("",) else f"{len(one.names)} datasets"
         known = [before[one.pattern, name] for name in one.names if (one.pattern, name) in before]
         if not known:
-            each = f"{one.kind.measure} {as_text(one.limit, one.kind)} each, for {one.unit}"
-            yield Change(Sign.ADDED, f"generator {one.pattern}: {count} a {period}, {each}")
+            yield Change(Sign.ADDED, f"generator {one.pattern}: {count} a {period}, {_each(one)}")
             continue
         effects = []
         if added := _listed("name", [name for name in one.names if (one.pattern, name) not in before]):
@@ -277,11 +277,8 @@ def _only_the_limit(before: DatasetSpec, after: DatasetSpec) -> bool:
     return replace(before, limit=after.limit).declaration == after.declaration
 
 
-def _alike(datasets: Iterable[DatasetSpec]) -> Iterable[tuple[tuple[Kind, int, str], list[DatasetSpec]]]:
-    found: dict[tuple[Kind, int, str], list[DatasetSpec]] = {}
-    for dataset in datasets:
-        found.setdefault((dataset.kind, dataset.limit, dataset.unit), []).append(dataset)
-    return found.items()
+def _each(one: DatasetSpec | Generator) -> str:
+    return f"{one.kind.measure} {as_text(one.limit, one.kind)} each, for {one.unit}"
 
 
 def _named(datasets: list[DatasetSpec]) -> str:

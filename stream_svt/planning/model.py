@@ -1,27 +1,27 @@
 """What a mechanism would do on a workload: precision, recall, delay, and how long its budget lasts.
 
-Nothing is simulated and no data is looked at. The model conditions on the threshold noise (at quantiles of its
-law), takes the exact probability that a value of each margin is reported at each attempt (the tails of the grid
-noise, the mechanism's own rates and corrections in grid steps), and adds up. A run ends when its units are used: at
-each point of time the units asked for are taken as normally distributed, and what exceeds the budget is cut off.
+Nothing is simulated and no data is looked at. The model conditions on the threshold noise (at quantiles of its law),
+takes the exact probability that a value of each margin is reported at each attempt, and adds up. The units asked for
+up to each point of time are taken as normally distributed, and what exceeds the budget is cut off.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from stream_svt.errors import MisuseError
-from stream_svt.mechanisms import noise
 from stream_svt.mechanisms.contract import Law
 from stream_svt.mechanisms.difference import tails
-from stream_svt.mechanisms.search import least
+from stream_svt.mechanisms.noise import Noise
 from stream_svt.mechanisms.sparse_vector import SparseVector
-from stream_svt.planning.workload import Drift, Floats, Workload, thinned
+from stream_svt.planning.workload import Drift, Floats, Workload, middles, thinned
 from stream_svt.settings.monitors import MonitorSpec
 from stream_svt.settings.options import Retry, Sweep
 
@@ -43,8 +43,7 @@ class Retries:
     every
         Queries between two rounds of retries.
     lifetime
-        Queries a series waits at most: the lesser of the queue's lifetime and its capacity, since nearly every
-        query of a stream is a bottom that takes a place.
+        Queries a series waits at most: the lesser of the queue's lifetime and its capacity.
     """
 
     attempts: int
@@ -59,7 +58,7 @@ class Retries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """A quantity that depends on the run's threshold noise: what one run in ten stays below, half, and nine in ten."""
+    """Quantiles over the runs: what one in ten stays below, half, and nine in ten."""
 
     low: float
     middle: float
@@ -74,20 +73,16 @@ class Forecast:
     ----------
     precision
         Expected true alerts / expected alerts; 1 where no alert is expected.
-    recall
-        Expected true alerts / expected positives.
-    recall_span
-        Recall over the threshold noise.
+    recall, recall_span
+        Expected true alerts / expected positives, and its quantiles over the threshold noise.
     alerts, true_alerts, false_alerts
         Expected numbers.
     delay
-        Queries from the first query of a series to its true alert, on average; 0 for finite sets, whose alerts all
-        come when the set closes.
+        Mean queries from the first query of a series to its true alert; 0 for finite sets.
     ends
         Probability that the run has used its budget before the workload ends.
     life
-        Of a stream: queries after which the run has used its budget, beyond the workload at the pace of its end;
-        infinite where alerts stop coming. Of sets: number of such sets.
+        Queries, or finite sets, after which the run has used its budget; infinite where alerts stop coming.
     """
 
     precision: float
@@ -109,7 +104,7 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
-    """What is expected up to each point of time, by threshold noise; the material of a forecast and of its plot.
+    """What is expected up to each point of time, by threshold noise.
 
     Attributes
     ----------
@@ -167,7 +162,7 @@ def forecast(
     >>> round(plan.precision, 2), round(plan.recall, 2), round(plan.alerts, 1)
     (1.0, 0.87, 8.7)
     """
-    setting = _Setting.of(plan, workload, retries)
+    setting = _setting(plan, workload, retries)
     run = _course(setting)
     true_alerts, false_alerts = run.true_alerts[:, -1], run.false_alerts[:, -1]
     found, wasted = float(true_alerts.mean()), float(false_alerts.mean())
@@ -187,37 +182,39 @@ def forecast(
 
 def course(plan: SparseVector | MonitorSpec, workload: Workload, retries: Retries | None = None) -> Course:
     """Return what one run is expected to have done by each point of time; arguments are those of `forecast`."""
-    return _course(_Setting.of(plan, workload, retries))
+    return _course(_setting(plan, workload, retries))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Setting:
-    """A mechanism on a workload whose margins count its grid steps."""
+    """A mechanism on a workload whose margins count its grid steps; ``tops`` limits the alerts of a set."""
 
     mechanism: SparseVector
     workload: Workload
     retries: Retries | None
-    most_alerts: int | None
+    tops: int | None = None
 
-    @classmethod
-    def of(cls, plan: SparseVector | MonitorSpec, workload: Workload, retries: Retries | None) -> _Setting:
-        most_alerts = None
-        if isinstance(plan, MonitorSpec):
-            if retries is not None:
-                raise MisuseError("a monitor's specification says how it retries: leave the retries out")
-            if workload.finite != isinstance(plan.append, Sweep):
-                raise MisuseError(
-                    "a finite set is planned for a monitor with append: sweep, a stream for one without"
-                )
-            if isinstance(plan.append, Sweep):
-                most_alerts = plan.append.tops_per_set
-            retries = _retries(plan, workload)
-            mechanism, workload = plan.mechanism(), _on_grid(workload, plan)
-        else:
-            mechanism = plan
+    @property
+    def budget(self) -> int:
+        """Units for alerts."""
+        return self.mechanism.epsilon - self.mechanism.threshold_charge
+
+
+def _setting(plan: SparseVector | MonitorSpec, workload: Workload, retries: Retries | None) -> _Setting:
+    if isinstance(plan, SparseVector):
         if workload.finite and retries is not None:
             raise MisuseError("a finite set is swept when it closes; a retry queue belongs to a stream")
-        return cls(mechanism=mechanism, workload=workload, retries=retries, most_alerts=most_alerts)
+        return _Setting(plan, workload, retries)
+    if retries is not None:
+        raise MisuseError("a monitor's specification says how it retries: leave the retries out")
+    sweep = plan.append if isinstance(plan.append, Sweep) else None
+    if workload.finite != (sweep is not None):
+        raise MisuseError(
+            "a finite set is planned for a monitor with append: sweep, a stream for one without"
+        )
+    on_grid = _on_grid(workload, plan)
+    tops = None if sweep is None else sweep.tops_per_set
+    return _Setting(plan.mechanism(), on_grid, _retries(plan, workload), tops)
 
 
 def _retries(monitor: MonitorSpec, workload: Workload) -> Retries | None:
@@ -260,22 +257,21 @@ def _course(setting: _Setting) -> Course:
     # (branches, thresholds, times): reports so far if the budget had no end
     true_asked = workload.positives * np.einsum("brqa,kqa->brk", true_hits, reach)
     false_asked = (1 - workload.positives) * np.einsum("brqa,kqa->brk", false_hits, reach)
-    charges = np.array([branch.charge for branch in mechanism.branches], dtype=np.float64)[:, None, None]
 
-    def kept(prices: Floats, limit: float) -> tuple[Floats, Floats, Floats]:
-        """Price of the reports, share of each slice's that the limit admits, and whether it is reached."""
+    def cut(prices: Floats, limit: float) -> tuple[Floats, Floats, Floats]:
+        """Return the price of the reports so far, and what `_cut` makes of it."""
         asked = (prices * (true_asked + false_asked)).sum(axis=0)
         if workload.finite:  # a set has just so many of either kind
             spread = _variance(prices, true_asked, workload.queries * workload.positives)
             spread = spread + _variance(prices, false_asked, workload.queries * (1 - workload.positives))
         else:
             spread = _variance(prices, true_asked + false_asked, np.maximum(time, 1.0))
-        paid, over = _cut(asked, spread, limit)
-        return asked, _admitted(asked, paid), over
+        return asked, *_cut(asked, spread, limit)
 
-    asked, share, over = kept(charges, mechanism.epsilon - mechanism.threshold_charge)
-    if setting.most_alerts is not None:
-        share = np.minimum(share, kept(np.ones_like(charges), setting.most_alerts)[1])
+    charges = np.array([branch.charge for branch in mechanism.branches], dtype=np.float64)[:, None, None]
+    asked, share, over = cut(charges, setting.budget)
+    if setting.tops is not None:
+        share = np.minimum(share, cut(np.ones_like(charges), setting.tops)[1])
     steps = np.einsum("brqa,kqa,qa->rk", true_hits, np.diff(reach, axis=0), ages)
     return Course(
         time=time,
@@ -293,26 +289,33 @@ def report_chances(monitor: MonitorSpec, distances: Floats) -> Floats:
     By all its tests, its value staying as it is; shape (thresholds, distances), distances in real units.
     """
     mechanism = monitor.mechanism()
-    noise = threshold_quantiles(mechanism.threshold_law)[:, None]
-    margins = np.floor(distances * float(1 / monitor.granularity))
-    missed = np.ones((len(noise), len(distances)))
-    for attempt in range(monitor.attempts):
-        for branch in mechanism.branches:
-            bar = noise + branch.correction(attempt) - margins
-            missed *= 1 - tails(mechanism.query_noise, branch.rate, bar)
-    return 1 - missed
+    noise = threshold_quantiles(mechanism.threshold_law)
+    attempts = (1, monitor.attempts)
+    margins = np.broadcast_to(
+        np.floor(distances * float(1 / monitor.granularity)), (*attempts, len(distances))
+    )
+    reports = _reports(mechanism, noise, margins, np.ones(attempts, dtype=np.bool_))
+    return sum((reported[:, 0] for *_, reported in reports), np.zeros((len(noise), len(distances))))
 
 
 def threshold_quantiles(law: Law) -> Floats:
     """Return the threshold noise at the middles of `THRESHOLDS` equal shares of its law, in grid steps."""
-    levels = (np.arange(THRESHOLDS) + 0.5) / THRESHOLDS
+    return quantiles(law.noise, law.rate, 1 - middles(THRESHOLDS)).astype(np.float64)
 
-    def quantile(level: float) -> int:
-        """Return the least k with P(noise <= k) >= level."""
-        return least(lambda k: noise.tail(law.noise, law.rate, k + 1) <= 1 - level)
 
-    found = [quantile(level) for level in levels.tolist()]
-    return np.array(found, dtype=np.float64)
+def quantiles(noise: Noise, rate: Fraction | float, chances: Floats) -> NDArray[np.int64]:
+    """Return the largest k with P(noise >= k) >= chance, elementwise, for chances in (0, 1]; inverts `tails`."""
+    rate = float(rate)
+    with np.errstate(divide="ignore"):
+        if noise is Noise.LAPLACE:
+            spread = 1 + math.exp(-rate)
+            left = 1 + np.log(spread * (1 - chances)) / rate
+            steps = np.where(chances * spread <= 1, -np.log(chances * spread) / rate, left)
+        elif noise is Noise.GUMBEL:
+            steps = -np.log(-np.log1p(-chances)) / rate
+        else:
+            steps = -np.log(chances) / rate
+    return np.floor(np.maximum(steps, -(2.0**60))).astype(np.int64)
 
 
 def _attempts(
@@ -320,8 +323,8 @@ def _attempts(
 ) -> tuple[Floats, NDArray[np.bool_]]:
     """Return the age of a query at each attempt and whether the attempt is made, shape (phases, attempts).
 
-    An age counts queries since the first one of the series, or passes. Retries come in rounds, so the age depends
-    on how far off the next round was at the first query: the phase.
+    An age counts queries since the first one of the series, or passes. A phase is how far off the next round of
+    retries was at the first query.
     """
     if workload.finite:
         passes = max(len(branch.corrections) for branch in mechanism.branches)
@@ -355,13 +358,14 @@ def _drifting(margins: Floats, drift: Drift | None, ages: Floats) -> Floats:
     return np.asarray(np.floor(-drift.start + (margins + drift.start) * risen))
 
 
-def _hits(mechanism: SparseVector, noise: Floats, margins: Floats, due: NDArray[np.bool_]) -> Floats:
-    """Return the probability of a report by each branch, (branches, thresholds, phases, attempts).
+def _reports(
+    mechanism: SparseVector, noise: Floats, margins: Floats, due: NDArray[np.bool_]
+) -> Iterator[tuple[int, int, Floats]]:
+    """Yield attempt, branch and the probability that it reports each margin then, (thresholds, phases, margins).
 
-    Averaged over the margins, shape (phases, attempts, margins); a report ends the series.
+    Margins have the shape (phases, attempts, margins); a report ends the series.
     """
     phases, attempts, count = margins.shape
-    result = np.zeros((len(mechanism.branches), len(noise), phases, attempts))
     waiting = np.ones((len(noise), phases, count))
     for attempt in range(attempts):
         made = due[None, :, attempt, None]
@@ -369,8 +373,15 @@ def _hits(mechanism: SparseVector, noise: Floats, margins: Floats, due: NDArray[
         for number, branch in enumerate(mechanism.branches):
             chance = tails(mechanism.query_noise, branch.rate, bar + branch.correction(attempt)) * made
             reported = waiting * chance
-            result[number, :, :, attempt] = reported.mean(axis=2)
+            yield attempt, number, reported
             waiting -= reported
+
+
+def _hits(mechanism: SparseVector, noise: Floats, margins: Floats, due: NDArray[np.bool_]) -> Floats:
+    """Return the mean over the margins of `_reports`, shape (branches, thresholds, phases, attempts)."""
+    result = np.zeros((len(mechanism.branches), len(noise), *margins.shape[:2]))
+    for attempt, branch, reported in _reports(mechanism, noise, margins, due):
+        result[branch, :, :, attempt] = reported.mean(axis=2)
     return result
 
 
@@ -381,42 +392,39 @@ def _variance(charges: Floats, hits: Floats, population: Floats | float) -> Floa
 
 
 def _cut(asked: Floats, variance: Floats, budget: float) -> tuple[Floats, Floats]:
-    """Expected units paid, E min(asked, budget), and the probability that the budget is used."""
+    """Return the share of each slice's reports that is paid for, and the probability that the budget is used.
+
+    Paid is the mean of min(asked, budget); shapes (thresholds, slices) and (thresholds, times).
+    """
     deviation = np.sqrt(np.maximum(variance, 1e-12 * np.maximum(asked, 1.0) ** 2))
     z = (budget - asked) / deviation
     below = ndtr(z)
     excess = (asked - budget) * (1 - below) + deviation * np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
-    paid = asked - np.maximum(excess, 0.0)
-    return np.maximum.accumulate(np.clip(paid, 0.0, budget), axis=1), 1 - below
-
-
-def _admitted(asked: Floats, paid: Floats) -> Floats:
-    """Share of the reports of each slice of time that the budget still pays for, shape (thresholds, slices)."""
+    paid = np.clip(asked - np.maximum(excess, 0.0), 0.0, budget)
+    paid = np.maximum.accumulate(paid, axis=1)
     more = np.diff(asked, axis=1)
     share = np.divide(np.diff(paid, axis=1), more, out=np.ones_like(more), where=more > 0)
-    return np.clip(share, 0.0, 1.0)
+    return np.clip(share, 0.0, 1.0), 1 - below
 
 
-def _accumulated(hits: Floats, kept: Floats) -> Floats:
+def _accumulated(hits: Floats, share: Floats) -> Floats:
     """Return reports that are paid for up to each time."""
-    result = np.zeros_like(hits)
-    np.cumsum(np.diff(hits, axis=1) * kept, axis=1, out=result[:, 1:])
-    return result
+    return np.pad(np.cumsum(np.diff(hits, axis=1) * share, axis=1), ((0, 0), (1, 0)))
 
 
 def _lives(setting: _Setting, run: Course) -> Floats:
     """When the units of a run are used, by threshold noise: queries of a stream, or sets."""
-    budget = setting.mechanism.epsilon - setting.mechanism.threshold_charge
+    if setting.workload.finite:
+        paid = (run.true_alerts + run.false_alerts)[:, -1]
+        sets = np.divide(setting.mechanism.cutoff, paid, out=np.full_like(paid, math.inf), where=paid > 0)
+        return np.maximum(1.0, sets)
     lives = np.empty(len(run.asked))
     for number, asked in enumerate(run.asked):
-        if setting.workload.finite:
-            paid = run.true_alerts[number, -1] + run.false_alerts[number, -1]
-            lives[number] = max(1.0, setting.mechanism.cutoff / paid) if paid > 0 else math.inf
-        elif asked[-1] >= budget:
-            lives[number] = np.interp(budget, asked, run.time)
+        if asked[-1] >= setting.budget:
+            lives[number] = np.interp(setting.budget, asked, run.time)
         else:
             pace = (asked[-1] - asked[-2]) / (run.time[-1] - run.time[-2])
-            lives[number] = run.time[-1] + (budget - asked[-1]) / pace if pace > 0 else math.inf
+            lives[number] = run.time[-1] + (setting.budget - asked[-1]) / pace if pace > 0 else math.inf
     return lives
 
 

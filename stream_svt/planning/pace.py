@@ -1,9 +1,8 @@
-"""When a budget will be spent, if charges go on coming as they did, and how sure that is.
+"""When a budget will be spent if charges go on coming as they did: an interval.
 
-Charges are few, so the pace is known roughly, and the answer is an interval. Payments (charges of the same
-moment count as one) are taken as a Poisson process of unknown rate. Where `n` of them came in a time `T`, the
-next `k` take a time whose ratio to `T k / n` has an F distribution with `2 k` and `2 n` degrees of freedom:
-both the past and the future are random, and the interval covers both.
+Payments (charges of the same moment count as one) are taken as a Poisson process of unknown rate. Where `n` of them
+came in a time `T`, the next `k` take a time whose ratio to `T k / n` has an F distribution with `2 k` and `2 n`
+degrees of freedom.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stream_svt.errors import MisuseError
-from stream_svt.planning.advice import correction_in_words, precision_of, recall_of
+from stream_svt.planning.advice import correction_in_words
 from stream_svt.planning.model import course, report_chances
 from stream_svt.planning.recommending import Candidate, Recommendation
 
@@ -118,7 +118,7 @@ def _draw_choices(axes: Axes, recommendation: Recommendation) -> None:
     shown.append((best, _TRUE, f"recommended: {correction_in_words(best)}"))
     labelled = set[str]()
     for candidate, colour, label in shown:
-        precision, recall = (candidate.range(figure) for figure in (precision_of, recall_of))
+        precision, recall = map(candidate.range, ("precision", "recall"))
         axes.errorbar(
             recall.middle,
             precision.middle,

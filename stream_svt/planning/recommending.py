@@ -1,14 +1,11 @@
-"""Which settings of a monitor to choose for a workload: candidates, their forecasts, and the best of them.
-
-Candidates are complete specifications, checked like any other; their forecasts are those of the mechanism that would
-run. Each is also tried on what the workload may be as well, and the one with the best F1 on average is recommended.
-"""
+"""Which settings of a monitor to choose for a workload: the candidate with the best F1, averaged over beliefs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from operator import attrgetter
 from typing import Any
 
 from stream_svt.errors import MisuseError
@@ -59,11 +56,6 @@ class Candidate:
         return sum(plan.f1 for plan in plans) / len(plans)
 
     @property
-    def attempts(self) -> int:
-        """Tests a query may get."""
-        return self.monitor.attempts
-
-    @property
     def lifetime(self) -> int | None:
         """Queries a series waits for its retries; None without a retry queue."""
         append = self.monitor.append
@@ -74,9 +66,9 @@ class Candidate:
         """False alerts that the correction tolerates; None where it knows no such number."""
         return getattr(self.monitor.correction_rule(), "false_alerts", None)
 
-    def range(self, figure: Callable[[Forecast], float]) -> Span:
-        """Return a figure of the forecast as the least, the believed and the largest value."""
-        values = [figure(plan) for plan in (self.forecast, *self.others)]
+    def range(self, figure: str) -> Span:
+        """Return a figure of the forecast, such as "life.middle", as the least, the believed and the largest."""
+        values = list(map(attrgetter(figure), (self.forecast, *self.others)))
         return Span(low=min(values), middle=values[0], high=max(values))
 
 
@@ -146,9 +138,8 @@ def recommend(
 ) -> Recommendation:
     """Return settings for a monitor on a workload, best first.
 
-    Chosen are the split, the correction with the false alerts it tolerates, and further tests: attempts and lifetime
-    of a retry queue for streams, the end of the fall for finite sets. Epsilon, cutoff, noise and what is declared
-    about the queries stay as they are.
+    Chosen are the split, the correction with the false alerts it tolerates, the retry queue of a stream, and the end
+    of the fall of a finite set.
 
     Parameters
     ----------
@@ -166,11 +157,10 @@ def recommend(
     MisuseError
         No settings pay for a threshold and one top.
     """
+    tried = [*_candidates(monitor, workload)]
     found = list[Candidate]()
-    tried = 0
     coarse = replace(workload, above=thinned(workload.above, _COARSE), below=thinned(workload.below, _COARSE))
-    for settings in _candidates(monitor, workload):
-        tried += 1
+    for settings in tried:
         changed = _changed(monitor, settings)
         if changed is not None:
             found.append(Candidate(monitor=changed, settings=settings, forecast=forecast(changed, coarse)))
@@ -179,7 +169,7 @@ def recommend(
             "no settings pay for a threshold and one top: raise epsilon, lower the cutoff, or use a coarser granularity"
         )
     best = [_tried_on(candidate, workload, others) for candidate in _shortlist(found)]
-    best.sort(key=lambda candidate: -candidate.score)
+    best.sort(key=lambda candidate: candidate.score, reverse=True)
     even = [candidate for candidate in best if candidate.score >= best[0].score - EVEN]
     first = min(even, key=_simplicity)
     best.remove(first)
@@ -187,7 +177,7 @@ def recommend(
     if present and workload.finite == isinstance(monitor.append, Sweep):
         now = Candidate(monitor=monitor, settings={}, forecast=forecast(monitor, coarse))
         own = _tried_on(now, workload, others)
-    return Recommendation(workload=workload, candidates=(first, *best), present=own, tried=tried)
+    return Recommendation(workload=workload, candidates=(first, *best), present=own, tried=len(tried))
 
 
 def _shortlist(found: list[Candidate]) -> list[Candidate]:
@@ -202,7 +192,7 @@ def _simplicity(candidate: Candidate) -> tuple[Any, ...]:
     """Order of preference among candidates that are as good: no queue, few tests, soon, few false alerts."""
     return (
         candidate.lifetime is not None,
-        candidate.attempts,
+        candidate.monitor.attempts,
         candidate.forecast.delay,
         candidate.tolerated or 0,
         -candidate.score,

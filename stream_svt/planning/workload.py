@@ -1,14 +1,14 @@
-"""What an operator believes about the queries to come: how many, how many positive, and how far from the threshold.
+"""Belief about the queries to come: their number, the share of positives, and the margins.
 
-A margin is the distance of a value from the public threshold, in real units. Margins are prior knowledge: bought
-with budget, known from public data, or guessed. Taken from the monitored data themselves they would leak it.
+A margin is the distance of a value from the public threshold, in real units. Margins must be prior knowledge:
+taken from the monitored data they would leak it.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,10 +101,9 @@ class Workload:
 class Belief:
     """What is believed about a workload, and how far it may be off.
 
-    A median says nothing of the values near the threshold, which decide. So one number in gives a range out:
-    margins with a median alone are taken to be Weibull distributed with shapes from 1/2 (many values near the
-    threshold, some far away) over 1 (exponential; the central one) to 4 (nearly all of them at the median). Medians
-    and quantiles alike may be up to `factor` times smaller and larger.
+    A median alone stands for Weibull distributions of shapes 1/2 (many values near the threshold), 1 (exponential,
+    the central one) and 4 (nearly all at the median). Medians and quantiles may be up to `factor` times smaller or
+    larger.
 
     Attributes
     ----------
@@ -133,35 +132,7 @@ class Belief:
         self, queries: int, *, finite: bool = False, drift: Drift | None = None, rate: float | None = None
     ) -> Workload:
         """Return the workload as believed; arguments are those of `Workload`."""
-        return self._workload(1.0, 1.0, queries, finite=finite, drift=drift, rate=rate)
-
-    def spread(
-        self, queries: int, *, finite: bool = False, drift: Drift | None = None, rate: float | None = None
-    ) -> tuple[Workload, ...]:
-        """Return what the workload may be as well: pessimistic, optimistic, and mixed."""
-        known = isinstance(self.above, np.ndarray) and isinstance(self.below, np.ndarray)
-        scales = sorted({1 / self.factor, 1.0, self.factor})
-        return tuple(
-            self._workload(scale, shape, queries, finite=finite, drift=drift, rate=rate)
-            for scale in scales
-            for shape in ((1.0,) if known else _SHAPES)
-            if (scale, shape) != (1.0, 1.0)
-        )
-
-    def _workload(
-        self,
-        scale: float,
-        shape: float,
-        queries: int,
-        *,
-        finite: bool,
-        drift: Drift | None,
-        rate: float | None,
-    ) -> Workload:
-        above, below = (
-            scale * margin if isinstance(margin, np.ndarray) else weibull(scale * margin, shape)
-            for margin in (self.above, self.below)
-        )
+        above, below = self._margins(1.0, 1.0)
         return Workload(
             queries=queries,
             positives=self.positives,
@@ -172,14 +143,34 @@ class Belief:
             rate=rate,
         )
 
+    def spread(
+        self, queries: int, *, finite: bool = False, drift: Drift | None = None, rate: float | None = None
+    ) -> tuple[Workload, ...]:
+        """Return what the workload may be as well: pessimistic, optimistic, and mixed."""
+        central = self.central(queries, finite=finite, drift=drift, rate=rate)
+        known = isinstance(self.above, np.ndarray) and isinstance(self.below, np.ndarray)
+        margins = [
+            self._margins(scale, shape)
+            for scale in sorted({1 / self.factor, 1.0, self.factor})
+            for shape in ((1.0,) if known else _SHAPES)
+            if (scale, shape) != (1.0, 1.0)
+        ]
+        return tuple(replace(central, above=above, below=below) for above, below in margins)
+
+    def _margins(self, scale: float, shape: float) -> tuple[Floats, Floats]:
+        above, below = (
+            scale * margin if isinstance(margin, np.ndarray) else weibull(scale * margin, shape)
+            for margin in (self.above, self.below)
+        )
+        return above, below
+
 
 _SHAPES = (0.5, 1.0, 4.0)
 
 
 def weibull(median: float, shape: float) -> Floats:
     """Return the quantiles of a Weibull distribution at the middles of `MARGINS` equal shares."""
-    levels = (np.arange(MARGINS) + 0.5) / MARGINS
-    return np.asarray(median * (-np.log2(1 - levels)) ** (1 / shape))
+    return np.asarray(median * (-np.log2(1 - middles(MARGINS))) ** (1 / shape))
 
 
 def from_percentiles(points: Sequence[tuple[float, float]]) -> Floats:
@@ -208,17 +199,19 @@ def from_percentiles(points: Sequence[tuple[float, float]]) -> Floats:
             "percentiles are pairs such as 10:20, 50:150, 90:400: percentages above 0 and up to 100 that rise, "
             "each with a margin at least as large as the one before"
         )
-    wanted = (np.arange(MARGINS) + 0.5) / MARGINS
+    wanted = middles(MARGINS)
     found = np.interp(wanted, levels, margins)
     beyond = wanted > levels[-1]
     if beyond.any():
-        scale = margins[-1] / -math.log1p(-levels[-1])
-        found[beyond] = -scale * np.log1p(-wanted[beyond])
+        found[beyond] = margins[-1] * np.log1p(-wanted[beyond]) / math.log1p(-levels[-1])
     return np.asarray(found)
 
 
 def thinned(margins: Floats, count: int = 2 * MARGINS) -> Floats:
     """Return at most so many margins of the same distribution: quantiles at the middles of equal shares."""
-    if len(margins) <= count:
-        return margins
-    return np.asarray(np.quantile(margins, (np.arange(count) + 0.5) / count))
+    return margins if len(margins) <= count else np.asarray(np.quantile(margins, middles(count)))
+
+
+def middles(count: int) -> Floats:
+    """Return the probabilities at the middles of equal shares, shape (count,)."""
+    return (np.arange(count) + 0.5) / count

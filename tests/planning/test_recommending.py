@@ -14,7 +14,8 @@ import pytest
 from stream_svt.errors import MisuseError
 from stream_svt.mechanisms.noise import Noise
 from stream_svt.planning import Belief, Drift, forecast, monitor_for, recommend
-from stream_svt.planning.advice import Budget, as_json, expectations, settings, table, warnings
+from stream_svt.planning.advice import as_json, expectations, settings, table, warnings
+from stream_svt.planning.budget import Runs
 from stream_svt.planning.plot import draw
 from stream_svt.planning.recommending import EVEN
 from stream_svt.settings.application_document import load_spec
@@ -139,10 +140,10 @@ def test_the_present_settings_are_shown_where_they_can_be_planned():
 
 def test_ranges_hold_the_forecast():
     best = static().best
-    for figure in (lambda plan: plan.precision, lambda plan: plan.recall):
+    for figure in ("precision", "recall"):
         span = best.range(figure)
         assert span.low <= span.middle <= span.high
-        assert span.middle == figure(best.forecast)
+        assert span.middle == getattr(best.forecast, figure)
 
 
 def test_an_epsilon_that_pays_for_nothing_is_refused():
@@ -173,7 +174,7 @@ def test_a_plan_of_retries_says_what_they_cost_and_cannot_do():
 
 def test_a_plan_of_a_stream_says_when_its_budget_is_used():
     found = recommended(rate=0.01)
-    text = text_of(found, Budget(runs=3, last_run_alerts=4))
+    text = text_of(found, Runs(runs=3, last_run_alerts=4))
     assert "3 such runs and 4 alerts more" in text
     assert "days" in text
     assert "false_alerts to 2" in text or found.best.tolerated <= 2
@@ -188,7 +189,7 @@ def test_a_run_that_will_not_last_is_announced():
 def test_a_stream_without_alerts_lasts_for_ever():
     none = Belief(positives=1e-9, above=np.array([1e6]), below=np.array([1e6]), factor=1)
     found = recommended(belief=none)
-    assert "hardly ever" in text_of(found, Budget(runs=1, last_run_alerts=0))
+    assert "hardly ever" in text_of(found, Runs(runs=1, last_run_alerts=0))
     assert "no end" in " ".join(table(found))
 
 
@@ -204,7 +205,7 @@ def test_a_plan_of_a_set_says_what_a_fall_below_the_threshold_does():
 def test_json_has_no_infinities_and_all_that_is_said():
     none = Belief(positives=1e-9, above=np.array([1e6]), below=np.array([1e6]), factor=1)
     found = recommended(belief=none, present=True)
-    data = json.loads(json.dumps(as_json(found, Budget(runs=1, last_run_alerts=0)), allow_nan=False))
+    data = json.loads(json.dumps(as_json(found, Runs(runs=1, last_run_alerts=0)), allow_nan=False))
     assert data["recommended"] == found.best.settings
     assert data["candidates"][0]["life_by_chance"]["high"] is None or found.best.forecast.life.high < np.inf
     assert data["warnings"] == warnings(found)
