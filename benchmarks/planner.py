@@ -34,12 +34,13 @@ from benchmarks.datasets import DATASETS
 from benchmarks.papers.grid_noise import draws
 from benchmarks.play import Integers, batch, engine_of, released
 from stream_svt.mechanisms import UNITS_PER_EPSILON, Annealed, Exposure, Run, SparseVector, sparse_vector
-from stream_svt.monitor.monitor_spec import MonitorSpec
 from stream_svt.monitor.released import Alert
-from stream_svt.monitor.spec import Retry, load_spec
 from stream_svt.planning import Belief, Drift, Workload, forecast, recommend
 from stream_svt.planning.model import quantiles
 from stream_svt.planning.workload import MARGINS, middles
+from stream_svt.settings.application_document import load_spec
+from stream_svt.settings.monitors import MonitorSpec
+from stream_svt.settings.options import Retry
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.bool_]

@@ -24,14 +24,16 @@ from typing import Any
 import numpy as np
 
 from benchmarks.command import show
-from stream_svt.monitor.datasets import Gone
 from stream_svt.monitor.engine import Engine
-from stream_svt.monitor.spec import ApplicationSpec, load_spec
-from stream_svt.protocol.journal import Journal, Topics
+from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Clock, Stopped, Transaction
 from stream_svt.protocol.sealing import RecordContext
 from stream_svt.protocol.session import CommitPolicy, ShardSession, ShardStatus
+from stream_svt.protocol.state_reader import JournalSettings, Topics
 from stream_svt.service.codec import DatasetIndex, QueryDecoder
+from stream_svt.settings.application import ApplicationSpec
+from stream_svt.settings.application_document import load_spec
+from stream_svt.settings.datasets import Gone
 
 BATCH = 2000
 REPETITIONS = 1200
@@ -164,13 +166,13 @@ class Watched:
         place = RecordContext("cluster", "app", "state", 0)
         # The ports are ours: Feed, Log, Workload and Observer in one.
         ports: Any = self
-        journal = Journal(
-            ports, place, topics, partitions=1, entropy=random.Random(1).randbytes, epoch=time.time
+        settings = JournalSettings(
+            place=place, topics=topics, partitions=1, entropy=random.Random(1).randbytes, epoch=time.time
         )
         self._origin = time.perf_counter()
         return ShardSession(
             ports,
-            journal,
+            Journal(ports, settings),
             ports,
             shard=0,
             control="control",

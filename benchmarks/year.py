@@ -27,16 +27,17 @@ import numpy as np
 
 from benchmarks.command import show
 from stream_svt.monitor.batch import QueryBatch
-from stream_svt.monitor.carried import Carried
-from stream_svt.monitor.datasets import period_end
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.released import EventType, ReleasedEvent, encode
 from stream_svt.monitor.retirement import gone
-from stream_svt.monitor.spec import ApplicationSpec, load_spec
 from stream_svt.monitor.spec_change import changing_spec, close_removed
 from stream_svt.protocol.carry_over import ShardHistory, carry_over
 from stream_svt.protocol.state_records import Closed
 from stream_svt.service.workload import Workload
+from stream_svt.settings.application import ApplicationSpec
+from stream_svt.settings.application_document import load_spec
+from stream_svt.settings.carried import Carried
+from stream_svt.settings.datasets import period_end
 
 DAY_MS = 86_400_000
 START_MS = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp()) * 1000

@@ -9,8 +9,9 @@ from functools import partial
 from typing import Any, Final
 
 from docs.generator.markdown import either, paragraphs, table
-from stream_svt.monitor.quantities import DURATION_SCHEMA, RATIO_SCHEMA
-from stream_svt.service.config import ENVIRONMENT, SECTIONS, ConfigDocument, json_schema
+from stream_svt.settings.environment import ENVIRONMENT
+from stream_svt.settings.fields import DURATION_SCHEMA, RATIO_SCHEMA
+from stream_svt.settings.sections import SECTIONS, ConfigDocument, json_schema
 
 Schema = Mapping[str, Any]
 

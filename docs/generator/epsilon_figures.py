@@ -8,10 +8,10 @@ from functools import cache
 from typing import Final
 
 from docs.generator.markdown import table
-from stream_svt.monitor.datasets import DatasetSpec
-from stream_svt.monitor.monitor_spec import MonitorSpec
 from stream_svt.planning import Belief, Purchase, Span, forecast, purchase
 from stream_svt.privacy.loss import Kind, to_units
+from stream_svt.settings.datasets import DatasetSpec
+from stream_svt.settings.monitors import MonitorSpec
 
 EPSILONS: Final = tuple(Fraction(text) for text in ("0.1", "0.2", "0.5", "1", "2", "5", "10"))
 CUTOFFS: Final = (1, 10, 100)

@@ -22,8 +22,8 @@ from docs.generator import (
     run_pictures,
 )
 from docs.generator.markdown import fence
-from stream_svt.monitor.spec import load_spec
 from stream_svt.planning import explain
+from stream_svt.settings.application_document import load_spec
 
 DOCS: Final = Path(__file__).parent.parent
 TOP: Final = DOCS.parent

@@ -17,7 +17,7 @@ from stream_svt.monitor.released import EventType
 from stream_svt.protocol.session import ShardStatus
 from stream_svt.protocol.shard_states import State
 from tests.support.browser import browser, visit
-from tests.support.released import account, alert, lifecycle
+from tests.support.released import account_of, alert, lifecycle
 from tests.support.status_page import Stage
 
 TARGET = Path(__file__).resolve().parents[1] / "pictures"
@@ -55,7 +55,7 @@ def play(stage: Stage) -> None:
         start = now - days * DAY
         spent = 0.2
         for monitor in (APPEND, ADAPTIVE):
-            books = account(spent, limit=limit, reserved=0.6)
+            books = account_of(spent, limit=limit, reserved=0.6)
             records.append(
                 (start, lifecycle(EventType.RUN_STARTED, week, monitor=monitor, books=books, at=start))
             )
@@ -74,11 +74,11 @@ def play(stage: Stage) -> None:
                 estimate=427.0 + gap if gap > 20 else None,
                 run=1 + number // 6,
                 top=1 + number % 6,
-                books=account(spent, limit=limit, charge=0.12, reserved=max(min(0.4, limit - spent), 0.0)),
+                books=account_of(spent, limit=limit, charge=0.12, reserved=max(min(0.4, limit - spent), 0.0)),
             )
             records.append((at, text))
     for monitor in (APPEND, ADAPTIVE):
-        books = account(1.58, limit=1.6, charge=0.0)
+        books = account_of(1.58, limit=1.6, charge=0.0)
         at = now - 2.6 * DAY
         records.append(
             (at, lifecycle(EventType.EXHAUSTED, EMPTY, monitor=monitor, books=books, at=at, run=2))

@@ -1,4 +1,4 @@
-"""The command that re-derives the books."""
+"""The command that re-derives the ledgers."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from stream_svt.privacy.loss import as_text
 from stream_svt.service.kafka import Cluster, tune
 
 if TYPE_CHECKING:
-    from stream_svt.service.audit import Audit
+    from stream_svt.protocol.audit import Audit
 
 
 @click.command(
-    short_help="Tell from the alerts whether the books balance.",
+    short_help="Tell from the alerts whether the ledgers balance.",
     epilog="""\b
 Examples:
   stream-svt audit -c monitors.yaml
@@ -54,7 +54,7 @@ def audit(
     earlier: tuple[Path, ...],
     as_json: bool,
 ) -> int:
-    """Re-derive every charge from the alert topic and say whether the books balance.
+    """Re-derive every charge from the alert topic and say whether the ledgers balance.
 
     Needs nothing but the published events: that they are numbered without gaps, that their charges add up to
     every running total and stay within the limit, that runs and tops are numbered without gaps. With -c, that
@@ -92,7 +92,8 @@ def audit(
 
 def _follow(newest: Audit, earlier: Sequence[Path]) -> list[tuple[Audit, str]]:
     """Audit the applications before this one, and hold each to the next."""
-    from stream_svt.service.audit import audit_topic, follow
+    from stream_svt.protocol.audit import follow
+    from stream_svt.service.audit import audit_topic
 
     found: list[tuple[Audit, str]] = []
     for path in earlier:
@@ -117,18 +118,18 @@ def _audit(topic: str, read: Callable[..., Coroutine[Any, Any, Audit]]) -> Audit
 
 
 def _print(found: Audit, topic: str) -> None:
-    for books in sorted(found.datasets.values(), key=lambda one: one.dataset):
+    for account in sorted(found.datasets.values(), key=lambda one: one.dataset):
         before = "".join(
-            f", {as_text(amount, books.kind)} of it {when}"
+            f", {as_text(amount, account.kind)} of it {when}"
             for amount, when in (
-                (books.carried, "by an earlier application"),
-                (books.before - books.carried, "before the oldest event"),
+                (account.carried, "by an earlier application"),
+                (account.before - account.carried, "before the oldest event"),
             )
             if amount > 0
         )
         click.echo(
-            f"{books.dataset}: {books.text()} spent{before}, {count(books.alerts, 'alert')}, "
-            f"{count(books.events, 'event')}"
+            f"{account.dataset}: {account.text()} spent{before}, {count(account.alerts, 'alert')}, "
+            f"{count(account.events, 'event')}"
         )
     for partition in sorted(found.truncated):
         click.echo(f"partition {partition}: its oldest events are gone; what they charged is taken on trust")
@@ -140,9 +141,9 @@ def _print(found: Audit, topic: str) -> None:
     if found.ledgers is not None:
         seen += f", {count(found.ledgers, 'ledger')} in the state"
     if found.balances:
-        click.echo(f"The books balance: {seen}.")
+        click.echo(f"The ledgers balance: {seen}.")
     elif found.found:
-        click.echo(f"The books do NOT balance: {count(found.found, 'finding')} in {seen}.", err=True)
+        click.echo(f"The ledgers do NOT balance: {count(found.found, 'finding')} in {seen}.", err=True)
     else:
         shards = count(len(found.unreadable), "shard")
         click.echo(f"The state of {shards} could not be read. Nothing was found in {seen}.", err=True)
@@ -160,13 +161,13 @@ def _as_json(found: Audit) -> dict[str, Any]:
         "found": found.found,
         "datasets": [
             {
-                "dataset": books.dataset,
-                "measure": books.kind.measure,
-                "spent": as_text(books.spent, books.kind),
-                "limit": as_text(books.limit, books.kind),
-                "alerts": books.alerts,
-                "events": books.events,
+                "dataset": account.dataset,
+                "measure": account.kind.measure,
+                "spent": as_text(account.spent, account.kind),
+                "limit": as_text(account.limit, account.kind),
+                "alerts": account.alerts,
+                "events": account.events,
             }
-            for books in sorted(found.datasets.values(), key=lambda one: one.dataset)
+            for account in sorted(found.datasets.values(), key=lambda one: one.dataset)
         ],
     }

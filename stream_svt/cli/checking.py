@@ -75,6 +75,6 @@ Then, as the first line of a configuration, for editors that use the YAML langua
 )
 def schema() -> None:
     """Print the JSON Schema of the configuration file, for editors."""
-    from stream_svt.service.config import json_schema
+    from stream_svt.settings.sections import json_schema
 
     click.echo(json.dumps(json_schema(), indent=2))

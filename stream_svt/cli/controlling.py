@@ -134,7 +134,7 @@ _add(Action.RESAMPLE, "End open runs and begin new ones, which costs their thres
 def raise_budget(config: Config, datasets: tuple[str, ...], limit: str, yes: bool) -> list[Addressed]:
     """Raise the limit of datasets, for ever: it weakens the guarantee of everyone in the data.
 
-    The books keep every raise. Afterwards write the new limit into the configuration, so that the
+    The ledger keeps every raise. Afterwards write the new limit into the configuration, so that the
     file says what holds; a third figure is refused.
     """
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from stream_svt.monitor.quantities import did_you_mean
+from stream_svt.settings.messages import did_you_mean
 
 
 class Group(click.Group):

@@ -17,10 +17,10 @@ from stream_svt.errors import MisuseError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from stream_svt.monitor.datasets import DatasetSpec
-    from stream_svt.monitor.monitor_spec import MonitorSpec
     from stream_svt.planning.budget import Runs
     from stream_svt.planning.recommending import Recommendation
+    from stream_svt.settings.datasets import DatasetSpec
+    from stream_svt.settings.monitors import MonitorSpec
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _SUFFIXES = (".png", ".svg", ".pdf")
@@ -166,9 +166,9 @@ def plan(
     threshold they lie. Looks at no data and spends nothing. Expectations must be prior knowledge: public
     figures, experience, or results that were paid for; never the monitored data.
     """
-    from stream_svt.monitor.options import Sweep
     from stream_svt.planning import Belief, Drift, recommend
     from stream_svt.planning.advice import as_json as to_json
+    from stream_svt.settings.options import Sweep
 
     if plot is not None and plot.suffix not in _SUFFIXES:
         raise click.UsageError(f"--plot FILE ends with {', '.join(_SUFFIXES)}, found {plot.name!r}.")
@@ -224,8 +224,8 @@ def _monitor(
     missing = [f"--{key}" for key in ("epsilon", "cutoff") if key not in own]
     if missing:
         raise click.UsageError(f"{' and '.join(missing)} missing; or give -c FILE --monitor NAME.")
-    from stream_svt.monitor.options import MechanismForm
     from stream_svt.planning import monitor_for
+    from stream_svt.settings.options import MechanismForm
 
     if "form" in own:
         own["form"] = MechanismForm(own["form"])

@@ -89,18 +89,18 @@ def in_words(event: Event[Alert | Lifecycle]) -> str:
             f"{event.subject}  {data.monitor}",
             f"gap {data.gap:g}{guess}  {bound}",
             f"run {data.run} top {data.top}" + (f" attempt {data.attempt}" if data.attempt > 1 else ""),
-            _books(data.account),
+            _account_text(data.account),
         ]
         return "  ".join([when, *parts])
     kind = event.type.removeprefix("io.stream-svt.").removesuffix(".v1")
     detail = " ".join(f"{name}={value}" for name, value in data.detail.items())
     words = [when, click.style(kind, fg="cyan"), event.subject, data.monitor, data.reason, detail]
     if data.account is not None:
-        words.append(_books(data.account))
+        words.append(_account_text(data.account))
     return "  ".join(word for word in words if word)
 
 
-def _books(account: Account) -> str:
+def _account_text(account: Account) -> str:
     return f"{account.measure} {account.spent:g} of {account.limit:g} spent"
 
 
@@ -186,8 +186,8 @@ def _show(answer: dict[str, Any]) -> None:
         "dataset", "budget spent", "reserved", "monitor", "state", "run", "tops", "muted", "queued"
     )
     for dataset in answer["datasets"]:
-        books = f"{dataset['spent']:g} of {dataset['limit']:g} {dataset['measure']}"
-        first = [dataset["dataset"], books, f"{dataset['reserved']:g}"]
+        account = f"{dataset['spent']:g} of {dataset['limit']:g} {dataset['measure']}"
+        first = [dataset["dataset"], account, f"{dataset['reserved']:g}"]
         for monitor in dataset["monitors"] or [None]:
             cells = [""] * 6
             if monitor is not None:

@@ -50,7 +50,7 @@ class Entry:
 
 
 class DemoStatus(ReleasedStatus):
-    """Adds to the books what the screen and the summary show: every alert, and a line for what happened."""
+    """Counts what the screen and the summary show: every alert, and a line for what happened."""
 
     def __init__(self, limits: dict[str, float], monitors: tuple[str, ...]) -> None:
         super().__init__(

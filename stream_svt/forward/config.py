@@ -19,19 +19,16 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema
 
 from stream_svt.errors import ConfigError, Problem
-from stream_svt.monitor.quantities import Duration, Name, Text, TopicName, did_you_mean, found, one_of, whole
 from stream_svt.monitor.released import EventType
-from stream_svt.monitor.yaml_source import Document, Strict, read
-from stream_svt.monitor.yaml_source import Path as Place
-from stream_svt.service.config import (
-    Files,
-    KafkaConfig,
-    apply_environment,
-    client_arguments,
-    content,
-    section,
-)
+from stream_svt.service.config import client_arguments, content
 from stream_svt.service.kafka import Cluster
+from stream_svt.service.secret_files import SecretFiles
+from stream_svt.settings.document import Document, KeyPath, read
+from stream_svt.settings.environment import apply_environment
+from stream_svt.settings.fields import Duration, Name, Text, TopicName, one_of, whole
+from stream_svt.settings.messages import did_you_mean, quote
+from stream_svt.settings.sections import KafkaConfig, section
+from stream_svt.settings.validation import Strict, check
 
 TYPE_WORDS: Mapping[str, EventType] = {
     kind.value.removeprefix("io.stream-svt.").removesuffix(".v1"): kind for kind in EventType
@@ -74,7 +71,7 @@ def _link(text: str) -> str:
 def _label(name: str) -> str:
     if not _LABEL.fullmatch(name):
         raise ValueError(
-            f"expected letters, digits and underscores, and no label set from the event, found {found(name)}"
+            f"expected letters, digits and underscores, and no label set from the event, found {quote(name)}"
         )
     return name
 
@@ -84,7 +81,7 @@ def _types(value: object) -> tuple[EventType, ...]:
     for word in words or [value]:
         if not isinstance(word, str) or word not in TYPE_WORDS:
             near = did_you_mean(word, list(TYPE_WORDS))
-            raise ValueError(f"expected all, or any of {', '.join(TYPE_WORDS)}; found {found(word)}{near}")
+            raise ValueError(f"expected all, or any of {', '.join(TYPE_WORDS)}; found {quote(word)}{near}")
     return tuple(dict.fromkeys(TYPE_WORDS[word] for word in words))
 
 
@@ -95,7 +92,7 @@ def _moment(value: object) -> datetime | None:
         moment = datetime.fromisoformat(value if isinstance(value, str) else "")
     except ValueError:
         expected = "expected earliest, or a moment such as 2026-01-05T10:00:00Z"
-        raise ValueError(f"{expected}, found {found(value)}") from None
+        raise ValueError(f"{expected}, found {quote(value)}") from None
     return moment.replace(tzinfo=moment.tzinfo or UTC)
 
 
@@ -324,12 +321,12 @@ def parse_forward_config(
     """
     document = read(text, source)
     apply_environment(document, environ or {}, {"kafka": KafkaConfig, "web": ForwardWebConfig})
-    files = Files(document, directory)
+    files = SecretFiles(document, directory)
     # First by itself, so that its secrets are looked at however wrong the rest is.
     kafka = section(document, "kafka", KafkaConfig)
     password = files.password(kafka) if kafka else None
     ca_file = files.authorities(kafka) if kafka else None
-    file = document.check(ForwardDocument, ())
+    file = check(document, ForwardDocument, ())
     if file is None:
         document.finish()
         raise ConfigError([], source)  # pragma: no cover - what is None has been reported
@@ -341,7 +338,7 @@ def parse_forward_config(
     )
     names = [config.name for config in file.destinations]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        document.report(("destinations",), f"two have the name {found(twice[0])}: use one of its own")
+        document.report(("destinations",), f"two have the name {quote(twice[0])}: use one of its own")
     park_topic = file.park_topic or f"{file.topic}.parked"
     if park_topic == file.topic:
         document.report(("park_topic",), "is the topic that is read: parked events would come round again")
@@ -368,10 +365,10 @@ class _Completed:
     """Completes destinations with what stands in files, and reports what is wrong with either."""
 
     document: Document
-    files: Files
+    files: SecretFiles
     directory: Path
 
-    def destination(self, config: DestinationConfig, group: str, place: Place) -> Destination:
+    def destination(self, config: DestinationConfig, group: str, place: KeyPath) -> Destination:
         """Return a destination with its secrets; what cannot be read is reported."""
         report, files = self.document.report, self.files
         if (config.alertmanager is None) == (config.webhook is None):
@@ -400,7 +397,9 @@ class _Completed:
             tls=self._tls(config.tls or TlsConfig(), (*place, "tls")) if any(encrypted) else None,
         )
 
-    def _receiver(self, config: DestinationConfig, place: Place) -> tuple[tuple[str, ...], tuple[bytes, ...]]:
+    def _receiver(
+        self, config: DestinationConfig, place: KeyPath
+    ) -> tuple[tuple[str, ...], tuple[bytes, ...]]:
         """Return addresses and keys."""
         if config.alertmanager is not None:
             bases, place = config.alertmanager.urls, (*place, "alertmanager", "urls")
@@ -424,11 +423,11 @@ class _Completed:
                 url = url and address(url.strip())
             except ValueError:
                 self.document.report(
-                    where, f"file {found(webhook.url_file)} holds no address such as https://host/path"
+                    where, f"file {quote(webhook.url_file)} holds no address such as https://host/path"
                 )
         return ((url,) if url else ()), keys
 
-    def _tls(self, config: TlsConfig, place: Place) -> ssl.SSLContext | None:
+    def _tls(self, config: TlsConfig, place: KeyPath) -> ssl.SSLContext | None:
         ca_file = self.files.certificates(config.ca_file, (*place, "ca_file")) if config.ca_file else None
         try:
             context = ssl.create_default_context(cafile=ca_file)
@@ -450,7 +449,7 @@ class _Completed:
                 self.document.report(where, "and certificate_file hold no certificate with its open key")
         return context
 
-    def _note(self, place: Place, message: str) -> None:
+    def _note(self, place: KeyPath, message: str) -> None:
         name = ".".join(str(step) for step in place)
         self.files.notes.append(Problem(self.document.line(place), name, message))
 

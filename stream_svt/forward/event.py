@@ -224,9 +224,9 @@ def _annotations(event: Received) -> dict[str, str]:
     else:
         notes |= {"summary": _summary(event), "reason": data.reason}
         notes |= {f"detail_{name}": str(text) for name, text in data.detail.items()}
-    if (books := data.account) is not None:
-        notes["budget"] = f"{_number(books.spent)} of {_number(books.limit)} {books.measure} spent"
-        notes["charge"] = f"{_number(books.charge)} {books.measure}"
+    if (account := data.account) is not None:
+        notes["budget"] = f"{_number(account.spent)} of {_number(account.limit)} {account.measure} spent"
+        notes["charge"] = f"{_number(account.charge)} {account.measure}"
     return {
         name: _number(value) if isinstance(value, float) else value
         for name, value in notes.items()

@@ -15,7 +15,6 @@ from stream_svt.monitor.commands import Command
 from stream_svt.monitor.dataset_account import DatasetAccount
 from stream_svt.monitor.event_builder import Crossing, EventBuilder
 from stream_svt.monitor.life_cycle import Signal, State
-from stream_svt.monitor.monitor_spec import MonitorSpec
 from stream_svt.monitor.mutes import Mutes
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.queue_journal import QueueJournal
@@ -23,6 +22,7 @@ from stream_svt.monitor.released import EventType
 from stream_svt.monitor.shard_datasets import ShardDatasets
 from stream_svt.monitor.snapshot import RunState, pack_secrets
 from stream_svt.privacy.loss import to_float
+from stream_svt.settings.monitors import MonitorSpec
 
 EVENT_BYTES = 800
 """What an event takes, about: in the outbox, and once more where it is published."""
@@ -35,7 +35,7 @@ SLOTS_AT_ONCE = 10_000
 class Opening(NamedTuple):
     """A run that was opened, and whether what waits for another test was measured on another grid."""
 
-    slot: RunState
+    run_state: RunState
     new_grid: bool
 
 
@@ -56,7 +56,7 @@ class Accounts:
     Attributes
     ----------
     held
-        The books of every dataset that has some. To change them, ask `books`.
+        The account of every dataset that has one. To change it, ask `account`.
     plans
         By hash, what runs were opened under.
     queues
@@ -64,7 +64,7 @@ class Accounts:
     records, rejects
         Further state records, and refused records, of the next commit.
     dirty
-        Numbers of the datasets whose books changed since the last commit.
+        Numbers of the datasets whose account changed since the last commit.
     opened
         Monitor, dataset and number of each run opened since the last commit.
     """
@@ -79,7 +79,7 @@ class Accounts:
     ) -> None:
         self.shard = shard
         self.datasets = datasets
-        self.announcer = EventBuilder(application, shard)
+        self.events = EventBuilder(application, shard)
         self.queues = QueueJournal()
         self.plans: dict[str, Plan] = {}
         self.held: dict[int, DatasetAccount] = {}
@@ -98,73 +98,73 @@ class Accounts:
             len(self.opened) >= self._bounds.runs
             or len(self.rejects) >= self._bounds.rejects
             or len(self.dirty) + len(self.records) >= self._bounds.records
-            or self._weight + EVENT_BYTES * len(self.announcer.events) + self.queues.pending_bytes
+            or self._weight + EVENT_BYTES * len(self.events.events) + self.queues.pending_bytes
             >= self._bounds.size
         )
 
     def take_records(self) -> dict[bytes, bytes | None]:
-        """Return the records of the commit, those of changed books included, and begin the next one."""
+        """Return the records of the commit, those of changed accounts included, and begin the next one."""
         for number in sorted(self.dirty):
             self.records |= self.held[number].save()
         records, self.records = self.records, {}
         self.rejects, self.dirty, self.opened, self._weight = [], set(), [], 0
         return records
 
-    def books(self, number: int) -> DatasetAccount:
-        """Return the books of a dataset, to change; its declaration is announced when it is first needed."""
-        books = self.held.get(number)
-        if books is None:
+    def account(self, number: int) -> DatasetAccount:
+        """Return the account of a dataset, to change; its declaration is announced when it is first needed."""
+        account = self.held.get(number)
+        if account is None:
             spec = self.datasets[number]
-            books = self.held[number] = DatasetAccount(spec)
-            detail: dict[str, object] = {"unit": books.unit}
+            account = self.held[number] = DatasetAccount(spec)
+            detail: dict[str, object] = {"unit": account.unit}
             if spec.spent_before:
                 detail["spent_before"] = to_float(spec.spent_before, spec.kind)
-            self.announcer.announce(EventType.DECLARED, books, reason="first-start", detail=detail)
+            self.events.announce(EventType.DECLARED, account, reason="first-start", detail=detail)
         if number not in self.dirty:
             self.dirty.add(number)
-            self._weight += books.weight
-        return books
+            self._weight += account.weight
+        return account
 
-    def slot(self, monitor: str, number: int) -> RunState:
+    def run_state(self, monitor: str, number: int) -> RunState:
         """Return the slot of a monitor on a dataset, to read."""
-        books = self.held.get(number)
-        return RunState() if books is None else books.slots.get(monitor) or RunState()
+        account = self.held.get(number)
+        return RunState() if account is None else account.run_states.get(monitor) or RunState()
 
     def mutes(self, monitor: str, number: int) -> Mutes:
         """Return the mutes of a monitor on a dataset, to change."""
-        return self.books(number).mutes.setdefault(monitor, Mutes())
+        return self.account(number).mutes.setdefault(monitor, Mutes())
 
     def open_run(self, monitor: str, plan: Plan, number: int, clock_ms: int) -> Opening | None:
         """Open a run; None where the ledger admits none, or not yet.
 
         The threshold's charge is booked and the rest of the run reserved now; its noise is drawn now.
         """
-        books = self.books(number)
-        slot = books.slot(monitor)
-        if slot.stopped or slot.state is State.EXHAUSTED or books.waits_for_other_run():
+        account = self.account(number)
+        run_state = account.run_state(monitor)
+        if run_state.stopped or run_state.state is State.EXHAUSTED or account.waits_for_other_run():
             return None
-        charge = books.admit(slot, plan, plan.spec.reserve_units(books.ledger.kind))
+        charge = account.admit(run_state, plan, plan.spec.reserve_units(account.ledger.kind))
         if charge is None:
-            slot.signal(Signal.REFUSED)
-            self._announce(EventType.EXHAUSTED, books, monitor, slot, "budget")
+            run_state.signal(Signal.REFUSED)
+            self._announce(EventType.EXHAUSTED, account, monitor, run_state, "budget")
             return None
-        before = self.plans.get(slot.spec_hash)
-        new_grid = slot.runs > 0 and (before is None or before.grid != plan.grid)
-        slot.signal(Signal.ADMITTED)
-        slot.spec_hash = plan.hash
-        slot.run += 1
-        slot.runs += 1
-        slot.run_tops = 0
-        slot.started_ms = clock_ms
+        before = self.plans.get(run_state.spec_hash)
+        new_grid = run_state.runs > 0 and (before is None or before.grid != plan.grid)
+        run_state.signal(Signal.ADMITTED)
+        run_state.spec_hash = plan.hash
+        run_state.run += 1
+        run_state.runs += 1
+        run_state.run_tops = 0
+        run_state.started_ms = clock_ms
         mechanism = plan.mechanism
         noise = draw_threshold(mechanism.threshold_noise, mechanism.threshold_rate, self._entropy)
         salt = self._entropy(16)
-        slot.secrets = pack_secrets(
+        run_state.secrets = pack_secrets(
             noise, int.from_bytes(salt[:8], "little"), int.from_bytes(salt[8:], "little")
         )
-        self.opened.append((monitor, number, slot.run))
-        self.announcer.run_started(books, monitor, slot, charge)
-        return Opening(slot, new_grid)
+        self.opened.append((monitor, number, run_state.run))
+        self.events.run_started(account, monitor, run_state, charge)
+        return Opening(run_state, new_grid)
 
     def charge_top(self, spec: MonitorSpec, plan: Plan, crossing: Crossing) -> bool:
         """Charge a top and release its alert; return whether the run cannot pay for another one.
@@ -174,69 +174,71 @@ class Accounts:
         spec, plan
             The monitor as it is specified now, and what the run was opened under.
         """
-        books = self.books(crossing.dataset)
-        slot = books.slot(spec.name)
-        charge = books.charge_top(slot, plan.mechanism.branches[crossing.branch].charge)
-        slot.run_tops += 1
-        slot.tops += 1
-        is_last = not plan.mechanism.can_pay(slot.left)
-        slot.signal(Signal.LAST_TOP if is_last else Signal.TOP)
-        self.announcer.alert(books, spec, plan, slot, crossing, charge)
+        account = self.account(crossing.dataset)
+        run_state = account.run_state(spec.name)
+        charge = account.charge_top(run_state, plan.mechanism.branches[crossing.branch].charge)
+        run_state.run_tops += 1
+        run_state.tops += 1
+        is_last = not plan.mechanism.can_pay(run_state.left)
+        run_state.signal(Signal.LAST_TOP if is_last else Signal.TOP)
+        self.events.alert(account, spec, plan, run_state, crossing, charge)
         self._weight += EVENT_BYTES + 4 * (len(crossing.series or "") + len(crossing.query_id))
         return is_last
 
     def muted(self, monitor: str, number: int, series: str, until: int) -> None:
         """Announce that the series of a top is muted, as `EventBuilder.muted` says."""
-        books = self.books(number)
-        self.announcer.muted(books, monitor, books.slot(monitor), series, until)
+        account = self.account(number)
+        self.events.muted(account, monitor, account.run_state(monitor), series, until)
 
     def halt_run(self, monitor: str, number: int, *, stop: bool) -> RunState:
-        """Close the books of a run after its last top, and return its slot; ``stop``: no other one follows."""
-        books = self.books(number)
-        slot = books.slot(monitor)
-        slot.halts += 1
-        slot.stopped = slot.stopped or stop
-        books.end_run(slot)
-        self._announce(EventType.RUN_HALTED, books, monitor, slot, "cutoff")
-        return slot
+        """End a run after its last top, and return its state; ``stop``: no other one follows."""
+        account = self.account(number)
+        run_state = account.run_state(monitor)
+        run_state.halts += 1
+        run_state.stopped = run_state.stopped or stop
+        account.end_run(run_state)
+        self._announce(EventType.RUN_HALTED, account, monitor, run_state, "cutoff")
+        return run_state
 
     def end_run(self, monitor: str, number: int, reason: str) -> RunState:
         """End an open run before its last top, and return its slot; what it did not spend is released (pure only)."""
-        books = self.books(number)
-        slot = books.slot(monitor)
-        slot.signal(Signal.ENDED)
-        books.end_run(slot)
-        self._announce(EventType.RUN_CLOSED, books, monitor, slot, reason)
-        return slot
+        account = self.account(number)
+        run_state = account.run_state(monitor)
+        run_state.signal(Signal.ENDED)
+        account.end_run(run_state)
+        self._announce(EventType.RUN_CLOSED, account, monitor, run_state, reason)
+        return run_state
 
     def end_run_at_full_price(self, monitor: str, number: int, reason: str) -> RunState:
         """End an open run whose outcomes cannot be computed again: all that it reserved counts as spent."""
-        books = self.books(number)
-        slot = books.slot(monitor)
-        slot.signal(Signal.ENDED)
-        lost = books.end_run_at_full_price(slot)
-        self._announce(EventType.RUN_CLOSED, books, monitor, slot, reason, lost)
-        return slot
+        account = self.account(number)
+        run_state = account.run_state(monitor)
+        run_state.signal(Signal.ENDED)
+        lost = account.end_run_at_full_price(run_state)
+        self._announce(EventType.RUN_CLOSED, account, monitor, run_state, reason, lost)
+        return run_state
 
     def close(self, monitor: str, number: int) -> RunState:
         """Close a monitor on a dataset until an operator reopens it; an open run ends as in `end_run`."""
-        books = self.books(number)
-        slot = books.slot(monitor)
-        is_running = slot.state is State.RUNNING
-        slot.signal(Signal.CLOSED)
-        slot.stopped = True
+        account = self.account(number)
+        run_state = account.run_state(monitor)
+        is_running = run_state.state is State.RUNNING
+        run_state.signal(Signal.CLOSED)
+        run_state.stopped = True
         if is_running:
-            books.end_run(slot)
-        self._announce(EventType.RUN_CLOSED, books, monitor, slot, "command")
-        return slot
+            account.end_run(run_state)
+        self._announce(EventType.RUN_CLOSED, account, monitor, run_state, "command")
+        return run_state
 
     def pause(self, monitor: str, number: int, *, paused: bool) -> RunState:
         """Have the queries of a dataset skipped, or tested again, and return the slot; an open run stays open."""
-        books = self.books(number)
-        slot = books.slot(monitor)
-        slot.paused = paused
-        self._announce(EventType.PAUSED if paused else EventType.RESUMED, books, monitor, slot, "command")
-        return slot
+        account = self.account(number)
+        run_state = account.run_state(monitor)
+        run_state.paused = paused
+        self._announce(
+            EventType.PAUSED if paused else EventType.RESUMED, account, monitor, run_state, "command"
+        )
+        return run_state
 
     def raise_limit(self, number: int, limit: int) -> list[tuple[str, RunState]]:
         """Raise a dataset's limit, in ledger units; return the monitors that were exhausted and wake.
@@ -246,18 +248,22 @@ class Accounts:
         MisuseError
             The limit does not rise.
         """
-        books = self.books(number)
-        books.ledger.raise_limit(limit)
-        self.announcer.announce(EventType.BUDGET_RAISED, books, reason="command")
-        woken = [(name, slot) for name, slot in books.slots.items() if slot.state is State.EXHAUSTED]
-        for _, slot in woken:
-            slot.signal(Signal.BUDGET_RAISED)
+        account = self.account(number)
+        account.ledger.raise_limit(limit)
+        self.events.announce(EventType.BUDGET_RAISED, account, reason="command")
+        woken = [
+            (name, run_state)
+            for name, run_state in account.run_states.items()
+            if run_state.state is State.EXHAUSTED
+        ]
+        for _, run_state in woken:
+            run_state.signal(Signal.BUDGET_RAISED)
         return woken
 
-    def announce_balance(self, books: DatasetAccount) -> None:
+    def announce_balance(self, account: DatasetAccount) -> None:
         """Announce what is left of a ledger that is closed for ever."""
-        detail = {"unit": books.unit}
-        self.announcer.announce(EventType.BALANCE, books, reason="application-closed", detail=detail)
+        detail = {"unit": account.unit}
+        self.events.announce(EventType.BALANCE, account, reason="application-closed", detail=detail)
 
     def reply(self, command: Command, *, accepted: bool, message: str) -> None:
         """Acknowledge a command on the alert topic."""
@@ -268,18 +274,20 @@ class Accounts:
             "message": message,
         }
         number = self.datasets.number.get(command.dataset)
-        books = None if number is None else self.books(number)
+        account = None if number is None else self.account(number)
         # Whoever may send commands chose the texts.
         self._weight += EVENT_BYTES + 4 * (len(command.id) + len(message))
-        self.announcer.reply(books, "accepted" if accepted else "refused", detail)
+        self.events.reply(account, "accepted" if accepted else "refused", detail)
 
     def _announce(
         self,
         kind: EventType,
-        books: DatasetAccount,
+        account: DatasetAccount,
         monitor: str,
-        slot: RunState,
+        run_state: RunState,
         reason: str,
         charge: int = 0,
     ) -> None:
-        self.announcer.announce(kind, books, monitor=monitor, slot=slot, reason=reason, charge=charge)
+        self.events.announce(
+            kind, account, monitor=monitor, run_state=run_state, reason=reason, charge=charge
+        )

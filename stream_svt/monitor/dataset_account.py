@@ -26,7 +26,7 @@ from stream_svt.privacy.ledger import Ledger
 from stream_svt.privacy.loss import Kind, as_text, to_float
 
 if TYPE_CHECKING:
-    from stream_svt.monitor.datasets import DatasetSpec
+    from stream_svt.settings.datasets import DatasetSpec
 
 _RUNNING = State.RUNNING  # looked up for every slot that is loaded
 
@@ -53,7 +53,7 @@ class DatasetAccount:
         `mutes.FOR_EVER` or `mutes.UNTIL_RUN_ENDS`.
     """
 
-    __slots__ = ("declared_limit", "events", "ledger", "mutes", "name", "slots", "split", "unit")
+    __slots__ = ("declared_limit", "events", "ledger", "mutes", "name", "run_states", "split", "unit")
 
     def __init__(self, spec: DatasetSpec, ledger: Ledger | None = None) -> None:
         self.name = spec.name
@@ -62,18 +62,18 @@ class DatasetAccount:
         self.ledger = Ledger(spec.kind, spec.limit, spec.spent_before) if ledger is None else ledger
         self.events = 0
         self.split = False
-        self.slots: dict[str, RunState] = {}
+        self.run_states: dict[str, RunState] = {}
         self.mutes: dict[str, Mutes] = {}
 
-    def slot(self, monitor: str) -> RunState:
-        """Return the slot of a monitor, a new one where it has none yet."""
-        slot = self.slots.get(monitor)
-        if slot is None:
-            slot = self.slots[monitor] = RunState()
-        return slot
+    def run_state(self, monitor: str) -> RunState:
+        """Return the run state of a monitor, a new one where it has none yet."""
+        run_state = self.run_states.get(monitor)
+        if run_state is None:
+            run_state = self.run_states[monitor] = RunState()
+        return run_state
 
     def account(self, charge: int) -> Account:
-        """Return the books after a charge, for an event."""
+        """Return the account after a charge, for an event."""
         kind = self.ledger.kind
         return Account(
             measure=kind.measure,
@@ -83,8 +83,8 @@ class DatasetAccount:
             limit=to_float(self.ledger.limit, kind),
         )
 
-    def admit(self, slot: RunState, plan: Plan, reserve: int) -> int | None:
-        """Open the books for a run: return what was charged for its threshold, None where nothing fits.
+    def admit(self, run_state: RunState, plan: Plan, reserve: int) -> int | None:
+        """Open a run: return what was charged for its threshold, None where nothing fits.
 
         The run gets the plan's whole epsilon or, where the ledger cannot pay that, as much as it can: fewer tops,
         and of several branches at least the cheapest. ``reserve`` units are left for other monitors. Under zCDP
@@ -96,8 +96,8 @@ class DatasetAccount:
             if self.ledger.run_open or price > self.ledger.available - reserve:
                 return None
             self.ledger.open_run(price)
-            slot.left = mechanism.epsilon - mechanism.threshold_charge
-            slot.spent += price
+            run_state.left = mechanism.epsilon - mechanism.threshold_charge
+            run_state.spent += price
             return price
         affordable = min(mechanism.epsilon, self.ledger.available - reserve)
         shorter = mechanism if affordable == mechanism.epsilon else mechanism.shortened(affordable)
@@ -108,41 +108,41 @@ class DatasetAccount:
         except BudgetExceeded:  # pragma: no cover - the amount was cut to what is available
             return None
         self.ledger.spend_reserved(shorter.threshold_charge)
-        slot.left = shorter.epsilon - shorter.threshold_charge
-        slot.spent += shorter.threshold_charge
+        run_state.left = shorter.epsilon - shorter.threshold_charge
+        run_state.spent += shorter.threshold_charge
         return shorter.threshold_charge
 
     def waits_for_other_run(self) -> bool:
         """Whether a zCDP run is open, so that no other may be opened yet."""
         return self.ledger.run_open
 
-    def charge_top(self, slot: RunState, charge: int) -> int:
+    def charge_top(self, run_state: RunState, charge: int) -> int:
         """Pay for a top from the run's reservation; return what the ledger's total rose by."""
-        slot.left -= charge
+        run_state.left -= charge
         if self.ledger.kind is Kind.ZCDP:
             return 0
         self.ledger.spend_reserved(charge)
-        slot.spent += charge
+        run_state.spent += charge
         return charge
 
-    def end_run(self, slot: RunState) -> None:
-        """Close the run's books and overwrite its secrets: who reads the state later must not recompute noise."""
+    def end_run(self, run_state: RunState) -> None:
+        """End a run and overwrite its secrets: who reads the state later must not recompute noise."""
         if self.ledger.kind is Kind.ZCDP:
             self.ledger.close_run()
         else:
-            self.ledger.release(slot.left)
-        slot.left = 0
-        slot.secrets = NO_SECRETS
+            self.ledger.release(run_state.left)
+        run_state.left = 0
+        run_state.secrets = NO_SECRETS
 
-    def end_run_at_full_price(self, slot: RunState) -> int:
+    def end_run_at_full_price(self, run_state: RunState) -> int:
         """Close a run whose outcomes cannot be recomputed: what it reserved counts as spent. Return that amount."""
         lost = 0
         if self.ledger.kind is Kind.PURE:
-            lost = slot.left
+            lost = run_state.left
             self.ledger.spend_reserved(lost)
-            slot.spent += lost
-            slot.left = 0
-        self.end_run(slot)
+            run_state.spent += lost
+            run_state.left = 0
+        self.end_run(run_state)
         return lost
 
     def view(
@@ -161,7 +161,7 @@ class DatasetAccount:
             monitors=[
                 monitor_view(
                     name,
-                    self.slots.get(name) or RunState(),
+                    self.run_states.get(name) or RunState(),
                     kind,
                     muted=len(self.mutes.get(name, ())),
                     queued=queued.get(name, 0),
@@ -175,7 +175,7 @@ class DatasetAccount:
     def weight(self) -> int:
         """About how many bytes the dataset's own state record has, rather more than less."""
         mutes = 0 if self.split else sum(mutes.size for mutes in self.mutes.values())
-        return _RECORD_BYTES + _SLOT_BYTES * len(self.slots) + mutes
+        return _RECORD_BYTES + _SLOT_BYTES * len(self.run_states) + mutes
 
     def to_retired(self) -> bytes:
         """Return the state record that stays of a dataset that is declared no longer."""
@@ -186,7 +186,7 @@ class DatasetAccount:
 
     @classmethod
     def from_retired(cls, data: bytes, key: str) -> DatasetAccount:
-        """Return the books in such a record.
+        """Return the account in such a record.
 
         Raises
         ------
@@ -195,9 +195,9 @@ class DatasetAccount:
         """
         record = from_bytes(RetiredRecord, data, key=key)
         ledger = Ledger.from_bytes(record.ledger)
-        books = cls(stored_spec(record, ledger), ledger)
-        books.events = record.events
-        return books
+        account = cls(stored_spec(record, ledger), ledger)
+        account.events = record.events
+        return account
 
     def save(self) -> dict[bytes, bytes | None]:
         """Return the state records that changed since the last save, by key; None deletes one.
@@ -228,7 +228,7 @@ class DatasetAccount:
             self.declared_limit,
             self.ledger.to_bytes(),
             self.events,
-            self.slots,
+            self.run_states,
             mutes,
         )
 
@@ -240,7 +240,7 @@ class DatasetAccount:
         plans: dict[str, Plan],
         mutes: Mapping[str, Sequence[tuple[int, bytes]]],
     ) -> DatasetAccount:
-        """Return the books in a state record and in the records, by monitor, that hold its mutes.
+        """Return the account in a state record and in the records, by monitor, that hold its mutes.
 
         Raises
         ------
@@ -249,50 +249,50 @@ class DatasetAccount:
         UnreadableState
             A run is open under a specification that the state does not hold, or mutes cannot be read.
         """
-        books = cls(spec, Ledger.from_bytes(record.ledger))
-        books.split = record.version == SPLIT
-        if mutes and mutes.keys() - (record.slots.keys() if books.split else ()):
+        account = cls(spec, Ledger.from_bytes(record.ledger))
+        account.split = record.version == SPLIT
+        if mutes and mutes.keys() - (record.run_states.keys() if account.split else ()):
             message = f"the state holds mutes q/{spec.name}/* that its record d/{spec.name} knows nothing of"
             raise UnreadableState(message)
-        books.declared_limit, books.events = record.declared_limit, record.events
-        _refuse_changed_declaration(spec, record, books.ledger)
-        for name, slot in record.slots.items():
-            plan = plans.get(slot.spec_hash)
-            if plan is None and slot.state is _RUNNING:
+        account.declared_limit, account.events = record.declared_limit, record.events
+        _refuse_changed_declaration(spec, record, account.ledger)
+        for name, run_state in record.run_states.items():
+            plan = plans.get(run_state.spec_hash)
+            if plan is None and run_state.state is _RUNNING:
                 message = (
-                    f"dataset {spec.name}, monitor {name}: run {slot.run} is open under specification "
-                    f"{slot.spec_hash}, which the state does not hold; the state is incomplete"
+                    f"dataset {spec.name}, monitor {name}: run {run_state.run} is open under specification "
+                    f"{run_state.spec_hash}, which the state does not hold; the state is incomplete"
                 )
                 raise UnreadableState(message)
             # Of equal texts and secrets only one is kept: every dataset has the same.
-            slot.spec_hash = "" if plan is None else plan.hash
-            if slot.secrets == NO_SECRETS:
-                slot.secrets = NO_SECRETS
-            books.slots[sys.intern(name)] = slot
+            run_state.spec_hash = "" if plan is None else plan.hash
+            if run_state.secrets == NO_SECRETS:
+                run_state.secrets = NO_SECRETS
+            account.run_states[sys.intern(name)] = run_state
         if record.mutes:
-            books.mutes = {sys.intern(name): Mutes(stored) for name, stored in record.mutes.items()}
+            account.mutes = {sys.intern(name): Mutes(stored) for name, stored in record.mutes.items()}
         for name, parts in mutes.items():
-            books.mutes[sys.intern(name)] = Mutes.restore(
+            account.mutes[sys.intern(name)] = Mutes.restore(
                 (number, from_bytes(MuteRecord, data, key=f"q/{spec.name}/{name}/{number}"))
                 for number, data in parts
             )
-        return books
+        return account
 
 
 def monitor_view(
-    name: str, slot: RunState, kind: Kind, *, muted: int, queued: int, top_branch_only: bool
+    name: str, run_state: RunState, kind: Kind, *, muted: int, queued: int, top_branch_only: bool
 ) -> MonitorView:
     """Return the released state of one monitor on one dataset."""
     return MonitorView(
         monitor=name,
-        state=slot.shown,
-        run=slot.run,
-        run_tops=slot.run_tops,
-        tops=slot.tops,
-        runs=slot.runs,
-        halts=slot.halts,
-        spent=to_float(slot.spent, kind),
-        run_left=to_float(slot.left, Kind.PURE),
+        state=run_state.shown,
+        run=run_state.run,
+        run_tops=run_state.run_tops,
+        tops=run_state.tops,
+        runs=run_state.runs,
+        halts=run_state.halts,
+        spent=to_float(run_state.spent, kind),
+        run_left=to_float(run_state.left, Kind.PURE),
         muted=muted,
         queued=queued,
         top_branch_only=top_branch_only,
@@ -312,7 +312,7 @@ def read_dataset(data: bytes, key: str) -> DatasetRecord:
 
 def stored_spec(record: DatasetRecord | RetiredRecord, ledger: Ledger) -> DatasetSpec:
     """Return the declaration of a stored dataset that is declared no longer."""
-    from stream_svt.monitor.datasets import DatasetSpec
+    from stream_svt.settings.datasets import DatasetSpec
 
     return DatasetSpec(name=record.name, kind=ledger.kind, limit=record.declared_limit, unit=record.unit)
 

@@ -25,11 +25,7 @@ from stream_svt.monitor.accounts import SLOTS_AT_ONCE, Accounts
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.bounds import BOUNDS, Bounds
 from stream_svt.monitor.dataset_account import DatasetAccount, read_dataset
-from stream_svt.monitor.datasets import last_end
 from stream_svt.monitor.life_cycle import State
-from stream_svt.monitor.monitor_spec import (
-    MonitorSpec,
-)
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.projection import Projection, Totals
 from stream_svt.monitor.query_tester import QueryNoise
@@ -46,9 +42,11 @@ from stream_svt.monitor.snapshot import (
     from_bytes,
     to_bytes,
 )
-from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.monitor.spec_journal import SpecJournal
 from stream_svt.monitor.stored_records import Named, Parts, by_kind, parts_of, queue_records
+from stream_svt.settings.application import ApplicationSpec
+from stream_svt.settings.datasets import last_end
+from stream_svt.settings.monitors import MonitorSpec
 
 Integers = NDArray[np.int64]
 LOADED_AT_ONCE = 80_000
@@ -167,7 +165,7 @@ class Engine:
         self.number = self.datasets.number
         self.runners: dict[str, Runner] = {}
         self.accounts = Accounts(spec.application, shard, known, entropy, bounds)
-        self._announcer = self.accounts.announcer
+        self._events = self.accounts.events
         self._noise: QueryNoise = KeyedSampler(key) if query_noise is None else query_noise
         self.specs = SpecJournal(self.accounts)
         self._incompatible: list[tuple[int, list[str]]] = []
@@ -220,8 +218,8 @@ class Engine:
         stored = from_bytes(ProgressRecord, progress, key="meta")
         if stored.carried != self.spec.carried_digest:
             raise ConfigError([Problem(0, "carried_over", OTHER_FILE)])
-        self._announcer.sequence = stored.sequence
-        self._announcer.shard_events = stored.shard_events
+        self._events.sequence = stored.sequence
+        self._events.shard_events = stored.shard_events
         self.configuration = stored.configuration
         for name, (offset, row, clock_ms) in stored.positions.items():
             if name in self.runners:
@@ -242,9 +240,9 @@ class Engine:
         detail: dict[str, object] = {"partitions": partitions, "cluster": cluster}
         if (carried := self.spec.carried) is not None:
             detail |= {"carried_from": carried.application, "carried_digest": self.spec.carried_digest}
-        self._announcer.shard_event(EventType.STATE_BEGUN, reason="first-start", detail=detail)
+        self._events.shard_event(EventType.STATE_BEGUN, reason="first-start", detail=detail)
         for topic, declared in self.specs.declared.items():
-            self._announcer.topic_declared(topic, declared)
+            self._events.topic_declared(topic, declared)
 
     def adopt(self, version: tuple[int, str]) -> None:
         """Take note, and announce, that the specification in use is this version: its number and digest."""
@@ -252,7 +250,7 @@ class Engine:
             return
         self.configuration = version
         detail = {"number": version[0], "digest": version[1]}
-        self._announcer.shard_event(EventType.CONFIGURATION_ADOPTED, reason="configuration", detail=detail)
+        self._events.shard_event(EventType.CONFIGURATION_ADOPTED, reason="configuration", detail=detail)
 
     def _load_datasets(self, found: Mapping[str, Named], plans: dict[str, Plan]) -> Iterator[None]:
         stale = {stored for stored, plan in plans.items() if plan.hash != stored}
@@ -316,7 +314,7 @@ class Engine:
     def _load_dataset(
         self, name: str, data: bytes, plans: dict[str, Plan], stale: set[str], mutes: Mapping[str, Parts]
     ) -> int:
-        """Take over the books of a dataset, with the records of its mutes by monitor; return its number.
+        """Take over the account of a dataset, with the records of its mutes by monitor; return its number.
 
         This release would not recompute the noise of runs under ``stale`` hashes: `close_incompatible` closes them.
         """
@@ -325,13 +323,13 @@ class Engine:
         if stale:
             lost = [
                 monitor
-                for monitor, slot in record.slots.items()
-                if slot.spec_hash in stale and slot.state is _RUNNING
+                for monitor, run_state in record.run_states.items()
+                if run_state.spec_hash in stale and run_state.state is _RUNNING
             ]
             if lost:
                 self._incompatible.append((number, lost))
-        books = DatasetAccount.from_record(self.datasets[number], record, plans, mutes)
-        self.accounts.held[number] = books
+        account = DatasetAccount.from_record(self.datasets[number], record, plans, mutes)
+        self.accounts.held[number] = account
         return number
 
     def retire(self) -> Iterator[None]:
@@ -385,16 +383,16 @@ class Engine:
         """Let the monitors go on where the slots of some datasets stand."""
         held: dict[str, tuple[list[int], list[RunState]]] = {}
         for number in numbers:
-            for name, slot in self.accounts.held[number].slots.items():
+            for name, run_state in self.accounts.held[number].run_states.items():
                 found = held.get(name)
                 if found is None:
                     found = held[name] = [], []
                 found[0].append(number)
-                found[1].append(slot)
-        for name, (datasets, slots) in held.items():
+                found[1].append(run_state)
+        for name, (datasets, run_states) in held.items():
             runner = self.runners.get(name)
             if runner is not None:
-                runner.runs.take_over(datasets, slots)
+                runner.runs.take_over(datasets, run_states)
 
     # -- positions -------------------------------------------------------------------------------------------
 
@@ -448,7 +446,7 @@ class Engine:
         after = batch.end if whole and done else self._place(batch, runners)
         named = [reject for reject in batch.rejects if before <= reject[0] < after]
         self.accounts.rejects.extend((batch.topic, offset, reason) for offset, reason in named)
-        return Step(done=whole and done, durable_first=not done, urgent=bool(self._announcer.events))
+        return Step(done=whole and done, durable_first=not done, urgent=bool(self._events.events))
 
     def _place(self, batch: QueryBatch, runners: Sequence[Runner]) -> int:
         """Return the first offset of a batch that some of its monitors have yet to look at."""
@@ -540,7 +538,7 @@ class Engine:
         )
         commit = Commit(
             progress=self._progress(),
-            events=self._announcer.take(),
+            events=self._events.take(),
             rejects=accounts.rejects,
             views=self.projection.changed_views(),
             totals=self.projection.take(),
@@ -565,7 +563,7 @@ class Engine:
             if (
                 runner is not None
                 and runner.runs.status[number] == pending
-                and self.accounts.slot(name, number).run == run
+                and self.accounts.run_state(name, number).run == run
             ):
                 runner.runs.status[number] = testable
         self._taken = []
@@ -573,8 +571,8 @@ class Engine:
     def discard(self) -> list[DatasetAccount]:
         """Return the ledgers, for the caller to free little by little: they hold most objects."""
         self.retirement.discard()
-        books, self.accounts.held = list(self.accounts.held.values()), {}
-        return books
+        account, self.accounts.held = list(self.accounts.held.values()), {}
+        return account
 
     def _progress(self) -> bytes:
         positions = {
@@ -585,8 +583,8 @@ class Engine:
         return to_bytes(
             ProgressRecord(
                 VERSION,
-                self._announcer.sequence,
-                self._announcer.shard_events,
+                self._events.sequence,
+                self._events.shard_events,
                 positions,
                 self.spec.carried_digest,
                 self.configuration,
@@ -613,9 +611,9 @@ class Engine:
         """Delete the stored specifications under which no run was opened that still matters."""
         used: set[str] = set()
         size = 0
-        for books in chain(self.accounts.held.values(), self.retirement.books()):
-            used.update(slot.spec_hash for slot in books.slots.values())
-            size += len(books.slots)
+        for account in chain(self.accounts.held.values(), self.retirement.account()):
+            used.update(run_state.spec_hash for run_state in account.run_states.values())
+            size += len(account.run_states)
             if size > SLOTS_AT_ONCE:
                 size = 0
                 yield
@@ -627,7 +625,7 @@ class Engine:
 
     def close_at_full_price(self, monitor: str, number: int, reason: str) -> None:
         """Close an open run whose outcomes cannot be computed again: all that it reserved counts as spent."""
-        if self.accounts.slot(monitor, number).state is _RUNNING:
-            slot = self.accounts.end_run_at_full_price(monitor, number, reason)
+        if self.accounts.run_state(monitor, number).state is _RUNNING:
+            run_state = self.accounts.end_run_at_full_price(monitor, number, reason)
             if monitor in self.runners:
-                self.runners[monitor].runs.run_ended(number, slot)
+                self.runners[monitor].runs.run_ended(number, run_state)

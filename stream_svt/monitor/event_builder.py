@@ -22,9 +22,10 @@ from stream_svt.monitor.released import (
 from stream_svt.privacy.loss import Kind, to_float
 
 if TYPE_CHECKING:
-    from stream_svt.monitor.monitor_spec import Declared, MonitorSpec
     from stream_svt.monitor.plan import Plan
     from stream_svt.monitor.snapshot import RunState
+    from stream_svt.settings.changes import Declared
+    from stream_svt.settings.monitors import MonitorSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +63,10 @@ class EventBuilder:
 
     def alert(
         self,
-        books: DatasetAccount,
+        account: DatasetAccount,
         spec: MonitorSpec,
         plan: Plan,
-        slot: RunState,
+        run_state: RunState,
         crossing: Crossing,
         charge: int,
     ) -> None:
@@ -94,7 +95,7 @@ class EventBuilder:
                 threshold_rate=mechanism.threshold_rate,
             ) * float(grid.granularity)
         alert = Alert(
-            dataset=books.name,
+            dataset=account.name,
             monitor=spec.name,
             series=crossing.series,
             query_id=crossing.query_id,
@@ -116,63 +117,67 @@ class EventBuilder:
             estimate=guess,
             bound=None if bound is None else grid.real(bound),
             beta=float(spec.beta),
-            run=slot.run,
-            top=slot.run_tops,
-            account=books.account(charge),
+            run=run_state.run,
+            top=run_state.run_tops,
+            account=account.account(charge),
             spec_hash=plan.hash,
         )
-        subject = books.name if crossing.series is None else f"{books.name}/{crossing.series}"
-        self._add(EventType.ALERT, books, spec.name, slot.run, subject, alert)
+        subject = account.name if crossing.series is None else f"{account.name}/{crossing.series}"
+        self._add(EventType.ALERT, account, spec.name, run_state.run, subject, alert)
 
-    def run_started(self, books: DatasetAccount, monitor: str, slot: RunState, charge: int) -> None:
+    def run_started(self, account: DatasetAccount, monitor: str, run_state: RunState, charge: int) -> None:
         """Announce a run whose threshold is charged."""
-        detail = {"tops_charge_left": to_float(slot.left, Kind.PURE)}
-        reason = "first" if slot.run == 1 else "resampled"
+        detail = {"tops_charge_left": to_float(run_state.left, Kind.PURE)}
+        reason = "first" if run_state.run == 1 else "resampled"
         self.announce(
             EventType.RUN_STARTED,
-            books,
+            account,
             monitor=monitor,
-            slot=slot,
+            run_state=run_state,
             reason=reason,
             charge=charge,
             detail=detail,
         )
 
-    def muted(self, books: DatasetAccount, monitor: str, slot: RunState, series: str, until_ms: int) -> None:
+    def muted(
+        self, account: DatasetAccount, monitor: str, run_state: RunState, series: str, until_ms: int
+    ) -> None:
         """Announce that the series of a top is muted: for good, until the run ends, or until a broker time."""
         until = {FOR_EVER: "period", UNTIL_RUN_ENDS: "run"}.get(until_ms, until_ms)
         detail = {"series": series, "until": until}
-        self.announce(EventType.MUTED, books, monitor=monitor, slot=slot, reason="top", detail=detail)
+        self.announce(
+            EventType.MUTED, account, monitor=monitor, run_state=run_state, reason="top", detail=detail
+        )
 
     def announce(
         self,
         kind: EventType,
-        books: DatasetAccount,
+        account: DatasetAccount,
         *,
         reason: str,
         monitor: str = "",
-        slot: RunState | None = None,
+        run_state: RunState | None = None,
         charge: int = 0,
         detail: dict[str, Any] | None = None,
     ) -> None:
-        """Announce anything else about a dataset, with its books."""
-        run = 0 if slot is None else slot.run
+        """Announce anything else about a dataset, with its account."""
+        run = 0 if run_state is None else run_state.run
         data = Lifecycle(
-            dataset=books.name,
+            dataset=account.name,
             monitor=monitor,
             run=run,
             reason=reason,
-            account=books.account(charge),
+            account=account.account(charge),
             detail=detail or {},
         )
-        self._add(kind, books, monitor, run, books.name, data)
+        self._add(kind, account, monitor, run, account.name, data)
 
-    def reply(self, books: DatasetAccount | None, reason: str, detail: dict[str, Any]) -> None:
+    def reply(self, account: DatasetAccount | None, reason: str, detail: dict[str, Any]) -> None:
         """Acknowledge a command."""
-        if books is None:
+        if account is None:
             self.shard_event(EventType.COMMAND_REPLY, reason=reason, detail=detail)
         else:
-            self.announce(EventType.COMMAND_REPLY, books, reason=reason, detail=detail)
+            self.announce(EventType.COMMAND_REPLY, account, reason=reason, detail=detail)
 
     def spec_changed(self, monitor: str, reason: str, spec_hash: str, fields: list[str]) -> None:
         """Announce that a monitor was added, changed or removed."""
@@ -206,15 +211,15 @@ class EventBuilder:
     def _add(
         self,
         kind: EventType,
-        books: DatasetAccount,
+        account: DatasetAccount,
         monitor: str,
         run: int,
         subject: str,
         data: Alert | Lifecycle,
     ) -> None:
         self.sequence += 1
-        books.events += 1
-        event_id = f"{self._application}/{books.name}/{monitor}/{run}/{books.events}"
+        account.events += 1
+        event_id = f"{self._application}/{account.name}/{monitor}/{run}/{account.events}"
         self.events.append(
             ReleasedEvent(type=kind, id=event_id, sequence=self.sequence, subject=subject, data=data)
         )

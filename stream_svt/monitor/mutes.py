@@ -146,10 +146,10 @@ class MuteFilter:
         """Count mutes of a dataset. ``everything`` holds all mutes by dataset, these included: for when it grows."""
         self._size += len(series)
         if self._size * _LOAD > len(self._counts):
-            slots = len(self._counts)
-            while self._size * _LOAD > slots:
-                slots *= 4
-            self._counts = np.zeros(slots, dtype=np.uint32)
+            run_states = len(self._counts)
+            while self._size * _LOAD > run_states:
+                run_states *= 4
+            self._counts = np.zeros(run_states, dtype=np.uint32)
             for number, names in everything.items():
                 self._count(number, names)
         else:

@@ -151,11 +151,11 @@ def resume(engine: Engine, runs: RunArrays, number: int) -> None:
 
 def reopen(engine: Engine, runs: RunArrays, number: int) -> None:
     """Let the next query of a dataset open a new run with a new threshold."""
-    slot = engine.accounts.books(number).slot(runs.name)
-    if slot.state is State.RUNNING:
+    run_state = engine.accounts.account(number).run_state(runs.name)
+    if run_state.state is State.RUNNING:
         runs.end_run(number, "command")
-    slot.stopped = False
-    runs.status[number] = status_of(slot)
+    run_state.stopped = False
+    runs.status[number] = status_of(run_state)
 
 
 def _meant(engine: Engine, number: int, monitor: str) -> Iterator[RunArrays]:
@@ -175,27 +175,27 @@ def _meant_runs(engine: Engine, number: int, monitor: str) -> list[RunArrays]:
 
 def _check(engine: Engine, runs: RunArrays, number: int, action: Action) -> None:
     """Refuse what would not change anything, or what the budget forbids."""
-    slot = engine.accounts.slot(runs.name, number)
+    run_state = engine.accounts.run_state(runs.name, number)
     place = f"monitor '{runs.name}' on dataset '{engine.datasets[number].name}'"
-    if action is Action.RESUME and not slot.paused:
+    if action is Action.RESUME and not run_state.paused:
         raise CommandRefused(f"{place} is not paused; nothing was changed")
-    if action is Action.PAUSE and slot.paused:
+    if action is Action.PAUSE and run_state.paused:
         raise CommandRefused(f"{place} is paused already; nothing was changed")
-    if action is Action.RESAMPLE and slot.state is State.EXHAUSTED:
+    if action is Action.RESAMPLE and run_state.state is State.EXHAUSTED:
         raise CommandRefused(f"{place} is exhausted: raise the budget first; nothing was changed")
 
 
 def _raise_budget(engine: Engine, number: int, command: Command) -> str:
-    ledger = engine.accounts.books(number).ledger
+    ledger = engine.accounts.account(number).ledger
     try:
         limit = to_units(exact(command.limit), ledger.kind)
         old = as_text(ledger.limit, ledger.kind)
         woken = engine.accounts.raise_limit(number, limit)
     except (ValueError, MisuseError) as error:
         raise CommandRefused(f"limit '{command.limit}': {error}; nothing was changed") from None
-    for name, slot in woken:
+    for name, run_state in woken:
         if name in engine.runners:
-            engine.runners[name].runs.status[number] = status_of(slot)
+            engine.runners[name].runs.status[number] = status_of(run_state)
     new = as_text(limit, ledger.kind)
     return f"limit of {command.dataset} raised from {ledger.kind.measure} {old} to {new}"
 
@@ -216,17 +216,17 @@ def _close_ledger(engine: Engine, name: str) -> bool:
     dataset = engine.number[name]
     if dataset not in engine.accounts.held:
         return False
-    books = engine.accounts.books(dataset)
-    for monitor, slot in books.slots.items():
-        if slot.state is State.RUNNING:
+    account = engine.accounts.account(dataset)
+    for monitor, run_state in account.run_states.items():
+        if run_state.state is State.RUNNING:
             engine.runners[monitor].runs.end_run(dataset, "application-closed")
-    engine.accounts.announce_balance(books)
+    engine.accounts.announce_balance(account)
     return True
 
 
 def _announce_closed(engine: Engine, successor: str, balances: int) -> None:
     """Announce that nothing of the shard is tested or charged any more; so many balances came before."""
-    engine.accounts.announcer.shard_event(
+    engine.accounts.events.shard_event(
         EventType.APPLICATION_CLOSED,
         reason="command",
         detail={"successor": successor, "balances": balances},
@@ -241,7 +241,7 @@ def close_lost(engine: Engine, topic: str) -> Iterator[None]:
     for name, runner in engine.runners.items():
         if runner.spec.topic != topic:
             continue
-        held = [number for number, books in engine.accounts.held.items() if name in books.slots]
+        held = [number for number, account in engine.accounts.held.items() if name in account.run_states]
         for count, number in enumerate(held, start=1):
             runner.runs.forget_waiting(number)
             engine.close_at_full_price(name, number, "loss")
@@ -263,6 +263,6 @@ def pass_over(engine: Engine, topic: str, offset: int, end: int | None = None) -
         if not kept or runner.offset == end:  # the record is gone of which it may have tested rows
             runner.row = 0
         runner.offset, runner.started = runner.offset if kept else offset, True
-    engine.accounts.announcer.shard_event(
+    engine.accounts.events.shard_event(
         EventType.LOSS_ACCEPTED, reason="command", detail={"topic": topic, "offset": offset}
     )

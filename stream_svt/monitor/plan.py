@@ -16,7 +16,7 @@ from stream_svt.mechanisms.sparse_vector import SparseVector
 from stream_svt.monitor.batch import QueryBatch
 
 if TYPE_CHECKING:
-    from stream_svt.monitor.monitor_spec import MonitorSpec
+    from stream_svt.settings.monitors import MonitorSpec
 
 
 @dataclass(frozen=True, slots=True)

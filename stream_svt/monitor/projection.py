@@ -33,7 +33,7 @@ STATES = (*(state.value for state in State), PAUSED)
 _IDLE = STATES.index(State.IDLE.value)
 _NOT_COVERED = len(STATES)
 _CODES: Mapping[str, int] = {state: code for code, state in enumerate(STATES)}
-_NO_SLOT = RunState()
+_NO_RUN = RunState()
 
 DATASETS_AT_ONCE = 500
 """Datasets that `Projection.sum_up` takes between two yields: a few milliseconds of work."""
@@ -200,15 +200,16 @@ class Projection:
         runners = list(self._runners.items())
         found = []
         for number in numbers:
-            books = self._accounts.held.get(number) or DatasetAccount(self._datasets[number])
+            account = self._accounts.held.get(number) or DatasetAccount(self._datasets[number])
             covering = [(name, runner) for name, runner in runners if runner.runs.covers[number]]
             queued = {name: runner.runs.queued(number) for name, runner in covering}
             top_only = {
                 name
                 for name, runner in covering
-                if (slot := books.slots.get(name)) is not None and runner.runs.top_branch_only(number, slot)
+                if (run_state := account.run_states.get(name)) is not None
+                and runner.runs.top_branch_only(number, run_state)
             }
-            found.append(books.view(self._accounts.shard, list(queued), queued, top_only))
+            found.append(account.view(self._accounts.shard, list(queued), queued, top_only))
         return found
 
     def update(self, numbers: Sequence[int]) -> None:
@@ -220,11 +221,14 @@ class Projection:
         self._update_ledgers(where, held)
         rest = [self._of_kind(np.arange(len(where)), kind, where) for kind in (Kind.PURE, Kind.ZCDP)]
         # Where a monitor has no slot, nothing has changed since `cover`.
-        for name in {name for one in held for name in one.slots} & self._monitors.keys():
+        for name in {name for one in held for name in one.run_states} & self._monitors.keys():
             statuses, runner = self._monitors[name], self._runners[name]
             covered = runner.runs.covers[where]
-            slots = [one.slots.get(name, _NO_SLOT) for one in held]
-            state = np.array([_CODES[PAUSED if slot.paused else slot.state] for slot in slots], dtype=np.int8)
+            run_states = [one.run_states.get(name, _NO_RUN) for one in held]
+            state = np.array(
+                [_CODES[PAUSED if run_state.paused else run_state.state] for run_state in run_states],
+                dtype=np.int8,
+            )
             state[~covered] = _NOT_COVERED
             sums = statuses.sums
             sums.states += np.bincount(state, minlength=len(STATES) + 1)
@@ -235,8 +239,8 @@ class Projection:
             queued = _masked([runner.runs.queued(number) for number in numbers], covered)
             sums.queued += _replace(statuses.queued, where, queued)
             for total, values, amounts in (
-                (sums.spent, statuses.spent, [slot.spent for slot in slots]),
-                (sums.left, statuses.left, [slot.left for slot in slots]),
+                (sums.spent, statuses.spent, [run_state.spent for run_state in run_states]),
+                (sums.left, statuses.left, [run_state.left for run_state in run_states]),
             ):
                 now = _masked(amounts, covered)
                 for measure, mine in enumerate(rest):
@@ -268,19 +272,25 @@ class Projection:
         return places[mine]
 
     def _update_ledgers(self, where: Integers, held: Sequence[DatasetAccount]) -> None:
-        ledgers = [books.ledger for books in held]
+        ledgers = [account.ledger for account in held]
         now = {
             name: np.array(amounts, dtype=np.int64)
             for name, amounts in (
                 ("limit", [ledger.limit for ledger in ledgers]),
                 ("spent", [ledger.spent for ledger in ledgers]),
                 ("reserved", [ledger.reserved for ledger in ledgers]),
-                ("charges", [sum([slot.runs + slot.tops for slot in one.slots.values()]) for one in held]),
+                (
+                    "charges",
+                    [
+                        sum([run_state.runs + run_state.tops for run_state in one.run_states.values()])
+                        for one in held
+                    ],
+                ),
             )
         }
         # Under zCDP a run is charged as a whole when it begins.
         for place in np.flatnonzero(self._datasets.zcdp[where]).tolist():
-            now["charges"][place] -= sum(slot.tops for slot in held[place].slots.values())
+            now["charges"][place] -= sum(run_state.tops for run_state in held[place].run_states.values())
         for place in np.flatnonzero(now["limit"] != self._datasets.limit[where]).tolist():
             self._raised[held[place].name] = ledgers[place].limit
         places = {kind: self._of_kind(where, kind) for kind in Kind}

@@ -144,7 +144,7 @@ class QueryTester:
             if view.eligible is not None:
                 idle &= view.eligible[start : segment.stop]
             for dataset, count in zip(*np.unique(datasets[idle], return_counts=True), strict=True):
-                runs.skip(runs.accounts.slot(runs.name, int(dataset)).shown, int(count))
+                runs.skip(runs.accounts.run_state(runs.name, int(dataset)).shown, int(count))
         return segment
 
     def open_waiting(self, view: View, first: int, last: int, *, ahead: bool = False) -> int:
@@ -319,7 +319,7 @@ class QueryTester:
 
     def branch(self, dataset: int, gaps: Integers) -> int | None:
         """Return the first branch that fired and that the run can still pay."""
-        left = self.runs.accounts.slot(self.runs.name, dataset).left
+        left = self.runs.accounts.run_state(self.runs.name, dataset).left
         return self.runs.plan_of(dataset).mechanism.branch_of(gaps, left)
 
 

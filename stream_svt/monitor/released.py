@@ -51,7 +51,7 @@ CLOSING = frozenset({EventType.BALANCE, EventType.APPLICATION_CLOSED})
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True):
-    """A dataset's books after an event.
+    """A dataset's account after an event.
 
     ``charge`` is what this event added to ``spent``; ``measure`` is "epsilon" or "rho" and holds for all four.
     """

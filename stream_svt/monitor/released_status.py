@@ -1,4 +1,4 @@
-"""What a reader of released events knows: the books of datasets and the states of monitors, folded."""
+"""What a reader of released events knows: the accounts of datasets and the states of monitors, folded."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _AFTER: Mapping[str, State] = {
 
 @dataclass(slots=True)
 class Budget:
-    """A dataset's books after its latest event, in epsilon or rho as ``measure`` says.
+    """A dataset's account after its latest event, in epsilon or rho as ``measure`` says.
 
     Attributes
     ----------
@@ -68,12 +68,12 @@ class MonitorStatus:
 
 
 class ReleasedStatus:
-    """Folds released events, in the order read, into books and states.
+    """Folds released events, in the order read, into accounts and states.
 
     Parameters
     ----------
     budgets
-        The datasets to keep books of, as declared. Events about others leave no trace.
+        The datasets to follow, as declared. Events about others leave no trace.
     covers
         The datasets of each monitor, by its name.
     """
@@ -117,7 +117,7 @@ class ReleasedStatus:
 
 
 def _account(budget: Budget, account: Account, time: str) -> None:
-    # Monitors of a dataset share its books: every event carries their whole.
+    # Monitors of a dataset share its account: every event carries all of it.
     budget.measure, budget.limit = account.measure, account.limit
     budget.spent, budget.reserved = account.spent, account.reserved
     budget.told = True

@@ -12,13 +12,13 @@ from typing import NamedTuple
 from stream_svt.errors import ConfigError, Problem
 from stream_svt.monitor.accounts import Accounts
 from stream_svt.monitor.dataset_account import DatasetAccount, read_dataset, stored_spec
-from stream_svt.monitor.datasets import DatasetSpec, Gone, is_over
 from stream_svt.monitor.life_cycle import Signal, State
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.released import PERIOD_OVER, EventType
 from stream_svt.monitor.snapshot import ProgressRecord, from_bytes
-from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.privacy.ledger import Ledger
+from stream_svt.settings.application import ApplicationSpec
+from stream_svt.settings.datasets import DatasetSpec, Gone, is_over
 
 Parts = Sequence[tuple[int, bytes]]
 """Numbered state records."""
@@ -30,7 +30,7 @@ NAMES_AT_ONCE = 10_000
 class _Undeclared(NamedTuple):
     """A stored dataset that is declared no longer, the keys of its state records, and whether its period is over."""
 
-    books: DatasetAccount
+    account: DatasetAccount
     keys: list[bytes]
     is_over: bool
 
@@ -73,8 +73,8 @@ class Retirement:
             f"q/{record.name}/{monitor}/{number}" for monitor, held in mutes.items() for number, _ in held
         ]
         keys = [one.encode() for one in (key, *parts)]
-        books = DatasetAccount.from_record(spec, record, plans, mutes)
-        self._undeclared.append(_Undeclared(books, keys, is_over(name, self.watermarks)))
+        account = DatasetAccount.from_record(spec, record, plans, mutes)
+        self._undeclared.append(_Undeclared(account, keys, is_over(name, self.watermarks)))
 
     def find_reused(self, datasets: Iterable[DatasetSpec]) -> Iterator[None]:
         """Find datasets that have the name of a period that is over; yields now and then."""
@@ -100,7 +100,7 @@ class Retirement:
             The declarations do not fit the stored ledgers.
         """
         again = next((name for name in self.retired if name in declared), None)
-        undeclared = [] if may_retire else [one.books.name for one in self._undeclared if not one.is_over]
+        undeclared = [] if may_retire else [one.account.name for one in self._undeclared if not one.is_over]
         if again is not None:
             message = (
                 f"dataset {again} was retired at shard {shard}: its name cannot be used again. Declare another "
@@ -128,20 +128,25 @@ class Retirement:
 
         Yields after a slice of work; where the next commit is full then, the caller commits before it goes on.
         """
-        for books, _, over in self._undeclared:
-            for name, slot in books.slots.items():
-                if slot.state is State.RUNNING:
-                    slot.signal(Signal.ENDED)
+        for account, _, over in self._undeclared:
+            for name, run_state in account.run_states.items():
+                if run_state.state is State.RUNNING:
+                    run_state.signal(Signal.ENDED)
                     lost = 0
                     if over:
-                        books.end_run(slot)
+                        account.end_run(run_state)
                     else:
-                        lost = books.end_run_at_full_price(slot)
+                        lost = account.end_run_at_full_price(run_state)
                     reason = PERIOD_OVER if over else "retired"
-                    self._accounts.announcer.announce(
-                        EventType.RUN_CLOSED, books, monitor=name, slot=slot, reason=reason, charge=lost
+                    self._accounts.events.announce(
+                        EventType.RUN_CLOSED,
+                        account,
+                        monitor=name,
+                        run_state=run_state,
+                        reason=reason,
+                        charge=lost,
                     )
-                    self._accounts.records |= books.save()
+                    self._accounts.records |= account.save()
             yield
 
     def retire(self) -> Iterator[None]:
@@ -151,32 +156,32 @@ class Retirement:
         find them gone. Yields as `close_runs`.
         """
         while self._undeclared:
-            books, keys, over = self._undeclared.pop()
-            detail = {"unit": books.unit}
+            account, keys, over = self._undeclared.pop()
+            detail = {"unit": account.unit}
             reason = PERIOD_OVER if over else "configuration"
-            self._accounts.announcer.announce(EventType.RETIRED, books, reason=reason, detail=detail)
+            self._accounts.events.announce(EventType.RETIRED, account, reason=reason, detail=detail)
             self._accounts.records.update(dict.fromkeys(keys))
             if not over:
-                self._keep(books)
+                self._keep(account)
             yield
 
     def announce_balance(self, name: str) -> None:
         """Announce what is left of the ledger of a retired dataset, for ever."""
-        books = DatasetAccount.from_retired(self.retired[name], f"r/{name}")
-        self._accounts.announce_balance(books)
-        self._keep(books)
+        account = DatasetAccount.from_retired(self.retired[name], f"r/{name}")
+        self._accounts.announce_balance(account)
+        self._keep(account)
 
-    def books(self) -> Iterator[DatasetAccount]:
-        """Yield the books of datasets that are declared no longer and not retired yet."""
-        return (one.books for one in self._undeclared)
+    def account(self) -> Iterator[DatasetAccount]:
+        """Yield the accounts of datasets that are declared no longer and not retired yet."""
+        return (one.account for one in self._undeclared)
 
     def discard(self) -> None:
         """Let go of what was loaded."""
         self._undeclared = []
 
-    def _keep(self, books: DatasetAccount) -> None:
-        data = self.retired[books.name] = books.to_retired()
-        self._accounts.records[f"r/{books.name}".encode()] = data
+    def _keep(self, account: DatasetAccount) -> None:
+        data = self.retired[account.name] = account.to_retired()
+        self._accounts.records[f"r/{account.name}".encode()] = data
 
 
 def gone(spec: ApplicationSpec, records: Iterable[bytes], progress: bytes | None) -> Gone:

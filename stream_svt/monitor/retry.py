@@ -13,10 +13,10 @@ import numpy as np
 
 from stream_svt.monitor.append import Append
 from stream_svt.monitor.event_builder import Crossing
-from stream_svt.monitor.options import Retry
 from stream_svt.monitor.pending import PlaceName, RetryQueue, Waiting
 from stream_svt.monitor.query_tester import Candidate, Tests, View
 from stream_svt.monitor.run_arrays import Mask, Status
+from stream_svt.settings.options import Retry
 
 
 class RetryAppend(Append):
@@ -66,7 +66,7 @@ class RetryAppend(Append):
                     look = True
                 if status[dataset] == Status.PENDING:
                     return row
-                runs.skip(runs.accounts.slot(runs.name, dataset).shown, 1)
+                runs.skip(runs.accounts.run_state(runs.name, dataset).shown, 1)
                 continue
             queue = queues.get(dataset)
             if queue is None:

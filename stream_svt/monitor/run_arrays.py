@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from stream_svt.monitor.accounts import Accounts
 from stream_svt.monitor.event_builder import Crossing
 from stream_svt.monitor.life_cycle import State
-from stream_svt.monitor.monitor_spec import MonitorSpec
 from stream_svt.monitor.mutes import FOR_EVER, UNTIL_RUN_ENDS, MonitorMutes
-from stream_svt.monitor.options import Mute, OnHalt, Sweep
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.queue_journal import Queue
 from stream_svt.monitor.shard_datasets import NEVER, ShardDatasets
 from stream_svt.monitor.snapshot import SECRETS, RunState, unpack_secrets
+from stream_svt.settings.monitors import MonitorSpec
+from stream_svt.settings.options import Mute, OnHalt, Sweep
 
 Integers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -41,11 +41,11 @@ class Status:
     TESTABLE: Final = 3
 
 
-def status_of(slot: RunState) -> int:
+def status_of(run_state: RunState) -> int:
     """Return the `Status` of a slot whose open run, if there is one, is durable."""
-    if slot.paused or slot.stopped or slot.state is _EXHAUSTED:
+    if run_state.paused or run_state.stopped or run_state.state is _EXHAUSTED:
         return Status.SKIP
-    return Status.TESTABLE if slot.state is _RUNNING else Status.WAITING
+    return Status.TESTABLE if run_state.state is _RUNNING else Status.WAITING
 
 
 class RunArrays:
@@ -103,28 +103,30 @@ class RunArrays:
         """Return the plan of a dataset's open run."""
         return self.plans[int(self.version[dataset])]
 
-    def take_over(self, datasets: Sequence[int], slots: Sequence[RunState]) -> None:
+    def take_over(self, datasets: Sequence[int], run_states: Sequence[RunState]) -> None:
         """Go on where the slots of some datasets stand."""
         known = {plan.hash for plan in self.plans}
-        for old in sorted({slot.spec_hash for slot in slots if slot.state is _RUNNING} - known):
+        for old in sorted(
+            {run_state.spec_hash for run_state in run_states if run_state.state is _RUNNING} - known
+        ):
             self.plans.insert(0, self.accounts.plans[old])
             self.version += 1
         version = {plan.hash: index for index, plan in enumerate(self.plans)}
         where = np.array(datasets, dtype=np.int64)
-        self.version[where] = [version.get(slot.spec_hash, 0) for slot in slots]
-        secrets = np.frombuffer(b"".join([slot.secrets for slot in slots]), dtype=SECRETS)
+        self.version[where] = [version.get(run_state.spec_hash, 0) for run_state in run_states]
+        secrets = np.frombuffer(b"".join([run_state.secrets for run_state in run_states]), dtype=SECRETS)
         self.threshold_noise[where] = secrets["noise"]
         self.salt_high[where], self.salt_low[where] = secrets["salt_high"], secrets["salt_low"]
-        status = [status_of(slot) for slot in slots]
+        status = [status_of(run_state) for run_state in run_states]
         self.status[where] = np.where(self.covers[where], status, Status.SKIP)
         for dataset in datasets:
             held = self.accounts.held[dataset].mutes
             if held and (mutes := held.get(self.name)) is not None:
                 self.mutes.hold(dataset, mutes)
         if self.spec.resample_every is not None:
-            for dataset, slot in zip(datasets, slots, strict=True):
-                if slot.state is _RUNNING:
-                    self.schedule(dataset, slot)
+            for dataset, run_state in zip(datasets, run_states, strict=True):
+                if run_state.state is _RUNNING:
+                    self.schedule(dataset, run_state)
 
     def change(self, plan: Plan, running: Mask) -> None:
         """Open runs under another plan from now on; those that are open, as the mask says, go on under theirs."""
@@ -142,33 +144,33 @@ class RunArrays:
         """Open a run on a dataset where the ledger admits one: compared once its noise is durable."""
         opening = self.accounts.open_run(self.name, self.plan, dataset, clock_ms)
         if opening is None:
-            self.status[dataset] = status_of(self.accounts.slot(self.name, dataset))
+            self.status[dataset] = status_of(self.accounts.run_state(self.name, dataset))
             return
-        slot = opening.slot
+        run_state = opening.run_state
         if opening.new_grid:
             self.forget_waiting(dataset)
         self.version[dataset] = len(self.plans) - 1
-        secrets = unpack_secrets(slot.secrets)
+        secrets = unpack_secrets(run_state.secrets)
         self.threshold_noise[dataset], self.salt_high[dataset], self.salt_low[dataset] = secrets
-        self.schedule(dataset, slot)
+        self.schedule(dataset, run_state)
         self.status[dataset] = Status.PENDING
 
     def end_run(self, dataset: int, reason: str) -> None:
         """End the open run of a dataset; what it did not spend is released (pure only)."""
         self.run_ended(dataset, self.accounts.end_run(self.name, dataset, reason))
 
-    def run_ended(self, dataset: int, slot: RunState) -> None:
+    def run_ended(self, dataset: int, run_state: RunState) -> None:
         """Forget the secrets of a run that ended, and end the mutes that held until then."""
         self.mutes.end_run(dataset)
         self.threshold_noise[dataset] = 0
         self.salt_high[dataset] = self.salt_low[dataset] = 0
         self.deadline[dataset] = NEVER
-        self.status[dataset] = status_of(slot)
+        self.status[dataset] = status_of(run_state)
 
-    def schedule(self, dataset: int, slot: RunState) -> None:
+    def schedule(self, dataset: int, run_state: RunState) -> None:
         """Set when the open run of a dataset ends by schedule."""
         every = self.spec.resample_every
-        self.deadline[dataset] = NEVER if every is None else slot.started_ms + every
+        self.deadline[dataset] = NEVER if every is None else run_state.started_ms + every
 
     def report(self, crossing: Crossing, clock_ms: int) -> list[str]:
         """Charge a top, release its alert, mute its series, and halt the run after its last one.
@@ -198,12 +200,12 @@ class RunArrays:
         self.accounts.muted(self.name, dataset, series, until)
         return ended
 
-    def top_branch_only(self, dataset: int, slot: RunState) -> bool:
+    def top_branch_only(self, dataset: int, run_state: RunState) -> bool:
         """Tell whether what is left of an open run pays the cheapest branch only."""
-        if slot.state is not State.RUNNING:
+        if run_state.state is not State.RUNNING:
             return False
         charges = [branch.charge for branch in self.plan_of(dataset).mechanism.branches]
-        return len(charges) > 1 and slot.left < max(charges)
+        return len(charges) > 1 and run_state.left < max(charges)
 
     def skip(self, reason: str, count: int) -> None:
         """Count queries that were not tested."""

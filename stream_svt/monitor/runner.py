@@ -13,13 +13,13 @@ import numpy as np
 from stream_svt.monitor.accounts import Accounts
 from stream_svt.monitor.append import Append
 from stream_svt.monitor.batch import QueryBatch
-from stream_svt.monitor.monitor_spec import MonitorSpec
-from stream_svt.monitor.options import Retry, Sweep
 from stream_svt.monitor.query_tester import QueryNoise, QueryTester, View
 from stream_svt.monitor.retry import RetryAppend
 from stream_svt.monitor.run_arrays import Integers, Mask, RunArrays, Status
 from stream_svt.monitor.shard_datasets import ShardDatasets
 from stream_svt.monitor.sweep import SweepAppend
+from stream_svt.settings.monitors import MonitorSpec
+from stream_svt.settings.options import Retry, Sweep
 
 _NO_ROWS = np.zeros(0, dtype=np.int64)
 _NO_ROW = np.zeros(0, dtype=np.bool_)

@@ -7,10 +7,10 @@ from collections.abc import Container, Generator, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_svt.monitor.datasets import DatasetSpec
-from stream_svt.monitor.monitor_spec import MonitorSpec
-from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.privacy.loss import Kind
+from stream_svt.settings.application import ApplicationSpec
+from stream_svt.settings.datasets import DatasetSpec
+from stream_svt.settings.monitors import MonitorSpec
 
 Integers = NDArray[np.int64]
 Mask = NDArray[np.bool_]

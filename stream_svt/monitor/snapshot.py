@@ -82,7 +82,7 @@ class RunState(_Secret, array_like=True, gc=False):
 
 
 class DatasetRecord(_Secret, array_like=True, gc=False):
-    """One dataset: its books, its number of released events and its monitors.
+    """One dataset: its ledger, its number of released events and its monitors.
 
     ``mutes`` holds (series, until) by monitor, oldest first; none in a dataset of version ``SPLIT``.
     """
@@ -93,7 +93,7 @@ class DatasetRecord(_Secret, array_like=True, gc=False):
     declared_limit: int
     ledger: bytes
     events: int
-    slots: dict[str, RunState]
+    run_states: dict[str, RunState]
     mutes: dict[str, list[tuple[str, int]]]
 
 

@@ -15,10 +15,11 @@ from stream_svt.errors import ConfigError, Problem
 from stream_svt.monitor.accounts import SLOTS_AT_ONCE
 from stream_svt.monitor.engine import OTHER_FILE, Engine
 from stream_svt.monitor.life_cycle import State
-from stream_svt.monitor.monitor_spec import Declared, MonitorSpec, changed_fields, changes_refused
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.run_arrays import RunArrays, Status, status_of
-from stream_svt.monitor.spec import ApplicationSpec
+from stream_svt.settings.application import ApplicationSpec
+from stream_svt.settings.changes import Declared, changed_fields, changes_refused
+from stream_svt.settings.monitors import MonitorSpec
 
 _RUNNING = State.RUNNING
 
@@ -53,7 +54,7 @@ def changing_spec(engine: Engine, spec: ApplicationSpec) -> Iterator[None]:
     for name, monitor in wanted.items():
         if name not in engine.runners:
             yield from _take_back(engine, engine.add(monitor).runs)
-            engine.accounts.announcer.spec_changed(name, "added", monitor.hash(), [])
+            engine.accounts.events.spec_changed(name, "added", monitor.hash(), [])
             yield
         elif engine.runners[name].spec != monitor:
             changed = True
@@ -90,9 +91,9 @@ def _take_back(engine: Engine, runs: RunArrays) -> Iterator[None]:
     numbers = list(engine.accounts.held)
     for at in range(0, len(numbers), SLOTS_AT_ONCE):
         part = numbers[at : at + SLOTS_AT_ONCE]
-        held = [number for number in part if runs.name in engine.accounts.held[number].slots]
+        held = [number for number in part if runs.name in engine.accounts.held[number].run_states]
         if held:
-            runs.take_over(held, [engine.accounts.held[number].slots[runs.name] for number in held])
+            runs.take_over(held, [engine.accounts.held[number].run_states[runs.name] for number in held])
             engine.projection.changed.update(held)
         yield
 
@@ -107,12 +108,12 @@ def _change(engine: Engine, runs: RunArrays, spec: MonitorSpec) -> Iterator[None
     yield
     yield from _cover(engine, runs, engine.datasets.covers(spec))
     for count, number in enumerate(np.flatnonzero(running).tolist(), start=1):
-        runs.schedule(number, engine.accounts.slot(runs.name, number))
+        runs.schedule(number, engine.accounts.run_state(runs.name, number))
         if count % SLOTS_AT_ONCE == 0:
             yield
     engine.specs.keep(plan)
     engine.specs.declare(spec)
-    engine.accounts.announcer.spec_changed(spec.name, "changed", plan.hash, sorted(changed_fields(old, spec)))
+    engine.accounts.events.spec_changed(spec.name, "changed", plan.hash, sorted(changed_fields(old, spec)))
     yield
 
 
@@ -120,7 +121,7 @@ def _running(engine: Engine, runs: RunArrays) -> NDArray[np.bool_]:
     """Return on which datasets a run of a monitor is open, paused or not."""
     running = runs.status >= Status.PENDING
     for number in np.flatnonzero((runs.status == Status.SKIP) & runs.covers).tolist():
-        running[number] = engine.accounts.slot(runs.name, number).state is _RUNNING
+        running[number] = engine.accounts.run_state(runs.name, number).state is _RUNNING
     return running
 
 
@@ -148,7 +149,7 @@ def close_removed(engine: Engine, spec: ApplicationSpec, unread: Container[str] 
             forgotten = gone if Plan.of(monitor).grid == runs.plan.grid else runs.covers
         for count, number in enumerate(np.flatnonzero(forgotten).tolist(), start=1):
             runs.forget_waiting(number)
-            if gone[number] and engine.accounts.slot(runs.name, number).state is _RUNNING:
+            if gone[number] and engine.accounts.run_state(runs.name, number).state is _RUNNING:
                 if lost:
                     engine.close_at_full_price(name, number, "unread")
                 else:
@@ -165,7 +166,7 @@ def _cover(engine: Engine, runs: RunArrays, covers: NDArray[np.bool_]) -> Iterat
         engine.projection.changed |= engine.accounts.held.keys()
         runs.status[runs.covers & ~covers] = Status.SKIP
     for count, number in enumerate(np.flatnonzero(covers & ~runs.covers).tolist(), start=1):
-        runs.status[number] = status_of(engine.accounts.slot(runs.name, number))
+        runs.status[number] = status_of(engine.accounts.run_state(runs.name, number))
         if count % SLOTS_AT_ONCE == 0:
             yield
     runs.covers = covers
@@ -175,4 +176,4 @@ def _remove(engine: Engine, name: str) -> None:
     engine.runners.pop(name).runs.drop_queues()
     engine.projection.remove(name)
     engine.specs.remove(name)
-    engine.accounts.announcer.spec_changed(name, "removed", "", [])
+    engine.accounts.events.spec_changed(name, "removed", "", [])

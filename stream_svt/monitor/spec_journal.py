@@ -12,10 +12,11 @@ from functools import reduce
 
 from stream_svt.errors import Problem, UnreadableState
 from stream_svt.monitor.accounts import Accounts
-from stream_svt.monitor.monitor_spec import Declared, MonitorSpec, declaration_refused
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.snapshot import VERSION, SpecRecord, TopicRecord, from_bytes, to_bytes
 from stream_svt.monitor.stored_records import Named
+from stream_svt.settings.changes import Declared, declaration_refused
+from stream_svt.settings.monitors import MonitorSpec
 
 
 class SpecJournal:
@@ -100,9 +101,9 @@ class SpecJournal:
         declared = Declared.by(spec) if known is None else known.and_by(spec)
         if declared != known:
             self.keep_declared(spec.topic, declared)
-            announcer = self._accounts.announcer
-            if announcer.sequence:  # else the event that begins the state comes first
-                announcer.topic_declared(spec.topic, declared)
+            events = self._accounts.events
+            if events.sequence:  # else the event that begins the state comes first
+                events.topic_declared(spec.topic, declared)
 
     def keep_declared(self, topic: str, declared: Declared) -> None:
         """Keep what holds of a topic."""

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from stream_svt.monitor.append import Append
 from stream_svt.monitor.event_builder import Crossing
-from stream_svt.monitor.options import Sweep
 from stream_svt.monitor.pending import Block, OpenSet, OpenSets
 from stream_svt.monitor.query_tester import QueryTester, Segment, Tests, View
 from stream_svt.monitor.run_arrays import Status
+from stream_svt.settings.options import Sweep
 
 
 class SweepAppend(Append):

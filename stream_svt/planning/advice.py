@@ -8,11 +8,11 @@ from dataclasses import asdict
 from typing import Any
 
 from stream_svt.mechanisms.noise import Noise
-from stream_svt.monitor.options import Annealed, Sweep
 from stream_svt.planning.budget import SURE, Runs, reported_margin
 from stream_svt.planning.model import Span
 from stream_svt.planning.recommending import Candidate, Recommendation
 from stream_svt.planning.workload import Workload
+from stream_svt.settings.options import Annealed, Sweep
 
 _DAY = 86_400
 _FOR_EVER = 1e4

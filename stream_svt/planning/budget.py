@@ -9,9 +9,10 @@ from stream_svt.mechanisms import estimates, noise
 from stream_svt.mechanisms.noise import Noise
 from stream_svt.mechanisms.search import least
 from stream_svt.mechanisms.sparse_vector import SparseVector
-from stream_svt.monitor.datasets import DatasetSpec
-from stream_svt.monitor.spec import Exposure, MonitorSpec, Sweep
 from stream_svt.privacy.loss import Kind
+from stream_svt.settings.datasets import DatasetSpec
+from stream_svt.settings.monitors import MonitorSpec
+from stream_svt.settings.options import Exposure, Sweep
 
 SURE = 0.95
 """A margin counts as detectable where a single test reports it at least this often."""

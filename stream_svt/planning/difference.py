@@ -9,18 +9,20 @@ from types import MappingProxyType
 from typing import Any
 
 from stream_svt.errors import Problem
-from stream_svt.monitor.datasets import DAY_MS, DatasetSpec, Generator
-from stream_svt.monitor.monitor_spec import (
+from stream_svt.planning.memory import MIB, needed
+from stream_svt.privacy.loss import as_text
+from stream_svt.settings.application import ApplicationSpec
+from stream_svt.settings.changes import (
     Declared,
-    MonitorSpec,
     TakesEffect,
     changed_fields,
     changes_refused,
     declaration_refused,
 )
-from stream_svt.monitor.spec import ApplicationSpec
-from stream_svt.planning.memory import MIB, needed
-from stream_svt.privacy.loss import as_text
+from stream_svt.settings.datasets import DAY_MS, DatasetSpec, Generator
+from stream_svt.settings.monitors import MonitorSpec
+
+_NOTHING: Mapping[str, int] = {}
 
 NAMES_SHOWN = 3
 """Names that a line about many datasets gives."""

@@ -12,7 +12,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from stream_svt.monitor.spec import ApplicationSpec
+    from stream_svt.settings.application import ApplicationSpec
 
 MIB = 2**20
 PROCESS = 120 * MIB

@@ -21,9 +21,9 @@ from stream_svt.mechanisms.contract import Law
 from stream_svt.mechanisms.difference import tails
 from stream_svt.mechanisms.noise import Noise
 from stream_svt.mechanisms.sparse_vector import SparseVector
-from stream_svt.monitor.monitor_spec import MonitorSpec
-from stream_svt.monitor.options import Retry, Sweep
 from stream_svt.planning.workload import Drift, Floats, Workload, middles, thinned
+from stream_svt.settings.monitors import MonitorSpec
+from stream_svt.settings.options import Retry, Sweep
 
 THRESHOLDS = 41
 """Quantiles that stand for the threshold noise."""

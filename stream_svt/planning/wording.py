@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from stream_svt.monitor.datasets import DatasetSpec
-from stream_svt.monitor.spec import ApplicationSpec, MonitorSpec, OnHalt, Sweep
 from stream_svt.planning.budget import Purchase, purchase
 from stream_svt.privacy.loss import Kind, as_text
+from stream_svt.settings.application import ApplicationSpec
+from stream_svt.settings.datasets import DatasetSpec
+from stream_svt.settings.monitors import MonitorSpec
+from stream_svt.settings.options import OnHalt, Sweep
 
 
 def explain(spec: ApplicationSpec) -> list[str]:

@@ -1,4 +1,4 @@
-"""A dataset's books: what may be lost in all, what is spent, what is promised to open runs.
+"""A dataset's ledger: what may be lost in all, what is spent, what is promised to open runs.
 
 The ledger is a filter: a charge that does not fit is refused and changes nothing. Under pure differential
 privacy a run reserves its whole cost, moves the share of its threshold and of each top from reserved to
@@ -49,13 +49,13 @@ class Ledger:
 
     Examples
     --------
-    >>> books = Ledger(Kind.PURE, limit=4_000_000_000)
-    >>> books.reserve(1_000_000_000)
-    >>> books.spend_reserved(250_000_000)
-    >>> books.release(750_000_000)
-    >>> books
+    >>> ledger = Ledger(Kind.PURE, limit=4_000_000_000)
+    >>> ledger.reserve(1_000_000_000)
+    >>> ledger.spend_reserved(250_000_000)
+    >>> ledger.release(750_000_000)
+    >>> ledger
     Ledger(kind='pure', limit=4000000000, spent=250000000, reserved=0)
-    >>> books.reserve(4_000_000_000)
+    >>> ledger.reserve(4_000_000_000)
     Traceback (most recent call last):
     stream_svt.errors.BudgetExceeded: epsilon 4 does not fit: 0.25 spent and 0 reserved of a limit of 4. \
 Nothing was charged.
@@ -173,7 +173,7 @@ Nothing was charged.
         self._limit = limit
 
     def to_bytes(self) -> bytes:
-        """Return the books as bytes for `from_bytes`."""
+        """Return the ledger as bytes for `from_bytes`."""
         return _ENCODER.encode(
             _Stored(_FORMAT, self._kind, self._limit, self._spent, self._reserved, self._run_open)
         )
@@ -185,7 +185,7 @@ Nothing was charged.
         Raises
         ------
         UnreadableState
-            The bytes are damaged, of a newer format, or books that cannot be (more lost than the limit).
+            The bytes are damaged, of a newer format, or a ledger that cannot be (more lost than the limit).
         """
         try:
             stored = _DECODER.decode(data)

@@ -17,9 +17,6 @@ from hashlib import blake2b
 import msgspec
 
 from stream_svt.errors import StreamSvtError
-from stream_svt.monitor.carried import Balance, Carried
-from stream_svt.monitor.datasets import begun_by, is_over, period_end
-from stream_svt.monitor.monitor_spec import Declared
 from stream_svt.monitor.released import (
     LARGEST_SEQUENCE,
     Account,
@@ -30,11 +27,14 @@ from stream_svt.monitor.released import (
     decode,
     proved_content,
 )
-from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.privacy.ledger import MAX_UNITS
 from stream_svt.privacy.loss import Kind, as_text, exact
 from stream_svt.protocol.ports import Record
 from stream_svt.protocol.state_records import Closed
+from stream_svt.settings.application import ApplicationSpec
+from stream_svt.settings.carried import Balance, Carried
+from stream_svt.settings.changes import Declared
+from stream_svt.settings.datasets import begun_by, is_over, period_end
 
 IsProved = Callable[[str, bytes], bool]
 """Tells whether a proof belongs to a content (see `stream_svt.protocol.sealing.proof_checker`)."""

@@ -10,7 +10,7 @@ everything again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -18,29 +18,19 @@ import msgspec
 
 from stream_svt.errors import ApplicationClosed, CommandRefused, MisuseError, StateRolledBack, UnreadableState
 from stream_svt.monitor import released
-from stream_svt.monitor.bounds import BOUNDS, Bounds
 from stream_svt.monitor.commands import Command
 from stream_svt.monitor.engine import Commit
 from stream_svt.protocol.controls import Standing
 from stream_svt.protocol.ports import Log, Transaction
 from stream_svt.protocol.rollback import GIVEN_UP, Known, Newest, Seen, contradiction
-from stream_svt.protocol.sealing import NO_KEY, RecordContext
-from stream_svt.protocol.state_reader import Restoration, StateReader
+from stream_svt.protocol.sealing import NO_KEY
+from stream_svt.protocol.state_reader import JournalSettings, Restoration, StateReader
 from stream_svt.protocol.state_records import CLOSED, META, Closed, Event, Meta, ShardRecords
 
 log = logging.getLogger(__name__)
 
 ORIGIN_BYTES = 8
 """Random bytes of an event's origin: with the sequence, two histories have no origin in common."""
-
-
-@dataclass(frozen=True, slots=True)
-class Topics:
-    """The topics a journal writes."""
-
-    state: str
-    alerts: str
-    rejects: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,63 +49,17 @@ class Restored:
     read_to: dict[str, int]
 
 
-async def keep_going() -> None:
-    """Give way to nothing: the default."""
-
-
 class Journal:
-    """Reads and writes one shard's state; fences the previous writer.
+    """Reads and writes one shard's state, on the partitions of ``log``; fences the previous writer."""
 
-    Parameters
-    ----------
-    log
-        The shard's partitions.
-    place
-        Cluster id, application, state topic and shard: what the records are bound to.
-    topics, partitions
-        Names of the topics written, for messages, and the number of partitions of all of them.
-    masters
-        Master keys, the first seals; empty leaves records plain.
-    adopt_plain
-        Whether a state that was written without any key may be sealed; without it, it is refused, for whoever
-        may write the topic could have put it there.
-    entropy
-        Source of secret random bytes.
-    epoch
-        Seconds since 1970, for the time frozen in an event.
-    bounds
-        How much a transaction publishes.
-    give_way
-        Awaited between the slices of long work, so that other work of the process gets its turn.
-    """
-
-    def __init__(
-        self,
-        log: Log,
-        place: RecordContext,
-        topics: Topics,
-        *,
-        partitions: int,
-        masters: Sequence[bytes] = (),
-        adopt_plain: bool = False,
-        entropy: Callable[[int], bytes],
-        epoch: Callable[[], float],
-        bounds: Bounds = BOUNDS,
-        give_way: Callable[[], Awaitable[None]] = keep_going,
-    ) -> None:
+    def __init__(self, log: Log, settings: JournalSettings) -> None:
         self._log = log
-        self._place = place
-        self._topics = topics
-        self._partitions = partitions
-        self._masters = tuple(masters)
-        self._adopt_plain = adopt_plain
-        self._entropy = entropy
-        self._epoch = epoch
-        self._bounds = bounds
-        self._give_way = give_way
-        self._shard = place.shard
+        self._settings = settings
+        self._place = settings.place
+        self._shard = settings.place.shard
         self._broken = True
-        self._held = ShardRecords(Meta(partitions=partitions, noise_key=b"", digest_key=b"", state_id=b""))
+        meta = Meta(partitions=settings.partitions, noise_key=b"", digest_key=b"", state_id=b"")
+        self._held = ShardRecords(meta)
         self._reader = self._new_reader()
         self._claim = False
         self.published: list[int] = []
@@ -126,15 +70,7 @@ class Journal:
 
     def _new_reader(self) -> StateReader:
         """Return what verifies and seals records; anew for each session, with its own part of the nonces."""
-        return StateReader(
-            self._place,
-            self._topics.state,
-            partitions=self._partitions,
-            masters=self._masters,
-            adopt_plain=self._adopt_plain,
-            entropy=self._entropy,
-            give_way=self._give_way,
-        )
+        return StateReader(self._settings)
 
     @property
     def key_id(self) -> str:
@@ -149,7 +85,7 @@ class Journal:
     @property
     def backlog(self) -> bool:
         """Whether more waits than the next transaction publishes: the next commit has to wait for the rest."""
-        return len(self._held.to_publish(self._bounds)) < len(self._held.outbox)
+        return len(self._held.to_publish(self._settings.bounds)) < len(self._held.outbox)
 
     @property
     def waiting(self) -> list[Event]:
@@ -214,7 +150,7 @@ class Journal:
             if not raw:
                 await self._read_back()
         except (UnreadableState, StateRolledBack):
-            # Whoever stood still while another owner went on sees books and alerts of different times: only
+            # Whoever stood still while another owner went on sees state and alerts of different times: only
             # the rightful owner may judge them.
             self._broken = True
             await self._log.prove()
@@ -223,11 +159,11 @@ class Journal:
         return self._restored(found)
 
     async def prove(self) -> None:
-        """Find out whether the books still are this journal's to write; see `Log.prove`."""
+        """Find out whether the state still is this journal's to write; see `Log.prove`."""
         await self._log.prove()
 
     async def look(self, *, beside_alerts: bool = False) -> Restored:
-        """Read and verify the books as they are, whoever holds them; writes nothing and takes nothing over.
+        """Read and verify the state as it is, whoever holds it; writes nothing and takes nothing over.
 
         Parameters
         ----------
@@ -289,7 +225,7 @@ class Journal:
             subject=f"shard-{self._shard}",
             data=data,
         )
-        origin = f"{GIVEN_UP}{self._entropy(ORIGIN_BYTES).hex()}"
+        origin = f"{GIVEN_UP}{self._settings.entropy(ORIGIN_BYTES).hex()}"
         encoded = released.encode(
             event,
             application=self._place.application,
@@ -376,17 +312,18 @@ class Journal:
         self._held = found.held
         if beside_alerts:
             await self._check_rollback(empty=not raw)
-        if self._meta.partitions != self._partitions:
+        own, now = self._meta.partitions, self._settings.partitions
+        if own != now:
             raise self._reader.unreadable(
-                f"the application has {self._meta.partitions} partitions and its topics now have {self._partitions}: a "
-                "dataset would get a second ledger. Restore the partition count; for another one, close the "
-                "application and carry its budgets over to a successor"
+                f"the application has {own} partitions and its topics now have {now}: a dataset would get a second "
+                "ledger. Restore the partition count; for another one, close the application and carry its budgets "
+                "over to a successor"
             )
         return found
 
     async def _check_rollback(self, *, empty: bool) -> None:
         """Refuse a state that is not the one behind what the alert partition shows (`stream_svt.protocol.rollback`)."""
-        meta, topic = self._meta, self._topics.alerts
+        meta, topic = self._meta, self._settings.topics.alerts
         known = Known()
         if not empty:
             waiting = {number for number, *_ in self._held.outbox}
@@ -397,7 +334,7 @@ class Journal:
         found = contradiction(known, seen, committed, first, end)
         if found is not None:
             raise StateRolledBack(
-                f"the state of shard {self._shard} on topic {self._topics.state!r} "
+                f"the state of shard {self._shard} on topic {self._settings.topics.state!r} "
                 f"{'is empty' if empty else f'ends with event {meta.last_event}'}, but partition {self._shard} of "
                 f"alert topic {topic!r} {found}. The state was deleted, restored from a backup, or belongs to another "
                 "application, or the alert topic was made anew. Going on would spend budgets twice. Put the newest "
@@ -413,7 +350,7 @@ class Journal:
         return seen, first, end
 
     def _now_text(self) -> str:
-        now = datetime.fromtimestamp(self._epoch(), UTC)
+        now = datetime.fromtimestamp(self._settings.epoch(), UTC)
         return now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
     async def _seal_again(self, stale: Mapping[bytes, bytes]) -> None:
@@ -422,9 +359,9 @@ class Journal:
             while self.pending:
                 await self.flush()
         again: dict[bytes, bytes | None] = {}
-        size = 0
+        size, bounds = 0, self._settings.bounds
         for key, content in stale.items():
-            if again and (len(again) == self._bounds.records or size + len(content) > self._bounds.size):
+            if again and (len(again) == bounds.records or size + len(content) > bounds.size):
                 await self._transaction(Commit(records=again, progress=self._meta.progress or b""))
                 again, size = {}, 0
             again[key] = content
@@ -455,10 +392,10 @@ class Journal:
         # Whatever ends this early, cancellation included, leaves memory and log apart.
         self._broken = True
         claim, self._claim = self._claim, False
-        shown = self._held.to_publish(self._bounds)
+        shown = self._held.to_publish(self._settings.bounds)
         events, origin = list[Event](), self._meta.origin
         if commit.events or commit.rejects:
-            origin = f"{self._meta.sequence + 1}-{self._entropy(ORIGIN_BYTES).hex()}"
+            origin = f"{self._meta.sequence + 1}-{self._settings.entropy(ORIGIN_BYTES).hex()}"
             events = self._freeze(commit.events, origin)
         sealed, after = self._held.after(
             commit, events, origin, len(shown), claim=claim, sealing=self._reader.sealing

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from stream_svt.monitor.batch import QueryBatch
-from stream_svt.monitor.datasets import Gone
 from stream_svt.monitor.engine import Commit, Engine
 from stream_svt.monitor.shard_datasets import ShardDatasets
-from stream_svt.monitor.spec import ApplicationSpec
+from stream_svt.settings.application import ApplicationSpec
+from stream_svt.settings.datasets import Gone
 
 
 class Stopped(Exception):
@@ -274,7 +274,7 @@ class Observer(Protocol):
         ...
 
     def restored(self, seconds: float) -> None:
-        """Reading and checking the books took so long."""
+        """Reading and checking the state took so long."""
         ...
 
     def taken_over(self, seconds: float) -> None:

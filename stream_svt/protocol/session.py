@@ -12,14 +12,13 @@ order:
 from __future__ import annotations
 
 import logging
-from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 
 from stream_svt.errors import ConfigError, ConfigurationBehind, Problem, RecordsLost, TimestampAhead
 from stream_svt.monitor import operations
-from stream_svt.monitor.commands import Command, UnderWay
+from stream_svt.monitor.commands import Command
 from stream_svt.monitor.dataset_account import DatasetAccount
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.projection import Totals
@@ -27,14 +26,11 @@ from stream_svt.monitor.released import DatasetView
 from stream_svt.monitor.retirement import gone
 from stream_svt.monitor.snapshot import ProgressRecord, from_bytes
 from stream_svt.monitor.spec_change import changing_spec, check_spec, close_removed
+from stream_svt.protocol.command_handler import CommandHandler
 from stream_svt.protocol.controls import (
-    Allowance,
     Controls,
     Gate,
-    Repeated,
-    Untimely,
     Verify,
-    acts_at_once,
     trust_the_topic,
 )
 from stream_svt.protocol.journal import Journal
@@ -60,13 +56,6 @@ READ_AHEAD = 2
 
 COMMAND_FETCH = 1.0
 """Seconds a fetch waits while only a command can help."""
-
-COMMANDS_AT_ONCE = 50
-"""Records of the control partition looked at between two turns of others: signatures take a few milliseconds."""
-
-REPORTED, REPORTED_EACH_SECOND = 100, 1.0
-"""Refused commands that are reported one by one, and repeated ones that are answered: at once, and each second. The
-others are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,22 +165,19 @@ class ShardSession:
         self._observer = observer
         self._status = status
         self._engine: Engine
-        self._controls: Controls
+        self._commands: CommandHandler
         self._decoders: Mapping[str, Decoder] = {}
         self._topics: tuple[str, ...] = ()
         self._replay_to: dict[str, int] = {}
         self._read_to: dict[str, int] = {}
         self._replayed = False
         self._reading: set[str] = set()
-        self._uncommitted = 0
+        self._stepped = 0
         self._last_commit = self._now()
         self._steps: list[float] = []
         self._fetched_at = 0.0
         self._charged_at: float | None = None
         self._origin = clock.now()
-        self._inbox: deque[Record] = deque()
-        self._sweep: Iterator[UnderWay] | None = None
-        self._allowance = Allowance(REPORTED, REPORTED_EACH_SECOND, clock.now())
 
     # Taking over
 
@@ -212,11 +198,14 @@ class ShardSession:
         self._read_to = dict(restored.read_to)
         if restored.commands.closed:
             await self._end_closed()
-        self._controls = Controls(restored.commands, restored.state_id, self._verify)
+        controls = self._controls = Controls(restored.commands, restored.state_id, self._verify)
         held = gone(self._workload.spec, restored.records, restored.progress)
         for _ in self._workload.gather(self._shard, held):
             await self._turn()
-        self._engine = self._workload.engine(self._shard, restored.noise_key)
+        engine = self._engine = self._workload.engine(self._shard, restored.noise_key)
+        self._commands = CommandHandler(
+            self._shard, self._control, engine, controls, self._clock, self._observer
+        )
         while self._journal.backlog:
             await self._publish()  # a commit comes after everything that was charged before
         if restored.progress is not None:
@@ -333,7 +322,7 @@ class ShardSession:
                 del left[command.topic]
                 await self._accept_loss(command)
             else:
-                self._use_up(command, accepted=operations.apply(self._engine, command))
+                self._commands.carry_out(command)
             await self._commit()
             while self._journal.pending:  # nothing else may come for long
                 await self._publish()
@@ -367,7 +356,7 @@ class ShardSession:
         operations.pass_over(self._engine, topic, first, end)
         self._read_to.pop(topic, None)
         log.warning("event=loss_accepted shard=%d topic=%s offset=%d", self._shard, topic, first)
-        self._use_up(command, accepted=True)
+        self._commands.use_up(command, accepted=True)
         self._engine.accounts.reply(
             command, accepted=True, message=f"reading goes on: {topic} at offset {first}"
         )
@@ -385,10 +374,10 @@ class ShardSession:
         try:
             command = self._controls.ready(Gate.LOSS)
             while command is None:
-                if not self._inbox:
+                if not self._commands.unread:
                     records = await feed.fetch([self._control], COMMAND_FETCH)
-                    self._inbox.extend(records.get(self._control, ()))
-                command = await self._next_command(Gate.LOSS)
+                    self._commands.add(records.get(self._control, ()))
+                command = await self._commands.next(Gate.LOSS)
                 self._status.beat = self._now()
         finally:
             feed.pause([self._control])
@@ -455,7 +444,7 @@ class ShardSession:
             if not fetched:
                 continue
             if topic == self._control:
-                self._inbox.extend(fetched)
+                self._commands.add(fetched)
                 continue
             if interrupted:
                 self._feed.seek(topic, fetched[0].offset)
@@ -467,7 +456,7 @@ class ShardSession:
             if batch.end > self._read_to.get(topic, 0):
                 self._read_to[topic] = batch.end
                 await self._commit()
-            self._uncommitted += len(found)
+            self._stepped += len(found)
             while True:
                 await self._turn()
                 began = self._now()
@@ -482,7 +471,7 @@ class ShardSession:
                     if interrupted:
                         self._feed.seek(topic, self._engine.next_offset(topic) or found[0].offset)
                         break
-                    self._uncommitted += len(found)  # of which some are still to be looked at
+                    self._stepped += len(found)  # of which some are still to be looked at
             if ahead is not None and not interrupted:
                 await self._commit()
                 raise ahead
@@ -516,6 +505,11 @@ class ShardSession:
             raise error
         return found[:place], error
 
+    @property
+    def _uncommitted(self) -> int:
+        """Number of records stepped and of commands read since the last commit."""
+        return self._stepped + self._commands.taken
+
     def _commit_is_due(self) -> bool:
         return (
             self._journal.pending > 0
@@ -530,100 +524,25 @@ class ShardSession:
             await self._finish_replay()
         if self._may_go_on():
             await self._go_on()
-        while not self._controls.closed and (command := await self._next_command(self._gate)):
+        gate = Gate.OPEN if self._replayed else Gate.REPLAY
+        while not self._controls.closed and (command := await self._commands.next(gate)):
             await self._commit()
             await self._carry_out(command)
 
-    # Commands
-
-    @property
-    def _gate(self) -> Gate:
-        return Gate.OPEN if self._replayed else Gate.REPLAY
-
-    async def _next_command(self, gate: Gate) -> Command | None:
-        """Return the command to be carried out now, None once everything that was read is refused or waits."""
-        if (command := self._controls.ready(gate)) is not None:
-            return command
-        unsaid: Counter[str] = Counter()
-        found = None
-        for count in range(1, len(self._inbox) + 1):
-            record = self._inbox.popleft()
-            self._uncommitted += 1
-            found = self._controls.read(record, gate)
-            if isinstance(found, Command):
-                break
-            if isinstance(found, str):
-                self._refuse(record.offset, found, unsaid)
-            elif isinstance(found, Repeated) and self._may_say():
-                done = "carried out" if found.accepted else "refused"
-                self._engine.accounts.reply(
-                    found.command, accepted=found.accepted, message=f"it was {done} before"
-                )
-            if count % COMMANDS_AT_ONCE == 0:
-                await self._turn()
-        for reason, number in unsaid.items():
-            log.warning("event=commands_refused shard=%d reason=%s count=%d", self._shard, reason, number)
-        return found if isinstance(found, Command) else None
-
-    def _refuse(self, offset: int, reason: str, unsaid: Counter[str]) -> None:
-        """Report a refused record; where there were many, only count it."""
-        if self._may_say():
-            self._engine.refuse(self._control, offset, reason)
-            log.warning("event=command_refused shard=%d offset=%d reason=%s", self._shard, offset, reason)
-        else:
-            self._observer.refused(self._control, reason)
-            unsaid[reason] += 1
-
-    def _may_say(self) -> bool:
-        return not self._engine.full and self._allowance.take(self._now())
-
     async def _carry_out(self, command: Command) -> None:
-        """Carry out a command; its number becomes durable with what it does."""
+        """Carry out a command and commit: its number becomes durable with what it does."""
+        self._commands.carry_out(command)
         if command.for_all:
-            self._use_up(command, accepted=False, under_way=UnderWay(command))
-            await self._go_on()
-            return
-        self._use_up(command, accepted=operations.apply(self._engine, command))
+            await self._commands.go_on()
         await self._commit()
-
-    def _use_up(self, command: Command, *, accepted: bool, under_way: UnderWay | None = None) -> None:
-        waited = self._controls.use_up(command, accepted=accepted, under_way=under_way)
-        if under_way is None:
-            self._tell(command, accepted=accepted)
-        if waited is not None:
-            self._refuse(waited[0], Untimely.STALE, Counter())
-
-    def _tell(self, command: Command, *, accepted: bool) -> None:
-        action, number = command.action.value, command.number
-        if accepted:
-            log.info("event=command_done shard=%d number=%d action=%s", self._shard, number, action)
-        else:
-            said = "event=command_refused shard=%d number=%d action=%s reason=see-reply"
-            log.warning(said, self._shard, number, action)
 
     def _may_go_on(self) -> bool:
         """Tell whether a command to all datasets is under way and need not wait for the replay."""
-        under_way = self._controls.under_way
-        if under_way is None or under_way.closes:
-            return False
-        return self._replayed or acts_at_once(under_way.command)
+        return self._commands.may_go_on and (self._replayed or self._commands.acts_at_once)
 
     async def _go_on(self) -> None:
-        """Carry out the next slice of a command to all datasets: as much as one commit holds."""
-        under_way = self._controls.under_way
-        if under_way is None:
-            return
-        if self._sweep is None:
-            self._sweep = operations.going_on(self._engine, under_way)
-        for under_way in self._sweep:
-            self._controls.go_on(under_way)
-            if self._engine.full:
-                break
-            await self._turn()
-        else:
-            self._sweep = None
-            self._controls.end(accepted=under_way.accepted)
-            self._tell(under_way.command, accepted=under_way.accepted)
+        """Carry out and commit the next slice of a command to all datasets."""
+        await self._commands.go_on()
         await self._commit()
 
     async def _end_closed(self) -> None:
@@ -711,7 +630,7 @@ class ShardSession:
         if commit.events:
             self._charged_at = self._fetched_at or began
         self._steps = []
-        self._uncommitted = 0
+        self._stepped = self._commands.taken = 0
         self._last_commit = now
         self._status.committed_at = self._clock.epoch()
         self._status.offsets = {

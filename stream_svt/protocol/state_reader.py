@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from stream_svt.errors import UnreadableState
+from stream_svt.monitor.bounds import BOUNDS, Bounds
 from stream_svt.protocol.sealing import NO_KEY, Opened, RecordContext, Sealing, describe
 from stream_svt.protocol.state_records import (
     FORMAT,
@@ -42,38 +44,61 @@ class Restoration(NamedTuple):
     stale: list[bytes]
 
 
-class StateReader:
-    """Verifies one shard's records.
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """The topics a journal writes."""
 
-    Parameters
+    state: str
+    alerts: str
+    rejects: str
+
+
+async def keep_going() -> None:
+    """Give way to nothing: the default."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalSettings:
+    """What a journal needs to know of its shard and its surroundings.
+
+    Attributes
     ----------
     place
-        What the records are bound to.
-    topic
-        Name of the state topic, for messages.
-    partitions, masters, adopt_plain, entropy, give_way
-        See `stream_svt.protocol.journal.Journal`.
+        Cluster id, application, state topic and shard: what the records are bound to.
+    topics, partitions
+        Names of the topics written, for messages, and the number of partitions of all of them.
+    masters
+        Master keys, the first seals; empty leaves records plain.
+    adopt_plain
+        Whether a state that was written without any key may be sealed; without it, it is refused, for whoever
+        may write the topic could have put it there.
+    entropy
+        Source of secret random bytes.
+    epoch
+        Seconds since 1970, for the time frozen in an event.
+    bounds
+        How much a transaction publishes.
+    give_way
+        Awaited between the slices of long work, so that other work of the process gets its turn.
     """
 
-    def __init__(
-        self,
-        place: RecordContext,
-        topic: str,
-        *,
-        partitions: int,
-        masters: Sequence[bytes],
-        adopt_plain: bool,
-        entropy: Callable[[int], bytes],
-        give_way: Callable[[], Awaitable[None]],
-    ) -> None:
-        self.sealing = Sealing(place, masters, entropy)
-        self._shard = place.shard
-        self._topic = topic
-        self._partitions = partitions
-        self._masters = masters
-        self._adopt_plain = adopt_plain
-        self._entropy = entropy
-        self._give_way = give_way
+    place: RecordContext
+    topics: Topics
+    partitions: int
+    masters: tuple[bytes, ...] = field(default=(), repr=False)
+    adopt_plain: bool = False
+    entropy: Callable[[int], bytes]
+    epoch: Callable[[], float]
+    bounds: Bounds = BOUNDS
+    give_way: Callable[[], Awaitable[None]] = keep_going
+
+
+class StateReader:
+    """Verifies one shard's records."""
+
+    def __init__(self, settings: JournalSettings) -> None:
+        self.sealing = Sealing(settings.place, settings.masters, settings.entropy)
+        self._settings = settings
 
     async def restore(self, raw: Mapping[bytes, bytes]) -> Restoration:
         """Verify what was read from the partition.
@@ -85,16 +110,16 @@ class StateReader:
         """
         if not raw:
             meta = Meta(
-                partitions=self._partitions,
-                noise_key=self._entropy(SECRET_BYTES),
-                digest_key=self._entropy(SECRET_BYTES),
-                state_id=self._entropy(STATE_ID_BYTES),
+                partitions=self._settings.partitions,
+                noise_key=self._settings.entropy(SECRET_BYTES),
+                digest_key=self._settings.entropy(SECRET_BYTES),
+                state_id=self._settings.entropy(STATE_ID_BYTES),
             )
             return Restoration(ShardRecords(meta), {}, [])
         if META not in raw:
             raise self.unreadable("it has records but no record 'meta'")
         opened = self.sealing.open(META, raw[META])
-        if self._masters and opened.key_id == NO_KEY and not self._adopt_plain:
+        if self._settings.masters and opened.key_id == NO_KEY and not self._settings.adopt_plain:
             raise self.unreadable(
                 "record 'meta' is plain although a sealing key is configured. If the state was never sealed, "
                 "set sealing.adopt_plain for one start, which seals it; if it was, somebody replaced it"
@@ -108,7 +133,7 @@ class StateReader:
         mac, key_id, total = hashing(meta.digest_key), self.sealing.key_id, 0
         for number, (key, record) in enumerate(raw.items(), start=1):
             if number % RESTORE_RECORDS == 0:
-                await self._give_way()
+                await self._settings.give_way()
             if key == META or key.startswith(OUTBOX):
                 continue
             found = self._open(key, record, meta)
@@ -125,11 +150,11 @@ class StateReader:
             )
         if opened.key_id != key_id:
             # Whoever knows the key before, or read what was plain, knows the digest's secret.
-            meta.digest_key = self._entropy(SECRET_BYTES)
+            meta.digest_key = self._settings.entropy(SECRET_BYTES)
             mac = hashing(meta.digest_key)
             for number, key in enumerate(records, start=1):
                 if number % RESTORE_RECORDS == 0:
-                    await self._give_way()
+                    await self._settings.give_way()
                 macs[key] = mac(key, raw[key])
             total = sum(macs.values())
             chunks_total = sum(mac(key, raw[key]) for key in chunk_keys(meta))
@@ -198,7 +223,8 @@ class StateReader:
 
     def unreadable(self, why: str) -> UnreadableState:
         """Return the error that says why the state cannot be used."""
+        shard, topic = self._settings.place.shard, self._settings.topics.state
         return UnreadableState(
-            f"the state of shard {self._shard} on topic {self._topic!r} cannot be used: {why}. "
+            f"the state of shard {shard} on topic {topic!r} cannot be used: {why}. "
             "The shard is parked; nothing was changed"
         )

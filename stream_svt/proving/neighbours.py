@@ -21,13 +21,13 @@ from stream_svt.mechanisms.contract import Neighbours
 from stream_svt.mechanisms.run import UNITS_PER_EPSILON
 from stream_svt.monitor import operations
 from stream_svt.monitor.engine import Engine, Step
-from stream_svt.monitor.monitor_spec import MonitorSpec
 from stream_svt.monitor.released import Alert, EventType, ReleasedEvent
-from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.monitor.spec_change import change_spec, close_removed
 from stream_svt.privacy.loss import Kind
 from stream_svt.proving.noise import Chance, QueryNoise, Test, Thresholds, threshold_of, words_for
 from stream_svt.proving.streams import Act, Case, Feed, Stream, batch_of, case_of, reduced
+from stream_svt.settings.application import ApplicationSpec
+from stream_svt.settings.monitors import MonitorSpec
 
 _KEY = bytes(32)
 _SHOWN = 300

@@ -12,11 +12,11 @@ from stream_svt.mechanisms.contract import Neighbours
 from stream_svt.mechanisms.grid import PARTS, WHOLE_LIMIT
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.commands import Action, Command
-from stream_svt.monitor.monitor_spec import MonitorSpec
-from stream_svt.monitor.options import Retry, Sweep
-from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.privacy.loss import as_text
 from stream_svt.proving.noise import Chance
+from stream_svt.settings.application import ApplicationSpec
+from stream_svt.settings.monitors import MonitorSpec
+from stream_svt.settings.options import Retry, Sweep
 
 DATASETS = 3
 """Datasets of a case; a shard's others are told apart by nothing but their number."""

@@ -25,7 +25,7 @@ from stream_svt.service.garbage import collect_rarely
 from stream_svt.service.log_limit import limit_logs
 from stream_svt.service.reading import read
 from stream_svt.service.shard import describe
-from stream_svt.service.web.feed import Feed
+from stream_svt.service.web.overview import Overview
 from stream_svt.service.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -114,9 +114,9 @@ class Monitoring(mode.Service):  # type: ignore[misc]  # mode is taken as Any
 
 
 def build(
-    worker: Worker, monitoring: Monitoring, loop: asyncio.AbstractEventLoop, feed: Feed | None = None
+    worker: Worker, monitoring: Monitoring, loop: asyncio.AbstractEventLoop, overview: Overview | None = None
 ) -> faust.App:
-    """Return the Faust app around a worker; ``feed`` tells the status page's viewers, by default the worker's."""
+    """Return the Faust app around a worker; ``overview`` is what the status page shows, by default the worker's."""
     config = worker.config
     app = _App(
         f"{config.spec.application}-host",
@@ -135,7 +135,7 @@ def build(
         web_router_enabled=False,
         web_tables_enabled=False,
     )
-    web.register(app, worker, feed)
+    web.register(app, worker, overview)
     app.service(monitoring)
     return app
 

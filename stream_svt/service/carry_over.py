@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 
 from stream_svt.errors import UnreadableState
-from stream_svt.monitor.carried import Carried
 from stream_svt.protocol.carry_over import CarryOverRefused, ShardHistory, carry_over
 from stream_svt.protocol.sealing import proof_checker
 from stream_svt.protocol.state_records import Closed
@@ -15,6 +14,7 @@ from stream_svt.service.control import id_of
 from stream_svt.service.kafka import Cluster, partition_counts, read_partition, started
 from stream_svt.service.stored_state import journal_of, masters
 from stream_svt.service.topology import unseen
+from stream_svt.settings.carried import Carried
 
 
 async def read_balances(

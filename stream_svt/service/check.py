@@ -23,7 +23,6 @@ from aiokafka.errors import MessageSizeTooLargeError, TopicAuthorizationFailedEr
 
 from stream_svt import header_decoding
 from stream_svt.errors import BrokerError, UnreadableState
-from stream_svt.monitor.spec import Retry
 from stream_svt.planning.memory import MIB, needed
 from stream_svt.protocol.sealing import NO_KEY
 from stream_svt.protocol.state_records import META
@@ -42,6 +41,7 @@ from stream_svt.service.kafka import (
 )
 from stream_svt.service.stored_state import sealing_of
 from stream_svt.service.topology import Topology, group_id, look, problems, wanted_topics
+from stream_svt.settings.options import Retry
 
 _BROKER_LIMIT: Final = 1_048_588
 _LARGEST_PROBE: Final = 8 << 20

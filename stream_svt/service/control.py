@@ -25,7 +25,6 @@ from aiokafka.errors import ClusterAuthorizationFailedError, TopicAuthorizationF
 from stream_svt import header_decoding
 from stream_svt.errors import BrokerError, ConfigError, Problem
 from stream_svt.monitor.commands import Action, Command
-from stream_svt.monitor.quantities import did_you_mean, found
 from stream_svt.monitor.released import Alert, Envelope, EventType, Lifecycle, decode
 from stream_svt.protocol.sealing import RecordContext
 from stream_svt.service.codec import home
@@ -41,6 +40,7 @@ from stream_svt.service.kafka import (
 )
 from stream_svt.service.signatures import SigningKey
 from stream_svt.service.topology import unseen
+from stream_svt.settings.messages import did_you_mean, quote
 
 SHOWN_NAMES = 10
 """Declared names that a message lists."""
@@ -92,7 +92,7 @@ def _undeclared(kind: str, names: Iterable[str], declared: Sequence[str], config
     # Looking for a name that is near takes long, among many names and for many.
     hints = {name: did_you_mean(name, list(declared[:SEARCHED_NAMES])) for name in wrong[:SHOWN_NAMES]}
     return [
-        f"no {kind} {found(name)} is declared in {config.source}{hints.get(name) or '.'} Declared: {shown}{more}"
+        f"no {kind} {quote(name)} is declared in {config.source}{hints.get(name) or '.'} Declared: {shown}{more}"
         for name in wrong
     ]
 

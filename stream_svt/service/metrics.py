@@ -2,7 +2,7 @@
 
 Whatever depends on the outcome of a test is set from a commit that is durable, or read from views that were
 committed: a scrape never runs ahead of the charge. Counters count what this worker committed, gauges of
-budgets show the books of the shards it owns now.
+budgets show the ledgers of the shards it owns now.
 
 There are no metrics of the process: its memory and its processor time may depend on values.
 """
@@ -24,18 +24,18 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from stream_svt.monitor.datasets import DatasetSpec
 from stream_svt.monitor.engine import Commit
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.projection import STATES, Totals, sums_of
 from stream_svt.monitor.released import Alert, DatasetView, EventType
-from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.privacy.loss import Kind
 from stream_svt.protocol.controls import Malformed, Untimely
 from stream_svt.protocol.session import ShardStatus
 from stream_svt.protocol.shard_states import OPEN, State
 from stream_svt.service.codec import Reason
 from stream_svt.service.signatures import Refusal
+from stream_svt.settings.application import ApplicationSpec
+from stream_svt.settings.datasets import DatasetSpec
 
 _Values = defaultdict[str, dict[tuple[str, ...], float]]
 
@@ -380,7 +380,7 @@ class Metrics:
         self._histogram("stream_svt_alert_latency_seconds").observe(seconds)
 
     def restored(self, seconds: float) -> None:
-        """Note how long reading the books took."""
+        """Note how long reading the state took."""
         self._histogram("stream_svt_restore_seconds").observe(seconds)
 
     def taken_over(self, seconds: float) -> None:

@@ -114,13 +114,14 @@ async def look_around(
     return Surroundings(spans, tuple(faults), bool(gone), ends.get(TopicPartition(control, shard)))
 
 
+@dataclass(slots=True, kw_only=True)
 class Parking:
     """Waits until opening a parked shard is worth a try.
 
-    Parameters
+    Attributes
     ----------
-    cause
-        Why the shard is parked.
+    shard, cause
+        Which shard is parked, and why.
     feed, control
         The shard's partitions, and the name of the control topic.
     halt
@@ -139,38 +140,24 @@ class Parking:
         To be called as a sign of life.
     looks
         Number of looks so far, for this and earlier failures in a row: the next ones come later and later.
+    seen, next_command
+        What the last look found, and the offset of the control partition to listen from; None before the first look.
     """
 
-    def __init__(
-        self,
-        shard: int,
-        cause: Cause,
-        *,
-        feed: Feed,
-        control: str,
-        halt: asyncio.Event,
-        look: Callable[[], Awaitable[Surroundings]],
-        journal: Callable[[], Journal],
-        reconfigured: Callable[[], bool],
-        passed: Callable[[], bool],
-        verify: Verify,
-        beat: Callable[[], None],
-        looks: int = 0,
-    ) -> None:
-        self._shard = shard
-        self._cause = cause
-        self._feed = feed
-        self._control = control
-        self._halt = halt
-        self._look = look
-        self._journal = journal
-        self._reconfigured = reconfigured
-        self._passed = passed
-        self._verify = verify
-        self._beat = beat
-        self._seen: Surroundings | None = None
-        self._next: int | None = None
-        self.looks = looks
+    shard: int
+    cause: Cause
+    feed: Feed
+    control: str
+    halt: asyncio.Event
+    look: Callable[[], Awaitable[Surroundings]]
+    journal: Callable[[], Journal]
+    reconfigured: Callable[[], bool]
+    passed: Callable[[], bool]
+    verify: Verify
+    beat: Callable[[], None]
+    looks: int = 0
+    seen: Surroundings | None = None
+    next_command: int | None = None
 
     async def until_mended(self) -> None:
         """Wait.
@@ -182,9 +169,9 @@ class Parking:
         IllegalStateError
             Its partition is not assigned to this worker any more.
         """
-        while not self._reconfigured() and not self._passed():
+        while not self.reconfigured() and not self.passed():
             around = await self._look_or_none()
-            self._beat()
+            self.beat()
             if around is not None and await self._worth_a_try(around):
                 break
             patience = LOOK_AGAIN[min(self.looks, len(LOOK_AGAIN) - 1)]
@@ -196,17 +183,17 @@ class Parking:
 
     async def _look_or_none(self) -> Surroundings | None:
         try:
-            return await self._look()
+            return await self.look()
         except BrokerError as error:
-            log.warning("event=look_failed shard=%d error=%r", self._shard, str(error))
+            log.warning("event=look_failed shard=%d error=%r", self.shard, str(error))
             return None
 
     async def _worth_a_try(self, around: Surroundings) -> bool:
-        first, changed = self._seen is None, around != self._seen
-        self._seen = around
-        if self._cause in _PROVED_BY_READING:
+        first, changed = self.seen is None, around != self.seen
+        self.seen = around
+        if self.cause in _PROVED_BY_READING:
             worth = changed and await self._proved()
-        elif self._cause in _REFUSED_BY_BROKERS:
+        elif self.cause in _REFUSED_BY_BROKERS:
             # What may be written shows only when it is tried.
             worth = not first and not around.faults
         else:
@@ -215,17 +202,17 @@ class Parking:
 
     async def _proved(self) -> bool:
         """Tell whether the state proves, read without fencing anybody."""
-        journal = self._journal()
+        journal = self.journal()
         try:
             await journal.look(beside_alerts=True)
         except ApplicationClosed:
             return True
         except UnreadableState as error:
-            log.warning("event=still_parked shard=%d error=%r", self._shard, str(error))
+            log.warning("event=still_parked shard=%d error=%r", self.shard, str(error))
             return False
         except (BrokerError, KafkaError, OSError) as error:
-            log.warning("event=look_failed shard=%d error=%s", self._shard, type(error).__name__)
-            self._seen = None  # look again, changed or not
+            log.warning("event=look_failed shard=%d error=%s", self.shard, type(error).__name__)
+            self.seen = None  # look again, changed or not
             return False
         finally:
             await journal.close()
@@ -233,61 +220,61 @@ class Parking:
 
     async def _listen(self, end: int, seconds: float) -> None:
         """Wait for a record on the control partition, for so long at most: any one wakes the shard up."""
-        if self._next is None:
-            self._next = end
+        if self.next_command is None:
+            self.next_command = end
         until = time.monotonic() + seconds
-        feed = self._feed
-        feed.seek(self._control, self._next)
-        feed.resume([self._control])
+        feed = self.feed
+        feed.seek(self.control, self.next_command)
+        feed.resume([self.control])
         try:
             while (left := until - time.monotonic()) > 0:
-                records = (await feed.fetch([self._control], min(left, COMMAND_FETCH))).get(self._control, [])
-                self._beat()
+                records = (await feed.fetch([self.control], min(left, COMMAND_FETCH))).get(self.control, [])
+                self.beat()
                 if not records:
                     continue
-                self._next, self.looks = records[-1].offset + 1, 0
-                log.info("event=woken shard=%d offset=%d", self._shard, records[-1].offset)
+                self.next_command, self.looks = records[-1].offset + 1, 0
+                log.info("event=woken shard=%d offset=%d", self.shard, records[-1].offset)
                 await self._carry_out(records)
                 return
         except RecordsLost:  # the control topic was made anew
-            self._next = None
+            self.next_command = None
             await self._sleep(1.0)
         except IllegalStateError:  # the partition is not assigned to this worker any more
             raise
         except KafkaError as error:
-            log.warning("event=look_failed shard=%d error=%r", self._shard, str(explain(error, "listening")))
+            log.warning("event=look_failed shard=%d error=%r", self.shard, str(explain(error, "listening")))
             await self._sleep(max(until - time.monotonic(), 1.0))
         finally:
-            feed.pause([self._control])
+            feed.pause([self.control])
 
     async def _carry_out(self, records: Sequence[Record]) -> None:
         """Give the state up where a command asks for it; a refused one changes nothing, and the log says why."""
-        if self._cause not in _PROVED_BY_READING:
+        if self.cause not in _PROVED_BY_READING:
             return
         for record in records:
-            command = heard(record, self._verify)
+            command = heard(record, self.verify)
             if isinstance(command, str) or not command.gives_up:
                 continue
-            journal = self._journal()
+            journal = self.journal()
             try:
                 await journal.give_up(command)
             except StreamSvtError as error:
                 log.warning(
                     "event=command_refused shard=%d action=%s error=%r",
-                    self._shard,
+                    self.shard,
                     command.action.value,
                     str(error),
                 )
             else:
-                log.critical("event=shard_closed shard=%d successor=%s", self._shard, command.successor)
+                log.critical("event=shard_closed shard=%d successor=%s", self.shard, command.successor)
             finally:
                 await journal.close()
 
     async def _sleep(self, seconds: float) -> None:
         try:
             async with asyncio.timeout(seconds):
-                await self._halt.wait()
+                await self.halt.wait()
         except TimeoutError:
-            self._beat()
+            self.beat()
             return
         raise Stopped

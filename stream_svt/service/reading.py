@@ -18,10 +18,10 @@ from typing import Any
 import msgspec
 
 from stream_svt.errors import ConfigError, Problem
-from stream_svt.monitor.datasets import DatasetSpec
-from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.protocol.configuration import Bundle, Version
 from stream_svt.service.config import spec_of
+from stream_svt.settings.application import ApplicationSpec
+from stream_svt.settings.datasets import DatasetSpec
 
 AT_ONCE = 500
 """Datasets in a piece."""

@@ -25,6 +25,7 @@ import logging
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -32,11 +33,12 @@ from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
 from aiokafka.structs import OffsetAndMetadata
 
 from stream_svt.errors import BrokerError, StreamSvtError, TimestampAhead
-from stream_svt.protocol.controls import Verify, trust_the_topic
-from stream_svt.protocol.journal import Journal, Topics
+from stream_svt.protocol.controls import Verify
+from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Clock, Stopped
 from stream_svt.protocol.session import CommitPolicy, ShardSession, ShardStatus
 from stream_svt.protocol.shard_states import OPEN, Cause, Signal
+from stream_svt.protocol.state_reader import Topics
 from stream_svt.service.garbage import collect_soon, let_go
 from stream_svt.service.kafka import (
     CALL_DEADLINE,
@@ -74,64 +76,46 @@ CUT_SHORT = 5.0
 """Seconds that a hand-over waits for a session that was cut short."""
 
 
-class Shard:
-    """Owns a partition on behalf of a worker.
+@dataclass(frozen=True, slots=True)
+class WorkerParts:
+    """What all shards of a worker share. What is a function is asked at every session.
 
-    Parameters
+    Attributes
     ----------
-    number
-        The partition.
-    cluster
-        How to reach the brokers.
-    consumer
-        The worker's group consumer.
-    queries
-        The worker's consumer of query topics.
+    cluster, consumer, queries
+        The brokers, the worker's group consumer, and its consumer of query topics.
+    control, written
+        Name of the control topic, and names of the topics that journals write.
     make_journal
-        Returns a journal for the shard, not opened.
-    workload
-        Returns what to run; asked at every session, so that another version takes effect with the next one.
-    control
-        Name of the control topic.
-    pace
-        Returns how often to commit; asked at every session, too.
-    written
-        Names of the topics that the journal writes.
+        Returns a journal for a shard, not opened.
+    workload, pace
+        Return what to run, and how often to commit.
+    verify
+        Returns what tells a shard which commands to hear.
     suspect
         Told where a fault may be the worker's own.
-    verify
-        Returns what tells which commands to hear; asked at every session, too.
     """
 
-    def __init__(
-        self,
-        number: int,
-        *,
-        cluster: Cluster,
-        consumer: AIOKafkaConsumer,
-        queries: QueryConsumer,
-        make_journal: Callable[[int], Journal],
-        workload: Callable[[], Workload],
-        control: str,
-        pace: Callable[[], CommitPolicy],
-        metrics: Metrics,
-        written: Topics,
-        suspect: Callable[[], None],
-        verify: Callable[[], Verify] = lambda: trust_the_topic,
-    ) -> None:
+    cluster: Cluster
+    consumer: AIOKafkaConsumer
+    queries: QueryConsumer
+    control: str
+    written: Topics
+    metrics: Metrics
+    make_journal: Callable[[int], Journal]
+    workload: Callable[[], Workload]
+    pace: Callable[[], CommitPolicy]
+    verify: Callable[[int], Verify]
+    suspect: Callable[[], None]
+
+
+class Shard:
+    """Owns a partition, by its ``number``, on behalf of a worker."""
+
+    def __init__(self, number: int, parts: WorkerParts) -> None:
         self.number = number
         self.status = ShardStatus(number, beat=time.monotonic())
-        self._cluster = cluster
-        self._consumer = consumer
-        self._queries = queries
-        self._make_journal = make_journal
-        self._workload = workload
-        self._control = control
-        self._pace = pace
-        self._verify = verify
-        self._metrics = metrics
-        self._written = written
-        self._suspect = suspect
+        self._parts = parts
         self._halt = asyncio.Event()
         self._rebalance = Hold()
         self._reader: ShardFeed | None = None
@@ -208,7 +192,7 @@ class Shard:
         Not beside a session that is still being given up, nor once the partition is handed over: that can happen
         while this waits, and nobody would ever end what began then.
         """
-        self._metrics.failed(self.number, "stuck")
+        self._parts.metrics.failed(self.number, "stuck")
         if self._task is not None:
             self._stopping = True
             self._halt.set()
@@ -250,7 +234,7 @@ class Shard:
 
     async def _hold(self) -> Exception | None:
         """Hold the shard for one session; return what ended it, None where it was told to end."""
-        journal = self._make_journal(self.number)
+        journal = self._parts.make_journal(self.number)
         session = self._session(journal)
         opened: float | None = None
         try:
@@ -285,30 +269,31 @@ class Shard:
             let_go(session.end())
 
     def _feed(self) -> ShardFeed:
+        parts = self._parts
         self._reader = ShardFeed(
-            self._cluster,
-            self._consumer,
-            self._queries,
+            parts.cluster,
+            parts.consumer,
+            parts.queries,
             self.number,
-            self._control,
+            parts.control,
             self._halt,
             self._rebalance,
         )
         return self._reader
 
     def _session(self, journal: Journal) -> ShardSession:
-        self._tried = self._workload()
+        self._tried = self._parts.workload()
         return ShardSession(
             self._feed(),
             journal,
             self._tried,
             shard=self.number,
-            control=self._control,
-            pace=self._pace(),
+            control=self._parts.control,
+            pace=self._parts.pace(),
             clock=CLOCK,
-            observer=self._metrics,
+            observer=self._parts.metrics,
             status=self.status,
-            verify=self._verify(),
+            verify=self._parts.verify(self.number),
         )
 
     def _close_feed(self) -> None:
@@ -320,7 +305,7 @@ class Shard:
         """Do what follows a failed session; return whether another one may begin."""
         decision = classify(failure)
         if decision.local:
-            self._suspect()
+            self._parts.suspect()
         match decision.remedy:
             case Remedy.STEP_BACK:
                 return await self._step_back()
@@ -333,7 +318,7 @@ class Shard:
         cause, reason = decision.cause, describe(failure)
         self.status.signal(Signal.FAILED, cause, reason)
         unexpected = cause is Cause.ERROR
-        self._metrics.failed(self.number, "error" if unexpected else "unavailable")
+        self._parts.metrics.failed(self.number, "error" if unexpected else "unavailable")
         if unexpected:
             log.error("event=shard_error shard=%d error=%r", self.number, reason)
         else:
@@ -348,11 +333,11 @@ class Shard:
 
     async def _look_around(self) -> Surroundings:
         return await look_around(
-            self._cluster,
+            self._parts.cluster,
             self.number,
-            queries=self._workload().topics,
-            control=self._control,
-            own=(self._written.state, self._written.alerts),
+            queries=self._parts.workload().topics,
+            control=self._parts.control,
+            own=(self._parts.written.state, self._parts.written.alerts),
         )
 
     async def _refusal(self) -> BrokerError | None:
@@ -368,20 +353,20 @@ class Shard:
         """Do nothing until something has changed that may mend the shard; return whether it is still this worker's."""
         reason = describe(failure)
         self.status.signal(Signal.PARKED, cause, reason)
-        self._metrics.failed(self.number, "parked")
+        self._parts.metrics.failed(self.number, "parked")
         log.critical("event=shard_parked shard=%d cause=%s error=%r", self.number, cause, reason)
         tried = self._tried
         parking = Parking(
-            self.number,
-            cause,
+            shard=self.number,
+            cause=cause,
             feed=self._feed(),
-            control=self._control,
+            control=self._parts.control,
             halt=self._halt,
             look=self._look_around,
-            journal=lambda: self._make_journal(self.number),
-            reconfigured=lambda: self._workload() is not tried,
+            journal=lambda: self._parts.make_journal(self.number),
+            reconfigured=lambda: self._parts.workload() is not tried,
             passed=lambda: isinstance(failure, TimestampAhead) and CLOCK.epoch() >= failure.passes_at,
-            verify=self._verify(),
+            verify=self._parts.verify(self.number),
             beat=self._beat,
             looks=self._looks,
         )
@@ -412,13 +397,13 @@ class Shard:
         self.status.signal(
             Signal.FAILED, Cause.FENCED, "another owner took the shard over, or its partition is gone"
         )
-        self._metrics.failed(self.number, "fenced")
+        self._parts.metrics.failed(self.number, "fenced")
         log.warning("event=fenced shard=%d", self.number)
         return await self._prove_membership()
 
     async def _prove_membership(self) -> bool:
         """Commit a group offset: only a member may. A shard that is none's would fence its rightful owner."""
-        place = TopicPartition(self._control, self.number)
+        place = TopicPartition(self._parts.control, self.number)
         while not self._stopping:
             self._beat()
             self._halt.clear()  # another version takes effect with the next session
@@ -439,7 +424,7 @@ class Shard:
     async def _is_member(self, place: TopicPartition) -> bool:
         async with deadline(CALL_DEADLINE, f"shard {self.number}: proving group membership"):
             try:
-                await self._consumer.commit({place: OffsetAndMetadata(0, "")})
+                await self._parts.consumer.commit({place: OffsetAndMetadata(0, "")})
             except (CommitFailedError, IllegalStateError):
                 return False
         return True

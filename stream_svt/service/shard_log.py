@@ -11,8 +11,8 @@ from aiokafka import TopicPartition
 from aiokafka.errors import IllegalOperation, InvalidTxnState
 
 from stream_svt.monitor import released
-from stream_svt.protocol.journal import Topics
 from stream_svt.protocol.ports import Record, Transaction
+from stream_svt.protocol.state_reader import Topics
 from stream_svt.service.kafka import (
     CALL_DEADLINE,
     START_DEADLINE,
@@ -120,7 +120,7 @@ class ShardLog:
     async def prove(self) -> None:
         """Commit a transaction that joins the reject partition and writes nothing; see the port.
 
-        A mark on the alert partition would be one that no books account for.
+        A mark on the alert partition would be one that no state explains.
         """
         await self._bounded(self._prove())
 

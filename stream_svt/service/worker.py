@@ -17,7 +17,6 @@ from typing import Any
 import msgspec
 from aiokafka import AIOKafkaConsumer
 
-from stream_svt.monitor.datasets import DAY_MS
 from stream_svt.monitor.projection import sums_of
 from stream_svt.protocol.controls import Verify, trust_the_topic
 from stream_svt.protocol.journal import Journal
@@ -32,12 +31,13 @@ from stream_svt.service.query_consumer import QueryConsumer
 from stream_svt.service.reading import Reading
 from stream_svt.service.remedy import Remedy, Scope, classify
 from stream_svt.service.self_test import Fault, compare_clocks, self_test
-from stream_svt.service.shard import Shard, describe
+from stream_svt.service.shard import Shard, WorkerParts, describe
 from stream_svt.service.signatures import Verifier
 from stream_svt.service.stored_state import journal_of, written_topics
 from stream_svt.service.topology import Topology, require
 from stream_svt.service.turns import rest
 from stream_svt.service.workload import Workload
+from stream_svt.settings.datasets import DAY_MS
 
 log = logging.getLogger(__name__)
 
@@ -423,20 +423,20 @@ class Worker:
         return [msgspec.to_builtins(views[name]) for name in shown]
 
     def _make_shard(self, consumer: AIOKafkaConsumer, number: int) -> Shard:
-        return Shard(
-            number,
+        parts = WorkerParts(
             cluster=self._cluster,
             consumer=consumer,
             queries=self._queries,
+            control=self.config.topics.control,
+            written=written_topics(self.config),
+            metrics=self.metrics,
             make_journal=self._make_journal,
             workload=lambda: self.workload,
-            control=self.config.topics.control,
             pace=self._pace,
-            metrics=self.metrics,
-            written=written_topics(self.config),
+            verify=self._verify,
             suspect=self._suspect,
-            verify=lambda: self._verify(number),
         )
+        return Shard(number, parts)
 
     def _verify(self, shard: int) -> Verify:
         """Return what tells a shard which commands to hear."""

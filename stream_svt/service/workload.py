@@ -14,12 +14,12 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from stream_svt.errors import ConfigError, Problem
-from stream_svt.monitor.datasets import MAX_DATASETS, DatasetSpec, Gone, is_over
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.shard_datasets import ShardDatasets
-from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.service.codec import NAMES_AT_ONCE, DatasetIndex, QueryDecoder, homes
 from stream_svt.service.garbage import let_go
+from stream_svt.settings.application import ApplicationSpec
+from stream_svt.settings.datasets import MAX_DATASETS, DatasetSpec, Gone, is_over
 
 # Importing pyarrow takes long: not while a shard is open. Without it a worker stays out of its group.
 with contextlib.suppress(ImportError):

@@ -7,14 +7,14 @@ import json
 import pytest
 
 from stream_svt.privacy.loss import Kind
-from stream_svt.service.audit import Audit, DatasetBooks
+from stream_svt.protocol.audit import Audit, DatasetTally
 
 
 @pytest.mark.parametrize(
     ("ledgers", "events", "said"),
     [
-        (1, 1, "The books balance: 1 event on shop.alerts, 1 of them alerts, 1 ledger in the state."),
-        (2, 3, "The books balance: 3 events on shop.alerts, 1 of them alerts, 2 ledgers in the state."),
+        (1, 1, "The ledgers balance: 1 event on shop.alerts, 1 of them alerts, 1 ledger in the state."),
+        (2, 3, "The ledgers balance: 3 events on shop.alerts, 1 of them alerts, 2 ledgers in the state."),
     ],
 )
 def test_one_is_not_counted_in_the_plural(stream_svt, monkeypatch, ledgers, events, said):
@@ -51,7 +51,7 @@ def test_a_state_that_cannot_be_read_is_no_finding(stream_svt, monkeypatch, find
     monkeypatch.setattr("stream_svt.service.audit.audit_topic", audited)
     ended = stream_svt("audit", "--topic", "shop.alerts")
     assert (ended.code, said in ended.err, "its key is another" in ended.err) == (code, True, True)
-    assert "books balance" not in ended.out
+    assert "ledgers balance" not in ended.out
     as_json = stream_svt("audit", "--topic", "shop.alerts", "--json")
     assert (as_json.code, '"balances": false' in as_json.out) == (code, True)
 
@@ -84,11 +84,11 @@ def test_applications_that_follow_one_another_are_audited_together(stream_svt, t
     carried = {"third": "second", "second": "first"}
     for name, number in spent.items():
         before = (number - 1) * 10**9
-        books = DatasetBooks("today", Kind.PURE, 4 * 10**9, before=before, charged=10**9, events=1)
-        books.carried = before if name == "third" else 0
+        account = DatasetTally("today", Kind.PURE, 4 * 10**9, before=before, charged=10**9, events=1)
+        account.carried = before if name == "third" else 0
         topics_audited[f"{name}.alerts"] = Audit(
             events=number,
-            datasets={"today": books},
+            datasets={"today": account},
             carried_from={0: carried[name]} if name in carried else {},
         )
     newest, second, first = chain
@@ -96,11 +96,11 @@ def test_applications_that_follow_one_another_are_audited_together(stream_svt, t
     assert (both.code, both.err) == (0, "")
     assert both.out.splitlines() == [
         "today: epsilon 3 of 4 spent, 2 of it by an earlier application, 0 alerts, 1 event",
-        "The books balance: 3 events on third.alerts, 0 of them alerts.",
+        "The ledgers balance: 3 events on third.alerts, 0 of them alerts.",
         "today: epsilon 2 of 4 spent, 1 of it before the oldest event, 0 alerts, 1 event",
-        "The books balance: 2 events on second.alerts, 0 of them alerts.",
+        "The ledgers balance: 2 events on second.alerts, 0 of them alerts.",
         "today: epsilon 1 of 4 spent, 0 alerts, 1 event",
-        "The books balance: 1 event on first.alerts, 0 of them alerts.",
+        "The ledgers balance: 1 event on first.alerts, 0 of them alerts.",
     ]
     shown = json.loads(stream_svt("audit", "-c", newest, "--before", second, "--json").out)
     assert (shown["balances"], shown["events"], [one["events"] for one in shown["before"]]) == (True, 3, [2])
@@ -116,8 +116,8 @@ def test_an_application_that_does_not_go_on_with_the_one_before_does_not_balance
     ended = stream_svt("audit", "-c", newest, "--before", second)
     assert ended.code == 1
     assert "FAIL it does not go on with the budgets of application 'second'" in ended.err
-    assert "The books do NOT balance: 1 finding in 1 event on third.alerts" in ended.err
-    assert "The books balance: 1 event on second.alerts" in ended.out
+    assert "The ledgers do NOT balance: 1 finding in 1 event on third.alerts" in ended.err
+    assert "The ledgers balance: 1 event on second.alerts" in ended.out
 
 
 def test_what_is_wrong_with_the_application_before_counts_too(stream_svt, topics_audited, chain):
@@ -128,4 +128,4 @@ def test_what_is_wrong_with_the_application_before_counts_too(stream_svt, topics
     ended = stream_svt("audit", "-c", newest, "--before", second)
     assert ended.code == 1
     assert "FAIL partition 0 offset 7: is missing" in ended.err
-    assert "The books balance: 1 event on third.alerts" in ended.out
+    assert "The ledgers balance: 1 event on third.alerts" in ended.out

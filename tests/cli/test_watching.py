@@ -11,7 +11,7 @@ from click import unstyle
 from stream_svt.cli.watching import _refused, as_line, in_words
 from stream_svt.monitor.released import Alert, EventType
 from stream_svt.subscribe import Event
-from tests.support.alerts import account, alert, lifecycle
+from tests.support.alerts import account_of, alert, lifecycle
 
 
 def event(data, kind: EventType = EventType.ALERT) -> Event:
@@ -45,7 +45,7 @@ def test_an_alert_in_words_shows_gap_estimate_bound_and_budget():
 
 
 def test_a_lifecycle_event_in_words_shows_what_happened_and_why():
-    data = lifecycle("resampled", run=2, books=account(), detail={"tops_charge_left": 0.9})
+    data = lifecycle("resampled", run=2, account=account_of(), detail={"tops_charge_left": 0.9})
     line = unstyle(in_words(event(data, EventType.RUN_STARTED)))
     assert "run.started  shop/milk  hot  resampled  tops_charge_left=0.9  epsilon 0.1 of 4 spent" in line
 

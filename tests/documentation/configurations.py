@@ -14,7 +14,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from stream_svt.errors import ConfigError
 from stream_svt.forward.config import parse_forward_config
-from stream_svt.service.config import ConfigDocument, parse_config
+from stream_svt.service.config import parse_config
+from stream_svt.settings.sections import ConfigDocument
 from tests.documentation.pages import blocks
 from tests.documentation.stage import Stage, StepFailed
 from tests.support.tls import Authority

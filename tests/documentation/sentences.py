@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from stream_svt.service.config import ConfigDocument
+from stream_svt.settings.sections import ConfigDocument
 from tests.documentation.commands import rule_of
 from tests.documentation.documents import check_message, is_metric
 from tests.documentation.inline_commands import all_options, problem_of

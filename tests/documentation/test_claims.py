@@ -23,11 +23,11 @@ from docs.generator.epsilon_figures import (
 from stream_svt.mechanisms import noise
 from stream_svt.mechanisms.noise import Noise
 from stream_svt.monitor.released import EventType
-from stream_svt.monitor.spec import load_spec
 from stream_svt.planning import purchase
 from stream_svt.planning.budget import reported_margin
 from stream_svt.privacy.loss import Kind
 from stream_svt.privacy.meaning import best_guess
+from stream_svt.settings.application_document import load_spec
 from tests.documentation.pages import ROOT, blocks
 
 

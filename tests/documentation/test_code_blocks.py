@@ -72,7 +72,7 @@ def test_the_readme_leads_from_nothing_to_alerts_on_a_real_broker(stage):
     [watching] = [one for one in stage.running if "watch" in one.text]
     assert "ALERT  retail-2026/item-" in watching.said()
     assert "Ready to run." in stage.printed
-    assert "The books balance" in stage.printed
+    assert "The ledgers balance" in stage.printed
     assert "retail-watch: worker" in stage.printed  # status
     assert "ready, state sealed" in stage.printed
 

@@ -19,7 +19,7 @@ from docs.generator.outputs import DOCS, PICTURES, TOP, filled, outdated
 from stream_svt.cli import app
 from stream_svt.monitor.released import EventType
 from stream_svt.service import codec
-from stream_svt.service.config import ConfigDocument
+from stream_svt.settings.sections import ConfigDocument
 
 
 def test_every_generated_file_and_block_is_what_another_process_in_another_place_makes():

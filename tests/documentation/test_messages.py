@@ -19,11 +19,9 @@ import yaml
 from docs.generator import example
 from docs.generator.asyncapi import COMMAND_REASONS, EVENTS, QUERY_REASONS, message_name
 from stream_svt.monitor import operations
-from stream_svt.monitor.carried import Balance, Carried
 from stream_svt.monitor.commands import Action, Command, UnderWay
 from stream_svt.monitor.operations import going_on
 from stream_svt.monitor.released import CLOSING, CONTENT_TYPE, EventType, ReleasedEvent, encode
-from stream_svt.monitor.spec import ApplicationSpec, load_spec
 from stream_svt.monitor.spec_change import change_spec
 from stream_svt.privacy.loss import Kind
 from stream_svt.protocol.controls import parse
@@ -31,6 +29,9 @@ from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.sealing import RecordContext, Sealing
 from stream_svt.service.codec import DatasetIndex, QueryDecoder
 from stream_svt.service.shard_log import Reject
+from stream_svt.settings.application import ApplicationSpec
+from stream_svt.settings.application_document import load_spec
+from stream_svt.settings.carried import Balance, Carried
 from tests.documentation.pages import ROOT
 from tests.simulation.applications import APPLICATIONS
 from tests.simulation.chains import give_up

@@ -12,7 +12,7 @@ import pytest
 
 from stream_svt.forward.event import Received, message_id, receive, request_of, signatures, wants
 from stream_svt.monitor.released import EventType
-from tests.support.alerts import account, alert, encoded, lifecycle
+from tests.support.alerts import account_of, alert, encoded, lifecycle
 from tests.support.forwarding import KEY, OLD_KEY, destination, moment, received, record
 
 NOW = moment("2026-01-05T10:00:07Z")
@@ -206,7 +206,7 @@ def alerts(directory, event, settings: str = "", outer: str = "", now=NOW) -> li
 
 
 def test_a_top_becomes_an_alert_with_what_was_measured_as_annotations(tmp_path):
-    (found,) = alerts(tmp_path, received(alert(books=account(0.05, 1.2, 0.5, 4.0))))
+    (found,) = alerts(tmp_path, received(alert(account=account_of(0.05, 1.2, 0.5, 4.0))))
     assert found["labels"] == {
         "alertname": "AboveThreshold",
         "severity": "page",
@@ -271,10 +271,10 @@ def test_no_alert_ends_before_it_begins_however_the_clocks_differ(tmp_path):
     ],
 )
 def test_halts_and_exhaustion_are_alerts_that_the_next_run_ends(tmp_path, kind, name, says):
-    (found,) = alerts(tmp_path, received(lifecycle("budget", run=3, books=account()), kind=kind))
+    (found,) = alerts(tmp_path, received(lifecycle("budget", run=3, account=account_of()), kind=kind))
     assert (found["labels"]["alertname"], found["labels"]["severity"]) == (name, "ticket")
     assert says in found["annotations"]["summary"]
-    started = received(lifecycle("resampled", run=4, books=account()), kind=EventType.RUN_STARTED)
+    started = received(lifecycle("resampled", run=4, account=account_of()), kind=EventType.RUN_STARTED)
     ended = {one["labels"]["alertname"]: one for one in alerts(tmp_path, started)}
     assert ended[name]["labels"] == found["labels"]
     assert ended[name]["endsAt"] == "2026-01-05T10:00:07.000Z"
@@ -290,7 +290,9 @@ def test_a_run_ends_only_what_was_asked_for_and_what_it_is_about(tmp_path):
 
 
 def test_other_types_share_a_name_and_are_told_apart_by_a_label(tmp_path):
-    event = received(lifecycle("raised", books=account(), detail={"limit": 8}), kind=EventType.BUDGET_RAISED)
+    event = received(
+        lifecycle("raised", account=account_of(), detail={"limit": 8}), kind=EventType.BUDGET_RAISED
+    )
     (found,) = alerts(tmp_path, event, outer="types: all, ")
     assert (found["labels"]["alertname"], found["labels"]["type"]) == ("ReleasedEvent", "budget.raised")
     assert found["annotations"]["detail_limit"] == "8"

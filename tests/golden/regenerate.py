@@ -19,11 +19,11 @@ from stream_svt.monitor.commands import Action, Command, UnderWay
 from stream_svt.monitor.engine import Commit
 from stream_svt.monitor.life_cycle import TRANSITIONS, Signal, State
 from stream_svt.monitor.snapshot import SPLIT, VERSION
-from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.protocol import shard_states
 from stream_svt.protocol.controls import Standing
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.sealing import RecordContext
+from stream_svt.settings.application import ApplicationSpec
 from tests.simulation.effects import ModelLog, finish, journal_of
 from tests.simulation.log import Broker
 from tests.support.engine_play import Play, Query
@@ -156,11 +156,11 @@ def journal(broker: Broker) -> Journal:
 def written(play: Play) -> dict[bytes, bytes]:
     """Return what a partition holds after a play's state was committed, its newest events waiting in the outbox."""
     broker = Broker(now_ms=lambda: 0)
-    books = journal(broker)
-    finish(books.open())
+    account = journal(broker)
+    finish(account.open())
     newest = next(commit for commit in reversed(play.commits) if commit.events)
-    books.set_commands(COMMANDS)
-    finish(books.commit(Commit(dict(play.records), play.progress or b"", newest.events)))
+    account.set_commands(COMMANDS)
+    finish(account.commit(Commit(dict(play.records), play.progress or b"", newest.events)))
     broker.settle()
     live: dict[bytes, bytes] = finish(ModelLog(broker).read_state())
     return live

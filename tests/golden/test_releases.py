@@ -35,8 +35,8 @@ def _sealed(version: str) -> dict[bytes, bytes]:
 
 
 def _look(records: dict[bytes, bytes]) -> Any:
-    books = journal(holding(records))
-    return books, finish(books.look())
+    account = journal(holding(records))
+    return account, finish(account.look())
 
 
 def test_no_snapshot_has_changed_since_it_was_written() -> None:
@@ -58,12 +58,12 @@ def test_a_snapshot_that_is_there_is_never_written_again(tmp_path: Path) -> None
 def test_the_sealed_state_of_an_older_release_opens_and_plays_on_to_its_pinned_transcript(
     version: str,
 ) -> None:
-    books, found = _look(_sealed(version))
+    account, found = _look(_sealed(version))
     content = json.loads((HERE / version / "state.json").read_text(encoding="utf-8"))
     records = {key.decode(): data.hex() for key, data in found.records.items()}
     assert {"records": records, "progress": found.progress.hex()} == content
     assert found.commands == COMMANDS
-    numbers = [number for number, _, _ in books.waiting]
+    numbers = [number for number, _, _ in account.waiting]
     assert numbers == list(range(found.last_event - len(numbers) + 1, found.last_event + 1))
     assert numbers
     assert (

@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 import pytest
 
 from stream_svt.service.embedded import EmbeddedKafka
-from tests.support.books import Books
 from tests.support.closing import Stage
 from tests.support.command_line import CommandLine, Ended
+from tests.support.shard_topics import ShardTopics
 from tests.support.tls import PASSWORD, USERS, Authority, SecureKafka
 from tests.support.worker import Scene
 
@@ -55,16 +55,16 @@ def lax_broker() -> Iterator[EmbeddedKafka]:
 
 
 @pytest.fixture
-async def books(broker, topics) -> AsyncIterator[Books]:
+async def shard_topics(broker, topics) -> AsyncIterator[ShardTopics]:
     state = await topics("state", partitions=2, configs={"cleanup.policy": "compact"})
-    books = Books(
+    shard_topics = ShardTopics(
         broker.bootstrap_servers,
         state,
         await topics("alerts", partitions=2),
         await topics("rejects", partitions=2),
     )
-    yield books
-    for journal in books.journals:
+    yield shard_topics
+    for journal in shard_topics.journals:
         await journal.close()
 
 

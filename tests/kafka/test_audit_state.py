@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from stream_svt.protocol.audit import Audit
+from stream_svt.protocol.audit_state import ShardState
 from stream_svt.service import audit
-from stream_svt.service.audit import Audit, ShardState
 from stream_svt.service.worker import cluster_of
 from tests.support.closing import SEALED_ANEW, Application, Stage
 

@@ -11,7 +11,7 @@ import pytest
 
 from stream_svt.monitor.released import EventType
 from tests.support import records
-from tests.support.alerts import account, alert, encoded, lifecycle
+from tests.support.alerts import account_of, alert, encoded, lifecycle
 from tests.support.command_line import CommandLine, Ended
 from tests.support.keys import write_secrets
 from tests.support.permissions import WORKER, allow_all
@@ -135,9 +135,9 @@ def test_check_names_each_missing_permission(stream_svt, written, guarded_broker
 
 
 def test_audit_and_watch_need_nothing_but_the_alert_topic(stream_svt, broker, topics):
-    declared = lifecycle("declared", run=0, monitor="", books=account(charge=0, spent=0))
-    started = lifecycle("first", books=account(charge=0.1, spent=0.1, reserved=0.5))
-    top = alert(top=1, books=account(charge=0.2, spent=0.3))
+    declared = lifecycle("declared", run=0, monitor="", account=account_of(charge=0, spent=0))
+    started = lifecycle("first", account=account_of(charge=0.1, spent=0.1, reserved=0.5))
+    top = alert(top=1, account=account_of(charge=0.2, spent=0.3))
     events = [
         encoded(1, declared, kind=EventType.DECLARED),
         encoded(2, started, kind=EventType.RUN_STARTED),
@@ -152,7 +152,7 @@ def test_audit_and_watch_need_nothing_but_the_alert_topic(stream_svt, broker, to
     balanced = stream_svt("audit", *where, good)
     assert balanced.code == 0
     assert "shop: epsilon 0.3 of 4 spent, 1 alert, 3 events" in balanced.out
-    assert "The books balance: 3 events" in balanced.out
+    assert "The ledgers balance: 3 events" in balanced.out
     unbalanced = stream_svt("audit", *where, bad)
     assert unbalanced.code == 1
     assert "event number 3, expected 2" in unbalanced.err
@@ -202,7 +202,7 @@ def test_a_worker_runs_obeys_reports_and_its_books_balance(stream_svt, written, 
         audited = stream_svt("audit", "-c", config)
         assert audited.code == 0, audited
         assert "of 5.5 spent" in audited.out
-        assert "The books balance" in audited.out
+        assert "The ledgers balance" in audited.out
         assert asyncio.run(worker.end()) == 0
     finally:
         asyncio.run(worker.end(signal.SIGKILL))

@@ -128,7 +128,7 @@ async def _go_on(stream_svt: Command, old: Operator, new: Operator, carried: str
     assert "today: epsilon 2.6 of 4 spent, 1.6 of it by an earlier application" in both.out
     assert "tomorrow: epsilon 3.6 of 4 spent, 0.6 of it by an earlier application" in both.out
     assert "today: epsilon 1.6 of 4 spent, 4 alerts" in both.out
-    balanced = [line for line in both.out.splitlines() if line.startswith("The books balance: ")]
+    balanced = [line for line in both.out.splitlines() if line.startswith("The ledgers balance: ")]
     topics = [f"{new.application}.alerts", f"{old.application}.alerts"]
     assert [line.split(" on ")[1].split(",")[0] for line in balanced] == topics
     assert (await stream_svt(*audit, "--state")).code == 0

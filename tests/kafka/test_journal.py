@@ -12,68 +12,68 @@ from stream_svt.protocol.controls import Standing
 from stream_svt.protocol.journal import Restored
 from stream_svt.protocol.state_records import RECORD_LIMIT
 from stream_svt.service.kafka import BrokerUnavailable, Fenced
-from tests.support.books import OLD, Books, event
+from tests.support.shard_topics import OLD, ShardTopics, event
 
 pytestmark = pytest.mark.kafka
 
 
 @pytest.mark.parametrize("masters", [(), (OLD,)], ids=["plain", "sealed"])
-async def test_a_takeover_finds_what_was_committed(books: Books, masters) -> None:
-    journal, first = await books.opened(*masters)
+async def test_a_takeover_finds_what_was_committed(shard_topics: ShardTopics, masters) -> None:
+    journal, first = await shard_topics.opened(*masters)
     assert first.records == {}
     assert first.progress is None
     await journal.commit(Commit(records={b"d/a": b"1", b"d/b": b"2"}, progress=b"p1"))
     journal.set_commands(Standing(5, 8, "c", accepted=True))
     await journal.commit(Commit(records={b"d/a": b"3", b"d/b": None}, progress=b"p2"))
-    _, again = await books.opened(*masters)
+    _, again = await shard_topics.opened(*masters)
     commands = Standing(5, 8, "c", accepted=True)
     assert again == Restored({b"d/a": b"3"}, b"p2", first.noise_key, first.state_id, commands, 0, {})
     assert len(bytes.fromhex(again.state_id)) == 16
     assert len(again.noise_key) == 32
 
 
-async def test_an_outbox_left_behind_is_published_once_by_the_next_owner(books: Books) -> None:
-    journal, _ = await books.opened(OLD)
+async def test_an_outbox_left_behind_is_published_once_by_the_next_owner(shard_topics: ShardTopics) -> None:
+    journal, _ = await shard_topics.opened(OLD)
     await journal.commit(Commit(progress=b"p", events=[event(number) for number in range(1, 451)]))
-    await books.opened(OLD)
-    await books.opened(OLD)
-    assert await books.events() == list(range(1, 451))
+    await shard_topics.opened(OLD)
+    await shard_topics.opened(OLD)
+    assert await shard_topics.events() == list(range(1, 451))
 
 
-async def test_an_older_owner_is_fenced_and_says_so(books: Books) -> None:
-    old, _ = await books.opened()
-    await books.opened()
+async def test_an_older_owner_is_fenced_and_says_so(shard_topics: ShardTopics) -> None:
+    old, _ = await shard_topics.opened()
+    await shard_topics.opened()
     with pytest.raises(Fenced):
         await old.commit(Commit(progress=b"p", events=[event(1)]))
     with pytest.raises(MisuseError, match="must be opened"):
         await old.commit(Commit(progress=b"p"))
-    assert await books.events("read_uncommitted") == []
+    assert await shard_topics.events("read_uncommitted") == []
 
 
-async def test_rejects_carry_place_and_reason_and_nothing_else(books: Books) -> None:
-    journal, _ = await books.opened()
+async def test_rejects_carry_place_and_reason_and_nothing_else(shard_topics: ShardTopics) -> None:
+    journal, _ = await shard_topics.opened()
     await journal.commit(Commit(progress=b"p", rejects=[("queries", 7, "not JSON")]))
-    assert await books.read(books.topics.rejects) == []
+    assert await shard_topics.read(shard_topics.topics.rejects) == []
     await journal.flush()
-    (record,) = await books.read(books.topics.rejects)
+    (record,) = await shard_topics.read(shard_topics.topics.rejects)
     assert record.value == b'{"topic":"queries","partition":1,"offset":7,"reason":"not JSON"}'
 
 
-async def test_a_record_beyond_kafkas_limit_is_refused_before_it_is_sent(books: Books) -> None:
-    journal, _ = await books.opened()
+async def test_a_record_beyond_kafkas_limit_is_refused_before_it_is_sent(shard_topics: ShardTopics) -> None:
+    journal, _ = await shard_topics.opened()
     with pytest.raises(MisuseError, match=r"'d/a'.*limit"):
         await journal.commit(Commit(records={b"d/a": bytes(RECORD_LIMIT + 1)}, progress=b"p"))
 
 
-async def test_another_partition_count_is_refused(books: Books) -> None:
-    await books.opened()
+async def test_another_partition_count_is_refused(shard_topics: ShardTopics) -> None:
+    await shard_topics.opened()
     with pytest.raises(UnreadableState, match=r"2 partitions .* now have 3"):
-        await books.journal(partitions=3).open()
+        await shard_topics.journal(partitions=3).open()
 
 
-async def test_a_transaction_that_the_broker_gives_up_never_publishes(books: Books) -> None:
+async def test_a_transaction_that_the_broker_gives_up_never_publishes(shard_topics: ShardTopics) -> None:
     """Cancelled in the middle, the books are re-read and nothing of it is there."""
-    journal, _ = await books.opened()
+    journal, _ = await shard_topics.opened()
     await journal.commit(Commit(progress=b"p1", events=[event(1)]))
     task = asyncio.create_task(
         journal.commit(Commit(records={b"d/a": b"1"}, progress=b"p2", events=[event(2)]))
@@ -85,29 +85,29 @@ async def test_a_transaction_that_the_broker_gives_up_never_publishes(books: Boo
         await task
     restored = await journal.open()
     assert restored.progress == b"p1"
-    assert await books.events() == [1]
+    assert await shard_topics.events() == [1]
 
 
 async def test_an_unreachable_broker_is_named_within_the_deadline() -> None:
-    journal = Books("127.0.0.1:1", "s", "a", "r").journal()
+    journal = ShardTopics("127.0.0.1:1", "s", "a", "r").journal()
     with pytest.raises(BrokerUnavailable, match=r"no broker can be reached.*127\.0\.0\.1.*bootstrap_servers"):
         await journal.open()
     await journal.close()
 
 
 async def test_an_owner_that_stood_still_while_another_went_on_is_fenced_not_rolled_back(
-    books: Books,
+    shard_topics: ShardTopics,
 ) -> None:
     """It has read old books and sees new alerts: that is no restored backup, and no reason to give budgets up."""
-    journal, _ = await books.opened()
+    journal, _ = await shard_topics.opened()
     await journal.commit(Commit(progress=b"p", events=[event(1)]))
     await journal.flush()
-    frozen = books.journal()
+    frozen = shard_topics.journal()
     read_state = frozen._log.read_state
 
     async def read_and_stand_still(*, committed: bool = True) -> dict[bytes, bytes]:
         raw = await read_state(committed=committed)
-        successor, _ = await books.opened()
+        successor, _ = await shard_topics.opened()
         await successor.commit(Commit(progress=b"p", events=[event(2)]))
         await successor.flush()
         return raw
@@ -115,4 +115,4 @@ async def test_an_owner_that_stood_still_while_another_went_on_is_fenced_not_rol
     frozen._log.read_state = read_and_stand_still
     with pytest.raises(Fenced):
         await frozen.open()
-    assert await books.events() == [1, 2]
+    assert await shard_topics.events() == [1, 2]

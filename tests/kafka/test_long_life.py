@@ -11,16 +11,17 @@ from pathlib import Path
 import pytest
 from aiokafka import AIOKafkaProducer
 
-from stream_svt.monitor.datasets import DAY_MS
 from stream_svt.monitor.released import EventType
 from stream_svt.protocol import session
+from stream_svt.protocol.audit import Audit
 from stream_svt.protocol.shard_states import OPEN, Cause, State
 from stream_svt.service import kafka
-from stream_svt.service.audit import Audit, audit_state, audit_topic
+from stream_svt.service.audit import audit_state, audit_topic
 from stream_svt.service.codec import home
 from stream_svt.service.config import Config, parse_config
 from stream_svt.service.topology import look, problems
 from stream_svt.service.worker import cluster_of
+from stream_svt.settings.datasets import DAY_MS
 from tests.support.worker import HIGH, LOW, Scene, is_open, until
 
 pytestmark = pytest.mark.kafka

@@ -21,8 +21,8 @@ from stream_svt.protocol.state_records import META
 from stream_svt.service.check import Level, check_brokers
 from stream_svt.service.config import Config, parse_config
 from stream_svt.service.worker import Worker, cluster_of
-from tests.support.books import NEW, OLD, Books, event
 from tests.support.keys import write_secrets
+from tests.support.shard_topics import NEW, OLD, ShardTopics, event
 from tests.support.worker import HIGH, Scene, until
 
 pytestmark = pytest.mark.kafka
@@ -30,25 +30,25 @@ A, B = b"d/a", b"d/b"
 
 
 @pytest.fixture
-async def sealed(books: Books) -> Books:
-    """Books of two datasets under a key, closed; dataset a was written twice."""
-    journal, _ = await books.opened(OLD)
+async def sealed(shard_topics: ShardTopics) -> ShardTopics:
+    """A state of two datasets under a key, closed; dataset a was written twice."""
+    journal, _ = await shard_topics.opened(OLD)
     await journal.commit(Commit(records={A: b"first", B: b"other"}, progress=b"p1"))
     await journal.commit(Commit(records={A: b"second"}, progress=b"p2"))
     await journal.close()
-    return books
+    return shard_topics
 
 
-async def _refuses(books: Books, words: str, *masters: bytes, **where) -> None:
+async def _refuses(shard_topics: ShardTopics, words: str, *masters: bytes, **where) -> None:
     """A takeover is refused with these words, and leaves every record as it is."""
-    before = await books.live()
+    before = await shard_topics.live()
     with pytest.raises(UnreadableState, match=words):
-        await books.journal(*(masters or (OLD,)), **where).open()
-    assert await books.live() == before
+        await shard_topics.journal(*(masters or (OLD,)), **where).open()
+    assert await shard_topics.live() == before
 
 
 async def test_each_attack_is_found_and_named_and_nothing_is_left_once_all_is_put_back(
-    sealed: Books,
+    sealed: ShardTopics,
 ) -> None:
     live = await sealed.live()
     first: dict[bytes, bytes] = {}
@@ -89,9 +89,9 @@ async def test_each_attack_is_found_and_named_and_nothing_is_left_once_all_is_pu
         assert repr(OLD) not in shown
 
 
-async def test_the_records_of_an_aborted_transaction_put_back_are_found(books: Books) -> None:
+async def test_the_records_of_an_aborted_transaction_put_back_are_found(shard_topics: ShardTopics) -> None:
     """They are sealed, complete and add up: what gives them away is what was published beside them."""
-    first, _ = await books.opened(OLD)
+    first, _ = await shard_topics.opened(OLD)
     await first.commit(Commit(records={A: b"before"}, progress=b"p"))
     log = first._log
 
@@ -106,7 +106,7 @@ async def test_the_records_of_an_aborted_transaction_put_back_are_found(books: B
     events = [event(1), event(2), event(3)]
     with pytest.raises(ConnectionError):
         await first.commit(Commit(records={A: b"noise one"}, events=events, progress=b"p"))
-    second, _ = await books.opened(OLD)
+    second, _ = await shard_topics.opened(OLD)
     assert second.pending == 0
     await asyncio.sleep(0.01)  # events freeze the time at which they were charged
     await second.commit(Commit(records={A: b"noise two"}, events=events, progress=b"p"))
@@ -114,20 +114,20 @@ async def test_the_records_of_an_aborted_transaction_put_back_are_found(books: B
     await second.close()
     aborted = [
         record
-        for record in await books.read(books.topics.state, "read_uncommitted")
-        if record.offset not in {shown.offset for shown in await books.read(books.topics.state)}
+        for record in await shard_topics.read(shard_topics.topics.state, "read_uncommitted")
+        if record.offset not in {shown.offset for shown in await shard_topics.read(shard_topics.topics.state)}
     ]
     assert {record.key for record in aborted} == {A, b"ob/0", META}
     for record in aborted:
-        await books.write(record.key, record.value)
+        await shard_topics.write(record.key, record.value)
     with pytest.raises(StateRolledBack, match="shows event 1, which the state does not know, or another one"):
-        await books.journal(OLD).open()
+        await shard_topics.journal(OLD).open()
 
 
 # --- a state that is plain as a whole
 
 
-async def test_a_sealed_state_replaced_by_a_plain_one_is_refused(sealed: Books) -> None:
+async def test_a_sealed_state_replaced_by_a_plain_one_is_refused(sealed: ShardTopics) -> None:
     """The plain one is well formed in itself."""
     for key in await sealed.live():
         await sealed.write(key, None)
@@ -139,29 +139,29 @@ async def test_a_sealed_state_replaced_by_a_plain_one_is_refused(sealed: Books) 
     )
 
 
-async def test_a_plain_state_is_sealed_once_when_asked_to(books: Books) -> None:
-    journal, first = await books.opened()
+async def test_a_plain_state_is_sealed_once_when_asked_to(shard_topics: ShardTopics) -> None:
+    journal, first = await shard_topics.opened()
     await journal.commit(Commit(records={A: b"1", B: b"2"}, progress=b"p"))
     await journal.close()
-    await _refuses(books, "set sealing.adopt_plain for one start")
-    adopted, restored = await books.opened(OLD, adopt_plain=True)
+    await _refuses(shard_topics, "set sealing.adopt_plain for one start")
+    adopted, restored = await shard_topics.opened(OLD, adopt_plain=True)
     assert restored.records == {A: b"1", B: b"2"}
     assert restored.noise_key == first.noise_key  # a run's noise must not change under it
     await adopted.close()
-    journal, restored = await books.opened(OLD)
+    journal, restored = await shard_topics.opened(OLD)
     assert restored.records == {A: b"1", B: b"2"}
     await journal.close()
     with pytest.raises(UnreadableState, match="configured: none"):
-        await books.journal().open()
+        await shard_topics.journal().open()
 
 
-async def test_a_crash_in_the_middle_of_sealing_leaves_no_way_in(books: Books) -> None:
+async def test_a_crash_in_the_middle_of_sealing_leaves_no_way_in(shard_topics: ShardTopics) -> None:
     """The first transaction seals 'meta'; records still plain count through its digest, under a new secret."""
-    journal, _ = await books.opened()
+    journal, _ = await shard_topics.opened()
     await journal.commit(Commit(records={A: b"1", B: b"2"}, progress=b"p"))
     await journal.close()
     known = journal._meta.digest_key
-    dying = books.journal(OLD, adopt_plain=True)
+    dying = shard_topics.journal(OLD, adopt_plain=True)
     transaction = dying._transaction
 
     async def once(commit: Commit) -> int:
@@ -173,13 +173,13 @@ async def test_a_crash_in_the_middle_of_sealing_leaves_no_way_in(books: Books) -
     with pytest.raises(ConnectionError):
         await dying.open()
     await dying.close()
-    live = await books.live()
+    live = await shard_topics.live()
     assert (live[META][1], live[A][1]) == (1, 0)
     assert dying._meta.digest_key != known
-    await books.write(A, books.journal()._reader.sealing.seal(A, 2, b"budget untouched"))
-    await _refuses(books, "do not add up to the digest")
-    await books.write(A, live[A])
-    _, restored = await books.opened(OLD)
+    await shard_topics.write(A, shard_topics.journal()._reader.sealing.seal(A, 2, b"budget untouched"))
+    await _refuses(shard_topics, "do not add up to the digest")
+    await shard_topics.write(A, live[A])
+    _, restored = await shard_topics.opened(OLD)
     assert restored.records == {A: b"1", B: b"2"}
 
 

@@ -6,7 +6,7 @@ from itertools import islice
 
 import pytest
 
-from stream_svt.monitor import engine, monitor_spec, operations, projection, spec_change
+from stream_svt.monitor import engine, operations, projection, spec_change
 from stream_svt.monitor.bounds import BOUNDS, Bounds
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.engine import Engine
@@ -14,6 +14,7 @@ from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.run_arrays import Status
 from stream_svt.monitor.spec_change import change_spec, changing_spec, close_removed
+from stream_svt.settings import monitors as monitor_spec
 from tests.golden.regenerate import journal
 from tests.simulation.effects import finish
 from tests.simulation.log import Broker
@@ -233,9 +234,9 @@ def test_refused_records_fit_a_commit_and_the_outbox_whatever_their_topic_is_cal
             datasets="{names: [a], limit: 900, unit: one basket}",
         )
     )
-    books = journal(Broker(now_ms=lambda: 0))
-    finish(books.open())
-    finish(books.commit(play.engine.take_commit()))
+    account = journal(Broker(now_ms=lambda: 0))
+    finish(account.open())
+    finish(account.commit(play.engine.take_commit()))
     refused = []
     long = ["\U0001f600" * 250 + f"{k:06}" for k in range(6000)]
     for first, last in ((0, 499), (499, 6000)):
@@ -250,12 +251,12 @@ def test_refused_records_fit_a_commit_and_the_outbox_whatever_their_topic_is_cal
             commit = play.engine.take_commit()
             assert len(commit.rejects) <= BOUNDS.rejects
             refused += commit.rejects
-            finish(books.commit(commit))
+            finish(account.commit(commit))
             play.engine.committed()
-            while books.backlog:
-                finish(books.flush())
+            while account.backlog:
+                finish(account.flush())
     commit = play.engine.take_commit()
-    finish(books.commit(commit))
+    finish(account.commit(commit))
     refused += commit.rejects
     assert refused == [
         (topic, offset, "unsupported-content-type") for offset in [*range(190, 499), *range(689, 6000)]

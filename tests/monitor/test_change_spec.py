@@ -12,8 +12,8 @@ from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.life_cycle import State
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.snapshot import SpecRecord, from_bytes
-from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.monitor.spec_change import change_spec
+from stream_svt.settings.application import ApplicationSpec
 from tests.support.engine_play import Play, Query, exhaust
 from tests.support.monitor_forms import (
     FORMS,
@@ -55,7 +55,7 @@ def _alerts(play: Play) -> list:
 
 
 def _slot(play: Play, number: int = 0, monitor: str = "m0"):
-    return play.engine.accounts.slot(monitor, number)
+    return play.engine.accounts.run_state(monitor, number)
 
 
 def test_changing_to_the_same_specification_does_nothing():
@@ -105,7 +105,7 @@ def test_fewer_mutes_are_kept_once_the_cap_falls():
     _more(play, *[Query(0, 10**5, f"x{k}") for k in range(6)])
     _change(play, FORMS["plain"].replace("cutoff: 3", "cutoff: 9") + ", max_mutes: 2")
     _more(play, Query(0, 10**5, "y"))
-    assert list(play.engine.accounts.books(0).mutes["m0"]) == ["x5", "y"]
+    assert list(play.engine.accounts.account(0).mutes["m0"]) == ["x5", "y"]
 
 
 def test_a_schedule_holds_for_the_open_run_and_can_be_taken_away():
@@ -152,9 +152,9 @@ def test_what_concerns_noise_and_price_holds_from_the_next_run_on_also_across_a_
     assert transcript(plays[True])["a", "m0"] == old, "the open run must go on as it was"
     plan = plays[True].engine.runners["m0"].runs.plan
     _more(plays[True], Query(0, 10**5), Query(0, 0))
-    slot = _slot(plays[True])
-    assert (slot.run, slot.spec_hash) == (2, plan.hash)
-    assert slot.left == plan.mechanism.epsilon - plan.mechanism.threshold_charge
+    run_state = _slot(plays[True])
+    assert (run_state.run, run_state.spec_hash) == (2, plan.hash)
+    assert run_state.left == plan.mechanism.epsilon - plan.mechanism.threshold_charge
     assert_books_balance(plays[True])
     plays[True].crash()
     assert _slot(plays[True]).spec_hash == plan.hash
@@ -252,7 +252,7 @@ def test_a_monitor_may_run_on_other_datasets_than_before():
     _change(play, f"{_PLAIN}, datasets: [b, c]", f"{FORMS['sweep']}, datasets: [b, c]")
     closed = [(e.data.dataset, e.data.monitor) for e in play.events if e.type is EventType.RUN_CLOSED]
     assert closed == [("a", "m0"), ("a", "m1")]
-    assert play.engine.accounts.books(0).ledger.reserved == 0
+    assert play.engine.accounts.account(0).ledger.reserved == 0
     for crash in (False, True):
         if crash:
             play.crash()
@@ -290,7 +290,7 @@ def test_a_monitor_that_is_removed_ends_its_runs_and_leaves_no_record_behind(for
     assert_books_balance(play)
     play.crash()
     assert list(play.engine.runners) == ["m0"]
-    assert play.engine.accounts.books(0).slots["m1"].spent > 0
+    assert play.engine.accounts.account(0).run_states["m1"].spent > 0
 
 
 def _paused(play, monitor):
@@ -299,7 +299,7 @@ def _paused(play, monitor):
     return [
         n
         for n in range(len(play.engine.datasets))
-        if runner.runs.covers[n] and play.engine.accounts.slot(runner.name, n).paused
+        if runner.runs.covers[n] and play.engine.accounts.run_state(runner.name, n).paused
     ]
 
 

@@ -43,11 +43,11 @@ def _only(form: str, limit: str, queries: int = 60) -> Play:
 @pytest.mark.parametrize("form", ["never muted", "ladder", "adaptive"])
 def test_the_last_run_is_as_long_as_the_budget_allows(form, limit):
     play = _only(FORMS[form] + ("" if "mute" in FORMS[form] else ", mute: none"), limit, queries=200)
-    books = play.engine.accounts.books(0)
+    account = play.engine.accounts.account(0)
     mechanism = play.engine.runners["m0"].runs.plan.mechanism
-    assert books.slots["m0"].state is State.EXHAUSTED
-    assert books.ledger.available < mechanism.threshold_charge + mechanism.smallest_charge
-    assert books.ledger.reserved == 0
+    assert account.run_states["m0"].state is State.EXHAUSTED
+    assert account.ledger.available < mechanism.threshold_charge + mechanism.smallest_charge
+    assert account.ledger.reserved == 0
 
 
 def test_a_shortened_run_has_fewer_tops_and_the_same_noise():
@@ -69,9 +69,9 @@ def test_adaptive_goes_on_with_the_top_branch_alone():
     for last in range(1, 40):
         play.feed(TOPIC, [Query(0, _HIGH)] * 40, last)
         play.commit()
-        slot = play.engine.accounts.slot("m0", 0)
+        run_state = play.engine.accounts.run_state("m0", 0)
         view = play.engine.projection.views()[0].monitors[0]
-        assert view.top_branch_only == (slot.state is State.RUNNING and slot.left < middle)
+        assert view.top_branch_only == (run_state.state is State.RUNNING and run_state.left < middle)
         seen |= view.top_branch_only
     assert len(_tops(play)) == (mechanism.epsilon - mechanism.threshold_charge) // top
     assert {event.data.branch for event in _tops(play)} == {"top"}
@@ -100,16 +100,17 @@ def test_two_monitors_on_one_dataset_never_pass_its_limit():
         play = interrupted(spec, stream(seed, 500), random.Random(seed).randrange)
         assert_books_balance(play)
         for number in range(3):
-            slots = play.engine.accounts.books(number).slots
+            run_states = play.engine.accounts.account(number).run_states
             assert (
-                sum(slot.spent for slot in slots.values()) == play.engine.accounts.books(number).ledger.spent
+                sum(run_state.spent for run_state in run_states.values())
+                == play.engine.accounts.account(number).ledger.spent
             )
 
 
 def test_a_reserve_is_left_for_others():
     play = _only(FORMS["never muted"] + ", reserve: 0.8", "3")
-    assert 800_000_000 <= play.engine.accounts.books(0).ledger.available < 1_800_000_000
-    assert play.engine.accounts.books(0).slots["m0"].state is State.EXHAUSTED
+    assert 800_000_000 <= play.engine.accounts.account(0).ledger.available < 1_800_000_000
+    assert play.engine.accounts.account(0).run_states["m0"].state is State.EXHAUSTED
 
 
 def test_runs_resampled_on_schedule_release_what_they_did_not_spend():
@@ -118,10 +119,10 @@ def test_runs_resampled_on_schedule_release_what_they_did_not_spend():
     queries = [Query(0, 0, time_ms=1000 * k) for k in range(26)]
     play.play(TOPIC, queries)
     mechanism = play.engine.runners["m0"].runs.plan.mechanism
-    slot = play.engine.accounts.books(0).slots["m0"]
-    assert slot.run == 6
-    assert play.engine.accounts.books(0).ledger.spent == 6 * mechanism.threshold_charge
-    assert play.engine.accounts.books(0).ledger.reserved == mechanism.epsilon - mechanism.threshold_charge
+    run_state = play.engine.accounts.account(0).run_states["m0"]
+    assert run_state.run == 6
+    assert play.engine.accounts.account(0).ledger.spent == 6 * mechanism.threshold_charge
+    assert play.engine.accounts.account(0).ledger.reserved == mechanism.epsilon - mechanism.threshold_charge
     closed = [e for e in play.events if e.type is EventType.RUN_CLOSED]
     assert [e.data.reason for e in closed] == ["schedule"] * 5
     assert_books_balance(play)
@@ -133,11 +134,11 @@ def test_a_schedule_goes_on_for_a_monitor_that_stops_on_halt():
         spec_of(FORMS["resampled"] + ", on_halt: stop", datasets="{name: a, limit: 5, unit: one basket}")
     )
     play.play(TOPIC, [Query(0, 0, time_ms=1000 * k) for k in range(13)])
-    assert play.engine.accounts.books(0).slots["m0"].run == 3
+    assert play.engine.accounts.account(0).run_states["m0"].run == 3
     play.play(TOPIC, [Query(0, 0)] * 13 + [Query(0, _HIGH, time_ms=13_000)] * 5)
-    assert play.engine.accounts.books(0).slots["m0"].state is State.HALTED
+    assert play.engine.accounts.account(0).run_states["m0"].state is State.HALTED
     play.play(TOPIC, [Query(0, 0)] * 18 + [Query(0, _HIGH, time_ms=60_000)] * 5)
-    assert play.engine.accounts.books(0).slots["m0"].run == 3
+    assert play.engine.accounts.account(0).run_states["m0"].run == 3
 
 
 @pytest.mark.parametrize("form", ["never muted", "adaptive", "general", "ladder"])
@@ -149,7 +150,7 @@ def test_under_zcdp_a_run_is_paid_whole_when_it_opens_and_nothing_comes_back(for
     price = play.engine.runners["m0"].runs.plan.spec.run_price(Kind.ZCDP)
     assert price == spec.monitors[0].run_price(Kind.ZCDP)
     play.play(TOPIC, [Query(0, 0, time_ms=0), Query(0, _HIGH, time_ms=1), Query(0, 0, time_ms=7000)])
-    ledger = play.engine.accounts.books(0).ledger
+    ledger = play.engine.accounts.account(0).ledger
     assert ledger.spent == 2 * price
     assert ledger.reserved == 0
     charges = [
@@ -158,7 +159,7 @@ def test_under_zcdp_a_run_is_paid_whole_when_it_opens_and_nothing_comes_back(for
     assert [kind for kind, _ in charges] == [EventType.RUN_STARTED] * 2
     assert_books_balance(play)
     play.play(TOPIC, [Query(0, 0)] * 3 + [Query(0, 0, time_ms=7000 * k) for k in range(2, 60)])
-    assert play.engine.accounts.books(0).slots["m0"].state is State.EXHAUSTED
+    assert play.engine.accounts.account(0).run_states["m0"].state is State.EXHAUSTED
     assert ledger.spent == ledger.limit // price * price
     assert_books_balance(play)
 
@@ -171,10 +172,10 @@ def test_under_zcdp_one_run_is_open_at_a_time():
         play.feed(TOPIC, [Query(0, _HIGH if k % 3 == 0 else 0) for k in range(200)], last)
         play.commit()
         open_now = [
-            name for name, s in play.engine.accounts.books(0).slots.items() if s.state is State.RUNNING
+            name for name, s in play.engine.accounts.account(0).run_states.items() if s.state is State.RUNNING
         ]
         assert len(open_now) <= 1
-        assert bool(open_now) == play.engine.accounts.books(0).ledger.run_open
+        assert bool(open_now) == play.engine.accounts.account(0).ledger.run_open
         if last % 50 == 0:
             play.crash()
     assert_books_balance(play)
@@ -183,11 +184,11 @@ def test_under_zcdp_one_run_is_open_at_a_time():
 def test_under_zcdp_a_closed_run_and_a_loss_are_not_charged_again():
     play = Play(spec_of(FORMS["plain"], datasets="{name: a, limit: {rho: 90}, unit: one basket}"))
     play.play(TOPIC, [Query(0, 0)])
-    spent = play.engine.accounts.books(0).ledger.spent
+    spent = play.engine.accounts.account(0).ledger.spent
     play.accept_loss(TOPIC, 10)
     play.commit()
-    assert play.engine.accounts.books(0).ledger.spent == spent
-    assert not play.engine.accounts.books(0).ledger.run_open
+    assert play.engine.accounts.account(0).ledger.spent == spent
+    assert not play.engine.accounts.account(0).ledger.run_open
     assert_books_balance(play)
 
 
@@ -202,12 +203,12 @@ def test_the_first_event_of_a_dataset_declares_it():
 
 def test_admission_that_does_not_fit_changes_nothing():
     spec = spec_of(FORMS["plain"], datasets="{name: a, limit: 1, unit: u}")
-    books, slot = DatasetAccount(spec.datasets[0]), RunState()
+    account, run_state = DatasetAccount(spec.datasets[0]), RunState()
     plan = Play(spec).engine.runners["m0"].runs.plan
-    assert books.admit(slot, plan, reserve=999_999_000) is None
-    assert books.admit(slot, plan, reserve=2_000_000_000) is None
-    assert books.ledger == DatasetAccount(spec.datasets[0]).ledger
-    assert slot == RunState()
+    assert account.admit(run_state, plan, reserve=999_999_000) is None
+    assert account.admit(run_state, plan, reserve=2_000_000_000) is None
+    assert account.ledger == DatasetAccount(spec.datasets[0]).ledger
+    assert run_state == RunState()
 
 
 @given(
@@ -222,6 +223,6 @@ def test_books_balance_for_every_limit_to_the_last_unit(limit, form, seed):
     assert_books_balance(play)
     assert transcript(play) == transcript(uninterrupted(spec, stream(seed, 150)))
     for number in range(3):
-        books = play.engine.accounts.books(number)
-        reserved = sum(slot.left for slot in books.slots.values())
-        assert reserved == books.ledger.reserved
+        account = play.engine.accounts.account(number)
+        reserved = sum(run_state.left for run_state in account.run_states.values())
+        assert reserved == account.ledger.reserved

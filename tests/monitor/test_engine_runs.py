@@ -59,8 +59,12 @@ def test_no_run_is_compared_before_its_record_is_in_the_store(form, monkeypatch)
     reached = SparseVector.branch_gaps
 
     def spy(self, values, thresholds, rho, attempt, draw):
-        slots = [slot for record in _stored(play).values() for slot in record.slots.values()]
-        durable = {unpack_secrets(slot.secrets)[0] for slot in slots if slot.state == "running"}
+        run_states = [
+            run_state for record in _stored(play).values() for run_state in record.run_states.values()
+        ]
+        durable = {
+            unpack_secrets(run_state.secrets)[0] for run_state in run_states if run_state.state == "running"
+        }
         assert set(np.unique(rho).tolist()) <= durable, "a threshold was compared before it was durable"
         runs.update((int(noise), 0) for noise in np.unique(rho))
         return reached(self, values, thresholds, rho, attempt, draw)
@@ -101,30 +105,30 @@ def test_secrets_of_a_run_are_overwritten_in_the_store_and_in_memory_when_it_end
         play.feed(TOPIC, stream(3, 800, datasets=2), last)
         play.commit()
         for name, record in _stored(play).items():
-            slot = record.slots["m0"]
+            run_state = record.run_states["m0"]
             runner, number = play.engine.runners["m0"], play.engine.number[name]
-            secrets = unpack_secrets(slot.secrets)
+            secrets = unpack_secrets(run_state.secrets)
             held = (
                 runner.runs.threshold_noise[number],
                 runner.runs.salt_high[number],
                 runner.runs.salt_low[number],
             )
             assert secrets == tuple(int(secret) for secret in held)
-            if slot.state == "running":
+            if run_state.state == "running":
                 assert all(secrets[1:])
             else:
                 assert not any(secrets)
-    assert {record.slots["m0"].state for record in _stored(play).values()} == {"exhausted"}
+    assert {record.run_states["m0"].state for record in _stored(play).values()} == {"exhausted"}
 
 
 def test_the_length_of_a_record_tells_nothing_of_its_noise():
     play = Play(spec_of(FORMS["plain"]), entropy=Entropy(4))
     play.play(TOPIC, [Query(0, 0)])
-    books, sizes = play.engine.accounts.books(0), set()
-    slot = books.slots["m0"]
+    account, sizes = play.engine.accounts.account(0), set()
+    run_state = account.run_states["m0"]
     for noise, salt in ((0, 0), (1, 200), (70_000, 2**20), (-(2**59), 2**64 - 1)):
-        slot.secrets = pack_secrets(noise, salt, salt)
-        sizes.add(len(books.to_bytes()))
+        run_state.secrets = pack_secrets(noise, salt, salt)
+        sizes.add(len(account.to_bytes()))
     assert len(sizes) == 1
 
 
@@ -137,9 +141,9 @@ def test_a_run_keeps_its_noise_across_crashes_and_batches():
         play.feed(TOPIC, queries, min(len(queries), at + rng.randrange(1, 60)))
         play.commit()
         for name, record in _stored(play).items():
-            slot = record.slots["m0"]
-            if slot.state == "running":
-                noise.setdefault((name, slot.run), set()).add(unpack_secrets(slot.secrets))
+            run_state = record.run_states["m0"]
+            if run_state.state == "running":
+                noise.setdefault((name, run_state.run), set()).add(unpack_secrets(run_state.secrets))
         play.crash()
     assert len(noise) > 6
     assert all(len(seen) == 1 for seen in noise.values())
@@ -218,7 +222,7 @@ def test_a_thousand_mutes_hold_each_for_its_own_dataset_also_after_a_restart():
     play = Play(spec_of(form, datasets="{names: [a, b], limit: 1000, unit: one basket}"))
     queries = [Query(0, 10**5, f"s{k}") for k in range(1000)]
     play.play(TOPIC, queries)
-    assert len(play.engine.accounts.books(0).mutes["m0"]) == 1000
+    assert len(play.engine.accounts.account(0).mutes["m0"]) == 1000
     for _ in range(2):
         at = len(queries)
         queries += [Query(0, 10**5, f"s{k}") for k in range(1000)] + [
@@ -244,7 +248,7 @@ def test_nothing_secret_shows_when_something_is_printed():
     numbers = np.array([123456789])
     block = Block(numbers, numbers, numbers, numbers, ["x"], ["q"])
     waiting = Waiting(1, 0, 123456789, 1, 0, 0, 0, "x", "q")
-    slot = RunState(secrets=b"123456789" + bytes(15))
+    run_state = RunState(secrets=b"123456789" + bytes(15))
     batch = batch_of(TOPIC, [Query(0, 123456789)], 0, 1)
     commit = Commit(records={b"d/a": b"123456789"}, progress=b"123456789")
     things = [
@@ -252,12 +256,12 @@ def test_nothing_secret_shows_when_something_is_printed():
         OpenSet("s", 0, blocks=[block]),
         waiting,
         RetryQueue(QueueJournal(), "m0", "a", places={"x": waiting}),
-        slot,
+        run_state,
         batch,
         commit,
     ]
     play = Play(spec_of(FORMS["plain"]), entropy=Entropy(1))
     play.play(TOPIC, [Query(0, 123456789)])
-    things += [play.engine, play.engine.runners["m0"], play.engine.accounts.books(0), play.engine._noise]
+    things += [play.engine, play.engine.runners["m0"], play.engine.accounts.account(0), play.engine._noise]
     for thing in things:
         assert "123456789" not in repr(thing), type(thing)

@@ -16,14 +16,14 @@ _EVERY = list(itertools.product(State, Signal))
 
 @pytest.mark.parametrize(("state", "signal"), _EVERY)
 def test_a_signal_leads_where_the_table_says_or_is_refused_and_changes_nothing(state, signal):
-    slot = RunState(state=state)
+    run_state = RunState(state=state)
     if (state, signal) in TRANSITIONS:
-        slot.signal(signal)
-        assert slot.state is TRANSITIONS[state, signal] is advance(state, signal)
+        run_state.signal(signal)
+        assert run_state.state is TRANSITIONS[state, signal] is advance(state, signal)
         return
     with pytest.raises(MisuseError, match=f"{state} cannot take the signal '{signal}'"):
-        slot.signal(signal)
-    assert slot.state is state
+        run_state.signal(signal)
+    assert run_state.state is state
 
 
 def test_only_admission_by_the_ledger_leads_to_running():

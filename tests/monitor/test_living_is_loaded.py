@@ -21,8 +21,8 @@ from stream_svt.monitor.life_cycle import State
 from stream_svt.monitor.pending import OpenSets, RetryQueue
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.runner import Runner
-from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.monitor.spec_change import change_spec, changing_spec, check_spec, close_removed
+from stream_svt.settings.application import ApplicationSpec
 from tests.monitor.test_bounds import Bounded, bounded
 from tests.support.engine_play import Play, Query, another_release
 from tests.support.monitor_forms import FORMS, TOPIC, spec_of, stream
@@ -66,14 +66,14 @@ def picture(engine: Engine) -> dict[Any, Any]:
     for name, runner in engine.runners.items():
         found[name] = runner.offset, runner.row, runner.clock_ms, runner.spec.hash()
         for number in range(len(engine.datasets)):
-            slot = engine.accounts.slot(runner.name, number)
+            run_state = engine.accounts.run_state(runner.name, number)
             # Which specification a run had that is over matters only for what waits, which went with its monitor.
-            books = msgspec.structs.replace(slot, spec_hash="")
-            found[name, number] = int(runner.runs.status[number]), books, waiting(runner, number)
+            account = msgspec.structs.replace(run_state, spec_hash="")
+            found[name, number] = int(runner.runs.status[number]), account, waiting(runner, number)
             found[name, number, "mutes"] = (
                 list(runner.runs.mutes.held[number].items()) if number in runner.runs.mutes.held else []
             )
-            if slot.state is State.RUNNING:
+            if run_state.state is State.RUNNING:
                 secrets = (
                     runner.runs.threshold_noise,
                     runner.runs.salt_high,
@@ -84,8 +84,8 @@ def picture(engine: Engine) -> dict[Any, Any]:
                     runner.runs.plan_of(number).hash,
                     *(int(column[number]) for column in secrets),
                 )
-    for number, books in engine.accounts.held.items():
-        found["ledger", number] = books.ledger, books.events
+    for number, account in engine.accounts.held.items():
+        found["ledger", number] = account.ledger, account.events
     return found
 
 

@@ -39,11 +39,11 @@ def _command(play: Play, action: str, dataset: str = "a", **fields: str) -> Rele
 
 
 def _slot(play: Play, dataset: int = 0, monitor: str = "m0"):
-    return play.engine.accounts.slot(monitor, dataset)
+    return play.engine.accounts.run_state(monitor, dataset)
 
 
 def _books(play: Play, number: int = 0):
-    return play.engine.accounts.books(number).ledger
+    return play.engine.accounts.account(number).ledger
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from stream_svt.monitor import operations, projection
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.projection import STATES, Totals, sums_of
 from stream_svt.monitor.released import DatasetView
-from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.monitor.spec_change import change_spec
+from stream_svt.settings.application import ApplicationSpec
 from tests.support.engine_play import Play, Query
 from tests.support.monitor_forms import FORMS, TOPIC, spec_of, stream
 
@@ -23,7 +23,7 @@ MIXED = "{names: [a, b], limit: 90, unit: one basket}\n  - {name: c, limit: {rho
 
 @pytest.fixture(autouse=True)
 def one_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stream_svt.monitor.spec.DATASETS_SHOWN", 1)
+    monkeypatch.setattr("stream_svt.settings.application.DATASETS_SHOWN", 1)
 
 
 def _check(

@@ -1,4 +1,4 @@
-"""Books and states as a reader of released events knows them, event by event."""
+"""Accounts and states as a reader of released events knows them, event by event."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from msgspec.structs import replace
 
 from stream_svt.monitor.released import EventType, decode
 from stream_svt.monitor.released_status import CHARGES_KEPT, Budget, ReleasedStatus
-from tests.support.released import account, alert, lifecycle
+from tests.support.released import account_of, alert, lifecycle
 
 WEEK, OTHER = "week-1", "week-2"
 
 
 @pytest.fixture
-def board() -> ReleasedStatus:
+def status() -> ReleasedStatus:
     return ReleasedStatus({WEEK: Budget(4.0), OTHER: Budget(2.0)}, {"hot": [WEEK, OTHER], "rare": [WEEK]})
 
 
-def take(board: ReleasedStatus, *records: bytes) -> None:
+def take(status: ReleasedStatus, *records: bytes) -> None:
     for record in records:
-        board.take(*decode(record))
+        status.take(*decode(record))
 
 
-def test_a_dataset_nobody_spoke_of_is_untouched_and_its_monitors_wait(board: ReleasedStatus) -> None:
-    assert (board.budgets[WEEK].left, board.budgets[WEEK].told) == (4.0, False)
-    assert {name: status.shown for name, status in board.of_dataset(WEEK).items()} == {
+def test_a_dataset_nobody_spoke_of_is_untouched_and_its_monitors_wait(status: ReleasedStatus) -> None:
+    assert (status.budgets[WEEK].left, status.budgets[WEEK].told) == (4.0, False)
+    assert {name: status.shown for name, status in status.of_dataset(WEEK).items()} == {
         "hot": "idle",
         "rare": "idle",
     }
@@ -44,50 +44,54 @@ def test_a_dataset_nobody_spoke_of_is_untouched_and_its_monitors_wait(board: Rel
         ([EventType.RUN_STARTED, EventType.MUTED, EventType.COMMAND_REPLY], "running"),
     ],
 )
-def test_the_state_follows_the_events(board: ReleasedStatus, kinds: list[EventType], shown: str) -> None:
+def test_the_state_follows_the_events(status: ReleasedStatus, kinds: list[EventType], shown: str) -> None:
     for kind in kinds:
         of_dataset = kind is EventType.BUDGET_RAISED
-        take(board, lifecycle(kind, WEEK, monitor="" if of_dataset else "hot", run=0 if of_dataset else 1))
-    assert board.of_dataset(WEEK)["hot"].shown == shown
+        take(status, lifecycle(kind, WEEK, monitor="" if of_dataset else "hot", run=0 if of_dataset else 1))
+    assert status.of_dataset(WEEK)["hot"].shown == shown
 
 
-def test_tops_halts_and_runs_are_counted_per_dataset(board: ReleasedStatus) -> None:
+def test_tops_halts_and_runs_are_counted_per_dataset(status: ReleasedStatus) -> None:
     take(
-        board,
+        status,
         alert(WEEK),
         alert(WEEK, run=2),
         lifecycle(EventType.RUN_HALTED, WEEK, run=2),
-        alert(OTHER, books=account(0.1, limit=2.0)),
+        alert(OTHER, account=account_of(0.1, limit=2.0)),
     )
-    status = board.of_dataset(WEEK)["hot"]
-    assert (status.tops, status.halts, status.run) == (2, 1, 2)
-    assert board.of_dataset(OTHER)["hot"].tops == 1
+    hot = status.of_dataset(WEEK)["hot"]
+    assert (hot.tops, hot.halts, hot.run) == (2, 1, 2)
+    assert status.of_dataset(OTHER)["hot"].tops == 1
 
 
-def test_books_are_those_of_the_latest_event_whichever_monitor_it_is_about(board: ReleasedStatus) -> None:
+def test_books_are_those_of_the_latest_event_whichever_monitor_it_is_about(status: ReleasedStatus) -> None:
     take(
-        board, alert(WEEK, books=account(0.3)), alert(WEEK, monitor="rare", books=account(0.4, reserved=0.6))
+        status,
+        alert(WEEK, account=account_of(0.3)),
+        alert(WEEK, monitor="rare", account=account_of(0.4, reserved=0.6)),
     )
-    assert (board.budgets[WEEK].spent, board.budgets[WEEK].reserved) == (0.4, 0.6)
-    assert board.budgets[WEEK].left == 3.6
+    assert (status.budgets[WEEK].spent, status.budgets[WEEK].reserved) == (0.4, 0.6)
+    assert status.budgets[WEEK].left == 3.6
 
 
-def test_charges_are_kept_with_their_time_and_the_oldest_are_forgotten(board: ReleasedStatus) -> None:
-    take(board, *[alert(WEEK, at=float(second), books=account(0.01 * second)) for second in range(1, 81)])
-    take(board, lifecycle(EventType.MUTED, WEEK, at=99.0, books=account(0.8, charge=0.0)))
-    charges = board.budgets[WEEK].charges
+def test_charges_are_kept_with_their_time_and_the_oldest_are_forgotten(status: ReleasedStatus) -> None:
+    take(
+        status, *[alert(WEEK, at=float(second), account=account_of(0.01 * second)) for second in range(1, 81)]
+    )
+    take(status, lifecycle(EventType.MUTED, WEEK, at=99.0, account=account_of(0.8, charge=0.0)))
+    charges = status.budgets[WEEK].charges
     assert len(charges) == CHARGES_KEPT
     assert charges[-1] == (80.0, 0.1)
 
 
-def test_what_is_not_declared_is_not_kept(board: ReleasedStatus) -> None:
-    take(board, alert("unheard-of"), lifecycle(EventType.SPEC_CHANGED, "", monitor="hot"))
-    assert set(board.budgets) == {WEEK, OTHER}
-    assert set(board.of_dataset(WEEK)) == {"hot", "rare"}
+def test_what_is_not_declared_is_not_kept(status: ReleasedStatus) -> None:
+    take(status, alert("unheard-of"), lifecycle(EventType.SPEC_CHANGED, "", monitor="hot"))
+    assert set(status.budgets) == {WEEK, OTHER}
+    assert set(status.of_dataset(WEEK)) == {"hot", "rare"}
 
 
-def test_an_event_of_a_kind_yet_unknown_keeps_the_books_and_changes_no_state(board: ReleasedStatus) -> None:
-    envelope, data = decode(lifecycle(EventType.RUN_STARTED, WEEK, books=account(0.7)))
-    board.take(replace(envelope, type="io.stream-svt.something.new.v1"), data)
-    assert board.budgets[WEEK].spent == 0.7
-    assert board.of_dataset(WEEK)["hot"].shown == "idle"
+def test_an_event_of_a_kind_yet_unknown_keeps_the_books_and_changes_no_state(status: ReleasedStatus) -> None:
+    envelope, data = decode(lifecycle(EventType.RUN_STARTED, WEEK, account=account_of(0.7)))
+    status.take(replace(envelope, type="io.stream-svt.something.new.v1"), data)
+    assert status.budgets[WEEK].spent == 0.7
+    assert status.of_dataset(WEEK)["hot"].shown == "idle"

@@ -36,7 +36,7 @@ class Reader:
     def __init__(self, play: Play) -> None:
         spec = play.spec
         budgets = {one.name: Budget(to_float(one.limit, one.kind), one.kind.measure) for one in spec.datasets}
-        self.board = ReleasedStatus(budgets, {monitor.name: list(budgets) for monitor in spec.monitors})
+        self.status = ReleasedStatus(budgets, {monitor.name: list(budgets) for monitor in spec.monitors})
         self._play = play
         self._read = 0
 
@@ -44,7 +44,7 @@ class Reader:
         """Read on to the latest event."""
         for event in self._play.events[self._read :]:
             if event.type is not leave_out:
-                self.board.take(
+                self.status.take(
                     *decode(
                         encode(
                             event,
@@ -60,14 +60,14 @@ class Reader:
     def agrees(self) -> None:
         """Hold the board against the engine's views."""
         for view in self._play.engine.projection.views():
-            budget = self.board.budgets[view.dataset]
+            budget = self.status.budgets[view.dataset]
             assert (budget.measure, budget.limit, budget.spent, budget.reserved) == (
                 view.measure,
                 view.limit,
                 view.spent,
                 view.reserved,
             )
-            statuses = self.board.of_dataset(view.dataset)
+            statuses = self.status.of_dataset(view.dataset)
             for one in view.monitors:
                 status = statuses[one.monitor]
                 assert (status.shown, status.run, status.tops, status.halts) == (

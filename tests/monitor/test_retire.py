@@ -13,7 +13,7 @@ from stream_svt.monitor.commands import Action, Command, UnderWay
 from stream_svt.monitor.dataset_account import DatasetAccount
 from stream_svt.monitor.life_cycle import State
 from stream_svt.monitor.released import EventType
-from stream_svt.monitor.spec import ApplicationSpec
+from stream_svt.settings.application import ApplicationSpec
 from tests.support.engine_play import Play, Query, batch_of
 from tests.support.monitor_forms import (
     FORMS,
@@ -109,9 +109,13 @@ def test_before_it_is_adopted_an_older_configuration_goes_on_with_the_ledger() -
     play.commit()
     assert play.events[-1].data.reason == "retired"
     play.take_over(_spec("a, b, c"))
-    books = play.engine.accounts.books(1)
-    assert (books.slots["m0"].run, books.slots["m0"].state, books.ledger.reserved) == (1, State.HALTED, 0)
-    assert books.ledger.spent == books.slots["m0"].spent > 0
+    account = play.engine.accounts.account(1)
+    assert (account.run_states["m0"].run, account.run_states["m0"].state, account.ledger.reserved) == (
+        1,
+        State.HALTED,
+        0,
+    )
+    assert account.ledger.spent == account.run_states["m0"].spent > 0
 
 
 def test_it_is_done_again_where_it_was_done_in_part() -> None:

@@ -130,7 +130,7 @@ def test_a_round_stops_where_the_run_ends_and_goes_on_in_the_next_run():
     assert [name for name, _, _ in _waiting(play)] == ["s2", "s3", "s4"]
     play.play(TOPIC, [Query(0, 0)] * 5 + [Query(0, 0, f"n{k}") for k in range(5)])
     assert _alerts(play)[2:] == [("q2", 2), ("q3", 2)]
-    assert play.engine.accounts.books(0).slots["m0"].run == 2
+    assert play.engine.accounts.account(0).run_states["m0"].run == 2
     assert_books_balance(play)
 
 

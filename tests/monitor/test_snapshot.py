@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from stream_svt.errors import ConfigError, UnreadableState
-from stream_svt.monitor import engine, monitor_spec, operations, stored_records
+from stream_svt.monitor import engine, operations, stored_records
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.snapshot import (
@@ -20,8 +20,9 @@ from stream_svt.monitor.snapshot import (
     to_bytes,
     unpack_secrets,
 )
-from stream_svt.monitor.spec import load_spec
 from stream_svt.protocol.state_records import RECORD_LIMIT
+from stream_svt.settings import monitors as monitor_spec
+from stream_svt.settings.application_document import load_spec
 from tests.golden.regenerate import HERE, WRITTEN, mutes_split, played, rest_of, restored
 from tests.support.engine_play import Play, Query
 from tests.support.monitor_forms import FORMS, TOPIC, assert_books_balance, spec_of, standing, stream
@@ -130,7 +131,7 @@ def test_a_state_that_no_monitor_knows_is_unreadable():
     play = _played(FORMS["plain"])
     key = b"d/a"
     record = from_bytes(DatasetRecord, play.records[key], key="d/a")
-    record.slots["m0"].state = "asleep"
+    record.run_states["m0"].state = "asleep"
     play.records[key] = to_bytes(record)
     with pytest.raises(UnreadableState, match="d/a"):
         play.crash()
@@ -139,7 +140,7 @@ def test_a_state_that_no_monitor_knows_is_unreadable():
 def test_secrets_of_another_length_are_unreadable():
     play = _played(FORMS["plain"])
     record = from_bytes(DatasetRecord, play.records[b"d/a"], key="d/a")
-    record.slots["m0"].secrets = b"short"
+    record.run_states["m0"].secrets = b"short"
     play.records[b"d/a"] = to_bytes(record)
     with pytest.raises(UnreadableState, match="d/a"):
         play.crash()
@@ -158,8 +159,8 @@ def test_a_specification_of_a_newer_release_is_unreadable():
 def test_an_open_run_without_its_specification_is_refused():
     play = _played(FORMS["plain"])
     record = from_bytes(DatasetRecord, play.records[b"d/a"], key="d/a")
-    assert record.slots["m0"].state == "running"
-    record.slots["m0"].spec_hash = "0" * 16
+    assert record.run_states["m0"].state == "running"
+    record.run_states["m0"].spec_hash = "0" * 16
     play.records[b"d/a"] = to_bytes(record)
     with pytest.raises(UnreadableState, match=r"run \d+ is open under specification 0{16}"):
         play.crash()
@@ -216,7 +217,7 @@ def test_many_mutes_of_long_series_fit_into_records_that_kafka_takes():
         assert sum(len(data or b"") for data in written.values()) < 2 * 600 * 1050 + 200_000
         if last % 2400 == 0:
             play.crash()
-    mutes = play.engine.accounts.books(0).mutes["m0"]
+    mutes = play.engine.accounts.account(0).mutes["m0"]
     assert list(mutes) == [query.series for query in queries[-10_000:]]
     play.feed(TOPIC, [*queries, *queries[:1], *queries[-3:]], count + 4)
     assert play.commit().skipped == {("m0", "muted"): 3}
@@ -235,7 +236,7 @@ def test_a_large_record_of_an_older_release_loads_and_moves_its_mutes_out_with_i
     stored = from_bytes(DatasetRecord, written[b"d/a"], key="d/a")
     assert (stored.version, stored.mutes) == (SPLIT, {})
     play.crash()
-    assert list(play.engine.accounts.books(0).mutes["m0"]) == names
+    assert list(play.engine.accounts.account(0).mutes["m0"]) == names
     operations.resume(play.engine, play.engine.runners["m0"].runs, 0)
     assert [key for key in play.commit().records if key.startswith(b"q/")] == []
 
@@ -304,12 +305,12 @@ def test_waiting_queries_stay_readable_across_the_limits_of_a_record(monkeypatch
 def test_records_of_a_dataset_do_not_show_their_secrets():
     play = _played(FORMS["retry"])
     stored = from_bytes(DatasetRecord, play.records[b"d/a"], key="d/a")
-    slot = stored.slots["m0"]
-    secrets = unpack_secrets(slot.secrets)
+    run_state = stored.run_states["m0"]
+    secrets = unpack_secrets(run_state.secrets)
     assert all(secrets)
     for secret in secrets:
         assert str(secret) not in repr(stored)
-        assert str(secret) not in repr(slot)
+        assert str(secret) not in repr(run_state)
 
 
 def test_a_spec_that_is_stored_is_the_spec_that_is_read():

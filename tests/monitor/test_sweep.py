@@ -91,7 +91,7 @@ def test_a_marker_is_no_query_and_counts_as_none():
     tested, skipped = counts(play)
     assert tested == {"m0": 1, "m1": 1}
     assert not skipped
-    assert play.engine.accounts.books(0).slots["m0"].runs == 1
+    assert play.engine.accounts.account(0).run_states["m0"].runs == 1
 
 
 def test_queries_of_one_set_too_many_are_tested_on_arrival_only_and_counted():
@@ -155,7 +155,7 @@ def test_a_sweep_stops_when_the_run_ends_and_the_books_balance():
     play = _play("{sweep: {tops_per_set: 10}}", form=form)
     play.play(TOPIC, [*[Query(0, 536, f"s{k}", "set") for k in range(8)], _close(), Query(0, 0)])
     assert len(_alerts(play)) == 3
-    assert play.engine.accounts.books(0).slots["m0"].run == 2
+    assert play.engine.accounts.account(0).run_states["m0"].run == 2
     assert_books_balance(play)
 
 
@@ -163,12 +163,12 @@ def test_a_sweep_waits_for_durable_noise_where_the_run_ended_before_the_set_clos
     form = _FORM.replace("epsilon: 400, cutoff: 40", "epsilon: 40, cutoff: 1")
     play = _play(form=form)
     play.play(TOPIC, [Query(0, 535, "x", "set"), Query(0, 900, "y", "set")])
-    assert play.engine.accounts.books(0).slots["m0"].run == 1
+    assert play.engine.accounts.account(0).run_states["m0"].run == 1
     barriers = play.barriers
     play.play(TOPIC, [Query(0, 0)] * 2 + [_close()])
     assert play.barriers == barriers + 1
     assert _alerts(play) == [("q1", 1), ("q0", 2)]
-    assert play.engine.accounts.books(0).slots["m0"].run == 2
+    assert play.engine.accounts.account(0).run_states["m0"].run == 2
 
 
 def test_an_exhausted_monitor_closes_its_sets_without_a_test(monkeypatch):

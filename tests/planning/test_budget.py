@@ -8,8 +8,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from stream_svt.monitor.spec import load_spec
 from stream_svt.planning import explain, purchase
+from stream_svt.settings.application_document import load_spec
 
 
 def spec(monitor: str = "", limit: str = "{epsilon: 4}"):

@@ -14,9 +14,10 @@ import yaml
 
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.engine import Engine
-from stream_svt.monitor.spec import ApplicationSpec, load_spec
 from stream_svt.planning import memory
 from stream_svt.protocol.state_records import hashing
+from stream_svt.settings.application import ApplicationSpec
+from stream_svt.settings.application_document import load_spec
 
 ROOT = Path(__file__).parents[2]
 FACTOR = 1.5

@@ -23,9 +23,9 @@ from stream_svt.mechanisms import (
 )
 from stream_svt.mechanisms.contract import Law
 from stream_svt.mechanisms.difference import tails
-from stream_svt.monitor.spec import load_spec
 from stream_svt.planning import Drift, Retries, Workload, forecast
 from stream_svt.planning.model import THRESHOLDS, course, report_chances, threshold_quantiles
+from stream_svt.settings.application_document import load_spec
 
 EPSILON = 10**9
 

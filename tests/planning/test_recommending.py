@@ -13,12 +13,13 @@ import pytest
 
 from stream_svt.errors import MisuseError
 from stream_svt.mechanisms.noise import Noise
-from stream_svt.monitor.spec import MechanismForm, OnHalt, Retry, Sweep, load_spec
 from stream_svt.planning import Belief, Drift, forecast, monitor_for, recommend
 from stream_svt.planning.advice import as_json, expectations, settings, table, warnings
 from stream_svt.planning.budget import Runs
 from stream_svt.planning.plot import draw
 from stream_svt.planning.recommending import EVEN
+from stream_svt.settings.application_document import load_spec
+from stream_svt.settings.options import MechanismForm, OnHalt, Retry, Sweep
 
 BELIEF = Belief(positives=0.001, above=1000, below=800)
 

@@ -72,9 +72,9 @@ class PureLedger(RuleBasedStateMachine):
 
     @invariant()
     def agrees_with_the_model(self):
-        books = self.ledger
-        assert (books.limit, books.spent, books.reserved) == (self.limit, self.spent, sum(self.runs))
-        assert books.available == self.free() >= 0
+        account = self.ledger
+        assert (account.limit, account.spent, account.reserved) == (self.limit, self.spent, sum(self.runs))
+        assert account.available == self.free() >= 0
 
 
 TestPureLedger = PureLedger.TestCase

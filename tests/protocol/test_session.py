@@ -7,7 +7,6 @@ import pytest
 from stream_svt.monitor import operations
 from stream_svt.monitor.bounds import Bounds
 from stream_svt.monitor.commands import Action, Command
-from stream_svt.monitor.datasets import Gone
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.projection import Projection
 from stream_svt.monitor.released import EventType
@@ -15,6 +14,7 @@ from stream_svt.protocol import session as session_module
 from stream_svt.protocol.ports import Clock, Stopped
 from stream_svt.protocol.session import ShardStatus
 from stream_svt.service.kafka import Fenced
+from stream_svt.settings.datasets import Gone
 from tests.simulation.effects import finish, lived
 from tests.simulation.model import COMMON, PLAIN, Feed, Model, declared, send, told
 from tests.simulation.script import Script
@@ -26,8 +26,8 @@ def test_everything_that_was_charged_is_published_before_a_takeover_charges_anyt
     model = Model(partitions=1, spec=declared(f"{{name: hot, {COMMON}}}"))
     model.send(30, 1)
     model.serve()
-    books = model.journal(0, 1)
-    restored = finish(books.open())
+    account = model.journal(0, 1)
+    restored = finish(account.open())
     session, _ = model.session()
     assert list(session._workload.gather(0, Gone()))
     engine = session._workload.engine(0, restored.noise_key)
@@ -36,7 +36,7 @@ def test_everything_that_was_charged_is_published_before_a_takeover_charges_anyt
         operations.apply(engine, Command(f"c{number}", (Action.PAUSE, Action.RESUME)[number % 2], "d0"))
     commit = engine.take_commit()
     assert len(commit.events) == 12
-    finish(books.commit(commit))
+    finish(account.commit(commit))
     model.broker.mark("app-0", everything=True)
 
     session._journal = model.journal(0, 1, bounds=Bounds(published=2))

@@ -14,14 +14,15 @@ from stream_svt.errors import ConfigError
 from stream_svt.mechanisms.contract import Neighbours
 from stream_svt.monitor.accounts import Accounts
 from stream_svt.monitor.engine import Engine
-from stream_svt.monitor.monitor_spec import MonitorSpec
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.query_tester import QueryTester, Segment
 from stream_svt.monitor.retry import RetryAppend
-from stream_svt.monitor.spec import ApplicationSpec, load_spec
 from stream_svt.proving import Summary, prove
 from stream_svt.proving.neighbours import try_case
 from stream_svt.proving.streams import case_of, reduced
+from stream_svt.settings.application import ApplicationSpec
+from stream_svt.settings.application_document import load_spec
+from stream_svt.settings.monitors import MonitorSpec
 from tests.support.monitor_forms import FORMS, spec_of
 
 CONFIGURATIONS = 40
@@ -228,9 +229,9 @@ def forgets_the_charge_of_a_top(patch: pytest.MonkeyPatch) -> None:
     original = Accounts.charge_top
 
     def charge_top(self: Accounts, *top: object) -> bool:
-        number = len(self.announcer.events)
+        number = len(self.events.events)
         is_last = original(self, *top)
-        event = self.announcer.events[number]
+        event = self.events.events[number]
         free = type(event.data.account)(
             **{name: getattr(event.data.account, name) for name in ("measure", "spent", "reserved", "limit")},
             charge=0.0,
@@ -239,7 +240,7 @@ def forgets_the_charge_of_a_top(patch: pytest.MonkeyPatch) -> None:
             "account": free
         }
         parts = {name: getattr(event, name) for name in event.__struct_fields__}
-        self.announcer.events[number] = type(event)(**parts | {"data": type(event.data)(**fields)})
+        self.events.events[number] = type(event)(**parts | {"data": type(event.data)(**fields)})
         return is_last
 
     patch.setattr(Accounts, "charge_top", charge_top)

@@ -8,22 +8,23 @@ from collections.abc import Callable
 import pytest
 
 from stream_svt.monitor.released import Account, EventType, encode
-from stream_svt.monitor.spec import load_spec
 from stream_svt.privacy.loss import Kind
-from stream_svt.service.audit import MAX_FINDINGS, Audit, Auditor, DatasetBooks, follow
-from tests.support.alerts import account, alert, encoded, lifecycle
+from stream_svt.protocol.audit import MAX_FINDINGS, Audit, Auditor, DatasetTally, follow
+from stream_svt.settings.application_document import load_spec
+from tests.support import alerts
+from tests.support.alerts import alert, encoded, lifecycle
 from tests.support.engine_play import Play, Query
 
 
-def books(charge: float, spent: float, *, reserved: float = 0.0, limit: float = 1.0) -> Account:
-    return account(charge=charge, spent=spent, reserved=reserved, limit=limit)
+def account_of(charge: float, spent: float, *, reserved: float = 0.0, limit: float = 1.0) -> Account:
+    return alerts.account_of(charge=charge, spent=spent, reserved=reserved, limit=limit)
 
 
-DECLARED = (lifecycle("declared", run=0, monitor="", books=books(0, 0)), EventType.DECLARED)
-STARTED = (lifecycle("first", books=books(0.1, 0.1, reserved=0.4)), EventType.RUN_STARTED)
-FIRST = (alert(top=1, books=books(0.2, 0.3, reserved=0.2)), None)
-SECOND = (alert(top=2, books=books(0.2, 0.5)), None)
-HALTED = (lifecycle("cutoff", books=books(0, 0.5)), EventType.RUN_HALTED)
+DECLARED = (lifecycle("declared", run=0, monitor="", account=account_of(0, 0)), EventType.DECLARED)
+STARTED = (lifecycle("first", account=account_of(0.1, 0.1, reserved=0.4)), EventType.RUN_STARTED)
+FIRST = (alert(top=1, account=account_of(0.2, 0.3, reserved=0.2)), None)
+SECOND = (alert(top=2, account=account_of(0.2, 0.5)), None)
+HALTED = (lifecycle("cutoff", account=account_of(0, 0.5)), EventType.RUN_HALTED)
 GOOD = [DECLARED, STARTED, FIRST, SECOND, HALTED]
 
 
@@ -51,9 +52,12 @@ def test_books_that_balance_are_summed_per_dataset():
 
 
 def test_a_raised_limit_is_accepted_and_a_silent_one_is_not():
-    raised = (lifecycle("raised", run=0, monitor="", books=books(0, 0.5, limit=2)), EventType.BUDGET_RAISED)
+    raised = (
+        lifecycle("raised", run=0, monitor="", account=account_of(0, 0.5, limit=2)),
+        EventType.BUDGET_RAISED,
+    )
     assert audited([*GOOD, raised]).datasets["shop"].limit == 2 * 10**9
-    silent = (lifecycle("later", run=0, monitor="", books=books(0, 0.5, limit=2)), EventType.MUTED)
+    silent = (lifecycle("later", run=0, monitor="", account=account_of(0, 0.5, limit=2)), EventType.MUTED)
     assert "its limit changed without being raised" in only_finding([*GOOD, silent])
 
 
@@ -61,30 +65,39 @@ def test_a_raised_limit_is_accepted_and_a_silent_one_is_not():
     ("events", "said"),
     [
         (
-            [DECLARED, STARTED, (alert(top=1, books=books(0.1, 0.3, reserved=0.2)), None), SECOND, HALTED],
+            [
+                DECLARED,
+                STARTED,
+                (alert(top=1, account=account_of(0.1, 0.3, reserved=0.2)), None),
+                SECOND,
+                HALTED,
+            ],
             "partition 0 offset 3: dataset shop: charges add up to epsilon 0.2, the event says epsilon 0.3",
         ),
         (
-            [DECLARED, STARTED, FIRST, (alert(top=2, books=books(0, 0.3)), None)],
+            [DECLARED, STARTED, FIRST, (alert(top=2, account=account_of(0, 0.3)), None)],
             "an alert that was not charged",
         ),
         (
-            [DECLARED, STARTED, FIRST, (alert(top=2, books=books(0.8, 1.1)), None)],
+            [DECLARED, STARTED, FIRST, (alert(top=2, account=account_of(0.8, 1.1)), None)],
             "epsilon 1.1 spent and reserved of epsilon 1",
         ),
-        ([DECLARED, STARTED, FIRST, (alert(top=3, books=books(0.2, 0.5)), None)], "top 3, expected 2"),
-        ([*GOOD, (alert(top=3, books=books(0.2, 0.7)), None)], "a top after run 1 had ended"),
-        ([*GOOD, (alert(top=1, run=2, books=books(0.2, 0.7)), None)], "a top of run 2 while run 1 is open"),
+        ([DECLARED, STARTED, FIRST, (alert(top=3, account=account_of(0.2, 0.5)), None)], "top 3, expected 2"),
+        ([*GOOD, (alert(top=3, account=account_of(0.2, 0.7)), None)], "a top after run 1 had ended"),
         (
-            [*GOOD, (lifecycle("resampled", run=3, books=books(0.1, 0.6)), EventType.RUN_STARTED)],
+            [*GOOD, (alert(top=1, run=2, account=account_of(0.2, 0.7)), None)],
+            "a top of run 2 while run 1 is open",
+        ),
+        (
+            [*GOOD, (lifecycle("resampled", run=3, account=account_of(0.1, 0.6)), EventType.RUN_STARTED)],
             "run 3 started, expected run 2",
         ),
         (
-            [*GOOD, (lifecycle("resampled", run=2, books=books(0, 0.5)), EventType.RUN_STARTED)],
+            [*GOOD, (lifecycle("resampled", run=2, account=account_of(0, 0.5)), EventType.RUN_STARTED)],
             "run 2 started without a charge",
         ),
         (
-            [(lifecycle("declared", run=0, monitor="", books=books(0, 0.3)), EventType.DECLARED)],
+            [(lifecycle("declared", run=0, monitor="", account=account_of(0, 0.3)), EventType.DECLARED)],
             "begins with epsilon 0.3 spent",
         ),
     ],
@@ -184,10 +197,10 @@ def test_a_charge_that_is_not_the_price_of_its_monitor_is_found(kind: EventType,
 
 
 def test_nothing_follows_the_retirement_of_a_dataset_but_its_balance():
-    retired = (lifecycle("period-over", run=0, monitor="", books=books(0, 0.5)), EventType.RETIRED)
-    balance = (lifecycle("command", run=0, monitor="", books=books(0, 0.5)), EventType.BALANCE)
+    retired = (lifecycle("period-over", run=0, monitor="", account=account_of(0, 0.5)), EventType.RETIRED)
+    balance = (lifecycle("command", run=0, monitor="", account=account_of(0, 0.5)), EventType.BALANCE)
     assert audited([*GOOD, retired, balance]).balances
-    late = (lifecycle("later", run=0, monitor="", books=books(0, 0.5)), EventType.MUTED)
+    late = (lifecycle("later", run=0, monitor="", account=account_of(0, 0.5)), EventType.MUTED)
     assert "after dataset shop was retired" in only_finding([*GOOD, retired, late])
 
 
@@ -216,14 +229,18 @@ def test_a_forged_record_is_a_finding(record: bytes | None) -> None:
 @pytest.mark.parametrize("amount", [1e300, -1e300, 1e10])
 @pytest.mark.parametrize("name", ["charge", "spent", "reserved", "limit"])
 def test_an_amount_that_no_ledger_holds_is_a_finding(name: str, amount: float) -> None:
-    forged = account(**{"charge": 0.0, "spent": 0.0, "reserved": 0.0, "limit": 1.0, name: amount})
-    assert "an amount that no ledger holds" in only_finding([(lifecycle("x", books=forged), EventType.MUTED)])
+    forged = account_of(**{"charge": 0.0, "spent": 0.0, "reserved": 0.0, "limit": 1.0, name: amount})
+    assert "an amount that no ledger holds" in only_finding(
+        [(lifecycle("x", account=forged), EventType.MUTED)]
+    )
 
 
 def test_a_number_without_end_in_an_id_is_none() -> None:
     auditor = Auditor()
     told = json.loads(
-        encoded(1, lifecycle("declared", run=0, monitor="", books=books(0, 0)), kind=EventType.DECLARED)
+        encoded(
+            1, lifecycle("declared", run=0, monitor="", account=account_of(0, 0)), kind=EventType.DECLARED
+        )
     )
     auditor.add(0, 0, json.dumps(told | {"id": "shop/" + "9" * 5000}).encode())
     assert auditor.audit.balances
@@ -246,7 +263,7 @@ def begun(*, before: float, spent: float | None = None, carried_from: str = "ret
         "declared",
         run=0,
         monitor="",
-        books=books(0, before if spent is None else spent),
+        account=account_of(0, before if spent is None else spent),
         detail={"spent_before": before},
     )
     return [(state, EventType.STATE_BEGUN), (declared, EventType.DECLARED)]
@@ -254,7 +271,7 @@ def begun(*, before: float, spent: float | None = None, carried_from: str = "ret
 
 def test_what_was_spent_before_counts_and_is_no_gap():
     started = (
-        lifecycle("first", books=books(0.1, 0.6, reserved=0.4)),
+        lifecycle("first", account=account_of(0.1, 0.6, reserved=0.4)),
         EventType.RUN_STARTED,
     )
     audit = audited([*begun(before=0.5), started])
@@ -274,7 +291,7 @@ def test_a_dataset_that_begins_with_more_or_less_than_it_says_is_found():
 def test_nothing_follows_the_end_of_an_application_but_that_its_state_is_given_up():
     audit = audited([*GOOD, closed(), closed(reason="given-up")])
     assert (audit.balances, audit.closed) == (True, {0: "next"})
-    late = (lifecycle("muted", books=books(0, 0.5)), EventType.MUTED)
+    late = (lifecycle("muted", account=account_of(0, 0.5)), EventType.MUTED)
     assert "after the application was closed" in only_finding([*GOOD, closed(), late])
 
 
@@ -323,8 +340,8 @@ def test_a_measure_that_changed_with_the_application_is_found_and_a_dataset_that
     audit = audited(begun(before=0.5))
     earlier = Audit(
         datasets={
-            "shop": DatasetBooks("shop", Kind.ZCDP, 10**18),
-            "gone": DatasetBooks("gone", Kind.PURE, 10**9, charged=10**9),
+            "shop": DatasetTally("shop", Kind.ZCDP, 10**18),
+            "gone": DatasetTally("gone", Kind.PURE, 10**9, charged=10**9),
         }
     )
     follow(audit, earlier, "retail-watch")

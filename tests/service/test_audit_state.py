@@ -11,8 +11,9 @@ import pytest
 from stream_svt.monitor.dataset_account import read_dataset
 from stream_svt.monitor.released import Account, EventType, encode
 from stream_svt.monitor.snapshot import DatasetRecord
-from stream_svt.service.audit import Audit, Auditor, ShardState, compare
-from tests.support.alerts import account, alert, encoded, lifecycle
+from stream_svt.protocol.audit import Audit, Auditor
+from stream_svt.protocol.audit_state import ShardState, compare
+from tests.support.alerts import account_of, alert, encoded, lifecycle
 from tests.support.engine_play import Play
 from tests.support.monitor_forms import FORMS, TOPIC, spec_of, stream
 
@@ -53,7 +54,7 @@ def test_ledgers_balance_with_what_waits_to_be_published() -> None:
     audit = compare(auditor, [state], _home)
     assert _found(audit) == []
     assert audit.ledgers == 3
-    assert sum(books.alerts for books in audit.datasets.values()) > 5
+    assert sum(account.alerts for account in audit.datasets.values()) > 5
 
 
 def _ledger(record: DatasetRecord, place: int, change: int) -> None:
@@ -64,7 +65,7 @@ def _ledger(record: DatasetRecord, place: int, change: int) -> None:
 
 def _slot(record: DatasetRecord, **fields: object) -> None:
     for name, value in fields.items():
-        setattr(record.slots["m0"], name, value)
+        setattr(record.run_states["m0"], name, value)
 
 
 @pytest.mark.parametrize(
@@ -75,13 +76,13 @@ def _slot(record: DatasetRecord, **fields: object) -> None:
         (lambda record: _ledger(record, 4, -1), "is reserved, and not by the open runs"),
         (lambda record: setattr(record, "events", record.events - 1), "events are counted"),
         (lambda record: _slot(record, run=99), "monitor m0 is at run 99"),
-        (lambda record: _slot(record, tops=record.slots["m0"].tops + 1), "tops, "),
+        (lambda record: _slot(record, tops=record.run_states["m0"].tops + 1), "tops, "),
         (lambda record: _slot(record, state="halted"), "is closed and has something left"),
     ],
 )
 def test_a_doctored_ledger_is_found(doctor: Callable[[DatasetRecord], None], said: str) -> None:
     auditor, state = _played()
-    name = next(name for name, record in state.datasets.items() if record.slots["m0"].state == "running")
+    name = next(name for name, record in state.datasets.items() if record.run_states["m0"].state == "running")
     doctor(state.datasets[name])
     found = _found(compare(auditor, [state], _home))
     assert any(said in text and text.startswith(f"state of shard 0: dataset {name}") for text in found), found
@@ -117,15 +118,15 @@ def test_alerts_that_are_missing_make_no_state_an_older_one() -> None:
 
 
 def _books(charge: float, spent: float, reserved: float = 0.0, limit: float = 1.0) -> Account:
-    return account(charge=charge, spent=spent, reserved=reserved, limit=limit)
+    return account_of(charge=charge, spent=spent, reserved=reserved, limit=limit)
 
 
 HISTORY = (
-    (lifecycle("first-start", run=0, monitor="", books=_books(0, 0)), EventType.DECLARED),
-    (lifecycle("first", books=_books(0.1, 0.1, 0.4)), EventType.RUN_STARTED),
-    (alert(top=1, books=_books(0.2, 0.3, 0.2)), None),
-    (lifecycle("command", run=0, monitor="", books=_books(0, 0.3, 0.2, limit=2)), EventType.BUDGET_RAISED),
-    (alert(top=2, books=_books(0.2, 0.5, limit=2)), None),
+    (lifecycle("first-start", run=0, monitor="", account=_books(0, 0)), EventType.DECLARED),
+    (lifecycle("first", account=_books(0.1, 0.1, 0.4)), EventType.RUN_STARTED),
+    (alert(top=1, account=_books(0.2, 0.3, 0.2)), None),
+    (lifecycle("command", run=0, monitor="", account=_books(0, 0.3, 0.2, limit=2)), EventType.BUDGET_RAISED),
+    (alert(top=2, account=_books(0.2, 0.5, limit=2)), None),
 )
 """A dataset whose limit of 1 was raised to 2."""
 
@@ -142,6 +143,6 @@ def test_books_that_went_back_do_not_balance() -> None:
     assert _found(_told(*HISTORY)) == []
     found = _found(_told(*HISTORY, HISTORY[0]))
     assert "charges add up to epsilon 0.5, the event says epsilon 0" in found[0]
-    back = (lifecycle("later", run=0, monitor="", books=_books(0, 0.5, limit=2)), EventType.MUTED)
+    back = (lifecycle("later", run=0, monitor="", account=_books(0, 0.5, limit=2)), EventType.MUTED)
     found = _found(_told(*HISTORY, HISTORY[0], back))
     assert sum("its limit changed without being raised" in text for text in found) == 2

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from stream_svt.errors import ConfigError
-from stream_svt.service.config import SaslMechanism, SecurityProtocol, load_config, parse_config
+from stream_svt.service.config import load_config, parse_config
 from stream_svt.service.signatures import shared_key, signing_key
+from stream_svt.settings.sections import SaslMechanism, SecurityProtocol
 from tests.support.keys import ed25519_pair
 from tests.support.tls import Authority
 
@@ -219,7 +220,7 @@ def test_a_key_command_that_gives_no_key_is_refused_without_what_it_said(tmp_pat
 
 
 def test_a_key_command_that_hangs_is_ended(tmp_path, monkeypatch):
-    monkeypatch.setattr("stream_svt.service.config.KEY_COMMAND_SECONDS", 0.2)
+    monkeypatch.setattr("stream_svt.service.secret_files.KEY_COMMAND_SECONDS", 0.2)
     ((_, _, words),) = problems("sealing: {key_command: [sleep, '60']}", tmp_path)
     assert "did not end within 0.2 s" in words
 

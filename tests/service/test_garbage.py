@@ -79,8 +79,8 @@ def test_a_full_collection_does_not_walk_what_a_shard_holds() -> None:
     walked = {id(one) for one in gc.get_objects()}
     held = list(play.engine.accounts.held.values())
     assert len(held) == 3_000
-    assert not walked & {id(books) for books in held}
-    assert not walked & {id(slot) for books in held for slot in books.slots.values()}
+    assert not walked & {id(account) for account in held}
+    assert not walked & {id(run_state) for account in held for run_state in account.run_states.values()}
     assert len(walked) < 3_000
 
 
@@ -121,10 +121,10 @@ async def test_a_discarded_engine_is_freed_in_slices_though_it_was_set_aside(
             nonlocal freed
             freed += 1
 
-        for books in play.engine.accounts.held.values():
-            books.name = Name(books.name)
-            weakref.finalize(books.name, gone)
-        del books
+        for account in play.engine.accounts.held.values():
+            account.name = Name(account.name)
+            weakref.finalize(account.name, gone)
+        del account
         garbage.let_go(play.engine.discard())
         del play
         assert engine() is None

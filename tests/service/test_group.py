@@ -10,13 +10,13 @@ from aiokafka import TopicPartition
 from aiokafka.errors import GroupAuthorizationFailedError, KafkaConnectionError, KafkaError
 
 from stream_svt.errors import ConfigError
-from stream_svt.monitor.spec import load_spec
 from stream_svt.protocol.session import ShardStatus
 from stream_svt.service import group as module
 from stream_svt.service.group import LEAVE_PATIENCE, STOP_PATIENCE, Group
 from stream_svt.service.kafka import REBALANCE_TIMEOUT, BrokerUnavailable, Cluster, Denied
 from stream_svt.service.metrics import Metrics
 from stream_svt.service.query_consumer import QueryConsumer
+from stream_svt.settings.application_document import load_spec
 from tests.service.test_metrics import SPEC
 
 CONTROL = "control"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from stream_svt.service import log_limit
-from stream_svt.service.log_limit import KINDS, LimitByKind, limit_logs
+from stream_svt.service.log_limit import LimitByPlace, limit_logs
 
 SHARDS, SECONDS = 64, 20
 
@@ -32,7 +32,7 @@ def lines(clock: Clock) -> Iterator[io.StringIO]:
     """Return what a handler writes whose lines are limited."""
     text = io.StringIO()
     handler = logging.StreamHandler(text)
-    handler.addFilter(LimitByKind(clock))
+    handler.addFilter(LimitByPlace(clock))
     root, level = logging.getLogger(), logging.getLogger().level
     root.addHandler(handler)
     root.setLevel(logging.INFO)
@@ -85,11 +85,9 @@ def test_an_outage_writes_at_most_five_lines_a_second(clock: Clock, lines: io.St
 
 def test_what_was_left_out_is_counted(clock: Clock, lines: io.StringIO) -> None:
     log = logging.getLogger("stream_svt.service.shard")
-    for _ in range(100):
-        log.warning("event=shard_retry shard=%d", 1)
-    clock.now += 60
-    log.warning("event=shard_retry shard=%d", 2)
-    log.warning("event=shard_retry shard=%d", 3)
+    for shard in [*100 * [1], 2, 3]:
+        clock.now += 60 * (shard == 2)
+        log.warning("event=shard_retry shard=%d", shard)
     assert lines.getvalue().splitlines() == [
         *3 * ["event=shard_retry shard=1"],
         "event=shard_retry shard=2 left_out=97",
@@ -97,16 +95,18 @@ def test_what_was_left_out_is_counted(clock: Clock, lines: io.StringIO) -> None:
     ]
 
 
-def test_a_kind_is_told_apart_from_others(clock: Clock, lines: io.StringIO) -> None:
-    """One kind that is left out hides no other, and kinds without end count as one."""
-    log = logging.getLogger("anything")
-    for letter in "abc":
-        for _ in range(5):
-            log.warning("event=%s" % letter)  # noqa: G002, UP031
-    assert Counter(lines.getvalue().split()) == {"event=a": 3, "event=b": 3, "event=c": 3}
-    for number in range(2 * KINDS):
-        log.error("x" * number)
-    assert len(lines.getvalue().splitlines()) == 9 + (KINDS - 3) + 3
+def test_one_place_that_is_limited_hides_no_other(clock: Clock, lines: io.StringIO) -> None:
+    library, ours = logging.getLogger("aiokafka.x"), logging.getLogger("stream_svt.service.app")
+    for number in range(50):
+        library.warning(f"member {'x' * number} left")
+        library.warning("another")
+    ours.error("event=configuration_refused error=%r", "limit of ward-17")
+    found = lines.getvalue().splitlines()
+    assert Counter(line.split()[0] for line in found) == {
+        "member": 3,
+        "another": 3,
+        "event=configuration_refused": 1,
+    }
 
 
 def test_progress_of_many_shards_is_shown_whole(clock: Clock, lines: io.StringIO) -> None:
@@ -127,32 +127,3 @@ def test_the_service_limits_what_is_written_by_default(monkeypatch: pytest.Monke
     assert [bool(handler.filter(record)) for _ in range(5)] == 5 * [True]  # decided once, for every handler
     others = [logging.LogRecord("a", logging.WARNING, "", 0, "event=x", (), None) for _ in range(9)]
     assert sum(bool(handler.filter(one)) for one in others) == log_limit.TROUBLE[0] - 1
-
-
-def _crowd(clock: Clock) -> None:
-    """Fill the table with kinds that come once and never again."""
-    for number in range(KINDS):
-        logging.getLogger("aiokafka.x").warning(f"member {'x' * number} left")  # noqa: G004
-        clock.now += 3600
-
-
-def test_kinds_that_are_not_written_any_more_make_room_for_others(clock: Clock, lines: io.StringIO) -> None:
-    _crowd(clock)
-    log = logging.getLogger("aiokafka.conn")
-    for _ in range(5):
-        log.warning("one")
-        log.warning("another")
-    assert Counter(lines.getvalue().splitlines()[KINDS:]) == {"one": 3, "another": 3}
-    _crowd(clock)
-    log.warning("one")
-    assert (
-        lines.getvalue().splitlines()[-1] == "one left_out=2"
-    )  # what is still to be counted stays the longest
-
-
-def test_no_noise_of_libraries_silences_an_event_of_ours(clock: Clock, lines: io.StringIO) -> None:
-    for number in range(2 * KINDS):  # all in use, and the kind that they share with the others too
-        for _ in range(20):
-            logging.getLogger("aiokafka.x").warning(f"member {'x' * number} left")  # noqa: G004
-    logging.getLogger("stream_svt.service.app").error("event=reload_refused error=%r", "limit of ward-17")
-    assert lines.getvalue().splitlines()[-1] == "event=reload_refused error='limit of ward-17'"

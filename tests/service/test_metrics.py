@@ -11,10 +11,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from stream_svt.monitor.engine import Commit
 from stream_svt.monitor.projection import STATES, MonitorTotals, OtherTotals, Totals
 from stream_svt.monitor.released import DatasetView, EventType, MonitorView, NoiseLaw, ReleasedEvent
-from stream_svt.monitor.spec import ApplicationSpec, load_spec
 from stream_svt.protocol.session import ShardStatus
 from stream_svt.protocol.shard_states import Cause, Signal, State
 from stream_svt.service.metrics import COMMON_LABELS, METRICS, OTHERS, Metrics
+from stream_svt.settings.application import ApplicationSpec
+from stream_svt.settings.application_document import load_spec
 from tests.support import alerts
 
 SPEC = """
@@ -295,7 +296,7 @@ def test_the_number_of_series_is_bounded_by_datasets_and_monitors_together(
     )
     assert len(load_spec(text).shown) == 125
     assert len(load_spec(text.replace("topic: counts", "topic: counts, datasets: [d1]")).shown) == 1_000
-    monkeypatch.setattr("stream_svt.monitor.spec.PAIRS_SHOWN", 1)
+    monkeypatch.setattr("stream_svt.settings.application.PAIRS_SHOWN", 1)
     assert len(load_spec(text).shown) == 1  # one is always shown
 
 

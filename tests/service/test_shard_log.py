@@ -9,7 +9,7 @@ import pytest
 from aiokafka.errors import IllegalOperation, InvalidTxnState, TopicAuthorizationFailedError
 
 from stream_svt.errors import BrokerError
-from stream_svt.protocol.journal import Topics
+from stream_svt.protocol.state_reader import Topics
 from stream_svt.service.kafka import BrokerUnavailable, Cluster
 from stream_svt.service.shard_log import ShardLog
 

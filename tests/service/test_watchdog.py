@@ -10,7 +10,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from stream_svt.monitor.spec import load_spec
 from stream_svt.protocol.shard_states import State
 from stream_svt.service import group as groups
 from stream_svt.service import shard as shards
@@ -19,6 +18,7 @@ from stream_svt.service.kafka import BrokerUnavailable, Cluster, deadline
 from stream_svt.service.metrics import Metrics
 from stream_svt.service.query_consumer import QueryConsumer
 from stream_svt.service.worker import _give_way
+from stream_svt.settings.application_document import load_spec
 from tests.service.test_metrics import SPEC
 from tests.support.shard_play import Play
 
@@ -118,7 +118,7 @@ async def test_brokers_that_stay_away_do_not_make_a_shard_stuck(played, monkeypa
 async def test_nothing_begins_after_a_hand_over_that_overtakes_a_restart(played) -> None:
     play = played(hang)
     # A producer whose brokers are away is given up after some seconds.
-    play.shard._make_journal = lambda number: SimpleNamespace(close=lambda: asyncio.sleep(0.2))
+    play.make_journal = lambda number: SimpleNamespace(close=lambda: asyncio.sleep(0.2))
     await asyncio.sleep(0.05)
     assert play.opened == 1
     restart = asyncio.create_task(play.shard.restart())
@@ -143,7 +143,7 @@ async def test_no_tenure_begins_beside_one_that_is_still_being_given_up(played, 
     monkeypatch.setattr(shards, "START_DEADLINE", 0.05)
     given_up = asyncio.Event()
     play = played(hang)
-    play.shard._make_journal = lambda number: SimpleNamespace(close=given_up.wait)
+    play.make_journal = lambda number: SimpleNamespace(close=given_up.wait)
     await asyncio.sleep(0.05)
     assert play.opened == 1
     await play.shard.restart()

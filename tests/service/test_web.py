@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import http.client
 import json
 import re
@@ -19,14 +18,12 @@ from stream_svt.monitor.engine import Commit
 from stream_svt.protocol.shard_states import Cause, State
 from stream_svt.service.config import parse_config
 from stream_svt.service.self_test import Fault
-from stream_svt.service.web import EVENTS, connection_limit, pages
+from stream_svt.service.web import OVERVIEW, connection_limit, pages
 from stream_svt.service.web.connection_limit import origin
-from stream_svt.service.web.feed import OF_ONE_ADDRESS, VIEWERS
 from stream_svt.service.web.pages import ASSETS, HEADERS, PAGES, Kept, Page
 from tests.service.test_metrics import SPEC, owned, view
 from tests.support.released import alert
 from tests.support.status_page import Stage, Stub
-from tests.support.worker import until
 
 
 @pytest.fixture
@@ -125,7 +122,7 @@ def test_the_status_page_names_no_other_host_and_holds_nothing_inline() -> None:
             r"innerHTML|outerHTML|insertAdjacent|document\.write|\beval\b|new Function", text
         )
     found = set(re.findall(r'(?:src|href)="([^"#]+)"', page))
-    assert {f"/{path}" for path in found} <= PAGES.keys() | {EVENTS}
+    assert {f"/{path}" for path in found} <= PAGES.keys() | {OVERVIEW}
 
 
 @pytest.fixture
@@ -145,7 +142,7 @@ def _ask(stage: Stage, path: str, method: str = "GET") -> tuple[int, dict[str, s
 
 
 async def _open(
-    stage: Stage, target: str = EVENTS, head: str = "", source: str = "127.0.0.1"
+    stage: Stage, target: str, head: str = "", source: str = "127.0.0.1"
 ) -> tuple[asyncio.StreamReader, Any]:
     reader, writer = await asyncio.open_connection("127.0.0.1", stage.port, local_addr=(source, 0))
     writer.write(f"GET {target} HTTP/1.1\r\nHost: localhost\r\n{head}\r\n".encode())
@@ -168,84 +165,14 @@ async def test_every_page_is_served_read_only_with_its_type_and_the_strict_heade
 
 
 @pytest.mark.loopback
-async def test_events_are_streamed_as_they_are_published_and_go_on_where_a_reader_stopped(
-    stage: Stage,
-) -> None:
+async def test_the_overview_is_served_as_json_and_read_only(stage: Stage) -> None:
     stage.topic.put(alert("a", "one"))
-    reader, writer = await _open(stage)
-    async with asyncio.timeout(10):
-        head = await reader.readuntil(b"\r\n\r\n")
-        assert b"200 OK" in head
-        assert b"text/event-stream" in head
-        await reader.readuntil(b'"series":"one"')
-        stage.topic.put(alert("a", "two"))
-        told = await reader.readuntil(b'"series":"two"')
-    writer.close()
-    place = re.findall(rb"id: ([\d.]+)\n", told)[-1].decode()
-    stage.topic.put(alert("a", "three"))
-    for target, header in ((EVENTS, f"Last-Event-ID: {place}\r\n"), (f"{EVENTS}?after={place}", "")):
-        reader, writer = await _open(stage, target, header)
-        async with asyncio.timeout(10):
-            told = await reader.readuntil(b'"series":"three"')
-        assert b'"series":"two"' not in told
-        writer.close()
-
-
-@pytest.mark.loopback
-async def test_a_head_request_for_the_events_ends_and_nobody_looks_afterwards(stage: Stage) -> None:
-    status, headers, body = await asyncio.to_thread(_ask, stage, EVENTS, "HEAD")
-    assert (status, body) == (200, b"")
-    assert headers["Content-Type"].startswith("text/event-stream")
-    assert stage.topic.opened == 0
+    status, headers, body = await asyncio.to_thread(_ask, stage, OVERVIEW)
+    assert (status, headers["Content-Type"]) == (200, pages.JSON)
+    assert headers.items() >= HEADERS.items()
+    assert [event["data"]["series"] for event in json.loads(body)["events"]] == ["one"]
     for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS"):
-        assert (await asyncio.to_thread(_ask, stage, EVENTS, method))[0] == 405
-
-
-@pytest.mark.loopback
-async def test_one_viewer_too_many_is_sent_elsewhere(stage: Stage) -> None:
-    for _ in range(VIEWERS):
-        stage.feed.join()
-    status, headers, _ = await asyncio.to_thread(_ask, stage, EVENTS)
-    assert (status, headers["Retry-After"]) == (503, "30")
-
-
-@pytest.mark.loopback
-async def test_a_viewer_who_leaves_or_stops_reading_gives_its_place_back(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("stream_svt.service.web.WRITE_DEADLINE", 0.2)
-    stage.topic.put(alert("a", "one"))
-    reader, writer = await _open(stage)
-    await reader.readuntil(b'"series":"one"')
-    assert len(stage.feed._viewers) == 1
-    writer.transport.pause_reading()  # it takes nothing more; what is sent fills every buffer on the way
-    end = asyncio.get_running_loop().time() + 20
-    while stage.feed._viewers:
-        assert asyncio.get_running_loop().time() < end
-        stage.feed._tell(b": " + b"x" * 1_000_000 + b"\n\n")
-        await asyncio.sleep(0.01)
-    writer.transport.resume_reading()
-    with contextlib.suppress(ConnectionResetError):
-        async with asyncio.timeout(10):
-            while await reader.read(1 << 20):
-                pass  # what was on the way; then the connection ends
-    writer.close()
-    reader, writer = await _open(stage)
-    await reader.readuntil(b'"series":"one"')
-    writer.close()
-    stage.topic.put(alert("a", "two"))
-    await until(lambda: not stage.feed._viewers)
-
-
-@pytest.mark.loopback
-async def test_the_host_stops_at_once_while_somebody_looks() -> None:
-    stage = Stage(SPEC)
-    async with asyncio.timeout(5):
-        async with stage.open():
-            reader, writer = await _open(stage)
-            await reader.readuntil(b"event: overview")
-        await reader.read()  # the stream has ended
-    writer.close()
+        assert (await asyncio.to_thread(_ask, stage, OVERVIEW, method))[0] == 405
 
 
 # Many who look do not disturb the worker
@@ -325,19 +252,6 @@ async def test_scrapes_by_many_are_one_text_put_together_on_another_thread(
     assert max(pauses) < 0.4
 
 
-@pytest.mark.loopback
-async def test_an_address_has_a_few_viewers_and_leaves_places_to_others(stage: Stage) -> None:
-    opened = [await _open(stage) for _ in range(OF_ONE_ADDRESS)]
-    for reader, _ in opened:
-        assert b"200 OK" in await reader.readuntil(b"\r\n\r\n")
-    status, headers, _ = await asyncio.to_thread(_ask, stage, EVENTS)
-    assert (status, headers["Retry-After"]) == (503, "30")
-    opened.append(await _open(stage, source="127.0.0.2"))
-    assert b"200 OK" in await opened[-1][0].readuntil(b"\r\n\r\n")
-    for _, writer in opened:
-        writer.close()
-
-
 async def _refused(stage: Stage, source: str = "127.0.0.1") -> bool:
     """Whether a new connection is ended without an answer."""
     try:
@@ -373,13 +287,9 @@ async def test_connections_are_bounded_and_a_place_given_back_is_taken_again(
 
 
 @pytest.mark.loopback
-async def test_who_says_nothing_is_cut_off_but_not_a_viewer_to_whom_nothing_is_said(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_who_says_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_limit, "IDLE", 0.3)
     async with Stage(SPEC).open() as stage:
-        viewer, viewer_writer = await _open(stage)
-        await viewer.readuntil(b"event: present")
         silent, silent_writer = await asyncio.open_connection("127.0.0.1", stage.port)
         slow, slow_writer = await asyncio.open_connection("127.0.0.1", stage.port)
         slow_writer.write(b"GET /health/live HTTP/1.1\r\nHost:")  # and never the rest
@@ -387,10 +297,7 @@ async def test_who_says_nothing_is_cut_off_but_not_a_viewer_to_whom_nothing_is_s
         async with asyncio.timeout(5):
             assert (await silent.read(), await slow.read()) == (b"", b"")
             assert (await done.read()).endswith(b"live\n")
-        stage.topic.put(alert("a", "late"))
-        async with asyncio.timeout(5):
-            await viewer.readuntil(b'"series":"late"')
-        for writer in (viewer_writer, silent_writer, slow_writer, done_writer):
+        for writer in (silent_writer, slow_writer, done_writer):
             writer.close()
 
 

@@ -14,12 +14,10 @@ from stream_svt.errors import BrokerError
 from stream_svt.monitor.engine import Commit
 from stream_svt.monitor.released import EventType
 from stream_svt.protocol.shard_states import Cause, State
-from stream_svt.service.web.feed import VIEWERS
 from tests.service.test_metrics import owned, view
 from tests.support.browser import browser, visit
-from tests.support.released import account, alert, lifecycle
+from tests.support.released import account_of, alert, lifecycle
 from tests.support.status_page import Stage
-from tests.support.worker import until
 
 pytestmark = [pytest.mark.loopback, pytest.mark.debian, pytest.mark.asyncio(loop_scope="module")]
 
@@ -83,18 +81,20 @@ def busy(stage: Stage) -> None:
     """Release something of every kind, so that every part of the page has something to show."""
     now = time.time()
     days = [
-        alert("a", f"item-{day}", at=now - 86400 * day, books=account(0.5 - 0.05 * day))
+        alert("a", f"item-{day}", at=now - 86400 * day, account=account_of(0.5 - 0.05 * day))
         for day in (6, 4, 3, 1)
     ]
     stage.topic.put(
-        lifecycle(EventType.RUN_STARTED, "a", at=now - 90_000 * 7, books=account(0.1, reserved=0.9)),
+        lifecycle(EventType.RUN_STARTED, "a", at=now - 90_000 * 7, account=account_of(0.1, reserved=0.9)),
         *days,
-        alert("a", "unsure", at=now - 60, bound=None, estimate=None, books=account(0.6, reserved=0.4)),
-        alert("a", "far", at=now - 50, bound=90_000.0, estimate=90_100.0, books=account(0.7, reserved=0.4)),
-        lifecycle(EventType.RUN_HALTED, "a", at=now - 45, books=account(0.7, charge=0.0)),
-        alert("b", "low", at=now - 40, books=account(3.6)),
-        lifecycle(EventType.PAUSED, "b", at=now - 30, books=account(3.6, charge=0.0)),
-        lifecycle(EventType.EXHAUSTED, "c", at=now - 20, books=account(3.99)),
+        alert("a", "unsure", at=now - 60, bound=None, estimate=None, account=account_of(0.6, reserved=0.4)),
+        alert(
+            "a", "far", at=now - 50, bound=90_000.0, estimate=90_100.0, account=account_of(0.7, reserved=0.4)
+        ),
+        lifecycle(EventType.RUN_HALTED, "a", at=now - 45, account=account_of(0.7, charge=0.0)),
+        alert("b", "low", at=now - 40, account=account_of(3.6)),
+        lifecycle(EventType.PAUSED, "b", at=now - 30, account=account_of(3.6, charge=0.0)),
+        lifecycle(EventType.EXHAUSTED, "c", at=now - 20, account=account_of(3.99)),
     )
     lost = owned()
     lost.shard, lost.state, lost.cause = 1, State.PARKED, Cause.RECORDS_LOST
@@ -114,7 +114,7 @@ async def test_an_alert_appears_and_a_bar_moves_without_a_reload_and_is_said_alo
         await expect(bar).to_have_attribute(
             "aria-label", "0 spent, 0 reserved by open runs, 4 free, of 4 epsilon"
         )
-        stage.topic.put(alert("a", "item-40", at=time.time(), books=account(1.0, reserved=0.5)))
+        stage.topic.put(alert("a", "item-40", at=time.time(), account=account_of(1.0, reserved=0.5)))
         row = page.locator("#list > li").first
         await expect(row).to_contain_text("item-40")
         await expect(row).to_contain_text("At least 432 (95 % bound), estimated 458.")
@@ -130,7 +130,10 @@ async def test_an_alert_appears_and_a_bar_moves_without_a_reload_and_is_said_alo
 async def test_a_closed_application_says_so_and_for_whom(chromium: Browser, stage: Stage) -> None:
     now = time.time()
     stage.topic.put(
-        *(alert("a", f"item-{at}", at=now - at, books=account(1.0 - at / 1000)) for at in range(90, 0, -10))
+        *(
+            alert("a", f"item-{at}", at=now - at, account=account_of(1.0 - at / 1000))
+            for at in range(90, 0, -10)
+        )
     )
     async with visit(chromium, stage.url) as seen:
         page = seen.page
@@ -147,7 +150,7 @@ async def test_a_closed_application_says_so_and_for_whom(chromium: Browser, stag
 
 async def test_what_the_rounding_of_figures_leaves_over_is_nothing(chromium: Browser, stage: Stage) -> None:
     assert 4.0 - 3.3 - 0.7 > 0
-    stage.topic.put(alert("a", at=time.time(), books=account(3.3, reserved=0.7)))
+    stage.topic.put(alert("a", at=time.time(), account=account_of(3.3, reserved=0.7)))
     async with visit(chromium, stage.url) as seen:
         bar = seen.page.locator(".budget", has_text="protects").first.locator(".bar")
         await expect(bar).to_have_attribute(
@@ -188,7 +191,9 @@ async def test_the_tile_tells_the_same_end_as_the_sentence_below_the_bar(
     now = time.time()
     stage.topic.put(
         *[
-            alert("a", f"item-{minute}", at=now - 60 * minute, books=account(0.5 - 0.1 * minute, limit=1.1))
+            alert(
+                "a", f"item-{minute}", at=now - 60 * minute, account=account_of(0.5 - 0.1 * minute, limit=1.1)
+            )
             for minute in (4, 3, 2, 1)
         ]
     )
@@ -408,7 +413,7 @@ async def test_nothing_moves_for_who_wants_no_motion(chromium: Browser, stage: S
 async def test_trouble_is_said_and_its_end_too(
     chromium: Browser, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stream_svt.service.web.feed.PATIENCE", (0.1, 0.2))
+    monkeypatch.setattr("stream_svt.service.web.overview.PATIENCE", (0.1, 0.2))
     async with visit(chromium, stage.url) as seen:
         page = seen.page
         await expect(page.locator("#link")).to_have_text("Live")
@@ -421,7 +426,7 @@ async def test_trouble_is_said_and_its_end_too(
         await expect(page.locator("#notice")).to_be_hidden()
 
 
-async def test_a_page_that_was_cut_off_comes_back_by_itself_and_shows_no_alert_twice(
+async def test_an_answer_missed_is_caught_up_and_no_alert_is_shown_twice(
     chromium: Browser, stage: Stage
 ) -> None:
     stage.topic.put(alert("a", "one", at=time.time()))
@@ -429,23 +434,14 @@ async def test_a_page_that_was_cut_off_comes_back_by_itself_and_shows_no_alert_t
         page = seen.page
         await expect(page.locator("#list > li")).to_have_count(1)
         await page.locator("summary").first.click()
-        for viewer in stage.feed._viewers:
-            viewer.end()
+        await page.route("**/api/v1/overview", lambda route: route.abort())
+        await expect(page.locator("#link")).to_have_text("No answer")
         stage.topic.put(alert("a", "two", at=time.time()))
-        await expect(page.locator("#list > li")).to_have_count(2, timeout=10_000)
+        await page.unroute("**/api/v1/overview")
+        await expect(page.locator("#list > li")).to_have_count(2)
         await expect(page.locator("#link")).to_have_text("Live")
         await expect(page.locator("details[open]")).to_have_count(1)  # what the reader had opened stays so
         await expect(page.locator("summary").first).to_be_focused()
-
-
-async def test_a_page_without_a_place_among_the_viewers_says_so_and_shows_the_worker(
-    chromium: Browser, stage: Stage
-) -> None:
-    for _ in range(VIEWERS):
-        stage.feed.join()
-    async with visit(chromium, stage.url) as seen:
-        await expect(seen.page.locator("#shards tr")).to_have_count(1)
-        await expect(seen.page.locator("#notice")).to_contain_text("too many")
 
 
 async def test_a_page_that_nobody_sees_asks_for_nothing_and_goes_on_when_it_is_seen_again(
@@ -461,16 +457,12 @@ async def test_a_page_that_nobody_sees_asks_for_nothing_and_goes_on_when_it_is_s
         await page.reload()
         await expect(page.locator("#link")).to_have_text("Live")
         await page.evaluate(turn, True)
-        await page.clock.fast_forward("00:50")
-        assert len(stage.feed._viewers) >= 1
-        await page.clock.fast_forward("00:20")
-        await until(lambda: not stage.feed._viewers)
+        await page.clock.fast_forward("00:03")
         asked = len(seen.requests)
         await page.clock.fast_forward("05:00")
         assert len(seen.requests) == asked
         stage.topic.put(alert("a", "meanwhile", at=time.time()))
         await page.evaluate(turn, False)
-        await page.clock.fast_forward("00:02")
         await expect(page.locator("#list > li")).to_have_count(1)
 
 
@@ -499,4 +491,3 @@ async def test_a_long_history_is_folded_and_the_page_stays_bounded(chromium: Bro
         stage.topic.put(*[alert("a", f"t{number}", at=time.time()) for number in range(90)])
         await expect(page.locator("#list > li").first).to_contain_text("t89")
         assert await page.locator("#list > li").count() == 200
-    await until(lambda: not stage.feed._viewers, 5.0)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
-from stream_svt.monitor.released import EventType, decode
-from stream_svt.monitor.spec import load_spec
+from stream_svt.monitor.released import DatasetView, EventType, decode
 from stream_svt.privacy.loss import Kind
 from stream_svt.privacy.meaning import best_guess
 from stream_svt.service.web.status_snapshot import DatasetNow, StatusSnapshot
+from stream_svt.settings.application_document import load_spec
 from tests.service.test_metrics import SPEC, view
-from tests.support.released import account, alert, lifecycle
+from tests.support.released import account_of, alert, lifecycle
 
 DAY = 86_400.0
 PERIODS = """
@@ -34,22 +35,21 @@ def take(snapshot: StatusSnapshot, *records: bytes) -> None:
         snapshot.take(*decode(record))
 
 
-def of(snapshot: StatusSnapshot, dataset: str, now: float = 0.0) -> DatasetNow:
-    return next(one for one in snapshot.all(now) if one.dataset == dataset)
+def of(snapshot: StatusSnapshot, dataset: str, now: float = 0.0, **views: DatasetView) -> DatasetNow:
+    found = (msgspec.json.decode(one, type=DatasetNow) for one in snapshot.all(views, now))
+    return next(one for one in found if one.dataset == dataset)
 
 
 def test_committed_books_of_an_owned_shard_win_over_the_events(snapshot: StatusSnapshot) -> None:
-    take(snapshot, alert("a", books=account(0.3)))
+    take(snapshot, alert("a", account=account_of(0.3)))
     assert (of(snapshot, "a").source, of(snapshot, "a").spent) == ("alerts", 0.3)
-    snapshot.lay({"a": view("a", tops=7, spent=0.5)})
-    found = of(snapshot, "a")
+    found = of(snapshot, "a", a=view("a", tops=7, spent=0.5))
     assert (found.source, found.spent, found.monitors[0].tops, found.monitors[0].muted) == (
         "state",
         0.5,
         7,
         2,
     )
-    snapshot.lay({})
     assert of(snapshot, "a").source == "alerts"
 
 
@@ -62,24 +62,28 @@ def test_what_is_not_known_is_not_called_untouched(snapshot: StatusSnapshot) -> 
         None,
     )
     snapshot.complete = True
+    snapshot.age()
     found = of(snapshot, "a")
     assert (found.source, found.spent, found.monitors[0].state) == ("declaration", 0.0, "idle")
 
 
 def test_the_outlook_comes_from_the_charges_and_needs_some(snapshot: StatusSnapshot) -> None:
-    events = [alert("a", at=day * DAY, books=account(0.1 * day + 0.1)) for day in range(8)]
+    events = [alert("a", at=day * DAY, account=account_of(0.1 * day + 0.1)) for day in range(8)]
     take(snapshot, *events[:3])
     assert of(snapshot, "a", 2 * DAY).outlook is None
     take(snapshot, *events[3:])
     outlook = of(snapshot, "a", 7 * DAY).outlook
     assert outlook is not None
     assert outlook.expected == pytest.approx(39 * DAY)  # 3.2 left at 0.1 a day
-    assert [one.dataset for one in snapshot.drifting(7 * DAY)] == ["a"]
+    snapshot.age()
+    later = of(snapshot, "a", 8 * DAY).outlook
+    assert later is not None
+    assert later.expected > outlook.expected  # a day without a charge
 
 
 def test_a_guess_is_said_after_epsilon_and_only_of_the_limit_after_rho() -> None:
     pure = StatusSnapshot(load_spec(SPEC))
-    take(pure, alert("a", books=account(1.0)))
+    take(pure, alert("a", account=account_of(1.0)))
     assert of(pure, "a").guess_spent == best_guess(1.0, Kind.PURE)
     assert of(pure, "a").guess_limit == best_guess(4.0, Kind.PURE)
     zcdp = StatusSnapshot(load_spec(PERIODS))
@@ -94,28 +98,23 @@ def test_a_period_says_when_it_is_over_lateness_included() -> None:
     assert found.ends == 1_767_657_600 + 3600  # 2026-01-06, one hour past midnight
 
 
-def test_only_what_changed_is_told_again(snapshot: StatusSnapshot) -> None:
-    assert snapshot.changed(0.0) == []
+def test_only_what_changed_is_computed_again(snapshot: StatusSnapshot) -> None:
+    committed = view("c")
+    first = snapshot.all({"c": committed}, 0.0)
     take(snapshot, alert("b"))
-    assert [one.dataset for one in snapshot.changed(0.0)] == ["b"]
-    assert snapshot.changed(0.0) == []
-    first = view("c")
-    snapshot.lay({"c": first})
-    assert [one.dataset for one in snapshot.changed(0.0)] == ["c"]
-    snapshot.lay({"c": first})
-    assert snapshot.changed(0.0) == []
-    snapshot.lay({"c": replace(first, spent=0.6)})
-    assert [one.dataset for one in snapshot.changed(0.0)] == ["c"]
-    snapshot.lay({})  # the shard went to another worker
-    assert [one.dataset for one in snapshot.changed(0.0)] == ["c"]
+    second = snapshot.all({"c": committed}, 0.0)
+    assert [one is before for one, before in zip(second, first, strict=True)] == [True, False, True]
+    third = snapshot.all({"c": replace(committed, spent=0.6)}, 0.0)
+    assert [one is before for one, before in zip(third, second, strict=True)] == [True, True, False]
+    fourth = snapshot.all({}, 0.0)  # the shard went to another worker
+    assert [one is before for one, before in zip(fourth, third, strict=True)] == [True, True, False]
 
 
 def test_datasets_that_are_not_shown_one_by_one_are_neither_kept_nor_shown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("stream_svt.monitor.spec.DATASETS_SHOWN", 1)
+    monkeypatch.setattr("stream_svt.settings.application.DATASETS_SHOWN", 1)
     snapshot = StatusSnapshot(load_spec(SPEC))
     take(snapshot, alert("b"), lifecycle(EventType.RUN_STARTED, "c"))
-    snapshot.lay({"a": view("a"), "b": view("b")})
-    assert [one.dataset for one in snapshot.all(0.0)] == ["a"]
-    assert [one.dataset for one in snapshot.changed(0.0)] == ["a"]
+    (only,) = snapshot.all({"a": view("a"), "b": view("b")}, 0.0)
+    assert msgspec.json.decode(only)["dataset"] == "a"

@@ -12,10 +12,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from stream_svt.monitor import shard_datasets, spec
-from stream_svt.monitor.datasets import Gone
+from stream_svt.monitor import shard_datasets
 from stream_svt.monitor.engine import Engine
-from stream_svt.monitor.spec import load_spec
 from stream_svt.protocol.configuration import Bundle, Version
 from stream_svt.service import codec, garbage, workload
 from stream_svt.service.codec import home
@@ -23,6 +21,9 @@ from stream_svt.service.config import parse_config
 from stream_svt.service.reading import read
 from stream_svt.service.worker import Worker
 from stream_svt.service.workload import Workload
+from stream_svt.settings import application as spec
+from stream_svt.settings.application_document import load_spec
+from stream_svt.settings.datasets import Gone
 from tests.service.test_garbage import Name
 
 TEXT = """

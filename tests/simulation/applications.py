@@ -9,7 +9,8 @@ from functools import cache
 
 import msgspec
 
-from stream_svt.monitor.spec import ApplicationSpec, load_spec
+from stream_svt.settings.application import ApplicationSpec
+from stream_svt.settings.application_document import load_spec
 
 DATASETS = ("a", "b")
 TOPIC, OTHER = "t", "u"

@@ -18,14 +18,15 @@ from typing import Any
 import msgspec
 
 from stream_svt.errors import ApplicationClosed, CommandRefused, UnreadableState
-from stream_svt.monitor.carried import Carried, parse
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.released import CLOSING, EventType
-from stream_svt.monitor.spec import ApplicationSpec, load_spec
 from stream_svt.protocol.carry_over import CarryOverRefused, ShardHistory, carry_over
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.sealing import Sealing, proof_checker
 from stream_svt.protocol.state_reader import StateReader
+from stream_svt.settings.application import ApplicationSpec
+from stream_svt.settings.application_document import load_spec
+from stream_svt.settings.carried import Carried, parse
 from tests.simulation.applications import APPLICATIONS, Application, monitors_of, query
 from tests.simulation.effects import PLACE, finish, journal_of
 from tests.simulation.log import Broker

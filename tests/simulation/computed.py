@@ -88,7 +88,7 @@ class Computed:
             arrive = append._arrive
 
             def arrived(dataset: int, queue: Any, name: Any, arrival: Any, *rest: Any) -> bool:
-                run = engine.accounts.slot(runner.name, dataset).run
+                run = engine.accounts.run_state(runner.name, dataset).run
                 top = arrive(dataset, queue, name, arrival, *rest)
                 self._add(engine, runner, dataset, run, (arrival.offset, arrival.row), top)
                 return top
@@ -103,7 +103,7 @@ class Computed:
             for row in (np.flatnonzero(segment.live) + start).tolist():
                 dataset = int(view.batch.dataset[row])
                 place = int(view.batch.offset[row]), int(view.batch.row[row])
-                run = engine.accounts.slot(runner.name, dataset).run
+                run = engine.accounts.run_state(runner.name, dataset).run
                 self._add(engine, runner, dataset, run, place, row in found)
             return segment
 

@@ -6,10 +6,11 @@ import random
 from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
-from stream_svt.protocol.journal import Journal, Topics
+from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Transaction
 from stream_svt.protocol.sealing import RecordContext
 from stream_svt.protocol.session import ShardSession
+from stream_svt.protocol.state_reader import JournalSettings, Topics
 from tests.simulation.log import Broker, Entry
 
 
@@ -138,4 +139,5 @@ def journal_of(
     """Return a journal of a shard, the only one unless told, not opened."""
     wanted = {"log": ModelLog(broker), "partitions": 1, "epoch": lambda: 0.0} | options
     wanted.setdefault("entropy", random.Random(1).randbytes)
-    return kind(wanted.pop("log"), place, Topics("state", "alerts", "rejects"), **wanted)
+    log = wanted.pop("log")
+    return kind(log, JournalSettings(place=place, topics=Topics("state", "alerts", "rejects"), **wanted))

@@ -12,12 +12,12 @@ import pytest
 
 from stream_svt.monitor.commands import Command
 from stream_svt.monitor.released import EventType
-from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Clock
 from stream_svt.protocol.session import CommitPolicy, ShardSession, ShardStatus
 from stream_svt.service.codec import home
 from stream_svt.service.workload import Workload
+from stream_svt.settings.application import ApplicationSpec
 from tests.simulation.applications import RETRY, STREAM, declared
 from tests.simulation.effects import PLACE, ModelLog, finish, journal_of, lived
 from tests.simulation.log import Broker, Entry

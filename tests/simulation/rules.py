@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from stream_svt.monitor.spec import ApplicationSpec
+from stream_svt.settings.application import ApplicationSpec
 from tests.simulation.computed import Computed
 from tests.simulation.log import Broker, Entry, Fate, Txn
 from tests.simulation.published import UNITS, Published, Terms
@@ -275,25 +275,27 @@ class Rules:
         shown = [msgspec.json.decode(entry.value or b"") for entry in self._broker.read("alerts")]
         if missing := self._charged.keys() - {event["id"] for event in shown}:
             self.say(f"{len(missing)} events were charged and never published")
-        books = Published(self._terms, self.say, self._raised())
+        account = Published(self._terms, self.say, self._raised())
         for event in shown:
-            books.take(event)
-        self.tops = books.topped.total()
-        self.computed.judge(books.closed)
-        lost = {top for top in self._outcomes if top not in books.released and top[:3] not in books.closed}
+            account.take(event)
+        self.tops = account.topped.total()
+        self.computed.judge(account.closed)
+        lost = {
+            top for top in self._outcomes if top not in account.released and top[:3] not in account.closed
+        }
         if lost and not self._anew:  # else the queries that showed them are gone, and nobody can tell
             self.say(f"{len(lost)} tops were computed and never released")
         if not self._put_back and not self._anew:
             # A monitor that is removed and added again may begin where its topic does.
-            if not self.reconfigured and (doubled := sum(times > 1 for times in books.topped.values())):
+            if not self.reconfigured and (doubled := sum(times > 1 for times in account.topped.values())):
                 self.say(f"{doubled} queries have two alerts of a monitor")
-            self._complete(books)
-        spent = books.spent
+            self._complete(account)
+        spent = account.spent
         stored = self._stored()
         if stored != {name: spent.get(name, 0) for name in stored}:
             self.say("the ledgers in the state are not the sums of the charges released")
 
-    def _complete(self, books: Published) -> None:
+    def _complete(self, account: Published) -> None:
         """Demand an alert for every high query, where nothing but the budget can have kept a monitor from it."""
         if len(self._usual) > 1 or not self.plain:
             return
@@ -301,9 +303,9 @@ class Rules:
         least = self._terms.openings[monitor] + max(
             price for (name, _), price in self._terms.prices.items() if name == monitor
         )
-        topped = {offset for name, _, offset, _ in books.topped if name == monitor}
+        topped = {offset for name, _, offset, _ in account.topped if name == monitor}
         for name, limit in self._terms.limits.items():
-            if books.spent[name] + least > limit:
+            if account.spent[name] + least > limit:
                 continue  # of the last run, what is left pays for no further one
             missing = self._high(name) - topped
             if missing:

@@ -11,15 +11,15 @@ import pytest
 from msgspec import structs
 
 from stream_svt.monitor.accounts import Accounts
-from stream_svt.monitor.carried import Carried
 from stream_svt.monitor.commands import Command
 from stream_svt.monitor.dataset_account import DatasetAccount
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.released import Account
-from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.protocol.carry_over import ShardHistory, carry_over
 from stream_svt.protocol.controls import Controls
 from stream_svt.protocol.state_records import CLOSED, Closed
+from stream_svt.settings.application import ApplicationSpec
+from stream_svt.settings.carried import Carried
 from tests.simulation.chains import CarryingOver, Chain, Ending, ProvingJournal
 from tests.simulation.soak import chain, played
 from tests.simulation.world import ModelWorkload, Variant
@@ -199,11 +199,11 @@ class FencesNobody(ProvingJournal):
 
 
 class _AnewAccounts(Accounts):
-    def books(self, number: int) -> DatasetAccount:
+    def account(self, number: int) -> DatasetAccount:
         if number not in self.held:
-            super().books(number)
+            super().account(number)
             self.held[number].ledger = DatasetAccount(replace(self.datasets[number], spent_before=0)).ledger
-        return super().books(number)
+        return super().account(number)
 
 
 class BeginsAnew(Engine):

@@ -11,15 +11,16 @@ import msgspec
 import pytest
 
 from stream_svt.errors import ApplicationClosed, CommandRefused, UnreadableState
-from stream_svt.monitor.carried import Carried, parse
 from stream_svt.monitor.commands import Action
 from stream_svt.monitor.released import EventType
-from stream_svt.monitor.spec import ApplicationSpec, load_spec
 from stream_svt.privacy.loss import Kind
+from stream_svt.protocol.audit import Auditor
 from stream_svt.protocol.carry_over import ShardHistory, Shown, carry_over
 from stream_svt.protocol.sealing import proof_checker
 from stream_svt.protocol.state_records import Closed
-from stream_svt.service.audit import Auditor
+from stream_svt.settings.application import ApplicationSpec
+from stream_svt.settings.application_document import load_spec
+from stream_svt.settings.carried import Carried, parse
 from tests.simulation.chains import giving_up
 from tests.simulation.effects import finish
 from tests.simulation.model import KEY, PLAIN, Model, backup, command, dies_at, restore, send

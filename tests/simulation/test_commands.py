@@ -12,7 +12,7 @@ import pytest
 
 from stream_svt.monitor.commands import Action
 from stream_svt.monitor.released import EventType
-from stream_svt.protocol.session import REPORTED
+from stream_svt.protocol.command_handler import REPORTED
 from tests.simulation.effects import finish
 from tests.simulation.model import (
     PLAIN,

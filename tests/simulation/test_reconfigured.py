@@ -9,7 +9,7 @@ import pytest
 from stream_svt.errors import ConfigError
 from stream_svt.monitor.commands import Action
 from stream_svt.monitor.released import EventType
-from stream_svt.monitor.spec import ApplicationSpec
+from stream_svt.settings.application import ApplicationSpec
 from tests.simulation.effects import finish
 from tests.simulation.model import (
     COMMON,

@@ -30,16 +30,17 @@ from stream_svt.monitor.bounds import BOUNDS, Bounds
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.shard_datasets import ShardDatasets
-from stream_svt.monitor.spec import ApplicationSpec
+from stream_svt.protocol.audit import Audit, Auditor
+from stream_svt.protocol.audit_state import ShardState, compare
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Clock, Stopped
 from stream_svt.protocol.session import CommitPolicy, ShardSession, ShardStatus
 from stream_svt.protocol.shard_states import Cause, Signal
 from stream_svt.protocol.state_records import META, Meta
-from stream_svt.service.audit import Audit, Auditor, ShardState, compare
 from stream_svt.service.codec import QueryDecoder
 from stream_svt.service.kafka import BrokerUnavailable, Fenced
 from stream_svt.service.workload import Workload
+from stream_svt.settings.application import ApplicationSpec
 from tests.simulation.applications import DATASETS, OTHER, TOPIC, Application, application
 from tests.simulation.effects import Effect, ModelLog, finish, journal_of, lived
 from tests.simulation.log import Broker, Entry, Fate, Txn

@@ -25,15 +25,15 @@ from stream_svt.monitor import operations, released
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.engine import Engine
-from stream_svt.monitor.spec import load_spec
+from stream_svt.protocol.audit import Auditor
 from stream_svt.protocol.controls import Controls, Gate, Malformed, Standing, Untimely, parse
 from stream_svt.protocol.sealing import Sealing
 from stream_svt.protocol.state_records import META, OUTBOX
 from stream_svt.service import exact
-from stream_svt.service.audit import Auditor
 from stream_svt.service.codec import DatasetIndex, QueryDecoder, Reason
 from stream_svt.service.config import parse_config
 from stream_svt.service.signatures import HEADER, Refusal, Verifier, shared_key
+from stream_svt.settings.application_document import load_spec
 from tests.simulation.effects import PLACE, finish, holding
 from tests.soak import report
 from tests.soak.poison import (
@@ -43,9 +43,9 @@ from tests.soak.poison import (
     Streams,
     add_up,
     alerts,
-    books,
     forged,
     journal,
+    state_records,
 )
 from tests.soak.stage import Outcome
 
@@ -456,8 +456,8 @@ class Fuzzer:
         """State records of every kind, sealed and plain: changed ones open never, or end in an error with a name."""
         if not self._state:
             self._keep()
-        sealed = books(self._state, self._progress, self.chance.randbytes, MASTER)
-        plain = books(self._state, self._progress, self.chance.randbytes)
+        sealed = state_records(self._state, self._progress, self.chance.randbytes, MASTER)
+        plain = state_records(self._state, self._progress, self.chance.randbytes)
         for _ in range(BATCH // 5):
             self._sealed_record(sealed)
             self._plain_record(plain)

@@ -1,4 +1,4 @@
-"""What the fuzz soak makes its messages of: Arrow streams, alerts, odd headers, and the books of a shard in memory."""
+"""What the fuzz soak makes its messages of: Arrow streams, alerts, odd headers, and the state of a shard in memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stream_svt.protocol.sealing import Sealing
 from stream_svt.protocol.state_records import META, Meta, digest, hashing
 from tests.simulation.effects import PLACE, ModelLog, finish, journal_of
 from tests.simulation.log import Broker
-from tests.support.alerts import account, alert, encoded, lifecycle
+from tests.support.alerts import account_of, alert, encoded, lifecycle
 
 ARROW_TYPE = b"application/vnd.apache.arrow.stream"
 
@@ -146,11 +146,13 @@ class Streams:
 # Alerts
 
 _EVENTS = (
-    encoded(1, lifecycle("declared", run=0, monitor="", books=account(0, 0)), kind=EventType.DECLARED),
-    encoded(2, lifecycle("first", books=account(0.1, 0.1, reserved=0.4)), kind=EventType.RUN_STARTED),
-    encoded(3, alert(top=1, books=account(0.2, 0.3, reserved=0.2))),
+    encoded(1, lifecycle("declared", run=0, monitor="", account=account_of(0, 0)), kind=EventType.DECLARED),
+    encoded(2, lifecycle("first", account=account_of(0.1, 0.1, reserved=0.4)), kind=EventType.RUN_STARTED),
+    encoded(3, alert(top=1, account=account_of(0.2, 0.3, reserved=0.2))),
     encoded(
-        4, lifecycle("cutoff", books=account(0, 0.5), detail={"a": {"b": [1]}}), kind=EventType.RUN_HALTED
+        4,
+        lifecycle("cutoff", account=account_of(0, 0.5), detail={"a": {"b": [1]}}),
+        kind=EventType.RUN_HALTED,
     ),
 )
 _FORGED: tuple[Any, ...] = (
@@ -192,16 +194,16 @@ def _parts(inner: object) -> list[object]:
     return list(inner.values()) if isinstance(inner, dict) else []
 
 
-# Books
+# State
 
 
 def journal(broker: Broker, entropy: Callable[[int], bytes], *masters: bytes) -> Journal:
-    """Return the books on a modelled log."""
+    """Return the state on a modelled log."""
     kept: Journal = journal_of(broker, entropy=entropy, masters=masters, epoch=lambda: 1.8e9)
     return kept
 
 
-def books(
+def state_records(
     records: dict[bytes, bytes], progress: bytes, entropy: Callable[[int], bytes], *masters: bytes
 ) -> dict[bytes, bytes]:
     """Return the raw records of books that hold these, with an event that waits to be published."""

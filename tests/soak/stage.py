@@ -19,7 +19,8 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError
 
 from stream_svt.errors import BrokerError
-from stream_svt.service.audit import Audit, audit_state, audit_topic
+from stream_svt.protocol.audit import Audit
+from stream_svt.service.audit import audit_state, audit_topic
 from stream_svt.service.config import Config, load_config
 from stream_svt.service.kafka import Cluster
 from tests.simulation.published import UNITS, Terms

@@ -30,9 +30,9 @@ from stream_svt.mechanisms.sampler import draw_threshold
 from stream_svt.monitor import accounts
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.runner import Runner
-from stream_svt.monitor.spec import load_spec
 from stream_svt.protocol.session import ShardStatus
 from stream_svt.service.metrics import Metrics
+from stream_svt.settings.application_document import load_spec
 from tests.simulation.applications import DATASETS, Application
 from tests.simulation.script import Fault, Script
 from tests.simulation.world import ModelWorkload, Variant, World

@@ -58,14 +58,14 @@ async def test_what_either_audit_finds_is_a_violation(tmp_path: Path, monkeypatc
     stage = Hour("127.0.0.1:1", [], "none", tmp_path)
     (tmp_path / "worker-1.yaml").touch()
     for name in ("audit_topic", "audit_state"):
-        problems = ["the books do not balance"] * (name == audit)
+        problems = ["the ledgers do not balance"] * (name == audit)
         found = SimpleNamespace(problems=problems, events=0, ledgers=0)
         monkeypatch.setattr(judge, name, AsyncMock(return_value=found))
     monkeypatch.setattr(hour.records, "each", nothing)
     monkeypatch.setattr(hour, "load_config", lambda *_: MagicMock())
     monkeypatch.setattr(hour, "cluster_of", MagicMock())
     await stage._judge()
-    assert stage.outcome.violations == ["audit: the books do not balance"]
+    assert stage.outcome.violations == ["audit: the ledgers do not balance"]
 
 
 def test_memory_and_files_are_those_of_the_process(tmp_path: Path) -> None:

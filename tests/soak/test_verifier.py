@@ -16,7 +16,7 @@ import pytest
 from stream_svt.monitor.released import Alert, EventType, Lifecycle
 from tests.simulation.published import UNITS, Terms
 from tests.support import verifier
-from tests.support.alerts import account, alert, encoded, lifecycle
+from tests.support.alerts import account_of, alert, encoded, lifecycle
 from tests.support.log_reader import LogRecord
 from tests.support.verifier import Certain, Findings, verify
 
@@ -24,7 +24,7 @@ HIGH, LOW = 50_000, 0
 TERMS = Terms({"shop": 4 * UNITS}, {"hot": 200_000_000}, {("hot", "top"): 100_000_000})
 PUBLISHED = 2000
 """When alerts are appended, in milliseconds; what charges them was committed a second before."""
-BREAD = encoded(2, alert(top=1, series="bread", books=account(0.1, 0.3, reserved=0.9)))
+BREAD = encoded(2, alert(top=1, series="bread", account=account_of(0.1, 0.3, reserved=0.9)))
 """The second event, of another outcome."""
 
 
@@ -33,9 +33,9 @@ class Logs:
 
     def __init__(self) -> None:
         self.events = [
-            encoded(1, lifecycle("first", books=account(0.2, 0.2, reserved=1.0))),
-            encoded(2, alert(top=1, books=account(0.1, 0.3, reserved=0.9))),
-            encoded(3, alert(top=2, books=account(0.1, 0.4, reserved=0.8))),
+            encoded(1, lifecycle("first", account=account_of(0.2, 0.2, reserved=1.0))),
+            encoded(2, alert(top=1, account=account_of(0.1, 0.3, reserved=0.9))),
+            encoded(3, alert(top=2, account=account_of(0.1, 0.4, reserved=0.8))),
         ]
         self.charged = list(self.events)
         self.charged_at = PUBLISHED - 1000
@@ -54,12 +54,12 @@ class Logs:
             case "app.alerts":
                 return [*ended(self.events, PUBLISHED), *ended(self.also, PUBLISHED, "abort", 1000)]
             case "app.state":
-                books = [
+                account = [
                     (b"ob/1", outbox(self.charged)),
-                    *((b"d/shop", self.books(one)) for one in self.secrets),
+                    *((b"d/shop", self.record_of(one)) for one in self.secrets),
                 ]
                 return [
-                    *ended(books, self.charged_at),
+                    *ended(account, self.charged_at),
                     *ended([(b"ob/1", outbox(self.uncharged))], self.charged_at, "abort", 1000),
                 ]
             case _:
@@ -69,11 +69,11 @@ class Logs:
                 plain = partial(entry, timestamp=0, key=b"shop", transactional=False)
                 return [plain(offset=offset, value=value) for offset, value in values.items()]
 
-    def books(self, secrets: bytes) -> bytes:
+    def record_of(self, secrets: bytes) -> bytes:
         """Return a dataset's record: its name, its ledger, its slots."""
         ledger = msgspec.msgpack.encode([0, 0, 0, self.spent])
-        slots = {"hot": [0, 0, 0, 1, 0, secrets]}
-        return framed([0, "shop", 0, 0, ledger, 0, slots, {}])
+        run_states = {"hot": [0, 0, 0, 1, 0, secrets]}
+        return framed([0, "shop", 0, 0, ledger, 0, run_states, {}])
 
 
 def framed(content: object) -> bytes:
@@ -150,13 +150,13 @@ def test_logs_that_keep_the_rules_pass(judged) -> None:
         (lambda logs: logs.values.pop(42), "an alert for query 42, which is not there"),
         (lambda logs: logs.values.update({42: LOW}), "query 42 of partition 0, value 0, has 1 alerts"),
         (lambda logs: logs.values.update({43: HIGH}), "query 43 of partition 0, value 50000, has 0 alerts"),
-        (replaced(3, alert(top=2, books=account(0.1, 0.5))), "shop-3: charges so far do not add up"),
-        (replaced(3, alert(top=2, books=account(0.1, 0.4, 3.61))), "shop-3: the limit is passed"),
-        (replaced(3, alert(top=2, books=account(0.1, 0.4, 3.61, 5.0))), "shop-3: the limit is passed"),
-        (replaced(3, alert(top=2, books=account(0.1, 0.4, 0.0, 5.0))), "the limit is not the one declared"),
-        (replaced(3, alert(top=3, books=account(0.1, 0.4))), "shop-3: tops of the run are not numbered densely"),
-        (replaced(3, alert(top=2, books=account(0.05, 0.35))), "shop-3: a top was not charged its price"),
-        (replaced(1, lifecycle("first", books=account(0.1, 0.1))), "the start of a run was not charged its price"),
+        (replaced(3, alert(top=2, account=account_of(0.1, 0.5))), "shop-3: charges so far do not add up"),
+        (replaced(3, alert(top=2, account=account_of(0.1, 0.4, 3.61))), "shop-3: the limit is passed"),
+        (replaced(3, alert(top=2, account=account_of(0.1, 0.4, 3.61, 5.0))), "shop-3: the limit is passed"),
+        (replaced(3, alert(top=2, account=account_of(0.1, 0.4, 0.0, 5.0))), "the limit is not the one declared"),
+        (replaced(3, alert(top=3, account=account_of(0.1, 0.4))), "shop-3: tops of the run are not numbered densely"),
+        (replaced(3, alert(top=2, account=account_of(0.05, 0.35))), "shop-3: a top was not charged its price"),
+        (replaced(1, lifecycle("first", account=account_of(0.1, 0.1))), "the start of a run was not charged its price"),
     ],
 )  # fmt: skip
 def test_a_broken_rule_is_seen(judged, change: Callable[[Logs], object], said: str) -> None:
@@ -172,7 +172,7 @@ def test_a_broken_rule_is_seen(judged, change: Callable[[Logs], object], said: s
 def used_up(logs: Logs) -> None:
     """Publish that the monitor is exhausted."""
     for log in (logs.events, logs.charged):
-        data = lifecycle("budget", books=account(0.0, 0.4, reserved=0.8))
+        data = lifecycle("budget", account=account_of(0.0, 0.4, reserved=0.8))
         log.append(encoded(4, data, kind=EventType.EXHAUSTED))
 
 

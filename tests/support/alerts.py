@@ -20,7 +20,7 @@ from stream_svt.monitor.released import (
 TIME = "2026-01-05T10:00:00.000Z"
 
 
-def account(charge: float = 0.1, spent: float = 0.1, reserved: float = 0.0, limit: float = 4.0) -> Account:
+def account_of(charge: float = 0.1, spent: float = 0.1, reserved: float = 0.0, limit: float = 4.0) -> Account:
     return Account(measure="epsilon", charge=charge, spent=spent, reserved=reserved, limit=limit)
 
 
@@ -31,7 +31,7 @@ def alert(
     dataset: str = "shop",
     monitor: str = "hot",
     series: str | None = "milk",
-    books: Account | None = None,
+    account: Account | None = None,
     **changes: Any,
 ) -> Alert:
     """Return an alert; ``changes`` replace fields."""
@@ -53,7 +53,7 @@ def alert(
         beta=0.05,
         run=run,
         top=top,
-        account=books or account(),
+        account=account or account_of(),
         spec_hash="5f0c",
     )
     return structs.replace(plain, **changes)
@@ -65,11 +65,11 @@ def lifecycle(
     dataset: str = "shop",
     monitor: str = "hot",
     run: int = 1,
-    books: Account | None = None,
+    account: Account | None = None,
     detail: dict[str, object] | None = None,
 ) -> Lifecycle:
     return Lifecycle(
-        dataset=dataset, monitor=monitor, run=run, reason=reason, account=books, detail=detail or {}
+        dataset=dataset, monitor=monitor, run=run, reason=reason, account=account, detail=detail or {}
     )
 
 

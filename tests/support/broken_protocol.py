@@ -25,7 +25,6 @@ from stream_svt.monitor.retirement import Retirement
 from stream_svt.monitor.run_arrays import Status
 from stream_svt.monitor.runner import Runner
 from stream_svt.monitor.snapshot import DatasetRecord, ProgressRecord, RunState, pack_secrets, to_bytes
-from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.protocol.controls import Controls, Gate, Repeated, heard, trust_the_topic
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Record, Transaction
@@ -34,6 +33,7 @@ from stream_svt.protocol.session import ShardSession
 from stream_svt.service.codec import QueryDecoder
 from stream_svt.service.kafka import BrokerUnavailable
 from stream_svt.service.shard_log import ShardLog
+from stream_svt.settings.application import ApplicationSpec
 
 
 class _Log:
@@ -87,7 +87,7 @@ class PublishesSliceEarly(_Remembers):
     """Publishes the first of several slices of events in the transaction that charges them."""
 
     async def _transact(self, transaction: Transaction) -> int | None:
-        fresh, room = [(key, event) for _, key, event in self.fresh], self._bounds.published
+        fresh, room = [(key, event) for _, key, event in self.fresh], self._settings.bounds.published
         if len(fresh) > room and not transaction.alerts:
             # More than one transaction can publish: begin with the first slice at once.
             transaction = replace(transaction, alerts=fresh[:room])
@@ -161,15 +161,15 @@ class _HalfPrice(DatasetAccount):
 
     __slots__ = ()
 
-    def charge_top(self, slot: RunState, charge: int) -> int:
-        return super().charge_top(slot, charge // 2)
+    def charge_top(self, run_state: RunState, charge: int) -> int:
+        return super().charge_top(run_state, charge // 2)
 
 
 class _HalfPriceAccounts(Accounts):
-    def books(self, number: int) -> DatasetAccount:
-        books = super().books(number)
-        books.__class__ = _HalfPrice
-        return books
+    def account(self, number: int) -> DatasetAccount:
+        account = super().account(number)
+        account.__class__ = _HalfPrice
+        return account
 
 
 class ChargesHalf(Engine):
@@ -292,7 +292,7 @@ class UsesNumbersLate(ShardSession):
         if not command.for_all:
             accepted = operations.apply(self._engine, command)
             await self._commit()
-            self._use_up(command, accepted=accepted)
+            self._commands.use_up(command, accepted=accepted)
             await self._commit()
         else:
             await super()._carry_out(command)
@@ -365,10 +365,10 @@ class RedrawsNoise(Engine):
         for key, data in records.items():
             if key.startswith(b"d/"):
                 record = msgspec.msgpack.decode(data, type=DatasetRecord)
-                for slot in record.slots.values():
-                    if any(slot.secrets):
+                for run_state in record.run_states.values():
+                    if any(run_state.secrets):
                         noise = int.from_bytes(os.urandom(1), "big")
-                        slot.secrets = pack_secrets(noise, noise, noise)
+                        run_state.secrets = pack_secrets(noise, noise, noise)
                 changed[key] = msgspec.msgpack.encode(record)
         yield from super().loading(changed, progress, **numbers)
         self.accounts.dirty |= set(self.accounts.held)

@@ -10,18 +10,19 @@ from pathlib import Path
 
 import msgspec
 
-from stream_svt.monitor.carried import Carried
 from stream_svt.monitor.commands import Action
 from stream_svt.monitor.released import decode
 from stream_svt.privacy.loss import Kind
+from stream_svt.protocol.audit import Audit, follow
 from stream_svt.protocol.sealing import RecordContext, Sealing
 from stream_svt.protocol.shard_states import Cause, State
 from stream_svt.protocol.state_records import META, Meta
-from stream_svt.service.audit import Audit, audit_topic, follow
+from stream_svt.service.audit import audit_topic
 from stream_svt.service.carry_over import read_balances
 from stream_svt.service.config import Config, parse_config
 from stream_svt.service.control import Reply, for_datasets, for_shards, id_of
 from stream_svt.service.worker import Worker, cluster_of
+from stream_svt.settings.carried import Carried
 from tests.support import records
 from tests.support.keys import write_secrets
 from tests.support.topics import create_topics
@@ -84,11 +85,11 @@ class Application:
 
     async def told(self) -> Spent:
         """Return what the published events tell."""
-        books = (await self.audit()).datasets
+        account = (await self.audit()).datasets
         names = self.scene.datasets.split(", ")
         return Spent(
-            {name: books[name].spent if name in books else 0 for name in names},
-            {name: books[name].reserved if name in books else 0 for name in names},
+            {name: account[name].spent if name in account else 0 for name in names},
+            {name: account[name].reserved if name in account else 0 for name in names},
         )
 
     async def audit(self) -> Audit:

@@ -11,15 +11,16 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from stream_svt.monitor import monitor_spec, operations
+from stream_svt.monitor import operations
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.engine import Commit, Engine
 from stream_svt.monitor.life_cycle import Signal
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.released import ReleasedEvent
 from stream_svt.monitor.run_arrays import Status
-from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.service.exact import split
+from stream_svt.settings import monitors as monitor_spec
+from stream_svt.settings.application import ApplicationSpec
 
 KEY = bytes(range(32))
 
@@ -32,12 +33,12 @@ def constant_entropy(count: int) -> bytes:
 def exhaust(engine: Engine) -> None:
     """Leave nothing of any budget, and no monitor that would open a run."""
     for number in range(len(engine.datasets)):
-        books = engine.accounts.books(number)
+        account = engine.accounts.account(number)
         for name, runner in engine.runners.items():
             engine.close_at_full_price(name, number, "paused")
-            books.slot(name).signal(Signal.REFUSED)
+            account.run_state(name).signal(Signal.REFUSED)
             runner.runs.status[number] = Status.SKIP
-        books.ledger.charge(books.ledger.available)
+        account.ledger.charge(account.ledger.available)
 
 
 def finish(*works: Iterable[None]) -> None:

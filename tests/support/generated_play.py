@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.retirement import gone
-from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.monitor.spec_change import changing_spec, check_spec, close_removed
 from stream_svt.service.workload import Workload
+from stream_svt.settings.application import ApplicationSpec
 from tests.support.engine_play import KEY, Play, Query, batch_of, finish
 
 DAY_MS = 86_400_000

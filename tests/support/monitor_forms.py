@@ -11,7 +11,8 @@ from typing import Any
 
 from stream_svt.monitor.pending import OpenSets, RetryQueue
 from stream_svt.monitor.released import Alert, EventType
-from stream_svt.monitor.spec import ApplicationSpec, load_spec
+from stream_svt.settings.application import ApplicationSpec
+from stream_svt.settings.application_document import load_spec
 from tests.support.engine_play import Play, Query
 
 TOPIC = "t"
@@ -146,17 +147,17 @@ def standing(play: Play) -> dict[Any, Any]:
     for name, runner in play.engine.runners.items():
         found[name] = (runner.offset, runner.row, runner.clock_ms, len(runner.runs.mutes))
         for dataset, number in play.engine.number.items():
-            slot = play.engine.accounts.slot(runner.name, number)
+            run_state = play.engine.accounts.run_state(runner.name, number)
             found[name, dataset] = (
-                slot.state,
-                slot.stopped,
-                slot.run,
-                slot.left,
-                slot.run_tops,
-                slot.started_ms,
-                slot.spent,
+                run_state.state,
+                run_state.stopped,
+                run_state.run,
+                run_state.left,
+                run_state.run_tops,
+                run_state.started_ms,
+                run_state.spent,
                 list(runner.runs.mutes.held[number].items()) if number in runner.runs.mutes.held else [],
-                slot.secrets,
+                run_state.secrets,
                 int(runner.runs.threshold_noise[number]),
                 int(runner.runs.deadline[number]),
                 runner.runs.queued(number),

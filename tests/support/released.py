@@ -12,7 +12,7 @@ from tests.support import alerts
 _numbers = count(1)
 
 
-def account(spent: float, *, charge: float = 0.1, reserved: float = 0.0, limit: float = 4.0) -> Account:
+def account_of(spent: float, *, charge: float = 0.1, reserved: float = 0.0, limit: float = 4.0) -> Account:
     return Account(measure="epsilon", charge=charge, spent=spent, reserved=reserved, limit=limit)
 
 
@@ -20,7 +20,7 @@ def alert(
     dataset: str,
     series: str | None = "item-1",
     *,
-    books: Account | None = None,
+    account: Account | None = None,
     at: float = 0.0,
     **changes: Any,
 ) -> bytes:
@@ -28,7 +28,7 @@ def alert(
     data = alerts.alert(
         dataset=dataset,
         series=series,
-        books=books or account(0.5),
+        account=account or account_of(0.5),
         query_id=f"q{next(_numbers)}",
         position=Position(topic="counts", partition=0, offset=1, row=0),
         **{"threshold": 400.0, "correction": 27.0, "gap": 31.0, "estimate": 458.0, "bound": 432.0} | changes,

@@ -12,18 +12,19 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import CommitFailedError, IllegalStateError
 
-from stream_svt.monitor.spec import load_spec
-from stream_svt.protocol.journal import Topics
+from stream_svt.protocol.controls import trust_the_topic
 from stream_svt.protocol.session import CommitPolicy, Stopped
 from stream_svt.protocol.shard_states import Cause, Signal, State
+from stream_svt.protocol.state_reader import Topics
 from stream_svt.service import parked
 from stream_svt.service import shard as module
 from stream_svt.service.kafka import Cluster
 from stream_svt.service.metrics import Metrics
 from stream_svt.service.parked import Surroundings
 from stream_svt.service.query_consumer import QueryConsumer
-from stream_svt.service.shard import Shard
+from stream_svt.service.shard import Shard, WorkerParts
 from stream_svt.service.shard_feed import ShardFeed
+from stream_svt.settings.application_document import load_spec
 from tests.service.test_metrics import SPEC
 from tests.support.worker import until
 
@@ -50,7 +51,7 @@ class Consumer:
 
 
 class Journal:
-    """Books that prove, or do not, when they are looked at."""
+    """A state that proves, or does not, when it is looked at."""
 
     def __init__(self, play: Play) -> None:
         self._play = play
@@ -128,6 +129,7 @@ class Play:
         self.workload = SimpleNamespace(topics=("counts",))
         self.kept = 0
         self.fenced: list[Exception] = []
+        self.make_journal: Callable[[int], Any] = lambda number: Journal(self)
         play = self
 
         class ShardSession:
@@ -162,19 +164,20 @@ class Play:
         monkeypatch.setattr(module, "BACKOFF", (0.0, 0.001))
         monkeypatch.setattr(module, "UNEXPECTED_BACKOFF", (0.0, 0.001))
         monkeypatch.setattr(parked, "LOOK_AGAIN", (0.02,))
-        self.shard = Shard(
-            0,
+        parts = WorkerParts(
             cluster=Cluster({}),
             consumer=self.consumer,
             queries=QueryConsumer(lambda: None, 1),
-            make_journal=lambda number: Journal(self),
-            workload=lambda: self.workload,
             control="control",
-            pace=CommitPolicy,
-            metrics=Metrics(load_spec(SPEC), "hash", lambda: [self.shard.status]),
             written=Topics("state", "alerts", "rejects"),
+            metrics=Metrics(load_spec(SPEC), "hash", lambda: [self.shard.status]),
+            make_journal=lambda number: self.make_journal(number),  # noqa: PLW0108  a test replaces it
+            workload=lambda: self.workload,
+            pace=CommitPolicy,
+            verify=lambda number: trust_the_topic,
             suspect=self.suspect,
         )
+        self.shard = Shard(0, parts)
         self.shard.start()
 
     def suspect(self) -> None:

@@ -13,7 +13,7 @@ from faust.web.drivers.aiohttp import Web
 from stream_svt.monitor.released import DatasetView
 from stream_svt.service.app import Monitoring, build
 from stream_svt.service.config import parse_config
-from stream_svt.service.web.feed import Feed
+from stream_svt.service.web.overview import Overview
 from stream_svt.service.worker import Worker
 from tests.support.process import free_port
 
@@ -113,7 +113,7 @@ class Stage:
 
     Attributes
     ----------
-    worker, topic, feed
+    worker, topic, overview
         What the pages show; a test moves the first two.
     url
         Where the page is.
@@ -124,9 +124,8 @@ class Stage:
         self.url = f"http://127.0.0.1:{self.port}"
         self.topic = Topic(partitions)
         self.worker = Stub(parse_config(f"{spec}\nweb: {{port: {self.port}}}\n"))
-        self.feed = Feed(
+        self.overview = Overview(
             self.topic.open,
-            partitions,
             lambda: self.worker.workload.spec,
             self.worker.views,
             clock=time.time,
@@ -136,7 +135,7 @@ class Stage:
     async def open(self) -> AsyncIterator[Stage]:
         """Serve the pages as the service does, by the same host."""
         loop = asyncio.get_running_loop()
-        app = build(self.worker, Monitoring(self.worker, None, loop), loop, self.feed)
+        app = build(self.worker, Monitoring(self.worker, None, loop), loop, self.overview)
         server: Web = app.web
         server.init_server()
         await server.start_server()

@@ -98,11 +98,11 @@ def _check_partition(found: Findings, terms: Terms, alerts: list[LogRecord], sta
     for event_id in charged.keys() - {event["id"] for event in events}:
         found.violations.append(f"{event_id} was charged and never published")
     found.alerts += [event["data"] for event in events if "gap" in event["data"]]
-    books = Published(terms, found.violations.append)
+    account = Published(terms, found.violations.append)
     for event in events:
-        books.take(event)
-    found.spent.update(books.spent)
-    _check_ledgers(found, books.spent, state)
+        account.take(event)
+    found.spent.update(account.spent)
+    _check_ledgers(found, account.spent, state)
     _check_outcomes(found, state)
 
 

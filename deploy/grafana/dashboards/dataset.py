@@ -108,7 +108,7 @@ def _now() -> tuple[Builder[Panel], ...]:
         ),
         number(
             "Limit",
-            "The most that may ever be lost. Only an operator raises it, and the books keep every raise.",
+            "The most that may ever be lost. Only an operator raises it, and the ledger keeps every raise.",
             amount("limit"),
             unit="none",
         ),
@@ -121,7 +121,7 @@ def _now() -> tuple[Builder[Panel], ...]:
         ),
         number(
             "Charges",
-            "Charges in the books so far: thresholds and tops in epsilon, whole runs in rho.",
+            "Charges in the ledger so far: thresholds and tops in epsilon, whole runs in rho.",
             Query(f"max({of('stream_svt_budget_charges', **_DATASET)})"),
             unit="none",
         ),
@@ -137,7 +137,7 @@ def _ahead(name: str, time: str) -> DashboardLink:
 def _projected(bound: str) -> str:
     """Return what will have been spent at a future time.
 
-    Prometheus answers for the future, too, from what was seen last: when the books were last seen, the budget was to
+    Prometheus answers for the future, too, from what was seen last: when the ledger was last seen, the budget was to
     be spent in so many seconds, and of those a part has passed. A projection that had ended before is none.
     """
 

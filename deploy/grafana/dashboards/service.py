@@ -185,7 +185,7 @@ def _latency() -> tuple[Builder[Panel], ...]:
         lines(
             "Takeover",
             "Mean time, within the time shown, from the start of a takeover to the first fetch, and of that the "
-            "reading and verifying of the books.",
+            "reading and verifying of the state.",
             Query(mean("stream_svt_takeover_seconds"), "takeover"),
             Query(mean("stream_svt_restore_seconds"), "of that, restoring"),
             unit="s",
@@ -198,7 +198,7 @@ def _shards() -> tuple[Builder[Panel], ...]:
     states = lines(
         "Shards by state",
         "What the shards do. `parked` waits until its cause is mended; `not-member` belongs to another worker; "
-        "`retrying` opens its books again.",
+        "`retrying` opens its state again.",
         Query(f"sum by (state) ({of('stream_svt_shards')}) > 0", "{{state}}"),
         unit="none",
         stacked=True,

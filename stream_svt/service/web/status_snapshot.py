@@ -1,7 +1,7 @@
 """The budgets of the whole application, as one worker can know them.
 
-Of the datasets whose shards it owns, a worker knows the committed books. Of the others it knows what their
-released events say, and where these are no longer all there, it says so.
+Of the datasets whose shards it owns, a worker knows the committed accounts. Of the others it knows what their
+released events say; where the oldest of these are gone, `DatasetNow.source` says so.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from stream_svt.monitor.datasets import DatasetSpec
 from stream_svt.monitor.released import Alert, DatasetView, Envelope, Lifecycle
 from stream_svt.monitor.released_status import Budget, ReleasedStatus
-from stream_svt.monitor.spec import ApplicationSpec
 from stream_svt.planning.pace import Exhaustion, exhaustion
 from stream_svt.privacy.loss import Kind, to_float
 from stream_svt.privacy.meaning import best_guess
+from stream_svt.settings.application import ApplicationSpec
+from stream_svt.settings.datasets import DatasetSpec
 
 
 class MonitorNow(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,7 +74,7 @@ class DatasetNow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StatusSnapshot:
-    """Folds events, lays committed books over them, and tells what has changed since it last told.
+    """Folds events, and puts the committed accounts of this worker's shards in the place of what they say.
 
     Parameters
     ----------
@@ -94,44 +94,35 @@ class StatusSnapshot:
             monitor.name: [name for name in self._datasets if monitor.covers(name)]
             for monitor in spec.monitors
         }
-        self._board = ReleasedStatus(budgets, covers)
-        self._views: Mapping[str, DatasetView] = {}
-        self._dirty: set[str] = set()
+        self._status = ReleasedStatus(budgets, covers)
+        self._encoded: dict[str, tuple[DatasetView | None, msgspec.Raw]] = {}
 
     def take(self, envelope: Envelope, data: Alert | Lifecycle) -> None:
         """Fold an event."""
-        self._board.take(envelope, data)
-        if data.dataset in self._datasets:
-            self._dirty.add(data.dataset)
+        self._status.take(envelope, data)
+        self._encoded.pop(data.dataset, None)
 
-    def lay(self, views: Mapping[str, DatasetView]) -> None:
-        """Take the committed books of the shards that this worker owns now."""
-        for name in self._datasets:
+    def age(self) -> None:
+        """Compute everything again: outlooks change by the mere passing of time."""
+        self._encoded.clear()
+
+    def all(self, views: Mapping[str, DatasetView], now: float) -> list[msgspec.Raw]:
+        """Return every dataset shown as JSON of a `DatasetNow`, in the order declared.
+
+        ``views`` are the committed accounts of the shards that this worker owns now. What did not change since the
+        last call is not computed again.
+        """
+        for name, dataset in self._datasets.items():
+            view = views.get(name)
+            known = self._encoded.get(name)
             # A view is made anew where something has changed, so there is no need to look inside.
-            if views.get(name) is not self._views.get(name):
-                self._dirty.add(name)
-        self._views = {name: views[name] for name in self._datasets if name in views}
+            if known is None or known[0] is not view:
+                encoded = msgspec.json.encode(self._of(dataset, view, now))
+                self._encoded[name] = (view, msgspec.Raw(encoded))
+        return [self._encoded[name][1] for name in self._datasets]
 
-    def told(self) -> None:
-        """Take note that everybody is told everything now."""
-        self._dirty.clear()
-
-    def all(self, now: float) -> list[DatasetNow]:
-        """Return every dataset shown, in the order declared."""
-        return [self._of(dataset, now) for dataset in self._datasets.values()]
-
-    def changed(self, now: float) -> list[DatasetNow]:
-        """Return those of which something has changed since the last call."""
-        dirty, self._dirty = self._dirty, set()
-        return [self._of(dataset, now) for name, dataset in self._datasets.items() if name in dirty]
-
-    def drifting(self, now: float) -> list[DatasetNow]:
-        """Return those whose outlook changes by the mere passing of time."""
-        found = (self._of(dataset, now) for dataset in self._datasets.values())
-        return [dataset for dataset in found if dataset.outlook is not None]
-
-    def _of(self, dataset: DatasetSpec, now: float) -> DatasetNow:
-        budget, view = self._board.budgets[dataset.name], self._views.get(dataset.name)
+    def _of(self, dataset: DatasetSpec, view: DatasetView | None, now: float) -> DatasetNow:
+        budget = self._status.budgets[dataset.name]
         limit, spent, reserved = budget.limit, budget.spent, budget.reserved
         if view is not None:
             source, limit, spent, reserved = "state", view.limit, view.spent, view.reserved
@@ -161,6 +152,6 @@ class StatusSnapshot:
             for one in view.monitors:
                 yield msgspec.convert(one, MonitorNow, from_attributes=True)
             return
-        for name, status in self._board.of_dataset(dataset).items():
+        for name, status in self._status.of_dataset(dataset).items():
             state = status.shown if known else None
             yield MonitorNow(monitor=name, state=state, run=status.run, tops=status.tops, halts=status.halts)

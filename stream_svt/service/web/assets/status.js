@@ -1,5 +1,5 @@
-// The status page. It draws what the worker sends: budgets and events from api/v1/events, this worker's shards from
-// api/v1/worker. Names of datasets and series may be anything, so text only ever becomes text, never markup.
+// The status page. It draws what the worker answers every two seconds: budgets and events of the application from
+// api/v1/overview, this worker's shards from api/v1/worker. Names of datasets and series may be anything, so text only ever becomes text, never markup.
 "use strict";
 
 const THEMES = ["system", "light", "dark"];
@@ -14,14 +14,12 @@ document.addEventListener("DOMContentLoaded", () => {
   const FEW_EVENTS = 10;
   const FEW_DATASETS = 12;
   const POLL = 2000;
-  const AGAIN = 10000;
-  const UNSEEN = 60000;
   const TYPE = /^io\.stream-svt\.(.+)\.v\d+$/;
 
   const at = (id) => document.getElementById(id);
   const datasets = new Map();      // name -> the newest figures
   const rows = new Map();          // name -> {node, ...} of the budgets
-  const seen = new Set();          // ids of the events shown
+  let seen = new Set();            // ids of the events shown, and of those of the last answer
   const drawings = new Map();      // monitor -> [{svg, alert}]
   let complete = false;            // whether every event ever released was read
   let declared = 0;
@@ -29,8 +27,6 @@ document.addEventListener("DOMContentLoaded", () => {
   let status = null;
   let statusFailed = false;
   let trouble = "";
-  let place = "";
-  let source = null;
   let showAll = false;
   let newest = 0;
 
@@ -128,7 +124,7 @@ document.addEventListener("DOMContentLoaded", () => {
 
   function outlookOf(one) {
     const left = leftOf(one);
-    if (left === null) return "Another worker keeps these books, and the events read here do not reach back to them.";
+    if (left === null) return "Another worker keeps this ledger, and the events read here do not reach back to it.";
     if (left === 0) return "Used up. Nothing more is released about this dataset, unless an operator raises its limit.";
     if (stopped(one)) return `Used up: what is left pays no further run. Nothing more is released, unless an operator raises the limit.`;
     if (closedFor) return `The application is closed: ${closedFor} goes on with what is left.`;
@@ -360,24 +356,26 @@ document.addEventListener("DOMContentLoaded", () => {
   let serial = 0;
 
   let pending = [];
-  let painting = 0;
-  function release(event) {
-    if (seen.has(event.id)) return;
-    seen.add(event.id);
-    event.kind = TYPE.exec(event.type)?.[1] ?? event.type;
-    event.at = Date.parse(event.time) / 1000;
-    if (event.kind === "application.closed") closedFor = event.data.detail.successor ?? "a successor";
-    pending.push(event);
-    painting ||= setTimeout(paintEvents, 60);
+  function release(events) {
+    const fresh = events.filter((event) => !seen.has(event.id));
+    if (settled && fresh.length === MOST_EVENTS) set(at("alerts-lead"), MISSED);
+    for (const event of fresh) {
+      event.kind = TYPE.exec(event.type)?.[1] ?? event.type;
+      event.at = Date.parse(event.time) / 1000;
+      if (event.kind === "application.closed") closedFor = event.data.detail.successor ?? "a successor";
+    }
+    pending = fresh;
+    if (fresh.length) paintEvents();
+    const shown = [...at("list").children].map((row) => row.dataset.id);
+    seen = new Set([...shown, ...events.map((event) => event.id)]);
+    settled = true;
   }
 
   function paintEvents() {
-    clearTimeout(painting);
-    painting = 0;
     const list = at("list");
     const monitors = new Set();
     const alerts = [];
-    // What was kept comes shard by shard, and is put in the order of time; what is new comes on top.
+    // Events come shard by shard, and are put in the order of time; what is new comes on top.
     pending.sort((a, b) => a.at - b.at);
     for (const event of pending) {
       const isAlert = event.kind === "alert";
@@ -393,10 +391,7 @@ document.addEventListener("DOMContentLoaded", () => {
     }
     pending = [];
     if (closedFor) arrangeBudgets();
-    while (list.children.length > MOST_EVENTS) {
-      seen.delete(list.lastElementChild.dataset.id);
-      list.lastElementChild.remove();
-    }
+    while (list.children.length > MOST_EVENTS) list.lastElementChild.remove();
     monitors.forEach(drawAll);
     if (settled && alerts.length) {
       const last = alerts.at(-1).data;
@@ -490,7 +485,7 @@ document.addEventListener("DOMContentLoaded", () => {
   }
 
   const SHARDS = {
-    opening: ["waiting", "opening its books"], replaying: ["running", "catching up"], running: ["running", "running"],
+    opening: ["waiting", "reading its state"], replaying: ["running", "catching up"], running: ["running", "running"],
     parked: ["stopped", "parked"], "not-member": ["waiting", "not a member: another worker owns it"],
     retrying: ["waiting", "trying again"], stopped: ["stopped", "stopped"],
   };
@@ -530,15 +525,25 @@ document.addEventListener("DOMContentLoaded", () => {
     set(at("version"), `stream_svt ${status.version}, specification ${status.spec_hash}`);
   }
 
+  const MISSED = "Newest first. While this page was away more was released than it is told; the alert topic has all of it.";
+
+  async function ask(path) {
+    const answer = await fetch(path, { cache: "no-store", signal: AbortSignal.timeout(POLL * 3) });
+    if (!answer.ok) throw new Error(String(answer.status));
+    return answer.json();
+  }
+
   let polling = 0;
+  let heard = 0;
   async function poll() {
     clearTimeout(polling);
     if (!document.hidden) {
       try {
-        const answer = await fetch("api/v1/worker", { cache: "no-store", signal: AbortSignal.timeout(POLL * 3) });
-        if (!answer.ok) throw new Error(String(answer.status));
-        status = await answer.json();
+        const [worker, overview] = await Promise.all([ask("api/v1/worker"), ask("api/v1/overview")]);
+        status = worker;
         statusFailed = false;
+        heard = Date.now();
+        take(overview);
         showWorker();
         showMonitors();
         showGlance();
@@ -550,89 +555,39 @@ document.addEventListener("DOMContentLoaded", () => {
     polling = setTimeout(poll, POLL);
   }
 
-  // -- the stream -------------------------------------------------------------------------------------------
+  function take(overview) {
+    skew = overview.now - Date.now() / 1000;
+    complete = overview.complete;
+    declared = overview.datasets_declared;
+    trouble = overview.trouble;
+    set(at("application"), overview.application);
+    const named = new Set(overview.datasets.map((one) => one.dataset));
+    for (const each of [...datasets.keys()].filter((other) => !named.has(other))) {
+      datasets.delete(each);
+      rows.delete(each);
+    }
+    for (const one of overview.datasets) datasets.set(one.dataset, one);
+    arrangeBudgets();
+    release(overview.events);
+  }
 
-  let heard = 0;
   function showLink() {
-    const live = source !== null && source.readyState === EventSource.OPEN && heard > 0 && !trouble;
+    const live = heard > 0 && !statusFailed && !trouble;
     const link = at("link");
-    const state = live ? "live" : statusFailed ? "lost" : "waiting";
-    link.dataset.link = state;
-    const waiting = trouble ? "Interrupted" : heard ? "Reconnecting …" : "Connecting …";
-    set(link, { live: "Live", lost: "No answer", waiting }[state]);
+    link.dataset.link = live ? "live" : statusFailed ? "lost" : "waiting";
+    set(link, live ? "Live" : statusFailed ? "No answer" : trouble ? "Interrupted" : "Connecting …");
     const notice = at("notice");
     const asOf = heard ? ` What you see is as of ${new Date(heard).toLocaleTimeString("en-GB")}.` : "";
     const text = statusFailed ? `This worker does not answer.${asOf}`
-      : trouble === "refused" ? `The worker may not read the alert topic: see its log.${asOf}`
-        : trouble === "crowded" ? "This worker sends no new alerts: too many may look at it already. Trying again; another worker shows the same."
-          : trouble ? `The alert topic cannot be reached at the moment.${asOf}` : "";
+      : trouble === "refused" ? "The worker may not read the alert topic: see its log."
+        : trouble === "slow" ? "The worker is still reading the alert topic."
+          : trouble ? "The alert topic cannot be reached at the moment." : "";
     notice.hidden = !text;
     set(notice, text);
   }
 
-  function take(figures) {
-    for (const one of figures) datasets.set(one.dataset, one);
-    arrangeBudgets();
-    showMonitors();
-    showGlance();
-  }
-
-  function connect() {
-    source = new EventSource(`api/v1/events${place ? `?after=${encodeURIComponent(place)}` : ""}`);
-    const on = (kind, act) => source.addEventListener(kind, (message) => {
-      place = message.lastEventId || place;
-      heard = Date.now();
-      act(JSON.parse(message.data));
-      showLink();
-    });
-    on("overview", (all) => {
-      skew = all.now - Date.now() / 1000;
-      complete = all.complete;
-      declared = all.datasets_declared;
-      set(at("application"), all.application);
-      const named = new Set(all.datasets.map((one) => one.dataset));
-      for (const each of [...datasets.keys()].filter((other) => !named.has(other))) {
-        datasets.delete(each);
-        rows.delete(each);
-      }
-      take(all.datasets);
-      if (all.missed) set(at("alerts-lead"), "Newest first. While this page was away more was released than it could be told; the alert topic has all of it.");
-    });
-    on("datasets", (some) => {
-      skew = some.now - Date.now() / 1000;
-      take(some.datasets);
-    });
-    on("released", release);
-    on("present", () => {
-      paintEvents();
-      settled = true;
-    });
-    on("trouble", (what) => { trouble = what.reason; });
-    source.onopen = () => {
-      trouble = "";
-      showLink();
-    };
-    source.onerror = () => {
-      // A browser comes back by itself after a lost connection, but not after a refusal.
-      if (source.readyState === EventSource.CLOSED) {
-        trouble = "crowded";
-        setTimeout(() => { if (source.readyState === EventSource.CLOSED) connect(); }, AGAIN);
-      }
-      showLink();
-    };
-  }
-
-  // A page that nobody sees asks for nothing; seen again, it goes on where it was.
-  let leaving = 0;
-  document.addEventListener("visibilitychange", () => {
-    clearTimeout(leaving);
-    if (document.hidden) {
-      leaving = setTimeout(() => source.close(), UNSEEN);
-    } else if (source.readyState === EventSource.CLOSED) {
-      connect();
-      poll();
-    }
-  });
+  // A page that nobody sees asks for nothing; seen again, it asks at once.
+  document.addEventListener("visibilitychange", () => { if (!document.hidden) poll(); });
 
   // -- what the reader does ---------------------------------------------------------------------------------
 
@@ -659,6 +614,5 @@ document.addEventListener("DOMContentLoaded", () => {
 
   at("lifecycle").checked = false;
   showTheme();
-  connect();
   poll();
 });

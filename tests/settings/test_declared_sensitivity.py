@@ -44,8 +44,8 @@ def _change(play: Play, *forms, restart=False) -> list:
     return play.commit().events
 
 
-def _slot(play: Play, number: int = 0, monitor: str = "m0"):
-    return play.engine.accounts.slot(monitor, number)
+def _run_state(play: Play, number: int = 0, monitor: str = "m0"):
+    return play.engine.accounts.run_state(monitor, number)
 
 
 def _loss(first: int, second: int) -> float:
@@ -90,21 +90,21 @@ def test_less_than_was_declared_is_refused_and_nothing_changes(old, new, field, 
     with pytest.raises(ConfigError, match=rf"monitors\.m0\.{field}: the queries on topic 't' .*{remedy}"):
         _change(play, new, restart=restart)
     assert play.engine.runners["m0"].spec == _spec(old).monitors[0]
-    assert _slot(play).state is State.RUNNING
+    assert _run_state(play).state is State.RUNNING
 
 
 @pytest.mark.parametrize("restart", [False, True])
 @pytest.mark.parametrize("new", [_FIVE, _GENERAL, _UNSAID], ids=["sensitivity", "not monotonic", "unsaid"])
 def test_a_rise_closes_the_open_runs_before_anything_is_tested_under_it(new, restart):
     play = _play(_ONE)
-    assert play.engine.accounts.books(0).ledger.reserved > 0
+    assert play.engine.accounts.account(0).ledger.reserved > 0
     events = _change(play, new, restart=restart)
     closed = [(e.data.dataset, e.data.reason) for e in events if e.type is EventType.RUN_CLOSED]
     assert closed == [("a", "sensitivity"), ("b", "sensitivity"), ("c", "sensitivity")]
-    assert play.engine.accounts.books(0).ledger.reserved == 0
+    assert play.engine.accounts.account(0).ledger.reserved == 0
     at = play.engine.next_offset(TOPIC)
     play.play(TOPIC, [*([Query(0, 0)] * at), Query(0, 10**5)])
-    assert (_slot(play).run, _slot(play).spec_hash) == (2, _spec(new).monitors[0].hash())
+    assert (_run_state(play).run, _run_state(play).spec_hash) == (2, _spec(new).monitors[0].hash())
     assert_books_balance(play)
 
 
@@ -117,7 +117,7 @@ def test_a_rise_is_one_of_all_monitors_that_read_the_topic(new, field, restart):
         unchanged = "m1" if part[0] == new else "m0"
         with pytest.raises(ConfigError, match=rf"monitors\.{unchanged}\.{field}"):
             _change(play, *part, restart=restart)
-        assert _slot(play).state is State.RUNNING
+        assert _run_state(play).state is State.RUNNING
     events = _change(play, new, new, restart=restart)
     closed = {(e.data.monitor, e.data.dataset) for e in events if e.type is EventType.RUN_CLOSED}
     assert closed == {(monitor, dataset) for monitor in ("m0", "m1") for dataset in "abc"}
@@ -193,11 +193,11 @@ def test_a_rise_on_a_topic_that_was_not_read_again_closes_runs_at_their_full_pri
     """What an owner before tested and lost would have spent, nobody computes again."""
     play = _play(_ONE)
     play.spec = _spec(_FIVE)
-    before, left = play.engine.accounts.books(0).ledger.spent, _slot(play).left
+    before, left = play.engine.accounts.account(0).ledger.spent, _run_state(play).left
     change_spec(play.engine, play.spec, {TOPIC})
     events = play.commit().events
     assert {e.data.reason for e in events if e.type is EventType.RUN_CLOSED} == {"unread"}
-    assert play.engine.accounts.books(0).ledger.spent == before + left
+    assert play.engine.accounts.account(0).ledger.spent == before + left
 
 
 @pytest.mark.parametrize("sensitivity", ["", "1/0", "five"])

@@ -7,8 +7,9 @@ import os
 import time
 
 from stream_svt.monitor.released import EventType, Lifecycle, ReleasedEvent, decode
-from stream_svt.protocol.journal import Journal, Restored, Topics
+from stream_svt.protocol.journal import Journal, Restored
 from stream_svt.protocol.sealing import RecordContext
+from stream_svt.protocol.state_reader import JournalSettings, Topics
 from stream_svt.service.kafka import Cluster, tune
 from stream_svt.service.shard_log import ShardLog
 from tests.support import records
@@ -23,7 +24,7 @@ def event(sequence: int) -> ReleasedEvent:
     )
 
 
-class Books:
+class ShardTopics:
     """Topics of one shard and the journals that share them."""
 
     def __init__(self, servers: str, state: str, alerts: str, rejects: str) -> None:
@@ -39,7 +40,8 @@ class Books:
         place = RecordContext(cluster, application or self.topics.state, self.topics.state, shard)
         log = ShardLog(self.cluster, place.application, place.shard, self.topics)
         options = {"partitions": 2, "entropy": os.urandom, "epoch": time.time} | options
-        self.journals.append(Journal(log, place, self.topics, masters=masters, **options))
+        settings = JournalSettings(place=place, topics=self.topics, masters=masters, **options)
+        self.journals.append(Journal(log, settings))
         return self.journals[-1]
 
     async def opened(self, *masters: bytes, **where) -> tuple[Journal, Restored]:

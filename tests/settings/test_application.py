@@ -11,22 +11,14 @@ import pytest
 from stream_svt.errors import ConfigError
 from stream_svt.mechanisms.correction import Annealed, Explicit, Exposure, Mean, Optimal, Uncorrected
 from stream_svt.mechanisms.noise import Noise
-from stream_svt.monitor.quantities import Limit, duration_ms, duration_text
-from stream_svt.monitor.spec import (
-    ApplicationSpec,
-    DatasetDeclaration,
-    Lifetime,
-    MechanismForm,
-    MonitorSpec,
-    Mute,
-    OnHalt,
-    Retry,
-    Sweep,
-    TakesEffect,
-    changed_fields,
-    load_spec,
-)
 from stream_svt.privacy.loss import Kind, zcdp_adaptive, zcdp_general, zcdp_monotone
+from stream_svt.settings.application import ApplicationSpec
+from stream_svt.settings.application_document import load_spec
+from stream_svt.settings.changes import TakesEffect, changed_fields
+from stream_svt.settings.declarations import DatasetDeclaration
+from stream_svt.settings.fields import Limit, duration_ms, duration_text
+from stream_svt.settings.monitors import MonitorSpec
+from stream_svt.settings.options import Lifetime, MechanismForm, Mute, OnHalt, Retry, Sweep
 
 FULL = """
 application: retail-watch
@@ -283,7 +275,7 @@ def test_each_change_has_its_time(change, kind):
 
 
 def test_every_field_of_a_monitor_has_a_time_of_change():
-    from stream_svt.monitor.monitor_spec import _TAKES_EFFECT
+    from stream_svt.settings.changes import _TAKES_EFFECT
 
     assert set(_TAKES_EFFECT) == set(MonitorSpec.model_fields)
 

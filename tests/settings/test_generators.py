@@ -7,12 +7,13 @@ from dataclasses import replace
 import pytest
 
 from stream_svt.errors import ConfigError
-from stream_svt.monitor.carried import Carried
-from stream_svt.monitor.datasets import Generator, is_over, period_end
 from stream_svt.monitor.released import EventType
-from stream_svt.monitor.spec import ApplicationSpec, load_spec
 from stream_svt.privacy.loss import Kind
 from stream_svt.service import workload
+from stream_svt.settings.application import ApplicationSpec
+from stream_svt.settings.application_document import load_spec
+from stream_svt.settings.carried import Carried
+from stream_svt.settings.datasets import Generator, is_over, period_end
 from tests.support.generated_play import DAY_MS, START_MS, GeneratedPlay, at, day, watermarks
 
 MONITOR = "epsilon: 1, sensitivity: 1, monotonic: true, bounds: [0, 9], threshold: 5, cutoff: 3, expected_queries: 99"

@@ -1,226 +1,30 @@
-"""The specification: which queries are tested, how, about which datasets, at what price.
+"""From a document to an `ApplicationSpec`: every problem of datasets and monitors is reported with its line.
 
-The models here, in `monitor_spec`, `options` and `datasets` are the reference of the YAML file; their
-descriptions are also those of the exported JSON Schema. Nothing here reads files: `load_spec` takes text.
+Nothing here reads files: names in files come through a function.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
-from functools import cached_property
 from typing import Annotated, Any
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, TypeAdapter, ValidationError
 
 from stream_svt.errors import ConfigError, Problem
-from stream_svt.mechanisms.sampler import SAMPLER_VERSION
-from stream_svt.monitor.carried import Carried, parse
-from stream_svt.monitor.datasets import (
-    MAX_DATASETS,
-    DatasetDeclaration,
-    DatasetSpec,
-    Generator,
-    ReadNames,
-    is_over,
-    period_end,
-)
-from stream_svt.monitor.monitor_spec import MonitorSpec, TakesEffect, changed_fields, digest
-from stream_svt.monitor.options import (
-    Annealed,
-    Append,
-    Exposure,
-    Lifetime,
-    Mean,
-    MechanismForm,
-    Mute,
-    OnHalt,
-    Optimal,
-    Retry,
-    Sweep,
-    Table,
-    Uncorrected,
-)
-from stream_svt.monitor.quantities import Name, Text, did_you_mean, found
-from stream_svt.monitor.yaml_source import Document, Strict, read
 from stream_svt.privacy.loss import Kind, as_text
-
-__all__ = [
-    "Annealed",
-    "Append",
-    "ApplicationDocument",
-    "ApplicationSpec",
-    "DatasetDeclaration",
-    "DatasetSpec",
-    "Exposure",
-    "Lifetime",
-    "Mean",
-    "MechanismForm",
-    "MonitorSpec",
-    "Mute",
-    "OnHalt",
-    "Optimal",
-    "Retry",
-    "Sweep",
-    "Table",
-    "TakesEffect",
-    "Uncorrected",
-    "changed_fields",
-    "load_spec",
-    "parse_application",
-]
-
-DATASETS_SHOWN = 1_000
-"""Datasets that are shown one by one, the first ones declared: pages and metrics hold sums of the others."""
-
-PAIRS_SHOWN = 5_000
-"""Datasets x monitors that are shown one by one: with many monitors, fewer datasets are."""
+from stream_svt.settings.application import ApplicationSpec
+from stream_svt.settings.carried import Carried, parse
+from stream_svt.settings.datasets import MAX_DATASETS, DatasetSpec, Generator, is_over, period_end
+from stream_svt.settings.declarations import DatasetDeclaration, ReadNames
+from stream_svt.settings.document import Document, read
+from stream_svt.settings.fields import Name, Text
+from stream_svt.settings.messages import did_you_mean, quote
+from stream_svt.settings.monitors import MonitorSpec
+from stream_svt.settings.validation import Strict, check
 
 SERVICE_KEYS = ("kafka", "topics", "sealing", "control", "web", "commit")
 """Keys of the same file that only the service reads."""
-
-
-@dataclass(frozen=True)
-class ApplicationSpec:
-    """Everything a shard's engine needs to know.
-
-    Attributes
-    ----------
-    application
-        Name of the application; part of every Kafka identity it takes.
-    datasets, monitors
-        In the order declared. Datasets of a generator without an end are not among them, but for those that `at` adds.
-    notes
-        Advice about what is allowed but may not be meant.
-    carried
-        What was taken over from an application that was closed; it is part of what the datasets and monitors say.
-    generators
-        Datasets without an end.
-    """
-
-    application: str
-    datasets: tuple[DatasetSpec, ...]
-    monitors: tuple[MonitorSpec, ...]
-    notes: tuple[Problem, ...] = field(default=(), compare=False)
-    carried: Carried | None = None
-    generators: tuple[Generator, ...] = ()
-
-    def at(self, now_ms: int) -> ApplicationSpec:
-        """Return the same with the datasets of generators that queries may count for at a moment, UTC milliseconds."""
-        if not self.generators:
-            return self
-        found = tuple(dataset for generator in self.generators for dataset in generator.open_at(now_ms))
-        return replace(self, datasets=self.datasets + found)
-
-    def monitors_of(self, dataset: str) -> tuple[MonitorSpec, ...]:
-        """Return the monitors that run on a dataset, in order; empty for a name that is not declared."""
-        return self._monitors_by_dataset.get(dataset, ())
-
-    def dataset(self, name: str) -> DatasetSpec:
-        """Return a dataset by name, generated ones included; KeyError where it is not declared."""
-        found = self._datasets_by_name.get(name)
-        if found is None:
-            found = next(filter(None, (generator.find(name) for generator in self.generators)), None)
-        if found is None:
-            raise KeyError(name)
-        return found
-
-    def declares(self, name: str) -> bool:
-        """Tell whether there is a dataset of a name, generated ones included."""
-        try:
-            self.dataset(name)
-        except KeyError:
-            return False
-        return True
-
-    def monitor(self, name: str) -> MonitorSpec:
-        """Return a monitor by name; KeyError where there is none."""
-        return self._monitors_by_name[name]
-
-    def topics(self) -> tuple[str, ...]:
-        """Return the query topics, sorted."""
-        return tuple(sorted({monitor.topic for monitor in self.monitors}))
-
-    def topics_with_broker_time(self) -> tuple[str, ...]:
-        """Return the query topics that must be LogAppendTime, sorted."""
-        periods = {dataset.name for dataset in self.datasets if dataset.is_period}
-        periods.update(
-            one.name for generator in self.generators for one in generator.period(generator.from_ms)
-        )
-        timed = {
-            monitor.topic
-            for monitor in self.monitors
-            if monitor.needs_broker_time or any(monitor.covers(name) for name in periods)
-        }
-        return tuple(sorted(timed))
-
-    @cached_property
-    def carried_digest(self) -> str:
-        """Digest of what was taken over, "" where nothing was."""
-        return "" if self.carried is None else self.carried.digest
-
-    def hash(self) -> str:
-        """Return a short digest; two workers of one application must agree on it."""
-        return digest(
-            {
-                "application": self.application,
-                "sampler": SAMPLER_VERSION,
-                "carried": self.carried_digest,
-                "datasets": [
-                    [dataset.name, *dataset.declaration, dataset.lateness_ms] for dataset in self.datasets
-                ],
-                "generators": [
-                    [
-                        one.pattern,
-                        one.names,
-                        one.from_ms,
-                        one.lateness_ms,
-                        one.kind.value,
-                        one.limit,
-                        one.unit,
-                    ]
-                    for one in self.generators
-                ],
-                "monitors": [monitor.model_dump(mode="json", by_alias=True) for monitor in self.monitors],
-            }
-        )
-
-    @cached_property
-    def shown(self) -> tuple[DatasetSpec, ...]:
-        """The first datasets declared, as many as are shown one by one."""
-        pairs = 0
-        for number, dataset in enumerate(self.datasets[:DATASETS_SHOWN]):
-            pairs += sum(monitor.covers(dataset.name) for monitor in self.monitors)
-            if number and pairs > PAIRS_SHOWN:
-                return self.datasets[:number]
-        return self.datasets[:DATASETS_SHOWN]
-
-    @cached_property
-    def names_shown(self) -> frozenset[str]:
-        """Their names."""
-        return frozenset(dataset.name for dataset in self.shown)
-
-    def covered(self, monitor: MonitorSpec) -> NDArray[np.bool_]:
-        """Return on which of the datasets, in the order declared, a monitor runs."""
-        covers = monitor.matcher
-        return np.fromiter((covers(dataset.name) for dataset in self.datasets), np.bool_, len(self.datasets))
-
-    @cached_property
-    def _datasets_by_name(self) -> dict[str, DatasetSpec]:
-        return {dataset.name: dataset for dataset in self.datasets}
-
-    @cached_property
-    def _monitors_by_name(self) -> dict[str, MonitorSpec]:
-        return {monitor.name: monitor for monitor in self.monitors}
-
-    @cached_property
-    def _monitors_by_dataset(self) -> dict[str, tuple[MonitorSpec, ...]]:
-        return {
-            dataset.name: tuple(monitor for monitor in self.monitors if monitor.covers(dataset.name))
-            for dataset in self.datasets
-        }
 
 
 class ApplicationDocument(Strict):
@@ -294,6 +98,8 @@ def parse_name(document: Document) -> str | None:
 
 
 _Datasets = dict[str, tuple[DatasetSpec, int]]
+
+
 _Monitors = list[tuple[int, MonitorSpec]]
 
 
@@ -317,7 +123,7 @@ def _items(document: Document, key: str) -> list[Any]:
         document.report((key,), f"is required: a list with at least one of the {key}")
         return []
     if not isinstance(raw, list):
-        document.report((key,), f"expected a list, each item beginning with a dash, found {found(raw)}")
+        document.report((key,), f"expected a list, each item beginning with a dash, found {quote(raw)}")
         return []
     return raw
 
@@ -329,21 +135,21 @@ def _carried(document: Document, application: str | None, read_names: ReadNames 
         return None
     path = ("carried_over",)
     if not isinstance(name, str) or read_names is None:
-        document.report(path, f"expected the name of a file, found {found(name)}")
+        document.report(path, f"expected the name of a file, found {quote(name)}")
         return None
     try:
         carried = parse(read_names(name))
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        document.report(path, f"cannot read {found(name)}: {reason}")
+        document.report(path, f"cannot read {quote(name)}: {reason}")
         return None
     except ValueError as error:
-        document.report(path, f"{found(name)}: {error}")
+        document.report(path, f"{quote(name)}: {error}")
         return None
     if application is not None and carried.successor != application:
         document.report(
             path,
-            f"{found(name)} is for application {found(carried.successor)}: another one would spend it twice",
+            f"{quote(name)} is for application {quote(carried.successor)}: another one would spend it twice",
         )
     return carried
 
@@ -372,7 +178,7 @@ def _with_history(dataset: DatasetSpec, carried: Carried, *, new: bool) -> Datas
         if dataset.pattern:
             return None
         raise _Contradicted(
-            f"dataset {found(dataset.name)} has the name of a period that had begun when {carried.application!r} was "
+            f"dataset {quote(dataset.name)} has the name of a period that had begun when {carried.application!r} was "
             "closed: nobody opens it again"
         )
     if dataset.pattern:
@@ -382,19 +188,19 @@ def _with_history(dataset: DatasetSpec, carried: Carried, *, new: bool) -> Datas
         if carried.complete or new:
             return dataset
         raise _Contradicted(
-            f"dataset {found(dataset.name)} is not in the file carried over, and alerts of {carried.application!r} are "
+            f"dataset {quote(dataset.name)} is not in the file carried over, and alerts of {carried.application!r} are "
             "missing: nobody knows what was spent of it. Write new: true where it was never declared there"
         )
     if new:
-        raise _Contradicted(f"dataset {found(dataset.name)} is not new: {carried.application!r} had it")
+        raise _Contradicted(f"dataset {quote(dataset.name)} is not new: {carried.application!r} had it")
     if dataset.unit != known.unit:
         raise _Contradicted(
-            f"dataset {found(dataset.name)} had the privacy unit {found(known.unit)}: write that"
+            f"dataset {quote(dataset.name)} had the privacy unit {quote(known.unit)}: write that"
         )
     if dataset.kind is not known.kind or dataset.limit not in (known.declared, known.limit):
         limit = f"{known.kind.measure} {as_text(known.limit, known.kind)}"
         raise _Contradicted(
-            f"dataset {found(dataset.name)} had the limit {limit}, of which it spent a part: write that"
+            f"dataset {quote(dataset.name)} had the limit {limit}, of which it spent a part: write that"
         )
     return replace(dataset, limit=known.limit, spent_before=known.spent)
 
@@ -407,7 +213,7 @@ def _datasets(
     generators: dict[int, Generator] = {}
     for index in range(len(_items(document, "datasets"))):
         path = ("datasets", index)
-        declaration = document.check(DatasetDeclaration, path)
+        declaration = check(document, DatasetDeclaration, path)
         if declaration is None:
             continue
         try:
@@ -419,7 +225,7 @@ def _datasets(
                 if dataset.name in datasets:
                     first = document.line(("datasets", datasets[dataset.name][1]))
                     document.report(
-                        path, f"dataset {found(dataset.name)} is already declared at line {first}"
+                        path, f"dataset {quote(dataset.name)} is already declared at line {first}"
                     )
                     break
                 joined = dataset if carried is None else _with_history(dataset, carried, new=declaration.new)
@@ -445,7 +251,7 @@ def _compare_patterns(document: Document, datasets: _Datasets) -> None:
             if index not in seen and period_end(pattern, dataset.name) is not None:
                 seen.add(index)
                 line = document.line(("datasets", patterns[pattern]))
-                message = f"dataset {found(dataset.name)} is named as generator {found(pattern)} at line {line} does"
+                message = f"dataset {quote(dataset.name)} is named as generator {quote(pattern)} at line {line} does"
                 document.report(("datasets", index), f"{message}: rename one of them")
 
 
@@ -454,12 +260,12 @@ def _monitors(document: Document) -> _Monitors:
     names: dict[str, int] = {}
     for index, raw in enumerate(_items(document, "monitors")):
         path = ("monitors", index)
-        monitor = document.check(MonitorSpec, path)
+        monitor = check(document, MonitorSpec, path)
         name = raw.get("name") if isinstance(raw, dict) else None
         if isinstance(name, str):
             if name in names:
                 line = document.line(("monitors", names[name], "name"))
-                document.report((*path, "name"), f"monitor {found(name)} is already declared at line {line}")
+                document.report((*path, "name"), f"monitor {quote(name)} is already declared at line {line}")
                 continue
             names[name] = index
         if monitor is not None:
@@ -476,7 +282,7 @@ def _compare(document: Document, datasets: _Datasets, monitors: _Monitors) -> No
         path = ("monitors", index)
         for place, pattern in enumerate(monitor.datasets):
             if not declarations_broken and not any(fnmatchcase(name, pattern) for name in datasets):
-                message = f"pattern {found(pattern)} matches no declared dataset"
+                message = f"pattern {quote(pattern)} matches no declared dataset"
                 document.report(
                     (*path, "datasets", place), message + did_you_mean(pattern, list(datasets)[:1000])
                 )
@@ -488,7 +294,7 @@ def _compare(document: Document, datasets: _Datasets, monitors: _Monitors) -> No
         for (kind, limit), name in budgets.items():
             price = monitor.run_price(kind)
             kept = monitor.reserve_units(kind)
-            limit_text = f"the limit {kind.measure} {as_text(limit, kind)} of dataset {found(name)}"
+            limit_text = f"the limit {kind.measure} {as_text(limit, kind)} of dataset {quote(name)}"
             if price > limit:
                 cost = f"one whole run costs {kind.measure} {as_text(price, kind)}"
                 document.report((*path, "epsilon"), f"{cost}, above {limit_text}")

@@ -11,20 +11,19 @@ from pydantic import BeforeValidator, Field, PlainSerializer, PlainValidator, Wi
 
 from stream_svt.errors import MisuseError
 from stream_svt.mechanisms.noise import MONITORED, Noise
-from stream_svt.monitor.quantities import (
+from stream_svt.settings.fields import (
     DURATION_SCHEMA,
     NUMBER_SCHEMA,
     Duration,
     Exact,
     PositiveExact,
-    did_you_mean,
     duration_ms,
     duration_text,
-    found,
     number,
     whole,
 )
-from stream_svt.monitor.yaml_source import Strict
+from stream_svt.settings.messages import did_you_mean, quote
+from stream_svt.settings.validation import Strict
 
 MAX_ATTEMPTS = 255
 
@@ -130,9 +129,9 @@ def _correction(value: object) -> object:
             return {"kind": "table", "table": options}
         if name in _CORRECTIONS:
             if not isinstance(options, dict | None):
-                raise ValueError(f"expected a mapping of options for {name}, found {found(options)}")
+                raise ValueError(f"expected a mapping of options for {name}, found {quote(options)}")
             return {"kind": name, **(options or {})}
-        raise ValueError(f"unknown correction {found(name)}{did_you_mean(name, list(_CORRECTIONS))}")
+        raise ValueError(f"unknown correction {quote(name)}{did_you_mean(name, list(_CORRECTIONS))}")
     if not isinstance(value, bool | dict | list | None):
         try:
             return {"kind": "table", "table": [number(value)]}
@@ -140,7 +139,7 @@ def _correction(value: object) -> object:
             pass
     raise ValueError(
         f"expected {', '.join(short)}, a number in real units, or one of them with options such as "
-        f"{{annealed: {{start: 12, end: 3}}}}, found {found(value)}"
+        f"{{annealed: {{start: 12, end: 3}}}}, found {quote(value)}"
         f"{did_you_mean(value, short) if isinstance(value, str) else ''}"
     )
 
@@ -203,7 +202,7 @@ def _lifetime(value: object) -> Lifetime:
         return Lifetime(ms=duration_ms(value))
     except ValueError:
         raise ValueError(
-            f"expected a number of offsets or a duration such as 10m, found {found(value)}"
+            f"expected a number of offsets or a duration such as 10m, found {quote(value)}"
         ) from None
 
 
@@ -270,15 +269,15 @@ def _append(value: object) -> object:
         ((name, options),) = value.items()
         if name in _APPENDS:
             if not isinstance(options, dict | None):
-                raise ValueError(f"expected a mapping of options for {name}, found {found(options)}")
+                raise ValueError(f"expected a mapping of options for {name}, found {quote(options)}")
             return {"kind": name, **(options or {})}
         raise ValueError(
-            f"unknown form {found(name)}; expected sweep or retry{did_you_mean(name, list(_APPENDS))}"
+            f"unknown form {quote(name)}; expected sweep or retry{did_you_mean(name, list(_APPENDS))}"
         )
     near = did_you_mean(value, ["off", *_APPENDS]) if isinstance(value, str) else ""
     raise ValueError(
         f"expected off, sweep, retry, or one with options such as {{retry: {{attempts: 5}}}}, found "
-        f"{found(value)}{near}"
+        f"{quote(value)}{near}"
     )
 
 
@@ -315,11 +314,11 @@ def _mute(value: object) -> Mute | int:
         except ValueError:
             raise ValueError(
                 f"expected {', '.join(words)} or a duration such as 10m, found "
-                f"{found(value)}{did_you_mean(value, words)}"
+                f"{quote(value)}{did_you_mean(value, words)}"
             ) from None
     if value is None:
         return Mute.NONE
-    raise ValueError(f"expected period, run, none or a duration such as 10m, found {found(value)}")
+    raise ValueError(f"expected period, run, none or a duration such as 10m, found {quote(value)}")
 
 
 def _mute_text(mute: Mute | int) -> str:

@@ -13,8 +13,8 @@ from functools import lru_cache
 
 import msgspec
 
-from stream_svt.monitor.monitor_spec import Declared
 from stream_svt.privacy.loss import Kind, as_text, exact, to_loss, to_units
+from stream_svt.settings.changes import Declared
 
 FORMAT = 1
 DIGEST_LETTERS = 16

@@ -9,8 +9,8 @@ import pytest
 
 from stream_svt.errors import ConfigError
 from stream_svt.monitor.released import EventType
-from stream_svt.monitor.spec import ApplicationSpec
-from tests.monitor.test_generators import MONITOR, spec_of
+from stream_svt.settings.application import ApplicationSpec
+from tests.settings.test_generators import MONITOR, spec_of
 from tests.support.generated_play import GeneratedPlay, at, day, watermarks
 
 ENDED = {EventType.RETIRED, EventType.BALANCE}

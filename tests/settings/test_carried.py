@@ -8,10 +8,11 @@ from fractions import Fraction
 import pytest
 
 from stream_svt.errors import ConfigError
-from stream_svt.monitor.carried import Balance, Carried, parse
-from stream_svt.monitor.monitor_spec import Declared
-from stream_svt.monitor.spec import ApplicationSpec, load_spec
 from stream_svt.privacy.loss import Kind
+from stream_svt.settings.application import ApplicationSpec
+from stream_svt.settings.application_document import load_spec
+from stream_svt.settings.carried import Balance, Carried, parse
+from stream_svt.settings.changes import Declared
 
 EPSILON, RHO = Kind.PURE.units, Kind.ZCDP.units
 CARRIED = Carried(

@@ -1,7 +1,6 @@
-"""How a quantity is written in a specification: exact numbers, durations, limits, names.
+"""Types of configuration values: exact numbers, durations, limits, names.
 
-Each type reads what stands in the YAML file (a number's text, never a binary float) or a Python value, and
-carries its own JSON Schema, so that editors and the loader agree.
+Each type reads YAML text (never a binary float) or a Python value, and has its own JSON Schema.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from difflib import get_close_matches
 from enum import Enum
 from fractions import Fraction
 from typing import Annotated
@@ -28,49 +26,27 @@ from pydantic import (
 
 from stream_svt.privacy.ledger import MAX_UNITS
 from stream_svt.privacy.loss import Kind, as_text, exact, to_units
+from stream_svt.settings.messages import did_you_mean, quote
 
 _DURATION_PART = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(ms|s|m|h|d|w)", re.ASCII)
+
+
 _MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+
+
 _LONGEST_MS = 100 * 365 * 86_400_000
+
 
 RATIO_SCHEMA = {
     "type": "string",
     "pattern": r"^[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?( ?/ ?[0-9]+)?$",
 }
+
+
 DURATION_SCHEMA = {"type": "string", "pattern": r"^([0-9]+(\.[0-9]+)?(ms|s|m|h|d|w))+$"}
 
 
 NUMBER_SCHEMA = {"anyOf": [{"type": "number"}, RATIO_SCHEMA]}
-
-
-def found(value: object) -> str:
-    """Return how a message quotes what stands in the file."""
-    if value is None:
-        return "nothing"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, dict):
-        return "a mapping"
-    if isinstance(value, list | tuple):
-        return "a list"
-    text = _number_text(value) if isinstance(value, Fraction) else str(value)
-    text = text if len(text) <= 40 else f"{text[:37]}..."
-    return f"'{text}'" if isinstance(value, str) else text
-
-
-def _number_text(value: Fraction) -> str:
-    """Return a decimal text where a short one is exact, else the ratio."""
-    decimal = Decimal(value.numerator) / Decimal(value.denominator)
-    return f"{decimal:f}" if Fraction(decimal) == value and abs(decimal.adjusted()) < 20 else str(value)
-
-
-def did_you_mean(word: object, known: list[str]) -> str:
-    """Return a suggestion to append to a message, empty where nothing is near."""
-    text = str(word).lower()
-    words = {one.lower(): one for one in known}
-    near = get_close_matches(text, words, n=1, cutoff=0.6)
-    near = near or [one for one in words if len(text) > 1 and one.startswith(text)]
-    return f"; did you mean '{words[near[0]]}'?" if near else ""
 
 
 def number(value: object) -> Fraction:
@@ -79,7 +55,7 @@ def number(value: object) -> Fraction:
         return exact(value)  # type: ignore[arg-type]  # refuses what it does not know
     except (TypeError, ValueError):
         hint = ", which is binary and inexact: write it as text" if isinstance(value, float) else ""
-        raise ValueError(f"expected a number such as 4, 0.25 or '1/3', found {found(value)}{hint}") from None
+        raise ValueError(f"expected a number such as 4, 0.25 or '1/3', found {quote(value)}{hint}") from None
 
 
 def whole(value: object) -> object:
@@ -88,7 +64,7 @@ def whole(value: object) -> object:
         return int(value)
     if isinstance(value, int) and not isinstance(value, bool):
         return value
-    raise ValueError(f"expected a whole number, found {found(value)}")
+    raise ValueError(f"expected a whole number, found {quote(value)}")
 
 
 def duration_ms(value: object) -> int:
@@ -105,10 +81,10 @@ def duration_ms(value: object) -> int:
             )
             if 1 <= total <= _LONGEST_MS:
                 return math.floor(total)
-            raise ValueError(f"a duration lies between 1ms and 100 years, found {found(value)}")
+            raise ValueError(f"a duration lies between 1ms and 100 years, found {quote(value)}")
     unit = ": the unit is missing" if isinstance(value, int | Decimal) and not isinstance(value, bool) else ""
     raise ValueError(
-        f"expected a duration such as 500ms, 30s, 10m, 12h, 7d or 1h30m, found {found(value)}{unit}"
+        f"expected a duration such as 500ms, 30s, 10m, 12h, 7d or 1h30m, found {quote(value)}{unit}"
     )
 
 
@@ -129,21 +105,21 @@ def _duration_or_zero(value: object) -> int:
 def _positive(value: object) -> Fraction:
     parsed = number(value)
     if parsed <= 0:
-        raise ValueError(f"must be greater than 0, found {found(value)}")
+        raise ValueError(f"must be greater than 0, found {quote(value)}")
     return parsed
 
 
 def _not_negative(value: object) -> Fraction:
     parsed = number(value)
     if parsed < 0:
-        raise ValueError(f"must be 0 or more, found {found(value)}")
+        raise ValueError(f"must be 0 or more, found {quote(value)}")
     return parsed
 
 
 def _proportion(value: object) -> Fraction:
     parsed = number(value)
     if not 0 < parsed < 1:
-        raise ValueError(f"must lie strictly between 0 and 1, found {found(value)}")
+        raise ValueError(f"must lie strictly between 0 and 1, found {quote(value)}")
     return parsed
 
 
@@ -153,15 +129,30 @@ def _written(**constraints: object) -> WithJsonSchema:
 
 _AS_TEXT = PlainSerializer(str, return_type=str)
 
+
 Exact = Annotated[Fraction, PlainValidator(number), _AS_TEXT, _written()]
+
+
 PositiveExact = Annotated[Fraction, PlainValidator(_positive), _AS_TEXT, _written(exclusiveMinimum=0)]
+
+
 NonNegativeExact = Annotated[Fraction, PlainValidator(_not_negative), _AS_TEXT, _written(minimum=0)]
+
+
 Proportion = Annotated[
     Fraction, PlainValidator(_proportion), _AS_TEXT, _written(exclusiveMinimum=0, exclusiveMaximum=1)
 ]
+
+
 Flag = Annotated[bool, Field(strict=True)]
+
+
 _DURATION_AS_TEXT = PlainSerializer(duration_text, return_type=str)
+
+
 Duration = Annotated[int, PlainValidator(duration_ms), _DURATION_AS_TEXT, WithJsonSchema(DURATION_SCHEMA)]
+
+
 DurationOrZero = Annotated[
     int,
     PlainValidator(_duration_or_zero),
@@ -193,19 +184,21 @@ def _limit(value: object) -> Limit:
         ((measure, amount),) = value.items()
         if measure not in measures:
             near = did_you_mean(measure, list(measures))
-            raise ValueError(f"unknown measure {found(measure)}; expected epsilon or rho{near}")
+            raise ValueError(f"unknown measure {quote(measure)}; expected epsilon or rho{near}")
         kind = measures[measure]
     loss = _positive(amount)
     units = to_units(loss, kind)
     if not 1 <= units <= MAX_UNITS:
         raise ValueError(
             f"a limit lies between {1 / kind.units:.0e} and {MAX_UNITS / kind.units:.0e}, found "
-            f"{found(amount)}"
+            f"{quote(amount)}"
         )
     return Limit(kind, units)
 
 
 _MEASURE = {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, RATIO_SCHEMA]}
+
+
 LimitField = Annotated[
     Limit,
     PlainValidator(_limit),
@@ -235,7 +228,7 @@ def _pattern(pattern: str, expected: str) -> Callable[[object], str]:
     def check(value: object) -> str:
         if isinstance(value, str) and compiled.fullmatch(value):
             return value
-        raise ValueError(f"expected {expected}, found {found(value)}{_quote_hint(value)}")
+        raise ValueError(f"expected {expected}, found {quote(value)}{_quote_hint(value)}")
 
     return check
 
@@ -245,14 +238,21 @@ def _quote_hint(value: object) -> str:
 
 
 _NAME = r"[a-z0-9](?:[a-z0-9-]{0,62}[a-z0-9])?"
+
+
 _TOPIC = r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,248}"
+
+
 _DATASET = r"[^\s/*?\[\]\x00-\x20\x7f]{1,200}"
+
 
 Name = Annotated[
     str,
     PlainValidator(_pattern(_NAME, "a name of lower-case letters, digits and inner dashes (at most 64)")),
     WithJsonSchema({"type": "string", "pattern": f"^{_NAME}$"}),
 ]
+
+
 TopicName = Annotated[
     str,
     PlainValidator(
@@ -260,7 +260,11 @@ TopicName = Annotated[
     ),
     WithJsonSchema({"type": "string", "pattern": f"^{_TOPIC}$"}),
 ]
+
+
 dataset_name = _pattern(_DATASET, "a dataset name without spaces, slashes or any of * ? [ ] (at most 200)")
+
+
 DatasetName = Annotated[
     str, PlainValidator(dataset_name), WithJsonSchema({"type": "string", "pattern": f"^{_DATASET}$"})
 ]
@@ -286,7 +290,7 @@ def _day(value: object) -> date:
             return date.fromisoformat(value)
         except ValueError:
             pass
-    raise ValueError(f"expected a day such as 2026-01-05, found {found(value)}")
+    raise ValueError(f"expected a day such as 2026-01-05, found {quote(value)}")
 
 
 Day = Annotated[date, PlainValidator(_day), _AS_TEXT, WithJsonSchema({"type": "string", "format": "date"})]
@@ -304,6 +308,6 @@ def one_of(words: list[str]) -> Callable[[object], object]:
         text = value.value if isinstance(value, Enum) else value
         if isinstance(text, str) and text in words:
             return value
-        raise ValueError(f"expected {' or '.join(words)}, found {found(value)}{did_you_mean(value, words)}")
+        raise ValueError(f"expected {' or '.join(words)}, found {quote(value)}{did_you_mean(value, words)}")
 
     return check

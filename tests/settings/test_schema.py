@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from stream_svt.errors import ConfigError
-from stream_svt.service.config import json_schema, parse_config
+from stream_svt.service.config import parse_config
+from stream_svt.settings.sections import json_schema
 
 EXAMPLES = {
     "small": """

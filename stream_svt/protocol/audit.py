@@ -1,0 +1,358 @@
+"""Re-derives every charge from released events, and says whether the ledgers balance.
+
+Whoever may read the alerts may check the service with this. Checked are, per shard, that events are numbered without
+gaps and ids are unique; per dataset, that the charges of all events add up to the running total that each event shows,
+and that no total exceeds its limit; per run, that runs and tops are numbered without gaps and no top follows a run's
+end. With the configuration at hand, also that every alert of a monitor as it is configured has the price of its branch,
+and its run the price of a run's opening.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from stream_svt.monitor.plan import Plan
+from stream_svt.monitor.released import Alert, Envelope, EventType, Lifecycle, decode, number_of
+from stream_svt.privacy.ledger import MAX_UNITS
+from stream_svt.privacy.loss import Kind, as_text
+from stream_svt.settings.monitors import MonitorSpec
+
+MAX_FINDINGS = 100
+"""Findings kept; the rest is only counted."""
+
+
+_ENDS = frozenset({EventType.RUN_HALTED, EventType.RUN_CLOSED})
+
+
+_KINDS = {kind.measure: kind for kind in Kind}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that does not balance, and where it shows.
+
+    Without an offset, in the state of a shard; without a partition, between an application and the one before it.
+    """
+
+    partition: int | None
+    offset: int | None
+    message: str
+
+    def __str__(self) -> str:
+        if self.partition is None:
+            return self.message
+        place = f"partition {self.partition} offset {self.offset}"
+        return f"{f'state of shard {self.partition}' if self.offset is None else place}: {self.message}"
+
+
+@dataclass(slots=True)
+class RunTally:
+    """The runs of one monitor on one dataset: number of the newest one, its tops, whether it is over.
+
+    ``opening`` is what its start was charged, in ledger units, None where the start is not known.
+    """
+
+    run: int = 0
+    top: int = 0
+    over: bool = False
+    opening: int | None = None
+
+
+@dataclass(slots=True)
+class DatasetTally:
+    """What the events of one dataset add up to, all of them on one partition; amounts in ledger units.
+
+    Attributes
+    ----------
+    before, carried, charged
+        What was spent before the first event that the topic still holds, what of that an earlier application spent,
+        and the sum of the events' charges.
+    last
+        Which of its dataset's events the newest one is, 0 where its id does not say.
+    tops
+        Number of alerts by monitor.
+    retired
+        Why the dataset came to its end, "" where it did not.
+    """
+
+    dataset: str
+    kind: Kind
+    limit: int
+    before: int = 0
+    carried: int = 0
+    charged: int = 0
+    reserved: int = 0
+    alerts: int = 0
+    events: int = 0
+    partition: int = 0
+    last: int = 0
+    runs: dict[str, RunTally] = field(default_factory=dict)
+    tops: dict[str, int] = field(default_factory=dict)
+    retired: str = ""
+
+    @property
+    def spent(self) -> int:
+        """What the events say was spent in all."""
+        return self.before + self.charged
+
+    def text(self) -> str:
+        """Return spent and limit for people."""
+        return f"{amount_text(self.spent, self.kind)} of {as_text(self.limit, self.kind)}"
+
+
+@dataclass(slots=True)
+class Audit:
+    """The outcome: all ledgers balance where ``findings`` is empty.
+
+    ``truncated`` names the partitions whose oldest events are gone, by retention or with a topic made anew; what those
+    charged is taken from the first event that is left and cannot be re-derived. ``ledgers`` is the number of ledgers in
+    the state that the events were held against, None where the state was not looked at; ``unreadable`` says of which
+    shards it could not be read, and why. ``carried_from`` names by partition the application that it goes on with, and
+    ``closed`` for whom each partition was closed.
+    """
+
+    events: int = 0
+    alerts: int = 0
+    found: int = 0
+    findings: list[Finding] = field(default_factory=list)
+    truncated: set[int] = field(default_factory=set)
+    datasets: dict[str, DatasetTally] = field(default_factory=dict)
+    last_sequence: dict[int, int] = field(default_factory=dict)
+    ledgers: int | None = None
+    unreadable: list[str] = field(default_factory=list)
+    carried_from: dict[int, str] = field(default_factory=dict)
+    closed: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def balances(self) -> bool:
+        """Whether everything was read, and nothing found."""
+        return not self.found and not self.unreadable
+
+    @property
+    def problems(self) -> list[str]:
+        """What could not be read, and what was found, in words."""
+        return [*self.unreadable, *map(str, self.findings)]
+
+    def find(self, partition: int | None, offset: int | None, message: str) -> None:
+        """Note something that does not balance."""
+        self.found += 1
+        if len(self.findings) < MAX_FINDINGS:
+            self.findings.append(Finding(partition, offset, message))
+
+
+class Auditor:
+    """Takes the records of the alert topic, each partition in offset order, the partitions in any.
+
+    All events of a dataset stand on one partition. ``audit`` is the outcome, once every record was added.
+
+    Parameters
+    ----------
+    monitors
+        As configured, to hold alerts to their prices; those of another version of a monitor are taken as they are.
+    """
+
+    def __init__(self, monitors: Iterable[MonitorSpec] = ()) -> None:
+        self._mechanisms = {plan.hash: plan.mechanism for plan in map(Plan.of, monitors)}
+        self._ids: set[str] = set()
+        self._place = (0, 0)
+        self.audit = Audit()
+
+    def add(self, partition: int, offset: int, record: bytes | None) -> None:
+        """Check one record against all before it."""
+        audit, self._place = self.audit, (partition, offset)
+        try:
+            envelope, data = decode(record or b"")
+        except msgspec.DecodeError:
+            self._find("is no event of stream-svt")
+            return
+        audit.events += 1
+        if envelope.shard != partition:
+            self._find(f"event of shard {envelope.shard}: every shard has its own partition")
+        if envelope.id in self._ids:
+            self._find(f"event {envelope.id} comes twice")
+        self._ids.add(envelope.id)
+        closes = envelope.type == EventType.APPLICATION_CLOSED
+        gives_up = closes and isinstance(data, Lifecycle) and data.reason == "given-up"
+        self._check_sequence(partition, envelope.sequence, may_skip=gives_up)
+        # A shard that its owner closed may be given up once more where its key is lost.
+        if partition in audit.closed and not gives_up:
+            self._find(f"event {envelope.id} after the application was closed")
+        if isinstance(data, Lifecycle):
+            if envelope.type == EventType.STATE_BEGUN and "carried_from" in data.detail:
+                audit.carried_from[partition] = str(data.detail["carried_from"])
+            elif closes:
+                audit.closed[partition] = str(data.detail.get("successor", ""))
+        tally = self._check_account(envelope, data)
+        if isinstance(data, Alert):
+            audit.alerts += 1
+        if tally is None:
+            return
+        # Its balance may be told once more.
+        if tally.retired and envelope.type not in (EventType.RETIRED, EventType.BALANCE):
+            self._find(f"event {envelope.id} after dataset {data.dataset} was retired")
+        if isinstance(data, Alert):
+            self._check_top(data, tally)
+        elif envelope.type == EventType.RETIRED:
+            tally.retired = data.reason
+        else:
+            self._check_run(envelope.type, data, tally)
+
+    def lost(self, partition: int) -> None:
+        """Note that events of a partition are gone; where one is left, it shows that by its number."""
+        if not self.last(partition):
+            self.audit.truncated.add(partition)
+
+    def last(self, partition: int) -> int:
+        """Return the number of the newest event of a partition, 0 where it has none."""
+        return self.audit.last_sequence.get(partition, 0)
+
+    def _find(self, message: str) -> None:
+        self.audit.find(*self._place, message)
+
+    def _check_sequence(self, partition: int, sequence: int, *, may_skip: bool) -> None:
+        """Hold a number to the last one; the end of a state given up comes behind events never committed, too."""
+        last = self.last(partition)
+        if partition not in self.audit.last_sequence and sequence > 1:
+            self.audit.truncated.add(partition)
+        elif sequence != last + 1 and not (may_skip and sequence > last):
+            self._find(f"event number {sequence}, expected {last + 1}")
+        self.audit.last_sequence[partition] = sequence
+
+    def _check_account(self, envelope: Envelope, data: Alert | Lifecycle) -> DatasetTally | None:
+        account, (partition, _), place = data.account, self._place, f"dataset {data.dataset}"
+        if account is None:
+            return None
+        kind = _KINDS.get(account.measure)
+        if kind is None:
+            self._find(f"{place}: unknown measure {account.measure!r}")
+            return None
+        amounts = [account.charge, account.spent, account.reserved, account.limit]
+        if not all(abs(amount) <= MAX_UNITS / kind.units for amount in amounts):
+            self._find(f"{place}: an amount that no ledger holds")
+            return None
+        charge, spent, reserved, limit = (round(amount * kind.units) for amount in amounts)
+        tally = self.audit.datasets.get(data.dataset)
+        if tally is None:
+            before, carried = spent - charge, self._carried(envelope.type, data, kind)
+            tally = DatasetTally(data.dataset, kind, limit, before, carried, partition=partition)
+            self.audit.datasets[data.dataset] = tally
+            if before != carried and partition not in self.audit.truncated:
+                self._find(f"{place} begins with {amount_text(before, kind)} spent")
+        elif tally.partition != partition:
+            self._find(f"{place} has events on partition {tally.partition} too")
+        tally.last = number_of(envelope.id)
+        tally.events += 1
+        tally.charged += charge
+        tally.reserved = reserved
+        if kind is not tally.kind:
+            self._find(f"{place} changed its measure")
+        if charge < 0:
+            self._find(f"{place}: a charge below 0")
+        if spent != tally.spent:
+            said = f"the event says {amount_text(spent, kind)}"
+            self._find(f"{place}: charges add up to {amount_text(tally.spent, kind)}, {said}")
+            tally.charged += spent - tally.spent  # one gap is reported once
+        if limit != tally.limit:
+            if envelope.type != EventType.BUDGET_RAISED or limit < tally.limit:
+                self._find(f"{place}: its limit changed without being raised")
+            tally.limit = limit
+        if spent + reserved > limit:
+            total = f"{amount_text(spent + reserved, kind)} spent and reserved"
+            self._find(f"{place}: {total} of {amount_text(limit, kind)}")
+        return tally
+
+    def _carried(self, event: str, data: Alert | Lifecycle, kind: Kind) -> int:
+        """Return what a dataset's first event says that an earlier application spent."""
+        if event != EventType.DECLARED or self._place[0] not in self.audit.carried_from:
+            return 0
+        before = data.detail.get("spent_before", 0) if isinstance(data, Lifecycle) else 0
+        return round(before * kind.units) if isinstance(before, int | float) else 0
+
+    def _check_top(self, alert: Alert, tally: DatasetTally) -> None:
+        place = f"dataset {alert.dataset} monitor {alert.monitor}"
+        tally.alerts += 1
+        tally.tops[alert.monitor] = tally.tops.get(alert.monitor, 0) + 1
+        if tally.kind is Kind.PURE and alert.account.charge <= 0:
+            self._find(f"{place}: an alert that was not charged")
+        if alert.gap < 0:
+            self._find(f"{place}: an alert below its bar")
+        run = tally.runs.get(alert.monitor)
+        self._check_prices(alert, tally.kind, run, place)
+        if run is None:
+            run = tally.runs[alert.monitor] = RunTally()
+            if tally.partition in self.audit.truncated:
+                run.run, run.top = alert.run, alert.top
+                return
+        if alert.run != run.run:
+            self._find(f"{place}: a top of run {alert.run} while run {run.run} is open")
+            run.run, run.top, run.over = alert.run, alert.top, False
+            return
+        if run.over:
+            self._find(f"{place}: a top after run {run.run} had ended")
+        if alert.top != run.top + 1:
+            self._find(f"{place} run {run.run}: top {alert.top}, expected {run.top + 1}")
+        run.top = alert.top
+
+    def _check_prices(self, alert: Alert, kind: Kind, run: RunTally | None, place: str) -> None:
+        mechanism = self._mechanisms.get(alert.spec_hash)
+        if mechanism is None or kind is not Kind.PURE:  # in zCDP a run is charged whole when it opens
+            return
+        charge = round(alert.account.charge * kind.units)
+        price = next((one.charge for one in mechanism.branches if one.name == alert.branch), 0)
+        if charge != price:
+            self._find(
+                f"{place}: an alert charged {amount_text(charge, kind)}, its price is {amount_text(price, kind)}"
+            )
+        if run is None or run.run != alert.run or run.opening is None:
+            return
+        opening, start = run.opening, mechanism.threshold_charge
+        if opening != start:
+            price_of_run = f"its price is {amount_text(start, kind)}"
+            self._find(f"{place}: run {run.run} was opened for {amount_text(opening, kind)}, {price_of_run}")
+        run.opening = None  # looked at once
+
+    def _check_run(self, event: str, data: Lifecycle, tally: DatasetTally) -> None:
+        run, place = tally.runs.get(data.monitor), f"dataset {data.dataset} monitor {data.monitor}"
+        if event == EventType.RUN_STARTED:
+            expected = 1 if run is None else run.run + 1
+            if data.run != expected and not (run is None and tally.partition in self.audit.truncated):
+                self._find(f"{place}: run {data.run} started, expected run {expected}")
+            charge = 0.0 if data.account is None else data.account.charge
+            if charge <= 0:
+                self._find(f"{place}: run {data.run} started without a charge")
+            tally.runs[data.monitor] = RunTally(data.run, opening=round(charge * tally.kind.units))
+        elif event in _ENDS:
+            tally.runs[data.monitor] = RunTally(data.run, 0 if run is None else run.top, over=True)
+
+
+def amount_text(units: int, kind: Kind) -> str:
+    """Return an amount with its measure."""
+    return f"{kind.measure} {as_text(units, kind)}"
+
+
+def follow(audit: Audit, earlier: Audit, application: str) -> None:
+    """Hold an application to the one whose budgets it goes on with: what that spent was spent before.
+
+    Adds to the findings of ``audit``; ``application`` is the name of the earlier one.
+    """
+    for partition, name in audit.carried_from.items():
+        if name != application:
+            audit.find(
+                partition, None, f"it goes on with the budgets of application {name!r}, not {application!r}"
+            )
+    if not audit.carried_from:
+        audit.find(None, None, f"it does not go on with the budgets of application {application!r}")
+    for name, tally in earlier.datasets.items():
+        now = audit.datasets.get(name)
+        if now is None:
+            continue
+        if now.kind is not tally.kind:
+            audit.find(None, None, f"dataset {name} changed its measure with the application")
+        elif now.before < tally.spent:
+            begun, spent = amount_text(now.before, now.kind), amount_text(tally.spent, tally.kind)
+            audit.find(
+                None, None, f"dataset {name} begins with {begun}, and {application!r} had spent {spent}"
+            )

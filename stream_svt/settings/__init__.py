@@ -1,0 +1,1 @@
+"""The configuration file: YAML to checked, frozen settings. No I/O."""

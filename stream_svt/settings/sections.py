@@ -1,0 +1,429 @@
+"""Sections of the file that only the service reads: Kafka, topics, sealing, commands, web, commits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    WithJsonSchema,
+    model_validator,
+)
+
+from stream_svt.errors import Problem
+from stream_svt.settings.application import ApplicationSpec
+from stream_svt.settings.application_document import ApplicationDocument
+from stream_svt.settings.document import Document
+from stream_svt.settings.fields import Duration, Flag, Text, TopicName, duration_text, one_of, whole
+from stream_svt.settings.messages import quote
+from stream_svt.settings.validation import Strict, check, several
+
+Section = TypeVar("Section", bound=Strict)
+
+
+class SecurityProtocol(StrEnum):
+    """How clients talk to the brokers."""
+
+    PLAINTEXT = "PLAINTEXT"
+    SSL = "SSL"
+    SASL_PLAINTEXT = "SASL_PLAINTEXT"
+    SASL_SSL = "SASL_SSL"
+
+    @property
+    def authenticates(self) -> bool:
+        """Whether a user name and password are sent."""
+        return self in {SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL}
+
+    @property
+    def encrypts(self) -> bool:
+        """Whether the connection is encrypted."""
+        return self in {SecurityProtocol.SSL, SecurityProtocol.SASL_SSL}
+
+
+class SaslMechanism(StrEnum):
+    """How a password is proved."""
+
+    PLAIN = "PLAIN"
+    SCRAM_SHA_256 = "SCRAM-SHA-256"
+    SCRAM_SHA_512 = "SCRAM-SHA-512"
+
+
+def _servers(value: object) -> tuple[str, ...]:
+    parts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(parts, list | tuple) or not parts:
+        raise ValueError(f"expected host:port, or several with commas, found {quote(value)}")
+    servers = []
+    for part in parts:
+        host, colon, port = str(part).strip().rpartition(":")
+        if not colon or not host or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65535:
+            raise ValueError(f"expected host:port such as 127.0.0.1:9092, found {quote(part)}")
+        servers.append(f"{host}:{port}")
+    return tuple(servers)
+
+
+def _words(kind: type[StrEnum]) -> BeforeValidator:
+    return BeforeValidator(one_of([word.value for word in kind]))
+
+
+Servers = Annotated[
+    tuple[str, ...],
+    PlainValidator(_servers),
+    PlainSerializer(",".join, return_type=str),
+    WithJsonSchema(
+        {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}
+    ),
+]
+
+
+class KafkaConfig(Strict):
+    """How to reach the brokers and how patient to be."""
+
+    bootstrap_servers: Servers = Field(
+        default=("127.0.0.1:9092",),
+        description="Brokers to ask first: host:port, several with commas or as a list. Default 127.0.0.1:9092.",
+    )
+    security_protocol: Annotated[SecurityProtocol, _words(SecurityProtocol)] = Field(
+        default=SecurityProtocol.PLAINTEXT,
+        description="PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL. Default PLAINTEXT, for brokers on this machine.",
+    )
+    sasl_mechanism: Annotated[SaslMechanism, _words(SaslMechanism)] | None = Field(
+        default=None,
+        description="PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512; with the SASL protocols. Default: none.",
+    )
+    username: Text | None = Field(
+        default=None, description="User name; with the SASL protocols. Default: none."
+    )
+    password_file: Text | None = Field(
+        default=None,
+        description="File whose first line is the password; with the SASL protocols. Default: none.",
+    )
+    ca_file: Text | None = Field(
+        default=None,
+        description="PEM file of the authorities that may sign the brokers' certificates; with the SSL "
+        "protocols. "
+        "Default: those of the system.",
+    )
+    session_timeout: Duration = Field(
+        default=6000,
+        description="Silence after which the group gives a worker's partitions away. Default 6s.",
+    )
+    heartbeat_interval: Duration = Field(
+        default=500,
+        description="Time between signs of life; at most a third of session_timeout. After a worker died, another "
+        "learns of it up to this much later than session_timeout. Default 500ms.",
+    )
+    transaction_timeout: Duration = Field(
+        default=15_000,
+        description="Time after which the broker aborts a dead worker's transaction; 12s to 15m. Default 15s.",
+    )
+    group_instance_id: Annotated[Text, Field(max_length=249)] | None = Field(
+        default=None,
+        description="Lasting name of this worker in its group, different for each (static membership): a "
+        "restart then "
+        "keeps its partitions. Default: none.",
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> KafkaConfig:
+        protocol = self.security_protocol
+        useless = f"has no use with security_protocol {protocol.value}: expected"
+        wrong = f"is required with security_protocol {protocol.value}"
+        if not protocol.authenticates:
+            wrong = f"{useless} SASL_SSL"
+        credentials = ("sasl_mechanism", "username", "password_file")
+        problems = [
+            (name, wrong)
+            for name in credentials
+            if (getattr(self, name) is not None) is not protocol.authenticates
+        ]
+        if self.ca_file is not None and not protocol.encrypts:
+            problems.append(("ca_file", f"{useless} SSL or SASL_SSL"))
+        if 3 * self.heartbeat_interval > self.session_timeout:
+            most = duration_text(self.session_timeout // 3)
+            problems.append(("heartbeat_interval", f"must be at most {most}, a third of session_timeout"))
+        if not 12_000 <= self.transaction_timeout <= 900_000:
+            limits = "12s (the service's own deadlines are shorter) and 15m (the brokers' limit)"
+            found = duration_text(self.transaction_timeout)
+            problems.append(("transaction_timeout", f"must lie between {limits}, found {found}"))
+        if problems:
+            raise several(problems)
+        return self
+
+
+_OWN = ("alerts", "state", "rejects", "control", "config")
+
+
+def _own_topic(name: str, text: str) -> Any:  # noqa: ANN401 - a field of any type, as pydantic's own Field
+    default = f"<application>.{name}"
+    return Field(default="", json_schema_extra={"default": default}, description=f"{text} Default {default}.")
+
+
+class TopicsConfig(Strict):
+    """The service's own topics; partition p of each belongs to shard p."""
+
+    alerts: TopicName = _own_topic("alerts", "Topic of alerts and lifecycle events.")
+    state: TopicName = _own_topic(
+        "state", "Compacted topic of the shards' state: trusted, readable by the service only."
+    )
+    rejects: TopicName = _own_topic("rejects", "Topic of the places of malformed queries.")
+    control: TopicName = _own_topic("control", "Topic of operators' commands.")
+    config: TopicName = _own_topic("config", "Compacted topic of the configuration that is applied.")
+    partitions: Annotated[int, Field(ge=1, le=10_000), BeforeValidator(whole)] = Field(
+        default=4,
+        description="Partitions of every topic, query topics included: the number of shards. Never changes; a "
+        "successor may have another number. Default 4.",
+    )
+    replication_factor: Annotated[int, Field(ge=1, le=100), BeforeValidator(whole)] = Field(
+        default=1, description="Copies of topics that are created here; 3 in production. Default 1."
+    )
+    start_at: Annotated[Literal["earliest", "latest"], BeforeValidator(one_of(["earliest", "latest"]))] = (
+        Field(
+            default="earliest",
+            description="Where a query topic is read from that no monitor in use has read yet: earliest or latest. "
+            "Default earliest.",
+        )
+    )
+    allow_alert_retention: bool = Field(
+        default=False,
+        description="That the alert topic may have a retention. It gives up what only all alerts can show: `audit` "
+        "cannot re-derive the charges that are gone, and where a state is lost, a dataset without an alert that is "
+        "left has nothing left of its budget. Default false.",
+    )
+
+
+Argv = Annotated[tuple[Text, ...], Field(min_length=1)]
+
+
+class SealingConfig(Strict):
+    """Encryption of the state topic."""
+
+    key_file: Text | None = Field(
+        default=None,
+        description="File with the 32-byte master key as 64 hex digits or base64. Default: state is not sealed.",
+    )
+    key_command: Argv | None = Field(
+        default=None,
+        description="Instead of key_file: a program with its arguments, as a list, that prints the key. No "
+        "shell is involved. Default: none.",
+    )
+    previous_key_files: tuple[Text, ...] = Field(
+        default=(),
+        description="Files of older keys that may still be in use while a key is rotated. Default: none.",
+    )
+    previous_key_commands: tuple[Argv, ...] = Field(
+        default=(), description="Programs that print older keys, each as a list. Default: none."
+    )
+    adopt_plain: bool = Field(
+        default=False,
+        description="Accept a state that is not sealed, once, to seal it: only for turning sealing on. "
+        "Remove it afterwards: while it is true, whoever may write the state topic can replace the state. "
+        "Default false.",
+    )
+    key_lost: bool = Field(
+        default=False,
+        description="The key that sealed the state is lost for good: a worker joins all the same, and parks every "
+        "shard whose state it cannot open, so that close-application --give-up-state can close them. Default false.",
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> SealingConfig:
+        found = []
+        without = self.key_file is None and self.key_command is None
+        if self.key_file is not None and self.key_command is not None:
+            found.append(("key_command", "is an alternative to key_file: name one of them"))
+        if without:
+            older = [name for name in ("previous_key_files", "previous_key_commands") if getattr(self, name)]
+            found += [("key_file", f"or key_command is required with {name}") for name in older]
+        if without and self.adopt_plain:
+            found.append(("adopt_plain", "means nothing without key_file or key_command"))
+        if found:
+            raise several(found)
+        return self
+
+
+class ControlConfig(Strict):
+    """Who may give commands, beyond the access control list of the control topic."""
+
+    signatures: Annotated[Literal["required", "off"], BeforeValidator(one_of(["required", "off"]))] | None = (
+        Field(
+            default=None,
+            description="required: only commands signed with one of the keys below are heard. off: every "
+            "command on the control topic is. Default: required where a key is named, else off.",
+        )
+    )
+    public_key_files: tuple[Text, ...] = Field(
+        default=(),
+        description="Files with the Ed25519 public keys (PEM) of those who may give commands. Default: none.",
+    )
+    hmac_key_files: tuple[Text, ...] = Field(
+        default=(),
+        description="Files with shared keys (HMAC-SHA256) of 32 bytes as 64 hex digits or base64; who can "
+        "verify with one can also sign. Default: none.",
+    )
+
+    @property
+    def required(self) -> bool:
+        """Whether unsigned commands are refused."""
+        return bool(self.public_key_files or self.hmac_key_files)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ControlConfig:
+        if self.signatures == "required" and not self.required:
+            raise several([("signatures", "required needs public_key_files or hmac_key_files")])
+        if self.signatures == "off" and self.required:
+            raise several([("signatures", "is off although keys are named: remove one or the other")])
+        return self
+
+
+class WebConfig(Strict):
+    """Metrics, health and status pages."""
+
+    host: Text = Field(default="127.0.0.1", description="Address to listen on. Default 127.0.0.1.")
+    port: Annotated[int, Field(ge=1, le=65535), BeforeValidator(whole)] = Field(
+        default=6066, description="Port. Default 6066."
+    )
+    engine_times: Flag = Field(
+        default=False,
+        description="Show how long the engine took for each batch (`stream_svt_step_seconds`). The promise does not "
+        "cover running times: for tests, or where those who see metrics may see the data. Default false.",
+    )
+
+
+def _within(least: int, most: int) -> AfterValidator:
+    """Return what refuses a duration outside of these milliseconds."""
+    limits = f"{duration_text(least)} and {duration_text(most)}"
+
+    def check(value: int) -> int:
+        if not least <= value <= most:
+            raise ValueError(f"must lie between {limits}, found {duration_text(value)}")
+        return value
+
+    return AfterValidator(check)
+
+
+class CommitConfig(Strict):
+    """When a batch without tops is committed; one with a top is committed at once."""
+
+    interval: Annotated[Duration, _within(10, 60_000)] = Field(
+        default=2000, description="Longest time between commits while queries arrive; 10ms to 1m. Default 2s."
+    )
+    max_records: Annotated[int, Field(ge=1, le=10_000_000), BeforeValidator(whole)] = Field(
+        default=20_000, description="Most records between commits. Default 20000."
+    )
+    cadence: Annotated[Duration, _within(50, 60_000)] | None = Field(
+        default=None,
+        description="Fixed time between transactions, 50ms to 1m: nothing is published between two ticks, so that "
+        "the moment of an alert tells nothing of how long its batch took. Costs up to two ticks of latency. "
+        "Default none: what is charged is published at once.",
+    )
+
+
+class ConfigDocument(ApplicationDocument):
+    """The whole configuration file of stream-svt."""
+
+    kafka: KafkaConfig = Field(default_factory=KafkaConfig, description="How to reach the brokers.")
+    topics: TopicsConfig = Field(default_factory=TopicsConfig, description="The service's own topics.")
+    sealing: SealingConfig = Field(
+        default_factory=SealingConfig, description="Encryption of the state topic."
+    )
+    control: ControlConfig = Field(default_factory=ControlConfig, description="Who may give commands.")
+    web: WebConfig = Field(default_factory=WebConfig, description="Metrics, health and status pages.")
+    commit: CommitConfig = Field(default_factory=CommitConfig, description="When batches are committed.")
+
+
+SECTIONS: Mapping[str, type[Strict]] = {
+    "kafka": KafkaConfig,
+    "topics": TopicsConfig,
+    "sealing": SealingConfig,
+    "web": WebConfig,
+    "commit": CommitConfig,
+}
+"""Sections whose keys the environment may replace."""
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of the configuration file, for editors."""
+    schema = ConfigDocument.model_json_schema(by_alias=True)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "stream-svt configuration",
+        **{key: value for key, value in schema.items() if key != "title"},
+    }
+
+
+def section(document: Document, name: str, model: type[Section]) -> Section | None:
+    """Return a section of the document, with its defaults where it is left out; None where it is wrong."""
+    if document.data.get(name, {}) is None:
+        document.data[name] = {}
+    return check(document, model, (name,), default={})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sections:
+    """The service's sections of a file; the names of its topics are filled in."""
+
+    kafka: KafkaConfig = field(default_factory=KafkaConfig)
+    topics: TopicsConfig
+    sealing: SealingConfig = field(default_factory=SealingConfig)
+    control: ControlConfig = field(default_factory=ControlConfig)
+    web: WebConfig = field(default_factory=WebConfig)
+    commit: CommitConfig = field(default_factory=CommitConfig)
+
+
+def check_sections(document: Document, spec: ApplicationSpec | None) -> Sections:
+    """Return the sections of a document; ``spec`` is None where the document holds no valid one.
+
+    Raises
+    ------
+    ConfigError
+        With everything reported to the document so far.
+    """
+    models: dict[str, type[Strict]] = {**SECTIONS, "control": ControlConfig}
+    found: dict[str, Any] = {name: section(document, name, model) for name, model in models.items()}
+    if spec is not None and found["topics"] is not None:
+        found["topics"] = _name_topics(document, found["topics"], spec)
+    document.finish()
+    return Sections(**found)
+
+
+def _name_topics(document: Document, topics: TopicsConfig, spec: ApplicationSpec) -> TopicsConfig:
+    """Fill in the names of the service's own topics; report a name with two uses."""
+    names = {key: getattr(topics, key) or f"{spec.application}.{key}" for key in _OWN}
+    users: dict[str, str] = dict.fromkeys(spec.topics(), "a monitor reads")
+    for key, name in names.items():
+        if name in users:
+            message = f"topic {quote(name)} has another use already ({users[name]}): use one of its own"
+            document.report(("topics", key), message)
+        users.setdefault(name, f"topics.{key}")
+    return topics.model_copy(update=names)
+
+
+def section_notes(document: Document, sections: Sections) -> list[Problem]:
+    """Return advice: values in the clear on the network, options that are for one start only."""
+    local = ("127.", "localhost:", "[::1]:")
+    kafka, sealing = sections.kafka, sections.sealing
+    notes = {}
+    if not kafka.security_protocol.encrypts and not all(
+        server.startswith(local) for server in kafka.bootstrap_servers
+    ):
+        notes["kafka", "security_protocol"] = (
+            "private values cross the network in the clear: use SSL or SASL_SSL"
+        )
+    if sealing.adopt_plain:
+        notes["sealing", "adopt_plain"] = (
+            "a state that is not sealed is accepted: remove this once 'stream-svt status' shows the key's id for "
+            "every shard"
+        )
+    if sealing.key_lost:
+        notes["sealing", "key_lost"] = (
+            "a worker without the right key parks shards that another could open: only for closing them with "
+            "'stream-svt control close-application --give-up-state'"
+        )
+    return [Problem(document.line(key), ".".join(key), message) for key, message in notes.items()]
