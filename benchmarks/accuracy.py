@@ -12,8 +12,8 @@ Liu et al. (2024); 4,000 runs a cell, epsilon of a whole run.
 from __future__ import annotations
 
 from benchmarks.command import show
+from benchmarks.datasets import COUNTS
 from benchmarks.papers import exponential_noise
-from benchmarks.papers.data import COUNTS
 from benchmarks.papers.effort import Effort
 from benchmarks.papers.table import ERROR, measured
 

@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.command import say, show
-from benchmarks.datasets import DATASETS
+from benchmarks.datasets import COUNTS, counts_of
 from benchmarks.papers.grid_noise import draws
 from benchmarks.play import Integers, batch, engine_of, released
 from stream_svt.mechanisms import UNITS_PER_EPSILON, Annealed, Exposure, Run, SparseVector, sparse_vector
@@ -468,9 +468,8 @@ def _on_real_data(runs: int) -> None:
     errors: dict[str, list[float]] = {"three numbers": [], "all margins": []}
     inside: dict[float, list[bool]] = {factor: [] for factor in FACTORS}
     widths: dict[float, list[float]] = {factor: [] for factor in FACTORS}
-    for name, load in DATASETS.items():
-        data = load()
-        margins = data.counts - data.threshold(CUTOFF)
+    for name in COUNTS:
+        margins = counts_of(name) - counts_of(name)[CUTOFF - 1]
         positive = margins >= 0
         items, share = len(margins), float(positive.mean())
         above, below = margins[positive].astype(float), -margins[~positive].astype(float)

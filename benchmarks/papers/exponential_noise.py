@@ -15,7 +15,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from benchmarks.papers.data import COUNTS, counts_of
+from benchmarks.datasets import COUNTS, counts_of
 from benchmarks.papers.effort import Effort, progress
 from benchmarks.papers.table import Row, Table, measured
 from benchmarks.simulation import Floats, Integers, simulate
@@ -214,7 +214,7 @@ Cell = tuple[str, int, int, Found]
 
 def papers_methods(effort: Effort, data: str, epsilon: str) -> Iterator[Cell]:
     """Yield the paper's methods without delta after each number of passes."""
-    counts, trials = counts_of(data).counts, effort.trials(1500)
+    counts, trials = counts_of(data), effort.trials(1500)
     for name, method in PAPER.items():
         mechanism = method.mechanism(epsilon, len(counts))
         for passes in PASSES:
@@ -224,7 +224,7 @@ def papers_methods(effort: Effort, data: str, epsilon: str) -> Iterator[Cell]:
 
 def gaussian_methods(effort: Effort, data: str, epsilon: str) -> Iterator[Cell]:
     """Yield SVT-Gau without and with the optimal correction."""
-    counts, trials = counts_of(data).counts, effort.trials(300)
+    counts, trials = counts_of(data), effort.trials(300)
     odds = 1 / (len(counts) / CUTOFF + 1)  # that an answer on the bar passes the optimal correction
     for name, correction in {"none": 0.0, "optimal": NormalDist().inv_cdf(1 - odds)}.items():
         mechanism = with_gaussian_noise(float(epsilon), 1 / GAUSSIAN_RECORDS[data], correction)
@@ -235,7 +235,7 @@ def gaussian_methods(effort: Effort, data: str, epsilon: str) -> Iterator[Cell]:
 
 def ours_and_rankings(effort: Effort, data: str, epsilon: str) -> Iterator[Cell]:
     """Yield the annealed default, the upper bound, and the one-shot ranking."""
-    counts, trials = counts_of(data).counts, effort.trials(1500)
+    counts, trials = counts_of(data), effort.trials(1500)
     mechanism = OURS.mechanism(epsilon, len(counts))
     generator = effort.generator("batch", data, epsilon, "annealed")
     yield "annealed", ANNEALED.passes, trials, run(mechanism, counts, ANNEALED.passes, trials, generator)
@@ -268,7 +268,7 @@ def measure_passes(effort: Effort) -> Table:
     epsilon = "0.5"
     for data in COUNTS:
         progress(f"passes over {data}")
-        counts = counts_of(data).counts
+        counts = counts_of(data)
         fixed = PAPER["exponential, optimal"].mechanism(epsilon, len(counts))
         for passes in MORE_PASSES:
             mechanisms = {"optimal, kept": fixed}

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import accuracy, ladder, selective
 from benchmarks.command import show
-from benchmarks.datasets import DATASETS
+from benchmarks.datasets import counts_of
 from benchmarks.papers import exponential_noise
 from benchmarks.simulation import simulate
 from stream_svt.mechanisms import Noise
@@ -32,7 +32,7 @@ def test_the_annealed_default_is_near_the_upper_bound_and_above_the_papers(monke
 
 
 def test_the_upper_bound_ranks_all_noisy_counts():
-    counts, trials, scale = DATASETS["t10i4d100k"]().counts, 20, 300.0
+    counts, trials, scale = counts_of("t10i4d100k"), 20, 300.0
     found = exponential_noise.ranked(counts, scale, trials, np.random.default_rng(1))
     generator = np.random.default_rng(1)
     for trial in range(trials):
@@ -66,16 +66,14 @@ def test_the_selective_benchmark_prints_its_figures(capsys, monkeypatch):
 
 
 def test_coverage_is_that_of_the_package_s_bound():
-    data, cutoff = DATASETS["retail"](), 25
-    correction, passes, lag = selective.schedule("stream", len(data.counts), cutoff)
+    counts, cutoff = counts_of("retail"), 25
+    correction, passes, lag = selective.schedule("stream", len(counts), cutoff)
     mechanism = selective.sparse_vector(
         epsilon=500_000_000, cutoff=cutoff, monotonic=True, correction=correction
     )
-    generator, threshold = np.random.default_rng(2), data.threshold(cutoff)
-    reports = simulate(
-        mechanism, data.counts, threshold, passes=passes, trials=10, generator=generator, lag=lag
-    )
-    holds, certified = selective.covered(reports, mechanism, data.counts, threshold)
+    generator, threshold = np.random.default_rng(2), int(counts[cutoff - 1])
+    reports = simulate(mechanism, counts, threshold, passes=passes, trials=10, generator=generator, lag=lag)
+    holds, certified = selective.covered(reports, mechanism, counts, threshold)
     assert len(holds) > 20
     for row in range(len(holds)):
         bound = lower_bound(
@@ -88,4 +86,4 @@ def test_coverage_is_that_of_the_package_s_bound():
             beta=selective.BETA,
         )
         assert certified[row] == (bound is not None)
-        assert holds[row] == (bound is None or bound <= data.counts[reports.item[row]])
+        assert holds[row] == (bound is None or bound <= counts[reports.item[row]])
