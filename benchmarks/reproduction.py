@@ -18,9 +18,8 @@ from benchmarks.papers import (
     unbounded_quantile,
     unbounded_quantile_report,
 )
-from benchmarks.papers.claims import listed, surprises
 from benchmarks.papers.effort import Effort, progress
-from benchmarks.papers.page import filled
+from benchmarks.papers.report import filled, listed, surprises
 from benchmarks.papers.table import Table, read
 
 DOCS = Path(__file__).parents[1] / "docs"

@@ -22,6 +22,8 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from benchmarks.papers.table import ERROR, Table
+
 # Okabe & Ito's palette.
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 BLUE, VERMILION, PURPLE, GREY = "#0072B2", "#D55E00", "#CC79A7", "#7F7F7F"
@@ -67,17 +69,16 @@ class Look:
 @contextmanager
 def figure(
     path: Path,
-    *,
-    rows: int,
-    columns: int,
+    grid: tuple[int, int],
     size: tuple[float, float],
+    *,
     sharex: bool = False,
     sharey: bool | Literal["row"] = False,
 ) -> Iterator[tuple[Figure, list[Axes]]]:
-    """Draw `rows` times `columns` panels of a figure and save it at `path` as SVG."""
+    """Draw rows times columns of panels and save the figure at `path` as SVG."""
     with mpl.rc_context(_STYLE):
         drawn, axes = plt.subplots(
-            rows, columns, figsize=size, squeeze=False, layout="constrained", sharex=sharex, sharey=sharey
+            *grid, figsize=size, squeeze=False, layout="constrained", sharex=sharex, sharey=sharey
         )
         try:
             yield drawn, list(axes.flat)
@@ -108,6 +109,18 @@ def curve(
         elinewidth=0.9,
         label=label,
     )
+
+
+def measured(axes: Axes, look: Look, part: Table, x: str, y: str, label: str) -> None:
+    """Draw a measurement of a table over one of its columns, with its standard errors."""
+    curve(axes, look, part.numbers(x), part.numbers(y), part.numbers(y + ERROR), label)
+
+
+def log_axis(axes: Axes, ticks: Sequence[float]) -> None:
+    """Make the horizontal axis logarithmic."""
+    axes.set_xscale("log")
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.minorticks_off()
 
 
 def legend_below(drawn: Figure, panels: Sequence[Axes], columns: int) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 
 from benchmarks.datasets import COUNTS
 from benchmarks.papers import drawing
-from benchmarks.papers.claims import Claim, Tables, Verdict, graded
 from benchmarks.papers.drawing import Look
-from benchmarks.papers.report import Report
-from benchmarks.papers.table import Row, Table, Value, markdown, shown
+from benchmarks.papers.report import Claim, Report, Tables, Verdict, graded
+from benchmarks.papers.table import Table, Value, markdown, shown
 
 _UNCORRECTED = {
     "laplace, none": ("Laplace", Look(drawing.ORANGE, "s", ":")),
@@ -39,10 +39,7 @@ def draw(tables: Tables, directory: Path) -> None:
 
 
 def _draw_batch(table: Table, measure: str, title: str, path: Path) -> None:
-    with drawing.figure(path, rows=2, columns=4, size=(9.6, 5.4), sharex=True, sharey="row") as (
-        drawn,
-        panels,
-    ):
+    with drawing.figure(path, (2, 4), (9.6, 5.4), sharex=True, sharey="row") as (drawn, panels):
         for column, data in enumerate(COUNTS):
             upper, lower = panels[column], panels[4 + column]
             bound = _most_passes(table, data, "upper bound").numbers(measure)
@@ -57,9 +54,7 @@ def _draw_batch(table: Table, measure: str, title: str, path: Path) -> None:
             lower.axhline(0, color=drawing.BLACK, linewidth=1.5)
             upper.set_title(COUNTS[data])
             lower.set_xlabel("epsilon")
-            lower.set_xscale("log")
-            lower.set_xticks([0.05, 0.1, 0.2, 0.5, 1], ["0.05", "0.1", "0.2", "0.5", "1"])
-            lower.minorticks_off()
+            drawing.log_axis(lower, [0.05, 0.1, 0.2, 0.5, 1])
             upper.minorticks_off()
         panels[0].set_ylabel(f"{title}, no or mean correction")
         panels[4].set_ylabel(f"{title} less the upper bound's")
@@ -77,26 +72,14 @@ def _draw_passes(table: Table, path: Path) -> None:
         "optimal, kept": Look(drawing.BLUE, "o"),
         "annealed": Look(drawing.VERMILION, "v"),
     }
-    with drawing.figure(path, rows=2, columns=4, size=(9.6, 4.6), sharex=True, sharey="row") as (
-        drawn,
-        panels,
-    ):
+    with drawing.figure(path, (2, 4), (9.6, 4.6), sharex=True, sharey="row") as (drawn, panels):
         for column, data in enumerate(COUNTS):
             for row, (measure, title) in enumerate({"ncr": "NCR", "found": "items found, of 50"}.items()):
                 axes = panels[4 * row + column]
                 for correction, look in looks.items():
                     part = table.where(data=data, correction=correction)
-                    drawing.curve(
-                        axes,
-                        look,
-                        part.numbers("passes"),
-                        part.numbers(measure),
-                        part.numbers(measure + "_se"),
-                        correction,
-                    )
-                axes.set_xscale("log")
-                axes.set_xticks([1, 2, 5, 10, 20, 40], ["1", "2", "5", "10", "20", "40"])
-                axes.minorticks_off()
+                    drawing.measured(axes, look, part, "passes", measure, correction)
+                drawing.log_axis(axes, [1, 2, 5, 10, 20, 40])
                 if column == 0:
                     axes.set_ylabel(title)
                 if row == 0:
@@ -113,7 +96,7 @@ def _draw_append(table: Table, path: Path) -> None:
         "optimal, kept": Look(drawing.BLUE, "o"),
         "equal exposure": Look(drawing.VERMILION, "v"),
     }
-    with drawing.figure(path, rows=1, columns=3, size=(9.6, 2.9)) as (drawn, panels):
+    with drawing.figure(path, (1, 3), (9.6, 2.9)) as (drawn, panels):
         for axes, (measure, title) in zip(
             panels,
             {"precision": "precision", "recall": "recall", "false": "alerts wasted, of 250"}.items(),
@@ -121,14 +104,7 @@ def _draw_append(table: Table, path: Path) -> None:
         ):
             for correction, look in looks.items():
                 part = table.where(correction=correction)
-                drawing.curve(
-                    axes,
-                    look,
-                    part.numbers("attempts"),
-                    part.numbers(measure),
-                    part.numbers(measure + "_se"),
-                    correction,
-                )
+                drawing.measured(axes, look, part, "attempts", measure, correction)
             axes.set_title(title)
             axes.set_xlabel("attempts of a query")
             axes.set_ylim(0, 250 if measure == "false" else 1)
@@ -198,23 +174,18 @@ def _append(table: Table) -> str:
     return markdown([*head, "equal exposure: precision", "recall", "wasted"], rows)
 
 
-def _cell(table: Table, data: Value, epsilon: Value, method: str, passes: int | None = None) -> Row:
-    """Return the row of a method, by default that of most passes."""
+def _cell(table: Table, data: Value, epsilon: Value, method: str, passes: int | None = None) -> float:
+    """Return the NCR of a method, by default that of most passes."""
     part = table.where(data=data, epsilon=epsilon, method=method)
-    most = max(part.distinct("passes")) if passes is None else passes
-    return part.one(passes=most)
+    return part.number("ncr", passes=max(part.distinct("passes")) if passes is None else passes)
 
 
 def _differences(
     table: Table, first: str, second: str, passes: int | None = None
 ) -> dict[tuple[Value, Value], float]:
     """Return NCR of one method less that of another by data set and epsilon."""
-    return {
-        (data, epsilon): float(_cell(table, data, epsilon, first, passes)["ncr"])
-        - float(_cell(table, data, epsilon, second)["ncr"])
-        for data in table.distinct("data")
-        for epsilon in table.distinct("epsilon")
-    }
+    cells = product(table.distinct("data"), table.distinct("epsilon"))
+    return {cell: _cell(table, *cell, first, passes) - _cell(table, *cell, second) for cell in cells}
 
 
 def _at(cell: tuple[Value, Value]) -> str:
@@ -223,12 +194,10 @@ def _at(cell: tuple[Value, Value]) -> str:
 
 def _mean_corrected(tables: Tables) -> tuple[Verdict, str]:
     batch = tables["liu-batch"]
-    others = [
-        name
+    worst = {
+        name: min(_differences(batch, "exponential, mean", name).values())
         for name in ("laplace, none", "gumbel, mean", "gaussian, none")
-        if name in batch.distinct("method")
-    ]
-    worst = {name: min(_differences(batch, "exponential, mean", name).values()) for name in others}
+    }
     uncorrected = max(_differences(batch, "exponential, none", "laplace, none").values())
     figures = "; ".join(
         f"at least {least:+.3f} against {name.split(',')[0].capitalize()}" for name, least in worst.items()
@@ -264,9 +233,9 @@ def _near_the_bound(tables: Tables) -> tuple[Verdict, str]:
 
 def _few_passes(tables: Tables) -> tuple[Verdict, str]:
     table = tables["liu-passes"]
+    kept = table.where(correction="optimal, kept")
     gains = {
-        data: float(table.one(data=data, correction="optimal, kept", passes=40)["ncr"])
-        - float(table.one(data=data, correction="optimal, kept", passes=5)["ncr"])
+        data: kept.number("ncr", data=data, passes=40) - kept.number("ncr", data=data, passes=5)
         for data in table.distinct("data")
     }
     text = ", ".join(f"{COUNTS[str(data)]} {gain:+.3f}" for data, gain in gains.items())
@@ -277,7 +246,7 @@ def _few_passes(tables: Tables) -> tuple[Verdict, str]:
 
 def _gains(tables: Tables) -> tuple[Verdict, str]:
     gain = _differences(tables["liu-batch"], "exponential, optimal", "laplace, none")
-    best, worst = max(gain, key=lambda cell: gain[cell]), min(gain, key=lambda cell: gain[cell])
+    best, worst = (pick(gain, key=gain.__getitem__) for pick in (max, min))
     return graded(gain[best] >= 0.5, gain[worst] > -0.02), (
         f"NCR against SVT with Laplace noise, 20 passes each: {gain[best]:+.3f} ({_at(best)}), but "
         f"{gain[worst]:+.3f} ({_at(worst)})."
@@ -286,34 +255,28 @@ def _gains(tables: Tables) -> tuple[Verdict, str]:
 
 def _append_claim(tables: Tables) -> tuple[Verdict, str]:
     table = tables["liu-append"]
-    once, kept, equal = (
-        table.one(attempts=attempts, correction=correction)
-        for attempts, correction in ((1, "optimal, kept"), (5, "optimal, kept"), (5, "equal exposure"))
+    cells = ((1, "optimal, kept"), (5, "optimal, kept"), (5, "equal exposure"))
+    recall, precision = (
+        [table.number(measure, attempts=attempts, correction=correction) for attempts, correction in cells]
+        for measure in ("recall", "precision")
     )
-    recall = [float(row["recall"]) for row in (once, kept, equal)]
-    precision = [float(row["precision"]) for row in (once, kept, equal)]
     return graded(recall[1] > recall[0] + 0.03, precision[1] > precision[0] - 0.05), (
         f"1 to 5 attempts: recall {recall[0]:.2f} to {recall[1]:.2f}, precision {precision[0]:.2f} to "
-        f"{precision[1]:.2f}; "
-        f"at equal exposure recall {recall[2]:.2f}, precision {precision[2]:.2f}."
+        f"{precision[1]:.2f}; at equal exposure recall {recall[2]:.2f}, precision {precision[2]:.2f}."
     )
 
 
 def _annealed_claim(tables: Tables) -> tuple[Verdict, str]:
     batch = tables["liu-batch"]
     gap = _differences(batch, "annealed", "upper bound")
-    worst = min(gap, key=lambda cell: gap[cell])
+    worst = min(gap, key=gap.__getitem__)
     above = sum(value >= 0 for value in gap.values())
     pure = [name for name in batch.distinct("method") if "," in str(name) and "gaussian" not in str(name)]
-    leads = [
-        float(_cell(batch, *cell, "annealed")["ncr"])
-        - max(
-            float(row["ncr"])
-            for row in batch.where(data=cell[0], epsilon=cell[1]).rows
-            if row["method"] in pure
-        )
-        for cell in gap
-    ]
+    leads = []
+    for data, epsilon in gap:
+        rows = batch.where(data=data, epsilon=epsilon).rows
+        best = max(float(row["ncr"]) for row in rows if row["method"] in pure)
+        leads.append(_cell(batch, data, epsilon, "annealed") - best)
     return graded(gap[worst] >= -0.035, min(leads) >= -0.005), (
         f"NCR less the upper bound's: worst {gap[worst]:+.3f} ({_at(worst)}), at or above it in {above} of "
         f"{len(gap)} cells; least lead over the best pure-DP method of the paper {min(leads):+.3f}."
@@ -326,8 +289,7 @@ CLAIMS = (
         Verdict.IN_PART,
         _mean_corrected,
         "True once its mean is taken away. Uncorrected it is the worst of the pure-DP noises: a mean above "
-        "the threshold "
-        "noise's lets everything through.",
+        "the threshold noise's lets everything through.",
     ),
     Claim(
         "It also is with the optimal correction.",
@@ -340,17 +302,15 @@ CLAIMS = (
         "With the optimal correction SVT-Exp comes close to the upper bound.",
         Verdict.IN_PART,
         _near_the_bound,
-        "A fixed bar is set by m/c alone: it is right for some data and far too high for others, where fewer "
-        "than c items are "
-        "found.",
+        "A fixed bar is set by m/c alone: it is right for some data and far too high for others, where "
+        "fewer than c items are found.",
     ),
     Claim(
         "A few passes suffice.",
         Verdict.IN_PART,
         _few_passes,
-        "With a kept correction the effective threshold is T + r - s ln(passes): the result depends on their "
-        "number until c are "
-        "found.",
+        "With a kept correction the effective threshold is T + r - s ln(passes): the result depends on "
+        "their number until c are found.",
     ),
     Claim(
         "The optimal correction gains up to 50 % over SVT.",
@@ -364,18 +324,15 @@ CLAIMS = (
         Verdict.IN_PART,
         _append_claim,
         "It does by raising the exposure as many times as there are attempts, which costs precision; at "
-        "equal exposure retries "
-        "of an unchanged answer gain nothing, by the union bound.",
+        "equal exposure retries of an unchanged answer gain nothing, by the union bound.",
     ),
     Claim(
-        "*Ours:* the annealed default needs no workload knowledge and stays within 0.035 of the upper bound, "
-        "and never "
-        "below a pure-DP method of the paper.",
+        "*Ours:* the annealed default needs no workload knowledge and stays within 0.035 of the upper "
+        "bound, and never below a pure-DP method of the paper.",
         Verdict.CONFIRMED,
         _annealed_claim,
         "A bar that falls by one scale a pass is an auction that ends when c are found: nearly the "
-        "exponential mechanism, c "
-        "times.",
+        "exponential mechanism, c times.",
     ),
 )
 

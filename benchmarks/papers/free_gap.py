@@ -6,7 +6,7 @@ for k answers. Where gaps are merged with measurements, half of epsilon selects 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -109,21 +109,19 @@ def one_pass(mechanism: SparseVector, counts: Integers, rank: int, rng: np.rando
 
 def plain(k: int, noise: Noise, epsilon: int) -> SparseVector:
     """SVT with gap as in the papers: split 1 : k^(2/3), the means of the noise taken away."""
-    return sparse_vector(
-        epsilon=epsilon,
-        cutoff=k,
-        monotonic=True,
-        sensitivity=GRID,
-        correction=Mean(),
-        query_noise=noise,
-        threshold_noise=noise,
-    )
+    return _published(sparse_vector, k, noise, epsilon, GRID)
 
 
 def two_branches(k: int, noise: Noise, grid: int) -> SparseVector:
     """Adaptive SVT as in the papers: theta of least variance, the top branch two standard deviations up."""
-    return adaptive(
-        epsilon=EPSILON,
+    return _published(adaptive, k, noise, EPSILON, grid)
+
+
+def _published(
+    form: Callable[..., SparseVector], k: int, noise: Noise, epsilon: int, grid: int
+) -> SparseVector:
+    return form(
+        epsilon=epsilon,
         cutoff=k,
         monotonic=True,
         sensitivity=grid,
@@ -171,13 +169,8 @@ def _f_ratio(adaptive_runs: Sequence[Pass], svt_runs: Sequence[Pass]) -> Row:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Squares:
-    """Squared errors of one run, summed over some of its answers: measured, merged one by one, and jointly."""
-
-    measured: float
-    merged: float
-    jointly: float
+Squares = Floats
+"""Squared errors of one run, summed over some of its answers: measured, merged one by one, and jointly."""
 
 
 def measure_merges(effort: Effort) -> Table:
@@ -271,12 +264,13 @@ def measuring_rate(k: int) -> Fraction:
 
 
 def _squares(truth: Floats, *answers: Floats) -> Squares:
-    return Squares(*(float(((answer - truth) ** 2).sum()) for answer in answers))
+    return ((np.array(answers) - truth) ** 2).sum(axis=1)
 
 
 def _reduction(name: str, runs: Sequence[Squares], kind: str) -> Row:
     """Return the share of the mean squared error that merging takes away."""
-    kept = paired_ratio(name, [getattr(run, kind) for run in runs], [run.measured for run in runs])
+    alone, *merged = np.array(runs).T
+    kept = paired_ratio(name, merged[("merged", "jointly").index(kind)], alone)
     return {name: 1 - float(kept[name]), name + ERROR: kept[name + ERROR]}
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 from benchmarks.datasets import COUNTS
 from benchmarks.papers import drawing
-from benchmarks.papers.claims import Claim, Tables, Verdict, graded
 from benchmarks.papers.drawing import Look
-from benchmarks.papers.report import Report
-from benchmarks.papers.table import Table, markdown, shown
+from benchmarks.papers.report import Claim, Report, Tables, Verdict, graded
+from benchmarks.papers.table import Table, Value, markdown, shown
 
 _DATA_LOOKS = {
     "t10i4d100k": Look(drawing.BLUE, "o"),
@@ -34,19 +36,13 @@ def _draw_adaptive(table: Table, path: Path) -> None:
         "extra": "answers beyond k",
         "f_ratio": "F-measure / F-measure of SVT",
     }
-    with drawing.figure(path, rows=1, columns=3, size=(9.6, 3.9)) as (drawn, panels):
+    with drawing.figure(path, (1, 3), (9.6, 3.9)) as (drawn, panels):
         for axes, (measure, title) in zip(panels, titles.items(), strict=True):
             for data, look in _DATA_LOOKS.items():
                 for family, line in _FAMILY_LINES.items():
                     part = table.where(data=data, noise=family)
-                    drawing.curve(
-                        axes,
-                        Look(look.colour, look.marker, line),
-                        part.numbers("k"),
-                        part.numbers(measure),
-                        part.numbers(measure + "_se"),
-                        f"{COUNTS[data]}, {family}",
-                    )
+                    drawn_as = Look(look.colour, look.marker, line)
+                    drawing.measured(axes, drawn_as, part, "k", measure, f"{COUNTS[data]}, {family}")
             any_data = table.where(data="zipf", noise="exponential")
             k = any_data.numbers("k")
             most = {"left": any_data.numbers("ceiling"), "extra": k}
@@ -64,10 +60,7 @@ def _draw_adaptive(table: Table, path: Path) -> None:
 
 
 def _draw_merges(table: Table, path: Path) -> None:
-    with drawing.figure(path, rows=2, columns=4, size=(9.6, 5.2), sharex=True, sharey=True) as (
-        drawn,
-        panels,
-    ):
+    with drawing.figure(path, (2, 4), (9.6, 5.2), sharex=True, sharey=True) as (drawn, panels):
         for row, selection in enumerate(("SVT", "top-k")):
             for column, data in enumerate(COUNTS):
                 axes = panels[4 * row + column]
@@ -97,9 +90,7 @@ def _draw_merges(table: Table, path: Path) -> None:
                             label=f"{family}, clear positives",
                         )
                 axes.axhline(0, color=drawing.GREY, linewidth=1)
-                axes.set_xscale("log")
-                axes.set_xticks([2, 5, 10, 25, 50, 100], ["2", "5", "10", "25", "50", "100"])
-                axes.minorticks_off()
+                drawing.log_axis(axes, [2, 5, 10, 25, 50, 100])
                 axes.set_ylim(_LEAST_SHOWN - 0.05, 0.8)
                 if row == 0:
                     axes.set_title(COUNTS[data])
@@ -120,38 +111,24 @@ def parts(tables: Tables) -> dict[str, str]:
 
 def _adaptive(table: Table) -> str:
     rows = list[list[str]]()
-    for data in COUNTS:
-        for k in (2, 8, 24):
-            for noise in table.distinct("noise"):
-                row = table.one(data=data, k=k, noise=noise)
-                rows.append(
-                    [
-                        f"{COUNTS[data]}, k = {k}, {noise}",
-                        shown(row, "left"),
-                        shown(row, "extra", 2),
-                        shown(row, "extra_to_the_end", 2),
-                        shown(row, "f_ratio", 2),
-                        shown(row, "precision"),
-                        shown(row, "svt_precision"),
-                    ]
-                )
+    for data, k, noise in product(COUNTS, (2, 8, 24), table.distinct("noise")):
+        row = table.one(data=data, k=k, noise=noise)
+        measures = {"left": 3, "extra": 2, "extra_to_the_end": 2, "f_ratio": 2, "precision": 3}
+        cells = [shown(row, name, digits) for name, digits in (measures | {"svt_precision": 3}).items()]
+        rows.append([f"{COUNTS[data]}, k = {k}, {noise}", *cells])
     head = ["data, k, noise", "left after k", "answers beyond k", "to the last unit (ours)"]
     return markdown([*head, "F / F of SVT", "precision", "precision of SVT"], rows)
 
 
 def _merges(table: Table) -> str:
     rows = list[list[str]]()
-    for selection in ("SVT", "top-k"):
-        for noise in _FAMILY_LOOKS:
-            for k in (2, 10, 25, 50, 100):
-                part = table.where(selection=selection, noise=noise, k=k)
-                row = [f"{selection}, {noise}, k = {k}", f"{part.numbers('theory')[0]:.3f}"]
-                row += [shown(part.one(data=data), "reduction") for data in COUNTS]
-                if selection == "SVT":
-                    row += [shown(part.one(data="t10i4d100k"), name) for name in ("clear", "jointly")]
-                else:
-                    row += ["", ""]
-                rows.append(row)
+    for selection, noise, k in product(("SVT", "top-k"), _FAMILY_LOOKS, (2, 10, 25, 50, 100)):
+        part = table.where(selection=selection, noise=noise, k=k)
+        row = [f"{selection}, {noise}, k = {k}", f"{part.numbers('theory')[0]:.3f}"]
+        row += [shown(part.one(data=data), "reduction") for data in COUNTS]
+        for name in ("clear", "jointly"):
+            row.append(shown(part.one(data="t10i4d100k"), name) if selection == "SVT" else "")
+        rows.append(row)
     head = ["selection, noise, k", "theory", *COUNTS.values()]
     return markdown([*head, "T10I4D100K, clear positives", "T10I4D100K, jointly"], rows)
 
@@ -168,6 +145,10 @@ def _bounds(table: Table) -> str:
         ["data, k", "paper's bound, all tests", "paper's bound, alerts", "ours, alerts", "share certified"],
         rows,
     )
+
+
+def _cells(table: Table) -> Iterator[tuple[Value, Value]]:
+    return product(COUNTS, table.distinct("k"))
 
 
 def _left(tables: Tables) -> tuple[Verdict, str]:
@@ -206,7 +187,7 @@ def _precision(tables: Tables) -> tuple[Verdict, str]:
         (str(row["data"]), row["k"]): float(row["svt_precision"]) - float(row["precision"])
         for row in tables["ding-adaptive"].where(noise="Laplace").rows
     }
-    worst = max(loss, key=lambda cell: loss[cell])
+    worst = max(loss, key=loss.__getitem__)
     small = sum(value <= 0.02 for value in loss.values())
     return graded(2 * small > len(loss), small == len(loss)), (
         f"Within 0.02 of SVT's in {small} of {len(loss)} cells; worst {-loss[worst]:+.3f} "
@@ -216,12 +197,11 @@ def _precision(tables: Tables) -> tuple[Verdict, str]:
 
 def _families(tables: Tables) -> tuple[Verdict, str]:
     table = tables["ding-adaptive"]
-    gains = [
-        float(table.one(data=data, k=k, noise="exponential")["extra"])
-        - float(table.one(data=data, k=k, noise="Laplace")["extra"])
-        for data in COUNTS
-        for k in table.distinct("k")
-    ]
+    extra = {
+        noise: [table.number("extra", data=data, k=k, noise=noise) for data, k in _cells(table)]
+        for noise in ("exponential", "Laplace")
+    }
+    gains = [ours - theirs for ours, theirs in zip(*extra.values(), strict=True)]
     return graded(min(gains) > -0.05), (
         f"Answers beyond k, exponential less Laplace: from {min(gains):+.2f} to {max(gains):+.2f}."
     )
@@ -230,11 +210,10 @@ def _families(tables: Tables) -> tuple[Verdict, str]:
 def _grid(tables: Tables) -> tuple[Verdict, str]:
     table = tables["ding-adaptive"]
     errors = list[float]()
-    for data in COUNTS:
-        for k in table.distinct("k"):
-            rows = [table.one(data=data, k=k, noise=noise) for noise in ("geometric", "exponential")]
-            spread = sum(float(row["left_se"]) ** 2 for row in rows) ** 0.5
-            errors.append(abs(float(rows[0]["left"]) - float(rows[1]["left"])) / spread if spread else 0.0)
+    for data, k in _cells(table):
+        rows = [table.one(data=data, k=k, noise=noise) for noise in ("geometric", "exponential")]
+        spread = math.hypot(*(float(row["left_se"]) for row in rows))
+        errors.append(abs(float(rows[0]["left"]) - float(rows[1]["left"])) / spread if spread else 0.0)
     return graded(max(errors) < 4), (
         f"Share left after k on a grid of 1 and of 1/1000: at most {max(errors):.1f} standard errors apart "
         f"in {len(errors)} cells."
@@ -248,18 +227,9 @@ def _merged(tables: Tables, noise: str, promised: float) -> tuple[Verdict, str]:
     best = max(float(row["reduction"]) for row in table.rows)
     right = abs(float(clear["clear"]) - float(clear["theory"])) < 4 * float(clear["clear_se"])
     return graded(right, best >= promised, float(worst["reduction"]) > 0), (
-        f"k = 25: theory {float(clear['theory']):.3f}, clear positives on T10I4D100K "
-        f"{shown(clear, 'clear')}; over all answers "
-        f"down to {shown(worst, 'reduction', 2)} ({COUNTS[str(worst['data'])]}, k = {worst['k']})."
+        f"k = 25: theory {float(clear['theory']):.3f}, clear positives on T10I4D100K {shown(clear, 'clear')}; "
+        f"over all answers down to {shown(worst, 'reduction', 2)} ({COUNTS[str(worst['data'])]}, k = {worst['k']})."
     )
-
-
-def _merged_laplace(tables: Tables) -> tuple[Verdict, str]:
-    return _merged(tables, "Laplace", 0.5)
-
-
-def _merged_exponential(tables: Tables) -> tuple[Verdict, str]:
-    return _merged(tables, "exponential", 0.66)
 
 
 def _top_k(tables: Tables) -> tuple[Verdict, str]:
@@ -305,8 +275,7 @@ CLAIMS = (
         Verdict.IN_PART,
         _extra,
         "Nearly so where counts lie far above the threshold. The papers stop when the middle branch cannot "
-        "be paid; spending what is "
-        "left on the top branch gives almost one answer more.",
+        "be paid; spending what is left on the top branch gives almost one answer more.",
     ),
     Claim(
         "Its F-measure is 1.5 times that of SVT.",
@@ -319,8 +288,8 @@ CLAIMS = (
         "It is as precise as SVT.",
         Verdict.IN_PART,
         _precision,
-        "Not where counts crowd around the threshold: a margin of two standard deviations lets through three "
-        "in a hundred of very many.",
+        "Not where counts crowd around the threshold: a margin of two standard deviations lets through "
+        "three in a hundred of very many.",
     ),
     Claim(
         "Exponential noise saves more than Laplace noise.",
@@ -338,15 +307,14 @@ CLAIMS = (
     Claim(
         "A gap merged with a measurement has up to 50 % less squared error (Laplace).",
         Verdict.IN_PART,
-        _merged_laplace,
+        lambda tables: _merged(tables, "Laplace", 0.5),
         "50 % is the limit of large k (48 % needs k = 225), and holds for answers far above the threshold. "
-        "Close to it, an answer is "
-        "reported because its noise was high, and merging does harm.",
+        "Close to it, an answer is reported because its noise was high, and merging does harm.",
     ),
     Claim(
         "Up to 66 % less with exponential noise.",
         Verdict.IN_PART,
-        _merged_exponential,
+        lambda tables: _merged(tables, "exponential", 0.66),
         "Likewise (65 % needs k = 253); the narrower noise gets more weight, and its selection bias too.",
     ),
     Claim(
@@ -361,8 +329,7 @@ CLAIMS = (
         Verdict.IN_PART,
         _bound,
         "Right per test, wrong per alert: a report is news about the noise. The bound of "
-        "`estimates.lower_bound` holds given the report, "
-        "and says so where nothing can be certified.",
+        "`estimates.lower_bound` holds given the report, and says so where nothing can be certified.",
     ),
 )
 

@@ -42,6 +42,10 @@ class Table:
             raise LookupError(f"{self.name} has {len(rows)} rows with {wanted}, one was expected")
         return rows[0]
 
+    def number(self, column: str, **wanted: Value) -> float:
+        """Return the number in the only row that has these values."""
+        return float(self.one(**wanted)[column])
+
     def distinct(self, column: str) -> list[Value]:
         """Return the values of a column, each once, in their order."""
         return list(dict.fromkeys(row[column] for row in self.rows))

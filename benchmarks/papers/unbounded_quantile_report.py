@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 
 from benchmarks.papers import drawing
-from benchmarks.papers.claims import Claim, Tables, Verdict, graded
 from benchmarks.papers.drawing import Look
-from benchmarks.papers.report import Report
+from benchmarks.papers.report import Claim, Report, Tables, Verdict, graded
 from benchmarks.papers.table import Row, Table, markdown
 from benchmarks.papers.unbounded_quantile import SOURCES
 
@@ -38,7 +38,7 @@ def draw(tables: Tables, directory: Path) -> None:
 def _draw(table: Table, title: str, looks: dict[str, Look], path: Path) -> None:
     """Draw a panel for each source; levels are spaced evenly, for they crowd towards 1."""
     levels = [f"{level:g}".lstrip("0") for level in table.distinct("level")]
-    with drawing.figure(path, rows=1, columns=4, size=(9.6, 3.6)) as (drawn, panels):
+    with drawing.figure(path, (1, 4), (9.6, 3.6)) as (drawn, panels):
         for axes, (name, source) in zip(panels, SOURCES.items(), strict=True):
             for method, look in looks.items():
                 part = table.where(data=name, method=method)
@@ -66,31 +66,17 @@ def _draw(table: Table, title: str, looks: dict[str, Look], path: Path) -> None:
 def parts(tables: Tables) -> dict[str, str]:
     """Return the tables of the page."""
     return {
-        "durfee-quantiles": _quantiles(tables["durfee-quantiles"]),
-        "durfee-sums": _sums(tables["durfee-sums"]),
+        "durfee-quantiles": _by_method(tables["durfee-quantiles"], "median error of the quantile"),
+        "durfee-sums": _by_method(tables["durfee-sums"], "median relative error of the sum, clipped at"),
     }
 
 
-def _quantiles(table: Table) -> str:
+def _by_method(table: Table, title: str) -> str:
     rows = list[list[str]]()
-    for name, source in SOURCES.items():
-        for method in table.distinct("method"):
-            part = table.where(data=name, method=method)
-            rows.append([f"{source.title}, {method}", *(_short(row) for row in part.rows)])
-    return markdown(["median error of the quantile", *_levels(table)], rows)
-
-
-def _sums(table: Table) -> str:
-    rows = list[list[str]]()
-    for name, source in SOURCES.items():
-        for method in table.distinct("method"):
-            part = table.where(data=name, method=method)
-            rows.append([f"{source.title}, {method}", *(_short(row) for row in part.rows)])
-    return markdown(["median relative error of the sum, clipped at", *_levels(table)], rows)
-
-
-def _levels(table: Table) -> list[str]:
-    return [f"{level:g}" for level in table.distinct("level")]
+    for (name, source), method in product(SOURCES.items(), table.distinct("method")):
+        part = table.where(data=name, method=method)
+        rows.append([f"{source.title}, {method}", *map(_short, part.rows)])
+    return markdown([title, *(f"{level:g}" for level in table.distinct("level"))], rows)
 
 
 def _short(row: Row) -> str:
@@ -106,9 +92,8 @@ def _errors(
     table: Table, method: str, levels: tuple[float, ...], measure: str = "error"
 ) -> dict[tuple[str, float], float]:
     return {
-        (name, level): float(table.one(data=name, method=method, level=level)[measure])
-        for name in SOURCES
-        for level in levels
+        (name, level): table.number(measure, data=name, method=method, level=level)
+        for name, level in product(SOURCES, levels)
     }
 
 
@@ -189,31 +174,28 @@ CLAIMS = (
         Verdict.CONFIRMED,
         _no_bound,
         "The candidates grow geometrically, a thousand tests for a factor e. The peer spreads the highest "
-        "quantiles over all that "
-        "lies between the data and its bound.",
+        "quantiles over all that lies between the data and its bound.",
     ),
     Claim(
         "The highest quantiles are estimated far better than by the exponential mechanism.",
         Verdict.IN_PART,
         _highest,
-        "Several to hundreds of times better on heavy tails, even when the peer knows a tight bound; not where the "
-        "bound is close to the largest record.",
+        "Several to hundreds of times better on heavy tails, even when the peer knows a tight bound; not "
+        "where the bound is close to the largest record.",
     ),
     Claim(
         "Inner quantiles are often better too, on data that are not synthetic.",
         Verdict.IN_PART,
         _inner,
-        "Real data have ties, and intervals between equal records have no length. The peer on whole numbers, "
-        "which may answer with a "
-        "record, does not suffer from ties and is better.",
+        "Real data have ties, and intervals between equal records have no length. The peer on whole "
+        "numbers, which may answer with a record, does not suffer from ties and is better.",
     ),
     Claim(
         "Sums clipped at the estimated quantile are far more accurate.",
         Verdict.IN_PART,
         _clipped,
-        "Where the tail is long. Where the largest record is near a bound that is known, either will do; the "
-        "noise is in proportion "
-        "to the clip, so that a loose bound costs the peer at once.",
+        "Where the tail is long. Where the largest record is near a bound that is known, either will do; "
+        "the noise is in proportion to the clip, so that a loose bound costs the peer at once.",
     ),
     Claim(
         "*Ours:* exponential noise in AboveThreshold is no less accurate than Laplace or Gumbel noise.",

@@ -12,9 +12,8 @@ pytest.importorskip("matplotlib", reason="the figures need matplotlib, of the ex
 
 from benchmarks import reproduction
 from benchmarks.papers import exponential_noise, unbounded_quantile
-from benchmarks.papers.claims import Claim, Verdict, listed, surprises
 from benchmarks.papers.effort import Effort
-from benchmarks.papers.page import filled
+from benchmarks.papers.report import Claim, Verdict, filled, listed, surprises
 from benchmarks.papers.table import Table, measured, middle, paired_ratio, read
 
 PAGE = reproduction.DOCS / "reproduction.md"
