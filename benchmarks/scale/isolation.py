@@ -172,7 +172,3 @@ def measure() -> dict[str, float]:
             "isolation_open_share": open_share(servers, place, signal.SIGTERM),
             "isolation_open_share_kill9": open_share(servers, place, signal.SIGKILL, **short),
         }
-
-
-if __name__ == "__main__":
-    print(json.dumps(measure()))

@@ -13,7 +13,6 @@ What holds the loop longer than `SHOWN` is printed with its stack, on standard e
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import os
@@ -23,13 +22,15 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.application import PARTITIONS, Application, Worker, wait_until
+from benchmarks.command import say
 from stream_svt.service.embedded import EmbeddedKafka
 
+DATASETS = 300_000
 BEAT = 0.01
 SHOWN = 0.1
 """Seconds from which on a hold is printed with its stack."""
@@ -108,13 +109,6 @@ class _Watch(threading.Thread):
 # In the measuring process
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
-    """How many datasets, each with an open run."""
-
-    datasets: int = 300_000
-
-
 @dataclass(slots=True)
 class Lag:
     """Late beats of every worker: (Unix time, seconds); ``marks`` are when phases began."""
@@ -126,7 +120,7 @@ class Lag:
     def phase(self, name: str) -> None:
         """Begin a phase."""
         self.marks.append((time.time(), name))
-        print(f"{name} ..", file=sys.stderr, flush=True)
+        say(f"{name} ..")
 
     def worst(self) -> dict[str, float]:
         """Return the longest delay of each phase."""
@@ -227,47 +221,31 @@ def _busy() -> Iterator[None]:
             process.wait()
 
 
-def _measured(servers: str, size: Size, *, busy: bool) -> tuple[float, int]:
+def _measured(servers: str, *, busy: bool) -> tuple[float, int]:
     with tempfile.TemporaryDirectory() as directory, _busy() if busy else contextlib.nullcontext():
-        names = [f"d{number}" for number in range(size.datasets)]
+        names = [f"d{number}" for number in range(DATASETS)]
         stage = Stage(servers=servers, directory=Path(directory), names=names)
         try:
             play(stage)
         finally:
             for log in stage.lag.logs:
                 lines = log.read_text(errors="replace").splitlines()
-                shown = [
-                    line for line in lines if line.startswith("HOLD") or any(word in line for word in LOST)
-                ]
-                print(*shown, sep="\n", file=sys.stderr)
+                for line in lines:
+                    if line.startswith("HOLD") or any(word in line for word in LOST):
+                        say(line)
         worst = stage.lag.worst()
         for phase, seconds in worst.items():
-            print(f"{'busy, ' if busy else ''}{phase}: {seconds:.3f} s", file=sys.stderr)
+            say(f"{'busy, ' if busy else ''}{phase}: {seconds:.3f} s")
         return max(worst.values()), stage.lag.losses()
 
 
-def measure(size: Size = Size(), *, busy: Sequence[bool] = (False, True)) -> dict[str, float]:
+def measure() -> dict[str, float]:
     """Return `loop_lag_seconds`, `loop_lag_busy_seconds` and `loop_lag_group_losses`."""
-    found = {}
     with EmbeddedKafka() as kafka:
-        for one in busy:
-            worst, losses = _measured(kafka.bootstrap_servers, size, busy=one)
-            found["loop_lag_busy_seconds" if one else "loop_lag_seconds"] = worst
-            if one:
-                found["loop_lag_group_losses"] = float(losses)
-    return found
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.scale.loop_lag")
-    parser.add_argument("--datasets", type=int, default=Size().datasets)
-    parser.add_argument("--only", choices=["quiet", "busy"])
-    chosen = parser.parse_args(arguments)
-    busy = {"quiet": (False,), "busy": (True,), None: (False, True)}[chosen.only]
-    for name, figure in measure(Size(chosen.datasets), busy=busy).items():
-        print(f"scale.{name} {figure:.3f}")
-
-
-if __name__ == "__main__":
-    main()
+        quiet, _ = _measured(kafka.bootstrap_servers, busy=False)
+        busy, losses = _measured(kafka.bootstrap_servers, busy=True)
+    return {
+        "loop_lag_seconds": quiet,
+        "loop_lag_busy_seconds": busy,
+        "loop_lag_group_losses": float(losses),
+    }

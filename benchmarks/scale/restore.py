@@ -13,18 +13,18 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.application import Application
-from benchmarks.takeover import restores
+from benchmarks.takeover import restore
 from stream_svt.service.embedded import EmbeddedKafka
 
 DATASETS, RESTARTS = 100_000, 3
 
 
-def measure(datasets: int = DATASETS, restarts: int = RESTARTS) -> dict[str, float]:
+def measure() -> dict[str, float]:
     """Return `restore_seconds_per_100k`."""
     with EmbeddedKafka() as kafka, tempfile.TemporaryDirectory() as directory:
-        names = [f"dataset-{number:06}" for number in range(datasets)]
+        names = [f"dataset-{number:06}" for number in range(DATASETS)]
         application = Application(
             servers=kafka.bootstrap_servers, directory=Path(directory), names=names, partitions=1
         )
-        found = restores(application, restarts)
-    return {"restore_seconds_per_100k": statistics.median(found) * 100_000 / datasets}
+        found = restore(application, RESTARTS)
+    return {"restore_seconds_per_100k": statistics.median(found) * 100_000 / DATASETS}

@@ -11,17 +11,16 @@ batches and transaction marks, meta, dataset records and outbox included. The ra
 from __future__ import annotations
 
 import asyncio
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from aiokafka import AIOKafkaProducer
 
 from benchmarks import peers, service
 from benchmarks.application import PARTITIONS, PATIENCE, Application, Worker, monitor
+from benchmarks.command import say
 from stream_svt.service.embedded import EmbeddedKafka
 
 SERIES = 20
@@ -30,14 +29,9 @@ QUIET = 6.0
 """Seconds without a new byte of state after which everything is written: three commit intervals."""
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
-    """How much is measured: datasets, queries of the backlog, and seconds and rate of the trickle."""
-
-    datasets: int = 1_000
-    backlog: int = 300_000
-    seconds: float = 60.0
-    rate: int = 100
+DATASETS, BACKLOG = 1_000, 300_000
+SECONDS, RATE = 60, 100
+"""Of the trickle."""
 
 
 def query(number: int, names: Sequence[str]) -> tuple[bytes, bytes]:
@@ -87,31 +81,26 @@ def _await_quiet(application: Application, running: Worker, data_dir: Path, tota
             return now
 
 
-def measure(size: Size = Size()) -> dict[str, float]:
+def measure() -> dict[str, float]:
     """Return the ratio at catch-up, at a trickle, and the worse of both."""
-    more = int(size.seconds * size.rate)
+    end = BACKLOG + SECONDS * RATE
     with EmbeddedKafka() as kafka, tempfile.TemporaryDirectory() as directory:
         application = Application(
             servers=kafka.bootstrap_servers,
             directory=Path(directory),
-            names=service.datasets(size.datasets // PARTITIONS),
+            names=service.datasets(DATASETS // PARTITIONS),
             monitors=[monitor("retry", append="retry")],
         )
-        read = asyncio.run(_write(application, 0, size.backlog))
+        read = asyncio.run(_write(application, 0, BACKLOG))
         with application.worker() as running:
-            state = _await_quiet(application, running, kafka.data_dir, size.backlog)
-            print(f"catch-up: {state:,} bytes of state for {read:,} bytes of queries", file=sys.stderr)
-            trickled = asyncio.run(_write(application, size.backlog, size.backlog + more, size.rate))
-            after = _await_quiet(application, running, kafka.data_dir, size.backlog + more)
-            print(f"trickle: {after - state:,} for {trickled:,}", file=sys.stderr)
+            state = _await_quiet(application, running, kafka.data_dir, BACKLOG)
+            say(f"catch-up: {state:,} bytes of state for {read:,} bytes of queries")
+            trickled = asyncio.run(_write(application, BACKLOG, end, RATE))
+            after = _await_quiet(application, running, kafka.data_dir, end)
+            say(f"trickle: {after - state:,} for {trickled:,}")
     catch_up, trickle = state / read, (after - state) / trickled
     return {
         "retry_state_ratio": max(catch_up, trickle),
         "retry_state_ratio_catch_up": catch_up,
         "retry_state_ratio_trickle": trickle,
     }
-
-
-if __name__ == "__main__":
-    for name, figure in measure().items():
-        print(f"scale.{name} {figure:.3f}")
