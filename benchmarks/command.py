@@ -1,37 +1,48 @@
-"""What all benchmarks print, and how large they are: numbers as options, and lines ``NAME.figure VALUE``."""
+"""The harness of all benchmarks: sizes as options, sides in turns, and lines ``NAME.figure VALUE``."""
 
 from __future__ import annotations
 
 import argparse
+import inspect
+import statistics
+import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 
 def show(
-    name: str,
-    described: str | None,
-    figures: Callable[..., Mapping[str, float]],
-    sizes: Mapping[str, int],
-    arguments: Sequence[str] | None,
-    *,
-    digits: int = 3,
+    figures: Callable[..., Mapping[str, float]], arguments: Sequence[str] | None = None, *, digits: int = 3
 ) -> None:
-    """Measure and print, with other numbers where options say so.
-
-    Parameters
-    ----------
-    described
-        The module's docstring.
-    sizes
-        What ``figures`` takes, with the usual numbers.
-    """
+    """Measure and print; the arguments of ``figures`` are options, each with its default, but for the seed."""
+    name = Path(inspect.getfile(figures)).stem
     parser = argparse.ArgumentParser(
         prog=f"benchmarks/run {name}",
-        description=described,
+        description=inspect.getdoc(inspect.getmodule(figures)),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    for size, usual in sizes.items():
-        parser.add_argument(
-            f"--{size.replace('_', '-')}", type=int, default=usual, help=f"by default {usual:,}"
-        )
+    for size in inspect.signature(figures).parameters.values():
+        if size.name != "seed":
+            option, usual = f"--{size.name.replace('_', '-')}", size.default
+            parser.add_argument(option, type=type(usual), default=usual, help=f"by default {usual:,}")
     for figure, value in figures(**vars(parser.parse_args(arguments))).items():
         print(f"{name}.{figure} {value:.{digits}f}")
+
+
+def say(text: str) -> None:
+    """Print on standard error what is no figure."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """Return how long something takes."""
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def median_ratio(name: str, ours: Sequence[float], theirs: Sequence[float]) -> float:
+    """Return the median of the ratios of turns, ours over theirs; print all of them."""
+    ratios = sorted(one / other for one, other in zip(ours, theirs, strict=True))
+    say(f"{name}: " + " ".join(f"{ratio:.3f}" for ratio in ratios))
+    return statistics.median(ratios)

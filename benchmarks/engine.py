@@ -13,18 +13,12 @@ from __future__ import annotations
 import gc
 import os
 import statistics
-import sys
-import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from benchmarks.command import show
+from benchmarks.command import median_ratio, say, seconds, show
+from benchmarks.play import batch, engine_of, released
 from stream_svt.monitor.batch import QueryBatch
-from stream_svt.monitor.engine import Engine
-from stream_svt.settings.application_document import load_spec
 
 TOPIC = "counts"
 TOP, THRESHOLD, LOW = 1_000_000, 500_000, 100
@@ -46,104 +40,54 @@ COMMON = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
-    """How much is measured: ``batches`` of ``rows`` on either side in each repetition."""
-
-    datasets: int = 100_000
-    rows: int = 20_000
-    batches: int = 5
-    repetitions: int = 21
-
-
 class Side:
-    """An engine whose runs are all open, and the place it has reached on its topic."""
+    """An engine whose runs are all open."""
 
     def __init__(self, datasets: int) -> None:
-        spec = load_spec(SPEC.format(names=", ".join(f"d{i}" for i in range(datasets)), common=COMMON))
-        names = [dataset.name for dataset in spec.datasets]
+        names = ", ".join(f"d{i}" for i in range(datasets))
         self.datasets = datasets
-        self.engine = Engine(spec, shard=0, datasets=names, key=KEY, entropy=os.urandom)
-        self.engine.begin(TOPIC, 0)
+        self.engine = engine_of(SPEC.format(names=names, common=COMMON), KEY, os.urandom)
+        opening = np.zeros(datasets, np.int64)
         self.alerts = 0
-        self._play(_batch(0, np.arange(datasets), np.zeros(datasets, np.int64), ["first"] * datasets))
+        self._play([batch(TOPIC, 0, opening, np.arange(datasets), series=["first"] * datasets)])
+        self.alerts = 0
 
-    def seconds(self, first: int, size: Size, seed: int) -> float:
+    def seconds(self, first: int, rows: int, batches: int, seed: int) -> float:
         """Return how long the engine takes over rows that depend on ``seed`` alone, but for their datasets."""
         rng = np.random.default_rng(seed)
-        batches = []
-        for start in range(first, first + size.batches * size.rows, size.rows):
-            values = rng.integers(0, LOW, size.rows)
-            tops = rng.random(size.rows) < TOP_SHARE
+        played = []
+        for start in range(first, first + batches * rows, rows):
+            values = rng.integers(0, LOW, rows)
+            tops = rng.random(rows) < TOP_SHARE
             values[tops] = TOP
-            series: list[str | None] = [
-                f"s{number}" for number in rng.integers(0, SERIES, size.rows).tolist()
-            ]
+            series = [f"s{number}" for number in rng.integers(0, SERIES, rows).tolist()]
             for row in np.flatnonzero(tops).tolist():
                 series[row] = f"top-{start + row}"
-            dataset = rng.integers(0, 2**31, size.rows) % self.datasets
-            batches.append(_batch(self.datasets + start, dataset, values, series))
+            dataset = rng.integers(0, 2**31, rows) % self.datasets
+            played.append(batch(TOPIC, self.datasets + start, values, dataset, series=series))
         gc.collect()
-        began = time.perf_counter()
-        for batch in batches:
-            self._play(batch)
-        return time.perf_counter() - began
+        return seconds(lambda: self._play(played))
 
-    def _play(self, batch: QueryBatch) -> None:
-        while True:
-            step = self.engine.step(batch)
-            commit = self.engine.take_commit()
-            self.engine.committed()
-            self.alerts += len(commit.events)
-            if step.done:
-                return
+    def _play(self, batches: list[QueryBatch]) -> None:
+        for one in batches:
+            self.alerts += sum(1 for _ in released(self.engine, one))
 
 
-def _batch(
-    first: int, dataset: NDArray[np.int64], values: NDArray[np.int64], series: list[str | None]
-) -> QueryBatch:
-    count = len(values)
-    return QueryBatch(
-        topic=TOPIC,
-        first=first,
-        end=first + count,
-        offset=np.arange(first, first + count, dtype=np.int64),
-        row=np.zeros(count, np.int64),
-        timestamp_ms=np.zeros(count, np.int64),
-        dataset=dataset,
-        whole=values,
-        series=series,
-        query_id=["q"] * count,
-    )
-
-
-def figures(size: Size = Size()) -> dict[str, float]:
-    """Return `datasets_100k_vs_1`; the spread of the repetitions goes to standard error."""
-    one, many = Side(1), Side(size.datasets)
-    one.alerts = many.alerts = 0
-    ratios, nanoseconds = [], []
-    for repetition in range(-1, size.repetitions):  # the first one warms both up
-        first = (repetition + 1) * size.batches * size.rows
-        sides = [one, many] if repetition % 2 else [many, one]
-        took = {side.datasets: side.seconds(first, size, repetition + 1) for side in sides}
-        if repetition >= 0:
-            ratios.append(took[1] / took[size.datasets])
-            nanoseconds.append([1e9 * took[n] / (size.batches * size.rows) for n in (1, size.datasets)])
+def figures(
+    datasets: int = 100_000, rows: int = 20_000, batches: int = 5, repetitions: int = 21
+) -> dict[str, float]:
+    """Return `datasets_100k_vs_1`; nanoseconds a query go to standard error."""
+    one, many = Side(1), Side(datasets)
+    times: dict[Side, list[float]] = {one: [], many: []}
+    for repetition in range(repetitions + 1):  # the first one warms both up
+        first = repetition * batches * rows
+        for side in (one, many) if repetition % 2 == 0 else (many, one):
+            times[side].append(1e9 * side.seconds(first, rows, batches, repetition) / (batches * rows))
     assert one.alerts == many.alerts, "both sides release the same"
-    low, _, high = statistics.quantiles(ratios, n=4)
-    each = [statistics.median(column) for column in zip(*nanoseconds, strict=True)]
-    print(
-        f"ns a query: {each[0]:.0f} with 1 dataset, {each[1]:.0f} with {size.datasets}; "
-        f"half of the ratios lie in {low:.2f} to {high:.2f}",
-        file=sys.stderr,
-    )
-    return {"datasets_100k_vs_1": statistics.median(ratios)}
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure and print."""
-    show("engine", __doc__, lambda **size: figures(Size(**size)), asdict(Size()), arguments)
+    for side in (one, many):
+        say(f"{side.datasets} datasets: {statistics.median(times[side][1:]):.0f} ns a query")
+    return {"datasets_100k_vs_1": median_ratio("ratios", times[one][1:], times[many][1:])}
 
 
 if __name__ == "__main__":
-    main()
+    show(figures)

@@ -10,14 +10,13 @@ and an annealed base that stops at 0. A true alert is an item whose count reache
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
 
 from benchmarks.command import show
-from benchmarks.datasets import DATASETS
-from benchmarks.simulation import Reports, simulate
+from benchmarks.datasets import counts_of
+from benchmarks.simulation import Floats, simulate
 from stream_svt.mechanisms import (
     UNITS_PER_EPSILON,
     Annealed,
@@ -30,19 +29,6 @@ from stream_svt.mechanisms import (
 
 EPSILON = 7 * UNITS_PER_EPSILON // 10
 CELLS = (("retail", 8), ("t10i4d100k", 8), ("t10i4d100k", 24), ("kosarak", 8))
-TRIALS = 4000
-
-
-def papers_adaptive(cutoff: int) -> SparseVector:
-    """Adaptive SVT with gap as published."""
-    return adaptive(
-        epsilon=EPSILON,
-        cutoff=cutoff,
-        monotonic=True,
-        correction=Uncorrected(),
-        query_noise=Noise.LAPLACE,
-        threshold_noise=Noise.LAPLACE,
-    )
 
 
 def annealed_ladder(cutoff: int, items: int) -> tuple[SparseVector, int]:
@@ -52,52 +38,43 @@ def annealed_ladder(cutoff: int, items: int) -> tuple[SparseVector, int]:
     return ladder(epsilon=EPSILON, cutoff=cutoff, monotonic=True, correction=correction), correction.passes
 
 
-def figures(trials: int = TRIALS, seed: int = 1) -> dict[str, float]:
+def figures(trials: int = 4000, seed: int = 1) -> dict[str, float]:
     """Gain in true alerts and precision of each cell, with standard errors, and the worst of both."""
     measured: dict[str, float] = {}
     gains, precisions = [], []
     for name, cutoff in CELLS:
-        data, generator = DATASETS[name](), np.random.default_rng(seed)
-        thresholds = data.counts[generator.integers(2 * cutoff, 8 * cutoff + 1, trials) - 1]
-        rungs, passes = annealed_ladder(cutoff, len(data.counts))
-        found = {}
-        for method, mechanism, tests in (("adaptive", papers_adaptive(cutoff), 1), ("ladder", rungs, passes)):
-            reports = simulate(
-                mechanism, data.counts, thresholds, passes=tests, trials=trials, generator=generator
-            )
-            found[method] = true = _true(reports, data.counts, thresholds)
-            alerts = reports.per_trial()
-            precision = true.sum() / max(1.0, alerts.sum())
-            cell = f"{name}_{cutoff}.{method}"
-            measured[f"{cell}.true_alerts"] = true.mean()
-            measured[f"{cell}.true_alerts_error"] = true.std() / math.sqrt(trials)
-            measured[f"{cell}.precision"] = precision
-            measured[f"{cell}.precision_error"] = (true - precision * alerts).std() / (
-                math.sqrt(trials) * max(1.0, alerts.mean())
-            )
-        ours, theirs = found["ladder"], found["adaptive"]
-        gain = ours.mean() / theirs.mean()
-        measured[f"{name}_{cutoff}.gain"] = gain
-        # Both saw the same thresholds: the error of a ratio of paired means.
-        measured[f"{name}_{cutoff}.gain_error"] = (ours - gain * theirs).std() / (
-            math.sqrt(trials) * theirs.mean()
+        counts, generator = counts_of(name), np.random.default_rng(seed)
+        thresholds = counts[generator.integers(2 * cutoff, 8 * cutoff + 1, trials) - 1]
+        # Adaptive SVT with gap as published.
+        published = adaptive(
+            epsilon=EPSILON,
+            cutoff=cutoff,
+            monotonic=True,
+            correction=Uncorrected(),
+            query_noise=Noise.LAPLACE,
+            threshold_noise=Noise.LAPLACE,
         )
-        gains.append(gain)
+        ways = {"adaptive": (published, 1), "ladder": annealed_ladder(cutoff, len(counts))}
+        found = {}
+        for method, (mechanism, passes) in ways.items():
+            reports = simulate(
+                mechanism, counts, thresholds, passes=passes, trials=trials, generator=generator
+            )
+            found[method] = true = reports.per_trial(counts[reports.item] >= thresholds[reports.trial])
+            _put(measured, f"{name}_{cutoff}.{method}.true_alerts", true, np.ones(trials))
+            _put(measured, f"{name}_{cutoff}.{method}.precision", true, reports.per_trial())
+        _put(measured, f"{name}_{cutoff}.gain", found["ladder"], found["adaptive"])
+        gains.append(measured[f"{name}_{cutoff}.gain"])
         precisions.append(measured[f"{name}_{cutoff}.ladder.precision"])
     return measured | {"worst_gain_over_adaptive": min(gains), "worst_precision": min(precisions)}
 
 
-def _true(
-    reports: Reports, counts: np.ndarray[tuple[int], np.dtype[np.int64]], thresholds: np.ndarray
-) -> np.ndarray:
-    """Reports whose count reaches the run's threshold, by run."""
-    return reports.per_trial(counts[reports.item] >= thresholds[reports.trial])
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure and print."""
-    show("ladder", __doc__, figures, {"trials": TRIALS}, arguments, digits=4)
+def _put(measured: dict[str, float], name: str, ours: Floats, theirs: Floats) -> None:
+    """Add the ratio of paired means, and its standard error."""
+    mean = max(1.0 / len(theirs), theirs.mean())
+    measured[name] = ratio = ours.mean() / mean
+    measured[f"{name}_error"] = (ours - ratio * theirs).std() / (math.sqrt(len(ours)) * mean)
 
 
 if __name__ == "__main__":
-    main()
+    show(figures, digits=4)

@@ -13,17 +13,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import statistics
-import sys
 import tempfile
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from aiokafka import ConsumerRecord
 
 from benchmarks import peers
 from benchmarks.application import PARTITIONS, Application, monitor, wait_until
-from benchmarks.command import show
+from benchmarks.command import median_ratio, say, show
 from stream_svt.monitor.released import EventType
 from stream_svt.service.embedded import EmbeddedKafka
 
@@ -32,15 +29,7 @@ TOP = 9_000_000
 RELAY = ("relay.queries", "relay.state", "relay.alerts")
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
-    """How much is measured: so many queries on either side in each turn."""
-
-    queries: int = 60
-    turns: int = 7
-
-
-def figures(size: Size = Size()) -> dict[str, float]:
+def figures(queries: int = 60, turns: int = 7) -> dict[str, float]:
     """Return `p50_vs_bare_relay`; medians and the spread go to standard error."""
     name = "shop"
     numbers = itertools.count()  # each query is of a series of its own, for an alert mutes its series
@@ -60,10 +49,10 @@ def figures(size: Size = Size()) -> dict[str, float]:
         ):
             wait_until(lambda: worker.has(PARTITIONS), "every shard has taken over and replayed")
 
-            def median(queries: str, alerts: str, count: int = size.queries) -> float:
+            def median(topic: str, alerts: str, count: int = queries) -> float:
                 sending = peers.alert_latencies(
                     servers,
-                    queries,
+                    topic,
                     alerts,
                     query=lambda _: (name.encode(), _top(next(numbers))),
                     is_alert=_is_alert,
@@ -75,13 +64,11 @@ def figures(size: Size = Size()) -> dict[str, float]:
             for side in (mine, theirs):
                 median(*side, count=5)  # the first ones open the run and warm the broker up
             ours, relay = [], []
-            for _ in range(size.turns):
+            for _ in range(turns):
                 relay.append(median(*theirs))
                 ours.append(median(*mine))
-                print(f"worker {1e3 * ours[-1]:.1f} ms, relay {1e3 * relay[-1]:.1f} ms", file=sys.stderr)
-    ratios = sorted(one / other for one, other in zip(ours, relay, strict=True))
-    print("ratios: " + " ".join(f"{ratio:.2f}" for ratio in ratios), file=sys.stderr)
-    return {"p50_vs_bare_relay": statistics.median(ratios)}
+                say(f"worker {1e3 * ours[-1]:.1f} ms, relay {1e3 * relay[-1]:.1f} ms")
+    return {"p50_vs_bare_relay": median_ratio("ratios", ours, relay)}
 
 
 def _top(number: int) -> bytes:
@@ -94,10 +81,5 @@ def _is_alert(record: ConsumerRecord[bytes, bytes]) -> bool:
     return not any(value) or EventType.ALERT.value.encode() in value
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure and print."""
-    show("latency", __doc__, lambda **size: figures(Size(**size)), asdict(Size()), arguments)
-
-
 if __name__ == "__main__":
-    main()
+    show(figures)

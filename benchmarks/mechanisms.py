@@ -8,16 +8,13 @@ its users call it, with a Python list; the same call with scale 0 takes less tha
 from __future__ import annotations
 
 import statistics
-import sys
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.command import show
+from benchmarks.command import median_ratio, say, seconds, show
 from stream_svt.mechanisms import (
     Annealed,
     Correction,
@@ -32,15 +29,6 @@ from stream_svt.mechanisms import (
 EPSILON, CUTOFF = 10**9, 1000
 FAR_BELOW, THRESHOLD, FAR_ABOVE = 1000, 10**7, 10**8
 STREAM = Exposure(expected_queries=10**7, false_alerts=Fraction(1))
-
-
-@dataclass(frozen=True, slots=True)
-class Size:
-    """How much is measured: ``tests`` in each of the ``repetitions`` against numpy, ``draws`` against OpenDP."""
-
-    tests: int = 400_000
-    draws: int = 100_000
-    repetitions: int = 15
 
 
 class Side:
@@ -99,8 +87,8 @@ def opendp_laplace(scale: float, count: int) -> Callable[[], object]:
     return lambda: add_noise(answers)
 
 
-def figures(size: Size) -> dict[str, float]:
-    """Return the ratios of speeds, the two goals first; the spread goes to standard error."""
+def figures(tests: int = 400_000, draws: int = 100_000, repetitions: int = 15) -> dict[str, float]:
+    """Return the ratios of speeds, the two goals first; `draws` are those of OpenDP."""
 
     def build(
         form: Callable[..., SparseVector], correction: Correction = STREAM, cutoff: int = CUTOFF
@@ -108,56 +96,33 @@ def figures(size: Size) -> dict[str, float]:
         return form(epsilon=EPSILON, cutoff=cutoff, monotonic=True, correction=correction)
 
     plain = build(sparse_vector)
-    measured = {}
-    for name, side, peer in (
-        ("step_vs_numpy_exponential", Side(plain, size.tests), numpy_exponential),
-        ("step_vs_opendp_laplace", Side(plain, size.draws), opendp_laplace),
-        ("with_tops_vs_numpy_exponential", Side(plain, size.tests, tops=1e-3), numpy_exponential),
-        (
-            "with_many_tops_vs_numpy_exponential",
-            Side(build(sparse_vector, cutoff=size.tests), size.tests, tops=0.1),
-            numpy_exponential,
-        ),
-        (
-            "retried_vs_numpy_exponential",
-            Side(build(sparse_vector, Annealed(end=Fraction(3))), size.tests, attempt=5),
-            numpy_exponential,
-        ),
-        ("adaptive_vs_numpy_exponential", Side(build(adaptive), size.tests), numpy_exponential),
-        ("ladder_vs_numpy_exponential", Side(build(ladder), size.tests), numpy_exponential),
-    ):
-        measured[name] = _ratio(name, side, peer, size.repetitions)
-    return measured
+    many = build(sparse_vector, cutoff=tests)
+    retried = build(sparse_vector, Annealed(end=Fraction(3)))
+    sides = {
+        "step_vs_numpy_exponential": Side(plain, tests),
+        "step_vs_opendp_laplace": Side(plain, draws),
+        "with_tops_vs_numpy_exponential": Side(plain, tests, tops=1e-3),
+        "with_many_tops_vs_numpy_exponential": Side(many, tests, tops=0.1),
+        "retried_vs_numpy_exponential": Side(retried, tests, attempt=5),
+        "adaptive_vs_numpy_exponential": Side(build(adaptive), tests),
+        "ladder_vs_numpy_exponential": Side(build(ladder), tests),
+    }
+    return {name: _ratio(name, side, repetitions) for name, side in sides.items()}
 
 
-def _ratio(
-    name: str, side: Side, peer: Callable[[float, int], Callable[[], object]], repetitions: int
-) -> float:
+def _ratio(name: str, side: Side, repetitions: int) -> float:
     """Return how fast ``side`` steps where the peer draws as many numbers at speed 1: median of the turns."""
     count = len(side.values)
-    other = peer(side.scale, count)
-    turns = [(_seconds(other), _seconds(side.step)) for _ in range(-1, repetitions)][1:]  # one to warm up
-    ratios = [theirs / ours for theirs, ours in turns]
-    low, middle, high = statistics.quantiles(ratios, n=4)
-    theirs, ours = (1e9 * statistics.median(column) / count for column in zip(*turns, strict=True))
-    print(
-        f"{name}: {ours:.1f} ns a test ({len(side.mechanism.branches)} branches, {side.tops} tops of {count}), "
-        f"{theirs:.1f} ns a draw; half of the ratios lie in {low:.3f} to {high:.3f}",
-        file=sys.stderr,
+    peer = opendp_laplace if name.endswith("opendp_laplace") else numpy_exponential
+    draw = peer(side.scale, count)
+    turns = [(seconds(draw), seconds(side.step)) for _ in range(repetitions + 1)][1:]  # one to warm up
+    theirs, ours = zip(*turns, strict=True)
+    say(
+        f"{name}: {1e9 * statistics.median(ours) / count:.1f} ns a test ({len(side.mechanism.branches)} branches, "
+        f"{side.tops} tops of {count}), {1e9 * statistics.median(theirs) / count:.1f} ns a draw"
     )
-    return middle
-
-
-def _seconds(work: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure and print."""
-    show("mechanisms", __doc__, lambda **size: figures(Size(**size)), asdict(Size()), arguments)
+    return median_ratio(name, theirs, ours)
 
 
 if __name__ == "__main__":
-    main()
+    show(figures)

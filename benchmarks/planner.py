@@ -19,28 +19,30 @@ from __future__ import annotations
 import math
 import os
 import statistics
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from itertools import count, product
+from operator import attrgetter
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.command import show
-from benchmarks.datasets import DATASETS
-from benchmarks.simulation import quantile
-from stream_svt.mechanisms import Annealed, Exposure, Noise, Run, SparseVector, sparse_vector
-from stream_svt.monitor.batch import QueryBatch
-from stream_svt.monitor.engine import Engine
+from benchmarks.command import say, show
+from benchmarks.datasets import COUNTS, counts_of
+from benchmarks.papers.grid_noise import draws
+from benchmarks.play import Integers, batch, engine_of, released
+from stream_svt.mechanisms import UNITS_PER_EPSILON, Annealed, Exposure, Run, SparseVector, sparse_vector
 from stream_svt.monitor.released import Alert
-from stream_svt.planning import Belief, Drift, Retries, Workload, forecast, recommend
+from stream_svt.planning import Belief, Drift, Workload, forecast, recommend
+from stream_svt.planning.model import quantiles
+from stream_svt.planning.workload import MARGINS, middles
 from stream_svt.settings.application_document import load_spec
 from stream_svt.settings.monitors import MonitorSpec
 from stream_svt.settings.options import Retry
 
 Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 Labels = NDArray[np.bool_]
 Draw = Callable[[np.random.Generator, int], Floats]
 
@@ -49,19 +51,6 @@ LEAST_ALERTS = 10
 EPSILONS = ("0.05", "0.1", "0.2", "0.5", "1")
 CUTOFF = 50
 FACTORS = (1.0, 2.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Size:
-    """How much is measured."""
-
-    workloads: int = 100
-    runs: int = 100
-    choices: int = 15
-    choice_runs: int = 60
-    engine: int = 8
-    engine_runs: int = 40
-    real_runs: int = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +62,6 @@ class Case:
     above: Draw
     below: Draw
     workload: Workload
-    retries: Retries | None
 
     def spec(self) -> MonitorSpec:
         """Return the monitor's specification."""
@@ -131,49 +119,26 @@ monitors:
 
 def families(rng: np.random.Generator) -> Draw:
     """Return a random distribution of margins whose median is of the order of 1."""
-
-    def weibull(shape: float) -> Draw:
-        return lambda g, n: np.asarray(g.weibull(shape, n) / np.log(2) ** (1 / shape))
-
-    def lognormal(sigma: float) -> Draw:
-        return lambda g, n: g.lognormal(0, sigma, n)
-
-    def gamma(shape: float) -> Draw:
-        return lambda g, n: np.asarray(g.gamma(shape, 1 / shape, n))
-
-    def uniform(low: float, high: float) -> Draw:
-        return lambda g, n: g.uniform(low, high, n)
-
-    def lomax(tail: float) -> Draw:
-        return lambda g, n: np.asarray(g.pareto(tail, n) / (2 ** (1 / tail) - 1))
-
-    def half_normal() -> Draw:
-        return lambda g, n: np.asarray(np.abs(g.standard_normal(n)) / 0.6745)
-
-    def two_modes(low: float, share: float) -> Draw:
-        def draw(g: np.random.Generator, n: int) -> Floats:
-            return np.asarray(np.where(g.random(n) < share, low, 1.5) * g.lognormal(0, 0.3, n))
-
-        return draw
-
     start = rng.uniform(0, 0.5)
-    return [
-        lognormal(rng.uniform(0.3, 1.5)),
-        weibull(rng.uniform(0.5, 4)),
-        gamma(rng.uniform(0.5, 5)),
-        uniform(start, 2 - start),
-        lomax(rng.uniform(1.2, 4)),
-        half_normal(),
-        two_modes(rng.uniform(0.1, 0.6), rng.uniform(0.1, 0.6)),
-    ][rng.integers(7)]
+    sigma, weibull = rng.uniform(0.3, 1.5), rng.uniform(0.5, 4)
+    gamma, tail = rng.uniform(0.5, 5), rng.uniform(1.2, 4)
+    low, share = rng.uniform(0.1, 0.6), rng.uniform(0.1, 0.6)
+    kinds: list[Draw] = [
+        lambda g, n: g.lognormal(0, sigma, n),
+        lambda g, n: np.asarray(g.weibull(weibull, n) / np.log(2) ** (1 / weibull)),
+        lambda g, n: np.asarray(g.gamma(gamma, 1 / gamma, n)),
+        lambda g, n: g.uniform(start, 2 - start, n),
+        lambda g, n: np.asarray(g.pareto(tail, n) / (2 ** (1 / tail) - 1)),
+        lambda g, n: np.asarray(np.abs(g.standard_normal(n)) / 0.6745),  # half-normal
+        lambda g, n: np.where(g.random(n) < share, low, 1.5) * g.lognormal(0, 0.3, n),
+    ]
+    return kinds[rng.integers(7)]
 
 
 def cases(seed: int) -> Iterator[Case]:
     """Yield random workloads without end."""
-    number = 0
-    while True:
+    for number in count():
         yield random_case(np.random.default_rng([seed, number]), ("stream", "retry", "set")[number % 3])
-        number += 1
 
 
 def random_case(rng: np.random.Generator, kind: str) -> Case:
@@ -234,7 +199,6 @@ def random_case(rng: np.random.Generator, kind: str) -> Case:
             finite=kind == "set",
             drift=Drift(queries=tau, start=start) if tau else None,
         ),
-        retries=Retries(attempts=attempts, every=every, lifetime=life) if tau else None,
     )
 
 
@@ -244,7 +208,7 @@ def _scaled(draw: Draw, scale: float) -> Draw:
 
 def _quantiles(draw: Draw, rng: np.random.Generator) -> Floats:
     """Return what the planner is told of a distribution."""
-    return np.asarray(np.quantile(draw(rng, 100_000), (np.arange(200) + 0.5) / 200))
+    return np.asarray(np.quantile(draw(rng, 100_000), middles(MARGINS)))
 
 
 # --- simulation
@@ -258,21 +222,13 @@ class Noises:
 
     def of(self, count: int) -> Callable[[int], Integers]:
         """Return the query noise of so many tests, by branch."""
-        return lambda branch: self._draw(float(self.mechanism.branches[branch].rate), count)
-
-    def _draw(self, rate: float, count: int) -> Integers:
-        first = self._geometric(rate, count)
-        if self.mechanism.query_noise is Noise.LAPLACE:
-            first -= self._geometric(rate, count)
-        return first
-
-    def _geometric(self, rate: float, count: int) -> Integers:
-        return np.floor(self.rng.standard_exponential(count) / rate).astype(np.int64)
+        family, branches = self.mechanism.query_noise, self.mechanism.branches
+        return lambda branch: draws(family, branches[branch].rate, count, self.rng)
 
     def thresholds(self, runs: int) -> Integers:
         """Return a threshold noise for each run, one from each of as many equal shares of its law."""
         levels = (self.rng.permutation(runs) + 1 - self.rng.random(runs)) / runs
-        return quantile(self.mechanism.threshold_noise, self.mechanism.threshold_rate, levels)
+        return quantiles(self.mechanism.threshold_noise, self.mechanism.threshold_rate, levels)
 
 
 def simulate(case: Case, runs: int, rng: np.random.Generator, monitor: MonitorSpec | None = None) -> Tally:
@@ -338,9 +294,7 @@ def with_retries(
     def values(rows: Integers, age: Integers | int) -> Integers:
         if drift is None:
             return margins[rows]
-        risen = np.minimum(1.0, age / drift.queries)
-        drifting = np.floor(-drift.start + (margins[rows] + drift.start) * risen).astype(np.int64)
-        return np.where(positive[rows], drifting, margins[rows])
+        return np.where(positive[rows], risen(drift, margins[rows], age), margins[rows])
 
     for first in range(0, len(margins), rules.every):
         rows = np.arange(first, min(first + rules.every, len(margins)))
@@ -374,136 +328,107 @@ def with_retries(
 # --- the engine
 
 
-@dataclass(slots=True)
-class Rows:
-    """Queries of one dataset in order; the marker that closes a set is one of them."""
-
-    value: list[int] = field(default_factory=list)
-    series: list[int] = field(default_factory=list)
-
-
 def play(case: Case, runs: int, rng: np.random.Generator) -> Tally:
     """Return what the monitor's engine did: one dataset for each run, with noise from the engine's own sampler."""
-    names = [f"d{number}" for number in range(runs)]
-    spec = load_spec(_APPLICATION.format(names=", ".join(names), monitor=case.monitor))
-    engine = Engine(spec, shard=0, datasets=names, key=rng.bytes(32), entropy=os.urandom)
-    engine.begin(TOPIC, 0)
+    names = ", ".join(f"d{number}" for number in range(runs))
+    engine = engine_of(_APPLICATION.format(names=names, monitor=case.monitor), rng.bytes(32), os.urandom)
     tally, offset = Tally(), 0
     for dataset in range(runs):
         positive, margins = draw_queries(case, rng)
-        rows = _rows(case, positive, margins)
-        batch = _batch(rows, dataset, offset, sets=case.workload.finite)
-        offset = batch.end
-        true = false = 0
-        while True:
-            step = engine.step(batch)
-            events = engine.take_commit().events
-            engine.committed()
-            for event in events:
-                if isinstance(event.data, Alert):
-                    found = bool(positive[int((event.data.series or "s0")[1:])])
-                    true, false = true + found, false + (not found)
-            if step.done:
-                break
-        tally.add(true, false, int(positive.sum()))
+        values, series = _rows(case, positive, margins)
+        named: dict[str, Any] = {"series": [f"s{number}" for number in series]}
+        if case.workload.finite:  # the last row closes the set
+            named = {"series": [*named["series"], None], "set_id": ["set"] * (len(values) + 1)}
+            named["markers"] = {len(values): "set"}
+            values = [*values, 0]
+        queries = batch(TOPIC, offset, np.array(values, dtype=np.int64), dataset, **named)
+        offset = queries.end
+        alerts = [event.data for event in released(engine, queries) if isinstance(event.data, Alert)]
+        true = sum(int(positive[int((alert.series or "s0")[1:])]) for alert in alerts)
+        tally.add(true, len(alerts) - true, int(positive.sum()))
     return tally
 
 
-def _rows(case: Case, positive: Labels, margins: Integers) -> Rows:
-    """Return the queries of a run; before each round of retries the positives that may still wait send news."""
+def _rows(case: Case, positive: Labels, margins: Integers) -> tuple[list[int], list[int]]:
+    """Return values and series of a run; before each round of retries the positives that may still wait send news."""
     rules = case.spec().append
     if not isinstance(rules, Retry):
-        return Rows(margins.tolist(), list(range(len(margins))))
+        return margins.tolist(), list(range(len(margins)))
     drift = case.workload.drift
     assert drift is not None
-    rows, periods, row = Rows(), list[list[int]](), 0
+    values, series = list[int](), list[int]()
+    periods, row = list[list[int]](), 0
     while row < len(margins):
         # A place has rounds at the end of its own period and of attempts - 2 more.
         older = [old for period in periods[len(periods) - rules.attempts + 2 :] for old in period]
         stop = row + 1
         while stop < len(margins) and stop - row + int(positive[row:stop].sum()) + len(older) < rules.every:
             stop += 1
-        fresh = list(range(row, stop))
-        periods.append([new for new in fresh[:-1] if positive[new]])
-        arrivals = np.where(positive[fresh], math.floor(-drift.start), margins[fresh])
-        rows.value += arrivals.tolist()
-        rows.series += fresh
-        waiting, row = [*older, *periods[-1]], stop
-        risen = [
-            int(
-                np.floor(
-                    -drift.start + (margins[old] + drift.start) * min(1.0, (stop - 1 - old) / drift.queries)
-                )
-            )
-            for old in waiting
-        ]
+        fresh = np.arange(row, stop)
+        periods.append(fresh[:-1][positive[fresh[:-1]]].tolist())
+        values += np.where(positive[fresh], math.floor(-drift.start), margins[fresh]).tolist()
+        series += fresh.tolist()
+        waiting, row = np.array([*older, *periods[-1]], dtype=np.int64), stop
         # The last query of the period runs the round: the news come just before it.
-        rows.value[-1:-1], rows.series[-1:-1] = risen, waiting
-    return rows
+        values[-1:-1] = risen(drift, margins[waiting], stop - 1 - waiting).tolist()
+        series[-1:-1] = waiting.tolist()
+    return values, series
 
 
-def _batch(rows: Rows, dataset: int, first: int, *, sets: bool) -> QueryBatch:
-    count = len(rows.value)
-    total = count + sets
-    return QueryBatch(
-        topic=TOPIC,
-        first=first,
-        end=first + total,
-        offset=np.arange(first, first + total, dtype=np.int64),
-        row=np.zeros(total, np.int64),
-        timestamp_ms=np.zeros(total, np.int64),
-        dataset=np.full(total, dataset, dtype=np.int64),
-        whole=np.array(rows.value + [0] * sets, dtype=np.int64),
-        series=[f"s{number}" for number in rows.series] + [None] * sets,
-        set_id=["set"] * total if sets else None,
-        markers={count: "set"} if sets else {},
-        query_id=["q"] * total,
-    )
+def risen(drift: Drift, margins: Integers, age: Integers | int) -> Integers:
+    """Return the margins of positives so many queries after the first of their series."""
+    share = np.minimum(1.0, age / drift.queries)
+    return np.floor(-drift.start + (margins + drift.start) * share).astype(np.int64)
 
 
 # --- figures
 
 
-def figures(size: Size = Size()) -> dict[str, float]:
+def figures(
+    workloads: int = 100,
+    runs: int = 100,
+    choices: int = 15,
+    choice_runs: int = 60,
+    engine: int = 8,
+    engine_runs: int = 40,
+    real_runs: int = 40,
+) -> dict[str, float]:
     """Return `mean_absolute_error` and `worst_error`; the rest goes to standard error."""
-    errors = list[tuple[float, str]]()
-    alerts, delays = list[float](), list[float]()
+    errors, alerts, delays = list[float](), list[float](), list[float]()
     checked: list[Case] = []
-    left_out = measured = 0
     for number, case in enumerate(cases(seed=4)):
-        tally = simulate(case, size.runs, np.random.default_rng([5, number]))
+        tally = simulate(case, runs, np.random.default_rng([5, number]))
         if tally.alerts < LEAST_ALERTS:
-            left_out += 1
             continue
-        planned = forecast(case.spec().mechanism(), case.workload, case.retries)
-        errors.append((abs(planned.precision - tally.precision), f"precision {number}"))
-        errors.append((abs(planned.recall - tally.recall), f"recall {number}"))
+        planned = forecast(case.spec(), case.workload)
+        errors += [abs(planned.precision - tally.precision), abs(planned.recall - tally.recall)]
         alerts.append(abs(planned.alerts / tally.alerts - 1))
-        if case.retries is not None:
+        if isinstance(case.spec().append, Retry):
             delays.append(abs(planned.delay / tally.delay - 1))
-        _say(
+        say(
             f"{number:3d} {case.name:14} precision {planned.precision:.3f} ({tally.precision:.3f}) "
             f"recall {planned.recall:.3f} ({tally.recall:.3f}) alerts {planned.alerts:.1f} "
             f"({tally.alerts:.1f})"
         )
         checked.append(case)
-        measured += 1
-        if measured == size.workloads:
+        if len(checked) == workloads:
             break
-    sizes = sorted(error for error, _ in errors)
-    _say(
-        f"{measured} workloads with at least {LEAST_ALERTS} alerts a run, {left_out} left out; median error "
-        f"{statistics.median(sizes):.4f}, nine in ten below {sizes[int(0.9 * len(sizes))]:.4f}, "
-        f"worst at {max(errors)[1]}"
+    say(
+        f"{workloads} workloads with at least {LEAST_ALERTS} alerts a run of {number + 1}: {_spread(errors)}; "
+        f"relative error of alerts: {_spread(alerts)}; of the delay of retries: {_spread(delays or [0.0])}"
     )
-    _say(
-        f"relative error of alerts: mean {statistics.mean(alerts):.3f}, worst {max(alerts):.3f}; of the delay of "
-        f"retries: mean {statistics.mean(delays or [0.0]):.3f}, worst {max(delays, default=0.0):.3f}"
+    _choices(checked[:choices], choice_runs)
+    _through_the_engine(checked[:engine], engine_runs)
+    _on_real_data(real_runs)
+    return {"mean_absolute_error": statistics.mean(errors), "worst_error": max(errors)}
+
+
+def _spread(errors: Sequence[float]) -> str:
+    ordered = sorted(errors)
+    return (
+        f"mean {statistics.mean(ordered):.4f}, nine in ten below {ordered[int(0.9 * len(ordered))]:.4f}, "
+        f"worst {ordered[-1]:.4f}"
     )
-    _choices(checked[: size.choices], size.choice_runs)
-    _through_the_engine(checked[: size.engine], size.engine_runs)
-    _on_real_data(size.real_runs)
-    return {"mean_absolute_error": statistics.mean(sizes), "worst_error": sizes[-1]}
 
 
 def _choices(checked: Sequence[Case], runs: int) -> None:
@@ -520,10 +445,9 @@ def _choices(checked: Sequence[Case], runs: int) -> None:
             abs(f1 - candidate.forecast.f1) for f1, candidate in zip(measured, found.candidates, strict=True)
         ]
     if regrets:
-        _say(
-            f"choices: in {len(regrets)} workloads the recommended settings have an F1 {statistics.mean(regrets):.3f} "
-            f"below the best candidate's, worst {max(regrets):.3f}; error of F1 over all candidates "
-            f"{statistics.mean(errors):.3f}, worst {max(errors):.3f}"
+        say(
+            f"choices: F1 of the recommended settings below the best candidate's in {len(regrets)} workloads: "
+            f"{_spread(regrets)}; error of F1 over all candidates: {_spread(errors)}"
         )
 
 
@@ -531,9 +455,9 @@ def _through_the_engine(checked: Sequence[Case], runs: int) -> None:
     """Play workloads through the monitor's engine and print both sides with the standard error of the recall."""
     for number, case in enumerate(checked):
         tally = play(case, runs, np.random.default_rng([6, number]))
-        planned = forecast(case.spec().mechanism(), case.workload, case.retries)
+        planned = forecast(case.spec(), case.workload)
         error = statistics.stdev(tally.recalls) / runs**0.5 if runs > 1 else float("nan")
-        _say(
+        say(
             f"engine {case.name:14} precision {planned.precision:.3f} ({tally.precision:.3f}) "
             f"recall {planned.recall:.3f} ({tally.recall:.3f} +- {error:.3f})"
         )
@@ -544,98 +468,63 @@ def _on_real_data(runs: int) -> None:
     errors: dict[str, list[float]] = {"three numbers": [], "all margins": []}
     inside: dict[float, list[bool]] = {factor: [] for factor in FACTORS}
     widths: dict[float, list[float]] = {factor: [] for factor in FACTORS}
-    for name, load in DATASETS.items():
-        data = load()
-        margins = (data.counts - data.threshold(CUTOFF)).astype(np.int64)
+    for name in COUNTS:
+        margins = counts_of(name) - counts_of(name)[CUTOFF - 1]
         positive = margins >= 0
+        items, share = len(margins), float(positive.mean())
         above, below = margins[positive].astype(float), -margins[~positive].astype(float)
-        told = {
-            factor: Belief(
-                positives=float(positive.mean()),
-                above=float(np.median(above)),
-                below=float(np.median(below)),
-                factor=factor,
+        medians = {"above": float(np.median(above)), "below": float(np.median(below))}
+        truth = Workload(queries=items, positives=share, above=above, below=below)
+        for epsilon, finite in product(EPSILONS, (True, False)):
+            tolerated = Exposure(expected_queries=items, false_alerts=Fraction(CUTOFF))
+            mechanism = sparse_vector(
+                epsilon=int(Fraction(epsilon) * UNITS_PER_EPSILON),
+                cutoff=CUTOFF,
+                monotonic=True,
+                correction=Annealed() if finite else tolerated,
             )
-            for factor in FACTORS
-        }
-        truth = Workload(
-            queries=len(margins), positives=float(positive.mean()), above=above, below=below, finite=True
-        )
-        for epsilon in EPSILONS:
-            for finite in (True, False):
-                correction = (
-                    Annealed()
-                    if finite
-                    else Exposure(expected_queries=len(margins), false_alerts=Fraction(CUTOFF))
-                )
-                mechanism = sparse_vector(
-                    epsilon=int(Fraction(epsilon) * 10**9),
-                    cutoff=CUTOFF,
-                    monotonic=True,
-                    correction=correction,
-                )
-                rng = np.random.default_rng(7)
-                noises, tally = Noises(mechanism, rng), Tally()
-                for rho in noises.thresholds(runs):
-                    order = rng.permutation(len(margins))
-                    passes = len(mechanism.branches[0].corrections)
-                    run = mechanism.open(int(rho), (0, 0))
-                    tops = order[passes_over(mechanism, run, noises, margins[order], passes)]
-                    true = int(positive[tops].sum())
-                    tally.add(true, len(tops) - true, int(positive.sum()))
-                exact = forecast(mechanism, _as(truth, finite=finite))
-                central = forecast(mechanism, told[FACTORS[0]].central(len(margins), finite=finite))
-                plans = {
-                    factor: [
-                        central,
-                        *(forecast(mechanism, load) for load in belief.spread(len(margins), finite=finite)),
-                    ]
-                    for factor, belief in told.items()
-                }
-                parts = []
-                for figure in ("precision", "recall"):
-                    real, believed = float(getattr(tally, figure)), float(getattr(central, figure))
-                    errors["three numbers"].append(abs(believed - real))
-                    errors["all margins"].append(abs(float(getattr(exact, figure)) - real))
-                    for factor in FACTORS:
-                        values = [float(getattr(plan, figure)) for plan in plans[factor]]
-                        inside[factor].append(min(values) - 0.02 <= real <= max(values) + 0.02)
-                        widths[factor].append(max(values) - min(values))
-                    parts.append(
-                        f"{figure} {min(values):.2f} to {max(values):.2f}, central {believed:.2f} ({real:.2f})"
-                    )
-                _say(f"{name:11} {'set' if finite else 'stream':6} {epsilon:>4} {'; '.join(parts)}")
+            tally = _simulated(mechanism, margins, runs)
+            plans = {}
+            for factor in FACTORS:
+                belief = Belief(positives=share, **medians, factor=factor)
+                loads = (belief.central(items, finite=finite), *belief.spread(items, finite=finite))
+                plans[factor] = [forecast(mechanism, load) for load in loads]
+            exact = forecast(mechanism, replace(truth, finite=finite))
+            parts = []
+            for figure in map(attrgetter, ("precision", "recall")):
+                real = figure(tally)
+                for factor, found in plans.items():
+                    values = list(map(figure, found))
+                    low, high = min(values), max(values)
+                    inside[factor].append(low - 0.02 <= real <= high + 0.02)
+                    widths[factor].append(high - low)
+                errors["three numbers"].append(abs(values[0] - real))
+                errors["all margins"].append(abs(figure(exact) - real))
+                parts.append(f"{low:.2f} to {high:.2f}, central {values[0]:.2f} ({real:.2f})")
+            say(
+                f"{name:11} {'set' if finite else 'stream':6} {epsilon:>4} precision, recall: {'; '.join(parts)}"
+            )
     for kind, found in errors.items():
-        found.sort()
-        _say(
-            f"real data, {kind}: mean error {statistics.mean(found):.3f}, nine in ten below "
-            f"{found[int(0.9 * len(found))]:.3f}, worst {found[-1]:.3f}"
-        )
+        say(f"real data, {kind}: {_spread(found)}")
     for factor in FACTORS:
-        _say(
+        say(
             f"real data: truth within 0.02 of the range with factor {factor:g} in {sum(inside[factor])} of "
             f"{len(inside[factor])}; mean width {statistics.mean(widths[factor]):.2f}"
         )
 
 
-def _as(workload: Workload, *, finite: bool) -> Workload:
-    return Workload(
-        queries=workload.queries,
-        positives=workload.positives,
-        above=workload.above,
-        below=workload.below,
-        finite=finite,
-    )
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr)
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure and print."""
-    show("planner", __doc__, lambda **size: figures(Size(**size)), asdict(Size()), arguments, digits=4)
+def _simulated(mechanism: SparseVector, margins: Integers, runs: int) -> Tally:
+    """Return what a mechanism did over so many runs on values in random order."""
+    rng = np.random.default_rng(7)
+    noises, tally = Noises(mechanism, rng), Tally()
+    for rho in noises.thresholds(runs):
+        order = rng.permutation(len(margins))
+        passes = len(mechanism.branches[0].corrections)
+        tops = passes_over(mechanism, mechanism.open(int(rho), (0, 0)), noises, margins[order], passes)
+        true = int((margins[order[tops]] >= 0).sum())
+        tally.add(true, len(tops) - true, int((margins >= 0).sum()))
+    return tally
 
 
 if __name__ == "__main__":
-    main()
+    show(figures, digits=4)

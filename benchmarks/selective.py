@@ -14,13 +14,13 @@ of runs whose threshold is the c-th largest count, with exponential noise throug
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from fractions import Fraction
+from itertools import product
 
 import numpy as np
 
 from benchmarks.command import show
-from benchmarks.datasets import DATASETS, Dataset
+from benchmarks.datasets import COUNTS, counts_of
 from benchmarks.simulation import Reports, simulate
 from stream_svt.mechanisms import UNITS_PER_EPSILON, Annealed, Exposure, Optimal, SparseVector, sparse_vector
 from stream_svt.mechanisms.correction import Correction
@@ -30,8 +30,7 @@ BETA = Fraction(1, 20)
 CUTOFFS = (10, 25, 50)
 EPSILONS = (Fraction(1, 20), Fraction(1, 5), Fraction(7, 10))
 SCHEDULES = ("one_pass", "annealed", "stream")
-REPORTS = 40_000
-TRIALS = 2000
+SEED = 1
 LAG = 0.05
 """Time between attempts in a stream, of the time in which all items come once."""
 
@@ -59,56 +58,52 @@ def covered(
 
 
 def cell(
-    data: Dataset, cutoff: int, epsilon: Fraction, name: str, *, trials: int, reports: int, seed: int
-) -> tuple[float, float, float, float]:
+    counts: np.ndarray,
+    cutoff: int,
+    mechanism: SparseVector,
+    passes: int,
+    lag: float,
+    trials: int,
+    reports: int,
+) -> dict[str, float]:
     """Coverage, its standard error, the share certified, and the share of the bounds given that hold."""
-    correction, passes, lag = schedule(name, len(data.counts), cutoff)
-    mechanism = sparse_vector(
-        epsilon=int(epsilon * UNITS_PER_EPSILON), cutoff=cutoff, monotonic=True, correction=correction
-    )
-    generator = np.random.default_rng(seed)
-    threshold = data.threshold(cutoff)
-    alerts, wrong, sure = [], [], []
-    while sum(float(part.sum()) for part in alerts) < reports and len(alerts) < 40:
+    generator, threshold = np.random.default_rng(SEED), int(counts[cutoff - 1])
+    batches: list[tuple[np.ndarray, ...]] = []
+    while sum(number.sum() for number, *_ in batches) < reports and len(batches) < 40:
         batch = simulate(
-            mechanism, data.counts, threshold, passes=passes, trials=trials, generator=generator, lag=lag
+            mechanism, counts, threshold, passes=passes, trials=trials, generator=generator, lag=lag
         )
-        holds, certified = covered(batch, mechanism, data.counts, threshold)
-        alerts.append(batch.per_trial())
-        wrong.append(batch.per_trial(~holds))
-        sure.append(batch.per_trial(certified))
-    number, missed, certain = (np.concatenate(parts) for parts in (alerts, wrong, sure))
+        holds, certified = covered(batch, mechanism, counts, threshold)
+        batches.append((batch.per_trial(), batch.per_trial(~holds), batch.per_trial(certified)))
+    number, missed, certain = (np.concatenate(parts) for parts in zip(*batches, strict=True))
     total = max(1.0, number.sum())
     error = (missed - missed.sum() / total * number).std() * math.sqrt(len(number)) / total
-    held = 1 - missed.sum() / max(1.0, certain.sum())
-    return 1 - missed.sum() / total, error, certain.sum() / total, held
+    return {
+        "coverage": 1 - missed.sum() / total,
+        "coverage_error": error,
+        "certified": certain.sum() / total,
+        "held_where_certified": 1 - missed.sum() / max(1.0, certain.sum()),
+    }
 
 
-def figures(trials: int = TRIALS, reports: int = REPORTS, seed: int = 1) -> dict[str, float]:
+def figures(trials: int = 2000, reports: int = 40_000) -> dict[str, float]:
     """Coverage, standard error and share certified of every cell, and the worst coverage."""
     measured: dict[str, float] = {}
-    worst = least = 1.0
-    for name, load in DATASETS.items():
-        data = load()
-        for cutoff in CUTOFFS:
-            for epsilon in EPSILONS:
-                for way in SCHEDULES:
-                    coverage, error, share, held = cell(
-                        data, cutoff, epsilon, way, trials=trials, reports=reports, seed=seed
-                    )
-                    label = f"{name}.cutoff_{cutoff}.epsilon_{float(epsilon):g}.{way}"
-                    measured[f"{label}.coverage"] = coverage
-                    measured[f"{label}.coverage_error"] = error
-                    measured[f"{label}.certified"] = share
-                    measured[f"{label}.held_where_certified"] = held
-                    worst, least = min(worst, coverage), min(least, held)
-    return measured | {"worst_held_where_certified": least, "worst_coverage": worst}
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure and print."""
-    show("selective", __doc__, figures, {"trials": TRIALS, "reports": REPORTS}, arguments, digits=4)
+    for data, cutoff, epsilon, way in product(COUNTS, CUTOFFS, EPSILONS, SCHEDULES):
+        counts = counts_of(data)
+        correction, passes, lag = schedule(way, len(counts), cutoff)
+        mechanism = sparse_vector(
+            epsilon=int(epsilon * UNITS_PER_EPSILON), cutoff=cutoff, monotonic=True, correction=correction
+        )
+        label = f"{data}.cutoff_{cutoff}.epsilon_{float(epsilon):g}.{way}"
+        found = cell(counts, cutoff, mechanism, passes, lag, trials, reports)
+        measured |= {f"{label}.{name}": value for name, value in found.items()}
+    worst = {
+        f"worst_{name}": min(value for label, value in measured.items() if label.endswith(f".{name}"))
+        for name in ("held_where_certified", "coverage")
+    }
+    return measured | worst
 
 
 if __name__ == "__main__":
-    main()
+    show(figures, digits=4)

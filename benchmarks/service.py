@@ -20,19 +20,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks import peers
 from benchmarks.application import PARTITIONS, Application, monitor
-from benchmarks.command import show
+from benchmarks.command import median_ratio, say, show
 from stream_svt.service.embedded import EmbeddedKafka
 
 TOPIC = "counts"
@@ -41,20 +38,6 @@ TOP, THRESHOLD, LOW = 50_000, 5_000, 100
 TOP_SHARE = 1e-4
 PATIENCE = 60.0
 MONITORS = [monitor(mechanism, mechanism=mechanism, threshold=THRESHOLD) for mechanism in ("svt", "adaptive")]
-
-
-@dataclass(frozen=True, slots=True)
-class Size:
-    """How much is measured: so many messages on the topic, so many of them read by the agent.
-
-    ``commit_records`` is the worker's commit.max_records, the default one; ``look_every`` is in milliseconds.
-    """
-
-    messages: int = 1_600_000
-    agent_messages: int = 40_000
-    repetitions: int = 5
-    commit_records: int = 20_000
-    look_every: int = 200
 
 
 def datasets(each: int, partitions: int = PARTITIONS) -> list[str]:
@@ -68,13 +51,15 @@ def datasets(each: int, partitions: int = PARTITIONS) -> list[str]:
     return [names[k] for k in range(each) for names in homes]
 
 
-def worker_rate(servers: str, names: Sequence[str], size: Size, tops: int) -> float:
+def worker_rate(
+    servers: str, names: Sequence[str], messages: int, commit_records: int, look_every: int, tops: int
+) -> float:
     """Return the messages a second that a new worker commits, over the topic from its beginning.
 
     Then it is held to what it was there for: an alert from each monitor for each of the ``tops``, but for the few
     whose series an earlier one muted.
     """
-    near_the_end = 0.98 * size.messages / PARTITIONS
+    near_the_end = 0.98 * messages / PARTITIONS
     looks: list[dict[int, tuple[float, int]]] = []
     end = time.monotonic() + PATIENCE
     with (
@@ -85,7 +70,7 @@ def worker_rate(servers: str, names: Sequence[str], size: Size, tops: int) -> fl
             names=names,
             monitors=MONITORS,
             queries=TOPIC,
-            sections={"commit": {"max_records": size.commit_records}},
+            sections={"commit": {"max_records": commit_records}},
         ).worker() as running,
     ):
         while True:
@@ -100,8 +85,8 @@ def worker_rate(servers: str, names: Sequence[str], size: Size, tops: int) -> fl
                     break
                 if not looks or look != looks[-1]:
                     looks.append(look)
-            time.sleep(size.look_every / 1000)
-        while sum(shard["offsets"][TOPIC] for shard in running.shards()) < size.messages:
+            time.sleep(look_every / 1000)
+        while sum(shard["offsets"][TOPIC] for shard in running.shards()) < messages:
             assert time.monotonic() < end, "the worker did not get to the end of the topic in time"
             time.sleep(0.1)
         account = json.loads(running.get("/api/v1/status"))["datasets"]
@@ -115,12 +100,22 @@ def _rate(first: tuple[float, int], last: tuple[float, int]) -> float:
     return (last[1] - first[1]) / (last[0] - first[0]) if last[0] > first[0] else 0.0
 
 
-def figures(size: Size = Size()) -> dict[str, float]:
-    """Return `json_vs_getmany` and `json_vs_faust_agent`; rates and spreads go to standard error."""
+def figures(
+    messages: int = 1_600_000,
+    agent_messages: int = 40_000,
+    repetitions: int = 5,
+    commit_records: int = 20_000,
+    look_every: int = 200,
+) -> dict[str, float]:
+    """Return `json_vs_getmany` and `json_vs_faust_agent`; rates and spreads go to standard error.
+
+    The agent reads ``agent_messages`` of the topic; ``look_every`` is in milliseconds.
+    """
     names = datasets(DATASETS_EACH)
     rng = np.random.default_rng(1)
-    values = rng.integers(0, LOW, size.messages)
-    values[rng.random(size.messages) < TOP_SHARE] = TOP
+    values = rng.integers(0, LOW, messages)
+    values[rng.random(messages) < TOP_SHARE] = TOP
+    tops = int((values == TOP).sum())
     rates: dict[str, list[float]] = {"worker": [], "getmany": [], "agent": []}
     with EmbeddedKafka() as kafka:
         servers = kafka.bootstrap_servers
@@ -130,27 +125,16 @@ def figures(size: Size = Size()) -> dict[str, float]:
         )
         asyncio.run(write)
         peers.getmany_rate(servers, TOPIC)  # the first reader warms the broker up
-        for _ in range(size.repetitions):
+        for _ in range(repetitions):
             rates["getmany"].append(peers.getmany_rate(servers, TOPIC))
-            rates["worker"].append(worker_rate(servers, names, size, int((values == TOP).sum())))
-            rates["agent"].append(peers.faust_agent_rate(servers, TOPIC, size.agent_messages))
-            print({who: f"{each[-1]:,.0f}/s" for who, each in rates.items()}, file=sys.stderr)
+            rates["worker"].append(worker_rate(servers, names, messages, commit_records, look_every, tops))
+            rates["agent"].append(peers.faust_agent_rate(servers, TOPIC, agent_messages))
+            say(", ".join(f"{who} {each[-1]:,.0f}/s" for who, each in rates.items()))
     return {
-        "json_vs_getmany": _median_ratio(rates["worker"], rates["getmany"]),
-        "json_vs_faust_agent": _median_ratio(rates["worker"], rates["agent"]),
+        f"json_vs_{name}": median_ratio(name, rates["worker"], rates[peer])
+        for name, peer in (("getmany", "getmany"), ("faust_agent", "agent"))
     }
 
 
-def _median_ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    ratios = sorted(one / other for one, other in zip(ours, theirs, strict=True))
-    print("ratios: " + " ".join(f"{ratio:.2f}" for ratio in ratios), file=sys.stderr)
-    return statistics.median(ratios)
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure and print."""
-    show("service", __doc__, lambda **size: figures(Size(**size)), asdict(Size()), arguments)
-
-
 if __name__ == "__main__":
-    main()
+    show(figures)

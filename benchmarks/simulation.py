@@ -16,14 +16,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from fractions import Fraction
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_svt.mechanisms import Noise, SparseVector
+from stream_svt.mechanisms import SparseVector
 from stream_svt.mechanisms.difference import tails
+from stream_svt.planning.model import quantiles
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -111,28 +111,7 @@ def simulate(
         Time between an item's attempts, where one pass over all items takes 1. At 1 or more, passes follow each
         other; below, retries mix with fresh queries, as in a stream with a retry queue.
     """
-    reports, _ = simulate_sharing(
-        mechanism, values, threshold, passes=passes, trials=trials, generator=generator, lag=lag, shared=None
-    )
-    return reports
-
-
-def simulate_sharing(
-    mechanism: SparseVector,
-    values: Integers,
-    threshold: int | Integers,
-    *,
-    passes: int,
-    trials: int,
-    generator: np.random.Generator,
-    lag: float = 1.0,
-    shared: Floats | None,
-) -> tuple[Reports, Uniforms]:
-    """Simulate, and return the first branch's uniforms as well: at least all those below `shared`, by item.
-
-    Another method can then be fed with the same draws.
-    """
-    rho = quantile(
+    rho = quantiles(
         mechanism.threshold_noise, mechanism.threshold_rate, 1.0 - generator.random(trials)
     )  # in (0, 1]
     levels = threshold + rho
@@ -141,30 +120,22 @@ def simulate_sharing(
     left = np.empty(trials, dtype=np.int64)
     finest = max(float(branch.rate) for branch in mechanism.branches)
     parts: list[tuple[Integers, ...]] = []
-    drawn: list[Uniforms] = []
     start = 0
     while start < trials:
         reach = rising[start] + 0.25 / finest
         stop = min(start + _GROUP, int(np.searchsorted(rising, reach, side="right")))
         group = order[start:stop]
-        events, uniforms = _events(
-            mechanism, values, levels[group], passes=passes, generator=generator, lag=lag, shared=shared
-        )
+        events = _events(mechanism, values, levels[group], passes=passes, generator=generator, lag=lag)
         reported, left[group] = decide(mechanism, events, len(group))
         part = tuple(
             column[reported] for column in (events.trial, events.item, events.attempt, events.branch)
         )
         gap = _gaps(mechanism, values, levels[group], part, generator)
         parts.append((group[part[0]], *part[1:], gap))
-        drawn.append(
-            Uniforms(trial=group[uniforms.trial], item=uniforms.item, uniform=uniforms.uniform)
-            if shared is not None
-            else _NO_UNIFORMS
-        )
         start = stop
     trial, item, attempt, branch, gap = (np.concatenate(column) for column in zip(*parts, strict=True))
     by_trial = np.argsort(trial, kind="stable")
-    reports = Reports(
+    return Reports(
         trial=trial[by_trial],
         item=item[by_trial],
         attempt=attempt[by_trial],
@@ -173,7 +144,6 @@ def simulate_sharing(
         threshold_noise=rho,
         left=left,
     )
-    return reports, _joined(drawn)
 
 
 def decide(mechanism: SparseVector, events: Events, trials: int) -> tuple[NDArray[np.bool_], Integers]:
@@ -198,23 +168,6 @@ def decide(mechanism: SparseVector, events: Events, trials: int) -> tuple[NDArra
         place[active] += 1
         active = active[(place[active] < ends[active]) & (left[active] >= mechanism.smallest_charge)]
     return reported, left
-
-
-def quantile(noise: Noise, rate: Fraction | float, probability: Floats) -> Integers:
-    """Largest k with P(noise >= k) >= probability, elementwise, for probabilities in (0, 1]."""
-    rate = float(rate)
-    if noise is Noise.LAPLACE:
-        spread = 1 + math.exp(-rate)
-        with np.errstate(divide="ignore"):
-            right = -np.log(probability * spread) / rate
-            left = 1 + np.log(spread * (1 - probability)) / rate
-        steps = np.where(probability * spread <= 1, right, np.maximum(left, -(2.0**60)))
-    elif noise is Noise.EXPONENTIAL:
-        steps = -np.log(probability) / rate
-    else:
-        with np.errstate(divide="ignore"):
-            steps = np.maximum(-np.log(-np.log1p(-probability)) / rate, -(2.0**60))
-    return np.floor(steps).astype(np.int64)
 
 
 def uniforms_below(bounds: Floats, trials: int, generator: np.random.Generator) -> Uniforms:
@@ -276,29 +229,23 @@ def _events(
     passes: int,
     generator: np.random.Generator,
     lag: float,
-    shared: Floats | None,
-) -> tuple[Events, Uniforms]:
+) -> Events:
     """Events of a group of trials whose noisy thresholds rise from levels[0] to levels[-1]."""
-    trials, sharing = len(levels), shared is not None
+    trials = len(levels)
     distinct, counts = np.unique(values, return_counts=True)
     kind = np.searchsorted(distinct, values)
     columns: list[tuple[Integers, Integers, Integers, Integers]] = []
-    first_uniforms = _NO_UNIFORMS
     last, places = passes - 1, 1.0
     if len(mechanism.branches) == 1 and lag >= 1:
         # The run is over long before the passes in which far more items than it can pay have reached the bar.
         expected = _reached(mechanism, 0, distinct - levels[-1], passes) @ counts
         wanted = ample(mechanism.cutoff)
         last = min(last, int(np.searchsorted(expected, wanted)))
-        if last == 0 and not sharing:
+        if last == 0:
             places = min(1.0, wanted / expected[0])
     for number in range(len(mechanism.branches)):
         most = _reached(mechanism, number, distinct - levels[0], last + 1)[-1][kind]
-        if sharing and number == 0:
-            most = np.maximum(most, shared)
         uniforms = uniforms_below(most * places, trials, generator)
-        if number == 0:
-            first_uniforms = uniforms
         reached = _reached(mechanism, number, values[uniforms.item] - levels[uniforms.trial], last + 1)
         attempt = (uniforms.uniform / places > reached).sum(axis=0)
         soon = attempt <= last
@@ -314,14 +261,13 @@ def _events(
     pairs, pair = np.unique(trial * len(values) + item, return_inverse=True)
     time = generator.random(len(pairs))[pair] + lag * attempt
     order = np.lexsort((branch, time, trial))
-    events = Events(
+    return Events(
         trial=trial[order],
         item=item[order],
         attempt=attempt[order],
         branch=branch[order],
         pair=pair[order],
     )
-    return events, first_uniforms
 
 
 def _reached(mechanism: SparseVector, number: int, margins: Integers, passes: int) -> Floats:
@@ -356,21 +302,8 @@ def _gaps(
         mine = branch == number
         table = np.array(one.corrections, dtype=np.int64)
         bar = table[np.minimum(attempt[mine], len(table) - 1)] + levels[trial[mine]] - values[item[mine]]
-        reach = quantile(
+        reach = quantiles(
             mechanism.query_noise, one.rate, share[mine] * tails(mechanism.query_noise, one.rate, bar)
         )
         gap[mine] = np.maximum(reach - bar, 0)  # rounding of the tail may cost the last step
     return gap
-
-
-_NO_UNIFORMS = Uniforms(
-    trial=np.empty(0, dtype=np.int64), item=np.empty(0, dtype=np.int64), uniform=np.empty(0)
-)
-
-
-def _joined(parts: list[Uniforms]) -> Uniforms:
-    return Uniforms(
-        trial=np.concatenate([part.trial for part in parts]),
-        item=np.concatenate([part.item for part in parts]),
-        uniform=np.concatenate([part.uniform for part in parts]),
-    )

@@ -17,22 +17,16 @@ from __future__ import annotations
 import math
 import random
 import statistics
-import sys
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.command import show
-from stream_svt.monitor.batch import QueryBatch
-from stream_svt.monitor.engine import Engine
+from benchmarks.command import say, show
+from benchmarks.play import Integers, batch, engine_of, released
 from stream_svt.monitor.released import Alert
-from stream_svt.settings.application_document import load_spec
-
-Integers = NDArray[np.int64]
 
 TOPIC = "queries"
 CUTOFF = 250
@@ -72,15 +66,15 @@ MARGINS = {"sep": Margins(4, 6, 6, 10), "cont": Margins(0, 6, 0, 8)}
 
 
 class Reference(NamedTuple):
-    """A number as it was noted, and its standard error where that was noted too."""
+    """A number as it was noted, such as 0.688±0.008: the standard error is left out where it was not noted."""
 
     text: str
-    error: float | None = None
+    error: str
 
     def error_with(self, deviation: float) -> float:
         """Return the standard error, rounding included; ``deviation`` is that of one run."""
         unit = 10.0 ** -len(self.text.partition(".")[2])
-        noise = deviation / math.sqrt(REFERENCE_RUNS) if self.error is None else self.error
+        noise = float(self.error) if self.error else deviation / math.sqrt(REFERENCE_RUNS)
         return math.hypot(noise, unit / math.sqrt(12))
 
 
@@ -98,7 +92,12 @@ class Row:
     bars: tuple[float, ...]
     lifetime: int = 0
     drifts: bool = False
-    references: tuple[tuple[str, Reference], ...] = ()
+    noted: str = ""
+
+    @property
+    def references(self) -> dict[str, Reference]:
+        pairs = (word.partition(" ")[::2] for word in self.noted.split(", ") if word)
+        return {name: Reference(*number.partition("±")[::2]) for name, number in pairs}
 
     @property
     def attempts(self) -> int:
@@ -134,109 +133,41 @@ def annealed(attempts: int, step: float) -> tuple[float, ...]:
     return tuple((falls + math.log(np.exp(-falls).sum() / EXPOSURE)).tolist())
 
 
-def _noted(**numbers: str | tuple[str, float]) -> tuple[tuple[str, Reference], ...]:
-    return tuple(
-        (name, Reference(number) if isinstance(number, str) else Reference(*number))
-        for name, number in numbers.items()
-    )
-
-
 def rows() -> list[Row]:
     """Return what is measured, with the references."""
-    none, many = fixed(1), 20
+    none, few, falling = fixed(1), fixed(1, 10 * CUTOFF / LASTS), annealed(20, 0.5)
+    schedule = tuple(range(12, -1, -1))
+    static = {
+        ("none", "sep", none): "precision 1.00, recall 0.688±0.008, wasted 0",
+        ("none", "cont", none): "precision 0.837±0.010, recall 0.355±0.006, wasted 14.4",
+        ("append", "sep", fixed(20)): "precision 1.00, recall 0.631, delay 117, wasted 0",
+        ("append", "cont", fixed(20)): "precision 0.829, recall 0.326±0.007, delay 117, wasted 14.1",
+        ("annealed", "sep", falling): "precision 1.00, recall 0.646, delay 490, wasted 0",
+        ("annealed", "cont", falling): "precision 0.838, recall 0.335±0.006, delay 496, wasted 13.8",
+        ("published-1", "sep", (7.2,)): "precision 1.00, recall 0.656",
+        ("published-5", "sep", (7.2,) * 5): "precision 0.999, recall 0.781",
+        ("published-20", "sep", (7.2,) * 20): "precision 0.998, recall 0.915",
+        ("published-1", "cont", (7.2,)): "precision 0.869, recall 0.338, wasted 10",
+        ("published-5", "cont", (7.2,) * 5): "precision 0.619, recall 0.412, wasted 54",
+        ("published-20", "cont", (7.2,) * 20): "precision 0.350±0.015, recall 0.512, wasted 155",
+        ("batch-schedule", "sep", schedule): "precision 0.773, recall 0.999, delay 241, wasted 56",
+        ("batch-schedule", "cont", schedule): "precision 0.010±0.001, wasted 247",
+        ("none-20c", "sep", fixed(1, 20 * CUTOFF / LASTS)): "precision 0.996, recall 0.987±0.003, wasted 0.7",
+        ("none-10c", "cont", few): "precision 0.407, recall 0.547±0.007, wasted 141",
+    }
+    drifting = {
+        ("drift-none", "sep", none, 0): "recall 0.000",
+        ("drift-append-2", "sep", fixed(2), 4000): "recall 0.385, delay 2060",
+        ("drift-append-5", "sep", fixed(5), 4000): "recall 0.578±0.009, delay 1432",
+        ("drift-append-20", "sep", fixed(20), 4000): "recall 0.572, delay 1262",
+        ("drift-short-5", "sep", fixed(5), 1000): "recall 0.03",
+        ("drift-annealed-5", "sep", annealed(5, 0.5), 4000): "recall 0.626±0.009",
+        ("drift-append-5", "cont", fixed(5), 4000): "recall 0.301",
+        ("drift-annealed-5", "cont", annealed(5, 0.5), 4000): "recall 0.331",
+    }
     return [
-        Row("none", "sep", none, references=_noted(precision="1.00", recall=("0.688", 0.008), wasted="0")),
-        Row(
-            "none",
-            "cont",
-            none,
-            references=_noted(precision=("0.837", 0.010), recall=("0.355", 0.006), wasted="14.4"),
-        ),
-        Row(
-            "append",
-            "sep",
-            fixed(many),
-            1000,
-            references=_noted(precision="1.00", recall="0.631", delay="117", wasted="0"),
-        ),
-        Row(
-            "append",
-            "cont",
-            fixed(many),
-            1000,
-            references=_noted(precision="0.829", recall=("0.326", 0.007), delay="117", wasted="14.1"),
-        ),
-        Row(
-            "annealed",
-            "sep",
-            annealed(many, 0.5),
-            1000,
-            references=_noted(precision="1.00", recall="0.646", delay="490", wasted="0"),
-        ),
-        Row(
-            "annealed",
-            "cont",
-            annealed(many, 0.5),
-            1000,
-            references=_noted(precision="0.838", recall=("0.335", 0.006), delay="496", wasted="13.8"),
-        ),
-        Row("published-1", "sep", (7.2,), references=_noted(precision="1.00", recall="0.656")),
-        Row("published-5", "sep", (7.2,) * 5, 1000, references=_noted(precision="0.999", recall="0.781")),
-        Row("published-20", "sep", (7.2,) * 20, 1000, references=_noted(precision="0.998", recall="0.915")),
-        Row(
-            "published-1",
-            "cont",
-            (7.2,),
-            references=_noted(precision="0.869", recall="0.338", wasted="10"),
-        ),
-        Row(
-            "published-5",
-            "cont",
-            (7.2,) * 5,
-            1000,
-            references=_noted(precision="0.619", recall="0.412", wasted="54"),
-        ),
-        Row(
-            "published-20",
-            "cont",
-            (7.2,) * 20,
-            1000,
-            references=_noted(precision=("0.350", 0.015), recall="0.512", wasted="155"),
-        ),
-        Row(
-            "batch-schedule",
-            "sep",
-            tuple(range(12, -1, -1)),
-            1000,
-            references=_noted(precision="0.773", recall="0.999", delay="241", wasted="56"),
-        ),
-        Row(
-            "batch-schedule",
-            "cont",
-            tuple(range(12, -1, -1)),
-            1000,
-            references=_noted(precision=("0.010", 0.001), wasted="247"),
-        ),
-        Row(
-            "none-20c",
-            "sep",
-            fixed(1, 20 * CUTOFF / LASTS),
-            references=_noted(precision="0.996", recall=("0.987", 0.003), wasted="0.7"),
-        ),
-        Row(
-            "none-10c",
-            "cont",
-            fixed(1, 10 * CUTOFF / LASTS),
-            references=_noted(precision="0.407", recall=("0.547", 0.007), wasted="141"),
-        ),
-        Row("drift-none", "sep", none, drifts=True, references=_noted(recall="0.000")),
-        Row("drift-append-2", "sep", fixed(2), 4000, True, _noted(recall="0.385", delay="2060")),
-        Row("drift-append-5", "sep", fixed(5), 4000, True, _noted(recall=("0.578", 0.009), delay="1432")),
-        Row("drift-append-20", "sep", fixed(20), 4000, True, _noted(recall="0.572", delay="1262")),
-        Row("drift-short-5", "sep", fixed(5), 1000, True, _noted(recall="0.03")),
-        Row("drift-annealed-5", "sep", annealed(5, 0.5), 4000, True, _noted(recall=("0.626", 0.009))),
-        Row("drift-append-5", "cont", fixed(5), 4000, True, _noted(recall="0.301")),
-        Row("drift-annealed-5", "cont", annealed(5, 0.5), 4000, True, _noted(recall="0.331")),
+        *(Row(*row, 1000 if len(row[2]) > 1 else 0, noted=noted) for row, noted in static.items()),
+        *(Row(*row, drifts=True, noted=noted) for row, noted in drifting.items()),
     ]
 
 
@@ -271,13 +202,7 @@ def arrivals(margins: Margins, count: int, seed: int) -> tuple[NDArray[np.float6
     )
 
 
-def static(row: Row, count: int, seed: int) -> Queries:
-    """Return a stream of values that stay as they are."""
-    margin, positive = arrivals(MARGINS[row.workload], count, seed)
-    return _once(margin, positive)
-
-
-def _once(margin: NDArray[np.float64], positive: NDArray[np.bool_]) -> Queries:
+def once(margin: NDArray[np.float64], positive: NDArray[np.bool_]) -> Queries:
     """Return a stream without news: one row a query."""
     number = np.arange(len(margin))
     value = np.floor(margin * SCALE).astype(np.int64)
@@ -289,7 +214,7 @@ def drifting(row: Row, count: int, seed: int) -> Queries:
     plateau, positive = arrivals(MARGINS[row.workload], count, seed)
     margin = np.where(positive, START, plateau)
     if row.attempts == 1:
-        return _once(margin, positive)
+        return once(margin, positive)
     queries: list[Integers] = []
     values: list[NDArray[np.float64]] = []
     places: list[Integers] = []
@@ -329,40 +254,19 @@ def alerts(row: Row, stream: Queries, seed: int) -> Iterator[Alert]:
     Rows share streams but not noise: few thresholds common to all would move all rows the same way.
     """
     generator = random.Random(f"{row.workload}.{row.name} {seed}")
-    engine = Engine(
-        load_spec(row.spec()),
-        shard=0,
-        datasets=["all"],
-        key=generator.randbytes(32),
-        entropy=generator.randbytes,
-    )
-    engine.begin(TOPIC, 0)
+    engine = engine_of(row.spec(), generator.randbytes(32), generator.randbytes)
     for first in range(0, len(stream.value), BATCH):
         part = slice(first, first + BATCH)
-        size = len(stream.value[part])
         names = [str(query) for query in stream.query[part].tolist()]
-        batch = QueryBatch(
-            topic=TOPIC,
-            first=first,
-            end=first + size,
-            offset=np.arange(first, first + size),
-            row=np.zeros(size, np.int64),
-            timestamp_ms=np.zeros(size, np.int64),
-            dataset=np.zeros(size, np.int64),
-            whole=stream.value[part],
-            series=list(names) if row.drifts else [],
-            query_id=names,
-        )
-        done = False
-        while not done:
-            done = engine.step(batch).done
-            yield from (event.data for event in engine.take_commit().events if isinstance(event.data, Alert))
-            engine.committed()
+        series = list(names) if row.drifts else []
+        queries = batch(TOPIC, first, stream.value[part], series=series, query_id=names)
+        yield from (event.data for event in released(engine, queries) if isinstance(event.data, Alert))
 
 
 def play(row: Row, count: int, seed: int) -> dict[str, float]:
     """Return precision, recall, delay and wasted alerts of one run; nan where there is none."""
-    stream = (drifting if row.drifts else static)(row, count, seed)
+    margins = MARGINS[row.workload]
+    stream = drifting(row, count, seed) if row.drifts else once(*arrivals(margins, count, seed))
     wasted, delays, end = 0, list[float](), count
     for number, alert in enumerate(alerts(row, stream, seed), start=1):
         query = reported = int(alert.query_id)
@@ -385,18 +289,15 @@ def play(row: Row, count: int, seed: int) -> dict[str, float]:
     }
 
 
-def figures(runs: int, queries: int) -> dict[str, float]:
+def figures(runs: int = RUNS, queries: int = LASTS) -> dict[str, float]:
     """Return every row's figures and how far the farthest is from its reference; the table goes to standard error."""
     measured: dict[str, float] = {}
     worst = 0.0
-    print(
-        f"{'row':22} {'figure':10} {'measured':>9} {'s.e.':>7} {'reference':>9} {'s.e.':>7} {'s.e. apart':>10}",
-        file=sys.stderr,
+    say(
+        f"{'row':22} {'figure':10} {'measured':>9} {'s.e.':>7} {'reference':>9} {'s.e.':>7} {'s.e. apart':>10}"
     )
     for row in rows():
-        began = time.perf_counter()
         played = [play(row, queries, seed) for seed in range(row.runs(runs))]
-        references = dict(row.references)
         for name in played[0]:
             numbers = np.array([run[name] for run in played])
             numbers = numbers[~np.isnan(numbers)]
@@ -406,15 +307,14 @@ def figures(runs: int, queries: int) -> dict[str, float]:
             deviation = float(numbers.std(ddof=1)) if len(numbers) > 1 else 0.0
             error = deviation / math.sqrt(len(numbers))
             line = f"{row.workload + '.' + row.name:22} {name:10} {mean:9.3f} {error:7.3f}"
-            reference = references.get(name)
+            reference = row.references.get(name)
             if reference is not None:
                 theirs = reference.error_with(deviation)
                 apart = abs(mean - float(reference.text)) / math.hypot(error, theirs)
                 worst = max(worst, apart)
                 line += f" {reference.text:>9} {theirs:7.3f} {apart:10.1f}"
-            print(line, file=sys.stderr)
+            say(line)
             measured[f"{row.workload}.{row.name}.{name}"] = mean
-        print(f"{len(played)} runs in {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
     gains = {
         "retries_gain_static": measured["sep.append.recall"] - measured["sep.none.recall"],
         "retries_gain_drifting": measured["sep.drift-append-5.recall"] - measured["sep.drift-none.recall"],
@@ -422,10 +322,5 @@ def figures(runs: int, queries: int) -> dict[str, float]:
     return measured | gains | {"worst_standard_errors": worst}
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure and print."""
-    show("stream", __doc__, figures, {"runs": RUNS, "queries": LASTS}, arguments)
-
-
 if __name__ == "__main__":
-    main()
+    show(figures)

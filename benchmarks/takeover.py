@@ -12,31 +12,19 @@ from __future__ import annotations
 import contextlib
 import signal
 import statistics
-import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.application import PARTITIONS, Application, wait_until
-from benchmarks.command import show
+from benchmarks.command import say, show
 from stream_svt.service.embedded import EmbeddedKafka
 
 SESSION = 6.0
 """Seconds: the default session timeout."""
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
-    """How much is measured: datasets with a ledger, restarts of them, workers killed."""
-
-    datasets: int = 100_000
-    restores: int = 3
-    kills: int = 5
-
-
-def restores(application: Application, restarts: int) -> list[float]:
+def restore(application: Application, restarts: int) -> list[float]:
     """Return how long each restart took to have every ledger back."""
     application.fill()
     count = len(application.names)
@@ -47,15 +35,13 @@ def restores(application: Application, restarts: int) -> list[float]:
         with application.worker() as worker:
             wait_until(lambda worker=worker: application.read(worker) == count, "every ledger is back")
             found.append(worker.takeover())
-            print(
-                f"{count:,} datasets restored in {found[-1]:.2f} s; {worker.cpu():.1f} s of processor time "
-                "since the process began",
-                file=sys.stderr,
+            say(
+                f"{count:,} datasets restored in {found[-1]:.2f} s, {worker.cpu():.1f} s of processor time in all"
             )
     return found
 
 
-def kills(application: Application, times: int) -> list[float]:
+def kill(application: Application, times: int) -> list[float]:
     """Return how long after a SIGKILL the survivor had every shard open, less the session timeout."""
     found = []
     with contextlib.ExitStack() as workers:
@@ -70,11 +56,11 @@ def kills(application: Application, times: int) -> list[float]:
             victim.process.send_signal(signal.SIGKILL)
             wait_until(lambda: survivor.has(PARTITIONS), "the survivor has every shard", pause=0.02)
             found.append(time.monotonic() - killed - SESSION)
-            print(f"ready {found[-1]:+.2f} s after the session timeout", file=sys.stderr)
+            say(f"ready {found[-1]:+.2f} s after the session timeout")
     return found
 
 
-def figures(size: Size = Size()) -> dict[str, float]:
+def figures(datasets: int = 100_000, restores: int = 3, kills: int = 5) -> dict[str, float]:
     """Return `restore_100k_seconds` and `kill_to_ready_minus_session_timeout`: medians."""
     with (
         EmbeddedKafka() as kafka,
@@ -87,19 +73,14 @@ def figures(size: Size = Size()) -> dict[str, float]:
                 directory=Path(directory),
                 names=[f"d{number}" for number in range(count)],
             )
-            for directory, count in ((one, 64), (other, size.datasets))
+            for directory, count in ((one, 64), (other, datasets))
         )
-        ready, restored = kills(few, size.kills), restores(many, size.restores)
+        ready, restored = kill(few, kills), restore(many, restores)
     return {
         "restore_100k_seconds": statistics.median(restored),
         "kill_to_ready_minus_session_timeout": statistics.median(ready),
     }
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure and print."""
-    show("takeover", __doc__, lambda **size: figures(Size(**size)), asdict(Size()), arguments)
-
-
 if __name__ == "__main__":
-    main()
+    show(figures)

@@ -317,10 +317,5 @@ def figures(repetitions: int = REPETITIONS, ticks: int = CADENCE_REPETITIONS) ->
     return found
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure and print."""
-    show("timing", __doc__, figures, {"repetitions": REPETITIONS, "ticks": CADENCE_REPETITIONS}, arguments)
-
-
 if __name__ == "__main__":
-    main()
+    show(figures)

@@ -17,7 +17,6 @@ import gc
 import os
 import random
 import statistics
-import sys
 import time
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
@@ -302,7 +301,7 @@ class Year:
         }
 
 
-def measure(names: int = 1_000, days: int = 365) -> dict[str, float]:
+def figures(names: int = 1_000, days: int = 365) -> dict[str, float]:
     """Return the figures."""
     year = Year(names)
     month: Mapping[str, float] = {}
@@ -323,10 +322,5 @@ def measure(names: int = 1_000, days: int = 365) -> dict[str, float]:
     }
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the figures."""
-    show("year", __doc__, measure, {"names": 1_000, "days": 365}, arguments)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    show(figures)

@@ -8,22 +8,21 @@ SVT-Gau) and the splits of its Table 4.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from statistics import NormalDist
 
 import numpy as np
 
-from benchmarks.papers.data import COUNTS, counts_of
+from benchmarks.datasets import COUNTS, counts_of
 from benchmarks.papers.effort import Effort, progress
 from benchmarks.papers.table import Row, Table, measured
-from benchmarks.simulation import Floats, Integers, Reports, simulate
+from benchmarks.simulation import Floats, Integers, simulate
 from stream_svt.mechanisms import (
     UNITS_PER_EPSILON,
     Annealed,
     Correction,
-    Explicit,
     Mean,
     Noise,
     Optimal,
@@ -39,6 +38,9 @@ EPSILONS = ("0.05", "0.1", "0.2", "0.5", "1")
 PASSES = (5, 20)
 MORE_PASSES = (1, 2, 3, 5, 8, 12, 20, 30, 40)
 ANNEALED = Annealed()
+
+Corrected = Callable[[int], Correction]
+"""A correction by number of items."""
 
 ATTEMPTS = (1, 2, 3, 5, 10, 20)
 STREAM_QUERIES, STREAM_CUTOFF, STREAM_POSITIVES = 200_000, 250, 200
@@ -97,7 +99,7 @@ class Method:
 
     noise: Noise
     threshold: Noise
-    correction: Callable[[int], Correction]
+    correction: Corrected
     split: Fraction | None
 
     def mechanism(self, epsilon: str, items: int) -> SparseVector:
@@ -113,44 +115,34 @@ class Method:
         )
 
 
-def _uncorrected(_items: int) -> Correction:
-    return Uncorrected()
-
-
-def _mean(_items: int) -> Correction:
-    return Mean()
-
-
-def _optimal(items: int) -> Correction:
-    return Optimal(queries=items, cutoff=CUTOFF)
-
-
-def _annealed(_items: int) -> Correction:
-    return ANNEALED
-
+_CORRECTIONS: dict[str, Corrected] = {
+    "none": lambda _: Uncorrected(),
+    "mean": lambda _: Mean(),
+    "optimal": lambda items: Optimal(queries=items, cutoff=CUTOFF),
+}
 
 PAPER = {
     f"{noise.value}, {name}": Method(
         noise, Noise.LAPLACE, correction, least_variance_split(CUTOFF, monotonic=True, query_noise=noise)
     )
-    for noise, corrections in {
-        Noise.LAPLACE: {"none": _uncorrected, "optimal": _optimal},
-        Noise.GUMBEL: {"none": _uncorrected, "mean": _mean, "optimal": _optimal},
-        Noise.EXPONENTIAL: {"none": _uncorrected, "mean": _mean, "optimal": _optimal},
-    }.items()
-    for name, correction in corrections.items()
+    for noise in (Noise.LAPLACE, Noise.GUMBEL, Noise.EXPONENTIAL)
+    for name, correction in _CORRECTIONS.items()
+    if (noise, name) != (Noise.LAPLACE, "mean")
 }
 """The paper's methods without delta; a mean correction of symmetric noise is none."""
 
 GAUSSIAN_RECORDS = {"zipf": 100_000, "retail": 88_162, "t10i4d100k": 100_000, "kosarak": 36_683}
 """Numbers of records; delta is their inverse. Zipf's scores have none, and get those that they add up to, roughly."""
 
-OURS = Method(Noise.EXPONENTIAL, Noise.EXPONENTIAL, _annealed, None)
+OURS = Method(Noise.EXPONENTIAL, Noise.EXPONENTIAL, lambda _: ANNEALED, None)
 
 
-def judged(reports: Reports, counts: Integers) -> Found:
-    """Judge what many runs reported of items in falling order."""
-    threshold = counts[CUTOFF - 1]
+def run(
+    mechanism: SparseVector, counts: Integers, passes: int, trials: int, generator: np.random.Generator
+) -> Found:
+    """Judge what many runs report of items in falling order."""
+    threshold = int(counts[CUTOFF - 1])
+    reports = simulate(mechanism, counts, threshold, passes=passes, trials=trials, generator=generator)
     return found(
         reports.per_trial(),
         reports.per_trial(counts[reports.item] >= threshold),
@@ -216,65 +208,56 @@ def ranked(counts: Integers, scale: float, trials: int, generator: np.random.Gen
     return found(np.full(trials, float(CUTOFF)), true, sums, positives)
 
 
+Cell = tuple[str, int, int, Found]
+"""Method, passes, trials, and what was found."""
+
+
+def papers_methods(effort: Effort, data: str, epsilon: str) -> Iterator[Cell]:
+    """Yield the paper's methods without delta after each number of passes."""
+    counts, trials = counts_of(data), effort.trials(1500)
+    for name, method in PAPER.items():
+        mechanism = method.mechanism(epsilon, len(counts))
+        for passes in PASSES:
+            generator = effort.generator("batch", data, epsilon, name, passes)
+            yield name, passes, trials, run(mechanism, counts, passes, trials, generator)
+
+
+def gaussian_methods(effort: Effort, data: str, epsilon: str) -> Iterator[Cell]:
+    """Yield SVT-Gau without and with the optimal correction."""
+    counts, trials = counts_of(data), effort.trials(300)
+    odds = 1 / (len(counts) / CUTOFF + 1)  # that an answer on the bar passes the optimal correction
+    for name, correction in {"none": 0.0, "optimal": NormalDist().inv_cdf(1 - odds)}.items():
+        mechanism = with_gaussian_noise(float(epsilon), 1 / GAUSSIAN_RECORDS[data], correction)
+        generator = effort.generator("batch", data, epsilon, f"gaussian, {name}")
+        for passes, runs in measure_gaussian(counts, mechanism, trials, generator).items():
+            yield f"gaussian, {name}", passes, trials, runs
+
+
+def ours_and_rankings(effort: Effort, data: str, epsilon: str) -> Iterator[Cell]:
+    """Yield the annealed default, the upper bound, and the one-shot ranking."""
+    counts, trials = counts_of(data), effort.trials(1500)
+    mechanism = OURS.mechanism(epsilon, len(counts))
+    generator = effort.generator("batch", data, epsilon, "annealed")
+    yield "annealed", ANNEALED.passes, trials, run(mechanism, counts, ANNEALED.passes, trials, generator)
+    bound = PAPER["exponential, optimal"].mechanism(epsilon, len(counts))
+    scales = {"upper bound": float(1 / bound.branches[0].rate), "one-shot": CUTOFF / float(epsilon)}
+    for name, scale in scales.items():
+        yield name, 1, trials, ranked(counts, scale, trials, effort.generator("batch", data, epsilon, name))
+
+
 def measure_batch(effort: Effort) -> Table:
     """All methods over all data and epsilons."""
     rows = list[Row]()
-    trials = effort.trials(1500)
     for data in COUNTS:
-        counts = counts_of(data).counts
         progress(f"top {CUTOFF} of {data}")
-        odds = 1 / (len(counts) / CUTOFF + 1)  # that an answer on the bar passes the optimal correction
         for epsilon in EPSILONS:
-            cell: Row = {"data": data, "epsilon": float(epsilon)}
-            for name, method in PAPER.items():
-                mechanism = method.mechanism(epsilon, len(counts))
-                for passes in PASSES:
-                    generator = effort.generator("batch", data, epsilon, name, passes)
-                    reports = simulate(
-                        mechanism,
-                        counts,
-                        int(counts[CUTOFF - 1]),
-                        passes=passes,
-                        trials=trials,
-                        generator=generator,
-                    )
-                    rows.append(
-                        cell
-                        | {"method": name, "passes": passes, "trials": trials}
-                        | judged(reports, counts).row()
-                    )
-            for name, correction in {"none": 0.0, "optimal": NormalDist().inv_cdf(1 - odds)}.items():
-                svt_gau = with_gaussian_noise(float(epsilon), 1 / GAUSSIAN_RECORDS[data], correction)
-                method = f"gaussian, {name}"
-                generator = effort.generator("batch", data, epsilon, method)
-                gaussian_trials = effort.trials(300)
-                for passes, runs in measure_gaussian(counts, svt_gau, gaussian_trials, generator).items():
-                    rows.append(
-                        cell | {"method": method, "passes": passes, "trials": gaussian_trials} | runs.row()
-                    )
-            mechanism = OURS.mechanism(epsilon, len(counts))
-            generator = effort.generator("batch", data, epsilon, "annealed")
-            reports = simulate(
-                mechanism,
-                counts,
-                int(counts[CUTOFF - 1]),
-                passes=ANNEALED.passes,
-                trials=trials,
-                generator=generator,
-            )
-            rows.append(
-                cell
-                | {"method": "annealed", "passes": ANNEALED.passes, "trials": trials}
-                | judged(reports, counts).row()
-            )
-            bound = PAPER["exponential, optimal"].mechanism(epsilon, len(counts))
-            for name, scale in {
-                "upper bound": float(1 / bound.branches[0].rate),
-                "one-shot": CUTOFF / float(epsilon),
-            }.items():
-                generator = effort.generator("batch", data, epsilon, name)
-                ranks = ranked(counts, scale, trials, generator)
-                rows.append(cell | {"method": name, "passes": 1, "trials": trials} | ranks.row())
+            for part in (papers_methods, gaussian_methods, ours_and_rankings):
+                rows += [
+                    {"data": data, "epsilon": float(epsilon)}
+                    | {"method": method, "passes": passes, "trials": trials}
+                    | runs.row()
+                    for method, passes, trials, runs in part(effort, data, epsilon)
+                ]
     return Table("liu-batch", tuple(rows))
 
 
@@ -285,33 +268,19 @@ def measure_passes(effort: Effort) -> Table:
     epsilon = "0.5"
     for data in COUNTS:
         progress(f"passes over {data}")
-        counts = counts_of(data).counts
+        counts = counts_of(data)
         fixed = PAPER["exponential, optimal"].mechanism(epsilon, len(counts))
         for passes in MORE_PASSES:
             mechanisms = {"optimal, kept": fixed}
             if passes > 1:
-                step = (ANNEALED.start - ANNEALED.end) / (passes - 1)
-                falling = replace(OURS, correction=lambda _items, step=step: replace(ANNEALED, step=step))
-                mechanisms["annealed"] = falling.mechanism(epsilon, len(counts))
+                falling = replace(ANNEALED, step=(ANNEALED.start - ANNEALED.end) / (passes - 1))
+                ours = replace(OURS, correction=lambda _, falling=falling: falling)
+                mechanisms["annealed"] = ours.mechanism(epsilon, len(counts))
             for name, mechanism in mechanisms.items():
-                reports = simulate(
-                    mechanism,
-                    counts,
-                    int(counts[CUTOFF - 1]),
-                    passes=passes,
-                    trials=trials,
-                    generator=effort.generator("passes", data, name, passes),
-                )
-                rows.append(
-                    {
-                        "data": data,
-                        "epsilon": float(epsilon),
-                        "correction": name,
-                        "passes": passes,
-                        "trials": trials,
-                    }
-                    | judged(reports, counts).row()
-                )
+                generator = effort.generator("passes", data, name, passes)
+                cell = {"data": data, "epsilon": float(epsilon), "correction": name, "passes": passes}
+                runs = run(mechanism, counts, passes, trials, generator)
+                rows.append(cell | {"trials": trials} | runs.row())
     return Table("liu-passes", tuple(rows))
 
 
@@ -345,16 +314,9 @@ def measure_append(effort: Effort) -> Table:
     progress("append on a stream")
     for attempts in ATTEMPTS:
         for name, corrected in {"optimal, kept": once, "equal exposure": once + math.log(attempts)}.items():
-            mechanism = sparse_vector(
-                epsilon=plain.epsilon,
-                cutoff=STREAM_CUTOFF,
-                monotonic=True,
-                sensitivity=plain.sensitivity,
-                correction=Explicit((math.ceil(corrected * scale),)),
-                split=Fraction(STREAM_CUTOFF, 2),
-            )
+            bar = (math.ceil(corrected * scale),)
             reports = simulate(
-                mechanism,
+                replace(plain, branches=(replace(plain.branches[0], corrections=bar),)),
                 values,
                 0,
                 passes=attempts,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from benchmarks.datasets import COUNTS
 from benchmarks.papers import drawing
 from benchmarks.papers.claims import Claim, Tables, Verdict, graded
-from benchmarks.papers.data import COUNTS
 from benchmarks.papers.drawing import Look
 from benchmarks.papers.report import Report
 from benchmarks.papers.table import Row, Table, Value, markdown, shown

@@ -12,7 +12,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from benchmarks.papers.data import COUNTS, counts_of
+from benchmarks.datasets import COUNTS, counts_of
 from benchmarks.papers.effort import Effort, progress
 from benchmarks.papers.grid_noise import Integers, draws
 from benchmarks.papers.table import ERROR, Row, Table, measured, paired_ratio
@@ -139,7 +139,7 @@ def measure_adaptive(effort: Effort) -> Table:
     trials = effort.trials(3000)
     for data in COUNTS:
         progress(f"adaptive SVT on {data}")
-        counts = counts_of(data).counts
+        counts = counts_of(data)
         for k in ANSWERS:
             rng = effort.generator("adaptive", data, k)
             ranks = rng.integers(2 * k, 8 * k, trials, endpoint=True).tolist()
@@ -190,7 +190,7 @@ def measure_merges(effort: Effort) -> Table:
     trials = effort.trials(2000)
     for data in COUNTS:
         progress(f"gaps merged with measurements on {data}")
-        counts = counts_of(data).counts
+        counts = counts_of(data)
         for k in MERGED_ANSWERS:
             for name, noise in MERGED_FAMILIES.items():
                 rng = effort.generator("merge", data, k, name)
@@ -290,7 +290,7 @@ def measure_bounds(effort: Effort) -> Table:
     trials = effort.trials(1000)
     for data in COUNTS:
         progress(f"bounds on {data}")
-        counts = counts_of(data).counts
+        counts = counts_of(data)
         for k in BOUND_ANSWERS:
             for name, noise in MERGED_FAMILIES.items():
                 rng = effort.generator("bounds", data, k, name)

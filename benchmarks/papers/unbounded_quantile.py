@@ -16,7 +16,7 @@ from functools import cache
 
 import numpy as np
 
-from benchmarks.papers.data import counts_of
+from benchmarks.datasets import counts_of
 from benchmarks.papers.effort import Effort, progress
 from benchmarks.papers.grid_noise import Integers, draws
 from benchmarks.papers.table import Row, Table, measured, middle
@@ -61,7 +61,7 @@ def _baskets(rng: np.random.Generator) -> Integers:
 
 
 def _sales(rng: np.random.Generator) -> Integers:
-    return rng.choice(counts_of("retail").counts, RECORDS, replace=False)
+    return rng.choice(counts_of("retail"), RECORDS, replace=False)
 
 
 def _uniform(rng: np.random.Generator) -> Integers:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import engine, latency, sampler, service, year
+from benchmarks.command import show
 from stream_svt.service.embedded import EmbeddedKafka
 
 ROOT = Path(__file__).parents[2]
@@ -27,18 +28,17 @@ def shared_broker(broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_the_engine_benchmark_prints_its_figure(capsys):
-    engine.main(["--datasets", "300", "--rows", "500", "--batches", "2", "--repetitions", "3"])
+    show(engine.figures, ["--datasets", "300", "--rows", "500", "--batches", "2", "--repetitions", "3"])
     printed = figures_in(capsys.readouterr().out)
     assert list(printed) == ["engine.datasets_100k_vs_1"]
     assert printed["engine.datasets_100k_vs_1"] > 0
 
 
-def test_the_sampler_benchmark_has_its_figure(monkeypatch):
-    monkeypatch.setattr(sampler, "COUNT", 2000)
-    monkeypatch.setattr(sampler, "REPETITIONS", 3)
-    measured = sampler.figures()
-    assert list(measured) == ["exact_vs_numpy_exponential"]
-    assert measured["exact_vs_numpy_exponential"] > 0
+def test_the_sampler_benchmark_prints_its_figure(capsys):
+    show(sampler.figures, ["--count", "2000", "--repetitions", "3"])
+    printed = figures_in(capsys.readouterr().out)
+    assert list(printed) == ["sampler.exact_vs_numpy_exponential"]
+    assert printed["sampler.exact_vs_numpy_exponential"] > 0
 
 
 @pytest.mark.kafka
@@ -51,7 +51,7 @@ def test_the_service_benchmark_prints_its_figures(shared_broker, capsys):
         "commit-records": 100,
         "look-every": 10,
     }
-    service.main([word for name, value in size.items() for word in (f"--{name}", str(value))])
+    show(service.figures, [word for name, value in size.items() for word in (f"--{name}", str(value))])
     printed = figures_in(capsys.readouterr().out)
     assert list(printed) == ["service.json_vs_getmany", "service.json_vs_faust_agent"]
     assert min(printed.values()) > 0
@@ -60,14 +60,14 @@ def test_the_service_benchmark_prints_its_figures(shared_broker, capsys):
 @pytest.mark.kafka
 @pytest.mark.slow
 def test_the_latency_benchmark_prints_its_figure(shared_broker, capsys):
-    latency.main(["--queries", "5", "--turns", "2"])
+    show(latency.figures, ["--queries", "5", "--turns", "2"])
     printed = figures_in(capsys.readouterr().out)
     assert list(printed) == ["latency.p50_vs_bare_relay"]
     assert printed["latency.p50_vs_bare_relay"] > 0
 
 
 def test_the_year_benchmark_finds_that_what_is_over_leaves_nothing(capsys):
-    year.main(["--names", "4", "--days", "95"])
+    show(year.figures, ["--names", "4", "--days", "95"])
     printed = figures_in(capsys.readouterr().out)
     assert list(printed) == ["year.state_ratio", "year.restore_ratio", "year.rss_ratio", "year.violations"]
     assert printed["year.state_ratio"] < 1.2

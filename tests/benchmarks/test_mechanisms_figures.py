@@ -7,10 +7,11 @@ import pytest
 pytest.importorskip("opendp")
 
 from benchmarks import mechanisms
+from benchmarks.command import show
 
 
 def test_the_mechanisms_benchmark_prints_its_figures(capsys):
-    mechanisms.main(["--tests", "3000", "--draws", "300", "--repetitions", "3"])
+    show(mechanisms.figures, ["--tests", "3000", "--draws", "300", "--repetitions", "3"])
     printed = dict(line.split(" ") for line in capsys.readouterr().out.splitlines())
     assert list(printed)[:2] == [
         "mechanisms.step_vs_numpy_exponential",

@@ -6,28 +6,13 @@ import numpy as np
 import pytest
 
 from benchmarks import planner
+from benchmarks.command import show
 from stream_svt.mechanisms import noise
 
 
 def test_the_planner_benchmark_prints_its_figures(capsys):
-    planner.main(
-        [
-            "--workloads",
-            "4",
-            "--runs",
-            "12",
-            "--engine",
-            "2",
-            "--engine-runs",
-            "2",
-            "--real-runs",
-            "1",
-            "--choices",
-            "1",
-            "--choice-runs",
-            "5",
-        ]
-    )
+    sizes = "--workloads 4 --runs 12 --engine 2 --engine-runs 2 --real-runs 1 --choices 1 --choice-runs 5"
+    show(planner.figures, sizes.split(), digits=4)
     printed = {
         name: float(value)
         for name, value in (line.split(" ") for line in capsys.readouterr().out.splitlines())

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks import simulation
-from benchmarks.datasets import DATASETS
+from benchmarks.datasets import counts_of
 from stream_svt.mechanisms import (
     UNITS_PER_EPSILON,
     Annealed,
@@ -20,6 +20,7 @@ from stream_svt.mechanisms import (
     sparse_vector,
 )
 from stream_svt.mechanisms.difference import tails
+from stream_svt.planning.model import quantiles
 
 VALUES = np.array([95, 60, 58, 41, 40, 40, 33, 30, 30, 30, 21, 12, 5, 5, 0, 0], dtype=np.int64)
 THRESHOLD = 35
@@ -41,7 +42,7 @@ def dense_noise(mechanism: SparseVector, generator: np.random.Generator) -> np.n
     shape = (PASSES, len(VALUES))
     return np.stack(
         [
-            simulation.quantile(mechanism.query_noise, branch.rate, 1 - generator.random(shape))
+            quantiles(mechanism.query_noise, branch.rate, 1 - generator.random(shape))
             for branch in mechanism.branches
         ],
         axis=1,
@@ -111,7 +112,7 @@ def test_reports_follow_the_law_of_step(name):
     for trial in range(runs):
         noise, order = dense_noise(mechanism, generator), generator.permutation(len(VALUES))
         uniform = 1 - generator.random(1)
-        rho = int(simulation.quantile(mechanism.threshold_noise, mechanism.threshold_rate, uniform)[0])
+        rho = int(quantiles(mechanism.threshold_noise, mechanism.threshold_rate, uniform)[0])
         tops, left = step_by_step(mechanism, rho, order, noise)
         stepped += [(trial, *top, left) for top in tops]
     columns = np.array(stepped, dtype=np.int64).T
@@ -147,8 +148,8 @@ def test_quantiles_invert_tails(noise):
     chances = tails(noise, rate, steps)
     inner = (chances < 1 - 1e-6) & (chances > 1e-9)
     assert inner.sum() > 50
-    assert (simulation.quantile(noise, rate, chances[inner] * (1 - 1e-9)) == steps[inner]).all()
-    assert (simulation.quantile(noise, rate, chances[inner] * (1 + 1e-9)) == steps[inner] - 1).all()
+    assert (quantiles(noise, rate, chances[inner] * (1 - 1e-9)) == steps[inner]).all()
+    assert (quantiles(noise, rate, chances[inner] * (1 + 1e-9)) == steps[inner] - 1).all()
 
 
 def test_uniforms_below_a_bound_come_at_its_rate_and_are_uniform():
@@ -191,6 +192,6 @@ def test_the_item_counts_have_the_items_and_fiftieth_counts_their_readme_states(
         "kosarak": (17_034, 393),
     }
     for name, (items, fiftieth) in expected.items():
-        data = DATASETS[name]()
-        assert (data.name, len(data.counts), data.threshold(50)) == (name, items, fiftieth)
-        assert (np.diff(data.counts) <= 0).all()
+        counts = counts_of(name)
+        assert (len(counts), counts[49]) == (items, fiftieth)
+        assert (np.diff(counts) <= 0).all()

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from benchmarks import stream
+from benchmarks.command import show
 
 
 def test_the_stream_benchmark_prints_a_figure_for_every_row_and_the_farthest_one(capsys):
-    stream.main(["--runs", "2", "--queries", "3000"])
+    show(stream.figures, ["--runs", "2", "--queries", "3000"])
     printed = dict(line.split(" ") for line in capsys.readouterr().out.splitlines())
     for row in stream.rows():
         assert f"stream.{row.workload}.{row.name}.recall" in printed
@@ -51,7 +52,7 @@ def test_the_delay_of_a_retry_ends_at_its_sweep(monkeypatch):
     monkeypatch.setattr(stream, "POSITIVES", 0.1)
     row = stream.Row("row", "sep", (200.0, 200.0, -200.0), 100)  # the third test reports, whatever it meets
     played = stream.play(row, 3000, seed=3)
-    queries = stream.static(row, 3000, seed=3)
+    queries = stream.once(*stream.arrivals(stream.MARGINS["sep"], 3000, seed=3))
     arrived = np.arange(250)  # every query is reported at the second sweep after it, until the run is over
     delays = [(query // 50 + 2) * 50 - 1 - query for query in arrived[queries.positive[:250]].tolist()]
     assert played["wasted"] == 250 - len(delays) < 250

@@ -8,12 +8,13 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from benchmarks.simulation import quantile, simulate
+from benchmarks.simulation import simulate
 from stream_svt.errors import MisuseError
 from stream_svt.mechanisms import UNITS_PER_EPSILON, Explicit, Noise, sparse_vector
 from stream_svt.mechanisms.accuracy import Accuracy, accuracy, attempts_for, report_probability
 from stream_svt.mechanisms.contract import Law
 from stream_svt.mechanisms.noise import pmf, tail
+from stream_svt.planning.model import quantiles
 
 QUERY = Law(Noise.EXPONENTIAL, Fraction(1, 20))
 THRESHOLD = Law(Noise.EXPONENTIAL, Fraction(1, 15))
@@ -83,11 +84,11 @@ def test_beyond_the_margins_things_go_wrong_with_at_most_beta(query, threshold, 
     queries, trials = 12, 20_000
     limits = accuracy(queries=queries, corrections=TABLE, beta=beta, **laws)
     generator = np.random.default_rng(2)
-    rho = quantile(threshold, THRESHOLD.rate, 1 - generator.random((trials, 1)))
+    rho = quantiles(threshold, THRESHOLD.rate, 1 - generator.random((trials, 1)))
     margins = np.repeat([limits.above, -limits.below], queries // 2)
     reported = np.zeros((trials, queries), dtype=bool)
     for correction in TABLE:
-        noise = quantile(query, QUERY.rate, 1 - generator.random((trials, queries)))
+        noise = quantiles(query, QUERY.rate, 1 - generator.random((trials, queries)))
         reported |= margins + noise >= correction + rho
     wrong = (reported != (margins > 0)).any(axis=1).mean()
     assert wrong <= beta + 4 * math.sqrt(beta / trials)
