@@ -27,7 +27,7 @@ from stream_svt.mechanisms.merging import (
     joint,
 )
 from stream_svt.mechanisms.noise import variance
-from stream_svt.mechanisms.selection import TopK
+from stream_svt.mechanisms.top_k import TopK
 
 EPSILON = 7 * UNITS_PER_EPSILON // 10
 GRID = 1000

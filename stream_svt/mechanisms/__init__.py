@@ -27,6 +27,7 @@ from stream_svt.mechanisms.correction import (
 )
 from stream_svt.mechanisms.exponential_mechanism import ExponentialMechanism, NoisyMaxGumbel
 from stream_svt.mechanisms.gaussian import GaussianSparseVector, draw_discrete_gaussian, gaussian
+from stream_svt.mechanisms.hybrids import HybridEstimates, HybridIdentity, hybrid_estimates
 from stream_svt.mechanisms.noise import Noise
 from stream_svt.mechanisms.quantile import (
     Adjacency,
@@ -45,17 +46,9 @@ from stream_svt.mechanisms.sampler import (
     exact_geometric,
     exact_gumbel,
 )
-from stream_svt.mechanisms.selection import (
-    Chosen,
-    Drawn,
-    HybridEstimates,
-    HybridIdentity,
-    LastGap,
-    Selection,
-    TopK,
-    hybrid_estimates,
-)
+from stream_svt.mechanisms.selection import Chosen, Drawn, Selection
 from stream_svt.mechanisms.sparse_vector import BOTTOM, Branch, SparseVector, adaptive, ladder, sparse_vector
+from stream_svt.mechanisms.top_k import LastGap, TopK
 
 __all__ = [
     "BOTTOM",

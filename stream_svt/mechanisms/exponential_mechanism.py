@@ -43,11 +43,12 @@ from numpy.typing import NDArray
 
 from stream_svt.errors import MisuseError, RunExhausted
 from stream_svt.mechanisms.arguments import grid_values, next_word, require_bool, require_own
-from stream_svt.mechanisms.contract import Law, Neighbours, Shifts
+from stream_svt.mechanisms.contract import Law, Neighbours, OneStep, Shifts
 from stream_svt.mechanisms.grid import GAP_LIMIT, LEAST_RATE, VALUE_LIMIT
 from stream_svt.mechanisms.noise import Noise
 from stream_svt.mechanisms.run import UNITS_PER_EPSILON, BranchNoise, Integers, Run, mechanism_id
-from stream_svt.mechanisms.selection import Chosen, Drawn, Selection, TopK
+from stream_svt.mechanisms.selection import Chosen, Drawn, Selection
+from stream_svt.mechanisms.top_k import TopK
 
 Real = TypeVar("Real", float, Fraction)
 Word = Callable[[], int]
@@ -64,7 +65,7 @@ _LEAST_LOG = -700.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExponentialMechanism:
+class ExponentialMechanism(OneStep):
     """Exponential mechanism with gap, drawn exactly; see the module for its law.
 
     Charge: `epsilon`, with the gap or without.
@@ -113,29 +114,9 @@ class ExponentialMechanism:
             )
 
     @property
-    def query_sensitivity(self) -> int:
-        """U, in grid steps."""
-        return self.sensitivity if self.monotonic else 2 * self.sensitivity
-
-    @property
     def rate(self) -> Fraction:
         """Return l = epsilon/U, per grid step."""
         return Fraction(self.epsilon, UNITS_PER_EPSILON * self.query_sensitivity)
-
-    @property
-    def threshold_charge(self) -> int:
-        """There is no threshold to pay for."""
-        return 0
-
-    def open(self, threshold_noise: int, salt: tuple[int, int]) -> Run:
-        """Begin a run; it is charged by its step. There is no threshold: its noise is 0."""
-        if threshold_noise:
-            raise MisuseError("the exponential mechanism has no threshold: its threshold noise is 0")
-        return Run(threshold_noise=0, salt=salt, mechanism=mechanism_id(self), left=self.epsilon)
-
-    def is_over(self, run: Run) -> bool:
-        """Whether the run has made its step."""
-        return run.left < self.epsilon
 
     def step(self, run: Run, values: Integers, word: Word) -> tuple[Run, Selection]:
         """Report one index, and its gap, and end the run.
@@ -171,7 +152,7 @@ class ExponentialMechanism:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NoisyMaxGumbel:
+class NoisyMaxGumbel(OneStep):
     """Exponential mechanism with gap by noisy max: `TopK` with count 1 and Gumbel noise, on a finer grid.
 
     Utilities and noise live on a grid `refinement` times finer, where ties are rare; the lexicographic gap is
@@ -215,27 +196,9 @@ class NoisyMaxGumbel:
         return self.fine.query_sensitivity
 
     @property
-    def threshold_law(self) -> None:
-        """There is no threshold."""
-        return
-
-    @property
-    def threshold_charge(self) -> int:
-        """There is no threshold to pay for."""
-        return 0
-
-    @property
     def branch_laws(self) -> tuple[Law, ...]:
         """Law of the noise, in steps of the finer grid."""
         return self.fine.branch_laws
-
-    def open(self, threshold_noise: int, salt: tuple[int, int]) -> Run:
-        """Begin a run; it is charged by its step. There is no threshold: its noise is 0."""
-        return replace(self.fine.open(threshold_noise, salt), mechanism=mechanism_id(self))
-
-    def is_over(self, run: Run) -> bool:
-        """Whether the run has made its step."""
-        return self.fine.is_over(run)
 
     def step(self, run: Run, values: Integers, noise: BranchNoise) -> tuple[Run, Selection]:
         """Report the largest noisy utility and its gap, and end the run.

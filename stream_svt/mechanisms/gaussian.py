@@ -35,8 +35,9 @@ import numpy as np
 
 from stream_svt.errors import MisuseError, RunExhausted
 from stream_svt.mechanisms.arguments import require_own
+from stream_svt.mechanisms.contract import begin
 from stream_svt.mechanisms.noise import Noise
-from stream_svt.mechanisms.run import Integers, Run, mechanism_id
+from stream_svt.mechanisms.run import Integers, Run
 from stream_svt.mechanisms.sampler import draw_threshold
 
 WIDEST = 10**5
@@ -166,7 +167,7 @@ class GaussianSparseVector:
 
     def open(self, threshold_noise: int, salt: tuple[int, int]) -> Run:
         """Begin a run with a fresh draw of variance `threshold_variance`."""
-        return Run(threshold_noise=threshold_noise, salt=salt, mechanism=mechanism_id(self), left=self.cutoff)
+        return begin(self, threshold_noise, salt, self.cutoff)
 
     def is_over(self, run: Run) -> bool:
         """Whether all tops are used."""

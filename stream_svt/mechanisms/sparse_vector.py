@@ -45,9 +45,9 @@ from stream_svt.mechanisms.arguments import (
     require_bool,
     require_own,
 )
-from stream_svt.mechanisms.contract import Law, Neighbours, Shifts
+from stream_svt.mechanisms.contract import GridMechanism, Law, Neighbours, Shifts, begin
 from stream_svt.mechanisms.correction import Annealed, Correction, Exposure
-from stream_svt.mechanisms.grid import CORRECTION_LIMIT, GAP_LIMIT, LEAST_RATE, THRESHOLD_NOISE_LIMIT
+from stream_svt.mechanisms.grid import CORRECTION_LIMIT, GAP_LIMIT, LEAST_RATE
 from stream_svt.mechanisms.noise import Noise, mean, set_families, variance
 from stream_svt.mechanisms.run import (
     UNITS_PER_EPSILON,
@@ -56,7 +56,6 @@ from stream_svt.mechanisms.run import (
     Outcomes,
     Run,
     Top,
-    mechanism_id,
 )
 
 BOTTOM = -1
@@ -92,7 +91,7 @@ class Branch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SparseVector:
+class SparseVector(GridMechanism):
     """Parameters of a sparse-vector run; see the module for the guarantee. Build it with a constructor below.
 
     Attributes
@@ -166,11 +165,6 @@ class SparseVector:
             raise MisuseError("epsilon does not pay the threshold and one top")
 
     @property
-    def query_sensitivity(self) -> int:
-        """U: the farthest a top's noise must move between neighbours, in grid steps."""
-        return self.sensitivity if self.monotonic else 2 * self.sensitivity
-
-    @property
     def threshold_law(self) -> Law:
         """Law of a run's threshold noise."""
         return Law(self.threshold_noise, self.threshold_rate)
@@ -228,16 +222,7 @@ class SparseVector:
             raise MisuseError(
                 "the epsilon of a run pays the threshold and at least one top, and no more than a whole run"
             )
-        if abs(threshold_noise) > THRESHOLD_NOISE_LIMIT:
-            raise MisuseError("threshold noise beyond 2^60 grid steps; draw it with draw_threshold")
-        if not all(0 <= half < 2**64 for half in salt):
-            raise MisuseError("a salt is two numbers of 64 bits")
-        return Run(
-            threshold_noise=threshold_noise,
-            salt=salt,
-            mechanism=mechanism_id(self),
-            left=epsilon - self.threshold_charge,
-        )
+        return begin(self, threshold_noise, salt, epsilon - self.threshold_charge)
 
     def is_over(self, run: Run) -> bool:
         """Whether the run cannot pay another top."""

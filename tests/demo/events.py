@@ -14,7 +14,7 @@ def alert(
         dataset=dataset,
         monitor=monitor,
         series=f"item-{query_id.split('/')[1]}",
-        books=account_of(spent=spent, reserved=0.5),
+        account=account_of(spent=spent, reserved=0.5),
         query_id=query_id,
         attempt=attempt,
         gap=31.0,
@@ -25,6 +25,6 @@ def alert(
 
 
 def lifecycle(kind: EventType, *, dataset: str, monitor: str, run: int, spent: float = 0.0):
-    books = account_of(spent=spent, reserved=0.5)
-    data = alerts.lifecycle("cutoff", dataset=dataset, monitor=monitor, run=run, books=books)
+    account = account_of(spent=spent, reserved=0.5)
+    data = alerts.lifecycle("cutoff", dataset=dataset, monitor=monitor, run=run, account=account)
     return decode(encoded(1, data, kind=kind))

@@ -138,9 +138,9 @@ def selects_tests(stage: Stage, command: Command, text: str) -> None:
     match command.words[1:]:
         case ():
             return
-        case ("coverage",):
-            if '"$*" = coverage' not in (ROOT / command.program).read_text():
-                raise StepFailed(f"{command.program} does not know the word coverage")
+        case ("coverage" | "quick" as word,):
+            if not re.search(rf'"\$\S+" = {word} \]', (ROOT / command.program).read_text()):
+                raise StepFailed(f"{command.program} does not know the word {word}")
         case (place,) | (place, "-k", _):
             files = [ROOT / place, *(ROOT / place).rglob("test_*.py")]
             names = {path.stem for path in files if path.is_file()}

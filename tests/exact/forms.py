@@ -24,6 +24,7 @@ from stream_svt.mechanisms.composition import Composition
 from stream_svt.mechanisms.contract import Neighbours
 from stream_svt.mechanisms.exponential_mechanism import ExponentialMechanism, NoisyMaxGumbel, gap_probability
 from stream_svt.mechanisms.gaussian import gaussian
+from stream_svt.mechanisms.hybrids import HybridEstimates, HybridIdentity, hybrid_estimates
 from stream_svt.mechanisms.quantile import (
     Adjacency,
     UnboundedQuantile,
@@ -31,7 +32,7 @@ from stream_svt.mechanisms.quantile import (
     multiple_quantiles,
     unbounded_quantile,
 )
-from stream_svt.mechanisms.selection import HybridEstimates, HybridIdentity, LastGap, TopK, hybrid_estimates
+from stream_svt.mechanisms.top_k import LastGap, TopK
 from tests.exact.contract import (
     BitsForm,
     Form,

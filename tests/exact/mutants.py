@@ -20,7 +20,7 @@ from stream_svt.mechanisms.contract import Law, Neighbours, Shifts
 from stream_svt.mechanisms.exponential_mechanism import ExponentialMechanism, draw_gap, gap_probability
 from stream_svt.mechanisms.gaussian import gaussian
 from stream_svt.mechanisms.run import Integers, Run, mechanism_id
-from stream_svt.mechanisms.selection import LastGap, TopK
+from stream_svt.mechanisms.top_k import LastGap, TopK
 from tests.exact.box import GAUSSIAN, UNIT
 from tests.exact.contract import BitsForm, Form, LawForm, SelectionForm, StreamForm
 

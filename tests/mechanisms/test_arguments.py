@@ -43,6 +43,7 @@ from stream_svt.mechanisms import (
     sparse_vector,
     unbounded_quantile,
 )
+from stream_svt.mechanisms.contract import OneStep
 from stream_svt.mechanisms.correction import least_variance_split
 from stream_svt.mechanisms.difference import tails
 from stream_svt.mechanisms.exponential_mechanism import draw_gap, draw_index
@@ -88,6 +89,22 @@ def stepped(mechanism, values, noise=None, *, run=None, **options):
     if hasattr(mechanism, "per_top") or hasattr(mechanism, "branches"):
         return mechanism.step(run, values, options.get("thresholds", 0), options.get("attempts", 0), noise)
     return mechanism.step(run, values, noise)
+
+
+GAUSSIAN = partial(gaussian, epsilon=1.0, delta=1e-6, cutoff=2, monotonic=True, tests=10)
+
+
+@pytest.mark.parametrize("salt", [(2**64, 0), (0, -1)])
+@pytest.mark.parametrize("make", [*ALL.values(), GAUSSIAN], ids=[*ALL, "gaussian"])
+def test_a_run_that_could_not_be_stored_is_not_opened(make, salt):
+    """The numbers are secret and stay out of the message."""
+    mechanism = make()
+    with pytest.raises(MisuseError, match=r"a salt is two numbers of 64 bits$"):
+        mechanism.open(0, salt)
+    if not isinstance(mechanism, OneStep):
+        with pytest.raises(MisuseError, match=r"threshold noise beyond 2\^60 grid steps"):
+            mechanism.open(2**60 + 1, SALT)
+    assert Run.from_bytes(mechanism.open(0, SALT).to_bytes()) == mechanism.open(0, SALT)
 
 
 @pytest.mark.parametrize(

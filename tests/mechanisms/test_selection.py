@@ -14,18 +14,11 @@ import pytest
 from stream_svt.errors import MisuseError, RunExhausted
 from stream_svt.mechanisms.contract import Neighbours, Shifts
 from stream_svt.mechanisms.grid import GAP_LIMIT, NOISE_LIMIT, VALUE_LIMIT
+from stream_svt.mechanisms.hybrids import HybridEstimates, HybridIdentity, hybrid_estimates
 from stream_svt.mechanisms.noise import Noise, exact_pmf
 from stream_svt.mechanisms.run import UNITS_PER_EPSILON, Run
-from stream_svt.mechanisms.selection import (
-    Chosen,
-    Drawn,
-    HybridEstimates,
-    HybridIdentity,
-    LastGap,
-    Selection,
-    TopK,
-    hybrid_estimates,
-)
+from stream_svt.mechanisms.selection import Chosen, Drawn, Selection
+from stream_svt.mechanisms.top_k import LastGap, TopK
 
 EPSILON = 1_234_567_890
 SALT = (0, 0)

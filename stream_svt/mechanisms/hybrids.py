@@ -1,0 +1,412 @@
+"""Hybrids of noisy top-k and sparse vector: the largest answers, down to a threshold.
+
+All answers of one `step` get noise and are ordered by noisy value, equal values by index.
+
+* `HybridIdentity`: as `TopK`, with a public threshold taking part: where it comes before k answers did, the list
+  ends there, and costs only what it holds.
+* `HybridEstimates`: up to k answers above a noisy threshold, each with its gap to that threshold.
+
+Gaps between reported answers, and those to a threshold whose noise is of the same run, are plain differences.
+The guarantee and its proof are those of `stream_svt.mechanisms.top_k`.
+
+References
+----------
+Ding, Wang, Zhang & Kifer, Free Gap Information from the Differentially Private Sparse Vector and Noisy Max
+Mechanisms, PVLDB 13(3), 2019: Noisy Top-K with Gap.
+Ding, Wang, Xiao, Wang, Zhang & Kifer, Free Gap Estimates from the Exponential Mechanism, Sparse Vector, Noisy Max and
+Related Algorithms, VLDB Journal, 2023: Algorithms 5 and 6.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+import numpy as np
+
+from stream_svt.errors import MisuseError, RunExhausted
+from stream_svt.mechanisms.arguments import grid_values, noise_of_each, one_of, require_bool, require_own
+from stream_svt.mechanisms.contract import GridMechanism, Law, Neighbours, Shifts, begin
+from stream_svt.mechanisms.grid import GAP_LIMIT
+from stream_svt.mechanisms.noise import Noise, set_families, variance
+from stream_svt.mechanisms.run import BranchNoise, Integers, Run
+from stream_svt.mechanisms.selection import (
+    Chosen,
+    Drawn,
+    Selection,
+    check_selection,
+    check_threshold,
+    largest,
+    lexicographic_gap,
+    lexicographic_shifts,
+    plain_gaps,
+    rate_of,
+    rows_of,
+    used,
+)
+
+_SMALL_RATE = 1e-6
+"""Where the variances of the families have their limiting ratio."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HybridIdentity(GridMechanism):
+    """Top-k with gaps that stops at a noisy threshold: Ding et al. 2023, Algorithm 5 ("prioritizing identity").
+
+    The threshold takes part as an answer of value `threshold` and index before all others, with noise of the
+    same rate epsilon/(k U): it wins ties. Two outputs are possible, and each is charged for what it holds:
+
+    * The threshold is among the first k places, after m answers: those m with plain gaps, the last one's to the
+      noisy threshold. Charge (m + D/U) epsilon/k: the threshold's noise moves by D and those of the m answers by
+      at most U. With `threshold_gap` the gap from the threshold to the next answer is released too (as the
+      paper's algorithm does); then m + 1 places are a top-(m + 1) and cost (m + 1) epsilon/k. Since the threshold
+      wins all ties, its lexicographic gap is the plain one.
+    * k answers come first: those, the last one's gap lexicographic, for the runner-up (an answer or the threshold)
+      stays hidden. Charge epsilon.
+
+    A refund by output is valid for pure differential privacy only; a zCDP ledger charges epsilon in full.
+
+    Attributes
+    ----------
+    threshold
+        Public threshold in grid steps.
+    threshold_gap
+        Whether the threshold's own gap is released.
+
+    See `TopK` for the others.
+
+    Raises
+    ------
+    MisuseError
+        When a parameter is out of range, or the noise would be wider than the grid.
+
+    Examples
+    --------
+    >>> hybrid = HybridIdentity(epsilon=10**9, count=4, threshold=100, monotonic=False)
+    >>> run = hybrid.open(3, (0, 0))
+    >>> run, selection = hybrid.step(run, np.array([90, 120, 103]), lambda branch: np.array([2, 0, 0]))
+    >>> selection.tops, selection.charge, run.left
+    ((Chosen(row=1, gap=17),), 375000000, 625000000)
+    """
+
+    epsilon: int
+    count: int
+    threshold: int
+    monotonic: bool
+    sensitivity: int = 1
+    noise: Noise = Noise.EXPONENTIAL
+    threshold_gap: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the parameters."""
+        set_families(self, "noise")
+        require_bool(self.monotonic, "monotonic")
+        require_bool(self.threshold_gap, "threshold_gap")
+        check_selection(self.epsilon, self.count, self.sensitivity, self.rate)
+        check_threshold(self.threshold)
+
+    @property
+    def rate(self) -> Fraction:
+        """Rate of all noise per grid step: epsilon/(k U)."""
+        return rate_of(self.epsilon, self.count * self.query_sensitivity)
+
+    @property
+    def threshold_law(self) -> Law:
+        """Law of the threshold's noise."""
+        return Law(self.noise, self.rate)
+
+    @property
+    def threshold_charge(self) -> int:
+        """Nothing is charged before the output is known; reserve `epsilon`."""
+        return 0
+
+    @property
+    def branch_laws(self) -> tuple[Law, ...]:
+        """Law of the noise of the answers."""
+        return (Law(self.noise, self.rate),)
+
+    def charge_of(self, answers: int, *, threshold_gap: bool | None = None) -> int:
+        """Units that an output with so many answers costs, rounded up.
+
+        Parameters
+        ----------
+        answers
+            m, 0 to k.
+        threshold_gap
+            Whether the output holds the threshold's gap; None for what the mechanism says.
+        """
+        if answers == self.count:
+            return self.epsilon
+        released = self.threshold_gap if threshold_gap is None else threshold_gap
+        threshold = Fraction(1) if released else Fraction(self.sensitivity, self.query_sensitivity)
+        return -(-(answers + threshold) * self.epsilon // self.count)
+
+    def open(self, threshold_noise: int, salt: tuple[int, int]) -> Run:
+        """Begin a run; it is charged by its step.
+
+        Parameters
+        ----------
+        threshold_noise
+            A fresh draw of `threshold_law`.
+        salt
+            128 fresh secret bits.
+        """
+        return begin(self, threshold_noise, salt, self.epsilon)
+
+    def is_over(self, run: Run) -> bool:
+        """Whether the run has made its step: every output costs something."""
+        return run.left < self.epsilon
+
+    def step(self, run: Run, values: Integers, noise: BranchNoise) -> tuple[Run, Selection]:
+        """Report the largest noisy values, no more than `count`, down to the noisy threshold; end the run.
+
+        Parameters
+        ----------
+        values
+            Grid values, shape (answers,), below 2^47 in magnitude; their number is public.
+        noise
+            Noise of all answers; asked for branch 0 only.
+
+        Raises
+        ------
+        RunExhausted
+            When the run has made its step; nothing was drawn.
+        MisuseError
+            When there is no answer, and for a run, answers or noise that `SparseVector.step` refuses.
+        """
+        require_own(run, self, self.epsilon)
+        if self.is_over(run):
+            raise used()
+        values = grid_values(values)
+        if not len(values):
+            raise MisuseError("a selection needs at least one answer")
+        noisy = np.concatenate(
+            ([self.threshold + run.threshold_noise], values + noise_of_each(noise, len(values))(0))
+        )
+        order = largest(noisy, min(self.count + 1, len(noisy)))
+        place = np.flatnonzero(order == 0)
+        answers = min(int(place[0]), self.count) if len(place) else self.count
+        gaps = plain_gaps(noisy, order)
+        after = None
+        if answers == self.count:
+            gaps[-1] = lexicographic_gap(noisy, int(order[-2]), int(order[-1]))
+        elif self.threshold_gap and answers < len(gaps):
+            after = gaps[answers]
+        tops = tuple(
+            Chosen(row=row - 1, gap=gap)
+            for row, gap in zip(order[:answers].tolist(), gaps[:answers], strict=True)
+        )
+        charge = self.charge_of(answers, threshold_gap=after is not None)
+        selection = Selection(consumed=len(values), tops=tops, charge=charge, threshold_gap=after)
+        return replace(run, left=run.left - charge, tops=answers), selection
+
+    def shifts(
+        self,
+        outcomes: Selection,
+        first: Integers,
+        second: Integers,
+        neighbours: Neighbours,
+        noise_on_first: Drawn,
+    ) -> Shifts:
+        """Randomness alignment; like `TopK` it reads the noise.
+
+        Where the threshold ended the list and no gap leads to a hidden answer, the threshold moves up by D (not at
+        all where answers only fall) and the reported answers by as much plus what they fell. Otherwise it is the
+        lexicographic alignment with the threshold as index 0.
+        """
+        rows = rows_of(outcomes) + 1
+        before, after = (np.concatenate(([self.threshold], values)) for values in (first, second))
+        if len(rows) == self.count or outcomes.threshold_gap is not None:
+            if len(rows) < self.count:
+                rows = np.append(rows, 0)
+            noise = np.concatenate(([noise_on_first.threshold], noise_on_first.queries[0]))
+            moved = lexicographic_shifts(before, after, noise, rows, self.noise)
+        else:
+            lift = 0 if one_of(Neighbours, neighbours, "neighbours") is Neighbours.DOWN else self.sensitivity
+            moved = np.zeros(len(before), dtype=np.int64)
+            moved[0] = lift
+            moved[rows] = lift + before[rows] - after[rows]
+        return Shifts(int(moved[0]), moved[np.newaxis, 1:])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HybridEstimates(GridMechanism):
+    """The largest answers above a noisy threshold: Ding et al. 2023, Algorithm 6 ("prioritizing estimates").
+
+    The up to k largest noisy values of at least threshold + threshold noise are listed in order, each with its
+    gap to that noisy threshold. Rates: threshold_charge/D and charge/U. Charge of t answers: threshold_charge + t *
+    query_charge, the former when the run is opened. The alignment is that of sparse vector: the threshold
+    moves up by D and the reported noisy values with it, which keeps their order and their gaps; ties are harmless.
+
+    A step that lists fewer than k leaves the run open, as sparse vector does: the next step, with fresh noise,
+    is charged for what it lists.
+
+    Attributes
+    ----------
+    epsilon
+        Units of a whole run: threshold_charge + count * query_charge. Build it with `hybrid_estimates`.
+    threshold
+        Public threshold in grid steps.
+    threshold_charge, query_charge
+        Units that the threshold and each listed answer cost.
+    threshold_noise, query_noise
+        Families.
+
+    See `TopK` for the others.
+
+    Raises
+    ------
+    MisuseError
+        When charges do not add up, a parameter is out of range, or the noise would be wider than the grid.
+    """
+
+    epsilon: int
+    count: int
+    threshold: int
+    monotonic: bool
+    threshold_charge: int
+    query_charge: int
+    sensitivity: int = 1
+    threshold_noise: Noise = Noise.EXPONENTIAL
+    query_noise: Noise = Noise.EXPONENTIAL
+
+    def __post_init__(self) -> None:
+        """Check the parameters."""
+        set_families(self, "threshold_noise", "query_noise")
+        require_bool(self.monotonic, "monotonic")
+        rates = [law.rate for law in (self.threshold_law, *self.branch_laws)]
+        check_selection(self.epsilon, self.count, self.sensitivity, min(rates))
+        check_threshold(self.threshold)
+        if self.threshold_charge + self.count * self.query_charge != self.epsilon:
+            raise MisuseError("epsilon is the threshold's charge and that of `count` answers")
+
+    @property
+    def threshold_law(self) -> Law:
+        """Law of the threshold's noise, of rate threshold_charge/D."""
+        return Law(self.threshold_noise, rate_of(self.threshold_charge, self.sensitivity))
+
+    @property
+    def branch_laws(self) -> tuple[Law, ...]:
+        """Law of the noise of the answers, of rate query_charge/U."""
+        return (Law(self.query_noise, rate_of(self.query_charge, self.query_sensitivity)),)
+
+    def open(self, threshold_noise: int, salt: tuple[int, int]) -> Run:
+        """Begin a run, whose threshold charge is spent and whose secrets are durable before its step.
+
+        Parameters
+        ----------
+        threshold_noise
+            A fresh draw of `threshold_law`.
+        salt
+            128 fresh secret bits.
+        """
+        return begin(self, threshold_noise, salt, self.epsilon - self.threshold_charge)
+
+    def is_over(self, run: Run) -> bool:
+        """Whether the run cannot pay another answer."""
+        return run.left < self.query_charge
+
+    def step(self, run: Run, values: Integers, noise: BranchNoise) -> tuple[Run, Selection]:
+        """List the largest noisy values above the noisy threshold, no more than the run can pay.
+
+        Parameters
+        ----------
+        values
+            Grid values, shape (answers,), below 2^47 in magnitude.
+        noise
+            Noise of all answers; asked for branch 0 only.
+
+        Raises
+        ------
+        RunExhausted
+            When the run cannot pay another answer; nothing was drawn.
+        MisuseError
+            For a run, answers or noise that `SparseVector.step` refuses.
+        """
+        require_own(run, self, self.epsilon - self.threshold_charge)
+        if self.is_over(run):
+            raise RunExhausted("this run has listed all its answers; a new one pays for a new threshold")
+        values = grid_values(values)
+        gaps = values + noise_of_each(noise, len(values))(0)
+        gaps -= self.threshold + run.threshold_noise
+        above = np.flatnonzero(gaps >= 0)
+        order = above[largest(gaps[above], min(run.left // self.query_charge, len(above)))]
+        tops = tuple(Chosen(row=row, gap=min(int(gaps[row]), GAP_LIMIT)) for row in order.tolist())
+        charge = len(tops) * self.query_charge
+        return (
+            replace(run, left=run.left - charge, tops=run.tops + len(tops)),
+            Selection(consumed=len(values), tops=tops, charge=charge),
+        )
+
+    def shifts(
+        self,
+        outcomes: Selection,
+        first: Integers,
+        second: Integers,
+        neighbours: Neighbours,
+        noise_on_first: Drawn | None = None,  # noqa: ARG002 - the same verb for all selections
+    ) -> Shifts:
+        """Randomness alignment of sparse vector; the noise is not needed. See the class."""
+        rows = rows_of(outcomes)
+        lift = 0 if one_of(Neighbours, neighbours, "neighbours") is Neighbours.DOWN else self.sensitivity
+        moved = np.zeros(len(first), dtype=np.int64)
+        moved[rows] = lift + first[rows] - second[rows]
+        return Shifts(lift, moved[np.newaxis])
+
+
+def hybrid_estimates(
+    *,
+    epsilon: int,
+    count: int,
+    threshold: int,
+    monotonic: bool,
+    sensitivity: int = 1,
+    threshold_noise: Noise = Noise.EXPONENTIAL,
+    query_noise: Noise = Noise.EXPONENTIAL,
+    split: Fraction | None = None,
+) -> HybridEstimates:
+    """Divide epsilon between the threshold and `count` answers, in whole units used to the last.
+
+    Parameters
+    ----------
+    epsilon
+        Units of 10^-9 epsilon of one whole run.
+    split
+        Epsilon of all answers / epsilon of the threshold. None: what minimises the variance of a gap,
+        (v (k U/D)^2)^(1/3) for small rates, v the variance of the query noise / that of the threshold noise at
+        equal rates.
+
+    See `HybridEstimates` for the others.
+
+    Raises
+    ------
+    MisuseError
+        When epsilon is too small to be divided so, or a parameter is out of range.
+
+    Examples
+    --------
+    >>> hybrid = hybrid_estimates(epsilon=10**9, count=8, threshold=50, monotonic=True)
+    >>> hybrid.threshold_charge, hybrid.query_charge
+    (200000000, 100000000)
+    """
+    if count < 1:
+        raise MisuseError("count must be at least 1")
+    require_bool(monotonic, "monotonic")
+    if split is None:
+        families = variance(query_noise, _SMALL_RATE) / variance(threshold_noise, _SMALL_RATE)
+        width = 1 if monotonic else 2
+        split = Fraction(round((families * (width * count) ** 2) ** (1 / 3) * 10**6), 10**6)
+    if split <= 0:
+        raise MisuseError("a split is epsilon of the answers / epsilon of the threshold and greater than 0")
+    query_charge = int(epsilon * split / (1 + split) // count)
+    return HybridEstimates(
+        epsilon=epsilon,
+        count=count,
+        threshold=threshold,
+        monotonic=monotonic,
+        threshold_charge=epsilon - count * query_charge,
+        query_charge=query_charge,
+        sensitivity=sensitivity,
+        threshold_noise=threshold_noise,
+        query_noise=query_noise,
+    )
