@@ -12,11 +12,10 @@ import stream_svt
 from stream_svt.cli.applying import apply, config_group
 from stream_svt.cli.auditing import audit
 from stream_svt.cli.carrying import carry_over
-from stream_svt.cli.checking import check, schema
-from stream_svt.cli.completing import completion
+from stream_svt.cli.checking import check, completion, schema
+from stream_svt.cli.connection import Group
 from stream_svt.cli.controlling import control
 from stream_svt.cli.forwarding import forward
-from stream_svt.cli.naming import Group
 from stream_svt.cli.planning import plan
 from stream_svt.cli.proving import prove
 from stream_svt.cli.running import demo, run

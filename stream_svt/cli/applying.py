@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from stream_svt.cli.connection import (
+    Group,
     cluster,
     config_option,
     confirm,
@@ -15,7 +16,6 @@ from stream_svt.cli.connection import (
     signing_option,
     wait_for,
 )
-from stream_svt.cli.naming import Group
 from stream_svt.errors import ConfigError, Problem
 from stream_svt.protocol.configuration import Version
 from stream_svt.service.applied import Overtaken, newest, read_versions, verifier

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
@@ -11,8 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stream_svt.cli.connection import alert_topic, alert_topic_options, cluster, load, wait_for
-from stream_svt.cli.naming import count
+from stream_svt.cli.connection import (
+    FILE,
+    alert_topic,
+    alert_topic_options,
+    cluster,
+    count,
+    load,
+    print_json,
+    wait_for,
+)
 from stream_svt.errors import UnreadableState
 from stream_svt.privacy.loss import as_text
 from stream_svt.service.kafka import Cluster, tune
@@ -40,7 +47,7 @@ Examples:
     "--before",
     "earlier",
     multiple=True,
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     metavar="FILE",
     help="Configuration of an earlier application: check that this one begins with what it had spent. Once for each "
     "of a chain, the newest first.",
@@ -81,7 +88,7 @@ def audit(
     applications = [(found, topic), *_follow(found, earlier)]
     if as_json:
         told = [_as_json(one) for one, _ in applications]
-        click.echo(json.dumps(told[0] | {"before": told[1:]} if earlier else told[0], indent=2))
+        print_json(told[0] | {"before": told[1:]} if earlier else told[0])
     else:
         for one, name in applications:
             _print(one, name)

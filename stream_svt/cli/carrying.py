@@ -7,8 +7,7 @@ from pathlib import Path
 
 import click
 
-from stream_svt.cli.connection import cluster, config_option, load, wait_for
-from stream_svt.cli.naming import count
+from stream_svt.cli.connection import cluster, config_option, count, load, wait_for
 
 
 @click.command(

@@ -1,8 +1,9 @@
-"""What the commands that talk to brokers share: where the configuration is, and how to wait for them."""
+"""What the commands share: options, the configuration, waiting, questions, and what is said of unknown names."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 from collections.abc import Callable, Coroutine
@@ -11,16 +12,49 @@ from typing import Any, TypeVar
 
 import click
 
-from stream_svt.cli.naming import FileOption
 from stream_svt.errors import ConfigError, Problem, StreamSvtError
 from stream_svt.service.config import Config, load_config
 from stream_svt.service.kafka import Cluster, tune
 from stream_svt.service.signatures import SigningKey, signing_key
+from stream_svt.settings.messages import did_you_mean
 
 Result = TypeVar("Result")
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-CONFIG = click.Path(dir_okay=False, path_type=Path)
+FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+class Group(click.Group):
+    """Suggests a command where the name given is near to its."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a command by its name."""
+        name = args[0]
+        if not ctx.resilient_parsing and not name.startswith("-") and self.get_command(ctx, name) is None:
+            hint = did_you_mean(name, self.list_commands(ctx)) or "."
+            ctx.fail(f"No such command {name!r}{hint}")
+        return super().resolve_command(ctx, args)
+
+
+class FileOption(click.Option):
+    """An option that a variable of the environment can replace, and says so where it is missing."""
+
+    def get_error_hint(self, ctx: click.Context | None) -> str:
+        """Return what a message calls the option."""
+        hint = super().get_error_hint(ctx)  # type: ignore[arg-type]  # older ones do without a context, too
+        return f"{hint} (or ${self.envvar})"
+
+
+def count(number: int, noun: str) -> str:
+    """Return a number of things: 1 event, 2 events."""
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
+def print_json(data: object) -> None:
+    """Print a JSON document."""
+    click.echo(json.dumps(data, indent=2))
 
 
 def config_option(*, required: bool = True) -> Callable[[Command], Command]:
@@ -30,7 +64,7 @@ def config_option(*, required: bool = True) -> Callable[[Command], Command]:
         "--config",
         "path",
         cls=FileOption,
-        type=CONFIG,
+        type=FILE,
         required=required,
         envvar="STREAM_SVT_CONFIG",
         help="Configuration file (YAML); $STREAM_SVT_CONFIG names it too.",
@@ -100,10 +134,12 @@ def wait_for(work: Coroutine[Any, Any, Result]) -> Result:
     return asyncio.run(work)
 
 
+yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
+
 signing_option = click.option(
     "--signing-key",
     "key_file",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     envvar="STREAM_SVT_SIGNING_KEY",
     metavar="FILE",
     help="Sign with the key in this file (Ed25519 as PEM, or a shared key of 32 bytes); "

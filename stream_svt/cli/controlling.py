@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from stream_svt.cli.connection import (
+    Group,
     cluster,
     config_option,
     confirm,
@@ -17,8 +18,8 @@ from stream_svt.cli.connection import (
     signing_key_of,
     signing_option,
     wait_for,
+    yes_option,
 )
-from stream_svt.cli.naming import Group
 from stream_svt.monitor.commands import Action
 from stream_svt.privacy.loss import exact
 from stream_svt.service.config import Config
@@ -127,7 +128,7 @@ _add(Action.RESAMPLE, "End open runs and begin new ones, which costs their thres
 @click.option(
     "--limit", required=True, metavar="LOSS", help="New limit in the dataset's measure: 5, 5.5, 11/2."
 )
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @_timeout_option
 @signing_option
 @_gives
@@ -194,7 +195,7 @@ Examples:
     help="Close a parked shard whose state cannot be proved: lost, older than the alerts, damaged, or sealed with a "
     "lost key. Open runs then count in full; where alerts are missing, more counts as spent.",
 )
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @_timeout_option
 @signing_option
 @_gives

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from pathlib import Path
 
 import click
 
-from stream_svt.cli.connection import CONFIG, log_level_option, log_to_stderr, wait_for
+from stream_svt.cli.connection import FILE, log_level_option, log_to_stderr, print_json, wait_for
 
 
 @click.command(
@@ -25,7 +24,7 @@ Examples:
     "-c",
     "--config",
     "path",
-    type=CONFIG,
+    type=FILE,
     envvar="STREAM_SVT_FORWARD_CONFIG",
     help="The forwarder's configuration (YAML); $STREAM_SVT_FORWARD_CONFIG names it too.",
 )
@@ -49,7 +48,7 @@ def forward(
     from stream_svt.forward.config import json_schema, load_forward_config
 
     if schema:
-        click.echo(json.dumps(json_schema(), indent=2))
+        print_json(json_schema())
         return 0
     if path is None:
         raise click.UsageError("Missing option '-c' / '--config' (or $STREAM_SVT_FORWARD_CONFIG).")

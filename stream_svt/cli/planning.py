@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from fractions import Fraction
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from pydantic import ValidationError
 
-from stream_svt.cli.connection import CONFIG, load
+from stream_svt.cli.connection import FILE, load, print_json
 from stream_svt.errors import MisuseError
 
 if TYPE_CHECKING:
@@ -83,7 +82,7 @@ Examples:
   stream-svt plan --epsilon 1 --cutoff 50 --queries 16000 --set --positives 0.3% --above 200 --below 300
 """,
 )
-@click.option("-c", "--config", "path", type=CONFIG, help="Configuration to take a monitor from.")
+@click.option("-c", "--config", "path", type=FILE, help="Configuration to take a monitor from.")
 @click.option(
     "--monitor", "name", metavar="NAME", help="Monitor of the configuration; needed where it has several."
 )
@@ -139,7 +138,7 @@ Examples:
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 @click.option(
     "--plot",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     metavar="FILE",
     help="Draw it: .svg, .png or .pdf.",
 )
@@ -197,7 +196,7 @@ def plan(
         except OSError as error:
             raise click.UsageError(f"--plot {plot}: {error.strerror}.") from None
     if as_json:
-        click.echo(json.dumps(to_json(found, budget), indent=2))
+        print_json(to_json(found, budget))
         return
     for line in _report(found, budget, uncertainty):
         click.echo(line)

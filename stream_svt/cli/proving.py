@@ -7,8 +7,7 @@ from pathlib import Path
 
 import click
 
-from stream_svt.cli.connection import config_option, load
-from stream_svt.cli.naming import count
+from stream_svt.cli.connection import config_option, count, load
 
 
 @click.command(

@@ -9,6 +9,7 @@ import click
 from click.core import ParameterSource
 
 from stream_svt.cli.connection import (
+    FILE,
     cluster,
     config_option,
     load,
@@ -32,7 +33,7 @@ Examples:
 @click.option("--show-config", is_flag=True, help="Only print the service's configuration.")
 @click.option(
     "--summary",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     metavar="FILE",
     help="Write the summary as JSON.",
 )

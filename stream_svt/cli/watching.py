@@ -15,8 +15,15 @@ from typing import Any
 import click
 import msgspec
 
-from stream_svt.cli.connection import alert_topic, alert_topic_options, config_option, load, wait_for
-from stream_svt.cli.naming import count
+from stream_svt.cli.connection import (
+    alert_topic,
+    alert_topic_options,
+    config_option,
+    count,
+    load,
+    print_json,
+    wait_for,
+)
 from stream_svt.errors import StreamSvtError
 from stream_svt.monitor.released import Account, Alert, Lifecycle
 from stream_svt.subscribe import Event, Subscription, subscribe
@@ -122,7 +129,7 @@ def status(path: Path | None, url: str | None, as_json: bool) -> None:
         url = f"http://{web.host}:{web.port}" if web is not None else "http://127.0.0.1:6066"
     answer = _get(url.rstrip("/") + "/api/v1/status")
     if as_json:
-        click.echo(json.dumps(answer, indent=2))
+        print_json(answer)
     else:
         _show(answer)
 
