@@ -103,16 +103,11 @@ class Worker:
 class Application:
     """Datasets on a new application's topics, its state sealed.
 
-    Attributes
-    ----------
-    directory
-        Holds the configurations, the sealing key, the names and the logs.
-    monitors
-        Their fields; all of them read the queries of every dataset.
-    queries
-        Topic of the queries; without one the application gets its own.
-    sections
-        Further sections of the configuration, and fields of those that are there.
+    Attributes:
+        directory: Holds the configurations, the sealing key, the names and the logs.
+        monitors: Their fields; all of them read the queries of every dataset.
+        queries: Topic of the queries; without one the application gets its own.
+        sections: Further sections of the configuration, and fields of those that are there.
     """
 
     servers: str

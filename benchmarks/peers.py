@@ -57,9 +57,7 @@ async def write_queries(
 ) -> float:
     """Write one JSON query per value, dataset after dataset in turn, each to its dataset's partition.
 
-    Returns
-    -------
-    float
+    Returns:
         Messages a second.
     """
     producer = AIOKafkaProducer(
@@ -133,18 +131,12 @@ async def alert_latencies(
 ) -> list[float]:
     """Send queries one at a time, each certain to raise one alert, and time each until it can be read.
 
-    Parameters
-    ----------
-    query
-        Key and value of the query of this number; it goes to its key's home.
-    is_alert
-        Tells alerts from whatever else the topic carries.
-    pause
-        Seconds between an alert and the next query.
+    Args:
+        query: Key and value of the query of this number; it goes to its key's home.
+        is_alert: Tells alerts from whatever else the topic carries.
+        pause: Seconds between an alert and the next query.
 
-    Returns
-    -------
-    list of float
+    Returns:
         Seconds from the call that sends the query to the alert in a read_committed consumer's hands.
     """
     consumer = AIOKafkaConsumer(

@@ -36,16 +36,12 @@ _LEAST_BOUND = 2.0**-50
 class Reports:
     """What many runs reported; arrays of shape (reports,) are ordered by trial, then by time.
 
-    Attributes
-    ----------
-    trial, item, attempt, branch
-        Which run, which value, after how many earlier tests, and by which branch.
-    gap
-        Grid steps above the noisy threshold and correction, at least 0.
-    threshold_noise
-        Grid steps, shape (trials,).
-    left
-        Units that each run has left, shape (trials,).
+    Attributes:
+        trial, item, attempt, branch: Which run, which value, after how many earlier tests, and by which
+            branch.
+        gap: Grid steps above the noisy threshold and correction, at least 0.
+        threshold_noise: Grid steps, shape (trials,).
+        left: Units that each run has left, shape (trials,).
     """
 
     trial: Integers
@@ -74,10 +70,8 @@ class Uniforms:
 class Events:
     """First attempts at which branches reach the bar, ordered by trial, time and branch; shape (events,) each.
 
-    Attributes
-    ----------
-    pair
-        The same number for the same item of the same trial.
+    Attributes:
+        pair: The same number for the same item of the same trial.
     """
 
     trial: Integers
@@ -99,17 +93,12 @@ def simulate(
 ) -> Reports:
     """Run a mechanism `trials` times over the values in random order; bottoms are tested again in later passes.
 
-    Parameters
-    ----------
-    values
-        In falling order, shape (items,).
-    threshold
-        One for all trials or shape (trials,).
-    passes
-        Tests an item gets at most.
-    lag
-        Time between an item's attempts, where one pass over all items takes 1. At 1 or more, passes follow each
-        other; below, retries mix with fresh queries, as in a stream with a retry queue.
+    Args:
+        values: In falling order, shape (items,).
+        threshold: One for all trials or shape (trials,).
+        passes: Tests an item gets at most.
+        lag: Time between an item's attempts, where one pass over all items takes 1. At 1 or more, passes
+            follow each other; below, retries mix with fresh queries, as in a stream with a retry queue.
     """
     rho = quantiles(
         mechanism.threshold_noise, mechanism.threshold_rate, 1.0 - generator.random(trials)
@@ -173,10 +162,8 @@ def decide(mechanism: SparseVector, events: Events, trials: int) -> tuple[NDArra
 def uniforms_below(bounds: Floats, trials: int, generator: np.random.Generator) -> Uniforms:
     """One uniform number per trial and item; only those below their item's bound are drawn.
 
-    Parameters
-    ----------
-    bounds
-        In falling order, shape (items,).
+    Args:
+        bounds: In falling order, shape (items,).
     """
     limits = np.maximum(bounds, _LEAST_BOUND)
     sizes = np.floor(np.log2(limits))

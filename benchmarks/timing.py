@@ -141,10 +141,8 @@ def by_chance(count: int) -> float:
 class Watched:
     """The ports of a session that is fed one batch between two ticks, and the moments at which it is seen to write.
 
-    Parameters
-    ----------
-    batches
-        The values of each batch, in order; the session ends after the last one.
+    Args:
+        batches: The values of each batch, in order; the session ends after the last one.
     """
 
     spec: ApplicationSpec = load_spec(SPEC)

@@ -71,15 +71,11 @@ async def getmany(
 ) -> dict[TopicPartition, list[Any]]:
     """Return what ``consumer.getmany`` returns, records with odd header names among it.
 
-    Parameters
-    ----------
-    give_way
-        Awaited between pieces of what is parsed in Python.
+    Args:
+        give_way: Awaited between pieces of what is parsed in Python.
 
-    Raises
-    ------
-    KafkaError
-        As ``consumer.getmany``.
+    Raises:
+        KafkaError: As ``consumer.getmany``.
     """
     before = _positions(consumer, places)
     try:

@@ -53,24 +53,15 @@ _REMEMBERED = 10_000
 class Event(Generic[Data_co]):
     """An event as it was received.
 
-    Attributes
-    ----------
-    id
-        The same for every copy of the event.
-    type
-        CloudEvents type, one of `stream_svt.EventType`; of a newer service possibly another text.
-    source, subject
-        Application ("/stream-svt/NAME"), and dataset or dataset/series.
-    time
-        When the event was charged, by the service's clock.
-    shard, sequence
-        Shard and number of the event in it, from 1, without gaps.
-    stateid, command
-        Id of the shard's state, and number of the last command that the shard had used up.
-    partition, offset
-        Where the record stands on the alert topic.
-    data
-        The content.
+    Attributes:
+        id: The same for every copy of the event.
+        type: CloudEvents type, one of `stream_svt.EventType`; of a newer service possibly another text.
+        source, subject: Application ("/stream-svt/NAME"), and dataset or dataset/series.
+        time: When the event was charged, by the service's clock.
+        shard, sequence: Shard and number of the event in it, from 1, without gaps.
+        stateid, command: Id of the shard's state, and number of the last command that the shard had used up.
+        partition, offset: Where the record stands on the alert topic.
+        data: The content.
     """
 
     id: str
@@ -173,10 +164,8 @@ class Subscription(Generic[Data_co]):
     async def __aiter__(self) -> AsyncGenerator[Event[Data_co], None]:
         """Yield events as they are published; never ends by itself.
 
-        Raises
-        ------
-        BrokerError
-            The brokers cannot be reached or refuse: the message says what to change.
+        Raises:
+            BrokerError: The brokers cannot be reached or refuse: the message says what to change.
         """
         opened = self._consumer is None
         if opened:
@@ -375,28 +364,21 @@ def subscribe(
 ) -> Subscription[Any]:
     """Return the events of an alert topic as an asynchronous iterator.
 
-    Parameters
-    ----------
-    bootstrap_servers
-        Brokers to ask first, "host:port" separated by commas or as a list.
-    topic
-        The alert topic.
-    group_id
-        A consumer group: its members share the partitions and go on where the group stopped. Each event is then
-        handled at least once: it counts as handled once the next one is asked for, and comes again after an error,
-        a crash or a ``break`` before that. Without a group, every subscription sees every partition.
-    from_beginning
-        Begin with the oldest event the topic holds instead of the next one. A group that has a position
-        goes on there.
-    isolation
-        "read_committed": each event once. "read_uncommitted": a little sooner; an event may be published
-        more than once, and copies are left out by their id.
-    lifecycle
-        Also yield lifecycle events: runs started and halted, budgets exhausted or raised, replies to
-        commands.
-    security
-        Further arguments of `aiokafka.AIOKafkaConsumer`: ``security_protocol``, ``sasl_mechanism``,
-        ``sasl_plain_username``, ``sasl_plain_password``, ``ssl_context``.
+    Args:
+        bootstrap_servers: Brokers to ask first, "host:port" separated by commas or as a list.
+        topic: The alert topic.
+        group_id: A consumer group: its members share the partitions and go on where the group stopped. Each
+            event is then handled at least once: it counts as handled once the next one is asked for, and
+            comes again after an error, a crash or a ``break`` before that. Without a group, every
+            subscription sees every partition.
+        from_beginning: Begin with the oldest event the topic holds instead of the next one. A group that has
+            a position goes on there.
+        isolation: "read_committed": each event once. "read_uncommitted": a little sooner; an event may be
+            published more than once, and copies are left out by their id.
+        lifecycle: Also yield lifecycle events: runs started and halted, budgets exhausted or raised, replies
+            to commands.
+        security: Further arguments of `aiokafka.AIOKafkaConsumer`: ``security_protocol``, ``sasl_mechanism``,
+            ``sasl_plain_username``, ``sasl_plain_password``, ``ssl_context``.
     """
     return Subscription(
         bootstrap_servers=bootstrap_servers,

@@ -95,7 +95,7 @@ def broker() -> Iterator[EmbeddedKafka]:
 
 @pytest.fixture
 def topics(broker: EmbeddedKafka) -> Topics:
-    """Make uniquely named topics on the session's broker: ``await topics("queries", partitions=4)``."""
+    """Return what makes topics of unique names on the broker of the session."""
     return Topics(broker.bootstrap_servers)
 
 

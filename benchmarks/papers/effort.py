@@ -13,12 +13,9 @@ import numpy as np
 class Effort:
     """Scale of all numbers of trials, and the seed that every measurement derives its own from.
 
-    Attributes
-    ----------
-    scale
-        1 for the published tables; standard errors grow with its inverse square root.
-    seed
-        The same seed and scale give the same tables, whichever of them are made.
+    Attributes:
+        scale: 1 for the published tables; standard errors grow with its inverse square root.
+        seed: The same seed and scale give the same tables, whichever of them are made.
     """
 
     scale: float = 1.0

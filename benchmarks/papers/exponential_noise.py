@@ -87,14 +87,10 @@ def scores(items: int) -> Floats:
 class Method:
     """One way to run sparse vector over a finite set.
 
-    Attributes
-    ----------
-    noise, threshold
-        Families of the query and of the threshold noise.
-    correction
-        By number of items.
-    split
-        Epsilon of all queries / epsilon of the threshold; None for the correction's own.
+    Attributes:
+        noise, threshold: Families of the query and of the threshold noise.
+        correction: By number of items.
+        split: Epsilon of all queries / epsilon of the threshold; None for the correction's own.
     """
 
     noise: Noise

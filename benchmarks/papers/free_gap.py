@@ -52,14 +52,10 @@ _CHUNK = 4096
 class Pass:
     """One run over all queries.
 
-    Attributes
-    ----------
-    tops
-        In the order of the answers; their rows index `values`.
-    values
-        Answers in the order in which they were asked, in grid steps.
-    threshold
-        In grid steps.
+    Attributes:
+        tops: In the order of the answers; their rows index `values`.
+        values: Answers in the order in which they were asked, in grid steps.
+        threshold: In grid steps.
     """
 
     tops: tuple[Top, ...]

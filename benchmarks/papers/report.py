@@ -30,14 +30,10 @@ class Verdict(StrEnum):
 class Claim:
     """One statement of a paper, in our words.
 
-    Attributes
-    ----------
-    verdict
-        What the page was written for; `judge` has the last word.
-    judge
-        Returns the verdict that the tables support, and the figures it rests on.
-    why
-        Reason, in words.
+    Attributes:
+        verdict: What the page was written for; `judge` has the last word.
+        judge: Returns the verdict that the tables support, and the figures it rests on.
+        why: Reason, in words.
     """
 
     statement: str
@@ -80,10 +76,8 @@ def surprises(claims: Sequence[Claim], tables: Tables) -> list[str]:
 def filled(page: str, parts: Mapping[str, str]) -> str:
     """Return the page with each part in its place.
 
-    Raises
-    ------
-    LookupError
-        When the page lacks a part's place, or has a place for which there is no part.
+    Raises:
+        LookupError: When the page lacks a part's place, or has a place for which there is no part.
     """
     places = [found["name"] for found in _PART.finditer(page)]
     if sorted(places) != sorted(parts):

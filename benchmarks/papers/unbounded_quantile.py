@@ -36,14 +36,10 @@ FAMILIES = {"Laplace": Noise.LAPLACE, "Gumbel": Noise.GUMBEL, "exponential": Noi
 class Source:
     """Where records come from.
 
-    Attributes
-    ----------
-    title
-        For people.
-    bound
-        An upper bound that somebody who knows the field might give.
-    draw
-        Returns `RECORDS` records.
+    Attributes:
+        title: For people.
+        bound: An upper bound that somebody who knows the field might give.
+        draw: Returns `RECORDS` records.
     """
 
     title: str

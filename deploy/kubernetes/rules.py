@@ -29,10 +29,8 @@ spec:
 def manifest(rules: Path = RULES) -> str:
     """Return the manifest with the groups of every file of rules, by name of the file.
 
-    Raises
-    ------
-    ValueError
-        A file holds something beside groups.
+    Raises:
+        ValueError: A file holds something beside groups.
     """
     return _HEAD + "".join(
         f"    {line}".rstrip() + "\n" for path in sorted(rules.glob("*.yml")) for line in _groups(path)

@@ -41,12 +41,9 @@ LEAST_PAYMENTS: Final = 3
 class Window:
     """One of the four windows of a class.
 
-    Attributes
-    ----------
-    name, shorts
-        How many times the shortest one it is.
-    alarm
-        Lower limit of the burn rate from which a budget counts as burning, None for the shortest.
+    Attributes:
+        name, shorts: How many times the shortest one it is.
+        alarm: Lower limit of the burn rate from which a budget counts as burning, None for the shortest.
     """
 
     name: str

@@ -148,10 +148,8 @@ def _lifecycle(event: Schema) -> Schema:
 def _described(kind: type, schema: Schema) -> Schema:
     """Return a type's schema with words, and without what msgspec adds for itself.
 
-    Raises
-    ------
-    KeyError
-        A field has no words.
+    Raises:
+        KeyError: A field has no words.
     """
     words = WORDS["fields"][kind.__name__]
     fields = {}

@@ -96,10 +96,8 @@ def _split(description: str) -> tuple[str, str]:
 def in_words(schema: Schema, definitions: Schema) -> str:
     """Return what a value looks like, where ``definitions`` holds what it refers to.
 
-    Raises
-    ------
-    ValueError
-        For a schema of a shape that has no words here yet.
+    Raises:
+        ValueError: For a schema of a shape that has no words here yet.
     """
     words = list(dict.fromkeys(_each(schema, definitions)))
     return either(words)

@@ -60,14 +60,10 @@ svg.drawn path{{stroke-linejoin:round}}
 class Drawing(Figure):
     """A picture under construction; places on it are pixels, from the upper left.
 
-    Parameters
-    ----------
-    width, height
-        Size at which text has its natural height.
-    title
-        What is shown, in a few words.
-    description
-        What there is to see, in sentences.
+    Args:
+        width, height: Size at which text has its natural height.
+        title: What is shown, in a few words.
+        description: What there is to see, in sentences.
     """
 
     def __init__(self, width: int, height: int, title: str, description: str) -> None:

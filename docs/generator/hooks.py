@@ -36,10 +36,8 @@ _ROOMY: Final = 4
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Put our picture in the place of a diagram.
 
-    Raises
-    ------
-    KeyError
-        There is no picture of the diagram.
+    Raises:
+        KeyError: There is no picture of the diagram.
     """
     return _DIAGRAM.sub(lambda match: _DRAWN[match["kind"]], markdown)
 

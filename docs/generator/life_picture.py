@@ -32,10 +32,8 @@ _ARROWS: Final[dict[tuple[State, State], tuple[Point, Point, Point, Point, str]]
 def picture() -> str:
     """Return the picture.
 
-    Raises
-    ------
-    KeyError
-        A transition has no arrow yet.
+    Raises:
+        KeyError: A transition has no arrow yet.
     """
     changes: dict[tuple[State, State], list[Signal]] = {}
     for (state, signal), to in TRANSITIONS.items():

@@ -70,10 +70,8 @@ _BLOCK: Final = re.compile(
 def filled(page: str, blocks: Mapping[str, Make]) -> str:
     """Return a page with its generated blocks as the code makes them now.
 
-    Raises
-    ------
-    ValueError
-        The page lacks a block, or has one that nothing makes.
+    Raises:
+        ValueError: The page lacks a block, or has one that nothing makes.
     """
     found = [match["name"] for match in _BLOCK.finditer(page)]
     if sorted(found) != sorted(blocks):

@@ -82,10 +82,8 @@ for _command in (
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and exit with its code; an error is one message on standard error.
 
-    Raises
-    ------
-    SystemExit
-        Always, with the exit code.
+    Raises:
+        SystemExit: Always, with the exit code.
     """
     # A failed connection is explained in our words; without a handler Python prints the library's as well.
     logging.getLogger("aiokafka").addHandler(logging.NullHandler())

@@ -104,10 +104,8 @@ def apply(
 def apply_file(path: Path, key_file: Path | None = None) -> None:
     """Apply a file without asking, and without waiting for shards; nothing happens where it is applied already.
 
-    Raises
-    ------
-    StreamSvtError
-        It cannot be applied.
+    Raises:
+        StreamSvtError: It cannot be applied.
     """
     config = load(path)
     key = signing_key_of(config, key_file)

@@ -93,10 +93,8 @@ def load(path: Path) -> Config:
 def alert_topic(config: Config | None, servers: str | None, topic: str | None) -> tuple[dict[str, Any], str]:
     """Return how to reach the alert topic: from a configuration, or from its parts on the command line.
 
-    Raises
-    ------
-    ConfigError
-        Neither is given.
+    Raises:
+        ConfigError: Neither is given.
     """
     if config is not None:
         arguments = config.kafka_arguments()
@@ -174,12 +172,9 @@ def signing_key_of(config: Config, path: Path | None) -> SigningKey | None:
 def confirm(question: str) -> None:
     """Ask, and go on only where the answer is yes.
 
-    Raises
-    ------
-    StreamSvtError
-        The answer is no, or nobody can answer.
-    click.Abort
-        The question was interrupted.
+    Raises:
+        StreamSvtError: The answer is no, or nobody can answer.
+        click.Abort: The question was interrupted.
     """
     try:
         agreed = click.confirm(question, err=True)

@@ -3,38 +3,36 @@
 `above_threshold` finds the first answer that reaches a noisy threshold; `sparse` goes on with a fresh noisy
 threshold until it has found c (RESAMPLE); `numeric_sparse` also gives the answers it found, with fresh noise.
 
-Guarantee
----------
-`above_threshold` is a sparse-vector run with one top: threshold_charge + charge, gap included, with any family of
-noise for either (Durfee 2023 needs equal rates for Gumbel noise; the one-sided Lipschitz condition does not). Under
-zCDP it costs (e0 + 2 e1)^2 / 8 for monotonic answers, since its log-ratio lies in an interval of that width: [-(e0
-+ e1), e1], and (e0 + e1)^2 / 2 for others.
+Guarantee:
+    `above_threshold` is a sparse-vector run with one top: threshold_charge + charge, gap included, with any
+    family of noise for either (Durfee 2023 needs equal rates for Gumbel noise; the one-sided Lipschitz
+    condition does not). Under zCDP it costs (e0 + 2 e1)^2 / 8 for monotonic answers, since its log-ratio lies
+    in an interval of that width: [-(e0 + e1), e1], and (e0 + e1)^2 / 2 for others.
 
-`Sparse` repeats it c times on the rest of the stream: c (e0 + e1), or by advanced composition or zCDP an (epsilon,
-delta), see `Sparse.loss`. A threshold is charged when it is drawn, before its first comparison.
+    `Sparse` repeats it c times on the rest of the stream: c (e0 + e1), or by advanced composition or zCDP an
+    (epsilon, delta), see `Sparse.loss`. A threshold is charged when it is drawn, before its first comparison.
 
-`NumericSparse` adds one release of q + noise to each top, with rate e2/D: the alignment moves that noise by q(D1) -
-q(D2), up or down, so that it must be of a family that may fall: discrete Laplace. The gap stays free.
+    `NumericSparse` adds one release of q + noise to each top, with rate e2/D: the alignment moves that noise by
+    q(D1) - q(D2), up or down, so that it must be of a family that may fall: discrete Laplace. The gap stays
+    free.
 
-Accuracy
---------
-An output on k queries is alpha-accurate if no top has an answer below T - alpha and no bottom one above T + alpha.
-`dwork_roth_alpha` gives the lecture's alpha for a failure probability beta, `accuracy` ours, for the noise in use
-on the grid: with r the correction,
+Accuracy:
+    An output on k queries is alpha-accurate if no top has an answer below T - alpha and no bottom one above T +
+    alpha. `dwork_roth_alpha` gives the lecture's alpha for a failure probability beta, `accuracy` ours, for the
+    noise in use on the grid: with r the correction,
 
-    a top  with q <= T - alpha - 1 needs  query noise - threshold noise - r >= alpha + 1
-    a bottom with q >= T + alpha + 1 needs  query noise - threshold noise - r <= -alpha - 2
+        a top  with q <= T - alpha - 1 needs  query noise - threshold noise - r >= alpha + 1
+        a bottom with q >= T + alpha + 1 needs  query noise - threshold noise - r <= -alpha - 2
 
-Each needs one of k query noises or of c threshold noises beyond some quantile, so the sum of those probabilities
-bounds the failure; half of beta goes to either side, and the share of the threshold noise is searched for. Like
-the lecture's theorems these hold for the queries tested: a run that has reported c tops tests no more.
+    Each needs one of k query noises or of c threshold noises beyond some quantile, so the sum of those
+    probabilities bounds the failure; half of beta goes to either side, and the share of the threshold noise is
+    searched for. Like the lecture's theorems these hold for the queries tested: a run that has reported c tops
+    tests no more.
 
-References
-----------
-Dwork & Roth, The Algorithmic Foundations of Differential Privacy, 2014: Algorithms 1 (AboveThreshold), 2 (Sparse),
-3 (NumericSparse); Theorems 3.23 to 3.28.
-Durfee, Unbounded Differentially Private Quantile and Maximum Estimation, 2023: AboveThreshold with Laplace, Gumbel
-and exponential noise, and its zCDP.
+References:
+    Dwork & Roth, The Algorithmic Foundations of Differential Privacy, 2014: Algorithms 1 (AboveThreshold), 2
+    (Sparse), 3 (NumericSparse); Theorems 3.23 to 3.28. Durfee, Unbounded Differentially Private Quantile and
+    Maximum Estimation, 2023: AboveThreshold with Laplace, Gumbel and exponential noise, and its zCDP.
 """
 
 from __future__ import annotations
@@ -84,10 +82,8 @@ _ROUNDING = 1 + 1e-9
 class NumericTop(Top):
     """A reported answer with a number of its own noise.
 
-    Attributes
-    ----------
-    answer
-        The answer plus fresh discrete Laplace noise, in grid steps; unbiased.
+    Attributes:
+        answer: The answer plus fresh discrete Laplace noise, in grid steps; unbiased.
     """
 
     answer: int
@@ -97,12 +93,9 @@ class NumericTop(Top):
 class Sparse:
     """Repeated AboveThreshold, a fresh threshold after every top; build it with `sparse`.
 
-    Attributes
-    ----------
-    per_top
-        The AboveThreshold that is repeated.
-    cutoff
-        Tops of a whole run.
+    Attributes:
+        per_top: The AboveThreshold that is repeated.
+        cutoff: Tops of a whole run.
     """
 
     per_top: SparseVector
@@ -174,10 +167,9 @@ class Sparse:
     def loss(self, composition: Composition, delta: float = 0.0) -> float:
         """Epsilon of a whole run for a delta, by one of the ways to add up its rounds.
 
-        Raises
-        ------
-        MisuseError
-            For a delta outside (0, 1), where the composition needs one, and for what is no composition.
+        Raises:
+            MisuseError: For a delta outside (0, 1), where the composition needs one, and for what is no
+                composition.
         """
         match one_of(Composition, composition, "composition"):
             case Composition.PURE:
@@ -199,11 +191,9 @@ class Sparse:
     def resample(self, run: Run, threshold_noise: int, salt: tuple[int, int]) -> Run:
         """Go on after a top with a fresh threshold noise, which is charged; durable before the next test.
 
-        Raises
-        ------
-        MisuseError
-            When the threshold in force has not reported its top: a second draw would cost it again. For a run of
-            another mechanism.
+        Raises:
+            MisuseError: When the threshold in force has not reported its top: a second draw would cost it
+                again. For a run of another mechanism.
         """
         require_own(run, self, self.epsilon - self.threshold_charge)
         if not self.needs_threshold(run):
@@ -227,12 +217,9 @@ class Sparse:
 
         Arguments are those of `SparseVector.step`.
 
-        Raises
-        ------
-        RunExhausted
-            When the run is over, or its threshold is used up; nothing was drawn.
-        MisuseError
-            As `SparseVector.step`.
+        Raises:
+            RunExhausted: When the run is over, or its threshold is used up; nothing was drawn.
+            MisuseError: As `SparseVector.step`.
         """
         require_own(run, self, self.epsilon - self.threshold_charge)
         if self.is_over(run) or self.needs_threshold(run):
@@ -263,12 +250,9 @@ class NumericSparse(Sparse):
 
     `step` asks `noise(0)` for the query noise and `noise(1)` for the noise of the answers.
 
-    Attributes
-    ----------
-    charge
-        Units of 10^-9 epsilon that the number of one top costs.
-    noise
-        Family of its noise, at rate charge/D. Laplace: an alignment moves it down as well as up.
+    Attributes:
+        charge: Units of 10^-9 epsilon that the number of one top costs.
+        noise: Family of its noise, at rate charge/D. Laplace: an alignment moves it down as well as up.
     """
 
     charge: int
@@ -337,14 +321,10 @@ def above_threshold(
     With Laplace noise and answers that are not monotonic it is the lecture's, which halves epsilon (split 1).
     Charge: epsilon, of which the threshold's part is spent even if nothing is reported.
 
-    Parameters
-    ----------
-    epsilon
-        Units of 10^-9.
-    split
-        Epsilon of the query / epsilon of the threshold.
-    correction
-        None for none, as in the lecture.
+    Args:
+        epsilon: Units of 10^-9.
+        split: Epsilon of the query / epsilon of the threshold.
+        correction: None for none, as in the lecture.
 
     See `stream_svt.mechanisms.sparse_vector.sparse_vector` for the others.
     """
@@ -375,20 +355,17 @@ def sparse(
 ) -> Sparse:
     """Sparse (Dwork & Roth 2014, Algorithm 2): up to `cutoff` tops, each with a threshold of its own.
 
-    Parameters
-    ----------
-    epsilon, delta
-        What the whole run may lose: units of 10^-9, and a probability (0 for pure composition).
-    composition
-        How its rounds are added up. Each round gets the largest charge that keeps the total within epsilon and
-        delta; for few tops pure composition leaves more than advanced composition does.
+    Args:
+        epsilon, delta: What the whole run may lose: units of 10^-9, and a probability (0 for pure
+            composition).
+        composition: How its rounds are added up. Each round gets the largest charge that keeps the total
+            within epsilon and delta; for few tops pure composition leaves more than advanced composition
+            does.
 
     See `above_threshold` for the others.
 
-    Raises
-    ------
-    MisuseError
-        When epsilon is too small, or a delta is missing or given where it has no use.
+    Raises:
+        MisuseError: When epsilon is too small, or a delta is missing or given where it has no use.
     """
 
     def build(units: int) -> Sparse:
@@ -425,12 +402,9 @@ def numeric_sparse(
 ) -> NumericSparse:
     """NumericSparse (Dwork & Roth 2014, Algorithm 3): Sparse that also gives the answers it reports.
 
-    Parameters
-    ----------
-    answer_share
-        Share of each round's charge that the number gets; one ninth in the lecture.
-    answer_noise
-        Laplace; others are refused with the reason.
+    Args:
+        answer_share: Share of each round's charge that the number gets; one ninth in the lecture.
+        answer_noise: Laplace; others are refused with the reason.
 
     See `sparse` for the others.
     """
@@ -465,10 +439,8 @@ def above_threshold_rho(mechanism: SparseVector) -> float:
     (e0 + 2 e1)^2 / 8 for monotonic answers: the log-ratio lies in an interval of width e0 + 2 e1, and a range of w
     costs w^2 / 8 (Cesar & Rogers 2021). (e0 + e1)^2 / 2 for others (Bun & Steinke 2016).
 
-    Raises
-    ------
-    MisuseError
-        For a mechanism of more than one top.
+    Raises:
+        MisuseError: For a mechanism of more than one top.
     """
     if mechanism.cutoff != 1 or len(mechanism.branches) != 1:
         raise MisuseError("this is the loss of one top; price longer runs with stream_svt.privacy.loss")
@@ -480,14 +452,10 @@ def above_threshold_rho(mechanism: SparseVector) -> float:
 class Accuracy:
     """How far from the truth an output may be, in grid steps, except with probability beta.
 
-    Attributes
-    ----------
-    false_top
-        No top has an answer below threshold - false_top.
-    missed
-        No bottom has an answer above threshold + missed.
-    answer
-        No number of a top is farther than this from its answer; 0 where there are no numbers.
+    Attributes:
+        false_top: No top has an answer below threshold - false_top.
+        missed: No bottom has an answer above threshold + missed.
+        answer: No number of a top is farther than this from its answer; 0 where there are no numbers.
     """
 
     false_top: int
@@ -503,19 +471,13 @@ class Accuracy:
 def accuracy(mechanism: SparseVector | Sparse, *, queries: int, beta: float) -> Accuracy:
     """Accuracy of a run of one branch on the grid, with the noise and the first correction it has.
 
-    Parameters
-    ----------
-    mechanism
-        Of `above_threshold`, `sparse`, `numeric_sparse` or `sparse_vector`.
-    queries
-        Tests in all, k.
-    beta
-        Probability that the output is allowed to be farther off, in (0, 1).
+    Args:
+        mechanism: Of `above_threshold`, `sparse`, `numeric_sparse` or `sparse_vector`.
+        queries: Tests in all, k.
+        beta: Probability that the output is allowed to be farther off, in (0, 1).
 
-    Raises
-    ------
-    MisuseError
-        For several branches, no queries or a beta that is no probability.
+    Raises:
+        MisuseError: For several branches, no queries or a beta that is no probability.
     """
     single, thresholds = (
         (mechanism.per_top, mechanism.cutoff) if isinstance(mechanism, Sparse) else (mechanism, 1)

@@ -32,13 +32,10 @@ from stream_svt.mechanisms.noise import Noise
 class Accuracy:
     """Margins beyond which nothing goes wrong, except with probability beta.
 
-    Attributes
-    ----------
-    above
-        Grid steps. Every query whose value is at least threshold + above is reported at its first test with the
-        lowest correction, at the latest.
-    below
-        Grid steps. No query whose value is at most threshold - below is reported.
+    Attributes:
+        above: Grid steps. Every query whose value is at least threshold + above is reported at its first test
+            with the lowest correction, at the latest.
+        below: Grid steps. No query whose value is at most threshold - below is reported.
     """
 
     above: int
@@ -55,21 +52,14 @@ def report_probability(
 ) -> float:
     """Probability that a query is reported by one of its attempts.
 
-    Parameters
-    ----------
-    margin
-        Value less threshold, in grid steps. If the threshold noise is known, less that as well.
-    corrections
-        Grid steps, one for each attempt.
-    query
-        Law of the query noise.
-    threshold
-        Law of the threshold noise, shared by the attempts; None where it is known.
+    Args:
+        margin: Value less threshold, in grid steps. If the threshold noise is known, less that as well.
+        corrections: Grid steps, one for each attempt.
+        query: Law of the query noise.
+        threshold: Law of the threshold noise, shared by the attempts; None where it is known.
 
-    Raises
-    ------
-    MisuseError
-        Without an attempt.
+    Raises:
+        MisuseError: Without an attempt.
     """
     if not corrections:
         raise MisuseError("a query is tested at least once: give one correction for each attempt")
@@ -88,21 +78,15 @@ def report_probability(
 def attempts_for(margin: int, *, correction: int, query: Law, probability: float) -> int:
     """Least number of tests at one correction that report a query with at least that probability.
 
-    Parameters
-    ----------
-    margin
-        Value less noisy threshold, in grid steps.
-    correction
-        Of every test, in grid steps.
-    query
-        Law of the query noise.
-    probability
-        Between 0 and 1, both excluded: ln(1 - probability) / ln(1 - p) tests, rounded up.
+    Args:
+        margin: Value less noisy threshold, in grid steps.
+        correction: Of every test, in grid steps.
+        query: Law of the query noise.
+        probability: Between 0 and 1, both excluded: ln(1 - probability) / ln(1 - p) tests, rounded up.
 
-    Raises
-    ------
-    MisuseError
-        When the probability is not between 0 and 1, or no number of tests that can be counted is enough.
+    Raises:
+        MisuseError: When the probability is not between 0 and 1, or no number of tests that can be counted is
+            enough.
     """
     if not 0 < probability < 1:
         raise MisuseError("the probability of a report lies strictly between 0 and 1")
@@ -137,21 +121,14 @@ def accuracy(
     noise's (1 - beta/(4 queries)) quantile and A takes the other quarter of beta; tests at higher corrections count for
     nothing there.
 
-    Parameters
-    ----------
-    queries
-        Number of queries tested.
-    corrections
-        Grid steps, one for each attempt, in any order.
-    query, threshold
-        Laws of the noises; exponential or Laplace.
-    beta
-        Probability of anything going wrong, between 0 and 1, both excluded.
+    Args:
+        queries: Number of queries tested.
+        corrections: Grid steps, one for each attempt, in any order.
+        query, threshold: Laws of the noises; exponential or Laplace.
+        beta: Probability of anything going wrong, between 0 and 1, both excluded.
 
-    Raises
-    ------
-    MisuseError
-        For Gumbel noise, without queries or attempts, or when beta is not between 0 and 1.
+    Raises:
+        MisuseError: For Gumbel noise, without queries or attempts, or when beta is not between 0 and 1.
     """
     if queries < 1 or not corrections:
         raise MisuseError("accuracy is about at least one query and one attempt")

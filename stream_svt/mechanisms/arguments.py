@@ -28,17 +28,12 @@ _ATTEMPT_LIMIT = 2**62
 def one_of(kind: type[_Kind], given: object, name: str, reasons: Mapping[str, str] | None = None) -> _Kind:
     """Return the choice that is given, as itself or as its name in letters of any case.
 
-    Parameters
-    ----------
-    name
-        What is chosen, for the message.
-    reasons
-        Why some known words are no choice.
+    Args:
+        name: What is chosen, for the message.
+        reasons: Why some known words are no choice.
 
-    Raises
-    ------
-    MisuseError
-        For anything else; the message names the choices.
+    Raises:
+        MisuseError: For anything else; the message names the choices.
     """
     if isinstance(given, kind):
         return given
@@ -55,10 +50,8 @@ def one_of(kind: type[_Kind], given: object, name: str, reasons: Mapping[str, st
 def require_bool(given: object, name: str) -> None:
     """Refuse what merely counts as true or false, such as the word "no".
 
-    Raises
-    ------
-    MisuseError
-        For anything but True and False.
+    Raises:
+        MisuseError: For anything but True and False.
     """
     if type(given) is not bool:
         raise MisuseError(f"{name} is True or False, not of type {type(given).__name__}")
@@ -72,10 +65,9 @@ def is_whole(given: object) -> TypeGuard[int]:
 def whole_numbers(given: object, name: str) -> Integers:
     """Array of one axis as int64.
 
-    Raises
-    ------
-    MisuseError
-        For anything but a one-dimensional array of an integer dtype, and for numbers beyond int64.
+    Raises:
+        MisuseError: For anything but a one-dimensional array of an integer dtype, and for numbers beyond
+            int64.
     """
     if not isinstance(given, np.ndarray) or given.ndim != 1 or given.dtype.kind not in "iu":
         raise MisuseError(
@@ -90,10 +82,8 @@ def whole_numbers(given: object, name: str) -> Integers:
 def grid_values(given: object, name: str = "answers") -> Integers:
     """Array of values of the grid, shape (answers,), as int64.
 
-    Raises
-    ------
-    MisuseError
-        As `whole_numbers`, and for values of 2^47 or more in magnitude.
+    Raises:
+        MisuseError: As `whole_numbers`, and for values of 2^47 or more in magnitude.
     """
     values = whole_numbers(given, name)
     if not _within(values, 1 - VALUE_LIMIT, VALUE_LIMIT):
@@ -104,10 +94,8 @@ def grid_values(given: object, name: str = "answers") -> Integers:
 def grid_thresholds(given: object, tests: int) -> Integers | int:
     """One threshold for all tests, or one for each; below 2^47 in magnitude.
 
-    Raises
-    ------
-    MisuseError
-        For what is neither a whole number nor an array of as many as there are tests.
+    Raises:
+        MisuseError: For what is neither a whole number nor an array of as many as there are tests.
     """
     return _one_or_each(given, tests, "thresholds", 1 - VALUE_LIMIT, VALUE_LIMIT)
 
@@ -115,10 +103,8 @@ def grid_thresholds(given: object, tests: int) -> Integers | int:
 def attempt_numbers(given: object, tests: int) -> Integers | int:
     """Earlier tests of all queries, or of each.
 
-    Raises
-    ------
-    MisuseError
-        For what is neither a count nor an array of as many as there are tests.
+    Raises:
+        MisuseError: For what is neither a count nor an array of as many as there are tests.
     """
     return _one_or_each(given, tests, "attempts", 0, _ATTEMPT_LIMIT)
 
@@ -126,10 +112,8 @@ def attempt_numbers(given: object, tests: int) -> Integers | int:
 def noise_of_each(noise: BranchNoise, answers: int) -> BranchNoise:
     """Return the same noise, which is refused unless each answer has one of its own.
 
-    Raises
-    ------
-    MisuseError
-        When called, for anything but an int64 array of shape (answers,) within 2^62 grid steps.
+    Raises:
+        MisuseError: When called, for anything but an int64 array of shape (answers,) within 2^62 grid steps.
     """
 
     def checked(branch: int) -> Integers:
@@ -149,16 +133,12 @@ def noise_of_each(noise: BranchNoise, answers: int) -> BranchNoise:
 def require_own(run: Run, mechanism: Hashable, most: int) -> None:
     """Refuse a run that a mechanism cannot have opened.
 
-    Parameters
-    ----------
-    most
-        Units that a run of the mechanism has left when it is opened.
+    Args:
+        most: Units that a run of the mechanism has left when it is opened.
 
-    Raises
-    ------
-    MisuseError
-        For a run of another mechanism, whose threshold noise is that of another charge, for one with more left than
-        it was opened with, and for a threshold noise of no sampler.
+    Raises:
+        MisuseError: For a run of another mechanism, whose threshold noise is that of another charge, for one
+            with more left than it was opened with, and for a threshold noise of no sampler.
     """
     if run.mechanism != mechanism_id(mechanism):
         raise MisuseError(
@@ -179,10 +159,8 @@ def next_word(word: Callable[[], int]) -> int:
 
     That they are 64, and uniform, is for the caller to see to: words of a 32-bit generator are in range.
 
-    Raises
-    ------
-    MisuseError
-        For anything but a whole number from 0 to 2^64 - 1.
+    Raises:
+        MisuseError: For anything but a whole number from 0 to 2^64 - 1.
     """
     bits = word()
     if not is_whole(bits) or not 0 <= bits < _WORD_LIMIT:

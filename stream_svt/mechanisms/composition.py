@@ -34,14 +34,10 @@ class Composition(StrEnum):
 def advanced_epsilon(charge: float, runs: int, delta: float) -> float:
     """Epsilon of so many runs of a charge each, by advanced composition.
 
-    Parameters
-    ----------
-    charge
-        Epsilon of one run under pure differential privacy.
-    runs
-        Number of runs.
-    delta
-        In (0, 1).
+    Args:
+        charge: Epsilon of one run under pure differential privacy.
+        runs: Number of runs.
+        delta: In (0, 1).
     """
     _require_delta(delta)
     total = math.sqrt(2 * runs * math.log(1 / delta)) * charge + runs * charge * math.expm1(charge)
@@ -78,10 +74,8 @@ def zcdp_epsilon(rho: float, delta: float) -> float:
 def largest_charge(limit: int, fits: Callable[[int], bool]) -> int:
     """Most units, at most `limit`, that fit; what fits still does with fewer units.
 
-    Raises
-    ------
-    MisuseError
-        When not even one unit fits.
+    Raises:
+        MisuseError: When not even one unit fits.
     """
     most = bisect_left(range(1, limit + 1), True, key=lambda units: not fits(units))
     if most == 0:

@@ -46,12 +46,9 @@ class Law:
 class Shifts:
     """How far each noise moves, in grid steps, so that the neighbour gives the same output.
 
-    Attributes
-    ----------
-    threshold
-        Of the run's threshold noise; 0 where a mechanism has none.
-    queries
-        Of the query noises, shape (branches, tests).
+    Attributes:
+        threshold: Of the run's threshold noise; 0 where a mechanism has none.
+        queries: Of the query noises, shape (branches, tests).
     """
 
     threshold: int
@@ -81,11 +78,9 @@ class Shifts:
 def begin(mechanism: Hashable, threshold_noise: int, salt: tuple[int, int], left: int) -> Run:
     """Return a new run of a mechanism, with so many units left.
 
-    Raises
-    ------
-    MisuseError
-        The threshold noise is none that a sampler returns, or the salt is not two numbers of 64 bits. Neither is
-        repeated: they are secret.
+    Raises:
+        MisuseError: The threshold noise is none that a sampler returns, or the salt is not two numbers of 64
+            bits. Neither is repeated: they are secret.
     """
     if abs(threshold_noise) > THRESHOLD_NOISE_LIMIT:
         raise MisuseError("threshold noise beyond 2^60 grid steps; draw it with draw_threshold")
@@ -126,17 +121,12 @@ class OneStep(GridMechanism):
     def open(self, threshold_noise: int, salt: tuple[int, int]) -> Run:
         """Begin a run; its step is charged.
 
-        Parameters
-        ----------
-        threshold_noise
-            0, for there is no threshold.
-        salt
-            128 fresh secret bits.
+        Args:
+            threshold_noise: 0, for there is no threshold.
+            salt: 128 fresh secret bits.
 
-        Raises
-        ------
-        MisuseError
-            For another threshold noise, or a salt that is not two numbers of 64 bits.
+        Raises:
+            MisuseError: For another threshold noise, or a salt that is not two numbers of 64 bits.
         """
         if threshold_noise:
             raise MisuseError(f"{type(self).__name__} has no threshold: its threshold noise is 0")

@@ -58,18 +58,12 @@ class Correction(ABC):
     ) -> tuple[int, ...]:
         """Corrections in grid steps by attempt number; the last one holds for all later attempts.
 
-        Parameters
-        ----------
-        scale
-            Query-noise scale of the branch, 1/rate, in grid steps.
-        branches
-            Number of branches that test every query.
-        noise
-            Family of the query noise.
-        base
-            Whether this is the last and most accurate branch.
-        threshold_mean
-            Mean of the threshold noise in grid steps.
+        Args:
+            scale: Query-noise scale of the branch, 1/rate, in grid steps.
+            branches: Number of branches that test every query.
+            noise: Family of the query noise.
+            base: Whether this is the last and most accurate branch.
+            threshold_mean: Mean of the threshold noise in grid steps.
         """
         return self._table(
             _Comparison(
@@ -131,14 +125,11 @@ class Annealed(Correction):
     where fresh queries would keep reaching the last and lowest bar. `end` = -3 suits exponential threshold
     noise; stop higher (3 to 6) where precision matters more than filling the cutoff.
 
-    Attributes
-    ----------
-    start, end, step
-        Of the last and most accurate branch, in its query-noise scales.
-    upper
-        Correction of the cheap branches, in their own scales, at every attempt. The larger of 9 and ln(items) keeps
-        false alerts rare; 12 trades a third of the extra alerts for a precision that holds even where most items lie
-        near the threshold.
+    Attributes:
+        start, end, step: Of the last and most accurate branch, in its query-noise scales.
+        upper: Correction of the cheap branches, in their own scales, at every attempt. The larger of 9 and
+            ln(items) keeps false alerts rare; 12 trades a third of the extra alerts for a precision that
+            holds even where most items lie near the threshold.
     """
 
     start: Fraction = Fraction(12)
@@ -258,25 +249,18 @@ def optimal_steps(ratio: Fraction | float, query: Law, threshold: Law | None = N
     answer on the bar is reported while k others are not. G(r) is the probability that the noise is less than r.
     The product rises while 1 - G(r) > 1/(k + 1) and falls afterwards, so that it is found by bisection.
 
-    Parameters
-    ----------
-    ratio
-        Queries for every answer wanted, greater than 0.
-    query
-        Law of the query noise.
-    threshold
-        Law of the threshold noise, if G is to be the distribution function of query noise - threshold noise. None
-        for that of the query noise alone, which is the form of the paper and treats the noisy threshold as given.
+    Args:
+        ratio: Queries for every answer wanted, greater than 0.
+        query: Law of the query noise.
+        threshold: Law of the threshold noise, if G is to be the distribution function of query noise -
+            threshold noise. None for that of the query noise alone, which is the form of the paper and treats
+            the noisy threshold as given.
 
-    Returns
-    -------
-    int
+    Returns:
         Grid steps; negative where the noise rarely reaches 0. Use it with `Explicit`.
 
-    Raises
-    ------
-    MisuseError
-        When `ratio` is not greater than 0, or the correction does not fit the grid.
+    Raises:
+        MisuseError: When `ratio` is not greater than 0, or the correction does not fit the grid.
     """
     if ratio <= 0:
         raise MisuseError("queries for every answer wanted: the ratio must be greater than 0")
@@ -316,10 +300,8 @@ def least_variance_split(
     (pi c/sqrt 12)^(2/3) for Gumbel query noise. The default splits of `Exposure` and `Annealed` are larger and
     better: a corrected comparison suffers less from the threshold's noise, which all answers share.
 
-    Raises
-    ------
-    MisuseError
-        When `cutoff` is less than 1, or a family is none.
+    Raises:
+        MisuseError: When `cutoff` is less than 1, or a family is none.
     """
     if cutoff < 1:
         raise MisuseError("cutoff must be at least 1")

@@ -43,20 +43,16 @@ def tails(noise: Noise, rate: Fraction | float, steps: Integers | Floats) -> Flo
 def expectation(function: Callable[[Floats], Floats], law: Law, *, scale: float = math.inf) -> float:
     """Mean of a function of a noise.
 
-    Parameters
-    ----------
-    function
-        Of grid steps, elementwise.
-    law
-        Of the noise.
-    scale
-        Grid steps over which the function changes by a factor of about e, if less than the scale of the noise.
+    Args:
+        function: Of grid steps, elementwise.
+        law: Of the noise.
+        scale: Grid steps over which the function changes by a factor of about e, if less than the scale of
+            the noise.
 
-    Notes
-    -----
-    Narrow noise is summed point by point, which is exact up to rounding. Wide noise is summed over blocks of equal
-    width, at most 1/512 of either scale (as long as 2^20 blocks cover the law), by the midpoint rule: the
-    relative error is about (1/512)^2 / 24.
+    Notes:
+        Narrow noise is summed point by point, which is exact up to rounding. Wide noise is summed over blocks of equal
+        width, at most 1/512 of either scale (as long as 2^20 blocks cover the law), by the midpoint rule: the
+        relative error is about (1/512)^2 / 24.
     """
     wide = float(1 / law.rate)
     reach = math.ceil(_FAR * wide) + 1

@@ -84,10 +84,8 @@ def lower_bound(
     reports are false most of the bounds given are wrong: read a bound beside the precision that the plan
     predicts. A bound may also lie below the threshold, where a correction is negative.
 
-    Raises
-    ------
-    MisuseError
-        For Gumbel query noise.
+    Raises:
+        MisuseError: For Gumbel query noise.
     """
     query_noise, threshold_noise = Noise.of(query_noise), Noise.of(threshold_noise)
     _refuse_gumbel(query_noise)
@@ -102,10 +100,9 @@ def survival(
 ) -> float:
     """P(query noise - threshold noise >= t).
 
-    Raises
-    ------
-    MisuseError
-        For Gumbel noise, whose difference from another noise has no closed form; so do the bounds built on it.
+    Raises:
+        MisuseError: For Gumbel noise, whose difference from another noise has no closed form; so do the
+            bounds built on it.
     """
     with decimal.localcontext(prec=_DIGITS):
         return float(_survival_of_rates(query_noise, query_rate, threshold_noise, threshold_rate, t))

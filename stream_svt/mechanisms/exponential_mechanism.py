@@ -22,10 +22,10 @@ Two ways to run it:
   is exactly epsilon-private, as any noisy top-1 with the lexicographic gap; its law is that above up to ties on the
   refined grid.
 
-References
-----------
-McSherry & Talwar 2007. Ding, Wang, Xiao, Wang, Zhang & Kifer, Free Gap Estimates from the Exponential Mechanism,
-Sparse Vector, Noisy Max and Related Algorithms, VLDB Journal, 2023: section 5, Algorithms 7 and 8, Theorem 7.
+References:
+    McSherry & Talwar 2007. Ding, Wang, Xiao, Wang, Zhang & Kifer, Free Gap Estimates from the Exponential
+    Mechanism, Sparse Vector, Noisy Max and Related Algorithms, VLDB Journal, 2023: section 5, Algorithms 7 and
+    8, Theorem 7.
 """
 
 from __future__ import annotations
@@ -70,29 +70,21 @@ class ExponentialMechanism(OneStep):
 
     Charge: `epsilon`, with the gap or without.
 
-    Attributes
-    ----------
-    epsilon
-        Units that the one step costs.
-    monotonic
-        Whether neighbours move all utilities the same way.
-    sensitivity
-        D: most that one utility changes between neighbours, in grid steps.
-    release_gap
-        Whether the gap is released; without it the zCDP price is a quarter.
+    Attributes:
+        epsilon: Units that the one step costs.
+        monotonic: Whether neighbours move all utilities the same way.
+        sensitivity: D: most that one utility changes between neighbours, in grid steps.
+        release_gap: Whether the gap is released; without it the zCDP price is a quarter.
 
-    Raises
-    ------
-    MisuseError
-        When a parameter is out of range, or the noise would be wider than the grid.
+    Raises:
+        MisuseError: When a parameter is out of range, or the noise would be wider than the grid.
 
-    Examples
-    --------
-    >>> mechanism = ExponentialMechanism(epsilon=10**9, monotonic=True)
-    >>> words = iter([2**63, 2**60])
-    >>> run, selection = mechanism.step(mechanism.open(0, (0, 0)), np.array([3, 9, 8]), lambda: next(words))
-    >>> selection.tops
-    (Chosen(row=1, gap=4),)
+    Examples:
+        >>> mechanism = ExponentialMechanism(epsilon=10**9, monotonic=True)
+        >>> words = iter([2**63, 2**60])
+        >>> run, selection = mechanism.step(mechanism.open(0, (0, 0)), np.array([3, 9, 8]), lambda: next(words))
+        >>> selection.tops
+        (Chosen(row=1, gap=4),)
     """
 
     epsilon: int
@@ -121,21 +113,15 @@ class ExponentialMechanism(OneStep):
     def step(self, run: Run, values: Integers, word: Word) -> tuple[Run, Selection]:
         """Report one index, and its gap, and end the run.
 
-        Parameters
-        ----------
-        values
-            Integer utilities, shape (answers,), below 2^47 in magnitude; their number is public.
-        word
-            Source of noise: fresh numbers of 64 uniform bits each, no fewer. Two are read, more where they leave a
-            draw open (about once in 10^5 steps for 10^5 answers).
+        Args:
+            values: Integer utilities, shape (answers,), below 2^47 in magnitude; their number is public.
+            word: Source of noise: fresh numbers of 64 uniform bits each, no fewer. Two are read, more where
+                they leave a draw open (about once in 10^5 steps for 10^5 answers).
 
-        Raises
-        ------
-        RunExhausted
-            When the run has made its step; nothing was drawn.
-        MisuseError
-            When there are fewer than two utilities, for a run or utilities that `SparseVector.step` refuses, and
-            for a word outside [0, 2^64).
+        Raises:
+            RunExhausted: When the run has made its step; nothing was drawn.
+            MisuseError: When there are fewer than two utilities, for a run or utilities that
+                `SparseVector.step` refuses, and for a word outside [0, 2^64).
         """
         require_own(run, self, self.epsilon)
         if self.is_over(run):
@@ -160,12 +146,9 @@ class NoisyMaxGumbel(OneStep):
     For each answer and each gap, the probability differs from that of `ExponentialMechanism` by about rate/refinement,
     relatively.
 
-    Attributes
-    ----------
-    epsilon, monotonic, sensitivity
-        As of `ExponentialMechanism`.
-    refinement
-        Steps of the finer grid in a grid step.
+    Attributes:
+        epsilon, monotonic, sensitivity: As of `ExponentialMechanism`.
+        refinement: Steps of the finer grid in a grid step.
     """
 
     epsilon: int
@@ -203,19 +186,13 @@ class NoisyMaxGumbel(OneStep):
     def step(self, run: Run, values: Integers, noise: BranchNoise) -> tuple[Run, Selection]:
         """Report the largest noisy utility and its gap, and end the run.
 
-        Parameters
-        ----------
-        values
-            Integer utilities, shape (answers,), below 2^47/refinement in magnitude.
-        noise
-            Gumbel noise of all answers, in steps of the finer grid; asked for branch 0 only.
+        Args:
+            values: Integer utilities, shape (answers,), below 2^47/refinement in magnitude.
+            noise: Gumbel noise of all answers, in steps of the finer grid; asked for branch 0 only.
 
-        Raises
-        ------
-        RunExhausted
-            When the run has made its step; nothing was drawn.
-        MisuseError
-            When there are fewer than two utilities, or one does not fit the finer grid.
+        Raises:
+            RunExhausted: When the run has made its step; nothing was drawn.
+            MisuseError: When there are fewer than two utilities, or one does not fit the finer grid.
         """
         require_own(run, self, self.epsilon)
         part = replace(run, mechanism=mechanism_id(self.fine))
@@ -271,10 +248,9 @@ def draw_index(utilities: Integers, rate: Fraction, word: Word) -> int:
     A uniform number is compared with the cumulative weights, in floats where their error (below) cannot change the
     answer and otherwise in decimals, with as many bits and digits as it takes.
 
-    Notes
-    -----
-    A weight e^-x, x < 700, computed in floats from a rate and a product that are rounded each, errs by a relative
-    700 * 2^-51 + 2^-51 < 2^-41; n of them are summed with n 2^-53. Weights below e^-700 count less than that.
+    Notes:
+        A weight e^-x, x < 700, computed in floats from a rate and a product that are rounded each, errs by a relative
+        700 * 2^-51 + 2^-51 < 2^-41; n of them are summed with n 2^-53. Weights below e^-700 count less than that.
     """
     first, utilities = next_word(word), grid_values(utilities)
     distances = int(utilities.max()) - utilities

@@ -5,23 +5,20 @@ alignment that makes a gap free for exponential, Laplace and Gumbel noise theref
 the exact loss reached 2.3 times the charge. Without gaps what is left is an (epsilon, delta) statement, weaker than
 that of every other mechanism here.
 
-Guarantee
----------
-Let the threshold's variance be such that a shift by D is (e0, d0)-private, and the query's such that a shift by U is
-(e1, d1)-private. A run of k tests and at most c tops is **(e0 + c e1, d0 + k d1)**-private. Proof: move the threshold
-noise up by D, which is good but for mass d0. Given it, a bottom is no less likely on the neighbour, and a top
-at most e^e1 times as likely but for d1; call that excess bad. Outputs without anything bad have ratio at most e^(e0 +
-c e1), and something bad happens with probability at most d0 + k d1. Liu et al. compose sequentially over the c + 1
-releases, d0 + c d1; tests that report nothing then go unpaid, and no proof of it is known to us:
-`claimed_delta` is that figure, for comparisons with theirs; `gaussian` divides a delta that way only when it is asked
-for the mechanism `as_published`.
+Guarantee:
+    Let the threshold's variance be such that a shift by D is (e0, d0)-private, and the query's such that a
+    shift by U is (e1, d1)-private. A run of k tests and at most c tops is **(e0 + c e1, d0 + k d1)**-private.
+    Proof: move the threshold noise up by D, which is good but for mass d0. Given it, a bottom is no less likely
+    on the neighbour, and a top at most e^e1 times as likely but for d1; call that excess bad. Outputs without
+    anything bad have ratio at most e^(e0 + c e1), and something bad happens with probability at most d0 + k d1.
+    Liu et al. compose sequentially over the c + 1 releases, d0 + c d1; tests that report nothing then go
+    unpaid, and no proof of it is known to us: `claimed_delta` is that figure, for comparisons with theirs;
+    `gaussian` divides a delta that way only when it is asked for the mechanism `as_published`.
 
-References
-----------
-Canonne, Kamath & Steinke, The Discrete Gaussian for Differential Privacy, 2020: Algorithms 1 and 3 (sampler),
-Theorem 7 (delta).
-Balle & Wang, Improving the Gaussian Mechanism for Differential Privacy, 2018: Theorem 8 (the continuous delta).
-Liu et al. 2024: SVT-Gau as a baseline.
+References:
+    Canonne, Kamath & Steinke, The Discrete Gaussian for Differential Privacy, 2020: Algorithms 1 and 3
+    (sampler), Theorem 7 (delta). Balle & Wang, Improving the Gaussian Mechanism for Differential Privacy, 2018:
+    Theorem 8 (the continuous delta). Liu et al. 2024: SVT-Gau as a baseline.
 """
 
 from __future__ import annotations
@@ -52,12 +49,9 @@ def draw_discrete_gaussian(variance: Fraction, entropy: Entropy) -> int:
     A discrete Laplace draw of scale t = floor(sigma) + 1 is kept with probability exp(-(|k| - variance/t)^2 / (2
     variance)) (Canonne, Kamath & Steinke 2020, Algorithm 3).
 
-    Parameters
-    ----------
-    variance
-        Parameter sigma^2 in squared grid steps, rational.
-    entropy
-        Returns so many fresh random bytes.
+    Args:
+        variance: Parameter sigma^2 in squared grid steps, rational.
+        entropy: Returns so many fresh random bytes.
     """
     if variance <= 0:
         raise MisuseError("the variance of a noise is greater than 0")
@@ -74,10 +68,8 @@ def discrete_gaussian_delta(variance: Fraction | float, shift: int, epsilon: flo
     P(Y > epsilon variance/shift - shift/2) - e^epsilon P(Y > epsilon variance/shift + shift/2) for the noise Y
     (Canonne, Kamath & Steinke 2020, Theorem 7), as the sum of what is positive point by point.
 
-    Raises
-    ------
-    MisuseError
-        For noise wider than `WIDEST`.
+    Raises:
+        MisuseError: For noise wider than `WIDEST`.
     """
     sigma = math.sqrt(variance)
     if sigma > WIDEST:
@@ -96,10 +88,8 @@ def discrete_gaussian_delta(variance: Fraction | float, shift: int, epsilon: flo
 def least_variance(*, epsilon: float, delta: float, shift: int) -> Fraction:
     """Variance with which a shift is (epsilon, delta)-private: the least, up to one part in a thousand.
 
-    Raises
-    ------
-    MisuseError
-        When epsilon or delta has no meaning, or the noise would be wider than `WIDEST`.
+    Raises:
+        MisuseError: When epsilon or delta has no meaning, or the noise would be wider than `WIDEST`.
     """
     if epsilon <= 0 or not 0 < delta < 1 or shift < 1:
         raise MisuseError(
@@ -131,16 +121,12 @@ class GaussianSparseVector:
     It has no `shifts`: no alignment of bounded cost exists, and therefore no gap and no pure charge either. The
     run's `left` counts tops.
 
-    Attributes
-    ----------
-    cutoff
-        Tops of a run.
-    threshold_epsilon, query_epsilon, delta
-        Loss of one threshold and of one top; delta is that of each release.
-    threshold_variance, query_variance
-        In squared grid steps.
-    correction
-        Grid steps added to the threshold.
+    Attributes:
+        cutoff: Tops of a run.
+        threshold_epsilon, query_epsilon, delta: Loss of one threshold and of one top; delta is that of each
+            release.
+        threshold_variance, query_variance: In squared grid steps.
+        correction: Grid steps added to the threshold.
     """
 
     cutoff: int
@@ -178,12 +164,9 @@ class GaussianSparseVector:
     ) -> tuple[Run, Reports]:
         """Test answers in order until they or the run end; `noise` has one fresh draw for each.
 
-        Raises
-        ------
-        RunExhausted
-            When the run is over already.
-        MisuseError
-            For a run of another mechanism.
+        Raises:
+            RunExhausted: When the run is over already.
+            MisuseError: For a run of another mechanism.
         """
         require_own(run, self, self.cutoff)
         if self.is_over(run):
@@ -211,23 +194,18 @@ def gaussian(
 ) -> GaussianSparseVector:
     """SVT-Gau for a total epsilon and delta.
 
-    Parameters
-    ----------
-    split
-        Epsilon of all queries / epsilon of the threshold.
-    tests
-        Tests that a run makes at most, for which delta is proved; None together with `as_published` only.
-    as_published
-        Divide delta among the threshold and the c tops, as Liu et al. do, for comparisons with theirs. What such a
-        run loses is not proved: its bottoms go unpaid.
+    Args:
+        split: Epsilon of all queries / epsilon of the threshold.
+        tests: Tests that a run makes at most, for which delta is proved; None together with `as_published`
+            only.
+        as_published: Divide delta among the threshold and the c tops, as Liu et al. do, for comparisons with
+            theirs. What such a run loses is not proved: its bottoms go unpaid.
 
     See `stream_svt.mechanisms.sparse_vector.sparse_vector` for the others.
 
-    Raises
-    ------
-    MisuseError
-        When a number has no meaning, when the tests are left open without `as_published` or given with it, or when
-        the noise would be wider than `WIDEST`.
+    Raises:
+        MisuseError: When a number has no meaning, when the tests are left open without `as_published` or
+            given with it, or when the noise would be wider than `WIDEST`.
     """
     if as_published == (tests is not None):
         raise MisuseError(

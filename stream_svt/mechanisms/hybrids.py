@@ -9,12 +9,11 @@ All answers of one `step` get noise and are ordered by noisy value, equal values
 Gaps between reported answers, and those to a threshold whose noise is of the same run, are plain differences.
 The guarantee and its proof are those of `stream_svt.mechanisms.top_k`.
 
-References
-----------
-Ding, Wang, Zhang & Kifer, Free Gap Information from the Differentially Private Sparse Vector and Noisy Max
-Mechanisms, PVLDB 13(3), 2019: Noisy Top-K with Gap.
-Ding, Wang, Xiao, Wang, Zhang & Kifer, Free Gap Estimates from the Exponential Mechanism, Sparse Vector, Noisy Max and
-Related Algorithms, VLDB Journal, 2023: Algorithms 5 and 6.
+References:
+    Ding, Wang, Zhang & Kifer, Free Gap Information from the Differentially Private Sparse Vector and Noisy Max
+    Mechanisms, PVLDB 13(3), 2019: Noisy Top-K with Gap. Ding, Wang, Xiao, Wang, Zhang & Kifer, Free Gap
+    Estimates from the Exponential Mechanism, Sparse Vector, Noisy Max and Related Algorithms, VLDB Journal,
+    2023: Algorithms 5 and 6.
 """
 
 from __future__ import annotations
@@ -66,27 +65,21 @@ class HybridIdentity(GridMechanism):
 
     A refund by output is valid for pure differential privacy only; a zCDP ledger charges epsilon in full.
 
-    Attributes
-    ----------
-    threshold
-        Public threshold in grid steps.
-    threshold_gap
-        Whether the threshold's own gap is released.
+    Attributes:
+        threshold: Public threshold in grid steps.
+        threshold_gap: Whether the threshold's own gap is released.
 
     See `TopK` for the others.
 
-    Raises
-    ------
-    MisuseError
-        When a parameter is out of range, or the noise would be wider than the grid.
+    Raises:
+        MisuseError: When a parameter is out of range, or the noise would be wider than the grid.
 
-    Examples
-    --------
-    >>> hybrid = HybridIdentity(epsilon=10**9, count=4, threshold=100, monotonic=False)
-    >>> run = hybrid.open(3, (0, 0))
-    >>> run, selection = hybrid.step(run, np.array([90, 120, 103]), lambda branch: np.array([2, 0, 0]))
-    >>> selection.tops, selection.charge, run.left
-    ((Chosen(row=1, gap=17),), 375000000, 625000000)
+    Examples:
+        >>> hybrid = HybridIdentity(epsilon=10**9, count=4, threshold=100, monotonic=False)
+        >>> run = hybrid.open(3, (0, 0))
+        >>> run, selection = hybrid.step(run, np.array([90, 120, 103]), lambda branch: np.array([2, 0, 0]))
+        >>> selection.tops, selection.charge, run.left
+        ((Chosen(row=1, gap=17),), 375000000, 625000000)
     """
 
     epsilon: int
@@ -128,12 +121,9 @@ class HybridIdentity(GridMechanism):
     def charge_of(self, answers: int, *, threshold_gap: bool | None = None) -> int:
         """Units that an output with so many answers costs, rounded up.
 
-        Parameters
-        ----------
-        answers
-            m, 0 to k.
-        threshold_gap
-            Whether the output holds the threshold's gap; None for what the mechanism says.
+        Args:
+            answers: m, 0 to k.
+            threshold_gap: Whether the output holds the threshold's gap; None for what the mechanism says.
         """
         if answers == self.count:
             return self.epsilon
@@ -144,12 +134,9 @@ class HybridIdentity(GridMechanism):
     def open(self, threshold_noise: int, salt: tuple[int, int]) -> Run:
         """Begin a run; it is charged by its step.
 
-        Parameters
-        ----------
-        threshold_noise
-            A fresh draw of `threshold_law`.
-        salt
-            128 fresh secret bits.
+        Args:
+            threshold_noise: A fresh draw of `threshold_law`.
+            salt: 128 fresh secret bits.
         """
         return begin(self, threshold_noise, salt, self.epsilon)
 
@@ -160,19 +147,14 @@ class HybridIdentity(GridMechanism):
     def step(self, run: Run, values: Integers, noise: BranchNoise) -> tuple[Run, Selection]:
         """Report the largest noisy values, no more than `count`, down to the noisy threshold; end the run.
 
-        Parameters
-        ----------
-        values
-            Grid values, shape (answers,), below 2^47 in magnitude; their number is public.
-        noise
-            Noise of all answers; asked for branch 0 only.
+        Args:
+            values: Grid values, shape (answers,), below 2^47 in magnitude; their number is public.
+            noise: Noise of all answers; asked for branch 0 only.
 
-        Raises
-        ------
-        RunExhausted
-            When the run has made its step; nothing was drawn.
-        MisuseError
-            When there is no answer, and for a run, answers or noise that `SparseVector.step` refuses.
+        Raises:
+            RunExhausted: When the run has made its step; nothing was drawn.
+            MisuseError: When there is no answer, and for a run, answers or noise that `SparseVector.step`
+                refuses.
         """
         require_own(run, self, self.epsilon)
         if self.is_over(run):
@@ -241,23 +223,18 @@ class HybridEstimates(GridMechanism):
     A step that lists fewer than k leaves the run open, as sparse vector does: the next step, with fresh noise,
     is charged for what it lists.
 
-    Attributes
-    ----------
-    epsilon
-        Units of a whole run: threshold_charge + count * query_charge. Build it with `hybrid_estimates`.
-    threshold
-        Public threshold in grid steps.
-    threshold_charge, query_charge
-        Units that the threshold and each listed answer cost.
-    threshold_noise, query_noise
-        Families.
+    Attributes:
+        epsilon: Units of a whole run: threshold_charge + count * query_charge. Build it with
+            `hybrid_estimates`.
+        threshold: Public threshold in grid steps.
+        threshold_charge, query_charge: Units that the threshold and each listed answer cost.
+        threshold_noise, query_noise: Families.
 
     See `TopK` for the others.
 
-    Raises
-    ------
-    MisuseError
-        When charges do not add up, a parameter is out of range, or the noise would be wider than the grid.
+    Raises:
+        MisuseError: When charges do not add up, a parameter is out of range, or the noise would be wider than
+            the grid.
     """
 
     epsilon: int
@@ -293,12 +270,9 @@ class HybridEstimates(GridMechanism):
     def open(self, threshold_noise: int, salt: tuple[int, int]) -> Run:
         """Begin a run, whose threshold charge is spent and whose secrets are durable before its step.
 
-        Parameters
-        ----------
-        threshold_noise
-            A fresh draw of `threshold_law`.
-        salt
-            128 fresh secret bits.
+        Args:
+            threshold_noise: A fresh draw of `threshold_law`.
+            salt: 128 fresh secret bits.
         """
         return begin(self, threshold_noise, salt, self.epsilon - self.threshold_charge)
 
@@ -309,19 +283,13 @@ class HybridEstimates(GridMechanism):
     def step(self, run: Run, values: Integers, noise: BranchNoise) -> tuple[Run, Selection]:
         """List the largest noisy values above the noisy threshold, no more than the run can pay.
 
-        Parameters
-        ----------
-        values
-            Grid values, shape (answers,), below 2^47 in magnitude.
-        noise
-            Noise of all answers; asked for branch 0 only.
+        Args:
+            values: Grid values, shape (answers,), below 2^47 in magnitude.
+            noise: Noise of all answers; asked for branch 0 only.
 
-        Raises
-        ------
-        RunExhausted
-            When the run cannot pay another answer; nothing was drawn.
-        MisuseError
-            For a run, answers or noise that `SparseVector.step` refuses.
+        Raises:
+            RunExhausted: When the run cannot pay another answer; nothing was drawn.
+            MisuseError: For a run, answers or noise that `SparseVector.step` refuses.
         """
         require_own(run, self, self.epsilon - self.threshold_charge)
         if self.is_over(run):
@@ -367,27 +335,21 @@ def hybrid_estimates(
 ) -> HybridEstimates:
     """Divide epsilon between the threshold and `count` answers, in whole units used to the last.
 
-    Parameters
-    ----------
-    epsilon
-        Units of 10^-9 epsilon of one whole run.
-    split
-        Epsilon of all answers / epsilon of the threshold. None: what minimises the variance of a gap,
-        (v (k U/D)^2)^(1/3) for small rates, v the variance of the query noise / that of the threshold noise at
-        equal rates.
+    Args:
+        epsilon: Units of 10^-9 epsilon of one whole run.
+        split: Epsilon of all answers / epsilon of the threshold. None: what minimises the variance of a gap,
+            (v (k U/D)^2)^(1/3) for small rates, v the variance of the query noise / that of the threshold
+            noise at equal rates.
 
     See `HybridEstimates` for the others.
 
-    Raises
-    ------
-    MisuseError
-        When epsilon is too small to be divided so, or a parameter is out of range.
+    Raises:
+        MisuseError: When epsilon is too small to be divided so, or a parameter is out of range.
 
-    Examples
-    --------
-    >>> hybrid = hybrid_estimates(epsilon=10**9, count=8, threshold=50, monotonic=True)
-    >>> hybrid.threshold_charge, hybrid.query_charge
-    (200000000, 100000000)
+    Examples:
+        >>> hybrid = hybrid_estimates(epsilon=10**9, count=8, threshold=50, monotonic=True)
+        >>> hybrid.threshold_charge, hybrid.query_charge
+        (200000000, 100000000)
     """
     if count < 1:
         raise MisuseError("count must be at least 1")

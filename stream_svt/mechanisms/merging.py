@@ -13,21 +13,20 @@ the measurement alone. Three cases:
 All noise is that of the grid; use `stream_svt.mechanisms.noise` for its mean and variance. The results are floats
 in grid steps: estimates, never decisions. They read released numbers only, and cost nothing.
 
-Selection bias
---------------
-An answer is reported because its noise was high, the more so the closer it is to the threshold: the gap is biased
-upwards given the report (up to three scales of the query noise, measured where most reports were false), and merging
-then makes the estimate **worse** than the measurement alone (mean squared error up to twice as large on real counts).
-Merge only where a plan predicts a precision near 1, so that nearly all reports lie far above the bar. A certified bound
-of the single alert does not do instead: where most reports are false, so are most certified ones, and merging
-exactly those raised the error up to elevenfold on real counts. The figures of `expected_reduction` are for answers far
-above the threshold; 50 % (Laplace) and 66 % (exponential) are limits: at k = 10 they are 35.8 % and 52.7 %.
+Selection bias:
+    An answer is reported because its noise was high, the more so the closer it is to the threshold: the gap is
+    biased upwards given the report (up to three scales of the query noise, measured where most reports were
+    false), and merging then makes the estimate **worse** than the measurement alone (mean squared error up to
+    twice as large on real counts). Merge only where a plan predicts a precision near 1, so that nearly all
+    reports lie far above the bar. A certified bound of the single alert does not do instead: where most reports
+    are false, so are most certified ones, and merging exactly those raised the error up to elevenfold on real
+    counts. The figures of `expected_reduction` are for answers far above the threshold; 50 % (Laplace) and 66 %
+    (exponential) are limits: at k = 10 they are 35.8 % and 52.7 %.
 
-References
-----------
-Ding, Wang, Zhang & Kifer, Free Gap Information from the Differentially Private Sparse Vector and Noisy Max
-Mechanisms, PVLDB 13(3), 2019: Theorem 3 and Corollary 1 (BLUE); merging with sparse vector. Ding, Wang, Xiao, Wang,
-Zhang & Kifer, VLDB Journal, 2023 (exponential noise).
+References:
+    Ding, Wang, Zhang & Kifer, Free Gap Information from the Differentially Private Sparse Vector and Noisy Max
+    Mechanisms, PVLDB 13(3), 2019: Theorem 3 and Corollary 1 (BLUE); merging with sparse vector. Ding, Wang,
+    Xiao, Wang, Zhang & Kifer, VLDB Journal, 2023 (exponential noise).
 """
 
 from __future__ import annotations
@@ -53,12 +52,9 @@ _SMALL_RATE = 1e-6
 class Estimate:
     """Estimates and their variances, before selection.
 
-    Attributes
-    ----------
-    values
-        Estimated answers in grid steps, shape (answers,).
-    variances
-        Of each, in squared grid steps, same shape.
+    Attributes:
+        values: Estimated answers in grid steps, shape (answers,).
+        variances: Of each, in squared grid steps, same shape.
     """
 
     values: Floats
@@ -73,24 +69,18 @@ def inverse_variance(
 ) -> Estimate:
     """Return the weighted mean of two independent unbiased estimates with the least variance.
 
-    Parameters
-    ----------
-    first, second
-        Estimates of the same answers, for instance from `stream_svt.mechanisms.estimates.estimate` and from a
-        measurement less the mean of its noise.
-    first_variance, second_variance
-        Their variances, greater than 0.
+    Args:
+        first, second: Estimates of the same answers, for instance from
+            `stream_svt.mechanisms.estimates.estimate` and from a measurement less the mean of its noise.
+        first_variance, second_variance: Their variances, greater than 0.
 
-    Raises
-    ------
-    MisuseError
-        When a variance is not positive.
+    Raises:
+        MisuseError: When a variance is not positive.
 
-    Examples
-    --------
-    >>> merged = inverse_variance(10.0, 4.0, 20.0, 12.0)
-    >>> merged.values.tolist(), merged.variances.tolist()
-    ([12.5], [3.0])
+    Examples:
+        >>> merged = inverse_variance(10.0, 4.0, 20.0, 12.0)
+        >>> merged.values.tolist(), merged.variances.tolist()
+        ([12.5], [3.0])
     """
     a, b = _positive(first_variance), _positive(second_variance)
     values = (np.atleast_1d(first) * b + np.atleast_1d(second) * a) / (a + b)
@@ -110,24 +100,16 @@ def joint(
     has the precision 1/Var rho + sum of 1/(Var nu_i + Var xi_i). Each gap estimate, freed of it, is then merged with
     its measurement by inverse variance. For one alert this is `inverse_variance` with Var nu + Var rho.
 
-    Parameters
-    ----------
-    gaps
-        Estimates from the gaps alone, shape (alerts,): threshold + correction + gap - E nu + E z
-        (`stream_svt.mechanisms.estimates.estimate`).
-    query_variance
-        Of nu, of each alert (branches differ) or of all.
-    threshold_variance
-        Of rho.
-    measurements
-        Independent unbiased estimates of the same answers, shape (alerts,).
-    measurement_variance
-        Theirs, of each or of all.
+    Args:
+        gaps: Estimates from the gaps alone, shape (alerts,): threshold + correction + gap - E nu + E z
+            (`stream_svt.mechanisms.estimates.estimate`).
+        query_variance: Of nu, of each alert (branches differ) or of all.
+        threshold_variance: Of rho.
+        measurements: Independent unbiased estimates of the same answers, shape (alerts,).
+        measurement_variance: Theirs, of each or of all.
 
-    Raises
-    ------
-    MisuseError
-        When a variance is not positive, or the numbers of gaps and measurements differ.
+    Raises:
+        MisuseError: When a variance is not positive, or the numbers of gaps and measurements differ.
     """
     x, y = np.asarray(gaps, dtype=np.float64), np.asarray(measurements, dtype=np.float64)
     if x.shape != y.shape or x.ndim != 1 or not len(x):
@@ -150,24 +132,18 @@ def blue_top_k(measurements: Numbers, gaps: Numbers, ratio: float) -> Floats:
     measured ones and those of the gaps, weighted lambda : 1, and the mean is the measured one. In matrix form
     (X y + Y g)/((1 + lambda) k); computed here in k steps.
 
-    Parameters
-    ----------
-    measurements
-        Unbiased estimates of the answers reported by noisy top-k, in its order, shape (k,).
-    gaps
-        The k - 1 gaps between them; a last gap is to an answer that was not measured and takes no part.
-    ratio
-        lambda, greater than 0; 1 where the budget is halved and both noises are of one family and sensitivity.
+    Args:
+        measurements: Unbiased estimates of the answers reported by noisy top-k, in its order, shape (k,).
+        gaps: The k - 1 gaps between them; a last gap is to an answer that was not measured and takes no part.
+        ratio: lambda, greater than 0; 1 where the budget is halved and both noises are of one family and
+            sensitivity.
 
-    Raises
-    ------
-    MisuseError
-        When there is not one gap less than there are measurements, or the ratio is not positive.
+    Raises:
+        MisuseError: When there is not one gap less than there are measurements, or the ratio is not positive.
 
-    Examples
-    --------
-    >>> blue_top_k([10.0, 6.0], [2.0], 1.0).tolist()
-    [9.5, 6.5]
+    Examples:
+        >>> blue_top_k([10.0, 6.0], [2.0], 1.0).tolist()
+        [9.5, 6.5]
     """
     y, g = np.asarray(measurements, dtype=np.float64), np.asarray(gaps, dtype=np.float64)
     if y.ndim != 1 or g.shape != (len(y) - 1,):
@@ -203,19 +179,14 @@ def expected_reduction(count: int, *, noise: Noise, monotonic: bool = True) -> f
 
     Holds for answers far above the threshold only; see the module on selection bias.
 
-    Parameters
-    ----------
-    count
-        k, the alerts that the run pays for.
-    noise
-        Family of both noises of the run.
-    monotonic
-        Whether the queries are.
+    Args:
+        count: k, the alerts that the run pays for.
+        noise: Family of both noises of the run.
+        monotonic: Whether the queries are.
 
-    Examples
-    --------
-    >>> [round(expected_reduction(10, noise=noise), 3) for noise in (Noise.LAPLACE, Noise.EXPONENTIAL)]
-    [0.358, 0.527]
+    Examples:
+        >>> [round(expected_reduction(10, noise=noise), 3) for noise in (Noise.LAPLACE, Noise.EXPONENTIAL)]
+        [0.358, 0.527]
     """
     _counted(count)
     width = 1 if monotonic else 2

@@ -61,10 +61,8 @@ class Noise(StrEnum):
     def of(cls, given: Noise | str, name: str = "noise") -> Noise:
         """Family that is given, as itself or by its name, for the library: any of them.
 
-        Raises
-        ------
-        MisuseError
-            For anything else; Gaussian noise is refused with the reason.
+        Raises:
+            MisuseError: For anything else; Gaussian noise is refused with the reason.
         """
         return one_of(cls, given, name, {"gaussian": _REFUSED["gaussian"]})
 
@@ -72,10 +70,8 @@ class Noise(StrEnum):
     def parse(cls, name: str) -> Noise:
         """Noise of that name for a monitor: one of `MONITORED`; others are refused with the reason.
 
-        Raises
-        ------
-        MisuseError
-            For an unknown family, one without a proof, or a baseline.
+        Raises:
+            MisuseError: For an unknown family, one without a proof, or a baseline.
         """
         for noise in MONITORED:
             if noise.value == name.lower():
@@ -99,10 +95,8 @@ def set_families(mechanism: object, *fields: str) -> None:
 def exact_pmf(noise: Noise, ratio: Real, k: int) -> Real:
     """P(noise = k) for b = `ratio` = e^-rate; exact when `ratio` is a Fraction.
 
-    Raises
-    ------
-    MisuseError
-        For Gumbel noise, whose probabilities are not rational in e^-rate.
+    Raises:
+        MisuseError: For Gumbel noise, whose probabilities are not rational in e^-rate.
     """
     noise = _require_rational(noise)
     if noise is Noise.LAPLACE:
@@ -113,10 +107,8 @@ def exact_pmf(noise: Noise, ratio: Real, k: int) -> Real:
 def exact_tail(noise: Noise, ratio: Real, k: int) -> Real:
     """P(noise >= k) for b = `ratio` = e^-rate; exact when `ratio` is a Fraction.
 
-    Raises
-    ------
-    MisuseError
-        For Gumbel noise, whose probabilities are not rational in e^-rate.
+    Raises:
+        MisuseError: For Gumbel noise, whose probabilities are not rational in e^-rate.
     """
     noise = _require_rational(noise)
     if noise is Noise.LAPLACE:

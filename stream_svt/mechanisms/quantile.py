@@ -5,28 +5,28 @@ For data on the integer grid, with a public base b > 1 and a public start l, the
 first noisy yes, at k, tells t_k. (Algorithm 2 of the paper says b^k + l - 1; the code of its appendix C returns
 b^i - l + 1, with the sign of l - 1 turned.)
 
-Guarantee
----------
-Level A/B in lowest terms, e1 the charge of the threshold and e2 that of the query in the paper's notation:
+Guarantee:
+    Level A/B in lowest terms, e1 the charge of the threshold and e2 that of the query in the paper's notation:
 
-* **Swap** neighbours (n is public): the answers are count(x < t_i) and all move the same way by at most 1, the
-  threshold is ceil(A n/B). Rates e1 and e2, charge e1 + e2; under zCDP (e1 + 2 e2)^2/8. The same charge covers a
-  record more or less, whose threshold moves by 0 or 1 for all tests alike: the answers less it still move one way
-  by at most 1. The next form is charged less for it.
-* **Add or remove** one: the answers are B count(x < t_i) - A n, the threshold is 0, the rates e1/B and e2/B. One unit
-  more changes the answers by -A until the candidates have passed it and by B - A from there on. Taking it away
-  raises them by at most A: the threshold noise moves by A and the top's by at most B. Adding it raises them by B -
-  A from some test on: if the top is among those, the threshold noise moves by B - A and the top's not at all, else
-  by 0 and A. So the charge is max((A/B) e1 + e2, (1 - A/B) e1) (Durfee's Lemma B.1), gap included, and a run
-  stopped without a top costs max(A/B, 1 - A/B) e1. The log-ratio lies between minus max((1 - A/B) e1, (A/B) e2)
-  and (A/B) e1 + e2; an eighth of the square of that width is the loss under zCDP.
+    * **Swap** neighbours (n is public): the answers are count(x < t_i) and all move the same way by at most 1,
+      the threshold is ceil(A n/B). Rates e1 and e2, charge e1 + e2; under zCDP (e1 + 2 e2)^2/8. The same charge
+      covers a record more or less, whose threshold moves by 0 or 1 for all tests alike: the answers less it
+      still move one way by at most 1. The next form is charged less for it.
+    * **Add or remove** one: the answers are B count(x < t_i) - A n, the threshold is 0, the rates e1/B and
+      e2/B. One unit more changes the answers by -A until the candidates have passed it and by B - A from there
+      on. Taking it away raises them by at most A: the threshold noise moves by A and the top's by at most B.
+      Adding it raises them by B - A from some test on: if the top is among those, the threshold noise moves by
+      B - A and the top's not at all, else by 0 and A. So the charge is max((A/B) e1 + e2, (1 - A/B) e1)
+      (Durfee's Lemma B.1), gap included, and a run stopped without a top costs max(A/B, 1 - A/B) e1. The
+      log-ratio lies between minus max((1 - A/B) e1, (A/B) e2) and (A/B) e1 + e2; an eighth of the square of
+      that width is the loss under zCDP.
 
-The alignment moves noise up only, so that every family will do. Runs for several levels, or for both ends of the
-data, are composed sequentially: their charges add up.
+    The alignment moves noise up only, so that every family will do. Runs for several levels, or for both ends
+    of the data, are composed sequentially: their charges add up.
 
-References
-----------
-Durfee, Unbounded Differentially Private Quantile and Maximum Estimation, NeurIPS 2023: Algorithms 2 to 4, Lemma B.1.
+References:
+    Durfee, Unbounded Differentially Private Quantile and Maximum Estimation, NeurIPS 2023: Algorithms 2 to 4,
+    Lemma B.1.
 """
 
 from __future__ import annotations
@@ -73,23 +73,15 @@ class Adjacency(StrEnum):
 class UnboundedQuantile:
     """One quantile of data with a known least value; build it with `unbounded_quantile`.
 
-    Attributes
-    ----------
-    level
-        A/B, strictly between 0 and 1.
-    adjacency
-        The neighbours that the charge is for.
-    threshold_units, query_units
-        e1 and e2, in units of 10^-9 epsilon; what is charged is `epsilon`.
-    base, start
-        Public: candidates are start + base^i - 1, in grid steps.
-    threshold_noise, query_noise
-        Families.
+    Attributes:
+        level: A/B, strictly between 0 and 1.
+        adjacency: The neighbours that the charge is for.
+        threshold_units, query_units: e1 and e2, in units of 10^-9 epsilon; what is charged is `epsilon`.
+        base, start: Public: candidates are start + base^i - 1, in grid steps.
+        threshold_noise, query_noise: Families.
 
-    Raises
-    ------
-    MisuseError
-        For a level outside (0, 1), a base of at most 1 or noise wider than the grid.
+    Raises:
+        MisuseError: For a level outside (0, 1), a base of at most 1 or noise wider than the grid.
     """
 
     level: Fraction
@@ -167,18 +159,13 @@ class UnboundedQuantile:
     def answers(self, data: Integers, first: int, tests: int) -> Integers:
         """Answers less their threshold, for the candidates `first`, `first` + 1, ..; at least 0 is a yes.
 
-        Parameters
-        ----------
-        data
-            Grid steps, sorted, shape (n,).
-        first, tests
-            Number of the first candidate and how many.
+        Args:
+            data: Grid steps, sorted, shape (n,).
+            first, tests: Number of the first candidate and how many.
 
-        Raises
-        ------
-        MisuseError
-            When the records are no sorted array of whole numbers, or the answers of so many of them would not fit
-            the grid.
+        Raises:
+            MisuseError: When the records are no sorted array of whole numbers, or the answers of so many of
+                them would not fit the grid.
         """
         data = whole_numbers(data, "records")
         if (data[1:] < data[:-1]).any():
@@ -209,19 +196,13 @@ class UnboundedQuantile:
     def step(self, run: Run, values: Integers, noise: BranchNoise) -> tuple[Run, Outcomes]:
         """Test the next candidates in order until one is reported.
 
-        Parameters
-        ----------
-        values
-            From `answers`, for candidates that follow those tested before.
-        noise
-            Fresh query noise of each.
+        Args:
+            values: From `answers`, for candidates that follow those tested before.
+            noise: Fresh query noise of each.
 
-        Raises
-        ------
-        RunExhausted
-            When the run has reported already; nothing was drawn.
-        MisuseError
-            As `SparseVector.step`.
+        Raises:
+            RunExhausted: When the run has reported already; nothing was drawn.
+            MisuseError: As `SparseVector.step`.
         """
         require_own(run, self, self.epsilon - self.threshold_charge)
         if self.is_over(run):
@@ -277,19 +258,14 @@ def unbounded_quantile(
 ) -> UnboundedQuantile:
     """Quantile of data that are at least `start` (Durfee 2023, Algorithm 2), for at most `epsilon` units.
 
-    Parameters
-    ----------
-    epsilon
-        Units of 10^-9 that a run may cost.
-    split
-        e2/e1: query over threshold.
+    Args:
+        epsilon: Units of 10^-9 that a run may cost.
+        split: e2/e1: query over threshold.
 
     See `UnboundedQuantile` for the others.
 
-    Raises
-    ------
-    MisuseError
-        When epsilon is too small, or a number has no meaning.
+    Raises:
+        MisuseError: When epsilon is too small, or a number has no meaning.
     """
     if split <= 0:
         raise MisuseError("a split is epsilon of the query / epsilon of the threshold and greater than 0")
@@ -318,12 +294,9 @@ class FullyUnboundedQuantile:
 
     Charge: the sum of both; the second need not be opened when the first has told a candidate above 0.
 
-    Attributes
-    ----------
-    upper
-        Quantile of x from 0 on.
-    lower
-        Quantile of -x from 0 on, at the complementary level.
+    Attributes:
+        upper: Quantile of x from 0 on.
+        lower: Quantile of -x from 0 on, at the complementary level.
     """
 
     upper: UnboundedQuantile
@@ -384,10 +357,8 @@ def multiple_quantiles(
     Composed sequentially: the charges of the runs add up to at most epsilon, their rho under zCDP too. Levels rise;
     noise may still turn two results around, and sorting them is free.
 
-    Raises
-    ------
-    MisuseError
-        When the levels do not rise strictly.
+    Raises:
+        MisuseError: When the levels do not rise strictly.
     """
     if not levels or list(levels) != sorted(set(levels)):
         raise MisuseError("levels of quantiles are one or more and rise strictly")
@@ -413,12 +384,9 @@ class ClippedSum:
     removing or replacing one changes the sum by at most the bound, which is public once the quantile is told. The
     alignment moves the sum's noise by the change, up or down: Laplace only.
 
-    Attributes
-    ----------
-    quantile
-        How the bound is found; its start is 0.
-    charge
-        Units of 10^-9 for the sum.
+    Attributes:
+        quantile: How the bound is found; its start is 0.
+        charge: Units of 10^-9 for the sum.
     """
 
     quantile: UnboundedQuantile
@@ -443,10 +411,8 @@ class ClippedSum:
     def law(self, bound: int) -> Law:
         """Law of the sum's noise: discrete Laplace at charge / bound.
 
-        Raises
-        ------
-        MisuseError
-            When the noise would be wider than the grid.
+        Raises:
+            MisuseError: When the noise would be wider than the grid.
         """
         rate = Fraction(self.charge, UNITS_PER_EPSILON * bound)
         if rate < LEAST_RATE:
@@ -458,15 +424,11 @@ class ClippedSum:
     def release(self, data: Integers, bound: int, noise: int) -> int:
         """Clipped sum plus a draw of `law(bound)`, in grid steps; exact, whatever its size.
 
-        Parameters
-        ----------
-        data
-            Grid steps, shape (n,).
+        Args:
+            data: Grid steps, shape (n,).
 
-        Raises
-        ------
-        MisuseError
-            As `clipped`, and for noise that is no whole number.
+        Raises:
+            MisuseError: As `clipped`, and for noise that is no whole number.
         """
         if not is_whole(noise):
             raise MisuseError("the noise of a sum is a whole number of grid steps")
@@ -480,10 +442,9 @@ class ClippedSum:
     def clipped(data: Integers, bound: int) -> int:
         """Sum of the records clipped to [0, bound], secret.
 
-        Raises
-        ------
-        MisuseError
-            When the records are no array of whole numbers, or the bound is not a whole number from 1 to 2^62.
+        Raises:
+            MisuseError: When the records are no array of whole numbers, or the bound is not a whole number
+                from 1 to 2^62.
         """
         if not is_whole(bound) or not 1 <= bound <= _FARTHEST:
             raise MisuseError("records are clipped at a whole number of grid steps, from 1 to 2^62")

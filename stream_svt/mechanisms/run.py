@@ -62,18 +62,13 @@ def _described(value: object) -> str:
 class Run:
     """One use of a mechanism: a threshold noise and what is left to spend. Holds secrets; its repr does not.
 
-    Attributes
-    ----------
-    threshold_noise
-        Grid steps; as sensitive as the data, since whoever knows it reads every bottom at full price.
-    salt
-        128 secret bits that keep the query noise of this run apart from that of all others.
-    mechanism
-        Name of the mechanism that opened it, see `mechanism_id`; no other steps it.
-    left
-        Units that tops may still cost.
-    tops
-        Tops reported so far.
+    Attributes:
+        threshold_noise: Grid steps; as sensitive as the data, since whoever knows it reads every bottom at
+            full price.
+        salt: 128 secret bits that keep the query noise of this run apart from that of all others.
+        mechanism: Name of the mechanism that opened it, see `mechanism_id`; no other steps it.
+        left: Units that tops may still cost.
+        tops: Tops reported so far.
     """
 
     threshold_noise: int = field(repr=False)
@@ -90,10 +85,8 @@ class Run:
     def from_bytes(cls, data: bytes) -> Run:
         """Run stored by `to_bytes`.
 
-        Raises
-        ------
-        UnreadableState
-            When the bytes are not a run of a known version. Never start afresh in its place.
+        Raises:
+            UnreadableState: When the bytes are not a run of a known version. Never start afresh in its place.
         """
         if len(data) != _RUN.size or data[0] != _RUN_VERSION:
             raise UnreadableState(
@@ -111,18 +104,12 @@ class Run:
 class Top:
     """A reported answer.
 
-    Attributes
-    ----------
-    row
-        Index of the test in the batch.
-    branch
-        Number of the branch that fired.
-    gap
-        Noisy answer less noisy threshold and correction, in grid steps, at least 0.
-    charge
-        Units this top costs.
-    left
-        Units the run has left after it.
+    Attributes:
+        row: Index of the test in the batch.
+        branch: Number of the branch that fired.
+        gap: Noisy answer less noisy threshold and correction, in grid steps, at least 0.
+        charge: Units this top costs.
+        left: Units the run has left after it.
     """
 
     row: int

@@ -80,21 +80,17 @@ def _precision(bits: int, rate: Fraction) -> tuple[decimal.Context, Fraction, Fr
 def exact_geometric(word: Callable[[], int], rate: Fraction, limit: int = NOISE_LIMIT) -> int:
     """Geometric draw with P(k) proportional to e^(-rate k), exact for any positive rational rate.
 
-    Parameters
-    ----------
-    word
-        Returns the next 64 bits of the uniform, most significant first; called until the draw is settled.
-    rate
-        Epsilon per grid step.
-    limit
-        Draws above it are returned as `limit`.
+    Args:
+        word: Returns the next 64 bits of the uniform, most significant first; called until the draw is
+            settled.
+        rate: Epsilon per grid step.
+        limit: Draws above it are returned as `limit`.
 
-    Notes
-    -----
-    ``decimal`` rounds its logarithm correctly, so p digits of a logarithm below 0.7 * bits err by at most
-    5 * 10^-p * 0.7 * bits; two of them by less than bits * 10^(1 - p), which widens the interval on either
-    side. The ends e^(-rate k) are irrational, so the loop ends with probability one; each round fails with
-    probability about 2^-64 times the number of cells met before.
+    Notes:
+        ``decimal`` rounds its logarithm correctly, so p digits of a logarithm below 0.7 * bits err by at most
+        5 * 10^-p * 0.7 * bits; two of them by less than bits * 10^(1 - p), which widens the interval on either
+        side. The ends e^(-rate k) are irrational, so the loop ends with probability one; each round fails with
+        probability about 2^-64 times the number of cells met before.
     """
     if rate <= 0:
         raise MisuseError("a noise rate must be greater than 0")
@@ -115,21 +111,17 @@ def exact_geometric(word: Callable[[], int], rate: Fraction, limit: int = NOISE_
 def exact_gumbel(word: Callable[[], int], rate: Fraction, limit: int = NOISE_LIMIT) -> int:
     """Discretised Gumbel draw, P(G >= k) = 1 - exp(-e^(-rate k)), exact for any positive rational rate.
 
-    Parameters
-    ----------
-    word
-        Returns the next 64 bits of the uniform, most significant first; called until the draw is settled.
-    rate
-        Epsilon per grid step.
-    limit
-        Draws are clipped to [-limit, limit].
+    Args:
+        word: Returns the next 64 bits of the uniform, most significant first; called until the draw is
+            settled.
+        rate: Epsilon per grid step.
+        limit: Draws are clipped to [-limit, limit].
 
-    Notes
-    -----
-    The leading bits confine y = -ln U to an interval, computed with the same slack as in `exact_geometric`; y is
-    at least about 2^-bits, of which the slack is a fraction 10^-10. Its logarithm stays below 0.7 * bits: the
-    division and the second logarithm, correctly rounded, err by at most 10 * bits * 10^-p. The points where the
-    floor changes are countable, so the loop ends with probability one.
+    Notes:
+        The leading bits confine y = -ln U to an interval, computed with the same slack as in `exact_geometric`; y is
+        at least about 2^-bits, of which the slack is a fraction 10^-10. Its logarithm stays below 0.7 * bits: the
+        division and the second logarithm, correctly rounded, err by at most 10 * bits * 10^-p. The points where the
+        floor changes are countable, so the loop ends with probability one.
     """
     if rate <= 0:
         raise MisuseError("a noise rate must be greater than 0")
@@ -161,10 +153,8 @@ def draw_threshold(noise: Noise, rate: Fraction, entropy: Callable[[int], bytes]
     The caller stores it durably before the first comparison: each further draw would cost the threshold
     again.
 
-    Raises
-    ------
-    MisuseError
-        When `noise` is no family, or `entropy` returns another number of bytes.
+    Raises:
+        MisuseError: When `noise` is no family, or `entropy` returns another number of bytes.
     """
     noise = Noise.of(noise)
 
@@ -203,10 +193,8 @@ class KeyedSampler:
 
     Not safe for use from two threads at once: the scratch memory is shared by all calls.
 
-    Parameters
-    ----------
-    key
-        32 secret bytes, 16 for the noise and 16 for the refinements. Durable before its first use.
+    Args:
+        key: 32 secret bytes, 16 for the noise and 16 for the refinements. Durable before its first use.
     """
 
     def __init__(self, key: bytes) -> None:
@@ -240,23 +228,16 @@ class KeyedSampler:
     ) -> Integers:
         """Noise of each test, in grid steps, saturated at ±2^62.
 
-        Parameters
-        ----------
-        noise, rate
-            Family and exact rate (epsilon per grid step), the same for the whole call.
-        salt
-            The run's secret 128 bits as two integers, or two arrays with one salt per test.
-        offset, row, attempt, branch, value
-            The test's identity: record offset, row in the record, attempt number, branch number, grid
-            value.
+        Args:
+            noise, rate: Family and exact rate (epsilon per grid step), the same for the whole call.
+            salt: The run's secret 128 bits as two integers, or two arrays with one salt per test.
+            offset, row, attempt, branch, value: The test's identity: record offset, row in the record,
+                attempt number, branch number, grid value.
 
-        Raises
-        ------
-        PackingError
-            When a part of an identity does not fit its field; nothing is drawn.
-        MisuseError
-            When `noise` is no family, or an array has not one whole number for each test: two tests would share
-            their noise.
+        Raises:
+            PackingError: When a part of an identity does not fit its field; nothing is drawn.
+            MisuseError: When `noise` is no family, or an array has not one whole number for each test: two
+                tests would share their noise.
         """
         noise = Noise.of(noise)
         if rate <= 0:

@@ -17,12 +17,9 @@ from stream_svt.mechanisms.run import UNITS_PER_EPSILON, Integers
 class Drawn:
     """All noise of one run, laid out as `Shifts` are: what an alignment that reads the noise is given.
 
-    Attributes
-    ----------
-    threshold
-        Threshold noise of the run; 0 where a mechanism has none.
-    queries
-        Query noises, shape (branches, tests).
+    Attributes:
+        threshold: Threshold noise of the run; 0 where a mechanism has none.
+        queries: Query noises, shape (branches, tests).
     """
 
     threshold: int = 0
@@ -33,12 +30,9 @@ class Drawn:
 class Chosen:
     """A reported answer.
 
-    Attributes
-    ----------
-    row
-        Index of the answer in the batch.
-    gap
-        Grid steps to what comes next, see the mechanism; at least 0. None where it is not released.
+    Attributes:
+        row: Index of the answer in the batch.
+        gap: Grid steps to what comes next, see the mechanism; at least 0. None where it is not released.
     """
 
     row: int
@@ -49,16 +43,12 @@ class Chosen:
 class Selection:
     """What a selection may tell: the reported answers from the largest, and what they cost.
 
-    Attributes
-    ----------
-    consumed
-        Number of answers it was made from.
-    tops
-        The reported answers, in order of noisy value.
-    charge
-        Units that this output costs, beyond what the threshold cost when the run was opened.
-    threshold_gap
-        Gap from the noisy threshold to the next answer, where the mechanism releases it; else None.
+    Attributes:
+        consumed: Number of answers it was made from.
+        tops: The reported answers, in order of noisy value.
+        charge: Units that this output costs, beyond what the threshold cost when the run was opened.
+        threshold_gap: Gap from the noisy threshold to the next answer, where the mechanism releases it; else
+            None.
     """
 
     consumed: int

@@ -6,23 +6,22 @@ reports a top and its charge is taken from what the run has left.
 
     gap = value + query noise - (threshold + correction + threshold noise),  top if gap >= 0
 
-Guarantee
----------
-With rates threshold_charge/D and charge/U (D the sensitivity in grid steps, U = D for monotonic queries and
-2D for others), an output with tops of charges e_1, e_2, .. under one threshold noise has likelihood ratio at
-most exp(threshold_charge + e_1 + e_2 + ..). The gap, the branch, the attempt and what is left are covered;
-bottoms, retries with fresh noise, corrections, order and number of tests cost nothing as long as the schedule
-reads past outputs only. Proof: move the threshold noise up by D and the noise of every branch that fired by
-at most U; every family satisfies P(k) <= e^(rate s) P(k + s) for s >= 0 and the map is one-to-one.
+Guarantee:
+    With rates threshold_charge/D and charge/U (D the sensitivity in grid steps, U = D for monotonic queries and
+    2D for others), an output with tops of charges e_1, e_2, .. under one threshold noise has likelihood ratio
+    at most exp(threshold_charge + e_1 + e_2 + ..). The gap, the branch, the attempt and what is left are
+    covered; bottoms, retries with fresh noise, corrections, order and number of tests cost nothing as long as
+    the schedule reads past outputs only. Proof: move the threshold noise up by D and the noise of every branch
+    that fired by at most U; every family satisfies P(k) <= e^(rate s) P(k + s) for s >= 0 and the map is
+    one-to-one.
 
-Charges are integers in units of 10^-9 epsilon and the rates are computed from the rounded charges, so noise
-and charge agree exactly.
+    Charges are integers in units of 10^-9 epsilon and the rates are computed from the rounded charges, so noise
+    and charge agree exactly.
 
-References
-----------
-Lyu, Su & Li, Understanding the Sparse Vector Technique, PVLDB 10(6), 2017.
-Ding, Wang, Zhang & Kifer, Free Gap Information, PVLDB 13(3), 2019; JPC 2023 (Adaptive SVT).
-Liu et al. 2024 (exponential noise, corrections, retries).
+References:
+    Lyu, Su & Li, Understanding the Sparse Vector Technique, PVLDB 10(6), 2017.
+    Ding, Wang, Zhang & Kifer, Free Gap Information, PVLDB 13(3), 2019; JPC 2023 (Adaptive SVT).
+    Liu et al. 2024 (exponential noise, corrections, retries).
 """
 
 from __future__ import annotations
@@ -68,16 +67,12 @@ _MAX_BRANCHES = 16
 class Branch:
     """One comparison of a query with the noisy threshold.
 
-    Attributes
-    ----------
-    name
-        Shown with every alert: "top", "middle", ..
-    charge
-        Units of 10^-9 epsilon that a report by this branch costs.
-    rate
-        Rate of its query noise, charge / U, per grid step.
-    corrections
-        Grid steps added to the threshold, by attempt number; the last entry holds for later attempts.
+    Attributes:
+        name: Shown with every alert: "top", "middle", ..
+        charge: Units of 10^-9 epsilon that a report by this branch costs.
+        rate: Rate of its query noise, charge / U, per grid step.
+        corrections: Grid steps added to the threshold, by attempt number; the last entry holds for later
+            attempts.
     """
 
     name: str
@@ -94,39 +89,31 @@ class Branch:
 class SparseVector(GridMechanism):
     """Parameters of a sparse-vector run; see the module for the guarantee. Build it with a constructor below.
 
-    Attributes
-    ----------
-    epsilon
-        Units one whole run may cost, threshold included.
-    sensitivity
-        D: most that one answer changes between neighbours, in grid steps.
-    monotonic
-        Whether neighbours move all answers of a run the same way (counts under add or remove do). Halves the
-        query noise; declaring it wrongly voids the guarantee: the loss is up to
-        (threshold + 2 queries) / (threshold + queries) of the charge, 1.83 at 10 tops, and tends to 2.
-    threshold_noise, query_noise
-        Noise families.
-    threshold_charge, threshold_rate
-        Units the threshold costs, charged before its first comparison, and the rate of its noise.
-    branches
-        Tested in this order.
+    Attributes:
+        epsilon: Units one whole run may cost, threshold included.
+        sensitivity: D: most that one answer changes between neighbours, in grid steps.
+        monotonic: Whether neighbours move all answers of a run the same way (counts under add or remove do).
+            Halves the query noise; declaring it wrongly voids the guarantee: the loss is up to (threshold + 2
+            queries) / (threshold + queries) of the charge, 1.83 at 10 tops, and tends to 2.
+        threshold_noise, query_noise: Noise families.
+        threshold_charge, threshold_rate: Units the threshold costs, charged before its first comparison, and
+            the rate of its noise.
+        branches: Tested in this order.
 
-    Raises
-    ------
-    MisuseError
-        When rates and charges disagree, the charges of a run do not fit its epsilon, or a family is none.
+    Raises:
+        MisuseError: When rates and charges disagree, the charges of a run do not fit its epsilon, or a family
+            is none.
 
-    Examples
-    --------
-    >>> from stream_svt.mechanisms.correction import Uncorrected
-    >>> svt = sparse_vector(epsilon=1_000_000_000, cutoff=1, monotonic=True, correction=Uncorrected())
-    >>> svt.threshold_charge, svt.branches[0].charge, svt.branches[0].rate
-    (500000000, 500000000, Fraction(1, 2))
-    >>> run = svt.open(threshold_noise=3, salt=(0, 0))
-    >>> values, thresholds, attempts = np.array([90, 110]), np.array([100, 100]), np.array([0, 0])
-    >>> run, outcomes = svt.step(run, values, thresholds, attempts, lambda branch: np.array([0, 5]))
-    >>> outcomes.tops
-    (Top(row=1, branch=0, gap=12, charge=500000000, left=0),)
+    Examples:
+        >>> from stream_svt.mechanisms.correction import Uncorrected
+        >>> svt = sparse_vector(epsilon=1_000_000_000, cutoff=1, monotonic=True, correction=Uncorrected())
+        >>> svt.threshold_charge, svt.branches[0].charge, svt.branches[0].rate
+        (500000000, 500000000, Fraction(1, 2))
+        >>> run = svt.open(threshold_noise=3, salt=(0, 0))
+        >>> values, thresholds, attempts = np.array([90, 110]), np.array([100, 100]), np.array([0, 0])
+        >>> run, outcomes = svt.step(run, values, thresholds, attempts, lambda branch: np.array([0, 5]))
+        >>> outcomes.tops
+        (Top(row=1, branch=0, gap=12, charge=500000000, left=0),)
     """
 
     epsilon: int
@@ -208,14 +195,11 @@ class SparseVector(GridMechanism):
     def open(self, threshold_noise: int, salt: tuple[int, int], epsilon: int | None = None) -> Run:
         """Begin a run, whose threshold charge is spent and whose secrets are durable before the first test.
 
-        Parameters
-        ----------
-        threshold_noise
-            A fresh draw of `threshold_noise` at `threshold_rate`, from the operating system's entropy.
-        salt
-            128 fresh secret bits.
-        epsilon
-            Units of this run where they are fewer than those of a whole run.
+        Args:
+            threshold_noise: A fresh draw of `threshold_noise` at `threshold_rate`, from the operating
+                system's entropy.
+            salt: 128 fresh secret bits.
+            epsilon: Units of this run where they are fewer than those of a whole run.
         """
         epsilon = self.epsilon if epsilon is None else epsilon
         if not self.threshold_charge + self.smallest_charge <= epsilon <= self.epsilon:
@@ -235,12 +219,9 @@ class SparseVector(GridMechanism):
     def branch_of(self, gaps: Sequence[int] | Integers, left: int) -> int | None:
         """Return the number of the branch that reports a test: the first that was reached and can be paid for.
 
-        Parameters
-        ----------
-        gaps
-            Gap of the test at every branch; negative where it was not reached.
-        left
-            Units that the run has left.
+        Args:
+            gaps: Gap of the test at every branch; negative where it was not reached.
+            left: Units that the run has left.
         """
         for number, branch in enumerate(self.branches):
             if gaps[number] >= 0 and branch.charge <= left:
@@ -257,16 +238,12 @@ class SparseVector(GridMechanism):
     ) -> Integers:
         """Gaps of every test at every branch, (branches, tests) in grid steps. Secret, except where a top is.
 
-        Parameters
-        ----------
-        values, thresholds
-            Grid values and thresholds, int64, below 2^47 in magnitude. Nothing is checked here, unlike in `step`.
-        rho
-            Threshold noise of each test's run.
-        attempt
-            Number of earlier tests of the same query.
-        draw
-            Query noise of all tests for a branch.
+        Args:
+            values, thresholds: Grid values and thresholds, int64, below 2^47 in magnitude. Nothing is checked
+                here, unlike in `step`.
+            rho: Threshold noise of each test's run.
+            attempt: Number of earlier tests of the same query.
+            draw: Query noise of all tests for a branch.
         """
         gaps = np.empty((len(self.branches), len(values)), dtype=np.int64)
         margins = gaps[-1]  # the last branch's place until its turn: fresh memory is what costs most here
@@ -302,20 +279,15 @@ class SparseVector(GridMechanism):
         The caller makes the new run durable before anyone sees the outcomes: a visible top whose charge was
         lost would be one top too many.
 
-        Parameters
-        ----------
-        values, thresholds, attempts
-            Grid values, public thresholds, and the number of earlier tests of the same query.
-        noise
-            Query noise of all tests for a branch; fresh at every attempt.
+        Args:
+            values, thresholds, attempts: Grid values, public thresholds, and the number of earlier tests of
+                the same query.
+            noise: Query noise of all tests for a branch; fresh at every attempt.
 
-        Raises
-        ------
-        RunExhausted
-            When the run is over already; nothing was drawn.
-        MisuseError
-            For a run of another mechanism, for answers that are no whole numbers of the grid, and for noise that
-            is not one int64 for each of them.
+        Raises:
+            RunExhausted: When the run is over already; nothing was drawn.
+            MisuseError: For a run of another mechanism, for answers that are no whole numbers of the grid,
+                and for noise that is not one int64 for each of them.
         """
         require_own(run, self, self.epsilon - self.threshold_charge)
         if self.is_over(run):
@@ -373,20 +345,13 @@ def sparse_vector(
 ) -> SparseVector:
     """Plain sparse vector with gap: one branch, `cutoff` tops a run.
 
-    Parameters
-    ----------
-    epsilon
-        Units of 10^-9 epsilon of one whole run; used to the last unit.
-    cutoff
-        Tops after which the run is over.
-    monotonic, sensitivity
-        What is declared about the queries; sensitivity in grid steps.
-    correction
-        How far above the threshold the bar is set.
-    query_noise, threshold_noise
-        Families.
-    split
-        Epsilon of all queries / epsilon of the threshold; None for the correction's own choice.
+    Args:
+        epsilon: Units of 10^-9 epsilon of one whole run; used to the last unit.
+        cutoff: Tops after which the run is over.
+        monotonic, sensitivity: What is declared about the queries; sensitivity in grid steps.
+        correction: How far above the threshold the bar is set.
+        query_noise, threshold_noise: Families.
+        split: Epsilon of all queries / epsilon of the threshold; None for the correction's own choice.
     """
     _require_counts(cutoff, sensitivity)
     require_bool(monotonic, "monotonic")
@@ -422,16 +387,13 @@ def adaptive(
 
     `cutoff` is the number of middle tops the budget pays for; up to twice as many answers are reported.
 
-    Parameters
-    ----------
-    theta
-        Share of epsilon that the threshold gets. None: what minimises the variance of the middle branch's
-        comparison, except under annealing, which has its own split.
-    margin
-        Grid steps added to the top branch's corrections. None: two standard deviations of its noise for
-        corrections that do not know the number of tests (none, mean, optimal, explicit), as in the paper;
-        none at all under exposure and annealing, whose tables already set each branch's bar by its own noise
-        and count the branches.
+    Args:
+        theta: Share of epsilon that the threshold gets. None: what minimises the variance of the middle
+            branch's comparison, except under annealing, which has its own split.
+        margin: Grid steps added to the top branch's corrections. None: two standard deviations of its noise
+            for corrections that do not know the number of tests (none, mean, optimal, explicit), as in the
+            paper; none at all under exposure and annealing, whose tables already set each branch's bar by its
+            own noise and count the branches.
 
     See `sparse_vector` for the others.
     """
@@ -482,13 +444,11 @@ def ladder(
 
     Where answers lie far above the threshold it finds up to twice as many as `adaptive` for the same epsilon.
 
-    Parameters
-    ----------
-    shares
-        Divisors of the base branch's charge, falling to 1.
-    margin_scales
-        Correction of the upper rungs in scales of their own noise, for corrections that do not know the
-        number of tests. Two standard deviations, as in Adaptive SVT, would spend the ladder on false alerts.
+    Args:
+        shares: Divisors of the base branch's charge, falling to 1.
+        margin_scales: Correction of the upper rungs in scales of their own noise, for corrections that do not
+            know the number of tests. Two standard deviations, as in Adaptive SVT, would spend the ladder on
+            false alerts.
 
     See `sparse_vector` for the others.
     """

@@ -3,42 +3,44 @@
 All answers of one `step` get noise and are ordered by noisy value, equal values by index, the smaller first;
 index order is public.
 
-Guarantee
----------
-With D the sensitivity in grid steps, U = D for monotonic answers and 2D for others, and every noise at the rate
-l = epsilon/(k U), all of `TopK`'s output is epsilon-private, if the last gap is the **lexicographic** one:
+Guarantee:
+    With D the sensitivity in grid steps, U = D for monotonic answers and 2D for others, and every noise at the
+    rate l = epsilon/(k U), all of `TopK`'s output is epsilon-private, if the last gap is the **lexicographic**
+    one:
 
-    need  = v_s + [s < j_k],  s the best of the answers not reported (the hidden runner-up)
-    g_k   = v_jk - need  >= 0,  the number of grid steps that j_k could lose and still be reported
+        need  = v_s + [s < j_k],  s the best of the answers not reported (the hidden runner-up)
+        g_k   = v_jk - need  >= 0,  the number of grid steps that j_k could lose and still be reported
 
-Ding et al. prove the continuous case, where ties have probability 0. On a grid their last gap v_jk - v_s
-is not epsilon-private under any fixed rule for ties by index: a gap of 0 tells that the hidden runner-up has the
-larger index, so that k + 1 noises must move to repeat it. The exact worst ratio is (k + 1)/k times epsilon, and that
-is what `LastGap.PLAIN` is charged, which is what naming the runner-up as well would cost. Declaring
-the probability of a tie as a delta, the repair of Ding et al. 2019, is of no use on a coarse grid.
+    Ding et al. prove the continuous case, where ties have probability 0. On a grid their last gap v_jk - v_s is
+    not epsilon-private under any fixed rule for ties by index: a gap of 0 tells that the hidden runner-up has
+    the larger index, so that k + 1 noises must move to repeat it. The exact worst ratio is (k + 1)/k times
+    epsilon, and that is what `LastGap.PLAIN` is charged, which is what naming the runner-up as well would cost.
+    Declaring the probability of a tie as a delta, the repair of Ding et al. 2019, is of no use on a coarse
+    grid.
 
-Proof (of the lexicographic gap). Let d_i be how far answer i falls from the first dataset to the second, u how
-far `need` rises with the noise unchanged, m the least d_i of the reported. Laplace noise may move either way: every
-reported i moves by d_i + u, at most U in magnitude. Exponential and Gumbel noise may move up only: the same where
-m + u >= 0; otherwise reported i move by d_i - m and the runner-up s of the **first** dataset by d_s - m, all in
-0..U, with the least of the reported unmoved: k noises at most. The raised s is then the best loser of the second
-dataset, `need` is lower by m as is every reported noisy value, and the output is the same. The map is one-to-one:
-its image tells s, and which of the two cases it was.
+    Proof (of the lexicographic gap). Let d_i be how far answer i falls from the first dataset to the second, u
+    how far `need` rises with the noise unchanged, m the least d_i of the reported. Laplace noise may move
+    either way: every reported i moves by d_i + u, at most U in magnitude. Exponential and Gumbel noise may move
+    up only: the same where m + u >= 0; otherwise reported i move by d_i - m and the runner-up s of the
+    **first** dataset by d_s - m, all in 0..U, with the least of the reported unmoved: k noises at most. The
+    raised s is then the best loser of the second dataset, `need` is lower by m as is every reported noisy
+    value, and the output is the same. The map is one-to-one: its image tells s, and which of the two cases it
+    was.
 
-Ding et al. 2023, eq. (5), raises the best loser of the *second* dataset instead. Its new noise then does not
-depend on its old one: two noises have the same image, the map is many-to-one, not acyclic as their Lemma 6
-says, and their Theorem 8 does not apply. (Counting queries (0,0,0) and (6,0,6), D = 6: noises (0,2,3) and
-(1,2,3) both go to (2,2,3).) The theorem is right; the map above proves it.
+    Ding et al. 2023, eq. (5), raises the best loser of the *second* dataset instead. Its new noise then does not
+    depend on its old one: two noises have the same image, the map is many-to-one, not acyclic as their Lemma 6
+    says, and their Theorem 8 does not apply. (Counting queries (0,0,0) and (6,0,6), D = 6: noises (0,2,3) and
+    (1,2,3) both go to (2,2,3).) The theorem is right; the map above proves it.
 
-Gaps between reported answers, and those to a threshold whose noise is of the same run, are plain differences. Ties
-broken uniformly at random showed no violation, but no proof is known: they are not offered.
+    Gaps between reported answers, and those to a threshold whose noise is of the same run, are plain
+    differences. Ties broken uniformly at random showed no violation, but no proof is known: they are not
+    offered.
 
-References
-----------
-Ding, Wang, Zhang & Kifer, Free Gap Information from the Differentially Private Sparse Vector and Noisy Max
-Mechanisms, PVLDB 13(3), 2019: Noisy Top-K with Gap.
-Ding, Wang, Xiao, Wang, Zhang & Kifer, Free Gap Estimates from the Exponential Mechanism, Sparse Vector, Noisy Max and
-Related Algorithms, VLDB Journal, 2023: Algorithms 5 and 6.
+References:
+    Ding, Wang, Zhang & Kifer, Free Gap Information from the Differentially Private Sparse Vector and Noisy Max
+    Mechanisms, PVLDB 13(3), 2019: Noisy Top-K with Gap. Ding, Wang, Xiao, Wang, Zhang & Kifer, Free Gap
+    Estimates from the Exponential Mechanism, Sparse Vector, Noisy Max and Related Algorithms, VLDB Journal,
+    2023: Algorithms 5 and 6.
 """
 
 from __future__ import annotations
@@ -90,10 +92,8 @@ class LastGap(StrEnum):
     def parse(cls, name: LastGap | str) -> LastGap:
         """Option of that name; what has no proof is refused with the reason.
 
-        Raises
-        ------
-        MisuseError
-            For an unknown or unproved option.
+        Raises:
+            MisuseError: For an unknown or unproved option.
         """
         return one_of(cls, name, "last gap", _UNPROVED)
 
@@ -104,35 +104,25 @@ class TopK(OneStep):
 
     Charge: `epsilon`, whatever comes out. With k = 1 it is Report Noisy Max with gap.
 
-    Attributes
-    ----------
-    epsilon
-        Units that the one step costs.
-    count
-        k, the number of answers reported.
-    monotonic
-        Whether neighbours move all answers the same way.
-    sensitivity
-        D: most that one answer changes between neighbours, in grid steps.
-    noise
-        Family of the noise.
-    last_gap
-        What is told about the last gap.
+    Attributes:
+        epsilon: Units that the one step costs.
+        count: k, the number of answers reported.
+        monotonic: Whether neighbours move all answers the same way.
+        sensitivity: D: most that one answer changes between neighbours, in grid steps.
+        noise: Family of the noise.
+        last_gap: What is told about the last gap.
 
-    Raises
-    ------
-    MisuseError
-        When a parameter is out of range, or the noise would be wider than the grid.
+    Raises:
+        MisuseError: When a parameter is out of range, or the noise would be wider than the grid.
 
-    Examples
-    --------
-    >>> top = TopK(epsilon=10**9, count=2, monotonic=True)
-    >>> top.rate
-    Fraction(1, 2)
-    >>> run = top.open(0, (0, 0))
-    >>> run, selection = top.step(run, np.array([5, 9, 7, 7]), lambda branch: np.array([0, 1, 0, 2]))
-    >>> selection.tops  # noisy values 5, 10, 7, 9: answer 3 could lose 2 steps, for answer 2 wins ties
-    (Chosen(row=1, gap=1), Chosen(row=3, gap=1))
+    Examples:
+        >>> top = TopK(epsilon=10**9, count=2, monotonic=True)
+        >>> top.rate
+        Fraction(1, 2)
+        >>> run = top.open(0, (0, 0))
+        >>> run, selection = top.step(run, np.array([5, 9, 7, 7]), lambda branch: np.array([0, 1, 0, 2]))
+        >>> selection.tops  # noisy values 5, 10, 7, 9: answer 3 could lose 2 steps, for answer 2 wins ties
+        (Chosen(row=1, gap=1), Chosen(row=3, gap=1))
     """
 
     epsilon: int
@@ -163,20 +153,14 @@ class TopK(OneStep):
     def step(self, run: Run, values: Integers, noise: BranchNoise) -> tuple[Run, Selection]:
         """Report the `count` largest noisy values and end the run.
 
-        Parameters
-        ----------
-        values
-            Grid values, shape (answers,), below 2^47 in magnitude; their number is public.
-        noise
-            Noise of all answers; asked for branch 0 only.
+        Args:
+            values: Grid values, shape (answers,), below 2^47 in magnitude; their number is public.
+            noise: Noise of all answers; asked for branch 0 only.
 
-        Raises
-        ------
-        RunExhausted
-            When the run has made its step; nothing was drawn.
-        MisuseError
-            When there are not more than `count` answers (as many are enough without a last gap), and for a run,
-            answers or noise that `SparseVector.step` refuses.
+        Raises:
+            RunExhausted: When the run has made its step; nothing was drawn.
+            MisuseError: When there are not more than `count` answers (as many are enough without a last gap),
+                and for a run, answers or noise that `SparseVector.step` refuses.
         """
         require_own(run, self, self.epsilon)
         if self.is_over(run):

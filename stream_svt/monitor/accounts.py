@@ -42,31 +42,19 @@ class Opening(NamedTuple):
 class Accounts:
     """Ledgers and runs by dataset number, and what the next commit holds.
 
-    Parameters
-    ----------
-    application, shard
-        What events name.
-    datasets
-        The datasets homed at the shard.
-    entropy
-        Returns so many fresh random bytes, from the operating system.
-    bounds
-        How much one commit holds.
+    Args:
+        application, shard: What events name.
+        datasets: The datasets homed at the shard.
+        entropy: Returns so many fresh random bytes, from the operating system.
+        bounds: How much one commit holds.
 
-    Attributes
-    ----------
-    held
-        The account of every dataset that has one. To change it, ask `account`.
-    plans
-        By hash, what runs were opened under.
-    queues
-        The journal of what waits for another test.
-    records, rejects
-        Further state records, and refused records, of the next commit.
-    dirty
-        Numbers of the datasets whose account changed since the last commit.
-    opened
-        Monitor, dataset and number of each run opened since the last commit.
+    Attributes:
+        held: The account of every dataset that has one. To change it, ask `account`.
+        plans: By hash, what runs were opened under.
+        queues: The journal of what waits for another test.
+        records, rejects: Further state records, and refused records, of the next commit.
+        dirty: Numbers of the datasets whose account changed since the last commit.
+        opened: Monitor, dataset and number of each run opened since the last commit.
     """
 
     def __init__(
@@ -169,10 +157,8 @@ class Accounts:
     def charge_top(self, spec: MonitorSpec, plan: Plan, crossing: Crossing) -> bool:
         """Charge a top and release its alert; return whether the run cannot pay for another one.
 
-        Parameters
-        ----------
-        spec, plan
-            The monitor as it is specified now, and what the run was opened under.
+        Args:
+            spec, plan: The monitor as it is specified now, and what the run was opened under.
         """
         account = self.account(crossing.dataset)
         run_state = account.run_state(spec.name)
@@ -243,10 +229,8 @@ class Accounts:
     def raise_limit(self, number: int, limit: int) -> list[tuple[str, RunState]]:
         """Raise a dataset's limit, in ledger units; return the monitors that were exhausted and wake.
 
-        Raises
-        ------
-        MisuseError
-            The limit does not rise.
+        Raises:
+            MisuseError: The limit does not rise.
         """
         account = self.account(number)
         account.ledger.raise_limit(limit)

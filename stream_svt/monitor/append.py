@@ -12,10 +12,8 @@ from stream_svt.monitor.queue_journal import Queue
 class Append:
     """Tests every query once. Other kinds build on this.
 
-    Attributes
-    ----------
-    row_cost
-        What a query costs, as a multiple of one that is tested with a whole batch at once.
+    Attributes:
+        row_cost: What a query costs, as a multiple of one that is tested with a whole batch at once.
     """
 
     row_cost = 1
@@ -39,9 +37,7 @@ class Append:
     def new_queue(self, name: str) -> Queue:
         """Return an empty queue for the dataset of this name.
 
-        Raises
-        ------
-        ValueError
-            Nothing waits for such a monitor.
+        Raises:
+            ValueError: Nothing waits for such a monitor.
         """
         raise ValueError(f"there are waiting queries of {name!r} for a monitor without append")

@@ -12,22 +12,15 @@ class Bounds:
     A transaction holds what a commit holds and what it publishes of the one before: with these defaults fewer than
     5,000 records and 8 MB.
 
-    Attributes
-    ----------
-    runs
-        Most runs that one commit opens.
-    records
-        State records from which on a commit is full.
-    size
-        Bytes of its records and events from which on a commit is full, about.
-    rejects
-        Refused records from which on a commit is full.
-    cost
-        Queries times monitors of one step: some 50 ms. A query that is looked at by itself counts many times.
-    published
-        Most events and rejects that one transaction publishes.
-    published_size
-        Most bytes of events that one transaction publishes; a single event may have more.
+    Attributes:
+        runs: Most runs that one commit opens.
+        records: State records from which on a commit is full.
+        size: Bytes of its records and events from which on a commit is full, about.
+        rejects: Refused records from which on a commit is full.
+        cost: Queries times monitors of one step: some 50 ms. A query that is looked at by itself counts many
+            times.
+        published: Most events and rejects that one transaction publishes.
+        published_size: Most bytes of events that one transaction publishes; a single event may have more.
     """
 
     runs: int = 1_000

@@ -32,33 +32,23 @@ FOR_ALL = frozenset({Action.PAUSE, Action.RESUME, Action.CLOSE, Action.RESAMPLE,
 class Command(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One command as it stands on the control topic (JSON, key = dataset).
 
-    Attributes
-    ----------
-    id
-        Chosen by who issues it; the reply on the alert topic repeats it.
-    action
-        What to do.
-    dataset
-        The dataset addressed; empty for all datasets of the shard, and for a command to the shard itself
-        (`accept-loss`, `close-application`).
-    monitor
-        One monitor of the dataset; empty for all of them.
-    limit
-        For `raise-budget`: the new limit, as exact text in the dataset's own measure ("5", "11/2").
-    now
-        For `pause`: act before a replay has ended, and close the open run at its full price.
-    topic, offset
-        For `accept-loss`: the query topic, and the offset that the shard wants and the topic does not hold.
-    successor
-        For `close-application`: name of the application that may go on with what is left of each budget.
-    cluster, event, origin
-        For `close-application` of a shard whose state is given up: cluster id, and number and origin of the newest
-        event on its alert partition; 0 and empty where it has none.
-    issued_by
-        Free text.
-    state, number
-        The `stateid` of the shard's events, and the number that follows the last command's: a shard carries out
-        nothing else.
+    Attributes:
+        id: Chosen by who issues it; the reply on the alert topic repeats it.
+        action: What to do.
+        dataset: The dataset addressed; empty for all datasets of the shard, and for a command to the shard
+            itself (`accept-loss`, `close-application`).
+        monitor: One monitor of the dataset; empty for all of them.
+        limit: For `raise-budget`: the new limit, as exact text in the dataset's own measure ("5", "11/2").
+        now: For `pause`: act before a replay has ended, and close the open run at its full price.
+        topic, offset: For `accept-loss`: the query topic, and the offset that the shard wants and the topic
+            does not hold.
+        successor: For `close-application`: name of the application that may go on with what is left of each
+            budget.
+        cluster, event, origin: For `close-application` of a shard whose state is given up: cluster id, and
+            number and origin of the newest event on its alert partition; 0 and empty where it has none.
+        issued_by: Free text.
+        state, number: The `stateid` of the shard's events, and the number that follows the last command's: a
+            shard carries out nothing else.
     """
 
     id: _Id
@@ -91,16 +81,11 @@ class Command(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 class UnderWay(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A command to all datasets of a shard, as far as it was carried out.
 
-    Attributes
-    ----------
-    command
-        The command; its number is used up.
-    after
-        The last dataset that was looked at; they are taken in the order of their names.
-    done, refused
-        Datasets that it was carried out on, and refused on.
-    reasons
-        Why, for the first ones.
+    Attributes:
+        command: The command; its number is used up.
+        after: The last dataset that was looked at; they are taken in the order of their names.
+        done, refused: Datasets that it was carried out on, and refused on.
+        reasons: Why, for the first ones.
     """
 
     command: Command

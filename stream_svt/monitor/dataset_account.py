@@ -39,18 +39,14 @@ _INLINE_BYTES = 300_000
 class DatasetAccount:
     """One dataset of the shard. Amounts are ledger units.
 
-    Parameters
-    ----------
-    spec
-        The declaration; its limit becomes the ledger's at the very first start and is then a fact of the state.
-    ledger
-        The dataset's ledger, a new one where it has none yet.
+    Args:
+        spec: The declaration; its limit becomes the ledger's at the very first start and is then a fact of
+            the state.
+        ledger: The dataset's ledger, a new one where it has none yet.
 
-    Attributes
-    ----------
-    slots, mutes
-        By monitor; mutes only of those that ever muted a series. They map it to the clock (ms) at which it wakes,
-        `mutes.FOR_EVER` or `mutes.UNTIL_RUN_ENDS`.
+    Attributes:
+        slots, mutes: By monitor; mutes only of those that ever muted a series. They map it to the clock (ms)
+            at which it wakes, `mutes.FOR_EVER` or `mutes.UNTIL_RUN_ENDS`.
     """
 
     __slots__ = ("declared_limit", "events", "ledger", "mutes", "name", "run_states", "split", "unit")
@@ -188,10 +184,8 @@ class DatasetAccount:
     def from_retired(cls, data: bytes, key: str) -> DatasetAccount:
         """Return the account in such a record.
 
-        Raises
-        ------
-        UnreadableState
-            It cannot be decoded.
+        Raises:
+            UnreadableState: It cannot be decoded.
         """
         record = from_bytes(RetiredRecord, data, key=key)
         ledger = Ledger.from_bytes(record.ledger)
@@ -242,12 +236,10 @@ class DatasetAccount:
     ) -> DatasetAccount:
         """Return the account in a state record and in the records, by monitor, that hold its mutes.
 
-        Raises
-        ------
-        ConfigError
-            The declaration's limit, measure or privacy unit is not the journaled one.
-        UnreadableState
-            A run is open under a specification that the state does not hold, or mutes cannot be read.
+        Raises:
+            ConfigError: The declaration's limit, measure or privacy unit is not the journaled one.
+            UnreadableState: A run is open under a specification that the state does not hold, or mutes cannot
+                be read.
         """
         account = cls(spec, Ledger.from_bytes(record.ledger))
         account.split = record.version == SPLIT
@@ -302,10 +294,8 @@ def monitor_view(
 def read_dataset(data: bytes, key: str) -> DatasetRecord:
     """Return a stored record.
 
-    Raises
-    ------
-    UnreadableState
-        It cannot be decoded.
+    Raises:
+        UnreadableState: It cannot be decoded.
     """
     return from_bytes(DatasetRecord, data, key=key)
 

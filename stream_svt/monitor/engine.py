@@ -69,14 +69,12 @@ _RUNNING = State.RUNNING  # looked up for every run that is loaded
 class Step:
     """What a call to `Engine.step` achieved.
 
-    Attributes
-    ----------
-    done
-        Every monitor has consumed the whole batch. If not, `step` is to be called again with the same batch.
-    durable_first
-        What was done must be durable before that: there is new threshold noise, or the commit is full.
-    urgent
-        Something waits to be charged or published: commit now rather than at the next interval.
+    Attributes:
+        done: Every monitor has consumed the whole batch. If not, `step` is to be called again with the same
+            batch.
+        durable_first: What was done must be durable before that: there is new threshold noise, or the commit
+            is full.
+        urgent: Something waits to be charged or published: commit now rather than at the next interval.
     """
 
     done: bool
@@ -88,22 +86,14 @@ class Step:
 class Commit:
     """Everything one transaction has to make durable.
 
-    Attributes
-    ----------
-    records
-        State records (plain bytes, to be sealed) by key; None deletes the key.
-    progress
-        Positions, clocks and counters; goes into the transaction's meta record.
-    events
-        Released events in order: durable with this transaction, published with the next one.
-    rejects
-        (topic, offset, reason) of records that were refused.
-    views
-        Released state of the datasets that changed and are shown one by one.
-    totals
-        Sums over all datasets of the shard. Views and sums are valid once the transaction is durable.
-    tested, skipped
-        Queries tested by monitor, and skipped by (monitor, reason), since the last commit.
+    Attributes:
+        records: State records (plain bytes, to be sealed) by key; None deletes the key.
+        progress: Positions, clocks and counters; goes into the transaction's meta record.
+        events: Released events in order: durable with this transaction, published with the next one.
+        rejects: (topic, offset, reason) of records that were refused.
+        views: Released state of the datasets that changed and are shown one by one.
+        totals: Sums over all datasets of the shard. Views and sums are valid once the transaction is durable.
+        tested, skipped: Queries tested by monitor, and skipped by (monitor, reason), since the last commit.
     """
 
     records: dict[bytes, bytes | None] = field(default_factory=dict)
@@ -119,32 +109,24 @@ class Commit:
 class Engine:
     """Monitors of one shard.
 
-    Parameters
-    ----------
-    spec
-        The application. After `load`, monitors are those of the stored state until `change_spec` is called with the
-        specification wanted, which the shard does once it has replayed what was consumed before the takeover.
-    shard
-        Partition number.
-    datasets
-        The datasets homed at this shard, or their names; their order fixes the dataset numbers of batches.
-    key
-        32 secret bytes from which query noise is derived; durable before the first query.
-    entropy
-        Returns so many fresh random bytes, from the operating system.
-    bounds
-        How much one step does and one commit holds.
-    query_noise
-        Source of query noise in place of the keyed one: for proofs, which hand in noise of their own.
+    Args:
+        spec: The application. After `load`, monitors are those of the stored state until `change_spec` is
+            called with the specification wanted, which the shard does once it has replayed what was consumed
+            before the takeover.
+        shard: Partition number.
+        datasets: The datasets homed at this shard, or their names; their order fixes the dataset numbers of
+            batches.
+        key: 32 secret bytes from which query noise is derived; durable before the first query.
+        entropy: Returns so many fresh random bytes, from the operating system.
+        bounds: How much one step does and one commit holds.
+        query_noise: Source of query noise in place of the keyed one: for proofs, which hand in noise of their
+            own.
 
-    Attributes
-    ----------
-    runners
-        The monitors in use, by name, in the order in which they act.
-    accounts, specs, retirement, projection
-        What the shard holds of its datasets, of specifications, of datasets declared no longer, and what it shows.
-    configuration
-        Number and digest of the version adopted last.
+    Attributes:
+        runners: The monitors in use, by name, in the order in which they act.
+        accounts, specs, retirement, projection: What the shard holds of its datasets, of specifications, of
+            datasets declared no longer, and what it shows.
+        configuration: Number and digest of the version adopted last.
     """
 
     def __init__(
@@ -197,17 +179,12 @@ class Engine:
         This is done in slices of a few milliseconds. The engine is of use once no slice is left, `Retirement.check`
         has accepted what is declared, and `close_incompatible` has closed what this release cannot go on with.
 
-        Parameters
-        ----------
-        records, progress
-            As they were committed.
+        Args:
+            records, progress: As they were committed.
 
-        Raises
-        ------
-        UnreadableState
-            A record cannot be decoded, or an open run's specification is missing.
-        ConfigError
-            A dataset's declaration is not the journaled one.
+        Raises:
+            UnreadableState: A record cannot be decoded, or an open run's specification is missing.
+            ConfigError: A dataset's declaration is not the journaled one.
         """
         if progress is None:
             return
@@ -343,12 +320,10 @@ class Engine:
         A period is over once every monitor that runs on the generator's datasets has come beyond its end and lateness,
         by the records' timestamps; with no such monitor, never. To be called after the replay.
 
-        Parameters
-        ----------
-        ends
-            The end of each query topic: for a monitor that has read all of a topic, time passes without records.
-        now_ms
-            What time it is at least for these.
+        Args:
+            ends: The end of each query topic: for a monitor that has read all of a topic, time passes without
+                records.
+            now_ms: What time it is at least for these.
         """
         for pattern, (numbers, lateness_ms) in self.datasets.patterns.items():
             clocks = []

@@ -43,14 +43,10 @@ DATASETS_AT_ONCE = 500
 class MonitorTotals:
     """A monitor over the datasets of a shard.
 
-    Attributes
-    ----------
-    states
-        Datasets by state.
-    muted, queued
-        Series muted, and queries that wait for another test.
-    spent, run_left
-        Of the datasets that are not shown one by one, by measure.
+    Attributes:
+        states: Datasets by state.
+        muted, queued: Series muted, and queries that wait for another test.
+        spent, run_left: Of the datasets that are not shown one by one, by measure.
     """
 
     states: Mapping[str, int]
@@ -75,14 +71,10 @@ class OtherTotals:
 class Totals:
     """Sums over the datasets of a shard, as of a commit.
 
-    Attributes
-    ----------
-    monitors
-        By name.
-    others
-        Ledgers that are not shown one by one, by measure.
-    raised
-        Limits in units of the ledger, where they are not the declared ones.
+    Attributes:
+        monitors: By name.
+        others: Ledgers that are not shown one by one, by measure.
+        raised: Limits in units of the ledger, where they are not the declared ones.
     """
 
     monitors: Mapping[str, MonitorTotals] = field(default_factory=dict)
@@ -118,17 +110,13 @@ class _Sums:
 class Projection:
     """What is shown of the datasets of a shard, kept up to date by what changes.
 
-    Parameters
-    ----------
-    accounts
-        Of the shard; no dataset has a ledger yet.
-    runners
-        Its monitors, by name.
+    Args:
+        accounts: Of the shard; no dataset has a ledger yet.
+        runners: Its monitors, by name.
 
-    Attributes
-    ----------
-    changed
-        Datasets that the sums do not know as they are, beside those that changed since the last commit.
+    Attributes:
+        changed: Datasets that the sums do not know as they are, beside those that changed since the last
+            commit.
     """
 
     def __init__(self, accounts: Accounts, runners: Mapping[str, Runner]) -> None:

@@ -113,12 +113,9 @@ class Segment:
 class QueryTester:
     """Tests queries of one monitor and reports the tops.
 
-    Parameters
-    ----------
-    runs
-        The monitor's runs.
-    noise
-        Source of query noise.
+    Args:
+        runs: The monitor's runs.
+        noise: Source of query noise.
     """
 
     def __init__(self, runs: RunArrays, noise: QueryNoise) -> None:

@@ -106,10 +106,8 @@ class Queue(Entry, ABC):
     def take(self, line: QueueLine, at: Position, home: int, size: int) -> None:
         """Take a line of record ``home`` in, while loading.
 
-        Raises
-        ------
-        ValueError
-            It is no line of such a queue.
+        Raises:
+            ValueError: It is no line of such a queue.
         """
 
     @abstractmethod
@@ -120,10 +118,8 @@ class Queue(Entry, ABC):
     def settle(self) -> None:
         """End the loading.
 
-        Raises
-        ------
-        ValueError
-            Lines are missing.
+        Raises:
+            ValueError: Lines are missing.
         """
 
     def drop(self) -> None:
@@ -290,17 +286,13 @@ class QueueJournal:
     def load(self, number: int, data: bytes, queue_of: Callable[[str, str], Queue | None]) -> None:
         """Take the next record in.
 
-        Parameters
-        ----------
-        number, data
-            The record.
-        queue_of
-            Makes the queue of a monitor and dataset, None where it has to go; ValueError where there can be none.
+        Args:
+            number, data: The record.
+            queue_of: Makes the queue of a monitor and dataset, None where it has to go; ValueError where
+                there can be none.
 
-        Raises
-        ------
-        UnreadableState
-            The record cannot be decoded, or does not follow the one before.
+        Raises:
+            UnreadableState: The record cannot be decoded, or does not follow the one before.
         """
         key = key_of(number).decode()
         if self._records and number != self._next:
@@ -343,10 +335,8 @@ class QueueJournal:
     def loaded(self) -> Iterator[Queue]:
         """End the loading; yield the queues that were made, each once it is of use.
 
-        Raises
-        ------
-        UnreadableState
-            Lines are missing.
+        Raises:
+            UnreadableState: Lines are missing.
         """
         found, self._loading = list(self._loading.values()), {}
         for queue in found:

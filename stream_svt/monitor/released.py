@@ -82,22 +82,16 @@ class NoiseLaw(msgspec.Struct, frozen=True, kw_only=True):
 class Alert(msgspec.Struct, frozen=True, kw_only=True):
     """A top: one released outcome of a charged test.
 
-    Attributes
-    ----------
-    query_id, position, series
-        The query that was tested.
-    threshold, correction, gap
-        Real units. The noisy value exceeded the corrected noisy threshold by ``gap`` (0 or more).
-    branch, attempt
-        Which branch of the mechanism fired, at which attempt (1 is the first test).
-    estimate
-        Threshold + correction + gap less the mean noise; unbiased only before selection, None where the bound
-        is not certified.
-    bound, beta
-        With probability 1 - ``beta`` the true value is at least ``bound``, whatever was reported before; None
-        where nothing can be certified.
-    run, top
-        Number of the run within dataset and monitor, and of this top within the run, both from 1.
+    Attributes:
+        query_id, position, series: The query that was tested.
+        threshold, correction, gap: Real units. The noisy value exceeded the corrected noisy threshold by
+            ``gap`` (0 or more).
+        branch, attempt: Which branch of the mechanism fired, at which attempt (1 is the first test).
+        estimate: Threshold + correction + gap less the mean noise; unbiased only before selection, None where
+            the bound is not certified.
+        bound, beta: With probability 1 - ``beta`` the true value is at least ``bound``, whatever was reported
+            before; None where nothing can be certified.
+        run, top: Number of the run within dataset and monitor, and of this top within the run, both from 1.
     """
 
     dataset: str
@@ -139,19 +133,13 @@ class Lifecycle(msgspec.Struct, frozen=True, kw_only=True):
 class ReleasedEvent(msgspec.Struct, frozen=True, kw_only=True):
     """One event, complete but for its time, which the service freezes when it enters the outbox.
 
-    Attributes
-    ----------
-    type
-        What happened.
-    id
-        Function of application, dataset, monitor, run and the dataset's event number: the same event has the
-        same id however often it is computed or read.
-    sequence
-        Number of the event in its shard, from 1, without gaps.
-    subject
-        "dataset" or "dataset/series".
-    data
-        The content.
+    Attributes:
+        type: What happened.
+        id: Function of application, dataset, monitor, run and the dataset's event number: the same event has
+            the same id however often it is computed or read.
+        sequence: Number of the event in its shard, from 1, without gaps.
+        subject: "dataset" or "dataset/series".
+        data: The content.
     """
 
     type: EventType
@@ -283,10 +271,8 @@ def number_of(event_id: str) -> int:
 def decode(record: bytes) -> tuple[Envelope, Alert | Lifecycle]:
     """Return envelope and content of an encoded event.
 
-    Raises
-    ------
-    msgspec.DecodeError
-        The record is not an event of this package.
+    Raises:
+        msgspec.DecodeError: The record is not an event of this package.
     """
     try:
         envelope = _ENVELOPE.decode(record)

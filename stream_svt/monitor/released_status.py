@@ -27,12 +27,9 @@ _AFTER: Mapping[str, State] = {
 class Budget:
     """A dataset's account after its latest event, in epsilon or rho as ``measure`` says.
 
-    Attributes
-    ----------
-    charges
-        The latest ones as (Unix time in seconds, amount), oldest first.
-    told
-        Whether an event has told them: until then the limit is that of the declaration.
+    Attributes:
+        charges: The latest ones as (Unix time in seconds, amount), oldest first.
+        told: Whether an event has told them: until then the limit is that of the declaration.
     """
 
     limit: float
@@ -70,12 +67,9 @@ class MonitorStatus:
 class ReleasedStatus:
     """Folds released events, in the order read, into accounts and states.
 
-    Parameters
-    ----------
-    budgets
-        The datasets to follow, as declared. Events about others leave no trace.
-    covers
-        The datasets of each monitor, by its name.
+    Args:
+        budgets: The datasets to follow, as declared. Events about others leave no trace.
+        covers: The datasets of each monitor, by its name.
     """
 
     def __init__(self, budgets: Mapping[str, Budget], covers: Mapping[str, Iterable[str]]) -> None:

@@ -38,17 +38,12 @@ class _Undeclared(NamedTuple):
 class Retirement:
     """Ends the ledgers of datasets that are declared no longer.
 
-    Parameters
-    ----------
-    accounts
-        Takes the records and events.
+    Args:
+        accounts: Takes the records and events.
 
-    Attributes
-    ----------
-    watermarks
-        By pattern of a generator, the end of the last period that is over.
-    retired
-        What stays of the datasets that are retired, by name.
+    Attributes:
+        watermarks: By pattern of a generator, the end of the last period that is over.
+        retired: What stays of the datasets that are retired, by name.
     """
 
     def __init__(self, accounts: Accounts) -> None:
@@ -61,10 +56,8 @@ class Retirement:
     def add(self, name: str, data: bytes, plans: dict[str, Plan], mutes: Mapping[str, Parts]) -> None:
         """Take a stored dataset that is declared no longer, with the records of its mutes by monitor.
 
-        Raises
-        ------
-        UnreadableState
-            A record cannot be decoded.
+        Raises:
+            UnreadableState: A record cannot be decoded.
         """
         key = f"d/{name}"
         record = read_dataset(data, key)
@@ -87,17 +80,13 @@ class Retirement:
     def check(self, declared: Container[str], shard: int, *, may_retire: bool) -> None:
         """Refuse datasets whose ledger was ended before, and those that are declared no longer.
 
-        Parameters
-        ----------
-        declared
-            Names of the shard's datasets.
-        may_retire
-            Whether `retire` may end those that are declared no longer: the configuration is one that was applied.
+        Args:
+            declared: Names of the shard's datasets.
+            may_retire: Whether `retire` may end those that are declared no longer: the configuration is one
+                that was applied.
 
-        Raises
-        ------
-        ConfigError
-            The declarations do not fit the stored ledgers.
+        Raises:
+            ConfigError: The declarations do not fit the stored ledgers.
         """
         again = next((name for name in self.retired if name in declared), None)
         undeclared = [] if may_retire else [one.account.name for one in self._undeclared if not one.is_over]

@@ -51,19 +51,14 @@ def status_of(run_state: RunState) -> int:
 class RunArrays:
     """The runs of one monitor.
 
-    Attributes
-    ----------
-    covers
-        Mask over the datasets of the shard: those that the monitor runs on.
-    status, version, threshold_noise, salt_high, salt_low, deadline
-        Arrays over the datasets of the shard. ``version`` indexes ``plans``, ``deadline`` is the clock (ms) at which
-        a run ends by schedule.
-    plans
-        What open runs were opened under; the last one is for new runs.
-    queues
-        What waits for another test, by dataset.
-    tested, skipped
-        Queries tested, and not tested by reason, since they were last reset.
+    Attributes:
+        covers: Mask over the datasets of the shard: those that the monitor runs on.
+        status, version, threshold_noise, salt_high, salt_low, deadline: Arrays over the datasets of the
+            shard. ``version`` indexes ``plans``, ``deadline`` is the clock (ms) at which a run ends by
+            schedule.
+        plans: What open runs were opened under; the last one is for new runs.
+        queues: What waits for another test, by dataset.
+        tested, skipped: Queries tested, and not tested by reason, since they were last reset.
     """
 
     def __init__(self, accounts: Accounts, spec: MonitorSpec, datasets: ShardDatasets) -> None:

@@ -30,18 +30,14 @@ _APPENDS: Mapping[type, type[Append]] = {type(None): Append, Sweep: SweepAppend,
 class Runner:
     """Steps one monitor.
 
-    Attributes
-    ----------
-    runs
-        The monitor's runs.
-    append
-        Tests the rows.
-    offset, row, clock_ms
-        The next query to look at, and the running maximum of the broker's timestamps before it.
-    started
-        Whether the monitor's topic was ever read.
-    refused
-        Rows of the batch that came outside their dataset's period: since the engine took note of them last.
+    Attributes:
+        runs: The monitor's runs.
+        append: Tests the rows.
+        offset, row, clock_ms: The next query to look at, and the running maximum of the broker's timestamps
+            before it.
+        started: Whether the monitor's topic was ever read.
+        refused: Rows of the batch that came outside their dataset's period: since the engine took note of
+            them last.
     """
 
     def __init__(

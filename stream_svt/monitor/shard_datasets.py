@@ -24,25 +24,17 @@ NEVER = np.iinfo(np.int64).max
 class ShardDatasets(Sequence[DatasetSpec]):
     """The datasets of one shard, by number; nothing in it ever changes.
 
-    Parameters
-    ----------
-    datasets
-        In the order of their numbers.
-    names_shown
-        Which are shown one by one.
+    Args:
+        datasets: In the order of their numbers.
+        names_shown: Which are shown one by one.
 
-    Attributes
-    ----------
-    number
-        A dataset's number, by its name.
-    shown
-        Which of them are shown one by one.
-    zcdp, limit
-        Which count in rho, and the declared limits in units of the ledger.
-    periods
-        When queries of a dataset begin and cease to count, in milliseconds; None where no dataset is a period.
-    patterns
-        Of each generator the numbers of its datasets, and their longest lateness in milliseconds.
+    Attributes:
+        number: A dataset's number, by its name.
+        shown: Which of them are shown one by one.
+        zcdp, limit: Which count in rho, and the declared limits in units of the ledger.
+        periods: When queries of a dataset begin and cease to count, in milliseconds; None where no dataset is
+            a period.
+        patterns: Of each generator the numbers of its datasets, and their longest lateness in milliseconds.
     """
 
     number: dict[str, int]

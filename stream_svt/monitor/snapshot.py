@@ -309,10 +309,8 @@ def to_bytes(
 def from_bytes(kind: type[Record], data: bytes, *, key: str) -> Record:
     """Return the record in ``data``.
 
-    Raises
-    ------
-    UnreadableState
-        The bytes are not such a record, or of a format version this release does not know.
+    Raises:
+        UnreadableState: The bytes are not such a record, or of a format version this release does not know.
     """
     record: Record | None
     try:

@@ -27,10 +27,8 @@ _RUNNING = State.RUNNING
 def change_spec(engine: Engine, spec: ApplicationSpec, unread: Container[str] = ()) -> None:
     """Go on with another specification as `check_spec`, `close_removed` and `changing_spec` do, at once.
 
-    Raises
-    ------
-    ConfigError
-        As `check_spec`; nothing was changed.
+    Raises:
+        ConfigError: As `check_spec`; nothing was changed.
     """
     check_spec(engine, spec)
     for _ in close_removed(engine, spec, unread):
@@ -68,10 +66,8 @@ def changing_spec(engine: Engine, spec: ApplicationSpec) -> Iterator[None]:
 def check_spec(engine: Engine, spec: ApplicationSpec) -> None:
     """Refuse another specification that cannot be gone on with; changes nothing.
 
-    Raises
-    ------
-    ConfigError
-        The change needs a new application or a restart.
+    Raises:
+        ConfigError: The change needs a new application or a restart.
     """
     refusals = []
     if spec.carried_digest != engine.spec.carried_digest:

@@ -22,17 +22,13 @@ from stream_svt.settings.monitors import MonitorSpec
 class SpecJournal:
     """Keeps specifications and declarations in the state.
 
-    Parameters
-    ----------
-    accounts
-        Takes the records and events, and knows every plan under which a run is open.
+    Args:
+        accounts: Takes the records and events, and knows every plan under which a run is open.
 
-    Attributes
-    ----------
-    declared
-        By query topic, what holds of its answers.
-    restated
-        Monitors whose stored specification has another hash in this release; their plans are still to be kept.
+    Attributes:
+        declared: By query topic, what holds of its answers.
+        restated: Monitors whose stored specification has another hash in this release; their plans are still
+            to be kept.
     """
 
     def __init__(self, accounts: Accounts) -> None:
@@ -46,10 +42,8 @@ class SpecJournal:
     ) -> tuple[dict[str, MonitorSpec], dict[str, Plan]]:
         """Take over from the state; return the specifications in use, by name, and every plan by its stored hash.
 
-        Raises
-        ------
-        UnreadableState
-            A record cannot be decoded.
+        Raises:
+            UnreadableState: A record cannot be decoded.
         """
         plans: dict[str, Plan] = {}
         current: dict[str, MonitorSpec] = {}

@@ -34,10 +34,8 @@ def by_kind(records: Mapping[bytes, bytes]) -> Generator[None, None, Mapping[str
 def parts_of(kind: str, named: Named) -> Generator[None, None, dict[str, dict[str, Parts]]]:
     """Return numbered state records of a kind by dataset and monitor; yields now and then.
 
-    Raises
-    ------
-    UnreadableState
-        A key is not of this form.
+    Raises:
+        UnreadableState: A key is not of this form.
     """
     parts: dict[str, dict[str, Parts]] = {}
     for count, (rest, data) in enumerate(named, start=1):
@@ -54,10 +52,8 @@ def parts_of(kind: str, named: Named) -> Generator[None, None, dict[str, dict[st
 def queue_records(named: Named) -> Parts:
     """Return the records of the queue journal, in order of their numbers.
 
-    Raises
-    ------
-    UnreadableState
-        A key is no number.
+    Raises:
+        UnreadableState: A key is no number.
     """
     for rest, _ in named:
         if _QUEUE_KEY.fullmatch(rest) is None:

@@ -37,26 +37,19 @@ class Runs:
 class Purchase:
     """What a budget buys.
 
-    Attributes
-    ----------
-    kind, limit
-        Measure of the dataset's ledger and its limit, in ledger units.
-    run_price
-        Ledger units of one whole run.
-    runs
-        Whole runs the limit pays for.
-    alerts_per_run, most_alerts_per_run
-        Alerts of one run at full price each, and where every one is far above the threshold.
-    last_run_alerts
-        Alerts of the shorter run that what is left after the whole runs still pays for.
-    even_margin, sure_margin
-        Least distance above the threshold, in real units, reported by the last attempt at least half the time, and
-        at least 95 % of the time.
-    threshold_scale, query_scale
-        Scales of the noises in real units; the query noise is that of the last branch.
-    false_alerts, expected_queries
-        Bound on the expected alerts of a run on values at or below the threshold, and the queries of a run to which
-        it refers; None where there is none.
+    Attributes:
+        kind, limit: Measure of the dataset's ledger and its limit, in ledger units.
+        run_price: Ledger units of one whole run.
+        runs: Whole runs the limit pays for.
+        alerts_per_run, most_alerts_per_run: Alerts of one run at full price each, and where every one is far
+            above the threshold.
+        last_run_alerts: Alerts of the shorter run that what is left after the whole runs still pays for.
+        even_margin, sure_margin: Least distance above the threshold, in real units, reported by the last
+            attempt at least half the time, and at least 95 % of the time.
+        threshold_scale, query_scale: Scales of the noises in real units; the query noise is that of the last
+            branch.
+        false_alerts, expected_queries: Bound on the expected alerts of a run on values at or below the
+            threshold, and the queries of a run to which it refers; None where there is none.
     """
 
     kind: Kind

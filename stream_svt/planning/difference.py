@@ -55,16 +55,11 @@ class Change:
 class Difference:
     """What a new configuration changes.
 
-    Attributes
-    ----------
-    changes
-        In the order: monitors, query topics, datasets, generators without an end.
-    refused
-        Why it cannot be applied; empty where it can.
-    memory
-        What it means for the memory of a worker, in words; empty where that stays about the same.
-    retired
-        The datasets that it ends for ever, in words; empty where it ends none.
+    Attributes:
+        changes: In the order: monitors, query topics, datasets, generators without an end.
+        refused: Why it cannot be applied; empty where it can.
+        memory: What it means for the memory of a worker, in words; empty where that stays about the same.
+        retired: The datasets that it ends for ever, in words; empty where it ends none.
     """
 
     changes: tuple[Change, ...]
@@ -93,18 +88,12 @@ def difference(
 ) -> Difference:
     """Return what applying a configuration changes.
 
-    Parameters
-    ----------
-    old
-        The one applied last, None where none was.
-    partitions
-        Number of shards.
-    raised
-        Limits in ledger units, by dataset, that operators have raised.
-    retired
-        Names of datasets that an earlier version retired.
-    now_ms
-        The time, in UTC milliseconds.
+    Args:
+        old: The one applied last, None where none was.
+        partitions: Number of shards.
+        raised: Limits in ledger units, by dataset, that operators have raised.
+        retired: Names of datasets that an earlier version retired.
+        now_ms: The time, in UTC milliseconds.
     """
     known = {} if old is None else {monitor.name: monitor for monitor in old.monitors}
     monitors = [*_monitors(known, new)]

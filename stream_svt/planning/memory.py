@@ -37,12 +37,9 @@ OBJECT = 150
 class Memory:
     """Bytes that a worker takes at most, every monitor with an open run on every dataset it covers.
 
-    Attributes
-    ----------
-    all_shards
-        For a worker that holds every shard: one that is alone, be it because the others failed.
-    one_shard
-        For a worker that holds one of them.
+    Attributes:
+        all_shards: For a worker that holds every shard: one that is alone, be it because the others failed.
+        one_shard: For a worker that holds one of them.
     """
 
     all_shards: int

@@ -36,14 +36,10 @@ _SLICES = 40
 class Retries:
     """The retry queue of a stream; see `stream_svt.monitor.retry`.
 
-    Attributes
-    ----------
-    attempts
-        Tests of a series in all.
-    every
-        Queries between two rounds of retries.
-    lifetime
-        Queries a series waits at most: the lesser of the queue's lifetime and its capacity.
+    Attributes:
+        attempts: Tests of a series in all.
+        every: Queries between two rounds of retries.
+        lifetime: Queries a series waits at most: the lesser of the queue's lifetime and its capacity.
     """
 
     attempts: int
@@ -69,20 +65,15 @@ class Span:
 class Forecast:
     """What one run is expected to do on its workload.
 
-    Attributes
-    ----------
-    precision
-        Expected true alerts / expected alerts; 1 where no alert is expected.
-    recall, recall_span
-        Expected true alerts / expected positives, and its quantiles over the threshold noise.
-    alerts, true_alerts, false_alerts
-        Expected numbers.
-    delay
-        Mean queries from the first query of a series to its true alert; 0 for finite sets.
-    ends
-        Probability that the run has used its budget before the workload ends.
-    life
-        Queries, or finite sets, after which the run has used its budget; infinite where alerts stop coming.
+    Attributes:
+        precision: Expected true alerts / expected alerts; 1 where no alert is expected.
+        recall, recall_span: Expected true alerts / expected positives, and its quantiles over the threshold
+            noise.
+        alerts, true_alerts, false_alerts: Expected numbers.
+        delay: Mean queries from the first query of a series to its true alert; 0 for finite sets.
+        ends: Probability that the run has used its budget before the workload ends.
+        life: Queries, or finite sets, after which the run has used its budget; infinite where alerts stop
+            coming.
     """
 
     precision: float
@@ -106,18 +97,12 @@ class Forecast:
 class Course:
     """What is expected up to each point of time, by threshold noise.
 
-    Attributes
-    ----------
-    time
-        Queries of a stream, or passes over a set, shape (times,); starts at 0.
-    true_alerts, false_alerts
-        Up to then, shape (thresholds, times).
-    asked
-        Units that alerts would have cost by then if the budget had no end, shape (thresholds, times).
-    over
-        Probability that the run has ended by then, shape (thresholds, times).
-    waited
-        Sum of the delays of the true alerts, shape (thresholds,).
+    Attributes:
+        time: Queries of a stream, or passes over a set, shape (times,); starts at 0.
+        true_alerts, false_alerts: Up to then, shape (thresholds, times).
+        asked: Units that alerts would have cost by then if the budget had no end, shape (thresholds, times).
+        over: Probability that the run has ended by then, shape (thresholds, times).
+        waited: Sum of the delays of the true alerts, shape (thresholds,).
     """
 
     time: Floats
@@ -133,34 +118,28 @@ def forecast(
 ) -> Forecast:
     """Return what one run is expected to do.
 
-    Parameters
-    ----------
-    plan
-        The mechanism that would run, from its constructor; or a monitor's specification, whose mechanism, grid,
-        retry queue and sweep are then used.
-    workload
-        What is believed about the queries. For a mechanism, margins count grid steps.
-    retries
-        The retry queue of a mechanism on a stream; None for none, or for a specification, which says it.
+    Args:
+        plan: The mechanism that would run, from its constructor; or a monitor's specification, whose
+            mechanism, grid, retry queue and sweep are then used.
+        workload: What is believed about the queries. For a mechanism, margins count grid steps.
+        retries: The retry queue of a mechanism on a stream; None for none, or for a specification, which says
+            it.
 
-    Raises
-    ------
-    MisuseError
-        A finite set has a retry queue or a stream is swept; a specification comes with retries of its own; a
-        lifetime is a duration and the workload has no rate.
+    Raises:
+        MisuseError: A finite set has a retry queue or a stream is swept; a specification comes with retries
+            of its own; a lifetime is a duration and the workload has no rate.
 
-    Examples
-    --------
-    >>> from fractions import Fraction
-    >>> from stream_svt.mechanisms import Exposure, sparse_vector
-    >>> mechanism = sparse_vector(
-    ...     epsilon=1_000_000_000, cutoff=10, monotonic=True,
-    ...     correction=Exposure(expected_queries=10_000, false_alerts=Fraction(1)),
-    ... )
-    >>> workload = Workload(queries=10_000, positives=0.001, above=np.array([200.0]), below=np.array([300.0]))
-    >>> plan = forecast(mechanism, workload)
-    >>> round(plan.precision, 2), round(plan.recall, 2), round(plan.alerts, 1)
-    (1.0, 0.87, 8.7)
+    Examples:
+        >>> from fractions import Fraction
+        >>> from stream_svt.mechanisms import Exposure, sparse_vector
+        >>> mechanism = sparse_vector(
+        ...     epsilon=1_000_000_000, cutoff=10, monotonic=True,
+        ...     correction=Exposure(expected_queries=10_000, false_alerts=Fraction(1)),
+        ... )
+        >>> workload = Workload(queries=10_000, positives=0.001, above=np.array([200.0]), below=np.array([300.0]))
+        >>> plan = forecast(mechanism, workload)
+        >>> round(plan.precision, 2), round(plan.recall, 2), round(plan.alerts, 1)
+        (1.0, 0.87, 8.7)
     """
     setting = _setting(plan, workload, retries)
     run = _course(setting)

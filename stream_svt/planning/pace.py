@@ -26,12 +26,9 @@ _TAIL = 0.05
 class Exhaustion:
     """When what is left will be spent, in seconds of Unix time.
 
-    Attributes
-    ----------
-    early, expected, late
-        With 90 % between the first and the last.
-    payments, since
-        What that is drawn from: so many payments after the moment ``since``.
+    Attributes:
+        early, expected, late: With 90 % between the first and the last.
+        payments, since: What that is drawn from: so many payments after the moment ``since``.
     """
 
     early: float
@@ -44,18 +41,13 @@ class Exhaustion:
 def exhaustion(charges: Iterable[tuple[float, float]], left: float, now: float) -> Exhaustion | None:
     """Project the end of a budget.
 
-    Parameters
-    ----------
-    charges
-        The latest ones as (Unix time, amount), oldest first. The first sets the clock and is not counted.
-    left
-        What can still be spent, in the charges' measure.
-    now
-        Unix time.
+    Args:
+        charges: The latest ones as (Unix time, amount), oldest first. The first sets the clock and is not
+            counted.
+        left: What can still be spent, in the charges' measure.
+        now: Unix time.
 
-    Returns
-    -------
-    Exhaustion or None
+    Returns:
         None where nothing is left, or where the charges are too few to say anything.
 
     >>> week = 7 * 86400

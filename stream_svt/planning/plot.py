@@ -24,10 +24,8 @@ _TRUE, _FALSE, _OTHER, _LIMIT = "#2a6f97", "#d1495b", "#8d99ae", "#222222"
 def draw(recommendation: Recommendation) -> Figure:
     """Return the picture.
 
-    Raises
-    ------
-    MisuseError
-        matplotlib is not installed.
+    Raises:
+        MisuseError: matplotlib is not installed.
     """
     try:
         from matplotlib.figure import Figure

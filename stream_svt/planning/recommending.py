@@ -32,16 +32,11 @@ _LARGEST_SET = 10_000_000
 class Candidate:
     """Settings and what they would do.
 
-    Attributes
-    ----------
-    monitor
-        The whole specification.
-    settings
-        What the planner chose, as it stands in the file.
-    forecast
-        On the workload as believed.
-    others
-        On what it may be as well.
+    Attributes:
+        monitor: The whole specification.
+        settings: What the planner chose, as it stands in the file.
+        forecast: On the workload as believed.
+        others: On what it may be as well.
     """
 
     monitor: MonitorSpec
@@ -76,16 +71,11 @@ class Candidate:
 class Recommendation:
     """Candidates, best first, and the settings a monitor has now.
 
-    Attributes
-    ----------
-    workload
-        As believed.
-    candidates
-        The best of those tried, the recommended one first.
-    present
-        The monitor as it is; None where it is not wanted or cannot be planned on this workload.
-    tried
-        Number of candidates that were tried.
+    Attributes:
+        workload: As believed.
+        candidates: The best of those tried, the recommended one first.
+        present: The monitor as it is; None where it is not wanted or cannot be planned on this workload.
+        tried: Number of candidates that were tried.
     """
 
     workload: Workload
@@ -110,10 +100,8 @@ def monitor_for(
 ) -> MonitorSpec:
     """Return a monitor with these figures, to be planned; its topic, threshold and bounds stand for any.
 
-    Raises
-    ------
-    pydantic.ValidationError
-        A figure is out of its range.
+    Raises:
+        pydantic.ValidationError: A figure is out of its range.
     """
     step = Fraction(granularity)
     return MonitorSpec.model_validate(
@@ -141,21 +129,14 @@ def recommend(
     Chosen are the split, the correction with the false alerts it tolerates, the retry queue of a stream, and the end
     of the fall of a finite set.
 
-    Parameters
-    ----------
-    monitor
-        From a specification, or from `monitor_for`.
-    workload
-        As believed; see `Belief.central`.
-    others
-        What it may be as well; see `Belief.spread`.
-    present
-        Whether to forecast the monitor's own settings too.
+    Args:
+        monitor: From a specification, or from `monitor_for`.
+        workload: As believed; see `Belief.central`.
+        others: What it may be as well; see `Belief.spread`.
+        present: Whether to forecast the monitor's own settings too.
 
-    Raises
-    ------
-    MisuseError
-        No settings pay for a threshold and one top.
+    Raises:
+        MisuseError: No settings pay for a threshold and one top.
     """
     tried = [*_candidates(monitor, workload)]
     found = list[Candidate]()

@@ -25,12 +25,9 @@ MARGINS = 200
 class Drift:
     """How the value of a positive rises after the first query of its series.
 
-    Attributes
-    ----------
-    queries
-        Queries of the stream until it has reached its margin; it rises evenly.
-    start
-        Distance below the threshold at its first query, in real units.
+    Attributes:
+        queries: Queries of the stream until it has reached its margin; it rises evenly.
+        start: Distance below the threshold at its first query, in real units.
     """
 
     queries: float
@@ -46,28 +43,19 @@ class Drift:
 class Workload:
     """What one run of a monitor meets.
 
-    Attributes
-    ----------
-    queries
-        Of a stream: queries to look ahead, news of series that already wait left out. Of a finite set: its items.
-    positives
-        Expected share of them at or above the threshold, above 0 and below 1.
-    above
-        Margins of the positives: how far at or above the threshold they lie, in real units. Equally likely values
-        of any distribution: quantiles, or a sample from public data.
-    below
-        The same for the negatives: how far below the threshold.
-    finite
-        Whether the queries are one closed set, tested pass after pass, rather than a stream.
-    drift
-        How positives rise; None where values stay as they are. Streams only.
-    rate
-        Queries a second, to tell times; None where unknown.
+    Attributes:
+        queries: Of a stream: queries to look ahead, news of series that already wait left out. Of a finite
+            set: its items.
+        positives: Expected share of them at or above the threshold, above 0 and below 1.
+        above: Margins of the positives: how far at or above the threshold they lie, in real units. Equally
+            likely values of any distribution: quantiles, or a sample from public data.
+        below: The same for the negatives: how far below the threshold.
+        finite: Whether the queries are one closed set, tested pass after pass, rather than a stream.
+        drift: How positives rise; None where values stay as they are. Streams only.
+        rate: Queries a second, to tell times; None where unknown.
 
-    Raises
-    ------
-    MisuseError
-        For numbers without a meaning.
+    Raises:
+        MisuseError: For numbers without a meaning.
     """
 
     queries: int
@@ -105,14 +93,11 @@ class Belief:
     the central one) and 4 (nearly all at the median). Medians and quantiles may be up to `factor` times smaller or
     larger.
 
-    Attributes
-    ----------
-    positives
-        Expected share of positives.
-    above, below
-        Margins of positives and negatives in real units: a median, or quantiles as in `Workload`.
-    factor
-        At least 1.
+    Attributes:
+        positives: Expected share of positives.
+        above, below: Margins of positives and negatives in real units: a median, or quantiles as in
+            `Workload`.
+        factor: At least 1.
     """
 
     positives: float
@@ -176,21 +161,16 @@ def weibull(median: float, shape: float) -> Floats:
 def from_percentiles(points: Sequence[tuple[float, float]]) -> Floats:
     """Return margins whose distribution runs straight between given percentiles, and is at 0 at percentile 0.
 
-    Parameters
-    ----------
-    points
-        Percentages (above 0, at most 100, rising) with the margin below which so many lie. Beyond the last one
-        the distribution goes on like an exponential one.
+    Args:
+        points: Percentages (above 0, at most 100, rising) with the margin below which so many lie. Beyond the
+            last one the distribution goes on like an exponential one.
 
-    Raises
-    ------
-    MisuseError
-        Percentages or margins do not rise.
+    Raises:
+        MisuseError: Percentages or margins do not rise.
 
-    Examples
-    --------
-    >>> from_percentiles([(50, 10), (100, 20)])[[0, 99, 100, 199]]
-    array([ 0.05,  9.95, 10.05, 19.95])
+    Examples:
+        >>> from_percentiles([(50, 10), (100, 20)])[[0, 99, 100, 199]]
+        array([ 0.05,  9.95, 10.05, 19.95])
     """
     levels = np.array([0.0, *(level for level, _ in points)]) / 100
     margins = np.array([0.0, *(margin for _, margin in points)])

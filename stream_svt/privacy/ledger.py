@@ -38,27 +38,22 @@ class Ledger:
 
     All amounts are whole units of ``kind`` (see `stream_svt.privacy.loss`); ``spent + reserved <= limit``.
 
-    Parameters
-    ----------
-    kind
-        The privacy measure.
-    limit
-        Most that may ever be lost, at least 1 unit.
-    spent
-        What of it was lost before, under another ledger of the same people.
+    Args:
+        kind: The privacy measure.
+        limit: Most that may ever be lost, at least 1 unit.
+        spent: What of it was lost before, under another ledger of the same people.
 
-    Examples
-    --------
-    >>> ledger = Ledger(Kind.PURE, limit=4_000_000_000)
-    >>> ledger.reserve(1_000_000_000)
-    >>> ledger.spend_reserved(250_000_000)
-    >>> ledger.release(750_000_000)
-    >>> ledger
-    Ledger(kind='pure', limit=4000000000, spent=250000000, reserved=0)
-    >>> ledger.reserve(4_000_000_000)
-    Traceback (most recent call last):
-    stream_svt.errors.BudgetExceeded: epsilon 4 does not fit: 0.25 spent and 0 reserved of a limit of 4. \
-Nothing was charged.
+    Examples:
+        >>> ledger = Ledger(Kind.PURE, limit=4_000_000_000)
+        >>> ledger.reserve(1_000_000_000)
+        >>> ledger.spend_reserved(250_000_000)
+        >>> ledger.release(750_000_000)
+        >>> ledger
+        Ledger(kind='pure', limit=4000000000, spent=250000000, reserved=0)
+        >>> ledger.reserve(4_000_000_000)
+        Traceback (most recent call last):
+        stream_svt.errors.BudgetExceeded: epsilon 4 does not fit: 0.25 spent and 0 reserved of a limit of 4. \
+    Nothing was charged.
     """
 
     __slots__ = ("_kind", "_limit", "_reserved", "_run_open", "_spent")
@@ -107,10 +102,8 @@ Nothing was charged.
     def reserve(self, units: int) -> None:
         """Promise ``units`` to a run (pure only).
 
-        Raises
-        ------
-        BudgetExceeded
-            They are not available.
+        Raises:
+            BudgetExceeded: They are not available.
         """
         self._pure_only("reserve", "open_run")
         self._fit(units)
@@ -132,10 +125,8 @@ Nothing was charged.
     def charge(self, units: int) -> None:
         """Spend available units at once, without a reservation.
 
-        Raises
-        ------
-        BudgetExceeded
-            They are not available.
+        Raises:
+            BudgetExceeded: They are not available.
         """
         self._fit(units)
         self._spent += units
@@ -143,12 +134,9 @@ Nothing was charged.
     def open_run(self, units: int) -> None:
         """Charge the whole price of a run and mark the run open (zCDP only).
 
-        Raises
-        ------
-        BudgetExceeded
-            The price is not available.
-        MisuseError
-            Another run is open: concurrent runs are not covered by the zCDP prices.
+        Raises:
+            BudgetExceeded: The price is not available.
+            MisuseError: Another run is open: concurrent runs are not covered by the zCDP prices.
         """
         self._zcdp_only("open_run", "reserve")
         if self._run_open:
@@ -182,10 +170,9 @@ Nothing was charged.
     def from_bytes(cls, data: bytes) -> Ledger:
         """Return the ledger that `to_bytes` wrote.
 
-        Raises
-        ------
-        UnreadableState
-            The bytes are damaged, of a newer format, or a ledger that cannot be (more lost than the limit).
+        Raises:
+            UnreadableState: The bytes are damaged, of a newer format, or a ledger that cannot be (more lost
+                than the limit).
         """
         try:
             stored = _DECODER.decode(data)

@@ -53,12 +53,10 @@ def exact(number: int | str | Decimal | Fraction) -> Fraction:
     >>> exact("0.1") + exact("1/5")
     Fraction(3, 10)
 
-    Raises
-    ------
-    ValueError
-        The text is not a finite number, or has more than 60 digits or an exponent of more than two.
-    TypeError
-        A float, a bool or anything else that does not denote an exact number.
+    Raises:
+        ValueError: The text is not a finite number, or has more than 60 digits or an exponent of more than
+            two.
+        TypeError: A float, a bool or anything else that does not denote an exact number.
     """
     if isinstance(number, bool) or not isinstance(number, int | str | Decimal | Fraction):
         raise TypeError("expected an integer, a decimal or a text such as '0.25' or '1/3'")

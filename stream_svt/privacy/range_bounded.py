@@ -28,18 +28,17 @@ Closed forms that this contains:
   (a = ln[alpha (C - 1)/((alpha - 1) C)], C = (e^(alpha L) - 1)/(e^L - 1)), in eighty digits for epsilon from 0.001
   to 100: it agrees everywhere, and so `exact_bounded_range` uses it.
 
-The ledger
-----------
-Today it charges the bound of `stream_svt.privacy.loss`, L^2/8 and epsilon^2/2, which is never less. To charge the
-figures here instead would be safe: they bound the same divergence of the same runs at every order, compose in the
-same way, and are rounded up; like those they must be charged in full before a run starts, refunds by output being
-valid under pure differential privacy only. What was charged already keeps its price. The gain is small for epsilon
-below 1 (1.125 falls to 0.996 for one top at e0 = e1 = 1) and large for many tops (15.1 falls to 5.93 for five).
+The ledger:
+    Today it charges the bound of `stream_svt.privacy.loss`, L^2/8 and epsilon^2/2, which is never less. To
+    charge the figures here instead would be safe: they bound the same divergence of the same runs at every
+    order, compose in the same way, and are rounded up; like those they must be charged in full before a run
+    starts, refunds by output being valid under pure differential privacy only. What was charged already keeps
+    its price. The gain is small for epsilon below 1 (1.125 falls to 0.996 for one top at e0 = e1 = 1) and large
+    for many tops (15.1 falls to 5.93 for five).
 
-References
-----------
-Bun & Steinke 2016 (zCDP; e^2/2). Cesar & Rogers 2021 (bounded range). Durfee 2023, Theorem 1. Harrison &
-Manurangsi, Exact zCDP Characterizations for Fundamental Differentially Private Mechanisms, 2025.
+References:
+    Bun & Steinke 2016 (zCDP; e^2/2). Cesar & Rogers 2021 (bounded range). Durfee 2023, Theorem 1. Harrison &
+    Manurangsi, Exact zCDP Characterizations for Fundamental Differentially Private Mechanisms, 2025.
 """
 
 from __future__ import annotations
@@ -61,21 +60,16 @@ _MOST = 1000 * EPSILON_UNITS
 def zcdp_of_range(below: int, above: int) -> int:
     """Return the least rho units of a run whose log-ratio lies in [-below, above], rounded up.
 
-    Parameters
-    ----------
-    below, above
-        Ends of the interval in epsilon units, 0 to 1000 epsilon, for one order of the two datasets; the other
-        order is taken care of.
+    Args:
+        below, above: Ends of the interval in epsilon units, 0 to 1000 epsilon, for one order of the two
+            datasets; the other order is taken care of.
 
-    Raises
-    ------
-    ValueError
-        When an end is no whole number of units or out of range.
+    Raises:
+        ValueError: When an end is no whole number of units or out of range.
 
-    Examples
-    --------
-    >>> zcdp_of_range(EPSILON_UNITS, EPSILON_UNITS) / RHO_UNITS  # tanh(1/2)
-    0.462117157261
+    Examples:
+        >>> zcdp_of_range(EPSILON_UNITS, EPSILON_UNITS) / RHO_UNITS  # tanh(1/2)
+        0.462117157261
     """
     _require(below, "below")
     _require(above, "above")
@@ -136,12 +130,9 @@ def exact_quantile(threshold: int, query: int, level: Fraction) -> int:
     With e1, e2 of Durfee 2023 (Lemma B.1, confirmed with gap) the log-ratio of n + 1 records over n lies in
     [-max((1 - A/B) e1, (A/B) e2), (A/B) e1 + e2].
 
-    Parameters
-    ----------
-    threshold, query
-        e1 and e2 in epsilon units.
-    level
-        A/B, strictly between 0 and 1.
+    Args:
+        threshold, query: e1 and e2 in epsilon units.
+        level: A/B, strictly between 0 and 1.
     """
     if not 0 < level < 1:
         raise ValueError("the level of a quantile lies strictly between 0 and 1")

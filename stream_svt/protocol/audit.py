@@ -65,17 +65,12 @@ class RunTally:
 class DatasetTally:
     """What the events of one dataset add up to, all of them on one partition; amounts in ledger units.
 
-    Attributes
-    ----------
-    before, carried, charged
-        What was spent before the first event that the topic still holds, what of that an earlier application spent,
-        and the sum of the events' charges.
-    last
-        Which of its dataset's events the newest one is, 0 where its id does not say.
-    tops
-        Number of alerts by monitor.
-    retired
-        Why the dataset came to its end, "" where it did not.
+    Attributes:
+        before, carried, charged: What was spent before the first event that the topic still holds, what of
+            that an earlier application spent, and the sum of the events' charges.
+        last: Which of its dataset's events the newest one is, 0 where its id does not say.
+        tops: Number of alerts by monitor.
+        retired: Why the dataset came to its end, "" where it did not.
     """
 
     dataset: str
@@ -148,10 +143,9 @@ class Auditor:
 
     All events of a dataset stand on one partition. ``audit`` is the outcome, once every record was added.
 
-    Parameters
-    ----------
-    monitors
-        As configured, to hold alerts to their prices; those of another version of a monitor are taken as they are.
+    Args:
+        monitors: As configured, to hold alerts to their prices; those of another version of a monitor are
+            taken as they are.
     """
 
     def __init__(self, monitors: Iterable[MonitorSpec] = ()) -> None:

@@ -61,10 +61,8 @@ class ShardState:
 def compare(auditor: Auditor, states: Sequence[ShardState], homes: Callable[[str], int]) -> Audit:
     """Hold ledgers to what was added to the auditor, up to the last event that each state knows.
 
-    Parameters
-    ----------
-    homes
-        Returns the shard at which a dataset is at home.
+    Args:
+        homes: Returns the shard at which a dataset is at home.
     """
     for state in states:
         for number, _, event in state.waiting:

@@ -56,14 +56,10 @@ class CarryOverRefused(StreamSvtError):
 class Shown:
     """What the events of one dataset show, in ledger units.
 
-    Attributes
-    ----------
-    most
-        Most that was ever spent and reserved.
-    last
-        Number of its newest event.
-    balance
-        What was spent in the end, and the limit, where its owner proved them.
+    Attributes:
+        most: Most that was ever spent and reserved.
+        last: Number of its newest event.
+        balance: What was spent in the end, and the limit, where its owner proved them.
     """
 
     kind: Kind
@@ -78,24 +74,18 @@ class Shown:
 class ShardHistory:
     """The alert partition of one shard: a pass over all its records in order of offsets, uncommitted ones included.
 
-    Attributes
-    ----------
-    closed
-        How the shard was closed, as its state says, or the event of its owner where that is proved; None where it was
-        not. What comes behind the event that closed it is passed over where that is proved; else it only ever counts as
-        spent.
-    complete
-        Whether its owner closed the shard and the balance of every ledger is here, all of that proved.
-    gap
-        Number of the first event behind the last gap, 0 where there is none; events before it may be missing. Beyond
-        every number where later ones may be missing, too: the event that closed the shard, or, where the events behind
-        the gap are those of a single transaction, others of that one.
-    conflict
-        Whether events of different histories stand here: two origins of one number, or two states.
-    partitions, cluster
-        As the first event of the state says; 0 and "" where it is missing.
-    latest_ms
-        Latest timestamp of a record, 0 where there is none.
+    Attributes:
+        closed: How the shard was closed, as its state says, or the event of its owner where that is proved;
+            None where it was not. What comes behind the event that closed it is passed over where that is
+            proved; else it only ever counts as spent.
+        complete: Whether its owner closed the shard and the balance of every ledger is here, all of that
+            proved.
+        gap: Number of the first event behind the last gap, 0 where there is none; events before it may be
+            missing. Beyond every number where later ones may be missing, too: the event that closed the
+            shard, or, where the events behind the gap are those of a single transaction, others of that one.
+        conflict: Whether events of different histories stand here: two origins of one number, or two states.
+        partitions, cluster: As the first event of the state says; 0 and "" where it is missing.
+        latest_ms: Latest timestamp of a record, 0 where there is none.
     """
 
     application: str
@@ -244,27 +234,18 @@ def carry_over(
 ) -> tuple[Carried, list[str]]:
     """Return what is left of each budget, and what an operator should know of it.
 
-    Parameters
-    ----------
-    spec
-        The application that was closed, as it was configured last.
-    shards
-        What the alert partition of each shard shows.
-    cluster, alerts
-        Id of the cluster and name of the alert topic on which that was read.
-    successor
-        Name of the application that goes on.
-    home
-        Returns the shard of a dataset.
-    now_ms
-        The time, in UTC milliseconds, which counts as that of the close where no event is left.
-    source_ended
-        Whether the operator states, of a mirror, that the source has ended and that the mirror holds its last event.
+    Args:
+        spec: The application that was closed, as it was configured last.
+        shards: What the alert partition of each shard shows.
+        cluster, alerts: Id of the cluster and name of the alert topic on which that was read.
+        successor: Name of the application that goes on.
+        home: Returns the shard of a dataset.
+        now_ms: The time, in UTC milliseconds, which counts as that of the close where no event is left.
+        source_ended: Whether the operator states, of a mirror, that the source has ended and that the mirror
+            holds its last event.
 
-    Raises
-    ------
-    CarryOverRefused
-        A shard is not closed, or closed for another successor.
+    Raises:
+        CarryOverRefused: A shard is not closed, or closed for another successor.
     """
     notes: list[str] = []
     mirrored = {one.shard for one in shards if one.cluster not in ("", cluster)}

@@ -25,21 +25,14 @@ others are counted."""
 class CommandHandler:
     """Takes commands in, and changes engine and controls by them.
 
-    Parameters
-    ----------
-    shard, topic
-        Number of the shard, and name of the control topic.
-    engine, controls
-        What commands change, and which of them is the next one.
-    clock, observer
-        Whose turn it is, and where refusals are counted.
+    Args:
+        shard, topic: Number of the shard, and name of the control topic.
+        engine, controls: What commands change, and which of them is the next one.
+        clock, observer: Whose turn it is, and where refusals are counted.
 
-    Attributes
-    ----------
-    unread
-        Records that were fetched and not looked at yet.
-    taken
-        Number of records looked at since the session last reset it: their place is to be committed.
+    Attributes:
+        unread: Records that were fetched and not looked at yet.
+        taken: Number of records looked at since the session last reset it: their place is to be committed.
     """
 
     def __init__(

@@ -58,14 +58,10 @@ class Bundle(msgspec.Struct, frozen=True):
 class Current(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The record that names the newest version.
 
-    Attributes
-    ----------
-    number
-        From 1, one more than that of the version before.
-    digest
-        SHA-256 of the bundle's bytes, as 64 hex digits.
-    parts
-        Number of its parts.
+    Attributes:
+        number: From 1, one more than that of the version before.
+        digest: SHA-256 of the bundle's bytes, as 64 hex digits.
+        parts: Number of its parts.
     """
 
     number: Annotated[int, msgspec.Meta(ge=1, le=2**53)]
@@ -105,19 +101,13 @@ def records(version: Version, before: Current | None = None) -> list[tuple[bytes
 class Versions:
     """What a configuration topic shows: a pass over its committed records in order of offsets.
 
-    Parameters
-    ----------
-    verify
-        Asked of every record `current` before its content is looked at.
-    known
-        Number and digest of a version known from elsewhere; (0, "") where none is.
+    Args:
+        verify: Asked of every record `current` before its content is looked at.
+        known: Number and digest of a version known from elsewhere; (0, "") where none is.
 
-    Attributes
-    ----------
-    current
-        The newest version that is named, whether or not its parts are there.
-    refused
-        Why the last record `current` that is not followed is not.
+    Attributes:
+        current: The newest version that is named, whether or not its parts are there.
+        refused: Why the last record `current` that is not followed is not.
     """
 
     verify: Verify = trust_the_topic

@@ -53,16 +53,13 @@ class Gate(StrEnum):
 class Standing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a shard's state knows of its commands.
 
-    Attributes
-    ----------
-    next
-        Offset from which the control partition is read on. Only a place: numbers decide what is carried out.
-    number, id, accepted
-        Number of the last command that was used up, its id, and whether it was carried out; 0 before the first one.
-    under_way
-        The last command, where it addresses all datasets and some of them are left.
-    closed
-        Name of the successor, once `close-application` was carried out: nothing follows.
+    Attributes:
+        next: Offset from which the control partition is read on. Only a place: numbers decide what is carried
+            out.
+        number, id, accepted: Number of the last command that was used up, its id, and whether it was carried
+            out; 0 before the first one.
+        under_way: The last command, where it addresses all datasets and some of them are left.
+        closed: Name of the successor, once `close-application` was carried out: nothing follows.
     """
 
     next: _Count = 0
@@ -123,14 +120,10 @@ class Controls:
 
     At most one waits: what comes later under the same number is stale, unless it may be carried out before.
 
-    Parameters
-    ----------
-    standing
-        As it is durable.
-    state
-        Id of the shard's state, as commands name it.
-    verify
-        Asked before a record's content is looked at.
+    Args:
+        standing: As it is durable.
+        state: Id of the shard's state, as commands name it.
+        verify: Asked before a record's content is looked at.
     """
 
     def __init__(self, standing: Standing, state: str, verify: Verify = trust_the_topic) -> None:
@@ -171,10 +164,9 @@ class Controls:
     def read(self, record: Record, gate: Gate) -> Command | Repeated | str | None:
         """Take the next record in.
 
-        Returns
-        -------
-        Command, Repeated, str or None
-            A command to be carried out now, one to be answered again, why the record is refused, or nothing to do.
+        Returns:
+            A command to be carried out now, one to be answered again, why the record is refused, or nothing
+            to do.
         """
         if record.offset < self._read:
             return None
@@ -235,12 +227,9 @@ class Controls:
 class Allowance:
     """Rate limit of what is reported about refused records: a burst, and a number each second.
 
-    Parameters
-    ----------
-    most, each_second
-        Size of the bucket, and what flows into it.
-    now
-        Seconds of a clock that never goes back.
+    Args:
+        most, each_second: Size of the bucket, and what flows into it.
+        now: Seconds of a clock that never goes back.
     """
 
     def __init__(self, most: int, each_second: float, now: float) -> None:

@@ -123,18 +123,12 @@ class Journal:
     async def open(self) -> Restored:
         """Take the shard over: fence, read, verify, and write a first transaction of this session.
 
-        Raises
-        ------
-        UnreadableState
-            A record is missing, foreign, changed, or sealed with an unknown key.
-        StateRolledBack
-            The alert partition knows events that the state does not.
-        ApplicationClosed
-            The shard was closed, and everything is published.
-        Fenced
-            Another owner took the shard over meanwhile.
-        BrokerError
-            See `stream_svt.service.kafka`.
+        Raises:
+            UnreadableState: A record is missing, foreign, changed, or sealed with an unknown key.
+            StateRolledBack: The alert partition knows events that the state does not.
+            ApplicationClosed: The shard was closed, and everything is published.
+            Fenced: Another owner took the shard over meanwhile.
+            BrokerError: See `stream_svt.service.kafka`.
         """
         self._broken = True
         await self._log.fence()
@@ -165,16 +159,12 @@ class Journal:
     async def look(self, *, beside_alerts: bool = False) -> Restored:
         """Read and verify the state as it is, whoever holds it; writes nothing and takes nothing over.
 
-        Parameters
-        ----------
-        beside_alerts
-            Also check them against the alert partition, as `open` does. Books and alerts are read one after the
-            other: this says whether opening is worth a try, and no more.
+        Args:
+            beside_alerts: Also check them against the alert partition, as `open` does. Books and alerts are
+                read one after the other: this says whether opening is worth a try, and no more.
 
-        Raises
-        ------
-        UnreadableState, StateRolledBack, BrokerError
-            As `open`.
+        Raises:
+            UnreadableState, StateRolledBack, BrokerError: As `open`.
         """
         self._broken = True
         self._reader = self._new_reader()
@@ -184,15 +174,11 @@ class Journal:
     async def give_up(self, command: Command) -> None:
         """Close the shard for ever without its state, which cannot be proved; its other records stay as they are.
 
-        Raises
-        ------
-        CommandRefused
-            The command names another cluster, or other events than there are now, or another successor than the one
-            for whom the shard was closed; or the state can be proved.
-        ApplicationClosed
-            The shard is closed already.
-        Fenced, BrokerError
-            As `open`; the outcome is unknown.
+        Raises:
+            CommandRefused: The command names another cluster, or other events than there are now, or another
+                successor than the one for whom the shard was closed; or the state can be proved.
+            ApplicationClosed: The shard is closed already.
+            Fenced, BrokerError: As `open`; the outcome is unknown.
         """
         if command.cluster != self._place.cluster:
             raise CommandRefused(f"it is meant for cluster {command.cluster!r}")
@@ -283,13 +269,10 @@ class Journal:
     async def commit(self, commit: Commit) -> int:
         """Make a commit durable and publish what waits of the previous one; return how many events went out.
 
-        Raises
-        ------
-        Fenced, BrokerUnavailable
-            The outcome is unknown; `open` before anything else.
-        MisuseError
-            A record is larger than Kafka takes, the journal was not opened again after an error, or more waits to
-            be published than one transaction takes (`backlog`).
+        Raises:
+            Fenced, BrokerUnavailable: The outcome is unknown; `open` before anything else.
+            MisuseError: A record is larger than Kafka takes, the journal was not opened again after an error,
+                or more waits to be published than one transaction takes (`backlog`).
         """
         return await self._transaction(commit)
 

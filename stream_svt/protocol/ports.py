@@ -54,16 +54,11 @@ class Record(Protocol):
 class Transaction:
     """What one transaction writes, to the shard's partition of three topics.
 
-    Attributes
-    ----------
-    alerts
-        (key, event) in order.
-    rejects
-        (topic, offset, reason) of refused records.
-    records
-        State records by key, None for a tombstone; the last one written is ``meta``.
-    claim
-        Whether to ask for the right to write to all three topics even where nothing is written.
+    Attributes:
+        alerts: (key, event) in order.
+        rejects: (topic, offset, reason) of refused records.
+        records: State records by key, None for a tombstone; the last one written is ``meta``.
+        claim: Whether to ask for the right to write to all three topics even where nothing is written.
     """
 
     alerts: Sequence[tuple[bytes, bytes]] = field(repr=False)
@@ -82,20 +77,16 @@ class Log(Protocol):
     async def transact(self, transaction: Transaction) -> int | None:
         """Write all of it or nothing; return the offset of the newest alert, None where there was none.
 
-        Raises
-        ------
-        Fenced, BrokerUnavailable
-            The outcome is unknown.
+        Raises:
+            Fenced, BrokerUnavailable: The outcome is unknown.
         """
         ...
 
     async def prove(self) -> None:
         """Find out whether this still is the shard's writer; leaves nothing on the state and alert partitions.
 
-        Raises
-        ------
-        Fenced, BrokerUnavailable
-            It is not, or that is unknown.
+        Raises:
+            Fenced, BrokerUnavailable: It is not, or that is unknown.
         """
         ...
 
@@ -108,9 +99,7 @@ class Log(Protocol):
     ) -> tuple[int, int]:
         """Show the alert partition from an offset (None: its beginning), uncommitted records too unless told.
 
-        Returns
-        -------
-        tuple of int
+        Returns:
             First offset that the partition still holds, and its end.
         """
         ...
@@ -136,10 +125,8 @@ class Feed(Protocol):
     async def settled(self) -> None:
         """Wait for the end of the rebalance, with nothing in flight; every topic is read on from where it was.
 
-        Raises
-        ------
-        Stopped
-            The shard was told to stop, or goes elsewhere.
+        Raises:
+            Stopped: The shard was told to stop, or goes elsewhere.
         """
         ...
 
@@ -152,12 +139,9 @@ class Feed(Protocol):
     ) -> Mapping[str, Sequence[Record]]:
         """Return what there is to read, after at most so many seconds; nothing where a rebalance begins.
 
-        Raises
-        ------
-        Stopped
-            The shard was told to stop; nothing was consumed.
-        RecordsLost
-            The next records of a topic are gone.
+        Raises:
+            Stopped: The shard was told to stop; nothing was consumed.
+            RecordsLost: The next records of a topic are gone.
         """
         ...
 
@@ -235,14 +219,11 @@ class Workload(Protocol):
 class Clock:
     """Time, handed in.
 
-    Attributes
-    ----------
-    now
-        Seconds of a clock that never goes back.
-    epoch
-        Seconds since 1970.
-    sleep
-        Waits so many seconds of `now`; for none, until it is the shard's turn among all that have work at hand.
+    Attributes:
+        now: Seconds of a clock that never goes back.
+        epoch: Seconds since 1970.
+        sleep: Waits so many seconds of `now`; for none, until it is the shard's turn among all that have work
+            at hand.
     """
 
     now: Callable[[], float]

@@ -24,16 +24,12 @@ GIVEN_UP = "0-"
 class Known:
     """What a state knows of its alert partition.
 
-    Attributes
-    ----------
-    published, published_origin
-        Number and origin of the event published last; 0 and empty before the first.
-    waiting, origin
-        Numbers of the events that are charged and not published, and their common origin.
-    place
-        Offset of a published event, the last one or one before it; 0 where none is known.
-    end
-        End of the partition as far as the state explains it, None where it was never seen.
+    Attributes:
+        published, published_origin: Number and origin of the event published last; 0 and empty before the
+            first.
+        waiting, origin: Numbers of the events that are charged and not published, and their common origin.
+        place: Offset of a published event, the last one or one before it; 0 where none is known.
+        end: End of the partition as far as the state explains it, None where it was never seen.
     """
 
     published: int = 0
@@ -47,12 +43,9 @@ class Known:
 class Seen:
     """What records of an alert partition show beside a state: a pass over them in order of offsets.
 
-    Attributes
-    ----------
-    last
-        Whether the event published last is among them.
-    waiting
-        Number of the first event that waits, 0 where none is among them.
+    Attributes:
+        last: Whether the event published last is among them.
+        waiting: Number of the first event that waits, 0 where none is among them.
     """
 
     def __init__(self, known: Known) -> None:
@@ -87,14 +80,10 @@ class Seen:
 class Newest:
     """The newest event of an alert partition: a pass over all records in order of offsets, uncommitted ones included.
 
-    Attributes
-    ----------
-    number, origin, state_id
-        Of the last event; 0 and empty where there is none.
-    largest
-        Largest number of any event.
-    successors
-        For whom events say that the shard was closed.
+    Attributes:
+        number, origin, state_id: Of the last event; 0 and empty where there is none.
+        largest: Largest number of any event.
+        successors: For whom events say that the shard was closed.
     """
 
     def __init__(self) -> None:
@@ -119,16 +108,11 @@ class Newest:
 def contradiction(known: Known, seen: Seen, committed: Seen, first: int, end: int) -> str | None:
     """Return what contradicts a state, in words; None where the alert partition is the one that it explains.
 
-    Parameters
-    ----------
-    known
-        What the state knows; of a state without records, nothing.
-    seen
-        All records from the place on where the state saw a published event, uncommitted ones included.
-    committed
-        The committed ones among them: a copy that was aborted is no publication.
-    first, end
-        First offset that the partition still holds, and its end.
+    Args:
+        known: What the state knows; of a state without records, nothing.
+        seen: All records from the place on where the state saw a published event, uncommitted ones included.
+        committed: The committed ones among them: a copy that was aborted is no publication.
+        first, end: First offset that the partition still holds, and its end.
     """
     if foreign := seen.foreign or committed.foreign:
         return f"shows event {foreign}, which the state does not know, or another one of this number"

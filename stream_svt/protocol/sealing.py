@@ -92,14 +92,10 @@ def describe(key: bytes) -> str:
 class Sealing:
     """Seals and opens the records of one shard during one session.
 
-    Parameters
-    ----------
-    place
-        Where the records belong.
-    masters
-        Master keys of 32 bytes: the first seals, all of them open. Empty: records are written plain.
-    entropy
-        Source of random bytes, for the session's salt and one nonce per record.
+    Args:
+        place: Where the records belong.
+        masters: Master keys of 32 bytes: the first seals, all of them open. Empty: records are written plain.
+        entropy: Source of random bytes, for the session's salt and one nonce per record.
     """
 
     def __init__(
@@ -133,10 +129,8 @@ class Sealing:
     def open(self, key: bytes, record: bytes) -> Opened:
         """Return what a record carries.
 
-        Raises
-        ------
-        UnreadableState
-            The record was cut, changed, moved, or sealed with a key that is not configured.
+        Raises:
+            UnreadableState: The record was cut, changed, moved, or sealed with a key that is not configured.
         """
         if len(record) < _HEAD.size:
             raise self._refuse(key, f"it is cut off after {len(record)} bytes")

@@ -62,17 +62,12 @@ COMMAND_FETCH = 1.0
 class CommitPolicy:
     """How often a shard commits.
 
-    Attributes
-    ----------
-    interval
-        Seconds between commits of batches without released outcomes.
-    max_records
-        Records after which such a commit is due at once, and most a fetch returns.
-    start_at
-        "earliest" or "latest": where a topic is read from that was never read.
-    cadence
-        Seconds between transactions where they are to happen at fixed times, None where what is charged is
-        published as soon as it can be. See `ShardSession`.
+    Attributes:
+        interval: Seconds between commits of batches without released outcomes.
+        max_records: Records after which such a commit is due at once, and most a fetch returns.
+        start_at: "earliest" or "latest": where a topic is read from that was never read.
+        cadence: Seconds between transactions where they are to happen at fixed times, None where what is
+            charged is published as soon as it can be. See `ShardSession`.
     """
 
     interval: float = 2.0
@@ -121,22 +116,14 @@ class ShardSession:
     visible tells nothing of how long the work for it took, as long as the work fits between two ticks. How long the
     engine took is then not reported either.
 
-    Parameters
-    ----------
-    feed
-        The shard's queries and commands; every topic is paused.
-    journal
-        The shard's journal, not opened.
-    workload
-        What to run.
-    control
-        Name of the control topic.
-    pace, clock
-        How often to commit, and by which clock.
-    observer, status
-        Where to report.
-    verify
-        Tells which commands to hear.
+    Args:
+        feed: The shard's queries and commands; every topic is paused.
+        journal: The shard's journal, not opened.
+        workload: What to run.
+        control: Name of the control topic.
+        pace, clock: How often to commit, and by which clock.
+        observer, status: Where to report.
+        verify: Tells which commands to hear.
     """
 
     def __init__(
@@ -184,10 +171,9 @@ class ShardSession:
     async def open(self) -> None:
         """Take the state over and find the place in every topic.
 
-        Raises
-        ------
-        UnreadableState, StateRolledBack, ApplicationClosed, RecordsLost, BrokerError, ConfigError
-            See `Journal.open`, `Engine.loading`.
+        Raises:
+            UnreadableState, StateRolledBack, ApplicationClosed, RecordsLost, BrokerError, ConfigError: See
+                `Journal.open`, `Engine.loading`.
         """
         began = self._now()
         status = self._status
@@ -256,12 +242,9 @@ class ShardSession:
     def _compare_versions(self, progress: bytes) -> None:
         """Refuse to go on with an older configuration than the shard has adopted, or with another of the same number.
 
-        Raises
-        ------
-        ConfigurationBehind
-            The worker has not read the newer one yet.
-        ConfigError
-            Two versions have one number.
+        Raises:
+            ConfigurationBehind: The worker has not read the newer one yet.
+            ConfigError: Two versions have one number.
         """
         adopted, digest = from_bytes(ProgressRecord, progress, key="meta").configuration
         number, wanted = self._workload.version
@@ -364,10 +347,8 @@ class ShardSession:
     async def _await_command(self) -> Command:
         """Read only the control partition until an `accept-loss` comes that names the next number.
 
-        Raises
-        ------
-        Stopped
-            The shard was told to stop.
+        Raises:
+            Stopped: The shard was told to stop.
         """
         feed = self._feed
         feed.resume([self._control])
@@ -395,10 +376,8 @@ class ShardSession:
     async def run(self) -> None:
         """Read, step and commit until stopped; then publish what is charged.
 
-        Raises
-        ------
-        ApplicationClosed
-            A command closed it.
+        Raises:
+            ApplicationClosed: A command closed it.
         """
         if not self._controls.closing:
             await self._barrier()
@@ -483,10 +462,8 @@ class ShardSession:
     ) -> tuple[Sequence[Record], TimestampAhead | None]:
         """Return the records before the first that is stamped too far ahead, and the error where there is one.
 
-        Raises
-        ------
-        TimestampAhead
-            It is the first record.
+        Raises:
+            TimestampAhead: It is the first record.
         """
         latest = int((self._clock.epoch() + FARTHEST_AHEAD) * 1000)
         if not self._engine.goes_by_timestamps(topic) or max(map(_TIMESTAMP, found)) <= latest:
@@ -548,10 +525,8 @@ class ShardSession:
     async def _end_closed(self) -> None:
         """End for ever, once everything is published that was charged.
 
-        Raises
-        ------
-        ApplicationClosed
-            Always.
+        Raises:
+            ApplicationClosed: Always.
         """
         while self._journal.pending:
             await self._publish()

@@ -86,10 +86,8 @@ TRANSITIONS: Mapping[tuple[State, Signal], State] = {
 def advance(state: State, signal: Signal) -> State:
     """Return the state that follows.
 
-    Raises
-    ------
-    MisuseError
-        The signal cannot happen in this state.
+    Raises:
+        MisuseError: The signal cannot happen in this state.
     """
     try:
         return TRANSITIONS[state, signal]

@@ -61,25 +61,17 @@ async def keep_going() -> None:
 class JournalSettings:
     """What a journal needs to know of its shard and its surroundings.
 
-    Attributes
-    ----------
-    place
-        Cluster id, application, state topic and shard: what the records are bound to.
-    topics, partitions
-        Names of the topics written, for messages, and the number of partitions of all of them.
-    masters
-        Master keys, the first seals; empty leaves records plain.
-    adopt_plain
-        Whether a state that was written without any key may be sealed; without it, it is refused, for whoever
-        may write the topic could have put it there.
-    entropy
-        Source of secret random bytes.
-    epoch
-        Seconds since 1970, for the time frozen in an event.
-    bounds
-        How much a transaction publishes.
-    give_way
-        Awaited between the slices of long work, so that other work of the process gets its turn.
+    Attributes:
+        place: Cluster id, application, state topic and shard: what the records are bound to.
+        topics, partitions: Names of the topics written, for messages, and the number of partitions of all of
+            them.
+        masters: Master keys, the first seals; empty leaves records plain.
+        adopt_plain: Whether a state that was written without any key may be sealed; without it, it is
+            refused, for whoever may write the topic could have put it there.
+        entropy: Source of secret random bytes.
+        epoch: Seconds since 1970, for the time frozen in an event.
+        bounds: How much a transaction publishes.
+        give_way: Awaited between the slices of long work, so that other work of the process gets its turn.
     """
 
     place: RecordContext
@@ -103,10 +95,8 @@ class StateReader:
     async def restore(self, raw: Mapping[bytes, bytes]) -> Restoration:
         """Verify what was read from the partition.
 
-        Raises
-        ------
-        UnreadableState
-            A record is missing, foreign, changed, or sealed with an unknown key.
+        Raises:
+            UnreadableState: A record is missing, foreign, changed, or sealed with an unknown key.
         """
         if not raw:
             meta = Meta(

@@ -53,39 +53,25 @@ _StateId = Annotated[bytes, msgspec.Meta(min_length=STATE_ID_BYTES, max_length=S
 class Meta(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The one record that every transaction writes.
 
-    Attributes
-    ----------
-    sequence
-        Number of the transaction.
-    charged, chunks
-        Number of the newest transaction that charged events or found rejects, and of its outbox records; no chunks
-        once all of it is published.
-    partitions
-        Number of partitions of all topics: it fixes where each dataset is at home.
-    progress
-        The engine's positions, clocks and counters; None before its first commit.
-    state_id
-        Random bytes, drawn when the state begins: what commands name. Public.
-    commands
-        Which command is the next one.
-    last_event, published
-        Number of the newest event charged, and of the newest one published, by this transaction at the latest.
-    origin, published_origin
-        Their origins (see `stream_svt.protocol.rollback`).
-    alert_offset
-        Offset of a published event on the alert partition: the rollback check reads from there.
-    alert_end
-        End of the alert partition as far as this transaction and those before explain it, the marks that end
-        transactions included.
-    read_to
-        By query topic the offset that bounds what was ever stepped: no record from there on has been. A record past
-        it is stepped only once a larger bound is durable.
-    noise_key, digest_key
-        Secrets of the shard; drawn once, durable before their first use.
-    digest
-        Sum modulo 2**256 of the live records' keyed hashes.
-    sealed_only
-        Whether every live record is sealed, so that a plain one is a forgery.
+    Attributes:
+        sequence: Number of the transaction.
+        charged, chunks: Number of the newest transaction that charged events or found rejects, and of its
+            outbox records; no chunks once all of it is published.
+        partitions: Number of partitions of all topics: it fixes where each dataset is at home.
+        progress: The engine's positions, clocks and counters; None before its first commit.
+        state_id: Random bytes, drawn when the state begins: what commands name. Public.
+        commands: Which command is the next one.
+        last_event, published: Number of the newest event charged, and of the newest one published, by this
+            transaction at the latest.
+        origin, published_origin: Their origins (see `stream_svt.protocol.rollback`).
+        alert_offset: Offset of a published event on the alert partition: the rollback check reads from there.
+        alert_end: End of the alert partition as far as this transaction and those before explain it, the
+            marks that end transactions included.
+        read_to: By query topic the offset that bounds what was ever stepped: no record from there on has
+            been. A record past it is stepped only once a larger bound is durable.
+        noise_key, digest_key: Secrets of the shard; drawn once, durable before their first use.
+        digest: Sum modulo 2**256 of the live records' keyed hashes.
+        sealed_only: Whether every live record is sealed, so that a plain one is a forgery.
     """
 
     format: int = FORMAT
@@ -112,12 +98,9 @@ class Meta(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 class Closed(msgspec.Struct, frozen=True):
     """What a state says of a shard that was closed; also the record of one whose state was given up.
 
-    Attributes
-    ----------
-    successor
-        Name of the application that goes on.
-    event, origin
-        Number and origin of the event that closed it: the last one of its alert partition.
+    Attributes:
+        successor: Name of the application that goes on.
+        event, origin: Number and origin of the event that closed it: the last one of its alert partition.
     """
 
     successor: str
@@ -136,12 +119,10 @@ class Chunk(msgspec.Struct, array_like=True):
 class ShardRecords:
     """What the records of a shard hold beside the engine's.
 
-    Attributes
-    ----------
-    macs, total, chunks_total
-        Keyed hashes of the live records, their sum, and the sum of those of the outbox.
-    outbox, rejects
-        What is charged and not published yet, in order.
+    Attributes:
+        macs, total, chunks_total: Keyed hashes of the live records, their sum, and the sum of those of the
+            outbox.
+        outbox, rejects: What is charged and not published yet, in order.
     """
 
     meta: Meta
@@ -172,19 +153,15 @@ class ShardRecords:
 
         ``macs`` is changed in place: if the transaction fails, everything has to be read again.
 
-        Parameters
-        ----------
-        events, origin
-            The commit's events, encoded, and their origin; the last one where it has no events and no rejects.
-        shown
-            Number of events that the transaction publishes, the first of the outbox.
-        claim
-            Whether it is the first one of a session.
+        Args:
+            events, origin: The commit's events, encoded, and their origin; the last one where it has no
+                events and no rejects.
+            shown: Number of events that the transaction publishes, the first of the outbox.
+            claim: Whether it is the first one of a session.
 
-        Raises
-        ------
-        MisuseError
-            A record is too large or not the engine's to write, or events are charged before the others are published.
+        Raises:
+            MisuseError: A record is too large or not the engine's to write, or events are charged before the
+                others are published.
         """
         meta, sequence, published = self.meta, self.meta.sequence + 1, self.outbox[:shown]
         rest, mac = self.outbox[shown:], hashing(meta.digest_key)

@@ -26,12 +26,9 @@ _DOING = "reading the alerts"
 class AlertTail:
     """Reads on from some offsets; see `open_tail`.
 
-    Attributes
-    ----------
-    starts
-        First offset read, by partition.
-    complete
-        Whether every record that was ever on the topic is read.
+    Attributes:
+        starts: First offset read, by partition.
+        complete: Whether every record that was ever on the topic is read.
     """
 
     def __init__(
@@ -50,10 +47,8 @@ class AlertTail:
     async def read(self) -> list[Any]:
         """Return the next records as aiokafka does, or nothing after a moment.
 
-        Raises
-        ------
-        BrokerError
-            The brokers refuse.
+        Raises:
+            BrokerError: The brokers refuse.
         """
         try:
             batch = await header_decoding.getmany(
@@ -75,10 +70,8 @@ class AlertTail:
     async def probe(self) -> None:
         """Ask the brokers for a sign of life: a read does not tell silence from absence.
 
-        Raises
-        ------
-        BrokerError
-            They do not answer.
+        Raises:
+            BrokerError: They do not answer.
         """
         async with deadline(CALL_DEADLINE, _DOING):
             await self._consumer.end_offsets(list(self._consumer.assignment()))
@@ -90,18 +83,13 @@ async def open_tail(
 ) -> AsyncIterator[AlertTail]:
     """Read a topic from ``starts``, or else from so many offsets before its end.
 
-    Parameters
-    ----------
-    starts
-        Offset to go on from, by partition. One that the topic does not reach, or holds no longer, is left
-        aside.
-    history
-        Offsets before the end, over all partitions.
+    Args:
+        starts: Offset to go on from, by partition. One that the topic does not reach, or holds no longer, is
+            left aside.
+        history: Offsets before the end, over all partitions.
 
-    Raises
-    ------
-    BrokerError
-        The brokers cannot be reached or refuse.
+    Raises:
+        BrokerError: The brokers cannot be reached or refuse.
     """
     places = [TopicPartition(topic, number) for number in range(partitions)]
     async with started(cluster.reader(), _DOING) as consumer:

@@ -148,18 +148,14 @@ def run(
 ) -> int:
     """Run a worker until a signal ends it; return the exit code.
 
-    Parameters
-    ----------
-    versions
-        Yields the versions of the configuration as they are applied; None goes on with that of ``config``.
-    reread
-        Reads the worker's own file again: see `Worker`.
+    Args:
+        versions: Yields the versions of the configuration as they are applied; None goes on with that of
+            ``config``.
+        reread: Reads the worker's own file again: see `Worker`.
 
-    Returns
-    -------
-    int
-        0 after SIGINT or SIGTERM, 1 where the stop then ran into its deadline, else the exit code of the error, which
-        is printed on standard error.
+    Returns:
+        0 after SIGINT or SIGTERM, 1 where the stop then ran into its deadline, else the exit code of the
+        error, which is printed on standard error.
     """
     quiet_libraries()
     limit_logs()

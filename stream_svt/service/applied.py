@@ -60,10 +60,8 @@ def sign_nothing(content: bytes) -> list[tuple[str, bytes]]:
 async def verifier(config: Config, cluster: Cluster) -> Verify:
     """Return what tells which versions to follow: where commands must be signed, versions must be, too.
 
-    Raises
-    ------
-    BrokerError
-        The cluster's id cannot be asked for.
+    Raises:
+        BrokerError: The cluster's id cannot be asked for.
     """
     if not config.control.required:
         return trust_the_topic
@@ -78,10 +76,8 @@ def place_of(config: Config, cluster_id: str) -> RecordContext:
 async def read_versions(cluster: Cluster, topic: str, verify: Verify = trust_the_topic) -> Versions:
     """Return what the configuration topic shows.
 
-    Raises
-    ------
-    BrokerError
-        It cannot be read.
+    Raises:
+        BrokerError: It cannot be read.
     """
     versions = Versions(verify)
     doing = f"reading configuration topic {topic!r}"
@@ -95,10 +91,8 @@ async def read_versions(cluster: Cluster, topic: str, verify: Verify = trust_the
 def newest(versions: Versions, topic: str) -> Version | None:
     """Return the version applied last, None where none was.
 
-    Raises
-    ------
-    ConfigError
-        What the topic shows cannot be used.
+    Raises:
+        ConfigError: What the topic shows cannot be used.
     """
     found = versions.newest()
     if isinstance(found, Version):
@@ -122,19 +116,13 @@ async def publish(
 ) -> Version:
     """Write the next version, and return it.
 
-    Parameters
-    ----------
-    before
-        The version that it is to follow, None for the first one.
-    above
-        Its number is larger than this one.
+    Args:
+        before: The version that it is to follow, None for the first one.
+        above: Its number is larger than this one.
 
-    Raises
-    ------
-    Overtaken
-        Another version is there by now.
-    BrokerError
-        The brokers refuse; whether the version was written is not known then.
+    Raises:
+        Overtaken: Another version is there by now.
+        BrokerError: The brokers refuse; whether the version was written is not known then.
     """
     doing = f"writing configuration topic {topic!r}"
     producer = cluster.producer(f"{application}-config")

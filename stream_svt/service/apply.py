@@ -37,18 +37,12 @@ from stream_svt.service.topology import group_id, require
 class Proposal:
     """A configuration that may be applied.
 
-    Attributes
-    ----------
-    bundle
-        What is published.
-    before
-        The version that it follows, None where it is the first one.
-    is_new
-        Whether it differs from that.
-    difference
-        What it changes.
-    refused
-        Why the newest record of the topic is not followed, None where it is.
+    Attributes:
+        bundle: What is published.
+        before: The version that it follows, None where it is the first one.
+        is_new: Whether it differs from that.
+        difference: What it changes.
+        refused: Why the newest record of the topic is not followed, None where it is.
     """
 
     bundle: Bundle
@@ -61,12 +55,9 @@ class Proposal:
 async def propose(config: Config, cluster: Cluster, bundle: Bundle) -> Proposal:
     """Compare a configuration with the version applied last, and with the topics; nothing is changed.
 
-    Raises
-    ------
-    ConfigError
-        It cannot be applied.
-    BrokerError
-        The brokers refuse.
+    Raises:
+        ConfigError: It cannot be applied.
+        BrokerError: The brokers refuse.
     """
     topic = config.topics.config
     await require(config, cluster)
@@ -149,10 +140,8 @@ async def commit(
 async def workers(config: Config, cluster: Cluster) -> list[Member]:
     """Return the members of the application's group; a worker that waits for a first version is none.
 
-    Raises
-    ------
-    BrokerError
-        The brokers do not say.
+    Raises:
+        BrokerError: The brokers do not say.
     """
     name = group_id(config.spec.application)
     return await members(cluster, name, f"looking at group {name!r}")
@@ -161,10 +150,8 @@ async def workers(config: Config, cluster: Cluster) -> list[Member]:
 async def ends_of_alerts(config: Config, cluster: Cluster) -> dict[int, int]:
     """Return where the alert partition of each shard ends.
 
-    Raises
-    ------
-    BrokerError
-        The brokers do not say.
+    Raises:
+        BrokerError: The brokers do not say.
     """
     doing = f"looking at the end of alert topic {config.topics.alerts!r}"
     places = [TopicPartition(config.topics.alerts, shard) for shard in range(config.topics.partitions)]
@@ -177,10 +164,8 @@ async def adoptions(
 ) -> AsyncIterator[int]:
     """Yield each shard that has adopted a version, or a newer one, as that is read; end after ``patience`` seconds.
 
-    Raises
-    ------
-    BrokerError
-        The alert topic cannot be read.
+    Raises:
+        BrokerError: The alert topic cannot be read.
     """
     doing = f"reading alert topic {config.topics.alerts!r}"
     left, now = set(starts), asyncio.get_running_loop().time

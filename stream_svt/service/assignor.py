@@ -21,12 +21,9 @@ _Count = Annotated[int, msgspec.Meta(ge=0)]
 class UserData(msgspec.Struct, frozen=True):
     """What a worker tells when it joins.
 
-    Attributes
-    ----------
-    held
-        The shards that it holds, each with its number of transactions.
-    reads
-        The newest format of a configuration that it reads.
+    Attributes:
+        held: The shards that it holds, each with its number of transactions.
+        reads: The newest format of a configuration that it reads.
     """
 
     held: list[tuple[_Count, _Count]] = []
@@ -38,11 +35,9 @@ class StickyAssignor(AbstractPartitionAssignor):  # type: ignore[misc]  # aiokaf
 
     Its name is this service's own: whoever else joins the group is refused, where it would be given shards.
 
-    Parameters
-    ----------
-    held
-        Returns the shards that this worker holds, each with its number of transactions. Of two that hold one the
-        smaller number stood still while the other went on.
+    Args:
+        held: Returns the shards that this worker holds, each with its number of transactions. Of two that
+            hold one the smaller number stood still while the other went on.
     """
 
     name = "stream-svt"

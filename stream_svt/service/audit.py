@@ -24,10 +24,8 @@ OnRecords = Callable[[int], None]
 async def audit_state(config: Config, cluster: Cluster, *, on_records: OnRecords | None = None) -> Audit:
     """Audit the alert topic, and hold the sealed state to it; disturbs no running worker.
 
-    Raises
-    ------
-    BrokerError, ConfigError
-        Topics cannot be read or do not fit.
+    Raises:
+        BrokerError, ConfigError: Topics cannot be read or do not fit.
     """
     topology = await require(config, cluster)
     alerts = config.topics.alerts
@@ -70,10 +68,8 @@ async def audit_topic(
 
     ``monitors`` are those configured, to hold alerts to their prices.
 
-    Raises
-    ------
-    BrokerError
-        The topic cannot be read.
+    Raises:
+        BrokerError: The topic cannot be read.
     """
     auditor = Auditor(monitors)
     await _add_topic(auditor, cluster, topic, on_records)

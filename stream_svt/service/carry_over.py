@@ -26,21 +26,17 @@ async def read_balances(
 ) -> tuple[Carried, list[str]]:
     """Return what is left of each budget of an application, and what an operator should know of it; writes nothing.
 
-    Parameters
-    ----------
-    config
-        The application as it was configured last; where it reads a mirror, with the mirror's brokers and topics.
-    successor
-        Name of the application that goes on.
-    source_ended
-        Whether the operator states, of a mirror, that the source has ended and that the mirror holds its last event.
+    Args:
+        config: The application as it was configured last; where it reads a mirror, with the mirror's brokers
+            and topics.
+        successor: Name of the application that goes on.
+        source_ended: Whether the operator states, of a mirror, that the source has ended and that the mirror
+            holds its last event.
 
-    Raises
-    ------
-    CarryOverRefused
-        The alert topic is not there, a shard is not closed, or it is closed for another successor.
-    BrokerError
-        Topics cannot be read.
+    Raises:
+        CarryOverRefused: The alert topic is not there, a shard is not closed, or it is closed for another
+            successor.
+        BrokerError: Topics cannot be read.
     """
     cluster_id = await id_of(cluster)
     shards = await _histories(config, cluster, cluster_id)

@@ -128,10 +128,8 @@ def _memory(config: Config) -> str:
 async def check_brokers(config: Config, cluster: Cluster, *, create_topics: bool = False) -> Report:
     """Return what the brokers say about topics and permissions, after creating what is missing if asked to.
 
-    Raises
-    ------
-    BrokerError
-        They cannot be reached, or refuse the login.
+    Raises:
+        BrokerError: They cannot be reached, or refuse the login.
     """
     report = Report()
     topology = await _topology(config, cluster, report, create_topics=create_topics)
@@ -152,10 +150,8 @@ async def check_brokers(config: Config, cluster: Cluster, *, create_topics: bool
 async def create_missing(config: Config, cluster: Cluster) -> Report:
     """Create the topics that are not there; return what was done, and what could not be.
 
-    Raises
-    ------
-    BrokerError
-        The brokers cannot be reached, or refuse the login.
+    Raises:
+        BrokerError: The brokers cannot be reached, or refuse the login.
     """
     report = Report()
     await _topology(config, cluster, report, create_topics=True)

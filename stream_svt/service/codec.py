@@ -122,15 +122,11 @@ _KEY_REASONS: Final = {-1: Reason.NO_KEY, -2: Reason.UNDECLARED, -3: Reason.MISR
 class DatasetIndex:
     """The datasets homed at one shard, by record key.
 
-    Parameters
-    ----------
-    names
-        Names of the datasets, in the order of their numbers; each is at home at the partition.
+    Args:
+        names: Names of the datasets, in the order of their numbers; each is at home at the partition.
 
-    Attributes
-    ----------
-    index
-        A dataset's number, by the key of its records.
+    Attributes:
+        index: A dataset's number, by the key of its records.
     """
 
     def __init__(self, names: Iterable[str], *, partition: int, partitions: int) -> None:
@@ -227,14 +223,10 @@ class _Messages:
 class QueryDecoder:
     """Decodes the records of one partition of a query topic.
 
-    Parameters
-    ----------
-    topic, partition
-        Where the records come from.
-    dataset_index
-        The datasets homed at the partition.
-    monitors
-        Names of the monitors that read the topic.
+    Args:
+        topic, partition: Where the records come from.
+        dataset_index: The datasets homed at the partition.
+        monitors: Names of the monitors that read the topic.
     """
 
     def __init__(
@@ -248,10 +240,8 @@ class QueryDecoder:
     def decode(self, records: Sequence[Record]) -> QueryBatch:
         """Return the queries of consecutive records, in offset order, and the reasons of those refused.
 
-        Raises
-        ------
-        MisuseError
-            There is no record.
+        Raises:
+            MisuseError: There is no record.
         """
         if not records:
             raise MisuseError(f"no records of {self.topic}[{self.partition}] to decode: nothing was read")

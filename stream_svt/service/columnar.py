@@ -63,10 +63,8 @@ class Refused(Exception):
 def read(message: bytes, batch: QueryBatch, monitors: Collection[str], max_text: int) -> None:
     """Fill the columns of an empty batch that come from the message itself.
 
-    Raises
-    ------
-    Refused
-        The message is malformed; its values play no part in that.
+    Raises:
+        Refused: The message is malformed; its values play no part in that.
     """
     parts = _parts(message)
     rows = sum(part.num_rows for part in parts)

@@ -32,14 +32,10 @@ from stream_svt.settings.sections import (
 class Config(Sections, Secrets):
     """Everything the service was told, checked.
 
-    Attributes
-    ----------
-    spec
-        What is monitored.
-    notes
-        Advice: what works but may not be meant.
-    source
-        Name of the file.
+    Attributes:
+        spec: What is monitored.
+        notes: Advice: what works but may not be meant.
+        source: Name of the file.
     """
 
     spec: ApplicationSpec
@@ -79,10 +75,8 @@ def load_config(
     Where it is not ``is_whole``, datasets and monitors are passed over: a worker reads those from the configuration
     topic, and of the file only the application's name and how to run it.
 
-    Raises
-    ------
-    ConfigError
-        With every problem found in the file, the environment, and the files of secrets it names.
+    Raises:
+        ConfigError: With every problem found in the file, the environment, and the files of secrets it names.
     """
     path = Path(path)
     return parse_config(
@@ -93,10 +87,8 @@ def load_config(
 def bundle_of(path: Path) -> Bundle:
     """Return what is applied of a configuration file: its text without the service's sections, and the files it names.
 
-    Raises
-    ------
-    ConfigError
-        A file cannot be read, or the text is no configuration.
+    Raises:
+        ConfigError: A file cannot be read, or the text is no configuration.
     """
     text = content(path).decode(errors="replace")
     document = read(text, str(path))
@@ -116,10 +108,8 @@ def bundle_of(path: Path) -> Bundle:
 def spec_of(bundle: Bundle, source: str = "configuration") -> ApplicationSpec:
     """Return what is monitored, as it was applied.
 
-    Raises
-    ------
-    ConfigError
-        With every problem found.
+    Raises:
+        ConfigError: With every problem found.
     """
 
     def names(path: str) -> Sequence[str]:
@@ -133,10 +123,8 @@ def spec_of(bundle: Bundle, source: str = "configuration") -> ApplicationSpec:
 def content(path: Path) -> bytes:
     """Return what is in a configuration file.
 
-    Raises
-    ------
-    ConfigError
-        It cannot be read.
+    Raises:
+        ConfigError: It cannot be read.
     """
     try:
         return path.read_bytes()
@@ -155,10 +143,8 @@ def parse_config(
 ) -> Config:
     """Return the configuration in a YAML text; file names in it are relative to ``directory``.
 
-    Raises
-    ------
-    ConfigError
-        As `load_config`, which see.
+    Raises:
+        ConfigError: As `load_config`, which see.
     """
     document = read(text, source)
     apply_environment(document, environ or {}, SECTIONS)

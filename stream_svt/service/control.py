@@ -108,10 +108,8 @@ def for_datasets(
 ) -> list[Addressed]:
     """Return one command for each dataset, addressed to its home.
 
-    Raises
-    ------
-    NotDeclared
-        A dataset or the monitor is not declared.
+    Raises:
+        NotDeclared: A dataset or the monitor is not declared.
     """
     names = list(datasets)
     spec = config.current
@@ -133,10 +131,8 @@ def for_datasets(
 def for_all(config: Config, action: Action, *, monitor: str = "", now: bool = False) -> list[Addressed]:
     """Return one command for each shard that is the home of a dataset, or of one on which the monitor runs.
 
-    Raises
-    ------
-    NotDeclared
-        The monitor is not declared.
+    Raises:
+        NotDeclared: The monitor is not declared.
     """
     meant = [one for one in config.spec.monitors if one.name == monitor]
     if monitor and not meant:
@@ -160,10 +156,8 @@ def for_shards(
 ) -> list[Addressed]:
     """Return one command with these fields for each of some shards, or with None for all of them.
 
-    Raises
-    ------
-    NotDeclared
-        There is no such shard.
+    Raises:
+        NotDeclared: There is no such shard.
     """
     count = config.topics.partitions
     shown = "the only shard is 0" if count == 1 else f"shards are 0 to {count - 1}"
@@ -207,19 +201,13 @@ async def send(
     A command that was not answered in time is carried out once its shard is owned and reads it, unless another one took
     its number before.
 
-    Parameters
-    ----------
-    control, alerts
-        Names of the topics.
-    application
-        Part of what is signed.
-    signing_key
-        Signs the commands; None sends them unsigned.
+    Args:
+        control, alerts: Names of the topics.
+        application: Part of what is signed.
+        signing_key: Signs the commands; None sends them unsigned.
 
-    Raises
-    ------
-    BrokerError
-        The commands could not be sent or the replies not be read.
+    Raises:
+        BrokerError: The commands could not be sent or the replies not be read.
     """
     doing = "waiting for replies"
     shards = sorted({addressed.shard for addressed in commands})
@@ -440,10 +428,8 @@ async def standings(reader: AIOKafkaConsumer, places: Sequence[TopicPartition]) 
 async def id_of(cluster: Cluster) -> str:
     """Return a cluster's id.
 
-    Raises
-    ------
-    BrokerError
-        The brokers do not say.
+    Raises:
+        BrokerError: The brokers do not say.
     """
     doing = "asking for the cluster's id"
     async with started(cluster.admin(), doing) as admin, deadline(CALL_DEADLINE, doing, "DESCRIBE"):

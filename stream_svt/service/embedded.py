@@ -84,26 +84,19 @@ class EmbeddedKafkaError(BrokerError):
 class EmbeddedKafka:
     """One Apache Kafka broker on this machine's loopback interface, for as long as the context is open.
 
-    Parameters
-    ----------
-    overrides
-        Lines of ``server.properties`` to add or replace, such as ``{"message.max.bytes": "4000000"}``.
-    users
-        Names and passwords. If given, a second listener asks for them (SASL_PLAINTEXT, mechanism PLAIN; see
-        ``sasl_bootstrap_servers``) and users may do only what access control lists allow. The first listener
-        stays open and may do everything: it is the administrator's.
-    jvm
-        Options after the usual ones of the Java virtual machine.
-    port
-        Of the first listener; any free one unless given.
-    start_timeout
-        Seconds until the broker must answer.
+    Args:
+        overrides: Lines of ``server.properties`` to add or replace, such as ``{"message.max.bytes":
+            "4000000"}``.
+        users: Names and passwords. If given, a second listener asks for them (SASL_PLAINTEXT, mechanism
+            PLAIN; see ``sasl_bootstrap_servers``) and users may do only what access control lists allow. The
+            first listener stays open and may do everything: it is the administrator's.
+        jvm: Options after the usual ones of the Java virtual machine.
+        port: Of the first listener; any free one unless given.
+        start_timeout: Seconds until the broker must answer.
 
-    Raises
-    ------
-    EmbeddedKafkaError
-        On start: the ``embedded`` extra is missing, the jars cannot be had, the port is taken, or the broker does
-        not come up.
+    Raises:
+        EmbeddedKafkaError: On start: the ``embedded`` extra is missing, the jars cannot be had, the port is
+            taken, or the broker does not come up.
     """
 
     def __init__(
@@ -184,10 +177,8 @@ class EmbeddedKafka:
     def start(self) -> None:
         """Start the broker and return when it answers; does nothing where it runs.
 
-        Raises
-        ------
-        EmbeddedKafkaError
-            As the class says; nothing is left running and no directory is left behind.
+        Raises:
+            EmbeddedKafkaError: As the class says; nothing is left running and no directory is left behind.
         """
         if self._directory is not None:
             return
@@ -207,10 +198,8 @@ class EmbeddedKafka:
     def stop(self, *, grace: float = STOP_SECONDS) -> None:
         """End the broker and remove its directory; does nothing where none runs.
 
-        Parameters
-        ----------
-        grace
-            Seconds that it gets to end by itself before it is killed.
+        Args:
+            grace: Seconds that it gets to end by itself before it is killed.
         """
         self._end_broker(grace)
         if self._directory is not None:
@@ -221,12 +210,9 @@ class EmbeddedKafka:
     def restart(self, *, kill: bool = False, pause: float = 0.0) -> None:
         """End the broker and start it again on the same data and the same address.
 
-        Parameters
-        ----------
-        kill
-            Whether it is killed at once (SIGKILL) instead of asked to stop.
-        pause
-            Seconds for which nothing listens in between.
+        Args:
+            kill: Whether it is killed at once (SIGKILL) instead of asked to stop.
+            pause: Seconds for which nothing listens in between.
         """
         self._require_started()
         self._end_broker(0 if kill else STOP_SECONDS)

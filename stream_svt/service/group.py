@@ -53,16 +53,11 @@ LAG_INTERVAL = 10.0
 class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types
     """The worker's membership, and a shard for each partition it is given.
 
-    Parameters
-    ----------
-    control, partitions
-        The control topic, and its number of partitions.
-    queries
-        Reads the query topics of all shards; stopped with the group.
-    make_shard
-        Returns the shard of a partition, not started.
-    fatal
-        Told of errors after which the worker cannot go on.
+    Args:
+        control, partitions: The control topic, and its number of partitions.
+        queries: Reads the query topics of all shards; stopped with the group.
+        make_shard: Returns the shard of a partition, not started.
+        fatal: Told of errors after which the worker cannot go on.
     """
 
     def __init__(

@@ -267,10 +267,8 @@ async def deadline(
 ) -> AsyncIterator[None]:
     """Bound a call to the broker and translate its errors.
 
-    Raises
-    ------
-    BrokerError
-        See `explain`; ``doing`` opens the message.
+    Raises:
+        BrokerError: See `explain`; ``doing`` opens the message.
     """
     began = time.monotonic()
     try:
@@ -358,14 +356,10 @@ async def _cut_off(client: Any, stopping: asyncio.Future[Any]) -> None:  # noqa:
 class Cluster:
     """How to reach the brokers, and the clients built from that.
 
-    Attributes
-    ----------
-    arguments
-        Keyword arguments every client gets: servers, protocol, credentials. Kept out of ``repr``.
-    session_timeout, heartbeat_interval, transaction_timeout
-        Seconds.
-    group_instance_id
-        Name of a static group member, or None.
+    Attributes:
+        arguments: Keyword arguments every client gets: servers, protocol, credentials. Kept out of ``repr``.
+        session_timeout, heartbeat_interval, transaction_timeout: Seconds.
+        group_instance_id: Name of a static group member, or None.
     """
 
     arguments: Mapping[str, Any] = field(repr=False)
@@ -533,11 +527,10 @@ async def read_partition(
 
     Positions are compared, not records counted: markers and compacted records take offsets too.
 
-    Raises
-    ------
-    BrokerUnavailable
-        The position did not move for `CALL_DEADLINE` seconds: a client whose broker is gone returns nothing, again
-        and again, and so does one whose partition was cut short after its end was asked for.
+    Raises:
+        BrokerUnavailable: The position did not move for `CALL_DEADLINE` seconds: a client whose broker is
+            gone returns nothing, again and again, and so does one whose partition was cut short after its end
+            was asked for.
     """
     place = TopicPartition(topic, partition)
     async with deadline(CALL_DEADLINE, doing):

@@ -30,10 +30,8 @@ class _Place:
 class LimitByPlace(logging.Filter):
     """Lets so many records of each line of code pass; on a handler, for all libraries.
 
-    Parameters
-    ----------
-    now
-        Seconds of a clock that never goes back.
+    Args:
+        now: Seconds of a clock that never goes back.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:

@@ -245,20 +245,13 @@ def _gauges(application: str, values: _Values) -> Iterator[GaugeMetricFamily]:
 class Metrics:
     """All metrics of one worker in a registry of its own.
 
-    Parameters
-    ----------
-    spec, spec_hash
-        What runs; decides which labels exist.
-    statuses
-        Returns the status of each shard owned, for the gauges.
-    shards
-        Partitions of the application's topics.
-    control
-        Name of the control topic.
-    engine_times
-        Whether to show how long the engine took: no part of the promise covers that.
-    epoch
-        Seconds since 1970.
+    Args:
+        spec, spec_hash: What runs; decides which labels exist.
+        statuses: Returns the status of each shard owned, for the gauges.
+        shards: Partitions of the application's topics.
+        control: Name of the control topic.
+        engine_times: Whether to show how long the engine took: no part of the promise covers that.
+        epoch: Seconds since 1970.
     """
 
     def __init__(

@@ -55,16 +55,12 @@ _REFUSED_BY_BROKERS = {Cause.TOPIC_MISSING, Cause.PERMISSION, Cause.BROKER_REFUS
 class Surroundings:
     """What can be seen of a shard's partitions without a producer.
 
-    Attributes
-    ----------
-    spans
-        Topic, first offset and end; of a query topic the first offset alone, for its end moves with every query.
-    faults
-        What cannot be read, in words.
-    missing
-        Whether a topic is not there.
-    control_end
-        End of the control partition, None where it cannot be read.
+    Attributes:
+        spans: Topic, first offset and end; of a query topic the first offset alone, for its end moves with
+            every query.
+        faults: What cannot be read, in words.
+        missing: Whether a topic is not there.
+        control_end: End of the control partition, None where it cannot be read.
     """
 
     spans: tuple[tuple[str, int, int | None], ...] = ()
@@ -78,15 +74,12 @@ async def look_around(
 ) -> Surroundings:
     """Look at the partitions that a shard reads.
 
-    Parameters
-    ----------
-    queries, control, own
-        Query topics, control topic, and the topics that the shard writes and reads back.
+    Args:
+        queries, control, own: Query topics, control topic, and the topics that the shard writes and reads
+            back.
 
-    Raises
-    ------
-    BrokerUnavailable
-        The brokers do not say.
+    Raises:
+        BrokerUnavailable: The brokers do not say.
     """
     doing = f"shard {shard}: looking at its topics"
     topics = [*queries, control, *own]
@@ -118,30 +111,20 @@ async def look_around(
 class Parking:
     """Waits until opening a parked shard is worth a try.
 
-    Attributes
-    ----------
-    shard, cause
-        Which shard is parked, and why.
-    feed, control
-        The shard's partitions, and the name of the control topic.
-    halt
-        Set where the shard is told something: to stop, or of another configuration.
-    look
-        Looks at the surroundings.
-    journal
-        Returns a journal for the shard, not opened.
-    reconfigured
-        Whether another configuration than the one that failed is in use.
-    passed
-        Whether time alone has mended it.
-    verify
-        Tells which commands to hear.
-    beat
-        To be called as a sign of life.
-    looks
-        Number of looks so far, for this and earlier failures in a row: the next ones come later and later.
-    seen, next_command
-        What the last look found, and the offset of the control partition to listen from; None before the first look.
+    Attributes:
+        shard, cause: Which shard is parked, and why.
+        feed, control: The shard's partitions, and the name of the control topic.
+        halt: Set where the shard is told something: to stop, or of another configuration.
+        look: Looks at the surroundings.
+        journal: Returns a journal for the shard, not opened.
+        reconfigured: Whether another configuration than the one that failed is in use.
+        passed: Whether time alone has mended it.
+        verify: Tells which commands to hear.
+        beat: To be called as a sign of life.
+        looks: Number of looks so far, for this and earlier failures in a row: the next ones come later and
+            later.
+        seen, next_command: What the last look found, and the offset of the control partition to listen from;
+            None before the first look.
     """
 
     shard: int
@@ -162,12 +145,9 @@ class Parking:
     async def until_mended(self) -> None:
         """Wait.
 
-        Raises
-        ------
-        Stopped
-            The shard was told something.
-        IllegalStateError
-            Its partition is not assigned to this worker any more.
+        Raises:
+            Stopped: The shard was told something.
+            IllegalStateError: Its partition is not assigned to this worker any more.
         """
         while not self.reconfigured() and not self.passed():
             around = await self._look_or_none()

@@ -49,12 +49,9 @@ MOST = 20_000
 class QueryConsumer:
     """Reads the query partitions of all shards of a worker.
 
-    Parameters
-    ----------
-    make
-        Returns a client outside any group, not started, without a reset of offsets.
-    partitions
-        Number of partitions that every topic has.
+    Args:
+        make: Returns a client outside any group, not started, without a reset of offsets.
+        partitions: Number of partitions that every topic has.
     """
 
     def __init__(self, make: Callable[[], Any], partitions: int) -> None:
@@ -127,14 +124,10 @@ class QueryConsumer:
     ) -> Mapping[TopicPartition, Sequence[Any]]:
         """Return what there is to read of these places, after at most so many seconds; may be cancelled.
 
-        Raises
-        ------
-        KafkaError
-            One of these places cannot be read; others may be.
-        ConfigError
-            One of their topics has another number of partitions.
-        BrokerUnavailable
-            The client does not start, or a topic is gone.
+        Raises:
+            KafkaError: One of these places cannot be read; others may be.
+            ConfigError: One of their topics has another number of partitions.
+            BrokerUnavailable: The client does not start, or a topic is gone.
         """
         if not places or not self._next.keys() >= set(places):
             raise MisuseError("a shard fetches what it did not seek")  # nothing named would mean everything
@@ -206,10 +199,8 @@ class QueryConsumer:
 
         It asks the brokers for it again and again meanwhile, until the place is released.
 
-        Raises
-        ------
-        TopicAuthorizationFailedError, BrokerUnavailable, ConfigError
-            They are not.
+        Raises:
+            TopicAuthorizationFailedError, BrokerUnavailable, ConfigError: They are not.
         """
         cluster = self._client._client.cluster  # noqa: SLF001
         now = time.monotonic()
@@ -237,10 +228,8 @@ class QueryConsumer:
     async def _steady(self) -> None:
         """Wait until the client is assigned what shards asked for.
 
-        Raises
-        ------
-        BrokerError
-            The client does not start; everybody who waits for it is told.
+        Raises:
+            BrokerError: The client does not start; everybody who waits for it is told.
         """
         while self._stopped or self._change is not None or self._stale or self._failed:
             change = self._begin_change()

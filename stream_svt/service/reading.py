@@ -44,10 +44,8 @@ class Reading:
 async def read(version: Version) -> Reading:
     """Return what a version says, without holding the event loop.
 
-    Raises
-    ------
-    ConfigError
-        This release cannot read it, or the process that parses it ended early.
+    Raises:
+        ConfigError: This release cannot read it, or the process that parses it ended early.
     """
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", _PROGRAM, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE

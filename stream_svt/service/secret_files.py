@@ -28,16 +28,11 @@ _NO_KEY = f"must hold {KEY_BYTES} bytes as {2 * KEY_BYTES} hex digits or as base
 class Secrets:
     """What the files and commands of a configuration hold.
 
-    Attributes
-    ----------
-    password
-        Of the broker's user, None without one.
-    ca_file
-        Path of the authorities' certificates, None for those of the system.
-    master_key, previous_keys
-        32 bytes each, for sealing; None where state is not sealed.
-    command_keys
-        Keys whose owners may give commands; empty where signatures are not required.
+    Attributes:
+        password: Of the broker's user, None without one.
+        ca_file: Path of the authorities' certificates, None for those of the system.
+        master_key, previous_keys: 32 bytes each, for sealing; None where state is not sealed.
+        command_keys: Keys whose owners may give commands; empty where signatures are not required.
     """
 
     password: str | None = field(default=None, repr=False)
@@ -50,10 +45,8 @@ class Secrets:
 class SecretFiles:
     """Reads the secrets that a configuration names; reports those that cannot be used to its document.
 
-    Attributes
-    ----------
-    notes
-        Files of secrets that others on the machine can read.
+    Attributes:
+        notes: Files of secrets that others on the machine can read.
     """
 
     def __init__(self, document: Document, directory: Path) -> None:
@@ -64,10 +57,8 @@ class SecretFiles:
     def all_of(self, sections: Sections) -> Secrets:
         """Return everything that the sections name.
 
-        Raises
-        ------
-        ConfigError
-            With every file and command that cannot be used.
+        Raises:
+            ConfigError: With every file and command that cannot be used.
         """
         keys = self.keys(sections.sealing)
         secrets = Secrets(

@@ -51,10 +51,8 @@ async def self_test(
 ) -> Fault | None:
     """Return the first fault of this worker alone, None where it may join.
 
-    Raises
-    ------
-    BrokerError
-        The brokers do not answer, or refuse.
+    Raises:
+        BrokerError: The brokers do not answer, or refuse.
     """
     if (fault := _without_pyarrow() or await _foreign_key(config, cluster, cluster_id)) is not None:
         return fault

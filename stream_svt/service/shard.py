@@ -80,20 +80,14 @@ CUT_SHORT = 5.0
 class WorkerParts:
     """What all shards of a worker share. What is a function is asked at every session.
 
-    Attributes
-    ----------
-    cluster, consumer, queries
-        The brokers, the worker's group consumer, and its consumer of query topics.
-    control, written
-        Name of the control topic, and names of the topics that journals write.
-    make_journal
-        Returns a journal for a shard, not opened.
-    workload, pace
-        Return what to run, and how often to commit.
-    verify
-        Returns what tells a shard which commands to hear.
-    suspect
-        Told where a fault may be the worker's own.
+    Attributes:
+        cluster, consumer, queries: The brokers, the worker's group consumer, and its consumer of query
+            topics.
+        control, written: Name of the control topic, and names of the topics that journals write.
+        make_journal: Returns a journal for a shard, not opened.
+        workload, pace: Return what to run, and how often to commit.
+        verify: Returns what tells a shard which commands to hear.
+        suspect: Told where a fault may be the worker's own.
     """
 
     cluster: Cluster

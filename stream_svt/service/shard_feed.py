@@ -19,14 +19,10 @@ from stream_svt.service.query_consumer import QueryConsumer
 class Hold:
     """A rebalance as one shard knows it: while it is held, the partition may go elsewhere or stay.
 
-    Attributes
-    ----------
-    held
-        Set from the revocation to the assignment.
-    free
-        The opposite.
-    quiet
-        Set while the shard steps nothing: it is not open, or its session stands by.
+    Attributes:
+        held: Set from the revocation to the assignment.
+        free: The opposite.
+        quiet: Set while the shard steps nothing: it is not open, or its session stands by.
     """
 
     def __init__(self) -> None:
@@ -50,22 +46,14 @@ class Hold:
 class ShardFeed:
     """The partitions of one shard (see `stream_svt.protocol.ports.Feed`).
 
-    Parameters
-    ----------
-    cluster
-        How to reach the brokers, for questions that must not wait behind a fetch.
-    consumer
-        The worker's group consumer; the shard's partition of the control topic is assigned to it.
-    queries
-        The worker's consumer of query topics.
-    shard
-        Partition number.
-    control
-        Name of the control topic.
-    stop
-        Set to end a fetch.
-    hold
-        Whether a rebalance is under way.
+    Args:
+        cluster: How to reach the brokers, for questions that must not wait behind a fetch.
+        consumer: The worker's group consumer; the shard's partition of the control topic is assigned to it.
+        queries: The worker's consumer of query topics.
+        shard: Partition number.
+        control: Name of the control topic.
+        stop: Set to end a fetch.
+        hold: Whether a rebalance is under way.
     """
 
     def __init__(
@@ -219,10 +207,8 @@ class ShardFeed:
     def _take_place(self) -> None:
         """Have the group's consumer read from where the shard is, once for each assignment.
 
-        Raises
-        ------
-        IllegalStateError
-            The partition is not assigned to this worker.
+        Raises:
+            IllegalStateError: The partition is not assigned to this worker.
         """
         assigned = header_decoding.state_of(self._consumer, self._control)
         if assigned is None:

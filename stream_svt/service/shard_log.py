@@ -40,16 +40,11 @@ class Reject(msgspec.Struct):
 class ShardLog:
     """The state, alert and reject partitions of one shard (see `stream_svt.protocol.ports.Log`).
 
-    Parameters
-    ----------
-    cluster
-        How to reach the brokers.
-    application, shard
-        Name the producers that fence one another.
-    topics
-        Topics written.
-    tell_time
-        Told of the brokers' time, in seconds since 1970, with a transaction that they stamp.
+    Args:
+        cluster: How to reach the brokers.
+        application, shard: Name the producers that fence one another.
+        topics: Topics written.
+        tell_time: Told of the brokers' time, in seconds since 1970, with a transaction that they stamp.
     """
 
     def __init__(

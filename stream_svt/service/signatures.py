@@ -62,12 +62,9 @@ class SigningKey:
 class Verifier:
     """Tells whether a record of one shard's control partition is signed by a known key for that partition.
 
-    Parameters
-    ----------
-    place
-        Cluster, application, control topic and shard.
-    keys
-        The keys whose owners may give commands.
+    Args:
+        place: Cluster, application, control topic and shard.
+        keys: The keys whose owners may give commands.
     """
 
     def __init__(self, place: RecordContext, keys: Iterable[VerifyingKey]) -> None:
@@ -122,10 +119,8 @@ def shared_key(secret: bytes) -> tuple[SigningKey, VerifyingKey]:
 def public_key(text: str) -> VerifyingKey:
     """Return the Ed25519 public key in a PEM text.
 
-    Raises
-    ------
-    ValueError
-        It holds none; the message says what it holds and never repeats it.
+    Raises:
+        ValueError: It holds none; the message says what it holds and never repeats it.
     """
     if "PRIVATE KEY" in text:
         raise ValueError("holds a private key: workers need the public half only (openssl pkey -pubout)")
@@ -141,10 +136,8 @@ def public_key(text: str) -> VerifyingKey:
 def signing_key(text: str) -> SigningKey:
     """Return the signing key in a text: an Ed25519 private key as PEM, or a shared key of 32 bytes.
 
-    Raises
-    ------
-    ValueError
-        It holds none; the message says what it holds and never repeats it.
+    Raises:
+        ValueError: It holds none; the message says what it holds and never repeats it.
     """
     if "-----BEGIN" not in text:
         secret = secret_bytes(text)

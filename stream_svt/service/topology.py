@@ -28,14 +28,10 @@ SHOWN_TOPICS = 10
 class Topology:
     """What the brokers say.
 
-    Attributes
-    ----------
-    cluster_id
-        Identity of the cluster; part of what seals state.
-    partitions
-        Number of partitions by topic, for the topics that exist.
-    settings
-        Topic settings by topic; a topic is absent where the user may not see them.
+    Attributes:
+        cluster_id: Identity of the cluster; part of what seals state.
+        partitions: Number of partitions by topic, for the topics that exist.
+        settings: Topic settings by topic; a topic is absent where the user may not see them.
     """
 
     cluster_id: str
@@ -72,10 +68,8 @@ def unseen(topic: str, operation: str) -> str:
 async def look(config: Config, cluster: Cluster) -> Topology:
     """Ask the brokers about the application's topics.
 
-    Raises
-    ------
-    BrokerError
-        They cannot be reached or refuse.
+    Raises:
+        BrokerError: They cannot be reached or refuse.
     """
     names = list(wanted_topics(config))
     doing = "looking at the topics"
@@ -186,12 +180,9 @@ def _setting_problems(config: Config, topology: Topology) -> Iterator[Problem]:
 async def require(config: Config, cluster: Cluster) -> Topology:
     """Return the topology, or refuse.
 
-    Raises
-    ------
-    ConfigError
-        With every problem found.
-    BrokerError
-        As `look`.
+    Raises:
+        ConfigError: With every problem found.
+        BrokerError: As `look`.
     """
     topology = await look(config, cluster)
     found = problems(config, topology)

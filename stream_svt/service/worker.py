@@ -72,17 +72,12 @@ class Worker:
     A worker that fails a test of its own, or whose membership fails, leaves the group whole and joins it again once it
     can. Only what is wrong at the start, and cannot pass, ends it.
 
-    Parameters
-    ----------
-    reread
-        Reads the worker's own file again; asked before each try to join again.
+    Args:
+        reread: Reads the worker's own file again; asked before each try to join again.
 
-    Attributes
-    ----------
-    failed
-        Future that ends with the error after which the worker cannot go on.
-    fault
-        Why the worker stays out of the group, None while it is a member or on its way.
+    Attributes:
+        failed: Future that ends with the error after which the worker cannot go on.
+        fault: Why the worker stays out of the group, None while it is a member or on its way.
     """
 
     def __init__(
@@ -130,12 +125,9 @@ class Worker:
 
         Brokers that are away are waited for.
 
-        Raises
-        ------
-        ConfigError
-            The topics do not fit the configuration.
-        BrokerError
-            The brokers refuse.
+        Raises:
+            ConfigError: The topics do not fit the configuration.
+            BrokerError: The brokers refuse.
         """
         tune()
         self.failed = asyncio.get_running_loop().create_future()
@@ -197,10 +189,8 @@ class Worker:
     async def _read_again(self) -> None:
         """Take over how to reach the brokers, and the keys, as the worker's file has them now.
 
-        Raises
-        ------
-        ConfigError
-            There is something wrong with the file.
+        Raises:
+            ConfigError: There is something wrong with the file.
         """
         if self._reread is None:
             return

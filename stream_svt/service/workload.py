@@ -43,16 +43,12 @@ class Workload:
 
     With many datasets, `prepare` comes before anything else: what it leaves out is done at once where it is needed.
 
-    Parameters
-    ----------
-    declared
-        The specification.
-    partitions
-        Number of partitions of every topic.
-    version
-        Number and digest of the version applied.
-    now_ms
-        The time, in UTC milliseconds: periods that begin later than `AHEAD_MS` from then are not known.
+    Args:
+        declared: The specification.
+        partitions: Number of partitions of every topic.
+        version: Number and digest of the version applied.
+        now_ms: The time, in UTC milliseconds: periods that begin later than `AHEAD_MS` from then are not
+            known.
     """
 
     declared: ApplicationSpec
@@ -91,10 +87,8 @@ class Workload:
     def prepare(self, known_hash: str | None = None) -> Iterator[None]:
         """Look at every dataset, in slices of a few milliseconds.
 
-        Parameters
-        ----------
-        known_hash
-            The specification's digest; None computes it, in one piece.
+        Args:
+            known_hash: The specification's digest; None computes it, in one piece.
         """
         found = vars(self)
         found["hash"] = self.declared.hash() if known_hash is None else known_hash
@@ -115,10 +109,8 @@ class Workload:
     def gather(self, shard: int, gone: Gone) -> Iterator[None]:
         """Look in slices at the datasets of one shard but for what is gone: the next engine is of these.
 
-        Raises
-        ------
-        ConfigError
-            Generators make too many datasets.
+        Raises:
+            ConfigError: Generators make too many datasets.
         """
         if not self._is_generated:
             gone = Gone()

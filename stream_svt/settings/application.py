@@ -26,18 +26,14 @@ PAIRS_SHOWN = 5_000
 class ApplicationSpec:
     """Everything a shard's engine needs to know.
 
-    Attributes
-    ----------
-    application
-        Name of the application; part of every Kafka identity it takes.
-    datasets, monitors
-        In the order declared. Datasets of a generator without an end are not among them, but for those that `at` adds.
-    notes
-        Advice about what is allowed but may not be meant.
-    carried
-        What was taken over from an application that was closed; it is part of what the datasets and monitors say.
-    generators
-        Datasets without an end.
+    Attributes:
+        application: Name of the application; part of every Kafka identity it takes.
+        datasets, monitors: In the order declared. Datasets of a generator without an end are not among them,
+            but for those that `at` adds.
+        notes: Advice about what is allowed but may not be meant.
+        carried: What was taken over from an application that was closed; it is part of what the datasets and
+            monitors say.
+        generators: Datasets without an end.
     """
 
     application: str

@@ -51,10 +51,8 @@ def load_spec(
 ) -> ApplicationSpec:
     """Return the specification in a YAML text; the service's own keys are left unread.
 
-    Raises
-    ------
-    ConfigError
-        With every problem found, sorted by line.
+    Raises:
+        ConfigError: With every problem found, sorted by line.
     """
     document = read(text, source)
     spec = parse_application(document, read_names)
@@ -169,10 +167,8 @@ class _Contradicted(ValueError):
 def _with_history(dataset: DatasetSpec, carried: Carried, *, new: bool) -> DatasetSpec | None:
     """Return a dataset with what was spent of it before; None for a generated one whose period had begun by then.
 
-    Raises
-    ------
-    _Contradicted
-        It is declared otherwise than before, or nobody knows what was spent of it.
+    Raises:
+        _Contradicted: It is declared otherwise than before, or nobody knows what was spent of it.
     """
     if is_over(dataset.name, carried.watermarks):
         if dataset.pattern:

@@ -65,20 +65,14 @@ class Balance:
 class Carried:
     """All balances of an application.
 
-    Attributes
-    ----------
-    application, cluster, alerts
-        Whose they are; cluster id and alert topic say where that was read.
-    successor
-        The one application that may go on with them.
-    complete
-        Whether every dataset that ever spent anything is among them.
-    topics
-        What was ever declared about the answers on each query topic.
-    datasets
-        By name.
-    watermarks
-        By pattern of a generator, the end of the last period that had begun: it is over for the successor.
+    Attributes:
+        application, cluster, alerts: Whose they are; cluster id and alert topic say where that was read.
+        successor: The one application that may go on with them.
+        complete: Whether every dataset that ever spent anything is among them.
+        topics: What was ever declared about the answers on each query topic.
+        datasets: By name.
+        watermarks: By pattern of a generator, the end of the last period that had begun: it is over for the
+            successor.
     """
 
     application: str
@@ -127,10 +121,8 @@ class Carried:
 def parse(lines: Sequence[str]) -> Carried:
     """Return the content of a file.
 
-    Raises
-    ------
-    ValueError
-        It is none, or lines are missing; the message names the line.
+    Raises:
+        ValueError: It is none, or lines are missing; the message names the line.
     """
     found = [line for line in lines if line.strip()]
     if not found:

@@ -73,12 +73,9 @@ def changed_fields(old: MonitorSpec, new: MonitorSpec) -> dict[str, TakesEffect]
 class Declared:
     """What was declared about the answers on a query topic, the most cautious of several declarations.
 
-    Attributes
-    ----------
-    sensitivity
-        In real units.
-    general
-        Whether neighbours may move answers of one run both ways.
+    Attributes:
+        sensitivity: In real units.
+        general: Whether neighbours may move answers of one run both ways.
     """
 
     sensitivity: Fraction

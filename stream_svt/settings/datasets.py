@@ -18,24 +18,18 @@ MAX_DATASETS = 1_000_000
 class DatasetSpec:
     """One private dataset with its budget.
 
-    Attributes
-    ----------
-    name
-        The key of its queries on Kafka.
-    kind, limit
-        What the ledger counts, and the most that may ever be lost, in units of `stream_svt.privacy.loss`.
-    unit
-        The privacy unit in words: whose, or which, presence is hidden.
-    from_ms, until_ms, lateness_ms
-        For a period: queries count from the first moment, before the second, and for records that come late,
-        until so long after it. UTC milliseconds on the broker's clock. None for a dataset without a period.
-    horizon_ms
-        How long the budget is meant to last: what burn rates are measured against. It bears on no outcome, so two
-        specifications that differ in it alone are equal, and it may change.
-    spent_before
-        What an earlier application spent of the limit.
-    pattern
-        The generator's pattern, "" for a dataset that is not generated.
+    Attributes:
+        name: The key of its queries on Kafka.
+        kind, limit: What the ledger counts, and the most that may ever be lost, in units of
+            `stream_svt.privacy.loss`.
+        unit: The privacy unit in words: whose, or which, presence is hidden.
+        from_ms, until_ms, lateness_ms: For a period: queries count from the first moment, before the second,
+            and for records that come late, until so long after it. UTC milliseconds on the broker's clock.
+            None for a dataset without a period.
+        horizon_ms: How long the budget is meant to last: what burn rates are measured against. It bears on no
+            outcome, so two specifications that differ in it alone are equal, and it may change.
+        spent_before: What an earlier application spent of the limit.
+        pattern: The generator's pattern, "" for a dataset that is not generated.
     """
 
     name: str
@@ -146,12 +140,9 @@ def is_over(name: str, watermarks: Watermarks) -> bool:
 class Gone:
     """What a shard's state says of datasets that never come back.
 
-    Attributes
-    ----------
-    watermarks
-        Which periods are over.
-    retired
-        Names of datasets that are declared no longer.
+    Attributes:
+        watermarks: Which periods are over.
+        retired: Names of datasets that are declared no longer.
     """
 
     watermarks: Watermarks = field(default_factory=dict)
@@ -164,16 +155,12 @@ class Generator:
 
     A dataset exists from its first query on, and is retired once its period, and the lateness, are over.
 
-    Attributes
-    ----------
-    pattern
-        The datasets' names, with a slot for the period and one for the name where there are ``names``.
-    names
-        What stands in the slot for the name, ("",) where there is none.
-    from_ms
-        Begin of the first period, UTC milliseconds.
-    lateness_ms, kind, limit, unit
-        As in `DatasetSpec`.
+    Attributes:
+        pattern: The datasets' names, with a slot for the period and one for the name where there are
+            ``names``.
+        names: What stands in the slot for the name, ("",) where there is none.
+        from_ms: Begin of the first period, UTC milliseconds.
+        lateness_ms, kind, limit, unit: As in `DatasetSpec`.
     """
 
     pattern: str

@@ -157,10 +157,9 @@ class DatasetDeclaration(Strict):
     def expand(self, read_names: ReadNames | None) -> Iterator[DatasetSpec]:
         """Yield the datasets declared; of a generator without an end, none.
 
-        Raises
-        ------
-        ValueError
-            The file of names cannot be read, is empty, or has an invalid line; the message says where.
+        Raises:
+            ValueError: The file of names cannot be read, is empty, or has an invalid line; the message says
+                where.
         """
         if self.generate is not None:
             if self.until is not None and (generator := self.generator(read_names)) is not None:
@@ -178,10 +177,8 @@ class DatasetDeclaration(Strict):
     def generator(self, read_names: ReadNames | None) -> Generator | None:
         """Return what generates the datasets, None where they are not generated.
 
-        Raises
-        ------
-        ValueError
-            As `expand`.
+        Raises:
+            ValueError: As `expand`.
         """
         if self.generate is None or self.from_ is None:
             return None

@@ -38,18 +38,12 @@ _MAX_DEPTH = 40
 class Document:
     """A configuration file's content.
 
-    Attributes
-    ----------
-    data
-        Nested dicts, lists, texts, ints, decimals, bools and None.
-    source
-        Name of the file, for messages.
-    problems
-        Everything found wrong so far; `finish` raises them together.
-    lines
-        Line of each key and item, from 1; 0 for what does not stand in the file.
-    origins
-        Where a value that does not stand in the file came from.
+    Attributes:
+        data: Nested dicts, lists, texts, ints, decimals, bools and None.
+        source: Name of the file, for messages.
+        problems: Everything found wrong so far; `finish` raises them together.
+        lines: Line of each key and item, from 1; 0 for what does not stand in the file.
+        origins: Where a value that does not stand in the file came from.
     """
 
     data: Any
@@ -85,10 +79,8 @@ class Document:
     def finish(self) -> None:
         """Raise everything reported so far.
 
-        Raises
-        ------
-        ConfigError
-            There was a problem.
+        Raises:
+            ConfigError: There was a problem.
         """
         if self.problems:
             raise ConfigError(list(dict.fromkeys(self.problems)), self.source)
@@ -103,10 +95,8 @@ def path_text(path: KeyPath) -> str:
 def read(text: str | bytes, source: str) -> Document:
     """Return the document in a YAML text.
 
-    Raises
-    ------
-    ConfigError
-        The text is not YAML, not UTF-8, or not a mapping at its top.
+    Raises:
+        ConfigError: The text is not YAML, not UTF-8, or not a mapping at its top.
     """
     try:
         decoded = text.decode("utf-8") if isinstance(text, bytes) else text

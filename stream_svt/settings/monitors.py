@@ -243,10 +243,8 @@ class MonitorSpec(Strict):
     def mechanism(self) -> SparseVector:
         """Return the mechanism of one whole run.
 
-        Raises
-        ------
-        MisuseError
-            Epsilon cannot be divided among the threshold and so many tops on this grid.
+        Raises:
+            MisuseError: Epsilon cannot be divided among the threshold and so many tops on this grid.
         """
         common: dict[str, Any] = {
             "epsilon": self.epsilon_units,

@@ -380,10 +380,8 @@ class Sections:
 def check_sections(document: Document, spec: ApplicationSpec | None) -> Sections:
     """Return the sections of a document; ``spec`` is None where the document holds no valid one.
 
-    Raises
-    ------
-    ConfigError
-        With everything reported to the document so far.
+    Raises:
+        ConfigError: With everything reported to the document so far.
     """
     models: dict[str, type[Strict]] = {**SECTIONS, "control": ControlConfig}
     found: dict[str, Any] = {name: section(document, name, model) for name, model in models.items()}

@@ -78,12 +78,11 @@ def _has_nothing_to_show(asked: Asked, choice: Mapping[str, str]) -> bool:
 class Observed:
     """The run, when it is over: Prometheus and Alertmanager go on answering about it.
 
-    Attributes
-    ----------
-    spent, exhausted
-        What the workers said at the end: of each dataset, and which monitors had no budget on `SMALL`.
-    received, held
-        The alerts that Alertmanager passed on to its webhook, and those that it had at the end.
+    Attributes:
+        spent, exhausted: What the workers said at the end: of each dataset, and which monitors had no budget
+            on `SMALL`.
+        received, held: The alerts that Alertmanager passed on to its webhook, and those that it had at the
+            end.
     """
 
     fleet: Fleet

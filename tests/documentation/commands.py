@@ -85,12 +85,9 @@ def needs_broker(command: Command) -> bool:
 def play(stage: Stage, step: Step) -> None:
     """Do what a command line of a page says.
 
-    Raises
-    ------
-    NoRule
-        Nothing is known of one of its commands.
-    StepFailed
-        It went wrong.
+    Raises:
+        NoRule: Nothing is known of one of its commands.
+        StepFailed: It went wrong.
     """
     for command in commands(step.text):
         if rule_of(command) is None:

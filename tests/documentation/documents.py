@@ -28,12 +28,9 @@ from tests.support import kustomize
 def check_yaml(stage: Stage, block: Block) -> None:
     """Validate the YAML of a block, of one or several documents.
 
-    Raises
-    ------
-    NoRule
-        No reader of such a document is known.
-    StepFailed
-        Its reader refuses it.
+    Raises:
+        NoRule: No reader of such a document is known.
+        StepFailed: Its reader refuses it.
     """
     text = stage.own(block.text)
     try:
@@ -98,12 +95,9 @@ _BY_KEYS: list[tuple[set[str], _Reader]] = [
 def check_json(stage: Stage, block: Block) -> None:
     """Validate the JSON of a block, one document or one a line.
 
-    Raises
-    ------
-    NoRule
-        It is neither a query nor an event of ours.
-    StepFailed
-        It is no JSON, or its reader refuses it.
+    Raises:
+        NoRule: It is neither a query nor an event of ours.
+        StepFailed: It is no JSON, or its reader refuses it.
     """
     text = stage.own(block.text)
     try:
@@ -122,10 +116,8 @@ def check_json(stage: Stage, block: Block) -> None:
 def check_message(message: Any) -> None:
     """Validate one message of a topic: a query or a released event.
 
-    Raises
-    ------
-    NoRule, StepFailed
-        As `check_json`.
+    Raises:
+        NoRule, StepFailed: As `check_json`.
     """
     if isinstance(message, dict) and "specversion" in message:
         try:

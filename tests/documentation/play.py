@@ -151,10 +151,8 @@ def check_printed(stage: Stage, text: str) -> None:
     ``...`` stands for anything, on a line of its own for any lines. Numbers need not be those of this run where noise
     or the time of day is in them.
 
-    Raises
-    ------
-    StepFailed
-        A line was not printed.
+    Raises:
+        StepFailed: A line was not printed.
     """
     place = 0
     for line in map(_same_words, text.splitlines()):

@@ -59,10 +59,8 @@ class Command:
 def steps(text: str) -> list[Step]:
     """Return the command lines of a block.
 
-    Raises
-    ------
-    ValueError
-        Bash cannot read it.
+    Raises:
+        ValueError: Bash cannot read it.
     """
     found, waiting, began = [], "", 0
     for number, line in enumerate(text.splitlines()):
@@ -89,10 +87,8 @@ def _complete(text: str) -> bool:
 def commands(text: str) -> list[Command]:
     """Return the simple commands of a line, those of its substitutions included; a here-document is none.
 
-    Raises
-    ------
-    ValueError
-        A quotation is not closed.
+    Raises:
+        ValueError: A quotation is not closed.
     """
     without_document = text.split("<<", maxsplit=1)[0]
     return [

@@ -85,24 +85,18 @@ class Running:
 class Stage:
     """One page's world.
 
-    Attributes
-    ----------
-    directory
-        Holds everything; ``checkout`` in it is the working directory, which looks like the repository.
-    servers
-        The broker, "" where the page needs none.
-    lines
-        What its commands have printed, in order, each with whether its numbers are those of one run only.
-    said
-        The last command of ours in a sentence.
-    configuration
-        The file that the page last showed, or the one made for it.
-    additions
-        Sections that the page has shown without a whole configuration.
-    helps, checked
-        What programs say of their options, and configurations whose topics exist: asked and made once.
-    need
-        Skips or fails where a program is not on this machine.
+    Attributes:
+        directory: Holds everything; ``checkout`` in it is the working directory, which looks like the
+            repository.
+        servers: The broker, "" where the page needs none.
+        lines: What its commands have printed, in order, each with whether its numbers are those of one run
+            only.
+        said: The last command of ours in a sentence.
+        configuration: The file that the page last showed, or the one made for it.
+        additions: Sections that the page has shown without a whole configuration.
+        helps, checked: What programs say of their options, and configurations whose topics exist: asked and
+            made once.
+        need: Skips or fails where a program is not on this machine.
     """
 
     directory: Path
@@ -173,10 +167,8 @@ class Stage:
     def bash(self, text: str, *, seconds: float = 120, noisy: bool = False) -> str:
         """Run a line as the page has it, in this stage's directory and with what was exported before.
 
-        Raises
-        ------
-        StepFailed
-            Another exit code than 0, or no end in time.
+        Raises:
+            StepFailed: Another exit code than 0, or no end in time.
         """
         text = self.own(text)
         self._make_directories(text)

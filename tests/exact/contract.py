@@ -82,28 +82,17 @@ class Refusal:
 class Form:
     """A mechanism and how it is played; subclasses say how.
 
-    Attributes
-    ----------
-    mechanism
-        With the verbs that all share: open, step, is_over, shifts, threshold_law, branch_laws.
-    built_by
-        The public class or constructor that the form stands for.
-    tests
-        Tests that a case may make.
-    neighbours
-        Kinds of neighbours for which the charge is promised.
-    refusals
-        What its constructor refuses.
-    side
-        Length of the noise box on which the move must be one-to-one.
-    least_tests
-        Tests that the box needs at least, however large that makes it.
-    boxed_pairs
-        Pairs of each kind of neighbours that meet the box.
-    batched
-        Whether tests may be cut into batches anywhere.
-    distance
-        Most that an answer differs between neighbours, where the mechanism does not say.
+    Attributes:
+        mechanism: With the verbs that all share: open, step, is_over, shifts, threshold_law, branch_laws.
+        built_by: The public class or constructor that the form stands for.
+        tests: Tests that a case may make.
+        neighbours: Kinds of neighbours for which the charge is promised.
+        refusals: What its constructor refuses.
+        side: Length of the noise box on which the move must be one-to-one.
+        least_tests: Tests that the box needs at least, however large that makes it.
+        boxed_pairs: Pairs of each kind of neighbours that meet the box.
+        batched: Whether tests may be cut into batches anywhere.
+        distance: Most that an answer differs between neighbours, where the mechanism does not say.
     """
 
     name: str
@@ -482,12 +471,9 @@ class SeveralQuantilesForm(Form):
     A case has a threshold noise and a row of query noise for each run. `epsilon` of the mechanism is what the
     whole was asked to cost at most.
 
-    Attributes
-    ----------
-    parts
-        Each run as it is played alone.
-    signs
-        Of the records that it is played on.
+    Attributes:
+        parts: Each run as it is played alone.
+        signs: Of the records that it is played on.
     """
 
     parts: tuple[QuantileForm, ...]

@@ -211,18 +211,13 @@ class Rung:
 class Model:
     """A sparse vector with whole-numbered rates: what is enumerated.
 
-    Attributes
-    ----------
-    queries
-        Number of queries, each with its own value; `retries` more attempts of the bottoms follow, in order.
-    tops_charge
-        Units the tops of one run may cost.
-    threshold_charge, threshold_rate
-        Of one threshold noise.
-    resample
-        Whether each top is followed by a new threshold noise (as long as tops are left).
-    largest_gap
-        Gaps above it are one output.
+    Attributes:
+        queries: Number of queries, each with its own value; `retries` more attempts of the bottoms follow, in
+            order.
+        tops_charge: Units the tops of one run may cost.
+        threshold_charge, threshold_rate: Of one threshold noise.
+        resample: Whether each top is followed by a new threshold noise (as long as tops are left).
+        largest_gap: Gaps above it are one output.
     """
 
     queries: int
@@ -317,16 +312,11 @@ def _size(p: Fraction) -> int:
 class Worst:
     """What a comparison of all outputs on many pairs found.
 
-    Attributes
-    ----------
-    outputs, ratios
-        How many were compared.
-    largest
-        Largest log-ratio / charge, in floats.
-    attained
-        Whether some ratio equals e^charge, exactly.
-    violations
-        Ratios above e^charge, exactly.
+    Attributes:
+        outputs, ratios: How many were compared.
+        largest: Largest log-ratio / charge, in floats.
+        attained: Whether some ratio equals e^charge, exactly.
+        violations: Ratios above e^charge, exactly.
     """
 
     outputs: int

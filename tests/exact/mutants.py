@@ -47,22 +47,16 @@ STORAGE, BATCHES, EPSILON = (
 class Mutant:
     """A broken form, the checks that must catch it, and neighbours on which the loss is enumerated.
 
-    Attributes
-    ----------
-    rule
-        The rule that is broken.
-    form
-        The broken form.
-    caught_by
-        Names of the contract's checks.
-    pair
-        Values on two neighbours; None where nothing is released that could be told from a sound mechanism.
-    size
-        Of the box, in units of u.
-    attempts
-        Rounds that are enumerated; `thresholds` are the threshold noises that they use.
-    patches
-        Functions of the exponential mechanism's module that are replaced while it is checked, by name.
+    Attributes:
+        rule: The rule that is broken.
+        form: The broken form.
+        caught_by: Names of the contract's checks.
+        pair: Values on two neighbours; None where nothing is released that could be told from a sound
+            mechanism.
+        size: Of the box, in units of u.
+        attempts: Rounds that are enumerated; `thresholds` are the threshold noises that they use.
+        patches: Functions of the exponential mechanism's module that are replaced while it is checked, by
+            name.
     """
 
     rule: str

@@ -30,22 +30,15 @@ class Entry:
 class Ranking:
     """Top-k (k at most 2, so that one integer stays hidden), its last gap, and what may end the list.
 
-    Attributes
-    ----------
-    queries, count
-        Answers, and k.
-    noise, rate
-        Of every entry; the rate in units of u.
-    charge
-        Of an output with k answers.
-    last_gap
-        "lexicographic", "plain" or "none".
-    threshold
-        Value of an entry of index 0 that ends the list, where there is one; answer i has index i + 1 then.
-    threshold_gap
-        Whether the threshold's own gap is told.
-    lift
-        D in units of rate, which the threshold costs where it ends the list.
+    Attributes:
+        queries, count: Answers, and k.
+        noise, rate: Of every entry; the rate in units of u.
+        charge: Of an output with k answers.
+        last_gap: "lexicographic", "plain" or "none".
+        threshold: Value of an entry of index 0 that ends the list, where there is one; answer i has index i +
+            1 then.
+        threshold_gap: Whether the threshold's own gap is told.
+        lift: D in units of rate, which the threshold costs where it ends the list.
     """
 
     queries: int

@@ -37,15 +37,11 @@ CADENCES = (None, None, None, 0.25)
 class Application:
     """What runs, and what is written to its topics.
 
-    Attributes
-    ----------
-    query
-        Key and content of a query, by its number.
-    cadence
-        Seconds between transactions, None where they happen as soon as they can.
-    others
-        What an operator may configure instead: another threshold, a monitor more on another topic, or one less; or one
-        dataset only, which retires the other.
+    Attributes:
+        query: Key and content of a query, by its number.
+        cadence: Seconds between transactions, None where they happen as soon as they can.
+        others: What an operator may configure instead: another threshold, a monitor more on another topic, or
+            one less; or one dataset only, which retires the other.
     """
 
     spec: ApplicationSpec

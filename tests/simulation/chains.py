@@ -71,14 +71,10 @@ class CarryingOver:
 class Chain:
     """One history.
 
-    Attributes
-    ----------
-    violations
-        What broke a rule.
-    endings
-        How each application ended.
-    carried
-        Applications of which something was carried over.
+    Attributes:
+        violations: What broke a rule.
+        endings: How each application ended.
+        carried: Applications of which something was carried over.
     """
 
     seed: int

@@ -26,10 +26,8 @@ class Computed:
     A test is *owed* once an owner took over whose state does not reach it: it has to be computed again. What an owner
     computes after another one took over is lost whatever comes out, and owed to nobody; its outcome is compared, too.
 
-    Parameters
-    ----------
-    say
-        Told what broke a rule.
+    Args:
+        say: Told what broke a rule.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:

@@ -20,14 +20,10 @@ UNITS = 10**9
 class Terms:
     """What was declared, in billionths of epsilon: an event's own word for a limit or a price is not taken.
 
-    Attributes
-    ----------
-    limits
-        By dataset.
-    openings, prices
-        What the start of a run costs, by monitor; what a top costs, by monitor and branch.
-    before
-        What was spent of a dataset before its first event.
+    Attributes:
+        limits: By dataset.
+        openings, prices: What the start of a run costs, by monitor; what a top costs, by monitor and branch.
+        before: What was spent of a dataset before its first event.
     """
 
     limits: Mapping[str, int]
@@ -39,12 +35,9 @@ class Terms:
 class Published:
     """The books as a subscriber keeps them, event by event.
 
-    Parameters
-    ----------
-    raised
-        Limits that commands asked for.
-    say
-        Told what broke a rule.
+    Args:
+        raised: Limits that commands asked for.
+        say: Told what broke a rule.
     """
 
     def __init__(

@@ -34,12 +34,9 @@ class Commands:
 class Known:
     """What a state knows.
 
-    Attributes
-    ----------
-    charged
-        The events that it charged, by id.
-    outcomes
-        The tops that were computed until then, whether or not they are charged.
+    Attributes:
+        charged: The events that it charged, by id.
+        outcomes: The tops that were computed until then, whether or not they are charged.
     """
 
     charged: dict[str, bytes]
@@ -54,21 +51,17 @@ class Known:
 class Rules:
     """Watches a log while it grows.
 
-    Parameters
-    ----------
-    specs
-        What was declared, the usual one first: an event's own word for a limit or a price is not taken.
+    Args:
+        specs: What was declared, the usual one first: an event's own word for a limit or a price is not
+            taken.
 
-    Attributes
-    ----------
-    contradicted
-        Whether the state is now older than the alerts, or the alerts are gone: nothing may be written to the state.
-    reconfigured
-        Whether workers were given another configuration.
-    plain
-        Whether not, no command was given and no query deleted, so that every query far above a threshold has an alert.
-    commands
-        Those of control topics that were made anew.
+    Attributes:
+        contradicted: Whether the state is now older than the alerts, or the alerts are gone: nothing may be
+            written to the state.
+        reconfigured: Whether workers were given another configuration.
+        plain: Whether not, no command was given and no query deleted, so that every query far above a
+            threshold has an alert.
+        commands: Those of control topics that were made anew.
     """
 
     def __init__(self, broker: Broker, *specs: ApplicationSpec) -> None:

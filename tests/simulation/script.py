@@ -51,16 +51,11 @@ HANDS_ON = (
 class Script:
     """Everything that decides a history.
 
-    Attributes
-    ----------
-    seed
-        Of queries, values, batch sizes, schedule, noise and delays.
-    form
-        Which application is run.
-    queries
-        Number of queries written.
-    faults
-        (number of the effect, fault), in order.
+    Attributes:
+        seed: Of queries, values, batch sizes, schedule, noise and delays.
+        form: Which application is run.
+        queries: Number of queries written.
+        faults: (number of the effect, fault), in order.
     """
 
     seed: int

@@ -32,12 +32,9 @@ SHRUNK = 3
 class Found:
     """What a number of seeds showed.
 
-    Attributes
-    ----------
-    tally
-        Whatever was counted, over all of them.
-    failures
-        What broke a rule, and what is said of it.
+    Attributes:
+        tally: Whatever was counted, over all of them.
+        failures: What broke a rule, and what is said of it.
     """
 
     count: int = 0

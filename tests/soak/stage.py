@@ -83,22 +83,15 @@ class Outcome:
 class Stage:
     """One application on running brokers.
 
-    Attributes
-    ----------
-    servers
-        The brokers, as the judge and the stream of queries reach them.
-    data_dirs
-        Where each broker keeps its log segments.
-    through
-        The brokers as the workers reach them, where that differs.
-    rate
-        Queries a second.
-    scarce
-        Limit (epsilon) of the dataset whose budget ends: low enough for the queries of the short form.
-    spec
-        The configuration.
-    state_settings
-        Of the state topic. The judge wants to see every version of a record.
+    Attributes:
+        servers: The brokers, as the judge and the stream of queries reach them.
+        data_dirs: Where each broker keeps its log segments.
+        through: The brokers as the workers reach them, where that differs.
+        rate: Queries a second.
+        scarce: Limit (epsilon) of the dataset whose budget ends: low enough for the queries of the short
+            form.
+        spec: The configuration.
+        state_settings: Of the state topic. The judge wants to see every version of a record.
     """
 
     servers: str

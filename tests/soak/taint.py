@@ -115,12 +115,9 @@ Identity = tuple[str, int, int, int, int]
 class Recorder:
     """The noise of the second run, as the alignment of the first run's outcomes scripts it.
 
-    Attributes
-    ----------
-    values_at
-        Grid values on both datasets of the query at an offset of a topic.
-    tops
-        What the first run released.
+    Attributes:
+        values_at: Grid values on both datasets of the query at an offset of a topic.
+        tops: What the first run released.
     """
 
     neighbours: Neighbours

@@ -59,12 +59,10 @@ HIGH = 30
 class Played:
     """What many runs told.
 
-    Attributes
-    ----------
-    told
-        Branch that reported each test, `BOTTOM` or `UNMADE`, shape (tests, runs); of a top-k the answers by rank.
-    gaps
-        Their gaps, 0 where nothing was reported.
+    Attributes:
+        told: Branch that reported each test, `BOTTOM` or `UNMADE`, shape (tests, runs); of a top-k the
+            answers by rank.
+        gaps: Their gaps, 0 where nothing was reported.
     """
 
     told: Integers
@@ -80,14 +78,10 @@ class Played:
 class Witness:
     """An event and two neighbouring streams of answers; it is likelier on the first by the `limit` or nearly.
 
-    Attributes
-    ----------
-    first, second
-        Answers on the two datasets.
-    event
-        Of what was told.
-    limit
-        Log-ratio that the theory allows, in epsilon.
+    Attributes:
+        first, second: Answers on the two datasets.
+        event: Of what was told.
+        limit: Log-ratio that the theory allows, in epsilon.
     """
 
     first: tuple[int, ...]
@@ -99,15 +93,11 @@ class Witness:
 def bottoms_then_top(near, top, least_gap):
     """Bottoms on answers that rise and a top on one that falls: what costs the whole charge.
 
-    Parameters
-    ----------
-    near
-        Bottoms near the threshold, which tell that its noise is high; the others are far below.
-    top
-        Answer of the last test. High answers are reported often; low ones, and large gaps, whatever the threshold
-        noise, tell more of it.
-    least_gap
-        Of the top.
+    Args:
+        near: Bottoms near the threshold, which tell that its noise is high; the others are far below.
+        top: Answer of the last test. High answers are reported often; low ones, and large gaps, whatever the
+            threshold noise, tell more of it.
+        least_gap: Of the top.
     """
     far = (-(10**4),) * (TESTS - near - 1)
     return Witness(

@@ -74,12 +74,9 @@ class Line:
 class Visit:
     """A page, and what the browser did for it.
 
-    Attributes
-    ----------
-    requests
-        Every address asked for.
-    said
-        What the console showed, and errors of scripts.
+    Attributes:
+        requests: Every address asked for.
+        said: What the console showed, and errors of scripts.
     """
 
     page: Page

@@ -86,12 +86,9 @@ class Scripted:
 class Receiver:
     """An HTTP server on the loopback address that notes what it gets and answers as it is told.
 
-    Attributes
-    ----------
-    answer
-        Returns the response to a request; the body was read.
-    bodies, headers
-        Of all requests, in order of arrival.
+    Attributes:
+        answer: Returns the response to a request; the body was read.
+        bodies, headers: Of all requests, in order of arrival.
     """
 
     answer: Callable[[web.Request, dict], web.StreamResponse | None] = lambda request, event: None
@@ -155,12 +152,9 @@ class Forwarder(Service):
 class Stage:
     """One alert topic and who forwards it; keys stand in files beside the configuration.
 
-    Attributes
-    ----------
-    sent
-        The bodies of all events made, by dataset, in order.
-    running
-        Every forwarder that was started.
+    Attributes:
+        sent: The bodies of all events made, by dataset, in order.
+        running: Every forwarder that was started.
     """
 
     def __init__(self, servers: str, topic: str, directory: Path) -> None:

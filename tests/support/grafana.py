@@ -68,10 +68,8 @@ def variables(dashboard: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 def substituted(text: str, values: Mapping[str, str]) -> str:
     """Put values in place of variables.
 
-    Raises
-    ------
-    KeyError
-        There is no such variable.
+    Raises:
+        KeyError: There is no such variable.
     """
     return _VARIABLE.sub(lambda match: values[match[1] or match[2] or match[3]], text)
 
@@ -79,10 +77,8 @@ def substituted(text: str, values: Mapping[str, str]) -> str:
 def lookup(query: str) -> tuple[str, str]:
     """Return the label and the series that a variable's query asks the values of.
 
-    Raises
-    ------
-    ValueError
-        Grafana knows no such function, or the tests do not.
+    Raises:
+        ValueError: Grafana knows no such function, or the tests do not.
     """
     match = _LABEL_VALUES.fullmatch(query)
     if match is None:

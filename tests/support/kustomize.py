@@ -24,10 +24,9 @@ class KustomizeError(ValueError):
 def build(folder: Path) -> list[Document]:
     """Return the manifests of a folder, in the order in which it names them.
 
-    Raises
-    ------
-    KustomizeError
-        If a file is missing, two manifests are one, what is to be replaced is not there, or a field is not known.
+    Raises:
+        KustomizeError: If a file is missing, two manifests are one, what is to be replaced is not there, or a
+            field is not known.
     """
     documents = _collected(folder)
     renamed = {}

@@ -163,10 +163,8 @@ def _compressed(match: re.Match[str]) -> str:
 class Fleet:
     """The application's topics, workers and queries.
 
-    Parameters
-    ----------
-    servers, application, directory
-        The broker, a name that is free on it, and where files go.
+    Args:
+        servers, application, directory: The broker, a name that is free on it, and where files go.
     """
 
     def __init__(self, servers: str, application: str, directory: Path) -> None:
@@ -265,10 +263,8 @@ def _query(name: str, value: int, series: str) -> bytes:
 async def until(condition: Callable[[], object], seconds: float, what: str) -> None:
     """Wait for a condition, which may ask over HTTP.
 
-    Raises
-    ------
-    AssertionError
-        It did not come about in time.
+    Raises:
+        AssertionError: It did not come about in time.
     """
     end = time.monotonic() + seconds
     while not await asyncio.to_thread(condition):

@@ -63,10 +63,8 @@ class Daemon:
     def get(self, path: str, **parameters: Any) -> Any:
         """Return the JSON answer of a GET request.
 
-        Raises
-        ------
-        ValueError
-            The request was refused; the message is the program's own.
+        Raises:
+            ValueError: The request was refused; the message is the program's own.
         """
         query = urllib.parse.urlencode(parameters, doseq=True)
         try:

@@ -101,16 +101,11 @@ class Feed(ShardFeed):
 class Play:
     """Sessions that open or end as scripted; one that is not scripted runs until stopped.
 
-    Attributes
-    ----------
-    around
-        What a parked shard sees around it.
-    unproved
-        What looking at the books raises.
-    control
-        Records that come on the control partition.
-    unassigned, interruptions
-        What listening there raises: for ever, or one after the other.
+    Attributes:
+        around: What a parked shard sees around it.
+        unproved: What looking at the books raises.
+        control: Records that come on the control partition.
+        unassigned, interruptions: What listening there raises: for ever, or one after the other.
     """
 
     def __init__(

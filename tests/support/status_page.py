@@ -111,12 +111,9 @@ class Stub(Worker):
 class Stage:
     """A stub worker's pages, served on loopback.
 
-    Attributes
-    ----------
-    worker, topic, overview
-        What the pages show; a test moves the first two.
-    url
-        Where the page is.
+    Attributes:
+        worker, topic, overview: What the pages show; a test moves the first two.
+        url: Where the page is.
     """
 
     def __init__(self, spec: str, partitions: int = 1) -> None:

@@ -101,14 +101,10 @@ def _builder(
 class SecureKafka(EmbeddedKafka):
     """A broker whose second listener is SASL_SSL, with PLAIN and both SCRAM mechanisms.
 
-    Parameters
-    ----------
-    authority
-        Signs the broker's certificate.
-    directory
-        Where the broker's key is written.
-    users
-        Names and passwords, the same for every mechanism.
+    Args:
+        authority: Signs the broker's certificate.
+        directory: Where the broker's key is written.
+        users: Names and passwords, the same for every mechanism.
     """
 
     def __init__(self, authority: Authority, directory: Path, users: dict[str, str], **settings: str) -> None:

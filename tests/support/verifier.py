@@ -37,14 +37,11 @@ class Findings:
 class Certain:
     """Queries whose outcome no noise decides, for one monitor that mutes nothing.
 
-    Attributes
-    ----------
-    topic
-        The JSON queries.
-    high, low
-        From ``high`` on a query has exactly one alert, up to ``low`` it has none.
-    scarce
-        Datasets whose budget may end: after the last alert nothing is due any more, if an event says that it has.
+    Attributes:
+        topic: The JSON queries.
+        high, low: From ``high`` on a query has exactly one alert, up to ``low`` it has none.
+        scarce: Datasets whose budget may end: after the last alert nothing is due any more, if an event says
+            that it has.
     """
 
     topic: str

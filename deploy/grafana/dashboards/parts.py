@@ -184,14 +184,10 @@ _STEP = "60s"
 class Marks(Builder[model.AnnotationQuery]):
     """Marks on every time axis of a dashboard, wherever an expression is above 0.
 
-    Parameters
-    ----------
-    name, color
-        How the switch above the dashboard is called, and the marks' colour.
-    expr
-        Above 0 where there is something to mark; with ``moments``, Unix time in milliseconds.
-    title, text
-        What a mark says; labels in double braces.
+    Args:
+        name, color: How the switch above the dashboard is called, and the marks' colour.
+        expr: Above 0 where there is something to mark; with ``moments``, Unix time in milliseconds.
+        title, text: What a mark says; labels in double braces.
     """
 
     def __init__(
@@ -266,14 +262,10 @@ def number(
 ) -> stat.Panel:
     """Return a panel that shows the newest value of each query, large.
 
-    Parameters
-    ----------
-    colors
-        From which value on which colour.
-    names
-        Show the names of the series instead of their values.
-    nothing
-        What is shown without data.
+    Args:
+        colors: From which value on which colour.
+        names: Show the names of the series instead of their values.
+        nothing: What is shown without data.
     """
     mode = kinds.BigValueTextMode.NAME if names else kinds.BigValueTextMode.AUTO
     panel = (
@@ -326,14 +318,10 @@ def lines(
 ) -> timeseries.Panel:
     """Return a panel of values over time.
 
-    Parameters
-    ----------
-    floor, ceiling
-        Ends of the axis; None leaves them to the data.
-    stacked, steps_only
-        How it is drawn; a value that holds until it changes is drawn in steps.
-    colors
-        Lines drawn across at these values.
+    Args:
+        floor, ceiling: Ends of the axis; None leaves them to the data.
+        stacked, steps_only: How it is drawn; a value that holds until it changes is drawn in steps.
+        colors: Lines drawn across at these values.
     """
     legend = (
         common.VizLegendOptions()

@@ -23,10 +23,8 @@ OVERVIEW = "/api/v1/overview"
 def register(app: App, worker: Worker, overview: Overview | None = None) -> None:
     """Add the pages to a Faust app; other methods than GET and HEAD are refused by the framework.
 
-    Parameters
-    ----------
-    overview
-        What the status page shows; by default, the worker's.
+    Args:
+        overview: What the status page shows; by default, the worker's.
     """
     overview = overview or overview_of(worker)
     for path, page in PAGES.items():

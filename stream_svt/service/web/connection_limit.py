@@ -38,10 +38,8 @@ def origin(host: str | None) -> str:
 class ConnectionLimit(Server):
     """A web server that ends a connection too many as soon as it is made.
 
-    Parameters
-    ----------
-    made
-        The server as the framework makes it, whose requests are answered.
+    Args:
+        made: The server as the framework makes it, whose requests are answered.
     """
 
     def __init__(self, made: Server) -> None:

@@ -58,16 +58,11 @@ OpenTail = Callable[[Mapping[int, int]], AbstractAsyncContextManager[AlertTail]]
 class Overview:
     """Reads the alert topic while somebody asks, and answers everybody the same.
 
-    Parameters
-    ----------
-    open_tail
-        Opens the alert topic.
-    spec
-        Returns what runs now; where it is another one than before, everything is read again.
-    views
-        Returns the committed accounts of the datasets this worker owns now.
-    clock
-        Returns Unix time in seconds.
+    Args:
+        open_tail: Opens the alert topic.
+        spec: Returns what runs now; where it is another one than before, everything is read again.
+        views: Returns the committed accounts of the datasets this worker owns now.
+        clock: Returns Unix time in seconds.
     """
 
     def __init__(

@@ -22,14 +22,11 @@ from stream_svt.settings.datasets import DatasetSpec
 class MonitorNow(msgspec.Struct, frozen=True, kw_only=True):
     """A monitor on a dataset.
 
-    Attributes
-    ----------
-    state
-        idle, running, halted, exhausted or paused; None where it is not known here.
-    tops, halts
-        Since the dataset was declared or, where ``source`` of the dataset is "alerts", in the events read.
-    spent, muted, queued
-        None where only the worker that owns the shard knows.
+    Attributes:
+        state: idle, running, halted, exhausted or paused; None where it is not known here.
+        tops, halts: Since the dataset was declared or, where ``source`` of the dataset is "alerts", in the
+            events read.
+        spent, muted, queued: None where only the worker that owns the shard knows.
     """
 
     monitor: str
@@ -45,18 +42,14 @@ class MonitorNow(msgspec.Struct, frozen=True, kw_only=True):
 class DatasetNow(msgspec.Struct, frozen=True, kw_only=True):
     """A dataset's budget and its monitors.
 
-    Attributes
-    ----------
-    source
-        Where the amounts come from: "state" (committed, this worker owns the shard), "alerts" (the newest
-        event about the dataset), "declaration" (nothing was ever charged), or "unknown" (it is not owned here,
-        and the events read do not tell); ``spent`` and ``reserved`` are None then.
-    guess_spent, guess_limit
-        How often the best guess about one privacy unit can be right, after what is spent and after the whole
-        limit; see `stream_svt.privacy.meaning`. Under zCDP only the limit says it: what was spent on the way
-        there is no bound by itself where later runs depend on earlier ones.
-    ends
-        When the dataset's period is over, in seconds of Unix time.
+    Attributes:
+        source: Where the amounts come from: "state" (committed, this worker owns the shard), "alerts" (the
+            newest event about the dataset), "declaration" (nothing was ever charged), or "unknown" (it is not
+            owned here, and the events read do not tell); ``spent`` and ``reserved`` are None then.
+        guess_spent, guess_limit: How often the best guess about one privacy unit can be right, after what is
+            spent and after the whole limit; see `stream_svt.privacy.meaning`. Under zCDP only the limit says
+            it: what was spent on the way there is no bound by itself where later runs depend on earlier ones.
+        ends: When the dataset's period is over, in seconds of Unix time.
     """
 
     dataset: str
@@ -76,10 +69,8 @@ class DatasetNow(msgspec.Struct, frozen=True, kw_only=True):
 class StatusSnapshot:
     """Folds events, and puts the committed accounts of this worker's shards in the place of what they say.
 
-    Parameters
-    ----------
-    spec
-        What runs. Its first datasets are shown, as many as have metrics of their own.
+    Args:
+        spec: What runs. Its first datasets are shown, as many as have metrics of their own.
     """
 
     def __init__(self, spec: ApplicationSpec) -> None:
