@@ -53,7 +53,7 @@ class Ledger:
         >>> ledger.reserve(4_000_000_000)
         Traceback (most recent call last):
         stream_svt.errors.BudgetExceeded: epsilon 4 does not fit: 0.25 spent and 0 reserved of a limit of 4. \
-    Nothing was charged.
+Nothing was charged.
     """
 
     __slots__ = ("_kind", "_limit", "_reserved", "_run_open", "_spent")
