@@ -28,7 +28,8 @@ from stream_svt.monitor.engine import Engine
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Clock, Stopped, Transaction
 from stream_svt.protocol.sealing import RecordContext
-from stream_svt.protocol.session import CommitPolicy, ShardSession, ShardStatus
+from stream_svt.protocol.session import ShardSession
+from stream_svt.protocol.session_parts import CommitPolicy, SessionParts, ShardStatus
 from stream_svt.protocol.state_reader import JournalSettings, Topics
 from stream_svt.service.codec import DatasetIndex, QueryDecoder
 from stream_svt.settings.application import ApplicationSpec
@@ -168,17 +169,18 @@ class Watched:
             place=place, topics=topics, partitions=1, entropy=random.Random(1).randbytes, epoch=time.time
         )
         self._origin = time.perf_counter()
-        return ShardSession(
-            ports,
-            Journal(ports, settings),
-            ports,
+        parts = SessionParts(
+            feed=ports,
+            journal=Journal(ports, settings),
+            workload=ports,
             shard=0,
             control="control",
-            pace=CommitPolicy(cadence=CADENCE),
+            policy=CommitPolicy(cadence=CADENCE),
             clock=Clock(now=self._now, epoch=time.time, sleep=asyncio.sleep),
             observer=ports,
             status=ShardStatus(0),
         )
+        return ShardSession(parts)
 
     def _now(self) -> float:
         return time.perf_counter() - self._origin

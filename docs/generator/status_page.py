@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from stream_svt.monitor.released import EventType
-from stream_svt.protocol.session import ShardStatus
+from stream_svt.protocol.session_parts import ShardStatus
 from stream_svt.protocol.shard_states import State
 from tests.support.browser import browser, visit
 from tests.support.released import account_of, alert, lifecycle

@@ -29,8 +29,8 @@ from stream_svt.errors import (
 from stream_svt.protocol.controls import Verify, heard
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Feed, Record, Stopped
-from stream_svt.protocol.session import COMMAND_FETCH
 from stream_svt.protocol.shard_states import Cause
+from stream_svt.protocol.takeover import COMMAND_FETCH
 from stream_svt.service.kafka import (
     CALL_DEADLINE,
     Cluster,

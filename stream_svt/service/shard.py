@@ -36,7 +36,8 @@ from stream_svt.errors import BrokerError, StreamSvtError, TimestampAhead
 from stream_svt.protocol.controls import Verify
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Clock, Stopped
-from stream_svt.protocol.session import CommitPolicy, ShardSession, ShardStatus
+from stream_svt.protocol.session import ShardSession
+from stream_svt.protocol.session_parts import CommitPolicy, SessionParts, ShardStatus
 from stream_svt.protocol.shard_states import OPEN, Cause, Signal
 from stream_svt.protocol.state_reader import Topics
 from stream_svt.service.garbage import collect_soon, let_go
@@ -85,7 +86,7 @@ class WorkerParts:
             topics.
         control, written: Name of the control topic, and names of the topics that journals write.
         make_journal: Returns a journal for a shard, not opened.
-        workload, pace: Return what to run, and how often to commit.
+        workload, policy: Return what to run, and how often to commit.
         verify: Returns what tells a shard which commands to hear.
         suspect: Told where a fault may be the worker's own.
     """
@@ -98,7 +99,7 @@ class WorkerParts:
     metrics: Metrics
     make_journal: Callable[[int], Journal]
     workload: Callable[[], Workload]
-    pace: Callable[[], CommitPolicy]
+    policy: Callable[[], CommitPolicy]
     verify: Callable[[int], Verify]
     suspect: Callable[[], None]
 
@@ -277,18 +278,19 @@ class Shard:
 
     def _session(self, journal: Journal) -> ShardSession:
         self._tried = self._parts.workload()
-        return ShardSession(
-            self._feed(),
-            journal,
-            self._tried,
+        parts = SessionParts(
             shard=self.number,
+            feed=self._feed(),
+            journal=journal,
+            workload=self._tried,
             control=self._parts.control,
-            pace=self._parts.pace(),
+            policy=self._parts.policy(),
             clock=CLOCK,
             observer=self._parts.metrics,
             status=self.status,
             verify=self._parts.verify(self.number),
         )
+        return ShardSession(parts)
 
     def _close_feed(self) -> None:
         if self._reader is not None:

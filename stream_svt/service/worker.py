@@ -21,7 +21,7 @@ from stream_svt.monitor.projection import sums_of
 from stream_svt.protocol.controls import Verify, trust_the_topic
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.sealing import RecordContext
-from stream_svt.protocol.session import CommitPolicy, ShardStatus
+from stream_svt.protocol.session_parts import CommitPolicy, ShardStatus
 from stream_svt.protocol.shard_states import OPEN, Cause, State
 from stream_svt.service.config import Config
 from stream_svt.service.group import Group
@@ -422,7 +422,7 @@ class Worker:
             metrics=self.metrics,
             make_journal=self._make_journal,
             workload=lambda: self.workload,
-            pace=self._pace,
+            policy=self._policy,
             verify=self._verify,
             suspect=self._suspect,
         )
@@ -438,7 +438,7 @@ class Worker:
         )
         return Verifier(place, config.command_keys)
 
-    def _pace(self) -> CommitPolicy:
+    def _policy(self) -> CommitPolicy:
         commit = self.config.commit
         return CommitPolicy(
             interval=commit.interval / 1000,

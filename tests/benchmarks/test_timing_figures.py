@@ -8,7 +8,7 @@ import time
 import pytest
 
 from benchmarks import timing
-from stream_svt.protocol.session import ShardSession
+from stream_svt.protocol.committer import Committer
 
 ORDER = [0, 1] * 20
 PAIR = timing.WORKLOADS["decimal_vs_integer"]
@@ -42,10 +42,10 @@ def test_no_transaction_begins_before_its_tick() -> None:
 def test_it_is_the_service_that_waits_for_ticks(monkeypatch) -> None:
     """The negative control: of a session that does not wait, transactions are seen before their ticks."""
 
-    async def at_once(_: ShardSession) -> None:
+    async def at_once(_: Committer) -> None:
         """Do not wait."""
 
-    monkeypatch.setattr(ShardSession, "_tick", at_once)
+    monkeypatch.setattr(Committer, "_tick", at_once)
     assert min(map(min, timing.with_cadence(PAIR, ORDER))) < -1e-3
 
 

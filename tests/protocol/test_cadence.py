@@ -19,7 +19,8 @@ import pytest
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.engine import Commit, Engine, Step
 from stream_svt.protocol.ports import Clock
-from stream_svt.protocol.session import CommitPolicy, ShardSession
+from stream_svt.protocol.session import ShardSession
+from stream_svt.protocol.session_parts import CommitPolicy, SessionParts
 from stream_svt.service.codec import QueryDecoder
 from tests.simulation.applications import APPLICATIONS, DATASETS, OTHER, TOPIC, Application, application
 from tests.simulation.effects import Effect, journal_of, lived
@@ -136,19 +137,19 @@ class TimedWorld:
         entropy = random.Random(2)
         process = Process(1, None, entropy)  # type: ignore[arg-type]
         journal = journal_of(self.broker, entropy=entropy.randbytes, epoch=lambda: self.now)
-        session = ShardSession(
-            ModelFeed(self, process),  # type: ignore[arg-type]
-            journal,
-            self._workload(entropy),
+        parts = SessionParts(
+            feed=ModelFeed(self, process),  # type: ignore[arg-type]
+            journal=journal,
+            workload=self._workload(entropy),
             shard=0,
             control=CONTROL,
-            pace=CommitPolicy(interval=0.5, max_records=40, cadence=self.application.cadence),
+            policy=CommitPolicy(interval=0.5, max_records=40, cadence=self.application.cadence),
             clock=Clock(now=lambda: self.now, epoch=lambda: self.now, sleep=self._sleep),
             observer=self.observer,
             status=process.status,
         )
 
-        life, outcome = lived(session), None
+        life, outcome = lived(ShardSession(parts)), None
         while True:
             try:
                 effect = life.send(outcome)

@@ -12,8 +12,9 @@ from stream_svt.monitor.projection import Projection
 from stream_svt.monitor.released import EventType
 from stream_svt.protocol import session as session_module
 from stream_svt.protocol.ports import Clock, Stopped
-from stream_svt.protocol.session import ShardStatus
+from stream_svt.protocol.session_parts import ShardStatus
 from stream_svt.service.kafka import Fenced
+from stream_svt.service.workload import Workload
 from stream_svt.settings.datasets import Gone
 from tests.simulation.effects import finish, lived
 from tests.simulation.model import COMMON, PLAIN, Feed, Model, declared, send, told
@@ -28,9 +29,9 @@ def test_everything_that_was_charged_is_published_before_a_takeover_charges_anyt
     model.serve()
     account = model.journal(0, 1)
     restored = finish(account.open())
-    session, _ = model.session()
-    assert list(session._workload.gather(0, Gone()))
-    engine = session._workload.engine(0, restored.noise_key)
+    workload = Workload(model.spec, 1)
+    assert list(workload.gather(0, Gone()))
+    engine = workload.engine(0, restored.noise_key)
     engine.load(restored.records, restored.progress)
     for number in range(6):
         operations.apply(engine, Command(f"c{number}", (Action.PAUSE, Action.RESUME)[number % 2], "d0"))
@@ -39,7 +40,7 @@ def test_everything_that_was_charged_is_published_before_a_takeover_charges_anyt
     finish(account.commit(commit))
     model.broker.mark("app-0", everything=True)
 
-    session._journal = model.journal(0, 1, bounds=Bounds(published=2))
+    session, _ = model.session(journal=model.journal(0, 1, bounds=Bounds(published=2)))
     with another_release():
         finish(lived(session))
     model.broker.mark("app-0", everything=True)
@@ -78,9 +79,8 @@ def test_a_long_work_in_slices_is_no_silence(
 
     model = Model(partitions=1)
     send(model, 3, "first")
-    session, status = model.session()
-    session._clock = Clock(now=lambda: now[0], epoch=lambda: model.now, sleep=sleep)
-    session._now = session._clock.now
+    clock = Clock(now=lambda: now[0], epoch=lambda: model.now, sleep=sleep)
+    session, status = model.session(clock=clock)
     monkeypatch.setattr(where, sliced, many)
     finish(lived(session))
     assert len(silences) > 20

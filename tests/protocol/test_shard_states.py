@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from stream_svt.errors import MisuseError
-from stream_svt.protocol.session import ShardStatus
+from stream_svt.protocol.session_parts import ShardStatus
 from stream_svt.protocol.shard_states import OPEN, TRANSITIONS, Cause, Signal, State, advance
 
 

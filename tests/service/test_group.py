@@ -10,7 +10,7 @@ from aiokafka import TopicPartition
 from aiokafka.errors import GroupAuthorizationFailedError, KafkaConnectionError, KafkaError
 
 from stream_svt.errors import ConfigError
-from stream_svt.protocol.session import ShardStatus
+from stream_svt.protocol.session_parts import ShardStatus
 from stream_svt.service import group as module
 from stream_svt.service.group import LEAVE_PATIENCE, STOP_PATIENCE, Group
 from stream_svt.service.kafka import REBALANCE_TIMEOUT, BrokerUnavailable, Cluster, Denied

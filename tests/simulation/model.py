@@ -14,7 +14,8 @@ from stream_svt.monitor.commands import Command
 from stream_svt.monitor.released import EventType
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Clock
-from stream_svt.protocol.session import CommitPolicy, ShardSession, ShardStatus
+from stream_svt.protocol.session import ShardSession
+from stream_svt.protocol.session_parts import CommitPolicy, SessionParts, ShardStatus
 from stream_svt.service.codec import home
 from stream_svt.service.workload import Workload
 from stream_svt.settings.application import ApplicationSpec
@@ -122,22 +123,22 @@ class Model:
         return found
 
     def session(
-        self, shard: int = 0, feed: type[Feed] = Feed, interval: float = 0.1
+        self, shard: int = 0, feed: type[Feed] = Feed, interval: float = 0.1, **instead: Any
     ) -> tuple[ShardSession, ShardStatus]:
-        """Return a session that has not been opened, and where it reports."""
+        """Return a session that has not been opened, with other parts where some are given, and where it reports."""
         status = ShardStatus(shard)
-        session = ShardSession(
-            feed(self.broker, shard),
-            self.journal(shard, self.partitions),
-            Workload(self.spec, self.partitions),
+        parts = SessionParts(
             shard=shard,
+            feed=feed(self.broker, shard),
+            journal=self.journal(shard, self.partitions),
+            workload=Workload(self.spec, self.partitions),
             control=CONTROL,
-            pace=CommitPolicy(interval=interval, start_at=self.start_at),
+            policy=CommitPolicy(interval=interval, start_at=self.start_at),
             clock=Clock(now=self._tick, epoch=lambda: self.now, sleep=_rest),
             observer=Silent(),
             status=status,
         )
-        return session, status
+        return ShardSession(replace(parts, **instead)), status
 
     def _tick(self) -> float:
         self.now += 0.01

@@ -34,7 +34,8 @@ from stream_svt.protocol.audit import Audit, Auditor
 from stream_svt.protocol.audit_state import ShardState, compare
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Clock, Stopped
-from stream_svt.protocol.session import CommitPolicy, ShardSession, ShardStatus
+from stream_svt.protocol.session import ShardSession
+from stream_svt.protocol.session_parts import CommitPolicy, SessionParts, ShardStatus
 from stream_svt.protocol.shard_states import Cause, Signal
 from stream_svt.protocol.state_records import META, Meta
 from stream_svt.service.codec import QueryDecoder
@@ -288,10 +289,10 @@ class World:
                 epoch=lambda: self.now,
                 bounds=bounds,
             )
-            session = self._variant.session(
-                ModelFeed(self, process),
-                journal,
-                self._variant.workload(
+            parts = SessionParts(
+                feed=ModelFeed(self, process),
+                journal=journal,
+                workload=self._variant.workload(
                     spec,
                     entropy=process.entropy.randbytes,
                     bounds=bounds,
@@ -301,13 +302,13 @@ class World:
                 ),
                 shard=0,
                 control=CONTROL,
-                pace=CommitPolicy(interval=0.5, max_records=12, cadence=self._application.cadence),
+                policy=CommitPolicy(interval=0.5, max_records=12, cadence=self._application.cadence),
                 clock=Clock(now=lambda: self.now, epoch=lambda: self.now, sleep=self._sleep),
                 observer=process.observer,
                 status=process.status,
             )
             try:
-                await lived(session)
+                await lived(self._variant.session(parts))
             except Stopped:
                 pass
             except ApplicationClosed:

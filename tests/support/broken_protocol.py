@@ -30,6 +30,7 @@ from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Record, Transaction
 from stream_svt.protocol.rollback import Known, Seen
 from stream_svt.protocol.session import ShardSession
+from stream_svt.protocol.takeover import Spans, Takeover
 from stream_svt.service.codec import QueryDecoder
 from stream_svt.service.kafka import BrokerUnavailable
 from stream_svt.service.shard_log import ShardLog
@@ -248,14 +249,10 @@ class Disobedient(ShardSession):
 
     judge: type[Controls]
 
-    @property  # type: ignore[override]
-    def _controls(self) -> Controls:
-        return self._judged
-
-    @_controls.setter
-    def _controls(self, controls: Controls) -> None:
-        controls.__class__ = self.judge
-        self._judged = controls
+    async def open(self) -> None:
+        """Take the state over, and judge commands otherwise from then on."""
+        await super().open()
+        self._commands.controls.__class__ = self.judge
 
 
 class _PausesAtOnce(Controls):
@@ -291,18 +288,24 @@ class UsesNumbersLate(ShardSession):
     async def _carry_out(self, command: Command) -> None:
         if not command.for_all:
             accepted = operations.apply(self._engine, command)
-            await self._commit()
+            await self._committer.commit()
             self._commands.use_up(command, accepted=accepted)
-            await self._commit()
+            await self._committer.commit()
         else:
             await super()._carry_out(command)
+
+
+class _WithoutComparison(Takeover):
+    def compare_versions(self, progress: bytes) -> None:
+        del progress
 
 
 class GoesOnWithAnyVersion(ShardSession):
     """Adopts whatever version its worker knows."""
 
-    def _compare_versions(self, progress: bytes) -> None:
-        del progress
+    async def open(self) -> None:
+        """Take the state over."""
+        await self._open(_WithoutComparison(self._parts, self._committer))
 
 
 class _ForgetfulRetirement(Retirement):
@@ -322,13 +325,19 @@ class ForgetsLostOutcomes(Engine):
         self.retirement.__class__ = _ForgetfulRetirement
 
 
+class _RetiringTakeover(Takeover):
+    async def find_places(self, spans: Spans) -> dict[str, int]:
+        for _ in self._committer.engine.retire():
+            await self._committer.commit_or_give_way()
+        return await super().find_places(spans)
+
+
 class RetiresTooEarly(ShardSession):
     """Retires datasets before its shard has adopted the configuration that does not declare them."""
 
-    async def _find_places(self, offsets: Mapping[str, tuple[int, int]]) -> None:
-        for _ in self._engine.retire():
-            await self._commit_or_give_way()
-        await super()._find_places(offsets)
+    async def open(self) -> None:
+        """Take the state over."""
+        await self._open(_RetiringTakeover(self._parts, self._committer))
 
 
 class NamesEachOwner(ShardLog):

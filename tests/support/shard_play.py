@@ -13,7 +13,8 @@ from aiokafka import TopicPartition
 from aiokafka.errors import CommitFailedError, IllegalStateError
 
 from stream_svt.protocol.controls import trust_the_topic
-from stream_svt.protocol.session import CommitPolicy, Stopped
+from stream_svt.protocol.ports import Stopped
+from stream_svt.protocol.session_parts import CommitPolicy, SessionParts
 from stream_svt.protocol.shard_states import Cause, Signal, State
 from stream_svt.protocol.state_reader import Topics
 from stream_svt.service import parked
@@ -128,8 +129,8 @@ class Play:
         play = self
 
         class ShardSession:
-            def __init__(self, feed: Feed, *args: object, status: module.Status, **options: object) -> None:
-                self.status, self.feed = status, feed
+            def __init__(self, parts: SessionParts) -> None:
+                self.status, self.feed = parts.status, parts.feed
 
             async def open(self) -> None:
                 play.opened += 1
@@ -168,7 +169,7 @@ class Play:
             metrics=Metrics(load_spec(SPEC), "hash", lambda: [self.shard.status]),
             make_journal=lambda number: self.make_journal(number),  # noqa: PLW0108  a test replaces it
             workload=lambda: self.workload,
-            pace=CommitPolicy,
+            policy=CommitPolicy,
             verify=lambda number: trust_the_topic,
             suspect=self.suspect,
         )
