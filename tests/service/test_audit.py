@@ -20,11 +20,27 @@ def account_of(charge: float, spent: float, *, reserved: float = 0.0, limit: flo
     return alerts.account_of(charge=charge, spent=spent, reserved=reserved, limit=limit)
 
 
-DECLARED = (lifecycle("declared", run=0, monitor="", account=account_of(0, 0)), EventType.DECLARED)
-STARTED = (lifecycle("first", account=account_of(0.1, 0.1, reserved=0.4)), EventType.RUN_STARTED)
-FIRST = (alert(top=1, account=account_of(0.2, 0.3, reserved=0.2)), None)
-SECOND = (alert(top=2, account=account_of(0.2, 0.5)), None)
+def told(kind: EventType, reason: str = "later", charge: float = 0, spent: float = 0.5, **more):
+    """Return an event of the dataset alone; ``limit`` is its new one, ``detail`` what it says besides."""
+    account = account_of(charge, spent, limit=more.pop("limit", 1.0))
+    return lifecycle(reason, run=0, monitor="", account=account, **more), kind
+
+
+def started(reason: str, run: int, charge: float, spent: float, reserved: float = 0.0):
+    return lifecycle(
+        reason, run=run, account=account_of(charge, spent, reserved=reserved)
+    ), EventType.RUN_STARTED
+
+
+def top(number: int, charge: float, spent: float, *, run: int = 1, reserved: float = 0.0):
+    return alert(top=number, run=run, account=account_of(charge, spent, reserved=reserved)), None
+
+
+DECLARED = told(EventType.DECLARED, "declared", spent=0)
+STARTED = started("first", 1, 0.1, 0.1, reserved=0.4)
+FIRST, SECOND = top(1, 0.2, 0.3, reserved=0.2), top(2, 0.2, 0.5)
 HALTED = (lifecycle("cutoff", account=account_of(0, 0.5)), EventType.RUN_HALTED)
+MUTED = (lifecycle("later", run=0, monitor=""), EventType.MUTED)
 GOOD = [DECLARED, STARTED, FIRST, SECOND, HALTED]
 
 
@@ -52,12 +68,9 @@ def test_books_that_balance_are_summed_per_dataset():
 
 
 def test_a_raised_limit_is_accepted_and_a_silent_one_is_not():
-    raised = (
-        lifecycle("raised", run=0, monitor="", account=account_of(0, 0.5, limit=2)),
-        EventType.BUDGET_RAISED,
-    )
+    raised = told(EventType.BUDGET_RAISED, "raised", limit=2)
     assert audited([*GOOD, raised]).datasets["shop"].limit == 2 * 10**9
-    silent = (lifecycle("later", run=0, monitor="", account=account_of(0, 0.5, limit=2)), EventType.MUTED)
+    silent = told(EventType.MUTED, limit=2)
     assert "its limit changed without being raised" in only_finding([*GOOD, silent])
 
 
@@ -65,41 +78,17 @@ def test_a_raised_limit_is_accepted_and_a_silent_one_is_not():
     ("events", "said"),
     [
         (
-            [
-                DECLARED,
-                STARTED,
-                (alert(top=1, account=account_of(0.1, 0.3, reserved=0.2)), None),
-                SECOND,
-                HALTED,
-            ],
+            [DECLARED, STARTED, top(1, 0.1, 0.3, reserved=0.2), SECOND, HALTED],
             "partition 0 offset 3: dataset shop: charges add up to epsilon 0.2, the event says epsilon 0.3",
         ),
-        (
-            [DECLARED, STARTED, FIRST, (alert(top=2, account=account_of(0, 0.3)), None)],
-            "an alert that was not charged",
-        ),
-        (
-            [DECLARED, STARTED, FIRST, (alert(top=2, account=account_of(0.8, 1.1)), None)],
-            "epsilon 1.1 spent and reserved of epsilon 1",
-        ),
-        ([DECLARED, STARTED, FIRST, (alert(top=3, account=account_of(0.2, 0.5)), None)], "top 3, expected 2"),
-        ([*GOOD, (alert(top=3, account=account_of(0.2, 0.7)), None)], "a top after run 1 had ended"),
-        (
-            [*GOOD, (alert(top=1, run=2, account=account_of(0.2, 0.7)), None)],
-            "a top of run 2 while run 1 is open",
-        ),
-        (
-            [*GOOD, (lifecycle("resampled", run=3, account=account_of(0.1, 0.6)), EventType.RUN_STARTED)],
-            "run 3 started, expected run 2",
-        ),
-        (
-            [*GOOD, (lifecycle("resampled", run=2, account=account_of(0, 0.5)), EventType.RUN_STARTED)],
-            "run 2 started without a charge",
-        ),
-        (
-            [(lifecycle("declared", run=0, monitor="", account=account_of(0, 0.3)), EventType.DECLARED)],
-            "begins with epsilon 0.3 spent",
-        ),
+        ([DECLARED, STARTED, FIRST, top(2, 0, 0.3)], "an alert that was not charged"),
+        ([DECLARED, STARTED, FIRST, top(2, 0.8, 1.1)], "epsilon 1.1 spent and reserved of epsilon 1"),
+        ([DECLARED, STARTED, FIRST, top(3, 0.2, 0.5)], "top 3, expected 2"),
+        ([*GOOD, top(3, 0.2, 0.7)], "a top after run 1 had ended"),
+        ([*GOOD, top(1, 0.2, 0.7, run=2)], "a top of run 2 while run 1 is open"),
+        ([*GOOD, started("resampled", 3, 0.1, 0.6)], "run 3 started, expected run 2"),
+        ([*GOOD, started("resampled", 2, 0, 0.5)], "run 2 started without a charge"),
+        ([told(EventType.DECLARED, "declared", spent=0.3)], "begins with epsilon 0.3 spent"),
     ],
 )
 def test_what_no_engine_would_write_is_found_once(events, said):
@@ -109,7 +98,7 @@ def test_what_no_engine_would_write_is_found_once(events, said):
 def test_a_missing_event_is_found():
     auditor = Auditor()
     for number in (1, 2, 4):
-        auditor.add(0, number, encoded(number, lifecycle("later", run=0, monitor=""), kind=EventType.MUTED))
+        auditor.add(0, number, encoded(number, MUTED[0], kind=MUTED[1]))
     assert [str(finding) for finding in auditor.audit.findings] == [
         "partition 0 offset 4: event number 4, expected 3"
     ]
@@ -118,8 +107,7 @@ def test_a_missing_event_is_found():
 def test_an_event_that_comes_twice_is_found():
     auditor = Auditor()
     for number in (1, 2):
-        note = lifecycle("later", run=0, monitor="")
-        auditor.add(0, number, encoded(number, note, kind=EventType.MUTED, event_id="same"))
+        auditor.add(0, number, encoded(number, MUTED[0], kind=MUTED[1], event_id="same"))
     assert "event same comes twice" in str(auditor.audit.findings[0])
 
 
@@ -132,7 +120,7 @@ def test_history_taken_by_retention_is_said_and_not_held_against_the_books():
 
 def test_a_shard_on_anothers_partition_is_found():
     auditor = Auditor()
-    auditor.add(3, 1, encoded(1, lifecycle("later", run=0, monitor=""), kind=EventType.MUTED, shard=2))
+    auditor.add(3, 1, encoded(1, MUTED[0], kind=MUTED[1], shard=2))
     assert "event of shard 2" in str(auditor.audit.findings[0])
 
 
@@ -169,9 +157,14 @@ def played(doctor: Callable[[dict], None] = lambda _: None) -> Audit:
     queries = [Query(index % 2, 10 if index % 5 else 900, f"s{index}") for index in range(300)]
     play.play("counts", queries)
     auditor = Auditor(spec.monitors)
-    told = {"application": "shop", "shard": 0, "time": "2026-01-05T00:00:00Z", "origin": "1-00000000000000aa"}
+    sender = {
+        "application": "shop",
+        "shard": 0,
+        "time": "2026-01-05T00:00:00Z",
+        "origin": "1-00000000000000aa",
+    }
     for event in play.events:
-        content = json.loads(encode(event, **told))
+        content = json.loads(encode(event, **sender))
         doctor(content)
         auditor.add(0, event.sequence, json.dumps(content).encode())
     return auditor.audit
@@ -197,11 +190,9 @@ def test_a_charge_that_is_not_the_price_of_its_monitor_is_found(kind: EventType,
 
 
 def test_nothing_follows_the_retirement_of_a_dataset_but_its_balance():
-    retired = (lifecycle("period-over", run=0, monitor="", account=account_of(0, 0.5)), EventType.RETIRED)
-    balance = (lifecycle("command", run=0, monitor="", account=account_of(0, 0.5)), EventType.BALANCE)
-    assert audited([*GOOD, retired, balance]).balances
-    late = (lifecycle("later", run=0, monitor="", account=account_of(0, 0.5)), EventType.MUTED)
-    assert "after dataset shop was retired" in only_finding([*GOOD, retired, late])
+    retired = told(EventType.RETIRED, "period-over")
+    assert audited([*GOOD, retired, told(EventType.BALANCE, "command")]).balances
+    assert "after dataset shop was retired" in only_finding([*GOOD, retired, told(EventType.MUTED)])
 
 
 @pytest.mark.parametrize(
@@ -237,12 +228,8 @@ def test_an_amount_that_no_ledger_holds_is_a_finding(name: str, amount: float) -
 
 def test_a_number_without_end_in_an_id_is_none() -> None:
     auditor = Auditor()
-    told = json.loads(
-        encoded(
-            1, lifecycle("declared", run=0, monitor="", account=account_of(0, 0)), kind=EventType.DECLARED
-        )
-    )
-    auditor.add(0, 0, json.dumps(told | {"id": "shop/" + "9" * 5000}).encode())
+    event = json.loads(encoded(1, DECLARED[0], kind=DECLARED[1]))
+    auditor.add(0, 0, json.dumps(event | {"id": "shop/" + "9" * 5000}).encode())
     assert auditor.audit.balances
     assert auditor.audit.datasets["shop"].last == 0
 
@@ -259,22 +246,13 @@ def closed(successor: str = "next", *, reason: str = "command"):
 def begun(*, before: float, spent: float | None = None, carried_from: str = "retail-watch"):
     """Return the first events of a successor: its state, and a dataset of which something was spent before."""
     state = lifecycle("begun", dataset="", run=0, monitor="", detail={"carried_from": carried_from})
-    declared = lifecycle(
-        "declared",
-        run=0,
-        monitor="",
-        account=account_of(0, before if spent is None else spent),
-        detail={"spent_before": before},
-    )
-    return [(state, EventType.STATE_BEGUN), (declared, EventType.DECLARED)]
+    spent = before if spent is None else spent
+    declared = told(EventType.DECLARED, "declared", spent=spent, detail={"spent_before": before})
+    return [(state, EventType.STATE_BEGUN), declared]
 
 
 def test_what_was_spent_before_counts_and_is_no_gap():
-    started = (
-        lifecycle("first", account=account_of(0.1, 0.6, reserved=0.4)),
-        EventType.RUN_STARTED,
-    )
-    audit = audited([*begun(before=0.5), started])
+    audit = audited([*begun(before=0.5), started("first", 1, 0.1, 0.6, reserved=0.4)])
     assert audit.balances
     assert audit.carried_from == {0: "retail-watch"}
     shop = audit.datasets["shop"]
