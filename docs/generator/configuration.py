@@ -45,7 +45,7 @@ def _top() -> str:
         [
             f"`{name}`" if name in _WITHOUT_SECTION else f"[`{name}`](#{name})",
             "required" if name in required else "",
-            field.description or "",
+            " ".join((field.description or "").split()),
         ]
         for name, field in ConfigDocument.model_fields.items()
     ]

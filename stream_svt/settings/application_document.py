@@ -30,20 +30,16 @@ SERVICE_KEYS = ("kafka", "topics", "sealing", "control", "web", "commit")
 class ApplicationDocument(Strict):
     """The part of the file that says what is monitored."""
 
-    application: Name = Field(
-        description="Name of the application; part of its consumer group, transactional ids and sealing."
-    )
-    datasets: Annotated[tuple[DatasetDeclaration, ...], Field(min_length=1)] = Field(
-        description="The private datasets, each with a ledger. A dataset belongs to one application: two "
-        "applications "
-        "are two ledgers."
-    )
-    monitors: Annotated[tuple[MonitorSpec, ...], Field(min_length=1)] = Field(description="The monitors.")
-    carried_over: Text | None = Field(
-        default=None,
-        description="File that 'stream-svt carry-over' wrote: what is left of each budget of an application that was "
-        "closed for this one. Keep it for as long as the application lives.",
-    )
+    application: Name
+    """Name of the application; part of its consumer group, transactional ids and sealing."""
+    datasets: Annotated[tuple[DatasetDeclaration, ...], Field(min_length=1)]
+    """The private datasets, each with a ledger. A dataset belongs to one application: two applications are two
+    ledgers."""
+    monitors: Annotated[tuple[MonitorSpec, ...], Field(min_length=1)]
+    """The monitors."""
+    carried_over: Text | None = None
+    """File that 'stream-svt carry-over' wrote: what is left of each budget of an application that was closed for
+    this one. Keep it for as long as the application lives."""
 
 
 def load_spec(

@@ -56,53 +56,34 @@ class DatasetDeclaration(Strict):
         }
     )
 
-    name: DatasetName | None = Field(
-        default=None, description="The name of one dataset: the key of its queries."
-    )
-    names: Annotated[tuple[DatasetName, ...], Field(min_length=1)] | None = Field(
-        default=None, description="Several names."
-    )
-    file: Text | None = Field(
-        default=None,
-        description="A file with one name a line; empty lines and lines beginning with # are skipped. "
-        "Relative to "
-        "the configuration file.",
-    )
-    generate: Annotated[str, BeforeValidator(_generator)] | None = Field(
-        default=None,
-        description="A name with {iso_week} (2026-w01) or {date} (2026-01-05) in it: one dataset a period. With {name} "
-        "in it, too, and names or file: one dataset a name and period. A dataset exists from its first query on, and "
-        "is retired when period and lateness are over. Only for privacy units that lie in one period (an event, a "
-        "user's day).",
-    )
-    from_: Day | None = Field(
-        default=None, alias="from", description="First day generated (UTC); for weeks, a Monday."
-    )
-    until: Day | None = Field(
-        default=None,
-        description="First day no longer generated (UTC); for weeks, a Monday. Default: generated for ever.",
-    )
-    lateness: DurationOrZero = Field(
-        default=0,
-        description="How long after its period's end a query still counts for it, on the broker's clock. "
-        "Default 0.",
-    )
-    new: bool = Field(
-        default=False,
-        description="With carried_over: true for datasets that the earlier application never had. Needed where its "
-        "alerts have gaps. Default false.",
-    )
-    horizon: Duration | None = Field(
-        default=None,
-        description="How long the budget is meant to last, such as 90d: metrics and alerts measure its use "
-        "against this. A generated dataset's is its period. Bears on no outcome. Default: not said.",
-    )
-    limit: LimitField = Field(
-        description="Most that may ever be lost: epsilon as a number, or {epsilon: 4}, or {rho: 0.1} for "
-        "zCDP; "
-        "greater than 0."
-    )
-    unit: Text = Field(description="The privacy unit in words, such as 'one basket' or 'one user'.")
+    name: DatasetName | None = None
+    """The name of one dataset: the key of its queries."""
+    names: Annotated[tuple[DatasetName, ...], Field(min_length=1)] | None = None
+    """Several names."""
+    file: Text | None = None
+    """A file with one name a line; empty lines and lines beginning with # are skipped. Relative to the
+    configuration file."""
+    generate: Annotated[str, BeforeValidator(_generator)] | None = None
+    """A name with {iso_week} (2026-w01) or {date} (2026-01-05) in it: one dataset a period. With {name} in it,
+    too, and names or file: one dataset a name and period. A dataset exists from its first query on, and is
+    retired when period and lateness are over. Only for privacy units that lie in one period (an event, a user's
+    day)."""
+    from_: Day | None = Field(default=None, alias="from")
+    """First day generated (UTC); for weeks, a Monday."""
+    until: Day | None = None
+    """First day no longer generated (UTC); for weeks, a Monday. Default: generated for ever."""
+    lateness: DurationOrZero = 0
+    """How long after its period's end a query still counts for it, on the broker's clock. Default 0."""
+    new: bool = False
+    """With carried_over: true for datasets that the earlier application never had. Needed where its alerts have
+    gaps. Default false."""
+    horizon: Duration | None = None
+    """How long the budget is meant to last, such as 90d: metrics and alerts measure its use against this. A
+    generated dataset's is its period. Bears on no outcome. Default: not said."""
+    limit: LimitField
+    """Most that may ever be lost: epsilon as a number, or {epsilon: 4}, or {rho: 0.1} for zCDP; greater than 0."""
+    unit: Text
+    """The privacy unit in words, such as 'one basket' or 'one user'."""
 
     @model_validator(mode="after")
     def _one_form(self) -> DatasetDeclaration:

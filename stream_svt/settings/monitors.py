@@ -71,106 +71,64 @@ _STORED_BYTES = 899_900
 class MonitorSpec(Strict):
     """One sparse-vector monitor over the queries of one topic, run on each of its datasets."""
 
-    name: Name = Field(description="Name of the monitor: lower-case letters, digits and dashes.")
-    topic: TopicName = Field(description="The query topic it reads; exactly one.")
-    datasets: Annotated[tuple[Text, ...], Field(min_length=1)] = Field(
-        default=("*",), description='Patterns of dataset names with * and ?. Default: all datasets, ["*"].'
-    )
+    name: Name
+    """Name of the monitor: lower-case letters, digits and dashes."""
+    topic: TopicName
+    """The query topic it reads; exactly one."""
+    datasets: Annotated[tuple[Text, ...], Field(min_length=1)] = ("*",)
+    """Patterns of dataset names with * and ?. Default: all datasets, ["*"]."""
     form: Annotated[MechanismForm, BeforeValidator(one_of([form.value for form in MechanismForm]))] = Field(
-        default=MechanismForm.SVT,
-        alias="mechanism",
-        description="svt: one branch. adaptive: answers far above the threshold cost half. ladder: more "
-        "such branches. "
-        "Default svt.",
+        default=MechanismForm.SVT, alias="mechanism"
     )
-    epsilon: PositiveExact = Field(description="Privacy loss of one whole run; greater than 0, exact.")
-    cutoff: Annotated[int, Field(ge=1, le=1_000_000), BeforeValidator(whole)] = Field(
-        description="Tops one run pays for; for adaptive and ladder, tops at full price. At least 1."
-    )
-    sensitivity: PositiveExact = Field(
-        description="Most that one answer changes when one privacy unit changes, in real units; greater "
-        "than 0. Not "
-        "checkable from the queries: too small a figure voids the guarantee."
-    )
-    monotonic: Flag = Field(
-        default=False,
-        description="Whether one privacy unit moves all answers of a run the same way, as it does counts "
-        "under adding or "
-        "removing. Halves the noise; wrongly declared it voids the guarantee. Default false.",
-    )
-    granularity: PositiveExact = Field(
-        default=Fraction(1),
-        description="Real units a step of the integer grid stands for: a decimal of at most 18 places, "
-        "greater than 0. Default 1.",
-    )
-    bounds: Annotated[tuple[Exact, Exact], BeforeValidator(_pair)] = Field(
-        description="[low, high] in real units. Values are clamped to them, and a value that is not a number counts "
-        "as low."
-    )
-    threshold: Exact = Field(description="Public bar in real units; a query's own threshold replaces it.")
-    query_noise: NoiseField = Field(
-        default=Noise.EXPONENTIAL,
-        description="Noise of each test: exponential or laplace. Default exponential.",
-    )
-    threshold_noise: NoiseField = Field(
-        default=Noise.EXPONENTIAL,
-        description="Noise of a run's threshold: exponential or laplace. Bounds of reported alerts are "
-        "certified with "
-        "exponential only. Default exponential.",
-    )
-    split: PositiveExact | None = Field(
-        default=None,
-        description="Epsilon of all queries / epsilon of the threshold; for adaptive, the threshold's "
-        "share of epsilon "
-        "(theta, below 1). Default: the correction's own.",
-    )
-    correction: CorrectionField = Field(
-        default=Exposure(),
-        json_schema_extra={"default": "exposure"},
-        description="How far the bar is raised above the threshold: exposure (streams), annealed "
-        "(sweeps), optimal, mean, "
-        "none, a number in real units, or a table by attempt. Default exposure.",
-    )
-    expected_queries: Annotated[int, Field(ge=1, le=10**15), BeforeValidator(whole)] | None = Field(
-        default=None,
-        description="Queries one run must last for; required by the corrections exposure and optimal. Too "
-        "small a figure "
-        "wastes budget on false alerts, too large a figure misses alerts; privacy is not affected.",
-    )
-    append: AppendField = Field(
-        default=None,
-        json_schema_extra={"default": "off"},
-        description="Further tests of bottoms: off, sweep (finite sets) or retry (series of a stream). "
-        "Default off.",
-    )
-    mute: MuteField = Field(
-        default=Mute.PERIOD,
-        description="How long a series is left alone after its top: period (the dataset's life), run, "
-        "none, or a duration "
-        "on the broker's clock. Default period.",
-    )
-    max_mutes: Annotated[int, Field(ge=1, le=1_000_000), BeforeValidator(whole)] = Field(
-        default=10_000,
-        description="Muted series a dataset remembers; one more forgets the oldest. Default 10000.",
-    )
-    on_halt: Annotated[OnHalt, BeforeValidator(one_of([policy.value for policy in OnHalt]))] = Field(
-        default=OnHalt.RESAMPLE,
-        description="After a run's last top: resample (begin a new run, which costs its threshold again) "
-        "or stop. Default "
-        "resample.",
-    )
-    resample_every: Duration | None = Field(
-        default=None, description="Begin a new run so often, on the broker's clock. Default: never."
-    )
-    reserve: NonNegativeExact = Field(
-        default=Fraction(0),
-        description="Loss left in the ledger for other monitors when a run is opened, in the ledger's "
-        "measure. Default 0.",
-    )
-    beta: Proportion = Field(
-        default=Fraction(1, 20),
-        description="Level of the bound: it fails with at most this probability. Default 0.05.",
-    )
+    """svt: one branch. adaptive: answers far above the threshold cost half. ladder: more such branches. Default
+    svt."""
+    epsilon: PositiveExact
+    """Privacy loss of one whole run; greater than 0, exact."""
+    cutoff: Annotated[int, Field(ge=1, le=1_000_000), BeforeValidator(whole)]
+    """Tops one run pays for; for adaptive and ladder, tops at full price. At least 1."""
+    sensitivity: PositiveExact
+    """Most that one answer changes when one privacy unit changes, in real units; greater than 0. Not checkable
+    from the queries: too small a figure voids the guarantee."""
+    monotonic: Flag = False
+    """Whether one privacy unit moves all answers of a run the same way, as it does counts under adding or
+    removing. Halves the noise; wrongly declared it voids the guarantee. Default false."""
+    granularity: PositiveExact = Fraction(1)
+    """Real units a step of the integer grid stands for: a decimal of at most 18 places, greater than 0. Default
+    1."""
+    bounds: Annotated[tuple[Exact, Exact], BeforeValidator(_pair)]
+    """[low, high] in real units. Values are clamped to them, and a value that is not a number counts as low."""
+    threshold: Exact
+    """Public bar in real units; a query's own threshold replaces it."""
+    query_noise: NoiseField = Noise.EXPONENTIAL
+    """Noise of each test: exponential or laplace. Default exponential."""
+    threshold_noise: NoiseField = Noise.EXPONENTIAL
+    """Noise of a run's threshold: exponential or laplace. Bounds of reported alerts are certified with
+    exponential only. Default exponential."""
+    split: PositiveExact | None = None
+    """Epsilon of all queries / epsilon of the threshold; for adaptive, the threshold's share of epsilon (theta,
+    below 1). Default: the correction's own."""
+    correction: CorrectionField = Field(default=Exposure(), json_schema_extra={"default": "exposure"})
+    """How far the bar is raised above the threshold: exposure (streams), annealed (sweeps), optimal, mean, none,
+    a number in real units, or a table by attempt. Default exposure."""
+    expected_queries: Annotated[int, Field(ge=1, le=10**15), BeforeValidator(whole)] | None = None
+    """Queries one run must last for; required by the corrections exposure and optimal. Too small a figure wastes
+    budget on false alerts, too large a figure misses alerts; privacy is not affected."""
+    append: AppendField = Field(default=None, json_schema_extra={"default": "off"})
+    """Further tests of bottoms: off, sweep (finite sets) or retry (series of a stream). Default off."""
+    mute: MuteField = Mute.PERIOD
+    """How long a series is left alone after its top: period (the dataset's life), run, none, or a duration on the
+    broker's clock. Default period."""
+    max_mutes: Annotated[int, Field(ge=1, le=1_000_000), BeforeValidator(whole)] = 10_000
+    """Muted series a dataset remembers; one more forgets the oldest. Default 10000."""
+    on_halt: Annotated[OnHalt, BeforeValidator(one_of([policy.value for policy in OnHalt]))] = OnHalt.RESAMPLE
+    """After a run's last top: resample (begin a new run, which costs its threshold again) or stop. Default
+    resample."""
+    resample_every: Duration | None = None
+    """Begin a new run so often, on the broker's clock. Default: never."""
+    reserve: NonNegativeExact = Fraction(0)
+    """Loss left in the ledger for other monitors when a run is opened, in the ledger's measure. Default 0."""
+    beta: Proportion = Fraction(1, 20)
+    """Level of the bound: it fails with at most this probability. Default 0.05."""
 
     # -- what the file says, on the grid and in units
 

@@ -58,25 +58,20 @@ class Exposure(Strict):
     """For streams: accounts for every test the budget must last for."""
 
     kind: Literal["exposure"] = "exposure"
-    false_alerts: PositiveExact | None = Field(
-        default=None,
-        description="Alerts a whole run may waste if every query lay on the threshold. Default: cutoff / 10.",
-    )
+    false_alerts: PositiveExact | None = None
+    """Alerts a whole run may waste if every query lay on the threshold. Default: cutoff / 10."""
 
 
 class Annealed(Strict):
     """For finite sets: the bar falls pass after pass. Only with `append: sweep`."""
 
     kind: Literal["annealed"] = "annealed"
-    start: Exact = Field(
-        default=Fraction(12), description="Correction of the first pass, in query-noise scales. Default 12."
-    )
-    end: Exact = Field(
-        default=Fraction(-3), description="Correction of the last pass, in query-noise scales. Default -3."
-    )
-    step: PositiveExact = Field(
-        default=Fraction(1), description="Fall from pass to pass, in query-noise scales. Default 1."
-    )
+    start: Exact = Fraction(12)
+    """Correction of the first pass, in query-noise scales. Default 12."""
+    end: Exact = Fraction(-3)
+    """Correction of the last pass, in query-noise scales. Default -3."""
+    step: PositiveExact = Fraction(1)
+    """Fall from pass to pass, in query-noise scales. Default 1."""
 
 
 class Optimal(Strict):
@@ -101,9 +96,8 @@ class Table(Strict):
     """Corrections in real units by attempt; the last one holds for all later attempts."""
 
     kind: Literal["table"] = "table"
-    table: Annotated[tuple[Exact, ...], Field(min_length=1, max_length=MAX_ATTEMPTS + 1)] = Field(
-        description="Corrections in real units, by attempt."
-    )
+    table: Annotated[tuple[Exact, ...], Field(min_length=1, max_length=MAX_ATTEMPTS + 1)]
+    """Corrections in real units, by attempt."""
 
 
 _CORRECTIONS: dict[str, type[Strict]] = {
@@ -210,49 +204,34 @@ class Sweep(Strict):
     """Queries carry a public set id; when a set closes, its bottoms are tested pass after pass."""
 
     kind: Literal["sweep"] = "sweep"
-    tops_per_set: Annotated[int, Field(ge=1, le=1_000_000), BeforeValidator(whole)] = Field(
-        default=10, description="Tops after which the sweep of a set ends. Default 10."
-    )
-    max_open_sets: Annotated[int, Field(ge=1, le=100_000), BeforeValidator(whole)] = Field(
-        default=4,
-        description="Sets a dataset may have open; queries of one more are tested on arrival only. "
-        "Default 4.",
-    )
-    max_set_size: Annotated[int, Field(ge=1, le=10_000_000), BeforeValidator(whole)] = Field(
-        default=50_000,
-        description="Queries a set remembers for its sweep; later ones are tested once. Default 50000.",
-    )
-    close_after: Duration | None = Field(
-        default=None,
-        description="Close a set so long after its first query, on the broker's clock. Default: only a "
-        "marker record closes it.",
-    )
+    tops_per_set: Annotated[int, Field(ge=1, le=1_000_000), BeforeValidator(whole)] = 10
+    """Tops after which the sweep of a set ends. Default 10."""
+    max_open_sets: Annotated[int, Field(ge=1, le=100_000), BeforeValidator(whole)] = 4
+    """Sets a dataset may have open; queries of one more are tested on arrival only. Default 4."""
+    max_set_size: Annotated[int, Field(ge=1, le=10_000_000), BeforeValidator(whole)] = 50_000
+    """Queries a set remembers for its sweep; later ones are tested once. Default 50000."""
+    close_after: Duration | None = None
+    """Close a set so long after its first query, on the broker's clock. Default: only a marker record closes it."""
 
 
 class Retry(Strict):
     """A bounded queue of series whose last test was a bottom; each is tested again on its latest value."""
 
     kind: Literal["retry"] = "retry"
-    attempts: Annotated[int, Field(ge=2, le=MAX_ATTEMPTS), BeforeValidator(whole)] = Field(
-        default=5, description="Tests in all, the first included. Default 5."
-    )
+    attempts: Annotated[int, Field(ge=2, le=MAX_ATTEMPTS), BeforeValidator(whole)] = 5
+    """Tests in all, the first included. Default 5."""
     lifetime: Annotated[
         Lifetime,
         PlainValidator(_lifetime),
         PlainSerializer(Lifetime.written),
         WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, DURATION_SCHEMA]}),
-    ] = Field(
-        default=Lifetime(offsets=4000),
-        description="How long a series stays in the queue: offsets of the partition, or a duration on the "
-        "broker's "
-        "clock. Must fit the topic's retention. Default 4000 offsets.",
-    )
-    capacity: Annotated[int, Field(ge=1, le=1_000_000), BeforeValidator(whole)] = Field(
-        default=1000, description="Series the queue holds; one more drops the oldest. Default 1000."
-    )
-    every: Annotated[int, Field(ge=1), BeforeValidator(whole)] = Field(
-        default=1000, description="Queries of the dataset between two rounds of retries. Default 1000."
-    )
+    ] = Lifetime(offsets=4000)
+    """How long a series stays in the queue: offsets of the partition, or a duration on the broker's clock. Must
+    fit the topic's retention. Default 4000 offsets."""
+    capacity: Annotated[int, Field(ge=1, le=1_000_000), BeforeValidator(whole)] = 1000
+    """Series the queue holds; one more drops the oldest. Default 1000."""
+    every: Annotated[int, Field(ge=1), BeforeValidator(whole)] = 1000
+    """Queries of the dataset between two rounds of retries. Default 1000."""
 
 
 _APPENDS: dict[str, type[Strict]] = {"sweep": Sweep, "retry": Retry}

@@ -85,50 +85,29 @@ Servers = Annotated[
 class KafkaConfig(Strict):
     """How to reach the brokers and how patient to be."""
 
-    bootstrap_servers: Servers = Field(
-        default=("127.0.0.1:9092",),
-        description="Brokers to ask first: host:port, several with commas or as a list. Default 127.0.0.1:9092.",
-    )
-    security_protocol: Annotated[SecurityProtocol, _words(SecurityProtocol)] = Field(
-        default=SecurityProtocol.PLAINTEXT,
-        description="PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL. Default PLAINTEXT, for brokers on this machine.",
-    )
-    sasl_mechanism: Annotated[SaslMechanism, _words(SaslMechanism)] | None = Field(
-        default=None,
-        description="PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512; with the SASL protocols. Default: none.",
-    )
-    username: Text | None = Field(
-        default=None, description="User name; with the SASL protocols. Default: none."
-    )
-    password_file: Text | None = Field(
-        default=None,
-        description="File whose first line is the password; with the SASL protocols. Default: none.",
-    )
-    ca_file: Text | None = Field(
-        default=None,
-        description="PEM file of the authorities that may sign the brokers' certificates; with the SSL "
-        "protocols. "
-        "Default: those of the system.",
-    )
-    session_timeout: Duration = Field(
-        default=6000,
-        description="Silence after which the group gives a worker's partitions away. Default 6s.",
-    )
-    heartbeat_interval: Duration = Field(
-        default=500,
-        description="Time between signs of life; at most a third of session_timeout. After a worker died, another "
-        "learns of it up to this much later than session_timeout. Default 500ms.",
-    )
-    transaction_timeout: Duration = Field(
-        default=15_000,
-        description="Time after which the broker aborts a dead worker's transaction; 12s to 15m. Default 15s.",
-    )
-    group_instance_id: Annotated[Text, Field(max_length=249)] | None = Field(
-        default=None,
-        description="Lasting name of this worker in its group, different for each (static membership): a "
-        "restart then "
-        "keeps its partitions. Default: none.",
-    )
+    bootstrap_servers: Servers = ("127.0.0.1:9092",)
+    """Brokers to ask first: host:port, several with commas or as a list. Default 127.0.0.1:9092."""
+    security_protocol: Annotated[SecurityProtocol, _words(SecurityProtocol)] = SecurityProtocol.PLAINTEXT
+    """PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL. Default PLAINTEXT, for brokers on this machine."""
+    sasl_mechanism: Annotated[SaslMechanism, _words(SaslMechanism)] | None = None
+    """PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512; with the SASL protocols. Default: none."""
+    username: Text | None = None
+    """User name; with the SASL protocols. Default: none."""
+    password_file: Text | None = None
+    """File whose first line is the password; with the SASL protocols. Default: none."""
+    ca_file: Text | None = None
+    """PEM file of the authorities that may sign the brokers' certificates; with the SSL protocols. Default: those
+    of the system."""
+    session_timeout: Duration = 6000
+    """Silence after which the group gives a worker's partitions away. Default 6s."""
+    heartbeat_interval: Duration = 500
+    """Time between signs of life; at most a third of session_timeout. After a worker died, another learns of it
+    up to this much later than session_timeout. Default 500ms."""
+    transaction_timeout: Duration = 15_000
+    """Time after which the broker aborts a dead worker's transaction; 12s to 15m. Default 15s."""
+    group_instance_id: Annotated[Text, Field(max_length=249)] | None = None
+    """Lasting name of this worker in its group, different for each (static membership): a restart then keeps its
+    partitions. Default: none."""
 
     @model_validator(mode="after")
     def _consistent(self) -> KafkaConfig:
@@ -175,27 +154,19 @@ class TopicsConfig(Strict):
     rejects: TopicName = _own_topic("rejects", "Topic of the places of malformed queries.")
     control: TopicName = _own_topic("control", "Topic of operators' commands.")
     config: TopicName = _own_topic("config", "Compacted topic of the configuration that is applied.")
-    partitions: Annotated[int, Field(ge=1, le=10_000), BeforeValidator(whole)] = Field(
-        default=4,
-        description="Partitions of every topic, query topics included: the number of shards. Never changes; a "
-        "successor may have another number. Default 4.",
-    )
-    replication_factor: Annotated[int, Field(ge=1, le=100), BeforeValidator(whole)] = Field(
-        default=1, description="Copies of topics that are created here; 3 in production. Default 1."
-    )
+    partitions: Annotated[int, Field(ge=1, le=10_000), BeforeValidator(whole)] = 4
+    """Partitions of every topic, query topics included: the number of shards. Never changes; a successor may have
+    another number. Default 4."""
+    replication_factor: Annotated[int, Field(ge=1, le=100), BeforeValidator(whole)] = 1
+    """Copies of topics that are created here; 3 in production. Default 1."""
     start_at: Annotated[Literal["earliest", "latest"], BeforeValidator(one_of(["earliest", "latest"]))] = (
-        Field(
-            default="earliest",
-            description="Where a query topic is read from that no monitor in use has read yet: earliest or latest. "
-            "Default earliest.",
-        )
+        "earliest"
     )
-    allow_alert_retention: bool = Field(
-        default=False,
-        description="That the alert topic may have a retention. It gives up what only all alerts can show: `audit` "
-        "cannot re-derive the charges that are gone, and where a state is lost, a dataset without an alert that is "
-        "left has nothing left of its budget. Default false.",
-    )
+    """Where a query topic is read from that no monitor in use has read yet: earliest or latest. Default earliest."""
+    allow_alert_retention: bool = False
+    """That the alert topic may have a retention. It gives up what only all alerts can show: `audit` cannot
+    re-derive the charges that are gone, and where a state is lost, a dataset without an alert that is left has
+    nothing left of its budget. Default false."""
 
 
 Argv = Annotated[tuple[Text, ...], Field(min_length=1)]
@@ -204,33 +175,21 @@ Argv = Annotated[tuple[Text, ...], Field(min_length=1)]
 class SealingConfig(Strict):
     """Encryption of the state topic."""
 
-    key_file: Text | None = Field(
-        default=None,
-        description="File with the 32-byte master key as 64 hex digits or base64. Default: state is not sealed.",
-    )
-    key_command: Argv | None = Field(
-        default=None,
-        description="Instead of key_file: a program with its arguments, as a list, that prints the key. No "
-        "shell is involved. Default: none.",
-    )
-    previous_key_files: tuple[Text, ...] = Field(
-        default=(),
-        description="Files of older keys that may still be in use while a key is rotated. Default: none.",
-    )
-    previous_key_commands: tuple[Argv, ...] = Field(
-        default=(), description="Programs that print older keys, each as a list. Default: none."
-    )
-    adopt_plain: bool = Field(
-        default=False,
-        description="Accept a state that is not sealed, once, to seal it: only for turning sealing on. "
-        "Remove it afterwards: while it is true, whoever may write the state topic can replace the state. "
-        "Default false.",
-    )
-    key_lost: bool = Field(
-        default=False,
-        description="The key that sealed the state is lost for good: a worker joins all the same, and parks every "
-        "shard whose state it cannot open, so that close-application --give-up-state can close them. Default false.",
-    )
+    key_file: Text | None = None
+    """File with the 32-byte master key as 64 hex digits or base64. Default: state is not sealed."""
+    key_command: Argv | None = None
+    """Instead of key_file: a program with its arguments, as a list, that prints the key. No shell is involved.
+    Default: none."""
+    previous_key_files: tuple[Text, ...] = ()
+    """Files of older keys that may still be in use while a key is rotated. Default: none."""
+    previous_key_commands: tuple[Argv, ...] = ()
+    """Programs that print older keys, each as a list. Default: none."""
+    adopt_plain: bool = False
+    """Accept a state that is not sealed, once, to seal it: only for turning sealing on. Remove it afterwards:
+    while it is true, whoever may write the state topic can replace the state. Default false."""
+    key_lost: bool = False
+    """The key that sealed the state is lost for good: a worker joins all the same, and parks every shard whose
+    state it cannot open, so that close-application --give-up-state can close them. Default false."""
 
     @model_validator(mode="after")
     def _consistent(self) -> SealingConfig:
@@ -252,21 +211,15 @@ class ControlConfig(Strict):
     """Who may give commands, beyond the access control list of the control topic."""
 
     signatures: Annotated[Literal["required", "off"], BeforeValidator(one_of(["required", "off"]))] | None = (
-        Field(
-            default=None,
-            description="required: only commands signed with one of the keys below are heard. off: every "
-            "command on the control topic is. Default: required where a key is named, else off.",
-        )
+        None
     )
-    public_key_files: tuple[Text, ...] = Field(
-        default=(),
-        description="Files with the Ed25519 public keys (PEM) of those who may give commands. Default: none.",
-    )
-    hmac_key_files: tuple[Text, ...] = Field(
-        default=(),
-        description="Files with shared keys (HMAC-SHA256) of 32 bytes as 64 hex digits or base64; who can "
-        "verify with one can also sign. Default: none.",
-    )
+    """required: only commands signed with one of the keys below are heard. off: every command on the control
+    topic is. Default: required where a key is named, else off."""
+    public_key_files: tuple[Text, ...] = ()
+    """Files with the Ed25519 public keys (PEM) of those who may give commands. Default: none."""
+    hmac_key_files: tuple[Text, ...] = ()
+    """Files with shared keys (HMAC-SHA256) of 32 bytes as 64 hex digits or base64; who can verify with one can
+    also sign. Default: none."""
 
     @property
     def required(self) -> bool:
@@ -285,15 +238,13 @@ class ControlConfig(Strict):
 class WebConfig(Strict):
     """Metrics, health and status pages."""
 
-    host: Text = Field(default="127.0.0.1", description="Address to listen on. Default 127.0.0.1.")
-    port: Annotated[int, Field(ge=1, le=65535), BeforeValidator(whole)] = Field(
-        default=6066, description="Port. Default 6066."
-    )
-    engine_times: Flag = Field(
-        default=False,
-        description="Show how long the engine took for each batch (`stream_svt_step_seconds`). The promise does not "
-        "cover running times: for tests, or where those who see metrics may see the data. Default false.",
-    )
+    host: Text = "127.0.0.1"
+    """Address to listen on. Default 127.0.0.1."""
+    port: Annotated[int, Field(ge=1, le=65535), BeforeValidator(whole)] = 6066
+    """Port. Default 6066."""
+    engine_times: Flag = False
+    """Show how long the engine took for each batch (`stream_svt_step_seconds`). The promise does not cover
+    running times: for tests, or where those who see metrics may see the data. Default false."""
 
 
 def _within(least: int, most: int) -> AfterValidator:
@@ -311,31 +262,31 @@ def _within(least: int, most: int) -> AfterValidator:
 class CommitConfig(Strict):
     """When a batch without tops is committed; one with a top is committed at once."""
 
-    interval: Annotated[Duration, _within(10, 60_000)] = Field(
-        default=2000, description="Longest time between commits while queries arrive; 10ms to 1m. Default 2s."
-    )
-    max_records: Annotated[int, Field(ge=1, le=10_000_000), BeforeValidator(whole)] = Field(
-        default=20_000, description="Most records between commits. Default 20000."
-    )
-    cadence: Annotated[Duration, _within(50, 60_000)] | None = Field(
-        default=None,
-        description="Fixed time between transactions, 50ms to 1m: nothing is published between two ticks, so that "
-        "the moment of an alert tells nothing of how long its batch took. Costs up to two ticks of latency. "
-        "Default none: what is charged is published at once.",
-    )
+    interval: Annotated[Duration, _within(10, 60_000)] = 2000
+    """Longest time between commits while queries arrive; 10ms to 1m. Default 2s."""
+    max_records: Annotated[int, Field(ge=1, le=10_000_000), BeforeValidator(whole)] = 20_000
+    """Most records between commits. Default 20000."""
+    cadence: Annotated[Duration, _within(50, 60_000)] | None = None
+    """Fixed time between transactions, 50ms to 1m: nothing is published between two ticks, so that the moment of
+    an alert tells nothing of how long its batch took. Costs up to two ticks of latency. Default none: what is
+    charged is published at once."""
 
 
 class ConfigDocument(ApplicationDocument):
     """The whole configuration file of stream-svt."""
 
-    kafka: KafkaConfig = Field(default_factory=KafkaConfig, description="How to reach the brokers.")
-    topics: TopicsConfig = Field(default_factory=TopicsConfig, description="The service's own topics.")
-    sealing: SealingConfig = Field(
-        default_factory=SealingConfig, description="Encryption of the state topic."
-    )
-    control: ControlConfig = Field(default_factory=ControlConfig, description="Who may give commands.")
-    web: WebConfig = Field(default_factory=WebConfig, description="Metrics, health and status pages.")
-    commit: CommitConfig = Field(default_factory=CommitConfig, description="When batches are committed.")
+    kafka: KafkaConfig = Field(default_factory=KafkaConfig)
+    """How to reach the brokers."""
+    topics: TopicsConfig = Field(default_factory=TopicsConfig)
+    """The service's own topics."""
+    sealing: SealingConfig = Field(default_factory=SealingConfig)
+    """Encryption of the state topic."""
+    control: ControlConfig = Field(default_factory=ControlConfig)
+    """Who may give commands."""
+    web: WebConfig = Field(default_factory=WebConfig)
+    """Metrics, health and status pages."""
+    commit: CommitConfig = Field(default_factory=CommitConfig)
+    """When batches are committed."""
 
 
 SECTIONS: Mapping[str, type[Strict]] = {

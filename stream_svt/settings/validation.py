@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, ValidationError
+from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError
 
 from stream_svt.settings.document import Document, KeyPath
 from stream_svt.settings.messages import did_you_mean, quote
@@ -15,9 +15,18 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 class Strict(BaseModel):
-    """A part of the configuration: frozen, without unknown keys, its defaults written as in the file."""
+    """A part of the configuration: frozen, without unknown keys; the text below a field describes it."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """Return the JSON Schema, each description on one line."""
+        schema = handler(core)
+        for field in handler.resolve_ref_schema(schema).get("properties", {}).values():
+            if "description" in field:
+                field["description"] = " ".join(field["description"].split())
+        return schema
 
 
 def several(problems: list[tuple[str, str]]) -> PydanticCustomError:
@@ -125,7 +134,7 @@ def _description(model: type[BaseModel], loc: tuple[str | int, ...]) -> str:
         return ""
     for name, info in inner.model_fields.items():
         if loc[-1] in {name, info.alias} and info.description:
-            return re.split(r"(?<=[a-z)])[.:;] ", info.description)[0].rstrip(".")
+            return re.split(r"(?<=[a-z)])[.:;] ", " ".join(info.description.split()))[0].rstrip(".")
     return ""
 
 
