@@ -271,7 +271,7 @@ class Watched:
 
     # Observer
 
-    read = committed = flushed = published = alert_latency = restored = taken_over = failed = _ignore
+    read = committed = flushed = published = taken_over = failed = _ignore
 
 
 async def _lateness(batches: Sequence[Callable[[random.Random], bytes]]) -> list[float]:

@@ -146,7 +146,7 @@ class Committer:
 
     def _published(self, now: float) -> None:
         self._status.outbox = self._journal.pending
-        self._observer.published(len(self._journal.published))
+        latency = None
         if self._journal.published and self._charged_at is not None:
-            self._observer.alert_latency(now - self._charged_at)
-            self._charged_at = None
+            latency, self._charged_at = now - self._charged_at, None
+        self._observer.published(len(self._journal.published), latency)

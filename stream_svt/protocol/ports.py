@@ -246,20 +246,12 @@ class Observer(Protocol):
         """A transaction that only publishes took so long."""
         ...
 
-    def published(self, events: int) -> None:
-        """So many events became visible."""
+    def published(self, events: int, latency: float | None) -> None:
+        """So many events became visible; ``latency``: seconds since the fetch of what led to the first of them."""
         ...
 
-    def alert_latency(self, seconds: float) -> None:
-        """So long passed from a fetch to the publication of what it led to."""
-        ...
-
-    def restored(self, seconds: float) -> None:
-        """Reading and checking the state took so long."""
-        ...
-
-    def taken_over(self, seconds: float) -> None:
-        """A takeover took so long."""
+    def taken_over(self, seconds: float, restoring: float) -> None:
+        """A takeover took so long, of which reading and checking the state took so long."""
         ...
 
     def refused(self, topic: str, reason: str) -> None:

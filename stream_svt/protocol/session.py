@@ -84,7 +84,7 @@ class ShardSession:
         self._resume()
         status.signal(Signal.TAKEN_OVER, Cause.NONE)
         seconds = self._clock.now() - began
-        self._parts.observer.taken_over(seconds)
+        self._parts.observer.taken_over(seconds, taken.restoring)
         log.info(
             "event=shard_opened shard=%d records=%d seconds=%.3f key=%s",
             self._shard,

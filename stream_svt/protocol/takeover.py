@@ -34,11 +34,13 @@ class TakenOver:
 
     Attributes:
         records: Number of records of the state.
+        restoring: Seconds that reading and checking them took.
         decoders: By query topic.
         replay_to: By query topic, the offset up to which an earlier owner can have stepped.
     """
 
     records: int
+    restoring: float
     decoders: Mapping[str, Decoder]
     replay_to: dict[str, int] = field(default_factory=dict)
 
@@ -60,7 +62,7 @@ class Takeover:
         parts, committer = self._parts, self._committer
         began = parts.clock.now()
         restored = await parts.journal.open()
-        parts.observer.restored(parts.clock.now() - began)
+        restoring = parts.clock.now() - began
         committer.read_to = dict(restored.read_to)
         if restored.commands.closed:
             await committer.end_closed()
@@ -84,7 +86,7 @@ class Takeover:
         else:
             replay_to = await self.find_places(spans)
         await committer.commit()
-        return TakenOver(len(restored.records), decoders, replay_to)
+        return TakenOver(len(restored.records), restoring, decoders, replay_to)
 
     async def _load(self, restored: Restored) -> None:
         """Load the engine with what was read."""

@@ -364,21 +364,16 @@ class Metrics:
         self._counter("stream_svt_commits_total").inc()
         self._histogram("stream_svt_commit_seconds").observe(seconds)
 
-    def published(self, events: int) -> None:
-        """Count events that a durable transaction published."""
+    def published(self, events: int, latency: float | None) -> None:
+        """Count events that a durable transaction published, and note how long the first of them took."""
         self._counter("stream_svt_events_published_total").inc(events)
+        if latency is not None:
+            self._histogram("stream_svt_alert_latency_seconds").observe(latency)
 
-    def alert_latency(self, seconds: float) -> None:
-        """Note how long an alert took from its query being read to being published."""
-        self._histogram("stream_svt_alert_latency_seconds").observe(seconds)
-
-    def restored(self, seconds: float) -> None:
-        """Note how long reading the state took."""
-        self._histogram("stream_svt_restore_seconds").observe(seconds)
-
-    def taken_over(self, seconds: float) -> None:
-        """Note how long a takeover took."""
+    def taken_over(self, seconds: float, restoring: float) -> None:
+        """Note how long a takeover took, and how long of that reading the state."""
         self._histogram("stream_svt_takeover_seconds").observe(seconds)
+        self._histogram("stream_svt_restore_seconds").observe(restoring)
 
     def failed(self, shard: int, reason: str) -> None:
         """Count a session that ended in an error."""
