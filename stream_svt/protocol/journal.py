@@ -140,7 +140,7 @@ class Journal:
             if self._meta.commands.closed and not self.pending:
                 raise self.closed_error()
             self._broken, self._claim = False, True
-            await self._transaction(Commit(progress=self._meta.progress or b""))
+            await self.commit(Commit(progress=self._meta.progress or b""))
             if not raw:
                 await self._read_back()
         except (UnreadableState, StateRolledBack):
@@ -194,9 +194,13 @@ class Journal:
             )
         if others := newest.successors - {command.successor}:
             raise CommandRefused(f"events say that the shard was closed for successor {min(others)!r}")
-        if (why := await self._unproved()) is None:
+        raw = await self._read()
+        try:
+            await self._prove(raw)
+        except UnreadableState as error:
+            log.critical("event=state_given_up shard=%d error=%r", self._shard, str(error))
+        else:
             raise CommandRefused("the state can be proved: close the shard without --give-up-state")
-        log.critical("event=state_given_up shard=%d error=%r", self._shard, why)
         # Where the state knows of events that are not there, a gap before the last one shows it.
         is_own = self._meta.state_id.hex() == newest.state_id
         number = max(newest.number, newest.largest, self._meta.published if is_own else 0) + 1
@@ -239,15 +243,6 @@ class Journal:
             return None
         return Closed(meta.commands.closed, meta.published, meta.published_origin)
 
-    async def _unproved(self) -> str | None:
-        """Return why the state cannot be proved, None where it can."""
-        raw = await self._read()
-        try:
-            await self._prove(raw)
-        except UnreadableState as error:
-            return str(error)
-        return None
-
     async def _read(self) -> dict[bytes, bytes]:
         raw = await self._log.read_state()
         if CLOSED in raw:
@@ -266,21 +261,11 @@ class Journal:
             dict(meta.read_to),
         )
 
-    async def commit(self, commit: Commit) -> int:
-        """Make a commit durable and publish what waits of the previous one; return how many events went out.
-
-        Raises:
-            Fenced, BrokerUnavailable: The outcome is unknown; `open` before anything else.
-            MisuseError: A record is larger than Kafka takes, the journal was not opened again after an error,
-                or more waits to be published than one transaction takes (`backlog`).
-        """
-        return await self._transaction(commit)
-
     async def flush(self) -> int:
         """Publish what waits, or the first slice of it, without new state; return how many events went out."""
         if not self.pending:
             return 0
-        return await self._transaction(Commit(progress=self._meta.progress or b""))
+        return await self.commit(Commit(progress=self._meta.progress or b""))
 
     async def close(self) -> None:
         """Give the producer up; nothing is committed by this."""
@@ -345,12 +330,12 @@ class Journal:
         size, bounds = 0, self._settings.bounds
         for key, content in stale.items():
             if again and (len(again) == bounds.records or size + len(content) > bounds.size):
-                await self._transaction(Commit(records=again, progress=self._meta.progress or b""))
+                await self.commit(Commit(records=again, progress=self._meta.progress or b""))
                 again, size = {}, 0
             again[key] = content
             size += len(content)
         if again:
-            await self._transaction(Commit(records=again, progress=self._meta.progress or b""))
+            await self.commit(Commit(records=again, progress=self._meta.progress or b""))
         self._meta.sealed_only = self.key_id != NO_KEY
 
     async def _read_back(self) -> None:
@@ -369,7 +354,14 @@ class Journal:
 
     # Writing
 
-    async def _transaction(self, commit: Commit) -> int:
+    async def commit(self, commit: Commit) -> int:
+        """Make a commit durable and publish what waits of the previous one; return how many events went out.
+
+        Raises:
+            Fenced, BrokerUnavailable: The outcome is unknown; `open` before anything else.
+            MisuseError: A record is larger than Kafka takes, the journal was not opened again after an error,
+                or more waits to be published than one transaction takes (`backlog`).
+        """
         if self._broken:
             raise MisuseError(f"the journal of shard {self._shard} must be opened before it is used")
         # Whatever ends this early, cancellation included, leaves memory and log apart.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -182,6 +182,16 @@ class Stops(Exception):
     """What ends a session in the middle."""
 
 
+class _Dying:
+    """A journal whose owner dies at a commit; what the journal writes by itself is none."""
+
+    def __init__(self, journal: Journal, commit: Callable[[Any], Awaitable[int]]) -> None:
+        self._journal, self.commit = journal, commit
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._journal, name)
+
+
 def dies_at(
     model: Model,
     condition: Callable[[Any], bool],
@@ -192,13 +202,13 @@ def dies_at(
 ) -> None:
     """Let an owner die before or after its first commit of which something is true; the next one is told nothing."""
     dying, _ = model.session(feed=feed)
-    commit, run = dying._journal.commit, dying.run
+    journal, run = dying._journal, dying.run
 
     async def dies(content: Any) -> int:
         here = condition(content)
         if here and not after:
             raise Stops
-        done: int = await commit(content)
+        done: int = await journal.commit(content)
         if here:
             raise Stops
         return done
@@ -207,7 +217,7 @@ def dies_at(
         opened()
         return run()
 
-    dying._journal.commit = dies  # type: ignore[method-assign]
+    dying._committer._journal = _Dying(journal, dies)  # type: ignore[assignment]
     dying.run = begin  # type: ignore[method-assign]
     try:
         with pytest.raises(Stops):
