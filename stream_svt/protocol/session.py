@@ -77,7 +77,6 @@ class ShardSession:
     async def _open(self, takeover: Takeover) -> None:
         status, began = self._status, self._clock.now()
         status.signal(Signal.OPENED)
-        status.opened_at = self._clock.epoch()
         taken = await takeover.run()
         self._decoders, self._replay_to = taken.decoders, taken.replay_to
         self._commands = self._committer.commands

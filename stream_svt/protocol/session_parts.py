@@ -51,7 +51,6 @@ class ShardStatus:
     lag: dict[str, int] = field(default_factory=dict)
     views: dict[str, DatasetView] = field(default_factory=dict)
     totals: Totals | None = None
-    opened_at: float = 0.0
     committed_at: float = 0.0
     beat: float = 0.0
 

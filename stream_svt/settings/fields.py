@@ -270,11 +270,6 @@ DatasetName = Annotated[
 ]
 
 
-def is_dataset_name(text: str) -> bool:
-    """Tell whether a dataset may be called so."""
-    return re.fullmatch(_DATASET, text) is not None
-
-
 Text = Annotated[
     str,
     BeforeValidator(_pattern(r"(?s).*\S.*", "a text that is not empty")),

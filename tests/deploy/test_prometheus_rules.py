@@ -236,11 +236,11 @@ def test_every_alert_has_a_section_in_the_runbook_and_no_section_is_left_over() 
     assert sections == list(ALERTS)
 
 
-def test_a_section_says_what_it_means_for_privacy_where_to_look_and_what_to_do() -> None:
+def test_a_section_says_what_the_alert_means_where_to_look_and_what_to_do() -> None:
     for section in re.split(r"^## ", RUNBOOK.read_text(), flags=re.MULTILINE)[1:]:
         name, body = section.split("\n", 1)
         parts = re.findall(r"^\*\*(.+?)\.\*\*", body, re.MULTILINE)
-        assert parts == ["Meaning", "Privacy", "Look at", "Do"], name
+        assert [part for part in parts if part != "Privacy"] == ["Meaning", "Look at", "Do"], name
 
 
 def test_recordings_are_named_by_level_metric_and_operation() -> None:
