@@ -9,7 +9,7 @@ from benchmarks.datasets import COUNTS
 from benchmarks.papers import drawing
 from benchmarks.papers.drawing import Look
 from benchmarks.papers.report import Claim, Report, Tables, Verdict, graded
-from benchmarks.papers.table import Table, Value, markdown, shown
+from benchmarks.papers.table import Table, Value
 
 _UNCORRECTED = {
     "laplace, none": ("Laplace", Look(drawing.ORANGE, "s", ":")),
@@ -110,68 +110,6 @@ def _draw_append(table: Table, path: Path) -> None:
             axes.set_ylim(0, 250 if measure == "false" else 1)
             axes.set_xticks([1, 5, 10, 15, 20])
         drawing.legend_below(drawn, [panels[0]], 2)
-
-
-def parts(tables: Tables) -> dict[str, str]:
-    """Return the tables of the page."""
-    batch = tables["liu-batch"]
-    return {
-        "liu-ncr": _by_method(batch, "ncr"),
-        "liu-f1": _by_method(batch, "f1"),
-        "liu-passes": _passes(tables["liu-passes"]),
-        "liu-append": _append(tables["liu-append"]),
-    }
-
-
-def _by_method(table: Table, measure: str) -> str:
-    """Return a row for each method and number of passes, with the five epsilons of a data set in one cell."""
-    epsilons = " ".join(f"{epsilon:g}" for epsilon in table.distinct("epsilon"))
-    rows = list[list[str]]()
-    for method in table.distinct("method"):
-        for passes in table.where(method=method).distinct("passes"):
-            part = table.where(method=method, passes=passes)
-            cells = [
-                " ".join(f"{value:.3f}".lstrip("0") for value in part.where(data=data).numbers(measure))
-                for data in COUNTS
-            ]
-            rows.append([f"{method}", str(passes), *cells])
-    error = max(table.numbers(measure + "_se"))
-    title = {"ncr": "NCR", "f1": "F1"}[measure]
-    head = [f"{title} at epsilon {epsilons}", "passes", *COUNTS.values()]
-    return markdown(head, rows) + f"\n\nLargest standard error: {error:.3f}."
-
-
-def _passes(table: Table) -> str:
-    rows = list[list[str]]()
-    for passes in table.distinct("passes"):
-        row = [str(passes)]
-        for data in ("retail", "kosarak"):
-            for correction in ("optimal, kept", "annealed"):
-                part = table.where(data=data, correction=correction, passes=passes)
-                row.append(shown(part.rows[0], "ncr") if part.rows else "")
-                row.append(shown(part.rows[0], "found", 1) if part.rows else "")
-        rows.append(row)
-    head = ["passes"]
-    for data in ("Retail", "Kosarak"):
-        for correction in ("optimal", "annealed"):
-            head += [f"{data}, {correction}: NCR", "found"]
-    return markdown(head, rows)
-
-
-def _append(table: Table) -> str:
-    rows = [
-        [
-            str(attempts),
-            *(
-                shown(table.one(attempts=attempts, correction=correction), measure, digits)
-                for correction in ("optimal, kept", "equal exposure")
-                for measure, digits in (("precision", 3), ("recall", 3), ("false", 1))
-            ),
-        ]
-        for attempts in table.distinct("attempts")
-    ]
-    head = ["attempts", "optimal, kept: precision", "recall", "wasted"]
-    return markdown([*head, "equal exposure: precision", "recall", "wasted"], rows)
 
 
 def _cell(table: Table, data: Value, epsilon: Value, method: str, passes: int | None = None) -> float:
@@ -336,4 +274,4 @@ CLAIMS = (
     ),
 )
 
-REPORT = Report(draw=draw, parts=parts, claims=CLAIMS)
+REPORT = Report(draw=draw, claims=CLAIMS)

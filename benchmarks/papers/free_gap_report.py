@@ -102,35 +102,7 @@ def _draw_merges(table: Table, path: Path) -> None:
 
 def parts(tables: Tables) -> dict[str, str]:
     """Return the tables of the page."""
-    return {
-        "ding-adaptive": _adaptive(tables["ding-adaptive"]),
-        "ding-merges": _merges(tables["ding-merges"]),
-        "ding-bounds": _bounds(tables["ding-bounds"]),
-    }
-
-
-def _adaptive(table: Table) -> str:
-    rows = list[list[str]]()
-    for data, k, noise in product(COUNTS, (2, 8, 24), table.distinct("noise")):
-        row = table.one(data=data, k=k, noise=noise)
-        measures = {"left": 3, "extra": 2, "extra_to_the_end": 2, "f_ratio": 2, "precision": 3}
-        cells = [shown(row, name, digits) for name, digits in (measures | {"svt_precision": 3}).items()]
-        rows.append([f"{COUNTS[data]}, k = {k}, {noise}", *cells])
-    head = ["data, k, noise", "left after k", "answers beyond k", "to the last unit (ours)"]
-    return markdown([*head, "F / F of SVT", "precision", "precision of SVT"], rows)
-
-
-def _merges(table: Table) -> str:
-    rows = list[list[str]]()
-    for selection, noise, k in product(("SVT", "top-k"), _FAMILY_LOOKS, (2, 10, 25, 50, 100)):
-        part = table.where(selection=selection, noise=noise, k=k)
-        row = [f"{selection}, {noise}, k = {k}", f"{part.numbers('theory')[0]:.3f}"]
-        row += [shown(part.one(data=data), "reduction") for data in COUNTS]
-        for name in ("clear", "jointly"):
-            row.append(shown(part.one(data="t10i4d100k"), name) if selection == "SVT" else "")
-        rows.append(row)
-    head = ["selection, noise, k", "theory", *COUNTS.values()]
-    return markdown([*head, "T10I4D100K, clear positives", "T10I4D100K, jointly"], rows)
+    return {"ding-bounds": _bounds(tables["ding-bounds"])}
 
 
 def _bounds(table: Table) -> str:

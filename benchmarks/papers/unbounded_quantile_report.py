@@ -8,7 +8,7 @@ from pathlib import Path
 from benchmarks.papers import drawing
 from benchmarks.papers.drawing import Look
 from benchmarks.papers.report import Claim, Report, Tables, Verdict, graded
-from benchmarks.papers.table import Row, Table, markdown
+from benchmarks.papers.table import Table
 from benchmarks.papers.unbounded_quantile import SOURCES
 
 _QUANTILE_LOOKS = {
@@ -61,31 +61,6 @@ def _draw(table: Table, title: str, looks: dict[str, Look], path: Path) -> None:
             axes.set_xlabel("quantile")
         panels[0].set_ylabel(title)
         drawing.legend_below(drawn, [panels[0]], 3)
-
-
-def parts(tables: Tables) -> dict[str, str]:
-    """Return the tables of the page."""
-    return {
-        "durfee-quantiles": _by_method(tables["durfee-quantiles"], "median error of the quantile"),
-        "durfee-sums": _by_method(tables["durfee-sums"], "median relative error of the sum, clipped at"),
-    }
-
-
-def _by_method(table: Table, title: str) -> str:
-    rows = list[list[str]]()
-    for (name, source), method in product(SOURCES.items(), table.distinct("method")):
-        part = table.where(data=name, method=method)
-        rows.append([f"{source.title}, {method}", *map(_short, part.rows)])
-    return markdown([title, *(f"{level:g}" for level in table.distinct("level"))], rows)
-
-
-def _short(row: Row) -> str:
-    """Return an error as its size allows, with its standard error."""
-    number, error = float(row["error"]), float(row["error_se"])
-    if number >= 100:
-        return f"{number:,.0f} ±{error:,.0f}"
-    digits = 1 if number >= 10 else 2 if number >= 1 else 3
-    return f"{number:.{digits}f} ±{error:.{digits}f}"
 
 
 def _errors(
@@ -205,4 +180,4 @@ CLAIMS = (
     ),
 )
 
-REPORT = Report(draw=draw, parts=parts, claims=CLAIMS)
+REPORT = Report(draw=draw, claims=CLAIMS)
