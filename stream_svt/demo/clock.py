@@ -17,15 +17,11 @@ from dataclasses import dataclass
 class Checkpoint:
     """One moment at which the running counts of all items are asked.
 
-    Attributes
-    ----------
-    dataset
-        The week's dataset.
-    set_id
-        Name of the finite set that the queries of this moment form.
-    week_start, first, end
-        Lines: start of the week, first line since the last checkpoint, and the line after the last counted
-        one.
+    Attributes:
+        dataset: The week's dataset.
+        set_id: Name of the finite set that the queries of this moment form.
+        week_start, first, end: Lines: start of the week, first line since the last checkpoint, and the line
+            after the last counted one.
     """
 
     dataset: str

@@ -97,11 +97,9 @@ monitors:
 class Setting:
     """Where one demo runs.
 
-    Attributes
-    ----------
-    application
-        Name of the service's Kafka group and prefix of its transactional ids; also the prefix of its
-        topics.
+    Attributes:
+        application: Name of the service's Kafka group and prefix of its transactional ids; also the prefix of
+            its topics.
     """
 
     application: str = "retail-demo"

@@ -37,12 +37,10 @@ FILE = "retail-baskets.npz"
 class Baskets:
     """Baskets by line number.
 
-    Attributes
-    ----------
-    start
-        int64, one more than there are lines: ``items[start[n]:start[n + 1]]`` is the basket of line ``n``.
-    items
-        uint16; item numbers, ascending inside a basket. Private: never shown.
+    Attributes:
+        start: int64, one more than there are lines: ``items[start[n]:start[n + 1]]`` is the basket of line
+            ``n``.
+        items: uint16; item numbers, ascending inside a basket. Private: never shown.
     """
 
     start: NDArray[np.int64] = field(repr=False)

@@ -58,25 +58,17 @@ def run_feed(
 ) -> int:
     """Send the demo's queries to the brokers of a configuration until they end or a signal comes; return 0.
 
-    Parameters
-    ----------
-    config
-        Of the service; its monitors must read the demo's datasets, as ``demo --show-config`` declares them.
-    seconds
-        Time between two sets of queries.
-    duration
-        Seconds after which no further set is begun; None: all baskets.
-    say
-        Told a line for each set.
-    clock
-        For tests: another public clock.
+    Args:
+        config: Of the service; its monitors must read the demo's datasets, as ``demo --show-config`` declares
+            them.
+        seconds: Time between two sets of queries.
+        duration: Seconds after which no further set is begun; None: all baskets.
+        say: Told a line for each set.
+        clock: For tests: another public clock.
 
-    Raises
-    ------
-    ConfigError
-        The configuration is not the demo's, or the topics do not fit it.
-    BrokerError
-        The brokers cannot be reached or refuse.
+    Raises:
+        ConfigError: The configuration is not the demo's, or the topics do not fit it.
+        BrokerError: The brokers cannot be reached or refuse.
     """
     return asyncio.run(_feed(config, clock or Clock(LINES), seconds, duration, say))
 
@@ -121,10 +113,8 @@ async def _feed(
 def _topic(config: Config, clock: Clock) -> str:
     """Return the query topic of the demo's first monitor.
 
-    Raises
-    ------
-    ConfigError
-        The configuration does not monitor what the demo sends.
+    Raises:
+        ConfigError: The configuration does not monitor what the demo sends.
     """
     topics = {monitor.name: monitor.topic for monitor in config.spec.monitors}
     declared = {dataset.name for dataset in config.spec.datasets}

@@ -24,13 +24,10 @@ class DemoFailed(StreamSvtError):
 class Child:
     """A process with a pipe to its standard input, which it watches, and a log file.
 
-    Parameters
-    ----------
-    name
-        How messages call it.
-    log
-        Where its output goes; None: only its errors are inherited by nobody, its output is read by the
-        demo.
+    Args:
+        name: How messages call it.
+        log: Where its output goes; None: only its errors are inherited by nobody, its output is read by the
+            demo.
     """
 
     def __init__(self, name: str, process: Process, log: Path) -> None:
@@ -52,10 +49,8 @@ class Child:
     async def must_succeed(self, seconds: float | None = None) -> None:
         """Wait for its end.
 
-        Raises
-        ------
-        DemoFailed
-            It ended with another code than 0, or did not end in ``seconds``.
+        Raises:
+            DemoFailed: It ended with another code than 0, or did not end in ``seconds``.
         """
         try:
             async with asyncio.timeout(seconds):
@@ -68,10 +63,8 @@ class Child:
     async def must_go_on(self) -> None:
         """Wait until it ends, which it should not.
 
-        Raises
-        ------
-        DemoFailed
-            Always, when it has ended.
+        Raises:
+            DemoFailed: Always, when it has ended.
         """
         code = await self.process.wait()
         raise DemoFailed(f"{self.name} ended too early, with exit code {code}{self._said()}")

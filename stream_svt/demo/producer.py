@@ -75,19 +75,13 @@ async def produce(
 ) -> None:
     """Send each checkpoint: its queries, then the marker that closes their set; return when all are stored.
 
-    Parameters
-    ----------
-    kafka
-        What every client takes as keywords: servers, protocol and credentials.
-    may_send
-        Waits until the next set may be sent, given the queries sent so far; False ends it.
-    report
-        Told of each set once it can be read.
+    Args:
+        kafka: What every client takes as keywords: servers, protocol and credentials.
+        may_send: Waits until the next set may be sent, given the queries sent so far; False ends it.
+        report: Told of each set once it can be read.
 
-    Raises
-    ------
-    aiokafka.errors.KafkaError
-        A record was refused or the broker is out of reach.
+    Raises:
+        aiokafka.errors.KafkaError: A record was refused or the broker is out of reach.
     """
     producer = AIOKafkaProducer(**kafka, acks="all", enable_idempotence=True, max_batch_size=BATCH_BYTES)
     await producer.start()

@@ -61,20 +61,15 @@ def run_demo(
 ) -> int:
     """Show private monitoring live and return the exit code: 0, or that of what went wrong.
 
-    Parameters
-    ----------
-    duration
-        Seconds after which no further set of queries is begun; what was sent is still drained and
-        summarised. None: all baskets.
-    broker
-        ``host:port`` of a running Kafka to use instead of an own one. The demo's topics have names of their
-        own there and are deleted at the end; the broker forgets offsets and transactional ids by itself.
-    show_config
-        Only print the service's configuration.
-    summary
-        File for the summary as JSON.
-    clock, console
-        For tests: another public clock, another place to write to.
+    Args:
+        duration: Seconds after which no further set of queries is begun; what was sent is still drained and
+            summarised. None: all baskets.
+        broker: ``host:port`` of a running Kafka to use instead of an own one. The demo's topics have names of
+            their own there and are deleted at the end; the broker forgets offsets and transactional ids by
+            itself.
+        show_config: Only print the service's configuration.
+        summary: File for the summary as JSON.
+        clock, console: For tests: another public clock, another place to write to.
     """
     clock = clock or Clock(LINES)
     if show_config:
@@ -263,10 +258,8 @@ class Session:
     async def _progress(self, scene: Scene) -> None:
         """Watch that queries go on being sent or looked at: clients retry for ever where a broker is gone.
 
-        Raises
-        ------
-        DemoFailed
-            Nothing has moved for `STALLED_SECONDS`.
+        Raises:
+            DemoFailed: Nothing has moved for `STALLED_SECONDS`.
         """
         before, since = (-1, -1), time.monotonic()
         while time.monotonic() - since < STALLED_SECONDS:

@@ -55,14 +55,10 @@ def _ratio(part: int, whole: int) -> float | None:
 class Figures:
     """What the demo measured.
 
-    Attributes
-    ----------
-    queries
-        Queries the service has tested or skipped, each counted once however many monitors read it.
-    seconds
-        From the first query sent until the last alert was readable.
-    asked
-        Sets that were closed.
+    Attributes:
+        queries: Queries the service has tested or skipped, each counted once however many monitors read it.
+        seconds: From the first query sent until the last alert was readable.
+        asked: Sets that were closed.
     """
 
     board: DemoStatus

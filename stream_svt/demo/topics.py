@@ -17,10 +17,8 @@ DELETE_SECONDS = 15.0
 async def require_broker(bootstrap: str) -> None:
     """Return when a broker answers.
 
-    Raises
-    ------
-    BrokerError
-        None does; the message says what to check.
+    Raises:
+        BrokerError: None does; the message says what to check.
     """
     async with started(Cluster({"bootstrap_servers": bootstrap}).admin(), f"reaching Kafka at {bootstrap}"):
         return

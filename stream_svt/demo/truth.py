@@ -20,10 +20,8 @@ from stream_svt.demo.queries import SERIES, running_counts
 class Truth:
     """True counts of every checkpoint.
 
-    Attributes
-    ----------
-    threshold
-        From this count on an item is hot.
+    Attributes:
+        threshold: From this count on an item is hot.
     """
 
     threshold: int

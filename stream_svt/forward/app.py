@@ -32,12 +32,9 @@ TEST_TYPE = "io.stream-svt.forward.test.v1"
 async def forward(config: ForwardConfig, *, accept_loss: bool = False) -> int:
     """Forward until SIGTERM or SIGINT; return the exit code.
 
-    Raises
-    ------
-    ConfigError
-        A topic does not exist, or the pages' address cannot be listened on.
-    BrokerError
-        The brokers cannot be reached or refuse.
+    Raises:
+        ConfigError: A topic does not exist, or the pages' address cannot be listened on.
+        BrokerError: The brokers cannot be reached or refuse.
     """
     tune()
     await _check_topics(config)
@@ -149,12 +146,10 @@ async def served(config: ForwardConfig, application: web.Application) -> AsyncIt
 async def check(config: ForwardConfig) -> None:
     """Look for everything that can be known without reading an event or writing one.
 
-    Raises
-    ------
-    ConfigError
-        A topic does not exist or may not be seen.
-    BrokerError
-        The brokers cannot be reached, or a right to read the topic or to be in a group is missing.
+    Raises:
+        ConfigError: A topic does not exist or may not be seen.
+        BrokerError: The brokers cannot be reached, or a right to read the topic or to be in a group is
+            missing.
     """
     tune()
     await _check_topics(config)

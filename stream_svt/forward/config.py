@@ -243,16 +243,11 @@ def json_schema() -> dict[str, Any]:
 class Destination:
     """A destination with what stands in files.
 
-    Attributes
-    ----------
-    urls
-        Addresses that are posted to; kept out of ``repr``, for an address may be a secret.
-    keys
-        Keys that sign, none for Alertmanager.
-    authorization
-        Content of the Authorization header, or None.
-    tls
-        What verifies the receiver, or None for http.
+    Attributes:
+        urls: Addresses that are posted to; kept out of ``repr``, for an address may be a secret.
+        keys: Keys that sign, none for Alertmanager.
+        authorization: Content of the Authorization header, or None.
+        tls: What verifies the receiver, or None for http.
     """
 
     name: str
@@ -268,14 +263,10 @@ class Destination:
 class ForwardConfig:
     """Everything the forwarder was told, checked.
 
-    Attributes
-    ----------
-    start_at
-        Where a group without a position begins; None for the oldest event.
-    notes
-        Advice: what works but may not be meant.
-    source
-        Name of the file.
+    Attributes:
+        start_at: Where a group without a position begins; None for the oldest event.
+        notes: Advice: what works but may not be meant.
+        source: Name of the file.
     """
 
     cluster: Cluster
@@ -296,10 +287,8 @@ class ForwardConfig:
 def load_forward_config(path: Path | str, environ: Mapping[str, str] | None = None) -> ForwardConfig:
     """Return the configuration in a file.
 
-    Raises
-    ------
-    ConfigError
-        With every problem found in the file, the environment, and the files of secrets it names.
+    Raises:
+        ConfigError: With every problem found in the file, the environment, and the files of secrets it names.
     """
     path = Path(path)
     return parse_forward_config(content(path), source=str(path), directory=path.parent, environ=environ)
@@ -314,10 +303,8 @@ def parse_forward_config(
 ) -> ForwardConfig:
     """Return the configuration in a YAML text; file names in it are relative to ``directory``.
 
-    Raises
-    ------
-    ConfigError
-        As `load_forward_config`.
+    Raises:
+        ConfigError: As `load_forward_config`.
     """
     document = read(text, source)
     apply_environment(document, environ or {}, {"kafka": KafkaConfig, "web": ForwardWebConfig})

@@ -51,10 +51,8 @@ class DeadLetters:
     async def add(self, event: Record, destination: str, reason: str) -> None:
         """Return once the event is durable, however long the broker is away.
 
-        Raises
-        ------
-        BrokerError
-            The broker refuses: trying again cannot help.
+        Raises:
+            BrokerError: The broker refuses: trying again cannot help.
         """
         headers = {
             DESTINATION_HEADER: destination,

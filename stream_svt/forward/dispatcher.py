@@ -40,10 +40,8 @@ class _AgainError(Exception):
 class Dispatcher:
     """Delivers the events of one destination, each until it is taken.
 
-    Attributes
-    ----------
-    retrying
-        Events of which an attempt failed and that wait for another.
+    Attributes:
+        retrying: Events of which an attempt failed and that wait for another.
     """
 
     def __init__(
@@ -65,10 +63,8 @@ class Dispatcher:
     async def deliver(self, event: Record) -> None:
         """Return once a record is delivered or among the dead letters.
 
-        Raises
-        ------
-        Refused
-            The receiver will not take it, or it is no event, and the destination is to stop.
+        Raises:
+            Refused: The receiver will not take it, or it is no event, and the destination is to stop.
         """
         if not isinstance(event, Received):
             # Whoever may write to the alert topic can put anything there; no receiver is to see it.

@@ -46,16 +46,11 @@ _OTHER = ("ReleasedEvent", "ticket")
 class Record:
     """What every record of the alert topic has, be it an event or not.
 
-    Attributes
-    ----------
-    body, key
-        The record's exact bytes; of an event, a CloudEvent in structured mode.
-    when
-        When an event was charged, by the service's clock; else when the record was written.
-    label
-        How a log line names it: an event's id.
-    dataset
-        What it must not overtake: records of the same dataset and partition are delivered in order.
+    Attributes:
+        body, key: The record's exact bytes; of an event, a CloudEvent in structured mode.
+        when: When an event was charged, by the service's clock; else when the record was written.
+        label: How a log line names it: an event's id.
+        dataset: What it must not overtake: records of the same dataset and partition are delivered in order.
     """
 
     body: bytes

@@ -49,12 +49,10 @@ class Progress:
 class KeyedQueue:
     """Hands events on: one at a time for each dataset of a partition, all datasets at once.
 
-    Parameters
-    ----------
-    deliver
-        Returns once an event is delivered; what it raises first is kept as ``error``, and its dataset waits.
-    delivered
-        Called after that, in the same step.
+    Args:
+        deliver: Returns once an event is delivered; what it raises first is kept as ``error``, and its
+            dataset waits.
+        delivered: Called after that, in the same step.
     """
 
     def __init__(

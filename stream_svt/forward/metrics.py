@@ -69,12 +69,10 @@ class RouteStatus:
 class ForwardMetrics:
     """All metrics of one forwarder in a registry of its own.
 
-    Parameters
-    ----------
-    topic
-        The topic that is read.
-    destinations
-        Their names: labels exist before anything happens, for a rate needs a zero to start from.
+    Args:
+        topic: The topic that is read.
+        destinations: Their names: labels exist before anything happens, for a rate needs a zero to start
+            from.
     """
 
     def __init__(self, topic: str, destinations: Iterable[str]) -> None:

@@ -40,12 +40,10 @@ class Result(StrEnum):
 class Answer:
     """What came back.
 
-    Attributes
-    ----------
-    reason
-        A status or the kind of failure, for logs: nothing of the receiver's own words, and no address.
-    wait
-        Seconds for which the receiver asked to be left alone, 0 where it did not.
+    Attributes:
+        reason: A status or the kind of failure, for logs: nothing of the receiver's own words, and no
+            address.
+        wait: Seconds for which the receiver asked to be left alone, 0 where it did not.
     """
 
     result: Result

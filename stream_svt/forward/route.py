@@ -43,17 +43,12 @@ _BROKER_PAUSE = 1.0
 class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types
     """Reads the topic for one destination and delivers, until stopped or until somebody has to look.
 
-    Parameters
-    ----------
-    accept_loss
-        Whether events that retention took before they were delivered are given up.
+    Args:
+        accept_loss: Whether events that retention took before they were delivered are given up.
 
-    Attributes
-    ----------
-    error
-        Why it stopped by itself, else None.
-    joined
-        Whether it is in its consumer group.
+    Attributes:
+        error: Why it stopped by itself, else None.
+        joined: Whether it is in its consumer group.
     """
 
     def __init__(

@@ -40,12 +40,9 @@ Seen = tuple[str, object]
 class Counterexample:
     """Two neighbouring streams that can be told apart, or cost more than was charged.
 
-    Attributes
-    ----------
-    case
-        Number of the case.
-    what
-        In words.
+    Attributes:
+        case: Number of the case.
+        what: In words.
     """
 
     case: int
@@ -56,16 +53,11 @@ class Counterexample:
 class Summary:
     """What was tried, and how it ended.
 
-    Attributes
-    ----------
-    cases, queries, alerts, runs, commits, crashes, commands, changes
-        How many.
-    unaligned
-        Cases that were left out, for no word of entropy leads to the threshold noise wanted.
-    closest
-        Largest cost of an alignment, in parts of what was charged.
-    found
-        The first counterexample, if any.
+    Attributes:
+        cases, queries, alerts, runs, commits, crashes, commands, changes: How many.
+        unaligned: Cases that were left out, for no word of entropy leads to the threshold noise wanted.
+        closest: Largest cost of an alignment, in parts of what was charged.
+        found: The first counterexample, if any.
     """
 
     cases: int = 0
@@ -211,14 +203,10 @@ def prove(
 ) -> Summary:
     """Try pairs of neighbouring streams until one is a counterexample.
 
-    Parameters
-    ----------
-    chance_of
-        Returns the source of pseudo-random numbers of a case.
-    later
-        Specifications that a case may go on with, in order.
-    progress
-        Called with the number of each case.
+    Args:
+        chance_of: Returns the source of pseudo-random numbers of a case.
+        later: Specifications that a case may go on with, in order.
+        progress: Called with the number of each case.
     """
     summary = Summary()
     for number in range(cases):

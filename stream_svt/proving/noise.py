@@ -47,17 +47,12 @@ class Chance(Protocol):
 class Thresholds:
     """Entropy for runs: words of threshold noise, then a salt that is the run's number.
 
-    Parameters
-    ----------
-    wanted
-        Words to be given for a run instead of fresh ones.
+    Args:
+        wanted: Words to be given for a run instead of fresh ones.
 
-    Attributes
-    ----------
-    words
-        What was given for each run, by its number.
-    opened
-        Runs since the last commit, in order.
+    Attributes:
+        words: What was given for each run, by its number.
+        opened: Runs since the last commit, in order.
     """
 
     def __init__(self, chance: Chance, wanted: Mapping[int, list[int]] | None = None) -> None:
@@ -103,14 +98,10 @@ def words_for(steps: int, noise: Noise, rate: Fraction) -> list[int] | None:
 class QueryNoise:
     """Query noise by test, drawn when it is first asked for.
 
-    Attributes
-    ----------
-    drawn, values
-        Noise and grid value of every test asked for.
-    moved
-        Tests whose noise moves, with what to add to it less the test's value; of the neighbour only.
-    first
-        The noise of the first stream, for its neighbour.
+    Attributes:
+        drawn, values: Noise and grid value of every test asked for.
+        moved: Tests whose noise moves, with what to add to it less the test's value; of the neighbour only.
+        first: The noise of the first stream, for its neighbour.
     """
 
     chance: Chance

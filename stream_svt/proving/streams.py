@@ -66,12 +66,9 @@ class Act:
 class Case:
     """A pair of neighbouring streams.
 
-    Attributes
-    ----------
-    spec
-        What runs first.
-    directions
-        How the answers of each dataset move.
+    Attributes:
+        spec: What runs first.
+        directions: How the answers of each dataset move.
     """
 
     spec: ApplicationSpec
@@ -129,10 +126,8 @@ def _with_short_queues(monitor: MonitorSpec) -> MonitorSpec:
 def case_of(spec: ApplicationSpec, chance: Chance, later: Sequence[ApplicationSpec] = ()) -> Case:
     """Return a random case.
 
-    Parameters
-    ----------
-    later
-        Specifications that may be applied, in this order; none is less cautious than one before it.
+    Args:
+        later: Specifications that may be applied, in this order; none is less cautious than one before it.
     """
     every = [spec, *later]
     reading = [

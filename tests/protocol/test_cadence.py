@@ -56,16 +56,11 @@ class Stopwatch(Silent):
 class TimedWorld:
     """A broker, a session and a clock.
 
-    Parameters
-    ----------
-    application
-        What runs, with or without a cadence.
-    arrivals
-        The queries, in order.
-    work
-        How long the decoder takes for queries, and the engine for them again.
-    seconds
-        When the session is asked to end.
+    Args:
+        application: What runs, with or without a cadence.
+        arrivals: The queries, in order.
+        work: How long the decoder takes for queries, and the engine for them again.
+        seconds: When the session is asked to end.
     """
 
     def __init__(

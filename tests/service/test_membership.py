@@ -46,12 +46,9 @@ class Group:
 class Play:
     """A worker whose groups do what they are told, and whose tests of itself end as scripted.
 
-    Attributes
-    ----------
-    tests
-        Fault or error of each test, one after the other; those that are not scripted pass.
-    groups
-        The memberships so far.
+    Attributes:
+        tests: Fault or error of each test, one after the other; those that are not scripted pass.
+        groups: The memberships so far.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
