@@ -12,12 +12,9 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
-import msgspec
 from aiokafka import AIOKafkaConsumer
 
-from stream_svt.monitor.projection import sums_of
 from stream_svt.protocol.controls import Verify, trust_the_topic
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.sealing import RecordContext
@@ -26,7 +23,7 @@ from stream_svt.protocol.shard_states import OPEN, Cause, State
 from stream_svt.service.config import Config
 from stream_svt.service.group import Group
 from stream_svt.service.kafka import Cluster, on_answer, tune
-from stream_svt.service.metrics import VERSION, Metrics
+from stream_svt.service.metrics import Metrics
 from stream_svt.service.query_consumer import QueryConsumer
 from stream_svt.service.reading import Reading
 from stream_svt.service.remedy import Remedy, Scope, classify
@@ -342,75 +339,6 @@ class Worker:
         """
         joined = self._group is not None and self._group.joined and self.fault is None and not self._stopped
         return joined and self.alive and all(status.state in _SETTLED for status in self.statuses())
-
-    def status(self) -> dict[str, Any]:
-        """Return the released state of the worker and of the datasets it owns, ready for JSON."""
-        return self.about() | {
-            "datasets_declared": len(self.workload.spec.datasets),
-            "datasets": self._views(),
-            **self._totals(),
-        }
-
-    def _totals(self) -> dict[str, Any]:
-        """Return sums over all datasets of the shards owned now."""
-        totals = sums_of([status.totals for status in self.statuses() if status.totals is not None])
-        return {
-            "datasets_by_state": [
-                {"monitor": name, "states": dict(one.states), "muted": one.muted, "queued": one.queued}
-                for name, one in totals.monitors.items()
-            ],
-            "datasets_summed_up": [
-                {"measure": measure, **msgspec.to_builtins(sums)} for measure, sums in totals.others.items()
-            ],
-        }
-
-    def about(self) -> dict[str, Any]:
-        """Return the same without the datasets: small however many there are, for who asks every other second."""
-        spec = self.workload.spec
-        return {
-            "application": spec.application,
-            "version": VERSION,
-            "worker": self.identity,
-            "spec_hash": self.workload.hash,
-            "ready": self.ready,
-            "fault": None
-            if self.fault is None
-            else {"cause": str(self.fault.cause), "reason": self.fault.reason},
-            "sealed": self.config.master_key is not None,
-            "signatures_required": self.config.control.required,
-            "shards": [
-                {
-                    "shard": status.shard,
-                    "state": str(status.state),
-                    "cause": str(status.cause),
-                    "reason": status.reason,
-                    "sealing_key_id": status.key_id,
-                    "sequence": status.sequence,
-                    "state_records": status.state_records,
-                    "offsets": status.offsets,
-                    "lag": status.lag,
-                    "committed_at": status.committed_at,
-                }
-                for status in self.statuses()
-            ],
-            "monitors": [
-                {
-                    "monitor": monitor.name,
-                    "topic": monitor.topic,
-                    "mechanism": monitor.form.value,
-                    "threshold": float(monitor.threshold),
-                    "cutoff": monitor.cutoff,
-                    "epsilon": float(monitor.epsilon),
-                }
-                for monitor in spec.monitors
-            ],
-        }
-
-    def _views(self) -> list[Any]:
-        """Return the views of the datasets shown; a page of a hundred thousand helps nobody."""
-        views = {name: view for status in self.statuses() for name, view in status.views.items()}
-        shown = [dataset.name for dataset in self.workload.spec.shown if dataset.name in views]
-        return [msgspec.to_builtins(views[name]) for name in shown]
 
     def _make_shard(self, consumer: AIOKafkaConsumer, number: int) -> Shard:
         parts = WorkerParts(

@@ -20,6 +20,7 @@ from stream_svt.protocol.shard_states import OPEN, Cause, State
 from stream_svt.service import worker as workers
 from stream_svt.service.codec import home
 from stream_svt.service.config import Config, parse_config
+from stream_svt.service.web.worker_document import about
 from stream_svt.service.worker import Worker
 from tests.support import records
 from tests.support.keys import write_secrets
@@ -114,7 +115,7 @@ class Application:
         await until(lambda: (found := self.status(shard)) is not None and found.state is State.PARKED)
         status, owner = self.status(shard), self.owner(shard)
         assert (status.cause, words in status.reason) == (cause, True), (status.cause, status.reason)
-        (shown,) = [about for about in owner.about()["shards"] if about["shard"] == shard]
+        (shown,) = [one for one in about(owner)["shards"] if one["shard"] == shard]
         assert (shown["state"], shown["cause"]) == ("parked", cause)
         labels = f'application="{self.scene.application}",cause="{cause}",shard="{shard}"'
         assert f"stream_svt_shard_parked{{{labels}}} 1.0" in owner.metrics.text().decode()
@@ -274,7 +275,7 @@ async def test_a_worker_that_cannot_take_part_stays_out_until_it_can_and_another
         other._look.set()
         await until(lambda: other.fault is not None and words in other.fault.reason and not other.statuses())
         assert not other.ready
-        assert other.about()["fault"]["cause"] == cause
+        assert about(other)["fault"]["cause"] == cause
         labels = f'application="{app.scene.application}",cause="{cause}"'
         assert f"stream_svt_worker_outside_group{{{labels}}} 1.0" in other.metrics.text().decode()
         await app.go_on(app.shards)

@@ -8,17 +8,15 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any
 
 import msgspec
 
 from stream_svt.service import metrics
+from stream_svt.service.web import worker_document
 from stream_svt.service.worker import Worker
 
 AGE = 1.0
 """Seconds for which a page that is long work is shown again: what it says is of a moment that is past anyway."""
-
-_REFUSED = "stream_svt_records_rejected_total"
 
 JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
@@ -80,23 +78,14 @@ def ready(worker: Worker) -> Page:
 
 async def status(worker: Worker) -> Page:
     """Return the released state as JSON; put together on another thread, likewise."""
-    return Page(200, JSON, await asyncio.to_thread(msgspec.json.encode, worker.status() | _refused(worker)))
+    return Page(
+        200, JSON, await asyncio.to_thread(lambda: msgspec.json.encode(worker_document.status(worker)))
+    )
 
 
 def about(worker: Worker) -> Page:
     """Return the released state without the datasets."""
-    return Page(200, JSON, msgspec.json.encode(worker.about() | _refused(worker)))
-
-
-def _refused(worker: Worker) -> dict[str, Any]:
-    """Return how many records were refused since the worker started, by reason, and the topic of their places."""
-    counts: dict[str, int] = {}
-    for family in worker.metrics.registry.restricted_registry([_REFUSED]).collect():
-        for sample in family.samples:
-            if sample.name == _REFUSED and sample.value:
-                reason = sample.labels["reason"]
-                counts[reason] = counts.get(reason, 0) + int(sample.value)
-    return {"refused": {"topic": worker.config.topics.rejects, "reasons": dict(sorted(counts.items()))}}
+    return Page(200, JSON, msgspec.json.encode(worker_document.about(worker)))
 
 
 @cache
