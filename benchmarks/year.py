@@ -28,6 +28,7 @@ import numpy as np
 from benchmarks.command import show
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.engine import Engine
+from stream_svt.monitor.loading import loading
 from stream_svt.monitor.released import EventType, ReleasedEvent, encode
 from stream_svt.monitor.retirement import gone
 from stream_svt.monitor.spec_change import changing_spec, close_removed
@@ -92,7 +93,7 @@ class Shard:
         for _ in workload.gather(0, gone(self.spec, self.records, self.progress)):
             pass
         engine = workload.engine(0, bytes(32))
-        for _ in engine.loading(self.records, self.progress):
+        for _ in loading(engine, self.records, self.progress):
             pass
         return engine
 

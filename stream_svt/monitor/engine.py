@@ -19,17 +19,16 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_svt.errors import ConfigError, Problem, UnreadableState
 from stream_svt.mechanisms.sampler import KeyedSampler
 from stream_svt.monitor.accounts import SLOTS_AT_ONCE, Accounts
 from stream_svt.monitor.batch import QueryBatch
+from stream_svt.monitor.batch_parts import Room, next_part, place
 from stream_svt.monitor.bounds import BOUNDS, Bounds
-from stream_svt.monitor.dataset_account import DatasetAccount, read_dataset
+from stream_svt.monitor.dataset_account import DatasetAccount
 from stream_svt.monitor.life_cycle import State
-from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.projection import Projection, Totals
 from stream_svt.monitor.query_tester import QueryNoise
-from stream_svt.monitor.queue_journal import Position, Queue
+from stream_svt.monitor.queue_journal import Position
 from stream_svt.monitor.released import DatasetView, EventType, ReleasedEvent
 from stream_svt.monitor.retirement import Retirement
 from stream_svt.monitor.run_arrays import Status
@@ -38,29 +37,18 @@ from stream_svt.monitor.shard_datasets import ShardDatasets
 from stream_svt.monitor.snapshot import (
     VERSION,
     ProgressRecord,
-    RunState,
-    from_bytes,
     to_bytes,
 )
 from stream_svt.monitor.spec_journal import SpecJournal
-from stream_svt.monitor.stored_records import Named, Parts, by_kind, parts_of, queue_records
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import last_end
 from stream_svt.settings.monitors import MonitorSpec
 
 Integers = NDArray[np.int64]
-LOADED_AT_ONCE = 80_000
-"""Bytes of state records that `Engine.loading` takes over between two yields: a few milliseconds of work."""
-
-QUEUES_AT_ONCE = 10
-"""Queues that it puts in order between two yields: a thousand places take a millisecond."""
-
 OTHER_FILE = (
     "the application began with another file, or without one: what was spent before would be counted otherwise. Name "
     "the file that it began with"
 )
-
-_NO_PARTS: Mapping[str, Parts] = {}
 
 _RUNNING = State.RUNNING  # looked up for every run that is loaded
 
@@ -110,9 +98,8 @@ class Engine:
     """Monitors of one shard.
 
     Args:
-        spec: The application. After `load`, monitors are those of the stored state until `change_spec` is
-            called with the specification wanted, which the shard does once it has replayed what was consumed
-            before the takeover.
+        spec: The application. Once a state is loaded (`stream_svt.monitor.loading`), monitors are those of the
+            state until `change_spec` is called with the specification wanted.
         shard: Partition number.
         datasets: The datasets homed at this shard, or their names; their order fixes the dataset numbers of
             batches.
@@ -127,6 +114,7 @@ class Engine:
         accounts, specs, retirement, projection: What the shard holds of its datasets, of specifications, of
             datasets declared no longer, and what it shows.
         configuration: Number and digest of the version adopted last.
+        incompatible: Datasets with the monitors whose runs were loaded and cannot go on in this release.
     """
 
     def __init__(
@@ -150,7 +138,7 @@ class Engine:
         self._events = self.accounts.events
         self._noise: QueryNoise = KeyedSampler(key) if query_noise is None else query_noise
         self.specs = SpecJournal(self.accounts)
-        self._incompatible: list[tuple[int, list[str]]] = []
+        self.incompatible: list[tuple[int, list[str]]] = []
         self.configuration = (0, "")
         self._taken: list[tuple[str, int, int]] = []
         self._bounds = bounds
@@ -162,51 +150,6 @@ class Engine:
                 self.specs.keep_declared(topic, declared)
         for monitor in spec.monitors:
             self.add(monitor)
-
-    # -- taking over -----------------------------------------------------------------------------------------
-
-    def load(self, records: Mapping[bytes, bytes], progress: bytes | None) -> None:
-        """Take over as `loading` and `close_incompatible` do, at once."""
-        for _ in self.loading(records, progress):
-            pass
-        self.retirement.check(self.number, self.shard, may_retire=False)
-        for _ in self.close_incompatible():
-            pass
-
-    def loading(self, records: Mapping[bytes, bytes], progress: bytes | None) -> Iterator[None]:
-        """Take over from the live state records; an empty mapping and no progress is the very first start.
-
-        This is done in slices of a few milliseconds. The engine is of use once no slice is left, `Retirement.check`
-        has accepted what is declared, and `close_incompatible` has closed what this release cannot go on with.
-
-        Args:
-            records, progress: As they were committed.
-
-        Raises:
-            UnreadableState: A record cannot be decoded, or an open run's specification is missing.
-            ConfigError: A dataset's declaration is not the journaled one.
-        """
-        if progress is None:
-            return
-        found = yield from by_kind(records)
-        current, plans = self.specs.load(found["m"], found["h"], found["t"])
-        if current:
-            self._load_monitors(current)
-        stored = from_bytes(ProgressRecord, progress, key="meta")
-        if stored.carried != self.spec.carried_digest:
-            raise ConfigError([Problem(0, "carried_over", OTHER_FILE)])
-        self._events.sequence = stored.sequence
-        self._events.shard_events = stored.shard_events
-        self.configuration = stored.configuration
-        for name, (offset, row, clock_ms) in stored.positions.items():
-            if name in self.runners:
-                runner = self.runners[name]
-                runner.offset, runner.row, runner.clock_ms, runner.started = offset, row, clock_ms, True
-        self.retirement.retired = dict(found["r"])
-        self.retirement.watermarks |= stored.watermarks
-        yield from self._load_datasets(found, plans)
-        yield from self._load_queues(found["w"])
-        yield from self.retirement.find_reused(self.datasets)
 
     def begin_state(self, partitions: int, cluster: str) -> None:
         """Announce that the shard's state begins here: the first event of its partition.
@@ -228,86 +171,6 @@ class Engine:
         self.configuration = version
         detail = {"number": version[0], "digest": version[1]}
         self._events.shard_event(EventType.CONFIGURATION_ADOPTED, reason="configuration", detail=detail)
-
-    def _load_datasets(self, found: Mapping[str, Named], plans: dict[str, Plan]) -> Iterator[None]:
-        stale = {stored for stored, plan in plans.items() if plan.hash != stored}
-        mutes = yield from parts_of("q", found["q"])
-        numbers: list[int] = []
-        size = 0
-        for name, data in found["d"]:
-            muted = mutes.pop(name, _NO_PARTS)
-            if name in self.number:
-                numbers.append(self._load_dataset(name, data, plans, stale, muted))
-            else:
-                self.retirement.add(name, data, plans, muted)
-            size += len(data) + sum(len(part) for parts in muted.values() for _, part in parts)
-            if size > LOADED_AT_ONCE:
-                self._take_over(numbers)
-                self.projection.update(numbers)
-                numbers, size = [], 0
-                yield
-        self._take_over(numbers)
-        self.projection.update(numbers)
-        for number, monitors in self._incompatible:
-            for monitor in monitors:
-                if monitor in self.runners:
-                    self.runners[monitor].runs.status[number] = Status.SKIP
-        for dataset in mutes:
-            raise UnreadableState(f"the state holds mutes q/{dataset}/* without a record d/{dataset}")
-
-    def _load_queues(self, named: Named) -> Iterator[None]:
-        size = 0
-        for number, data in queue_records(named):
-            self.accounts.queues.load(number, data, self._new_queue)
-            size += len(data)
-            if size > LOADED_AT_ONCE:
-                size = 0
-                yield
-        for count, queue in enumerate(self.accounts.queues.loaded(), start=1):
-            number = self.number[queue.dataset]
-            self.runners[queue.monitor].runs.queues[number] = queue
-            if number in self.accounts.held:
-                self.projection.changed.add(number)
-            if count % QUEUES_AT_ONCE == 0:
-                yield
-
-    def _new_queue(self, monitor: str, dataset: str) -> Queue | None:
-        """Return an empty queue, to be loaded; None where the shard has no such monitor or dataset."""
-        if monitor not in self.runners or dataset not in self.number:
-            return None
-        return self.runners[monitor].append.new_queue(dataset)
-
-    def _load_monitors(self, current: Mapping[str, MonitorSpec]) -> None:
-        """Go on with the monitors of the state."""
-        for name in self.runners:
-            self.projection.remove(name)
-        self.runners.clear()
-        self.accounts.records = {}
-        # Runners act in this order: it must not depend on how the state topic was compacted.
-        order = [monitor.name for monitor in self.spec.monitors if monitor.name in current]
-        for name in [*order, *sorted(current.keys() - set(order))]:
-            self.add(current[name], journal=False)
-
-    def _load_dataset(
-        self, name: str, data: bytes, plans: dict[str, Plan], stale: set[str], mutes: Mapping[str, Parts]
-    ) -> int:
-        """Take over the account of a dataset, with the records of its mutes by monitor; return its number.
-
-        This release would not recompute the noise of runs under ``stale`` hashes: `close_incompatible` closes them.
-        """
-        number = self.number[name]
-        record = read_dataset(data, f"d/{name}")
-        if stale:
-            lost = [
-                monitor
-                for monitor, run_state in record.run_states.items()
-                if run_state.spec_hash in stale and run_state.state is _RUNNING
-            ]
-            if lost:
-                self._incompatible.append((number, lost))
-        account = DatasetAccount.from_record(self.datasets[number], record, plans, mutes)
-        self.accounts.held[number] = account
-        return number
 
     def retire(self) -> Iterator[None]:
         """End the ledgers of datasets that are declared no longer, as `Retirement.retire` says."""
@@ -336,38 +199,6 @@ class Engine:
                 over = last_end(pattern, min(clocks) - lateness_ms)
                 if over > self.retirement.watermarks.get(pattern, 0):
                     self.retirement.watermarks[pattern] = over
-
-    def close_incompatible(self) -> Iterator[None]:
-        """Close at full price the runs that were loaded and whose noise this release would not recompute.
-
-        Yields whenever the next commit is full: the caller commits, and goes on.
-        """
-        # What is stored of a dataset changes at once: a run that is still open would refer to this release's hash.
-        while self._incompatible:
-            number, monitors = self._incompatible.pop()
-            for monitor in monitors:
-                self.close_at_full_price(monitor, number, "incompatible")
-            if self.full:
-                yield
-        # Only now, for the same reason.
-        for name in self.specs.restated:
-            self.specs.keep(self.runners[name].runs.plan)
-        self.specs.restated = []
-
-    def _take_over(self, numbers: Sequence[int]) -> None:
-        """Let the monitors go on where the slots of some datasets stand."""
-        held: dict[str, tuple[list[int], list[RunState]]] = {}
-        for number in numbers:
-            for name, run_state in self.accounts.held[number].run_states.items():
-                found = held.get(name)
-                if found is None:
-                    found = held[name] = [], []
-                found[0].append(number)
-                found[1].append(run_state)
-        for name, (datasets, run_states) in held.items():
-            runner = self.runners.get(name)
-            if runner is not None:
-                runner.runs.take_over(datasets, run_states)
 
     # -- positions -------------------------------------------------------------------------------------------
 
@@ -411,73 +242,21 @@ class Engine:
         if self.full:
             return Step(done=False, durable_first=True, urgent=True)
         runners = [runner for runner in self.runners.values() if runner.spec.topic == batch.topic]
-        part, whole = self._next_part(batch, runners)
-        before = self._place(batch, runners)
+        room = Room(
+            rejects=self._bounds.rejects - len(self.accounts.rejects),
+            runs=self._bounds.runs - len(self.accounts.opened),
+        )
+        part, whole = next_part(batch, runners, self._bounds, room)
+        before = place(batch, runners)
         done = True
         for runner in runners:
             done &= runner.advance(part)
             self._refuse_outside(runner, part)
         # Before a commit in the middle, what lies before the place that it stores: it is not read again.
-        after = batch.end if whole and done else self._place(batch, runners)
+        after = batch.end if whole and done else place(batch, runners)
         named = [reject for reject in batch.rejects if before <= reject[0] < after]
         self.accounts.rejects.extend((batch.topic, offset, reason) for offset, reason in named)
         return Step(done=whole and done, durable_first=not done, urgent=bool(self._events.events))
-
-    def _place(self, batch: QueryBatch, runners: Sequence[Runner]) -> int:
-        """Return the first offset of a batch that some of its monitors have yet to look at."""
-        return max([batch.first, *([min(runner.offset for runner in runners)] if runners else [])])
-
-    def _next_part(self, batch: QueryBatch, runners: Sequence[Runner]) -> tuple[QueryBatch, bool]:
-        """Return the rows of a batch to look at next, and whether they are the last ones.
-
-        They open a bounded number of runs, cost a bounded amount of work, and name a bounded number of rejects.
-        All monitors look at the same rows, so that a dataset's record is written once for all runs that open on it.
-        """
-        size = len(batch)
-        offset, row = min(((runner.offset, runner.row) for runner in runners), default=(batch.end, 0))
-        start = int(np.searchsorted(batch.offset, offset))
-        while start < size and batch.offset[start] == offset and batch.row[start] < row:
-            start += 1
-        stop = min(
-            size,
-            start + max(1, self._bounds.cost // max(1, sum(runner.append.row_cost for runner in runners))),
-        )
-        refused = max(1, self._bounds.rejects - len(self.accounts.rejects))
-        if any(runner.periods is not None for runner in runners):  # each row may be refused
-            stop = min(stop, start + refused)
-        stop = self._rows_to_open(batch, runners, start, stop)
-        end = batch.end if stop == size else int(batch.offset[stop])
-        rest = [place for place, _ in batch.rejects if place >= offset]
-        if len(rest) > refused and rest[refused] < end:
-            end = rest[refused]
-            stop = int(np.searchsorted(batch.offset, end))
-        if start == 0 and end == batch.end:
-            return batch, True
-        return batch.part(start, stop, end), end == batch.end
-
-    def _rows_to_open(self, batch: QueryBatch, runners: Sequence[Runner], start: int, stop: int) -> int:
-        """Return before which row at most `Bounds.runs` runs open, one for each dataset and monitor that waits."""
-        rows = batch.dataset[start:stop]
-        runners = [runner for runner in runners if (runner.runs.status[rows] == Status.WAITING).any()]
-        if not runners:
-            return stop
-        room = max(1, self._bounds.runs - len(self.accounts.opened))
-        while start < stop:
-            # Each row may open a run for every monitor: look at no more rows than may be of use, and at more where
-            # few of them open one.
-            last = min(stop, start + self._bounds.runs)
-            datasets, first = np.unique(batch.dataset[start:last], return_index=True)
-            opens = np.zeros(last - start, dtype=np.int64)
-            for runner in runners:
-                opens[first] += runner.runs.status[datasets] == Status.WAITING
-            total = np.cumsum(opens)
-            if total[-1] > room:
-                return start + max(1, int(np.searchsorted(total, room, side="right")))
-            if total[-1] == 0:
-                start = last
-                continue
-            return last
-        return stop
 
     def _refuse_outside(self, runner: Runner, batch: QueryBatch) -> None:
         """Refuse rows that came outside their dataset's period; of the monitors they are meant for, the first does."""

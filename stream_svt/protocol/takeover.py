@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from stream_svt.errors import ConfigError, ConfigurationBehind, Problem, RecordsLost
 from stream_svt.monitor import operations
 from stream_svt.monitor.commands import Command
+from stream_svt.monitor.loading import close_incompatible, loading
 from stream_svt.monitor.retirement import gone
 from stream_svt.monitor.snapshot import ProgressRecord, from_bytes
 from stream_svt.protocol.command_handler import CommandHandler
@@ -57,7 +58,7 @@ class Takeover:
 
         Raises:
             UnreadableState, StateRolledBack, ApplicationClosed, RecordsLost, BrokerError, ConfigError: See
-                `Journal.open`, `Engine.loading`.
+                `Journal.open`, `stream_svt.monitor.loading.loading`.
         """
         parts, committer = self._parts, self._committer
         began = parts.clock.now()
@@ -71,7 +72,7 @@ class Takeover:
         decoders = parts.workload.decoders(parts.shard, engine.datasets, engine.readers())
         spans = await parts.feed.spans([*committer.topics, parts.control])
         parts.feed.seek(parts.control, controls.begin_at(*spans[parts.control]))
-        for _ in engine.close_incompatible():
+        for _ in close_incompatible(engine):
             await committer.commit()
         for _ in engine.retirement.close_runs():
             await committer.commit_or_give_way()
@@ -101,7 +102,7 @@ class Takeover:
         await committer.publish_backlog()  # a commit comes after everything that was charged before
         if restored.progress is not None:
             self.compare_versions(restored.progress)
-        for _ in engine.loading(restored.records, restored.progress):
+        for _ in loading(engine, restored.records, restored.progress):
             await committer.turn()
         if not controls.closing:
             may_retire = workload.version[0] > 0

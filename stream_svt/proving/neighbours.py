@@ -21,6 +21,7 @@ from stream_svt.mechanisms.contract import Neighbours
 from stream_svt.mechanisms.run import UNITS_PER_EPSILON
 from stream_svt.monitor import operations
 from stream_svt.monitor.engine import Engine, Step
+from stream_svt.monitor.loading import load
 from stream_svt.monitor.released import Alert, EventType, ReleasedEvent
 from stream_svt.monitor.spec_change import change_spec, close_removed
 from stream_svt.privacy.loss import Kind
@@ -130,7 +131,7 @@ class _World:
             entropy=self.thresholds,
             query_noise=self.noise,
         )
-        self.engine.load(self.records, self.progress)
+        load(self.engine, self.records, self.progress)
         self._begin()
 
     def _begin(self) -> None:

@@ -10,6 +10,7 @@ from stream_svt.monitor import engine, operations, projection, spec_change
 from stream_svt.monitor.bounds import BOUNDS, Bounds
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.engine import Engine
+from stream_svt.monitor.loading import close_incompatible, loading
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.run_arrays import Status
@@ -178,10 +179,10 @@ def test_runs_whose_noise_another_release_draws_are_closed_in_slices_and_by_the_
     )  # plans are kept: these are of this version
     for most in (5, 100):
         play.engine = play._new()
-        for _ in play.engine.loading(play.records, play.progress):
+        for _ in loading(play.engine, play.records, play.progress):
             pass
         assert Status.TESTABLE not in {*play.engine.runners["m0"].runs.status[:10].tolist()}
-        for _ in islice(play.engine.close_incompatible(), most):
+        for _ in islice(close_incompatible(play.engine), most):
             assert len(play.commit().records) <= 9
     play.commit()
     closed = [e for commit in play.commits[before:] for e in commit.events if e.type is EventType.RUN_CLOSED]

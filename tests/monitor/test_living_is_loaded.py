@@ -18,6 +18,7 @@ from stream_svt.monitor.bounds import Bounds
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.life_cycle import State
+from stream_svt.monitor.loading import load
 from stream_svt.monitor.pending import OpenSets, RetryQueue
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.runner import Runner
@@ -92,7 +93,7 @@ def picture(engine: Engine) -> dict[Any, Any]:
 def loaded(play: Play) -> Engine:
     """Return the engine of whoever takes over now."""
     engine = play._new()
-    engine.load(play.records, play.progress)
+    load(engine, play.records, play.progress)
     for _ in engine.projection.sum_up():
         pass
     return engine

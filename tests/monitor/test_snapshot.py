@@ -9,7 +9,9 @@ import msgspec
 import pytest
 
 from stream_svt.errors import ConfigError, UnreadableState
-from stream_svt.monitor import engine, operations, stored_records
+from stream_svt.monitor import loading as module
+from stream_svt.monitor import operations, stored_records
+from stream_svt.monitor.loading import loading
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.snapshot import (
@@ -71,9 +73,9 @@ def test_a_large_state_is_taken_over_in_small_slices_and_is_the_same_then(monkey
     play.crash()
     whole = standing(play)
     monkeypatch.setattr(stored_records, "KEYS_AT_ONCE", 10)
-    monkeypatch.setattr(engine, "LOADED_AT_ONCE", 1000)
+    monkeypatch.setattr(module, "LOADED_AT_ONCE", 1000)
     play.engine = play._new()
-    loaded = [len(play.engine.accounts.held) for _ in play.engine.loading(play.records, play.progress)]
+    loaded = [len(play.engine.accounts.held) for _ in loading(play.engine, play.records, play.progress)]
     sizes = [len(data) for key, data in play.records.items() if key.startswith(b"d/")]
     assert len(loaded) > len(play.records) // 10 + sum(sizes) // (1000 + max(sizes))
     assert max(later - sooner for sooner, later in pairwise([0, *loaded, 60])) <= 1000 // min(sizes) + 1

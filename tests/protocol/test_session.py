@@ -7,10 +7,11 @@ import pytest
 from stream_svt.monitor import operations
 from stream_svt.monitor.bounds import Bounds
 from stream_svt.monitor.commands import Action, Command
-from stream_svt.monitor.engine import Engine
+from stream_svt.monitor.loading import load
 from stream_svt.monitor.projection import Projection
 from stream_svt.monitor.released import EventType
 from stream_svt.protocol import session as session_module
+from stream_svt.protocol import takeover
 from stream_svt.protocol.ports import Clock, Stopped
 from stream_svt.protocol.session_parts import ShardStatus
 from stream_svt.service.kafka import Fenced
@@ -32,7 +33,7 @@ def test_everything_that_was_charged_is_published_before_a_takeover_charges_anyt
     workload = Workload(model.spec, 1)
     assert list(workload.gather(0, Gone()))
     engine = workload.engine(0, restored.noise_key)
-    engine.load(restored.records, restored.progress)
+    load(engine, restored.records, restored.progress)
     for number in range(6):
         operations.apply(engine, Command(f"c{number}", (Action.PAUSE, Action.RESUME)[number % 2], "d0"))
     commit = engine.take_commit()
@@ -59,7 +60,7 @@ def test_the_outbox_shown_fills_with_charges_and_is_empty_once_all_is_published(
 
 
 @pytest.mark.parametrize(
-    ("where", "sliced"), [(Engine, "loading"), (Projection, "sum_up"), (session_module, "changing_spec")]
+    ("where", "sliced"), [(takeover, "loading"), (Projection, "sum_up"), (session_module, "changing_spec")]
 )
 def test_a_long_work_in_slices_is_no_silence(
     monkeypatch: pytest.MonkeyPatch, where: object, sliced: str

@@ -25,6 +25,7 @@ from stream_svt.monitor import operations, released
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.engine import Engine
+from stream_svt.monitor.loading import load
 from stream_svt.protocol.audit import Auditor
 from stream_svt.protocol.controls import Controls, Gate, Malformed, Standing, Untimely, parse
 from stream_svt.protocol.sealing import Sealing
@@ -529,7 +530,7 @@ class Fuzzer:
         ):  # the journal lets no others through
             engine = self._fresh_engine()
             loaded = self._hold(
-                "engine", other[key], lambda: engine.load(records, progress) or True, StreamSvtError
+                "engine", other[key], lambda: load(engine, records, progress) or True, StreamSvtError
             )
         self.found.outcomes["record refused" if None in (restored, loaded) else "record loaded"] += 1
         if None in (restored, loaded):

@@ -24,7 +24,7 @@ from stream_svt.monitor.engine import Engine, Step
 from stream_svt.monitor.retirement import Retirement
 from stream_svt.monitor.run_arrays import Status
 from stream_svt.monitor.runner import Runner
-from stream_svt.monitor.snapshot import DatasetRecord, ProgressRecord, RunState, pack_secrets, to_bytes
+from stream_svt.monitor.snapshot import ProgressRecord, RunState, pack_secrets, to_bytes
 from stream_svt.protocol.controls import Controls, Gate, Repeated, heard, trust_the_topic
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Record, Transaction
@@ -363,21 +363,18 @@ class NamesEachOwner(ShardLog):
         return await super().transact(transaction)
 
 
+class _Redrawn(dict[int, DatasetAccount]):
+    def __setitem__(self, number: int, account: DatasetAccount) -> None:
+        for run_state in account.run_states.values():
+            if any(run_state.secrets):
+                noise = int.from_bytes(os.urandom(1), "big")
+                run_state.secrets = pack_secrets(noise, noise, noise)
+        super().__setitem__(number, account)
+
+
 class RedrawsNoise(Engine):
     """Draws threshold noise anew at every takeover."""
 
-    def loading(
-        self, records: Mapping[bytes, bytes], progress: bytes | None, **numbers: int
-    ) -> Iterator[None]:
-        """Take over with other secrets in every open run."""
-        changed = dict(records)
-        for key, data in records.items():
-            if key.startswith(b"d/"):
-                record = msgspec.msgpack.decode(data, type=DatasetRecord)
-                for run_state in record.run_states.values():
-                    if any(run_state.secrets):
-                        noise = int.from_bytes(os.urandom(1), "big")
-                        run_state.secrets = pack_secrets(noise, noise, noise)
-                changed[key] = msgspec.msgpack.encode(record)
-        yield from super().loading(changed, progress, **numbers)
-        self.accounts.dirty |= set(self.accounts.held)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.accounts.held = _Redrawn()

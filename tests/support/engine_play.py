@@ -15,6 +15,7 @@ from stream_svt.monitor import operations
 from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.engine import Commit, Engine
 from stream_svt.monitor.life_cycle import Signal
+from stream_svt.monitor.loading import load, loading
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.released import ReleasedEvent
 from stream_svt.monitor.run_arrays import Status
@@ -119,7 +120,7 @@ class Play:
     def crash(self) -> None:
         """Lose everything since the last commit."""
         self.engine = self._new()
-        self.engine.load(self.records, self.progress)
+        load(self.engine, self.records, self.progress)
         for topic in self.engine.topics():
             if self.engine.next_offset(topic) is None:
                 self.engine.begin(topic, 0)
@@ -128,7 +129,7 @@ class Play:
         """Lose everything since the last commit, and go on with an applied configuration that may retire datasets."""
         self.spec = spec
         self.engine = self._new()
-        finish(self.engine.loading(self.records, self.progress))
+        finish(loading(self.engine, self.records, self.progress))
         self.engine.retirement.check(self.engine.number, self.engine.shard, may_retire=True)
         finish(self.engine.retirement.close_runs())
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from stream_svt.monitor.loading import loading
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.retirement import gone
 from stream_svt.monitor.spec_change import changing_spec, check_spec, close_removed
@@ -36,7 +37,7 @@ class GeneratedPlay(Play):
         workload = Workload(self.spec, 1, (1, "digest"), now_ms=self.now_ms)
         finish(workload.gather(0, gone(self.spec, self.records, self.progress)))
         self.engine = workload.engine(0, KEY)
-        finish(self.engine.loading(self.records, self.progress))
+        finish(loading(self.engine, self.records, self.progress))
         self.engine.retirement.check(self.engine.number, self.engine.shard, may_retire=True)
         if self.progress is None:
             self.engine.begin_state(1, "cluster")
