@@ -20,6 +20,7 @@ from stream_svt.service.audit import audit_state, audit_topic
 from stream_svt.service.codec import home
 from stream_svt.service.config import Config, parse_config
 from stream_svt.service.topology import look, problems
+from stream_svt.service.web.worker_document import status
 from stream_svt.service.worker import cluster_of
 from stream_svt.settings.datasets import DAY_MS
 from tests.support.worker import HIGH, LOW, Scene, is_open, until
@@ -107,7 +108,7 @@ async def test_a_control_topic_made_anew_and_filled_as_far_as_the_place_reached_
     await scene.released(EventType.COMMAND_REPLY, 3)
     paused = [
         view["dataset"]
-        for view in worker.status()["datasets"]
+        for view in status(worker)["datasets"]
         if [monitor["state"] for monitor in view["monitors"]] == ["paused"]
     ]
     assert paused == ["c"]
@@ -268,7 +269,7 @@ async def test_a_day_opens_with_its_first_query_is_over_and_never_opens_again(
     assert old in text
     config = parse_config(text.replace(old, new), directory=Path())
     worker = await scene.start(config)
-    assert worker.status()["datasets_declared"] == 2 * (1 + (datetime.now(UTC).hour < 1))
+    assert status(worker)["datasets_declared"] == 2 * (1 + (datetime.now(UTC).hour < 1))
 
     today, north = f"south-{_day()}", f"north-{_day()}"
     await scene.send(today, HIGH)

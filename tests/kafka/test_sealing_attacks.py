@@ -20,6 +20,7 @@ from stream_svt.protocol.shard_states import Cause
 from stream_svt.protocol.state_records import META
 from stream_svt.service.check import Level, check_brokers
 from stream_svt.service.config import Config, parse_config
+from stream_svt.service.web.worker_document import status
 from stream_svt.service.worker import Worker, cluster_of
 from tests.support.keys import write_secrets
 from tests.support.shard_topics import NEW, OLD, ShardTopics, event
@@ -162,14 +163,14 @@ async def test_a_crash_in_the_middle_of_sealing_leaves_no_way_in(shard_topics: S
     await journal.close()
     known = journal._meta.digest_key
     dying = shard_topics.journal(OLD, adopt_plain=True)
-    transaction = dying._transaction
+    transaction = dying.commit
 
     async def once(commit: Commit) -> int:
         if commit.records:
             raise ConnectionError
         return await transaction(commit)
 
-    dying._transaction = once
+    dying.commit = once
     with pytest.raises(ConnectionError):
         await dying.open()
     await dying.close()
@@ -195,10 +196,10 @@ async def test_the_old_key_may_go_once_status_shows_it_for_no_shard(scene: Scene
         return parse_config(scene.text() + f"sealing: {{{sealing}}}\n", directory=tmp_path)
 
     def shown(worker: Worker) -> set[str]:
-        return {shard["sealing_key_id"] for shard in worker.status()["shards"]}
+        return {shard["sealing_key_id"] for shard in status(worker)["shards"]}
 
     def spent(worker: Worker) -> dict[str, float]:
-        return {view["dataset"]: view["spent"] for view in worker.status()["datasets"]}
+        return {view["dataset"]: view["spent"] for view in status(worker)["datasets"]}
 
     @contextlib.asynccontextmanager
     async def running(sealing: str) -> AsyncIterator[Worker]:

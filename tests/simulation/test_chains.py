@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from stream_svt.errors import UnreadableState
 from stream_svt.monitor.accounts import Accounts
 from stream_svt.monitor.commands import Command
 from stream_svt.monitor.dataset_account import DatasetAccount
@@ -181,8 +182,15 @@ class OverlooksTheRecord(ProvingJournal):
 class GivesUpAnything(ProvingJournal):
     """Gives a state up that can be proved."""
 
-    async def _unproved(self) -> str | None:
-        return await super()._unproved() or "so they say"
+    async def give_up(self, command: Command) -> None:
+        prove = self._prove
+
+        async def never(raw: Mapping[bytes, bytes]) -> Any:
+            await prove(raw)
+            raise UnreadableState("so they say")
+
+        self._prove = never  # type: ignore[assignment,method-assign]
+        await super().give_up(command)
 
 
 class FencesNobody(ProvingJournal):
