@@ -128,7 +128,7 @@ def _plain(name: str) -> str:
     return re.sub("[-_.]+", "-", name).lower()
 
 
-RECIPE = (ROOT / "docs/security.md").read_text().split("## Releasing")[1]
+RECIPE = (ROOT / "RELEASING.md").read_text()
 
 
 def _step(beginning: str) -> str:
