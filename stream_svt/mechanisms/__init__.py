@@ -6,15 +6,9 @@ it (`contract.py`). `docs/mechanisms.md` lists what each costs and where it come
 
 from __future__ import annotations
 
-from stream_svt.mechanisms.above_threshold import (
-    NumericSparse,
-    NumericTop,
-    Sparse,
-    above_threshold,
-    numeric_sparse,
-    sparse,
-)
+from stream_svt.mechanisms.above_threshold import above_threshold
 from stream_svt.mechanisms.composition import Composition
+from stream_svt.mechanisms.constructors import adaptive, ladder, sparse_vector
 from stream_svt.mechanisms.contract import Law, Neighbours, Shifts
 from stream_svt.mechanisms.correction import (
     Annealed,
@@ -47,7 +41,8 @@ from stream_svt.mechanisms.sampler import (
     exact_gumbel,
 )
 from stream_svt.mechanisms.selection import Chosen, Drawn, Selection
-from stream_svt.mechanisms.sparse_vector import BOTTOM, Branch, SparseVector, adaptive, ladder, sparse_vector
+from stream_svt.mechanisms.sparse import NumericSparse, NumericTop, Sparse, numeric_sparse, sparse
+from stream_svt.mechanisms.sparse_vector import BOTTOM, Branch, SparseVector
 from stream_svt.mechanisms.top_k import LastGap, TopK
 
 __all__ = [

@@ -26,11 +26,9 @@ References:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import pairwise
 
 import numpy as np
 
@@ -45,9 +43,8 @@ from stream_svt.mechanisms.arguments import (
     require_own,
 )
 from stream_svt.mechanisms.contract import GridMechanism, Law, Neighbours, Shifts, begin
-from stream_svt.mechanisms.correction import Annealed, Correction, Exposure
 from stream_svt.mechanisms.grid import CORRECTION_LIMIT, GAP_LIMIT, LEAST_RATE
-from stream_svt.mechanisms.noise import Noise, mean, set_families, variance
+from stream_svt.mechanisms.noise import Noise, set_families
 from stream_svt.mechanisms.run import (
     UNITS_PER_EPSILON,
     BranchNoise,
@@ -87,7 +84,7 @@ class Branch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparseVector(GridMechanism):
-    """Parameters of a sparse-vector run; see the module for the guarantee. Build it with a constructor below.
+    """Parameters of a sparse-vector run; see the module for the guarantee. Build it with a function of `constructors`.
 
     Attributes:
         epsilon: Units one whole run may cost, threshold included.
@@ -105,7 +102,7 @@ class SparseVector(GridMechanism):
             is none.
 
     Examples:
-        >>> from stream_svt.mechanisms.correction import Uncorrected
+        >>> from stream_svt.mechanisms import Uncorrected, sparse_vector
         >>> svt = sparse_vector(epsilon=1_000_000_000, cutoff=1, monotonic=True, correction=Uncorrected())
         >>> svt.threshold_charge, svt.branches[0].charge, svt.branches[0].rate
         (500000000, 500000000, Fraction(1, 2))
@@ -330,275 +327,3 @@ class SparseVector(GridMechanism):
         for top in outcomes.tops:
             queries[top.branch, top.row] = lift + int(first[top.row]) - int(second[top.row])
         return Shifts(lift, queries)
-
-
-def sparse_vector(
-    *,
-    epsilon: int,
-    cutoff: int,
-    monotonic: bool,
-    correction: Correction,
-    sensitivity: int = 1,
-    query_noise: Noise = Noise.EXPONENTIAL,
-    threshold_noise: Noise = Noise.EXPONENTIAL,
-    split: Fraction | None = None,
-) -> SparseVector:
-    """Plain sparse vector with gap: one branch, `cutoff` tops a run.
-
-    Args:
-        epsilon: Units of 10^-9 epsilon of one whole run; used to the last unit.
-        cutoff: Tops after which the run is over.
-        monotonic, sensitivity: What is declared about the queries; sensitivity in grid steps.
-        correction: How far above the threshold the bar is set.
-        query_noise, threshold_noise: Families.
-        split: Epsilon of all queries / epsilon of the threshold; None for the correction's own choice.
-    """
-    _require_counts(cutoff, sensitivity)
-    require_bool(monotonic, "monotonic")
-    split = correction.default_split(cutoff, monotonic) if split is None else split
-    return _build(
-        epsilon=epsilon,
-        cutoff=cutoff,
-        monotonic=monotonic,
-        correction=correction,
-        sensitivity=sensitivity,
-        query_noise=query_noise,
-        threshold_noise=threshold_noise,
-        theta=_theta_of_split(split),
-        shares=(1,),
-        margin_scales=None,
-        margin=None,
-    )
-
-
-def adaptive(
-    *,
-    epsilon: int,
-    cutoff: int,
-    monotonic: bool,
-    correction: Correction,
-    sensitivity: int = 1,
-    query_noise: Noise = Noise.EXPONENTIAL,
-    threshold_noise: Noise = Noise.EXPONENTIAL,
-    theta: Fraction | None = None,
-    margin: int | None = None,
-) -> SparseVector:
-    """Adaptive SVT: a top branch at half the price for answers far above, then a middle branch.
-
-    `cutoff` is the number of middle tops the budget pays for; up to twice as many answers are reported.
-
-    Args:
-        theta: Share of epsilon that the threshold gets. None: what minimises the variance of the middle
-            branch's comparison, except under annealing, which has its own split.
-        margin: Grid steps added to the top branch's corrections. None: two standard deviations of its noise
-            for corrections that do not know the number of tests (none, mean, optimal, explicit), as in the
-            paper; none at all under exposure and annealing, whose tables already set each branch's bar by its
-            own noise and count the branches.
-
-    See `sparse_vector` for the others.
-    """
-    _require_counts(cutoff, sensitivity)
-    require_bool(monotonic, "monotonic")
-    if theta is None:
-        theta = (
-            _theta_of_split(correction.default_split(cutoff, monotonic))
-            if isinstance(correction, Annealed)
-            else _least_variance_theta(
-                epsilon=epsilon,
-                cutoff=cutoff,
-                sensitivity=sensitivity,
-                monotonic=monotonic,
-                threshold_noise=threshold_noise,
-                query_noise=query_noise,
-            )
-        )
-    return _build(
-        epsilon=epsilon,
-        cutoff=cutoff,
-        monotonic=monotonic,
-        correction=correction,
-        sensitivity=sensitivity,
-        query_noise=query_noise,
-        threshold_noise=threshold_noise,
-        theta=theta,
-        shares=(2, 1),
-        margin_scales=None,
-        margin=margin,
-    )
-
-
-def ladder(
-    *,
-    epsilon: int,
-    cutoff: int,
-    monotonic: bool,
-    correction: Correction,
-    sensitivity: int = 1,
-    query_noise: Noise = Noise.EXPONENTIAL,
-    threshold_noise: Noise = Noise.EXPONENTIAL,
-    split: Fraction | None = None,
-    shares: Sequence[int] = (8, 4, 2, 1),
-    margin_scales: Fraction | int = 9,
-) -> SparseVector:
-    """Adaptive SVT with more branches: rung i costs 1/shares[i] of the last one, which is the base.
-
-    Where answers lie far above the threshold it finds up to twice as many as `adaptive` for the same epsilon.
-
-    Args:
-        shares: Divisors of the base branch's charge, falling to 1.
-        margin_scales: Correction of the upper rungs in scales of their own noise, for corrections that do not
-            know the number of tests. Two standard deviations, as in Adaptive SVT, would spend the ladder on
-            false alerts.
-
-    See `sparse_vector` for the others.
-    """
-    if not shares or shares[-1] != 1 or any(a <= b for a, b in pairwise(shares)):
-        raise MisuseError("the shares of a ladder fall strictly and end with 1, such as (8, 4, 2, 1)")
-    _require_counts(cutoff, sensitivity)
-    require_bool(monotonic, "monotonic")
-    split = correction.default_split(cutoff, monotonic) if split is None else split
-    return _build(
-        epsilon=epsilon,
-        cutoff=cutoff,
-        monotonic=monotonic,
-        correction=correction,
-        sensitivity=sensitivity,
-        query_noise=query_noise,
-        threshold_noise=threshold_noise,
-        theta=_theta_of_split(split),
-        shares=tuple(shares),
-        margin_scales=Fraction(margin_scales),
-        margin=None,
-    )
-
-
-def _build(
-    *,
-    epsilon: int,
-    cutoff: int,
-    monotonic: bool,
-    correction: Correction,
-    sensitivity: int,
-    query_noise: Noise,
-    threshold_noise: Noise,
-    theta: Fraction,
-    shares: tuple[int, ...],
-    margin_scales: Fraction | None,
-    margin: int | None,
-) -> SparseVector:
-    """Split epsilon into whole units, then derive the rates from the rounded charges."""
-    query_noise, threshold_noise = (
-        Noise.of(query_noise, "query_noise"),
-        Noise.of(threshold_noise, "threshold_noise"),
-    )
-    if not 0 < theta < 1:
-        raise MisuseError("the threshold's share of epsilon lies strictly between 0 and 1")
-    # Every branch's charge is a multiple of the cheapest one, so that the tops can use the last unit.
-    divisor = math.lcm(*shares)
-    base = math.floor(epsilon * (1 - theta) / (cutoff * divisor)) * divisor
-    if base == 0:
-        raise MisuseError("epsilon is too small to be divided among the threshold and so many tops")
-    threshold_charge = epsilon - cutoff * base
-    threshold_rate = Fraction(threshold_charge, UNITS_PER_EPSILON * sensitivity)
-    queries = sensitivity if monotonic else 2 * sensitivity
-    names = _branch_names(shares)
-    branches = []
-    for share, name in zip(shares, names, strict=True):
-        charge = base // share
-        rate = Fraction(charge, UNITS_PER_EPSILON * queries)
-        is_base = share == 1
-        table = correction.table(
-            1 / rate,
-            branches=len(shares),
-            noise=query_noise,
-            base=is_base,
-            threshold_mean=mean(threshold_noise, threshold_rate),
-        )
-        if not is_base:
-            steps = _margin(correction, rate, query_noise, margin_scales) if margin is None else margin
-            table = tuple(r + steps for r in table)
-        branches.append(Branch(name=name, charge=charge, rate=rate, corrections=table))
-    return SparseVector(
-        epsilon=epsilon,
-        sensitivity=sensitivity,
-        monotonic=monotonic,
-        threshold_noise=threshold_noise,
-        query_noise=query_noise,
-        threshold_charge=threshold_charge,
-        threshold_rate=threshold_rate,
-        branches=tuple(branches),
-    )
-
-
-def _require_counts(cutoff: int, sensitivity: int) -> None:
-    """Refuse what no split of epsilon can be computed from."""
-    if cutoff < 1:
-        raise MisuseError("cutoff must be at least 1")
-    if sensitivity < 1:
-        raise MisuseError("sensitivity must be at least one grid step")
-
-
-def _branch_names(shares: tuple[int, ...]) -> tuple[str, ...]:
-    """Return top; top, middle; or top/8, top/4, top/2, middle for a ladder."""
-    if len(shares) == 1:
-        return ("top",)
-    if len(shares) == 2:
-        return ("top", "middle")
-    return (*(f"top/{share}" for share in shares[:-1]), "middle")
-
-
-def _margin(correction: Correction, rate: Fraction, noise: Noise, scales: Fraction | None) -> int:
-    """Grid steps by which an upper branch's bar is raised beyond its correction."""
-    if isinstance(correction, Exposure | Annealed):
-        return 0
-    if scales is not None:
-        return math.ceil(scales / rate)
-    return math.ceil(2 * math.sqrt(variance(noise, rate)))
-
-
-def _theta_of_split(split: Fraction) -> Fraction:
-    """Share of the threshold for a split w = queries / threshold."""
-    if split <= 0:
-        raise MisuseError("a split is epsilon of the queries / epsilon of the threshold and greater than 0")
-    return 1 / (1 + Fraction(split))
-
-
-def _least_variance_theta(
-    *,
-    epsilon: int,
-    cutoff: int,
-    sensitivity: int,
-    monotonic: bool,
-    threshold_noise: Noise,
-    query_noise: Noise,
-) -> Fraction:
-    """Return the share of the threshold that minimises Var(threshold noise) + Var(middle branch's noise).
-
-    The closed form of the small-rate limit is within 3 % of the least variance up to rates of about 1;
-    beyond, the grid shows and the minimum is searched for (the closed form would be off by factors).
-    """
-    width = 1 if monotonic else 2
-    relative = {Noise.EXPONENTIAL: 1.0, Noise.LAPLACE: 2.0, Noise.GUMBEL: math.pi**2 / 6}
-    query_noise = Noise.of(query_noise, "query_noise")
-    threshold_noise = Noise.of(threshold_noise, "threshold_noise")
-    families = relative[query_noise] / relative[threshold_noise]
-    theta = 1 / (1 + (families * width**2 * cutoff**2) ** (1 / 3))
-    total = epsilon / UNITS_PER_EPSILON / sensitivity
-
-    def spread(share: float) -> float:
-        return variance(threshold_noise, share * total) + variance(
-            query_noise, (1 - share) * total / cutoff / width
-        )
-
-    if max(theta * total, (1 - theta) * total / cutoff / width) > 1:
-        low, high = (
-            -math.log(1e6),
-            math.log(1e6),
-        )  # of the odds, in which the minimum may lie far to either side
-        centre, reach = math.log(theta / (1 - theta)), (high - low) / 2
-        for _ in range(6):
-            grid = [min(high, max(low, centre + reach * (i - 50) / 50)) for i in range(101)]
-            centre = min(grid, key=lambda odds: spread(1 / (1 + math.exp(-odds))))
-            reach /= 10
-        theta = 1 / (1 + math.exp(-centre))
-    return Fraction(round(theta * 10**9), 10**9)

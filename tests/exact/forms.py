@@ -19,7 +19,7 @@ from stream_svt.mechanisms import (
     ladder,
     sparse_vector,
 )
-from stream_svt.mechanisms.above_threshold import above_threshold, numeric_sparse, sparse
+from stream_svt.mechanisms.above_threshold import above_threshold
 from stream_svt.mechanisms.composition import Composition
 from stream_svt.mechanisms.contract import Neighbours
 from stream_svt.mechanisms.exponential_mechanism import ExponentialMechanism, NoisyMaxGumbel, gap_probability
@@ -32,6 +32,7 @@ from stream_svt.mechanisms.quantile import (
     multiple_quantiles,
     unbounded_quantile,
 )
+from stream_svt.mechanisms.sparse import numeric_sparse, sparse
 from stream_svt.mechanisms.top_k import LastGap, TopK
 from tests.exact.contract import (
     BitsForm,

@@ -13,12 +13,13 @@ from itertools import product
 import pytest
 
 from stream_svt.mechanisms import Branch, Noise, SparseVector
-from stream_svt.mechanisms.above_threshold import NumericSparse, Sparse, above_threshold
+from stream_svt.mechanisms.above_threshold import above_threshold
 from stream_svt.mechanisms.contract import Neighbours
 from stream_svt.mechanisms.exponential_mechanism import gap_probability, tail_probability
 from stream_svt.mechanisms.hybrids import HybridEstimates, HybridIdentity
 from stream_svt.mechanisms.noise import head, pmf, tail
 from stream_svt.mechanisms.quantile import Adjacency, UnboundedQuantile
+from stream_svt.mechanisms.sparse import NumericSparse, Sparse
 from stream_svt.mechanisms.top_k import LastGap, TopK
 from tests.exact.box import UNIT, enumerate_box
 from tests.exact.contract import QuantileForm, RenewedForm, SelectionForm, StreamForm

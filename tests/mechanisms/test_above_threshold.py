@@ -12,19 +12,12 @@ import pytest
 
 from stream_svt.errors import MisuseError, RunExhausted
 from stream_svt.mechanisms import Noise, Run, adaptive
-from stream_svt.mechanisms.above_threshold import (
-    NumericTop,
-    Sparse,
-    above_threshold,
-    above_threshold_rho,
-    accuracy,
-    dwork_roth_alpha,
-    numeric_sparse,
-    sparse,
-)
+from stream_svt.mechanisms.above_threshold import above_threshold, above_threshold_rho
 from stream_svt.mechanisms.composition import Composition, advanced_epsilon, zcdp_delta, zcdp_epsilon
 from stream_svt.mechanisms.contract import Neighbours
 from stream_svt.mechanisms.correction import Explicit
+from stream_svt.mechanisms.lecture_accuracy import alpha_accuracy, dwork_roth_alpha
+from stream_svt.mechanisms.sparse import NumericTop, Sparse, numeric_sparse, sparse
 
 ONE = 10**9
 SALT = (1, 2)
@@ -206,7 +199,7 @@ def test_the_accuracy_holds_with_every_noise_and_is_not_vacuous(noises):
         threshold_noise=threshold_noise,
         correction=Explicit((40,)),
     )
-    bound = accuracy(mechanism, queries=30, beta=0.2)
+    bound = alpha_accuracy(mechanism, queries=30, beta=0.2)
     assert 0.02 < failures(mechanism, bound, queries=30, correction=40) <= 0.2
     closer = type(bound)(false_top=bound.false_top * 2 // 3, missed=bound.missed * 2 // 3)
     assert failures(mechanism, closer, queries=30, correction=40) > 0.2
@@ -215,12 +208,12 @@ def test_the_accuracy_holds_with_every_noise_and_is_not_vacuous(noises):
 def test_the_accuracy_is_never_worse_than_the_lectures_and_its_formulas_are_the_lectures():
     laplace = {"query_noise": Noise.LAPLACE, "threshold_noise": Noise.LAPLACE}
     for cutoff, queries, beta in product((1, 10), (1, 1000), (0.05, 1e-6)):
-        ours = accuracy(
+        ours = alpha_accuracy(
             sparse(epsilon=ONE // 10, cutoff=cutoff, monotonic=False, **laplace), queries=queries, beta=beta
         )
         theirs = dwork_roth_alpha(epsilon=0.1, queries=queries, beta=beta, cutoff=cutoff)
         assert ours.alpha <= theirs + 2
-        numeric = accuracy(
+        numeric = alpha_accuracy(
             numeric_sparse(epsilon=ONE // 10, cutoff=cutoff, monotonic=False, **laplace),
             queries=queries,
             beta=beta,
@@ -242,16 +235,16 @@ def test_the_accuracy_is_never_worse_than_the_lectures_and_its_formulas_are_the_
 
 def test_numbers_are_within_their_accuracy_as_often_as_stated():
     mechanism = numeric_sparse(epsilon=ONE, cutoff=5, monotonic=True)
-    bound = accuracy(mechanism, queries=50, beta=0.1)
+    bound = alpha_accuracy(mechanism, queries=50, beta=0.1)
     noise = sample(np.random.default_rng(4), mechanism.answer_law, (20_000, 5))
     assert 0.01 < (np.abs(noise) > bound.answer).any(1).mean() <= 0.05
 
 
 def test_accuracy_of_several_branches_or_of_no_probability_is_refused():
     with pytest.raises(MisuseError, match="branches"):
-        accuracy(
+        alpha_accuracy(
             adaptive(epsilon=ONE, cutoff=2, monotonic=True, correction=Explicit((0,))), queries=3, beta=0.1
         )
     for queries, beta in ((0, 0.1), (3, 0.0), (3, 1.0)):
         with pytest.raises(MisuseError, match="strictly between"):
-            accuracy(above_threshold(epsilon=ONE, monotonic=True), queries=queries, beta=beta)
+            alpha_accuracy(above_threshold(epsilon=ONE, monotonic=True), queries=queries, beta=beta)
