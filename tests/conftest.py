@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,10 +24,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep all tests of a broker in one process: they share the session's, and mostly wait."""
+    """Give the tests of a broker to two processes, module by module: they share its broker, and mostly wait."""
     for item in items:
         if item.get_closest_marker("kafka"):
-            item.add_marker(pytest.mark.xdist_group("kafka"))
+            number = zlib.crc32(item.location[0].encode()) % 2
+            item.add_marker(pytest.mark.xdist_group(f"kafka-{number}"))
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
