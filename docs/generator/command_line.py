@@ -4,85 +4,93 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
 import click
 
-from docs.generator.markdown import fence, paragraphs, table
+from docs.generator.markdown import fence, listed, paragraphs
 from stream_svt.cli import app
 
-_PROGRAM: Final = "stream-svt"
+_MANY: Final = 2
+"""Commands that have an option before it is described once for all of them."""
 
 
-def _commands() -> Iterator[tuple[str, click.Command]]:
+def commands(name: str = "stream-svt", group: click.Group = app) -> Iterator[tuple[str, click.Command]]:
     """Yield every command with its whole name, in the order of the help."""
-    for name, command in app.commands.items():
+    for word, command in group.commands.items():
+        yield f"{name} {word}", command
         if isinstance(command, click.Group):
-            yield f"{_PROGRAM} {name}", command
-            for inner in command.list_commands(click.Context(command)):
-                yield f"{_PROGRAM} {name} {inner}", command.commands[inner]
-        else:
-            yield f"{_PROGRAM} {name}", command
+            yield from commands(f"{name} {word}", command)
 
 
-def _overview() -> str:
-    rows = [[f"[`{name}`](#{_anchor(name)})", _first_paragraph(command)] for name, command in _commands()]
-    return table(["command", "what it does"], rows)
+def _options(command: click.Command) -> list[tuple[str, str]]:
+    """Return names and words of a command's options, as its help shows them."""
+    records = (one.get_help_record(click.Context(command)) for one in command.params)
+    return [(record[0].replace("|", " / "), _as_code(record[1])) for record in records if record]
+
+
+def _without_extra(words: str) -> str:
+    return words.removesuffix(" [required]")
+
+
+def _shared() -> list[tuple[str, str]]:
+    """Return the options that several commands have with the same words."""
+    found = Counter(
+        (name, _without_extra(words)) for _, one in commands() for name, words in dict(_options(one)).items()
+    )
+    return [option for option, count in found.items() if count >= _MANY]
+
+
+def _common() -> str:
+    return listed((name, "", words) for name, words in _shared())
 
 
 def _reference() -> str:
-    return "\n\n".join(_one(name, command) for name, command in _commands())
+    shared = _shared()
+    return "\n\n".join(_one(name, command, shared) for name, command in commands())
+
+
+def _one(name: str, command: click.Command, shared: list[tuple[str, str]]) -> str:
+    parts = [f"## `{name}`", paragraphs(inspect.cleandoc(command.help or ""))]
+    pieces = command.collect_usage_pieces(click.Context(command))
+    if arguments := [piece for piece in pieces if piece != "[OPTIONS]"]:
+        parts.append(f"Arguments: `{' '.join(arguments)}`")
+    options = [
+        (option, words, (option, _without_extra(words)) in shared) for option, words in _options(command)
+    ]
+    if own := [(option, "", words) for option, words, is_shared in options if not is_shared]:
+        parts.append(listed(own))
+    if common := [_short(option, words) for option, words, is_shared in options if is_shared]:
+        parts.append(f"[Common options](#common-options): {', '.join(common)}.")
+    return "\n\n".join([*parts, *_examples(command)])
+
+
+def _short(option: str, words: str) -> str:
+    name = next(part for part in re.split(r"[ ,/]+", option) if part.startswith("--"))
+    return f"`{name}`{' (required)' if words.endswith(' [required]') else ''}"
+
+
+def _examples(command: click.Command) -> Iterator[str]:
+    """Yield what stands in the epilog: a heading and indented lines, paragraph by paragraph."""
+    for part in (command.epilog or "").replace("\b", "").strip().split("\n\n"):
+        heading, *lines = part.strip().splitlines() or [""]
+        # What a line says beside its command becomes a comment.
+        code = "\n".join(re.sub(r"(?<=\S) {3,}(?=\S)", "   # ", line.removeprefix("  ")) for line in lines)
+        if code:
+            yield from () if heading.startswith("Example") else (heading,)
+            yield fence("yaml" if code.startswith("#") else "sh", code)
 
 
 def _exit_codes() -> str:
-    """Return the table at the end of the program's own help."""
-    lines = (app.epilog or "").splitlines()
-    found = [re.fullmatch(r"  (\d+) +(.+)", line) for line in lines]
-    return table(["code", "meaning"], [[match[1], match[2]] for match in found if match is not None])
-
-
-def _one(name: str, command: click.Command) -> str:
-    parts = [f"## `{name}`", paragraphs(inspect.cleandoc(command.help or ""))]
-    usage = " ".join([name, *command.collect_usage_pieces(click.Context(command))])
-    parts.append(f"Usage: `{usage}`")
-    records = [option.get_help_record(click.Context(command)) for option in command.params]
-    if rows := [
-        [f"`{record[0].replace('|', ' / ')}`", _as_code(record[1])]
-        for record in records
-        if record is not None
-    ]:
-        parts.append(table(["option", "meaning"], rows))
-    examples = _examples(command)
-    if examples:
-        parts.append(examples)
-    return "\n\n".join(parts)
-
-
-def _examples(command: click.Command) -> str:
-    """Return what stands in the epilog: a heading and indented lines, paragraph by paragraph."""
-    parts = []
-    for part in (command.epilog or "").replace("\b", "").strip().split("\n\n"):
-        heading, *lines = part.strip().splitlines() or [""]
-        if lines:
-            # What a line says beside its command becomes a comment.
-            code = "\n".join(
-                re.sub(r"(?<=\S) {3,}(?=\S)", "   # ", line.removeprefix("  ")) for line in lines
-            )
-            parts += [heading, fence("yaml" if code.startswith("#") else "sh", code)]
-    return "\n\n".join(parts)
-
-
-def _first_paragraph(command: click.Command) -> str:
-    return " ".join(inspect.cleandoc(command.help or "").split("\n\n")[0].split())
-
-
-def _anchor(name: str) -> str:
-    return name.replace(" ", "-")
+    """Return the list at the end of the program's own help."""
+    found = re.findall(r"^  (\d+) +(.+)$", app.epilog or "", re.MULTILINE)
+    return listed((code, "", meaning) for code, meaning in found)
 
 
 def _as_code(text: str) -> str:
     return re.sub(r"(?<![`\w])(\$?[A-Z]+(?:_[A-Z]+)+|--[a-z][a-z-]*)", r"`\1`", " ".join(text.split()))
 
 
-BLOCKS: Final = {"commands": _overview, "reference": _reference, "exit-codes": _exit_codes}
+BLOCKS: Final = {"common-options": _common, "exit-codes": _exit_codes, "reference": _reference}

@@ -1,4 +1,4 @@
-"""The tables of configuration.md, from the JSON Schema that `stream-svt schema` prints."""
+"""The keys of configuration.md and forwarding.md, from the JSON Schemas that the commands print."""
 
 from __future__ import annotations
 
@@ -8,17 +8,30 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
-from docs.generator.markdown import either, paragraphs, table
+from docs.generator.markdown import either, listed, paragraphs
+from stream_svt.forward.config import json_schema as forward_schema
 from stream_svt.settings.environment import ENVIRONMENT
 from stream_svt.settings.fields import DURATION_SCHEMA, RATIO_SCHEMA
 from stream_svt.settings.sections import SECTIONS, ConfigDocument, json_schema
 
 Schema = Mapping[str, Any]
 
-_DURATION: Final = DURATION_SCHEMA["pattern"]
-_RATIO: Final = RATIO_SCHEMA["pattern"]
-_DEFAULT: Final = re.compile(r"\s*Default:? (?P<default>.+?)\.?$")
 _SPECIAL: Final = {"correction": "[a correction](#corrections)", "append": "[a form](#append)"}
+_FORWARD_SPECIAL: Final = {
+    "alertmanager": "[section](#alertmanager)",
+    "destinations": "list of [destinations](#destinations)",
+    "generator_url": "address",
+    "kafka": "[as for the service](configuration.md#kafka)",
+    "labels": "mapping of names to texts",
+    "retry": "[section](#when-a-receiver-fails)",
+    "start_at": "`earliest` or moment",
+    "tls": "[section](#tls)",
+    "types": "`all` or list of types",
+    "url": "address",
+    "urls": "list of addresses",
+    "web": "`{host: .., port: ..}`",
+    "webhook": "[section](#webhook)",
+}
 _SECTIONS: Final = {
     "datasets": "DatasetDeclaration",
     "monitors": "MonitorSpec",
@@ -29,68 +42,57 @@ _SECTIONS: Final = {
     "web": "WebConfig",
     "commit": "CommitConfig",
 }
-
-
-def _definitions() -> Schema:
-    definitions: Schema = json_schema()["$defs"]
-    return definitions
-
-
-_WITHOUT_SECTION: Final = {"application", "carried_over"}
+_FORWARD_SECTIONS: Final = {
+    "forward-destinations": "DestinationConfig",
+    "forward-alertmanager": "AlertmanagerConfig",
+    "forward-webhook": "WebhookConfig",
+    "forward-retry": "RetryConfig",
+    "forward-tls": "TlsConfig",
+}
 
 
 def _top() -> str:
-    required = json_schema()["required"]
-    rows = [
-        [
-            f"`{name}`" if name in _WITHOUT_SECTION else f"[`{name}`](#{name})",
-            "required" if name in required else "",
-            " ".join((field.description or "").split()),
-        ]
-        for name, field in ConfigDocument.model_fields.items()
-    ]
-    return table(["key", "", "what it says"], rows)
+    """Return the keys that have no section of their own."""
+    whole = json_schema()
+    own = {name: key for name, key in whole["properties"].items() if name not in _SECTIONS}
+    return keys({**whole, "properties": own}, whole["$defs"])
 
 
-def _section(definition: str) -> str:
-    definitions = _definitions()
-    return keys(definitions[definition], definitions, _SPECIAL)
+def _section(name: str, definition: str) -> str:
+    """Return what a section is for, and its keys."""
+    definitions = json_schema()["$defs"]
+    meaning = paragraphs(ConfigDocument.model_fields[name].description or "")
+    return f"{meaning}\n\n{keys(definitions[definition], definitions, _SPECIAL)}"
 
 
-def keys(schema: Schema, definitions: Schema, special: Mapping[str, str]) -> str:
-    """Return the table of a section's keys; ``special`` has the words for values whose schema has none."""
-    required = schema.get("required", [])
+def _forward(definition: str = "") -> str:
+    whole = forward_schema()
+    schema = whole["$defs"][definition] if definition else whole
+    return keys(schema, whole["$defs"], _FORWARD_SPECIAL)
+
+
+def keys(schema: Schema, definitions: Schema, special: Mapping[str, str] | None = None) -> str:
+    """Return the list of a section's keys; ``special`` has the words for values whose schema has none."""
     rows = []
     for name, key in schema["properties"].items():
-        description, default = _split(key["description"])
-        rows.append(
-            [
-                f"`{name}`",
-                special.get(name) or in_words(key, definitions),
-                "required" if name in required else default,
-                description,
-            ]
-        )
-    return table(["key", "written as", "default", "meaning"], rows)
+        kind = (special or {}).get(name) or in_words(key, definitions)
+        needed = ", required" if name in schema.get("required", ()) else ""
+        rows.append((name, kind + needed, _as_code(key["description"])))
+    return listed(rows)
 
 
 def _options(name: str) -> str:
-    """Return the forms of a monitor's `correction` or `append` that take options."""
-    rows = []
-    for form in _definitions()["MonitorSpec"]["properties"][name]["anyOf"]:
-        for word, options in form.get("properties", {}).items():
-            for key, schema in options.get("properties", {}).items():
-                description, default = _split(schema["description"])
-                rows.append([f"`{word}`", f"`{key}`", in_words(schema, _definitions()), default, description])
-    return table(["form", "option", "written as", "default", "meaning"], rows)
-
-
-def _split(description: str) -> tuple[str, str]:
-    """Return a description without the sentence that tells the default, and the default."""
-    match = _DEFAULT.search(description)
-    if match is None:
-        return _as_code(description), ""
-    return _as_code(description[: match.start()]), _as_code(match["default"])
+    """Return the options of a monitor's `correction` or `append`."""
+    definitions = json_schema()["$defs"]
+    forms = definitions["MonitorSpec"]["properties"][name]["anyOf"]
+    return "\n".join(
+        listed(
+            (f"{word}.{key}", in_words(one, definitions), _as_code(one["description"])) for key, one in found
+        )
+        for form in forms
+        for word, options in form.get("properties", {}).items()
+        if (found := options.get("properties", {}).items())
+    )
 
 
 def in_words(schema: Schema, definitions: Schema) -> str:
@@ -99,52 +101,48 @@ def in_words(schema: Schema, definitions: Schema) -> str:
     Raises:
         ValueError: For a schema of a shape that has no words here yet.
     """
-    words = list(dict.fromkeys(_each(schema, definitions)))
-    return either(words)
+    return either(list(dict.fromkeys(_each(schema, definitions))))
 
 
 def _each(schema: Schema, definitions: Schema) -> Iterator[str]:
-    if "anyOf" in schema:
-        for one in schema["anyOf"]:
-            yield from _each(one, definitions)
-    elif "$ref" in schema:
-        yield from _each(definitions[schema["$ref"].rpartition("/")[2]], definitions)
-    elif "enum" in schema:
-        yield from (
-            f"`{json.dumps(word)}`" if not isinstance(word, str) else f"`{word}`" for word in schema["enum"]
-        )
-    elif "const" in schema:
-        yield f"`{schema['const']}`"
-    elif schema.get("type") == "null":
-        return
-    elif schema.get("type") == "boolean":
-        yield from ("`true`", "`false`")
-    elif schema.get("type") == "integer":
-        yield f"whole number{_range(schema)}"
-    elif schema.get("type") == "number" or schema.get("pattern") == _RATIO:
-        yield "number"
-    elif schema.get("pattern") == _DURATION:
-        yield "duration"
-    elif schema.get("format") == "date":
-        yield "day"
-    elif schema.get("type") == "array":
-        yield _list(schema, definitions)
-    elif schema.get("type") == "object":
-        yield from (f"`{{{name}: ..}}`" for name in schema["properties"])
-    elif schema.get("type") == "string":
-        yield "name" if "pattern" in schema else "text"
-    else:
-        raise ValueError(f"no words for {schema}")
+    pattern = schema.get("pattern")
+    match schema:
+        case {"anyOf": parts}:
+            for part in parts:
+                yield from _each(part, definitions)
+        case {"$ref": place}:
+            yield from _each(definitions[place.rpartition("/")[2]], definitions)
+        case {"enum": words}:
+            yield from (f"`{word if isinstance(word, str) else json.dumps(word)}`" for word in words)
+        case {"const": word}:
+            yield f"`{word}`"
+        case {"type": "null"}:
+            return
+        case {"type": "boolean"}:
+            yield from ("`true`", "`false`")
+        case {"type": "integer"}:
+            yield f"whole number{_range(schema)}"
+        case _ if schema.get("type") == "number" or pattern == RATIO_SCHEMA["pattern"]:
+            yield "number"
+        case _ if pattern == DURATION_SCHEMA["pattern"]:
+            yield "duration"
+        case {"format": "date"}:
+            yield "day"
+        case {"type": "array"}:
+            yield _list(schema, definitions)
+        case {"type": "object", "properties": properties}:
+            yield from (f"`{{{name}: ..}}`" for name in properties)
+        case {"type": "string"}:
+            yield "name" if pattern else "text"
+        case _:
+            raise ValueError(f"no words for {schema}")
 
 
 def _list(schema: Schema, definitions: Schema) -> str:
     if "prefixItems" in schema or "items" not in schema:
         return "`[low, high]`"
-    return f"list of {_plural(in_words(schema['items'], definitions))}"
-
-
-def _plural(words: str) -> str:
-    return {"text": "texts", "name": "names", "number": "numbers", "list of texts": "lists of texts"}[words]
+    first, *rest = in_words(schema["items"], definitions).split(" ")
+    return " ".join(["list of", f"{first}s", *rest])
 
 
 def _range(schema: Schema) -> str:
@@ -170,5 +168,9 @@ BLOCKS: Final[Mapping[str, Callable[[], str]]] = {
     "environment": _from_environment,
     "correction-options": partial(_options, "correction"),
     "append-options": partial(_options, "append"),
-    **{name: partial(_section, definition) for name, definition in _SECTIONS.items()},
+    **{name: partial(_section, name, definition) for name, definition in _SECTIONS.items()},
+}
+FORWARD_BLOCKS: Final[Mapping[str, Callable[[], str]]] = {
+    "forward-top": _forward,
+    **{name: partial(_forward, definition) for name, definition in _FORWARD_SECTIONS.items()},
 }

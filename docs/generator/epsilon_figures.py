@@ -8,7 +8,7 @@ from functools import cache
 from typing import Final
 
 from docs.generator.markdown import table
-from stream_svt.planning import Belief, Purchase, Span, forecast, purchase
+from stream_svt.planning import Purchase, purchase
 from stream_svt.privacy.loss import Kind, to_units
 from stream_svt.settings.datasets import DatasetSpec
 from stream_svt.settings.monitors import MonitorSpec
@@ -17,7 +17,7 @@ EPSILONS: Final = tuple(Fraction(text) for text in ("0.1", "0.2", "0.5", "1", "2
 CUTOFFS: Final = (1, 10, 100)
 QUERIES: Final = 1_000_000
 _LIMITS: Final = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
-_BELIEF: Final = Belief(positives=0.00002, above=800.0, below=600.0)
+PRIORS: Final = (0.5, 0.1, 0.01)
 
 
 def most_certain(prior: float, epsilon: float) -> float:
@@ -57,17 +57,9 @@ def sure_margin(epsilon: Fraction, cutoff: int) -> Fraction:
     return bought(epsilon, cutoff).sure_margin
 
 
-def believed(epsilon: float) -> Span:
-    """Return the share of positives that a run of twenty alerts finds: as believed, and the range otherwise."""
-    monitor = monitor_of(Fraction(f"{epsilon:.6f}"), 20)
-    shares = [forecast(monitor, load).recall for load in (_BELIEF.central(QUERIES), *_BELIEF.spread(QUERIES))]
-    return Span(low=min(shares), middle=shares[0], high=max(shares))
-
-
 def _beliefs() -> str:
     rows = [
-        [f"{epsilon:g}", *(_percent(most_certain(prior, epsilon)) for prior in (0.5, 0.1, 0.01))]
-        for epsilon in _LIMITS
+        [f"{epsilon:g}", *(_percent(most_certain(prior, epsilon)) for prior in PRIORS)] for epsilon in _LIMITS
     ]
     return table(["epsilon", "from 50 % to at most", "from 10 %", "from 1 %"], rows)
 

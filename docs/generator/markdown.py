@@ -12,6 +12,14 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines)
 
 
+def listed(rows: Iterable[Sequence[str]]) -> str:
+    """Return a list whose items are a name in code, what it is in brackets (perhaps nothing), and what it means."""
+    return "\n".join(
+        f"- `{name}`{f' ({kind})' if kind else ''}: {' '.join(meaning.split())}"
+        for name, kind, meaning in rows
+    )
+
+
 def paragraphs(text: str) -> str:
     """Return a text with its paragraphs set anew, as wide as the hand-written pages."""
     parts = [" ".join(part.split()) for part in text.strip().split("\n\n")]

@@ -1,14 +1,15 @@
-"""The tables and examples of messages.md, from what the AsyncAPI document is made of."""
+"""The lists and examples of messages.md, from what the AsyncAPI document is made of."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 
 from docs.generator import example
 from docs.generator.asyncapi import EVENTS, WORDS, Schema, document, short_name
-from docs.generator.markdown import either, fence, table
+from docs.generator.markdown import either, fence, listed
 from stream_svt.monitor.released import EventType
 
 
@@ -18,60 +19,43 @@ def _topics() -> str:
         operation["channel"]["$ref"].rpartition("/")[2]: operation["action"]
         for operation in whole["operations"].values()
     }
-    rows = [
-        [
-            f"`{channel['address']}`",
-            "reads" if directions[name] == "receive" else "writes",
-            channel["description"],
-        ]
+    return listed(
+        (channel["address"], "read" if directions[name] == "receive" else "written", channel["description"])
         for name, channel in whole["channels"].items()
-    ]
-    return table(["topic", "the service", "what stands there"], rows)
+    )
 
 
-def _query_fields() -> str:
-    query = document()["components"]["schemas"]["Query"]
-    rows = [
-        [f"`{name}`", _kind(schema), "required" if name in query["required"] else "", schema["description"]]
-        for name, schema in query["properties"].items()
-    ]
-    return table(["field", "type", "", "meaning"], rows)
-
-
-def _alert_fields() -> str:
-    """Return the fields of an alert, those of its parts written with a dot."""
+def _fields(schema: str) -> str:
+    """Return the fields of a type, those of its parts written with a dot."""
     schemas = document()["components"]["schemas"]
     rows = []
-    for name, schema in schemas["Top"]["properties"].items():
-        if "$ref" in schema:
-            inner = schemas[schema["$ref"].rpartition("/")[2]]["properties"]
-            rows += [[f"`{name}.{field}`", _kind(one), one["description"]] for field, one in inner.items()]
+    for name, field in schemas[schema]["properties"].items():
+        inner = schemas[field["$ref"].rpartition("/")[2]] if "$ref" in field else {}
+        if "properties" in inner:
+            rows += [
+                (f"{name}.{key}", _kind(one), one["description"]) for key, one in inner["properties"].items()
+            ]
         else:
-            rows.append([f"`{name}`", _kind(schema), schema["description"]])
-    return table(["field of `data`", "type", "meaning"], rows)
-
-
-def _command_fields() -> str:
-    schemas = document()["components"]["schemas"]
-    action = {**schemas["Action"], "description": "What to do."}
-    known = schemas["Command"]["properties"] | {"action": action}
-    rows = [[f"`{name}`", _kind(schema), schema["description"]] for name, schema in known.items()]
-    return table(["field", "type", "meaning"], rows)
+            needed = ", required" if schema == "Query" and name in schemas[schema]["required"] else ""
+            rows.append((name, _kind(inner or field) + needed, field.get("description", "What to do.")))
+    return listed(rows)
 
 
 def _event_types() -> str:
     rows = []
     for kind, event in EVENTS.items():
-        reasons = ", ".join(f"`{reason}`" for reason in event.get("reasons", ()))
+        about = [f"about a {event['about']}"]
+        if reasons := event.get("reasons", ()):
+            about.append(f"reason {either([f'`{reason}`' for reason in reasons])}")
         always, sometimes = event.get("detail", ()), event.get("sometimes", ())
-        detail = ", ".join([*(f"`{name}`" for name in always), *(f"[`{name}`]" for name in sometimes)])
-        rows.append([f"`{short_name(kind)}`", event["about"], reasons, detail, event["meaning"]])
-    return table(["NAME", "about a", "`reason`", "`detail`", "what happened"], rows)
+        if detail := [*(f"`{name}`" for name in always), *(f"[`{name}`]" for name in sometimes)]:
+            about.append(f"detail {', '.join(detail)}")
+        rows.append((short_name(kind), "; ".join(about), event["meaning"]))
+    return listed(rows)
 
 
 def _reasons(kind: str) -> str:
-    words = WORDS["reasons"][kind]
-    return table(["reason", "meaning"], [[f"`{reason}`", meaning] for reason, meaning in words.items()])
+    return listed((reason, "", meaning) for reason, meaning in WORDS["reasons"][kind].items())
 
 
 def _kind(schema: Schema) -> str:
@@ -84,19 +68,17 @@ def _kind(schema: Schema) -> str:
     return either(kinds if isinstance(kinds, list) else [kinds])
 
 
-def _shown(documents: Iterable[object]) -> str:
-    return "\n\n".join(fence("json", json.dumps(one, indent=2)) for one in documents)
+def _shown(kind: EventType) -> str:
+    return fence("json", json.dumps(example.events()[kind], indent=2))
 
 
-BLOCKS: Final = {
+BLOCKS: Final[Mapping[str, Callable[[], str]]] = {
     "topics": _topics,
-    "query-fields": _query_fields,
-    "query-reasons": lambda: _reasons("queries"),
-    "example-query": lambda: _shown([example.QUERY]),
+    "query-fields": partial(_fields, "Query"),
+    "query-reasons": partial(_reasons, "queries"),
     "event-types": _event_types,
-    "example-alert": lambda: _shown([example.events()[EventType.ALERT]]),
-    "alert-fields": _alert_fields,
-    "example-event": lambda: _shown([example.events()[EventType.RUN_STARTED]]),
-    "command-fields": _command_fields,
-    "command-reasons": lambda: _reasons("commands"),
+    "example-alert": partial(_shown, EventType.ALERT),
+    "alert-fields": partial(_fields, "Top"),
+    "command-fields": partial(_fields, "Command"),
+    "command-reasons": partial(_reasons, "commands"),
 }

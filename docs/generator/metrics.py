@@ -1,28 +1,29 @@
-"""The tables of metrics.md and runbook.md: metrics, windows of the burn rates, alerts."""
+"""The metrics of metrics.md and forwarding.md, the windows of the burn rates, and the alerts of runbook.md."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
 from deploy.prometheus.budget_rules import CLASSES, WINDOWS, duration
-from docs.generator.markdown import table
-from stream_svt.service.metrics import COMMON_LABELS, METRICS, Metric
+from docs.generator.markdown import listed, table
+from stream_svt.forward.metrics import METRICS as FORWARD_METRICS
+from stream_svt.service.metrics import METRICS, Metric
 
+_Blocks = Mapping[str, Callable[[], str]]
 _ALERTS: Final = Path(__file__).parents[2] / "deploy" / "prometheus" / "rules" / "alerts.yml"
 
 
-def _code(words: Iterable[str]) -> str:
-    return ", ".join(f"`{word}`" for word in words)
-
-
-def metrics_table(metrics: Iterable[Metric], labels: str) -> str:
-    """Return the table of metrics; ``labels`` heads the column of their labels."""
-    rows = [[f"`{metric.name}`", metric.kind, _code(metric.labels), metric.help] for metric in metrics]
-    return table(["metric", "kind", labels, "meaning"], rows)
+def _metrics(metrics: Iterable[Metric]) -> str:
+    rows = []
+    for metric in metrics:
+        labels = ", ".join(f"`{label}`" for label in metric.labels)
+        rows.append((metric.name, f"{metric.kind}{f' by {labels}' if labels else ''}", metric.help))
+    return listed(rows)
 
 
 def _windows() -> str:
@@ -40,24 +41,20 @@ def _windows() -> str:
 
 
 def _alerts() -> str:
+    """Return the alerts by severity, each with how long its condition must hold."""
     rules: list[dict[str, Any]] = [
         rule
         for group in yaml.safe_load(_ALERTS.read_text(encoding="utf-8"))["groups"]
         for rule in group["rules"]
     ]
-    rows = [
-        [
-            f"[{rule['alert']}](#{rule['alert'].lower()})",
-            rule["labels"]["severity"],
-            rule.get("for", "at once"),
-        ]
-        for rule in rules
-    ]
-    return table(["alert", "severity", "after"], rows)
+    lines: dict[str, list[str]] = {}
+    for rule in rules:
+        waits = f" ({rule['for']})" if "for" in rule else ""
+        link = f"[{rule['alert']}](#{rule['alert'].lower()}){waits}"
+        lines.setdefault(rule["labels"]["severity"], []).append(link)
+    return "\n".join(f"- **{severity}**: {', '.join(links)}" for severity, links in lines.items())
 
 
-METRICS_BLOCKS: Final = {
-    "metrics": lambda: metrics_table(METRICS, f"labels, beside {_code(COMMON_LABELS)}"),
-    "windows": _windows,
-}
-RUNBOOK_BLOCKS: Final = {"alerts": _alerts}
+METRICS_BLOCKS: Final[_Blocks] = {"metrics": partial(_metrics, METRICS), "windows": _windows}
+FORWARD_BLOCKS: Final[_Blocks] = {"forward-metrics": partial(_metrics, FORWARD_METRICS)}
+RUNBOOK_BLOCKS: Final[_Blocks] = {"alerts": _alerts}

@@ -4,24 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
-from docs.generator import (
-    asyncapi,
-    command_line,
-    configuration,
-    epsilon_figures,
-    epsilon_pictures,
-    form_pictures,
-    forwarding,
-    life_picture,
-    messages,
-    metrics,
-    run_pictures,
-)
+from docs.generator import asyncapi, command_line, configuration, epsilon_figures, messages, metrics
 from docs.generator.markdown import fence
+from docs.generator.pictures import PICTURES
 from stream_svt.planning import explain
 from stream_svt.settings.application_document import load_spec
 
@@ -31,34 +20,22 @@ TOP: Final = DOCS.parent
 Make = Callable[[], str]
 
 
-def budget_text(page: str) -> str:
-    """Return what the block `monitors.yaml` of a page buys, in the words of `stream-svt check`."""
-    text = (DOCS / page).read_text(encoding="utf-8")
-    [configuration] = re.findall(r"```yaml\n(# monitors\.yaml\n.*?)```", text, re.DOTALL)
-    return fence("text", "\n".join(explain(load_spec(configuration))))
+def _tutorial_words() -> str:
+    """Return what the tutorial's configuration buys, in the words of `stream-svt check`."""
+    text = (DOCS / "tutorial.md").read_text(encoding="utf-8")
+    [found] = re.findall(r"```yaml\n(# monitors\.yaml\n.*?)```", text, re.DOTALL)
+    return fence("text", "\n".join(explain(load_spec(found))))
 
-
-PICTURES: Final[Mapping[str, Make]] = {
-    **run_pictures.PICTURES,
-    **form_pictures.PICTURES,
-    **epsilon_pictures.PICTURES,
-    "life-of-a-monitor": life_picture.picture,
-}
-
-FILES: Final[Mapping[str, Make]] = {
-    "asyncapi.yaml": asyncapi.document_text,
-    **{f"pictures/{name}.svg": make for name, make in PICTURES.items()},
-}
 
 BLOCKS: Final[Mapping[str, Mapping[str, Make]]] = {
     "command-line.md": command_line.BLOCKS,
     "configuration.md": configuration.BLOCKS,
-    "forwarding.md": forwarding.BLOCKS,
+    "forwarding.md": {**configuration.FORWARD_BLOCKS, **metrics.FORWARD_BLOCKS},
     "messages.md": messages.BLOCKS,
     "metrics.md": metrics.METRICS_BLOCKS,
     "runbook.md": metrics.RUNBOOK_BLOCKS,
-    "tutorial.md": {"words": partial(budget_text, "tutorial.md")},
-    "what-epsilon-buys.md": {**epsilon_figures.BLOCKS, "words": partial(budget_text, "what-epsilon-buys.md")},
+    "tutorial.md": {"words": _tutorial_words},
+    "what-epsilon-buys.md": epsilon_figures.BLOCKS,
 }
 
 _BLOCK: Final = re.compile(
@@ -84,7 +61,12 @@ def filled(page: str, blocks: Mapping[str, Make]) -> str:
 
 def made() -> dict[Path, str]:
     """Return every generated file and every page with generated blocks, as they should be."""
-    files = {DOCS / name: make() for name, make in FILES.items()}
+    files = {DOCS / "asyncapi.yaml": asyncapi.document_text()}
+    with TemporaryDirectory() as directory:
+        for name, draw in PICTURES.items():
+            path = Path(directory, f"{name}.svg")
+            draw(path)
+            files[DOCS / "pictures" / path.name] = path.read_text(encoding="utf-8")
     for name, blocks in BLOCKS.items():
         files[DOCS / name] = filled((DOCS / name).read_text(encoding="utf-8"), blocks)
     return files

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 _PLACES = (
     "*.md",
     "docs/**/*.md",
-    "examples/**/*.md",
+    "examples/*.md",
     "deploy/**/*.md",
     "benchmarks/**/*.md",
     "stream_svt/**/*.md",
@@ -23,85 +22,66 @@ _PLACES = (
 PAGES = sorted({path.relative_to(ROOT) for place in _PLACES for path in ROOT.glob(place)})
 
 _PARSER = MarkdownIt("commonmark").enable("table")
-_NAMED = re.compile(r"^# ([\w./-]+\.(?:ya?ml|py))\b")
+_NAMED = re.compile(r"# ([\w./-]+\.(?:ya?ml|py))\n")
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
-    """A block of code: ``form`` is "fence" or "indented", ``line`` that of its first text line, from 1.
+class Code:
+    """A block of code, or code within a sentence.
 
-    ``name`` is the file that a comment on the block's first line says it is; ``section`` the heading it stands under.
+    Attributes:
+        line: That of its first text line, or where its paragraph begins; from 1.
+        kind: "span", or the language of a block; a block without one is for the shell ("sh").
+        section: The heading that it stands under.
     """
 
     page: Path
     line: int
-    form: str
-    language: str
-    name: str
+    kind: str
     text: str
     section: str = ""
 
     def __str__(self) -> str:
         return f"{self.page}:{self.line}"
 
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Code within a sentence or a table, ``line`` being that where its paragraph begins."""
-
-    page: Path
-    line: int
-    text: str
-    section: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.page}:{self.line}: `{self.text}`"
+    @property
+    def name(self) -> str:
+        """The file that a comment on the first line says it is, or nothing."""
+        found = _NAMED.match(self.text)
+        return found[1] if found else ""
 
 
-def code_of(page: Path, text: str | None = None) -> tuple[Block | Span, ...]:
-    """Return all code of a page, in its order; ``page`` is relative to the repository's top."""
-    return _code_of(page, (ROOT / page).read_text() if text is None else text)
+def tokens(text: str) -> list[Token]:
+    """Return what the parser makes of a page."""
+    return _PARSER.parse(text)
 
 
 @cache
-def _code_of(page: Path, text: str) -> tuple[Block | Span, ...]:
-    return tuple(_parsed(page, text))
-
-
-def _parsed(page: Path, text: str) -> Iterator[Block | Span]:
-    section, line, heading = "", 0, False
-    for token in _PARSER.parse(text):
+def code_of(page: Path, text: str | None = None) -> tuple[Code, ...]:
+    """Return all code of a page of the repository; of a changelog, of what is not released yet."""
+    text = (ROOT / page).read_text(encoding="utf-8") if text is None else text
+    if page.name == "CHANGELOG.md":  # what was released may speak of names that are gone
+        text = "\n## ".join(text.split("\n## ")[:2])
+    found, section, line, heading = [], "", 0, False
+    for token in tokens(text):
         line = token.map[0] + 1 if token.map else line
         section = token.content if heading else section
         heading = token.type == "heading_open"
-        if token.type == "fence":
-            language = token.info.split(maxsplit=1)[0].strip("{}.") if token.info.strip() else ""
-            yield _block(page, line + 1, "fence", language, token, section)
-        elif token.type == "code_block":
-            yield _block(page, line, "indented", "", token, section)
+        if token.type in {"fence", "code_block"}:
+            place = line + (token.type == "fence")
+            found.append(Code(page, place, token.info.strip() or "sh", token.content, section))
         elif token.type == "html_block" and re.search(r"<(?:pre|code)\b", token.content):
-            yield Block(page, line, "html", "html", "", token.content, section)
-        for child in token.children or ():
-            if child.type == "code_inline":
-                yield Span(page, line, " ".join(child.content.split()), section)
+            found.append(Code(page, line, "html", token.content, section))
+        inline = [child.content for child in token.children or () if child.type == "code_inline"]
+        found += [Code(page, line, "span", " ".join(content.split()), section) for content in inline]
+    return tuple(found)
 
 
-def blocks(page: Path) -> list[Block]:
+def blocks(page: Path) -> list[Code]:
     """Return the blocks of a page."""
-    return [code for code in code_of(page) if isinstance(code, Block)]
+    return [code for code in code_of(page) if code.kind != "span"]
 
 
-def spans(page: Path, text: str | None = None) -> list[Span]:
-    """Return what stands in the sentences and tables of a page; of a changelog, of what is not released yet.
-
-    What was released may speak of names that are gone.
-    """
-    text = (ROOT / page).read_text() if text is None else text
-    if page.name == "CHANGELOG.md":
-        text = "\n## ".join(text.split("\n## ")[:2])
-    return [code for code in code_of(page, text) if isinstance(code, Span)]
-
-
-def _block(page: Path, line: int, form: str, language: str, token: Token, section: str) -> Block:
-    found = _NAMED.match(token.content)
-    return Block(page, line, form, language, found[1] if found else "", token.content, section)
+def spans(page: Path) -> list[Code]:
+    """Return the code in the sentences and tables of a page."""
+    return [code for code in code_of(page) if code.kind == "span"]

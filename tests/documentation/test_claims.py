@@ -7,10 +7,10 @@ import re
 from fractions import Fraction
 from pathlib import Path
 
+import numpy as np
 import pytest
-import yaml
 
-from docs.generator import example, run_pictures
+from docs.generator import example, pictures
 from docs.generator.epsilon_figures import (
     CUTOFFS,
     EPSILONS,
@@ -20,7 +20,7 @@ from docs.generator.epsilon_figures import (
     most_certain,
     sure_margin,
 )
-from stream_svt.mechanisms import noise
+from stream_svt.mechanisms import Explicit, noise, sparse_vector
 from stream_svt.mechanisms.noise import Noise
 from stream_svt.monitor.released import EventType
 from stream_svt.planning import purchase
@@ -36,8 +36,8 @@ def _page(name: str) -> str:
 
 
 def test_a_report_speaks_at_most_its_price_and_no_report_at_most_that_of_the_threshold():
-    mechanism = run_pictures.shown_mechanism()
-    of_report, of_none = run_pictures.evidence(*run_pictures.odds(mechanism, range(-100, 61)))
+    mechanism = pictures.shown_mechanism()
+    of_report, of_none = pictures.evidence(*pictures.odds(mechanism, range(-100, 61)))
     assert max(of_report) == pytest.approx(mechanism.branches[0].charge / 10**9)
     assert max(of_none) == pytest.approx(mechanism.threshold_charge / 10**9)
 
@@ -67,6 +67,37 @@ def test_rho_is_converted_as_the_page_says():
         in page
     )
     assert most_certain(0.5, 1) == pytest.approx(best_guess(1, Kind.PURE))
+
+
+@pytest.mark.parametrize("page", ["how-sparse-vector-works.md", "privacy-guarantee.md"])
+@pytest.mark.parametrize("monotonic", [True, False])
+def test_the_formulas_of_a_test_are_those_of_the_mechanism(page, monotonic):
+    [text] = [block.text for block in blocks(Path("docs", page)) if block.kind == "text"]
+    correction = Explicit((60,))
+    svt = sparse_vector(epsilon=10**9, cutoff=2, monotonic=monotonic, sensitivity=3, correction=correction)
+    given = {
+        "D": 3,
+        "U": 3 if monotonic else 6,
+        "e0": Fraction(svt.threshold_charge, 10**9),
+        "e1": Fraction(svt.branches[0].charge, 10**9),
+        "value": 700,
+        "threshold": 500,
+        "correction": 60,
+        "z": 35,
+        "threshold_noise": 35,
+    }
+    for name, rate in (("l0", svt.threshold_rate), ("l1", svt.branches[0].rate)):
+        for formula in re.findall(rf"^{name} = (\w+ / \w+)", text, re.MULTILINE):
+            assert eval(formula, given) == rate  # noqa: S307 - a formula of this repository
+    [formula] = re.findall(r"gap = (.+)", text)
+    formula = re.sub(r"(threshold|query) noise", r"\1_noise", formula)
+    for drawn in (-106, -105, -104, 0, 7):
+        gap = eval(formula, given | {"nu": drawn, "query_noise": drawn})  # noqa: S307
+        run = svt.open(35, (0, 0))
+        _, outcomes = svt.step(run, np.array([700]), 500, 0, lambda _, drawn=drawn: np.array([drawn]))
+        assert [top.gap for top in outcomes.tops] == [gap] * (gap >= 0)
+    assert re.search(r"gap >= +0: a top", text)
+    assert re.search(r"gap < +0: a bottom", text)
 
 
 @pytest.mark.parametrize("cutoff", CUTOFFS)
@@ -108,7 +139,6 @@ def test_the_tutorial_says_from_where_on_its_own_monitor_is_sure():
     mechanism = monitor.mechanism()
     assert f"threshold cost {mechanism.threshold_charge / 10**9:.3f}, once" in page
     assert f"this alert {mechanism.branches[0].charge / 10**9:.3f}." in page
-    assert yaml.safe_load(text)["topics"]["partitions"] == 2
 
 
 def test_the_alert_on_the_messages_page_is_told_in_its_own_numbers():

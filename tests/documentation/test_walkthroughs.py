@@ -1,0 +1,159 @@
+"""The README and the tutorial lead from nothing to an alert, on a real broker: their blocks are played in order."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+from tests.documentation.pages import Code, blocks
+from tests.support.process import COMMAND, Service, free_port
+from tests.support.records import send_queries
+
+pytestmark = pytest.mark.kafka
+
+_NOT_PLAYED = re.compile(
+    r"deploy/demo|tests/run|python3? -m (?:venv|stream_svt\.service\.embedded)|\. \.venv|pip install|stream-svt apply"
+)
+"""What needs the network, is the broker, or asks its reader; tests/kafka and tests/demo run these."""
+
+
+class Walk:
+    """A directory in which the blocks of a page are played, with the test's broker in place of the reader's."""
+
+    def __init__(self, directory: Path, servers: str) -> None:
+        self.here, self.servers, self.port = directory, servers, free_port()
+        self.printed = ""
+        self.service: Service | None = None
+        self.followed: list[tuple[subprocess.Popen[str], Path]] = []
+        tools = directory / "bin"
+        tools.mkdir()
+        for name, words in {"stream-svt": COMMAND, "python": [sys.executable]}.items():
+            code = "".join(f"'{word}' " for word in words)
+            (tools / name).write_text(f'#!/bin/sh\nexec {code}"$@"\n')
+            (tools / name).chmod(0o755)
+        self.environment = os.environ | {
+            "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}",
+            "STREAM_SVT_WEB_PORT": str(self.port),
+            "STREAM_SVT_CONFIG": "monitors.yaml",
+            "COLUMNS": "200",
+        }
+
+    def play(self, block: Code) -> None:
+        """Write the file that a block is, run its commands, or compare what it shows as printed."""
+        if block.name:
+            (self.here / block.name).write_text(self._own(block.text))
+        elif block.kind == "sh":
+            for line in block.text.replace("\\\n", " ").splitlines():
+                if not _NOT_PLAYED.match(line):
+                    self.run(line.split(" #")[0].strip())
+        elif block.kind == "python":
+            path = self.here / f"block-{block.line}.py"
+            path.write_text(self._own(block.text))
+            self.run(f"python {path}")
+        elif block.kind == "text":
+            printed = set(map(_without_numbers, self.printed.splitlines()))
+            assert [line for line in block.text.splitlines() if _without_numbers(line) not in printed] == []
+
+    def run(self, line: str) -> None:
+        """Run a command to its end; a worker and what follows alerts go on."""
+        if line.startswith("stream-svt run"):
+            log, config = self.here / "worker.log", self.here / "monitors.yaml"
+            self.service = Service(config, self.port, log, env=self.environment, cwd=self.here)
+            asyncio.run(self.service.ready())
+        elif re.match(r"stream-svt watch(?!.* --limit)", line) or "subscribe(" in self._program(line):
+            log = self.here / f"followed-{len(self.followed)}"
+            with log.open("w") as output:
+                process = subprocess.Popen(line.split(), cwd=self.here, env=self.environment, stdout=output)
+            self.followed.append((process, log))
+        else:
+            done = subprocess.run(
+                ["bash", "-c", line],
+                check=False,
+                cwd=self.here,
+                env=self.environment,
+                capture_output=True,
+                text=True,
+                timeout=120,
+            )
+            assert done.returncode == 0, f"{line}: {done.stdout}{done.stderr}"
+            self.printed += done.stdout
+
+    def until(self, condition, what: str) -> None:
+        """Wait for something, a minute at most."""
+        end = time.monotonic() + 60
+        while not condition():
+            assert time.monotonic() < end, (
+                f"{what} did not come: {(self.here / 'worker.log').read_text()[-2000:]}"
+            )
+            time.sleep(0.1)
+
+    def close(self) -> None:
+        """Stop what goes on."""
+        for process, _ in self.followed:
+            process.terminate()
+            process.wait(30)
+        if self.service:
+            assert asyncio.run(self.service.end()) == 0
+
+    def _program(self, line: str) -> str:
+        path = Path(line.rsplit(maxsplit=1)[-1])
+        return path.read_text() if path.suffix == ".py" and path.is_absolute() else ""
+
+    def _own(self, text: str) -> str:
+        return text.replace("127.0.0.1:9092", self.servers).replace(
+            "127.0.0.1:6066", f"127.0.0.1:{self.port}"
+        )
+
+
+def _without_numbers(line: str) -> str:
+    return " ".join(re.sub(r"\d+(?:[.:]\d+)*", "0", line).split())
+
+
+@pytest.fixture
+def walk(tmp_path, broker) -> Iterator[Walk]:
+    made = Walk(tmp_path, broker.bootstrap_servers)
+    yield made
+    made.close()
+
+
+def test_the_tutorial_leads_to_an_alert_and_prints_what_it_shows(walk):
+    for block in blocks(Path("docs/tutorial.md")):
+        walk.play(block)
+    assert "ALERT  visits-2026/town-117" in walk.printed
+
+
+def test_the_readme_leads_to_alerts_and_its_pages_answer(walk):
+    readme = Path("README.md")
+    for block in blocks(readme):
+        walk.play(block)
+    for block in blocks(Path("docs/status-page.md")):
+        if block.kind == "python":
+            walk.play(block)
+    high = {"id": "high", "value": 100_000, "series": "item-40"}
+    asyncio.run(send_queries(walk.servers, "retail.counts", ("retail-2026", high), partitions=4))
+    for _, log in walk.followed:
+        walk.until(lambda log=log: "item-40" in log.read_text(), "an alert")
+    assert len(walk.followed) == 2
+    assert "Ready to run." in walk.printed
+    assert "The ledgers balance" in walk.printed
+    assert "ready, state sealed" in walk.printed
+    for path, part in {
+        "/": "<!doctype html>",
+        "/metrics": "stream_svt_tops_total",
+        "/api/v1/status": "{",
+    }.items():
+        assert part in (walk.service.fetch(path) or "")
+    walk.run("stream-svt schema > schema.json")
+    schema = json.loads((walk.here / "schema.json").read_text())
+    jsonschema.validate(yaml.safe_load((walk.here / "monitors.yaml").read_text()), schema)
