@@ -13,6 +13,7 @@ import asyncio
 import atexit
 import base64
 import contextlib
+import fcntl
 import importlib
 import os
 import secrets
@@ -382,25 +383,24 @@ def _extra(module: str) -> Any:  # noqa: ANN401
 
 
 def _jars() -> str:
-    """Return the class path, resolved and downloaded only the first time."""
-    listing = cache_directory() / "class-path.txt"
-    with contextlib.suppress(OSError):
-        known = listing.read_text().splitlines()
-        if known and all(Path(jar).is_file() for jar in known):
-            return os.pathsep.join(known)
-    jgo = _extra("jgo")
-    try:
-        found = [str(jar) for jar in jgo.build(_ENDPOINT, cache_dir=cache_directory()).all_jars]
-    except Exception as error:  # its errors have no common base, and the remedy is the same for all
-        raise EmbeddedKafkaError(
-            f"Apache Kafka {KAFKA_VERSION} could not be downloaded ({type(error).__name__}: {error}); "
-            "the first start needs the network, later ones do not"
-        ) from error
-    # Written beside and renamed: two first starts at the same time must not read half a list.
-    part = listing.with_name(f"{listing.name}.{os.getpid()}")
-    part.write_text("\n".join(found) + "\n")
-    part.replace(listing)
-    return os.pathsep.join(found)
+    """Return the class path; the jars are downloaded the first time, by one process while the others wait."""
+    cache = cache_directory()
+    cache.mkdir(parents=True, exist_ok=True)
+    listing = cache / "class-path.txt"
+    with (cache / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        known = listing.read_text().splitlines() if listing.is_file() else []
+        if not known or not all(Path(jar).is_file() for jar in known):
+            jgo = _extra("jgo")
+            try:
+                known = [str(jar) for jar in jgo.build(_ENDPOINT, cache_dir=cache).all_jars]
+            except Exception as error:  # its errors have no common base, and the remedy is the same for all
+                raise EmbeddedKafkaError(
+                    f"Apache Kafka {KAFKA_VERSION} could not be downloaded ({type(error).__name__}: {error}); "
+                    "the first start needs the network, later ones do not"
+                ) from error
+            listing.write_text("\n".join(known) + "\n")
+    return os.pathsep.join(known)
 
 
 def _environment() -> dict[str, str]:
