@@ -39,7 +39,7 @@ def page(text: str, tables: Mapping[str, Table]) -> str:
     """Return the page with all tables and claims in their places."""
     parts = dict[str, str]()
     for name, report in REPORTS.items():
-        parts |= report.parts(tables) | {f"{name}-claims": listed(report.claims, tables)}
+        parts |= {f"{name}-claims": listed(report.claims, tables)}
     return filled(text, parts)
 
 

@@ -226,51 +226,44 @@ CLAIMS = (
         "Exponential query noise is more accurate than Laplace, Gumbel and Gaussian noise.",
         Verdict.IN_PART,
         _mean_corrected,
-        "True once its mean is taken away. Uncorrected it is the worst of the pure-DP noises: a mean above "
-        "the threshold noise's lets everything through.",
+        "True once its mean is taken away; uncorrected it lets everything through.",
     ),
     Claim(
         "It also is with the optimal correction.",
         Verdict.REFUTED,
         _optimally_corrected,
-        "Both have the tail e^(-x/s), and the correction moves the bar into the tail. The gain is the "
-        "correction's.",
+        "Both laws have the tail e^(-x/s). The gain is the correction's.",
     ),
     Claim(
         "With the optimal correction SVT-Exp comes close to the upper bound.",
         Verdict.IN_PART,
         _near_the_bound,
-        "A fixed bar is set by m/c alone: it is right for some data and far too high for others, where "
-        "fewer than c items are found.",
+        "A bar set by m/c alone is far too high for some data.",
     ),
     Claim(
         "A few passes suffice.",
         Verdict.IN_PART,
         _few_passes,
-        "With a kept correction the effective threshold is T + r - s ln(passes): the result depends on "
-        "their number until c are found.",
+        "The effective threshold is T + r - s ln(passes) until c are found.",
     ),
     Claim(
         "The optimal correction gains up to 50 % over SVT.",
         Verdict.IN_PART,
         _gains,
-        "More than that where uncorrected noise fills the cutoff with false positives; a loss where it did "
-        "not.",
+        "More where uncorrected noise fills the cutoff with false positives; a loss elsewhere.",
     ),
     Claim(
         "APPEND raises recall.",
         Verdict.IN_PART,
         _append_claim,
-        "It does by raising the exposure as many times as there are attempts, which costs precision; at "
-        "equal exposure retries of an unchanged answer gain nothing, by the union bound.",
+        "By raising the exposure, which costs precision; nothing at equal exposure (union bound).",
     ),
     Claim(
         "*Ours:* the annealed default needs no workload knowledge and stays within 0.035 of the upper "
         "bound, and never below a pure-DP method of the paper.",
         Verdict.CONFIRMED,
         _annealed_claim,
-        "A bar that falls by one scale a pass is an auction that ends when c are found: nearly the "
-        "exponential mechanism, c times.",
+        "A falling bar is an auction that ends when c are found.",
     ),
 )
 

@@ -11,7 +11,7 @@ from benchmarks.datasets import COUNTS
 from benchmarks.papers import drawing
 from benchmarks.papers.drawing import Look
 from benchmarks.papers.report import Claim, Report, Tables, Verdict, graded
-from benchmarks.papers.table import Table, Value, markdown, shown
+from benchmarks.papers.table import Table, Value, shown
 
 _DATA_LOOKS = {
     "t10i4d100k": Look(drawing.BLUE, "o"),
@@ -100,25 +100,6 @@ def _draw_merges(table: Table, path: Path) -> None:
         drawing.legend_below(drawn, [panels[0]], 3)
 
 
-def parts(tables: Tables) -> dict[str, str]:
-    """Return the tables of the page."""
-    return {"ding-bounds": _bounds(tables["ding-bounds"])}
-
-
-def _bounds(table: Table) -> str:
-    rows = [
-        [
-            f"{COUNTS[str(row['data'])]}, k = {row['k']}",
-            *(shown(row, name) for name in ("paper_all_tests", "paper_alerts", "ours_alerts", "certified")),
-        ]
-        for row in table.where(noise="exponential").rows
-    ]
-    return markdown(
-        ["data, k", "paper's bound, all tests", "paper's bound, alerts", "ours, alerts", "share certified"],
-        rows,
-    )
-
-
 def _cells(table: Table) -> Iterator[tuple[Value, Value]]:
     return product(COUNTS, table.distinct("k"))
 
@@ -187,7 +168,7 @@ def _grid(tables: Tables) -> tuple[Verdict, str]:
         spread = math.hypot(*(float(row["left_se"]) for row in rows))
         errors.append(abs(float(rows[0]["left"]) - float(rows[1]["left"])) / spread if spread else 0.0)
     return graded(max(errors) < 4), (
-        f"Share left after k on a grid of 1 and of 1/1000: at most {max(errors):.1f} standard errors apart "
+        f"Share left after k, grids of 1 and 1/1000: at most {max(errors):.1f} standard errors apart "
         f"in {len(errors)} cells."
     )
 
@@ -200,7 +181,7 @@ def _merged(tables: Tables, noise: str, promised: float) -> tuple[Verdict, str]:
     right = abs(float(clear["clear"]) - float(clear["theory"])) < 4 * float(clear["clear_se"])
     return graded(right, best >= promised, float(worst["reduction"]) > 0), (
         f"k = 25: theory {float(clear['theory']):.3f}, clear positives on T10I4D100K {shown(clear, 'clear')}; "
-        f"over all answers down to {shown(worst, 'reduction', 2)} ({COUNTS[str(worst['data'])]}, k = {worst['k']})."
+        f"all answers down to {shown(worst, 'reduction', 2)} ({COUNTS[str(worst['data'])]}, k = {worst['k']})."
     )
 
 
@@ -239,70 +220,62 @@ CLAIMS = (
         "Adaptive SVT has about 40 % of the budget left after k answers.",
         Verdict.IN_PART,
         _left,
-        "Only where most answers lie more than 2k scales above the threshold; the top branch finds nothing "
-        "closer.",
+        "Only where most answers lie more than 2k scales above the threshold.",
     ),
     Claim(
         "It gives up to 20 more answers at k = 24.",
         Verdict.IN_PART,
         _extra,
-        "Nearly so where counts lie far above the threshold. The papers stop when the middle branch cannot "
-        "be paid; spending what is left on the top branch gives almost one answer more.",
+        "Nearly so where counts lie far above the threshold.",
     ),
     Claim(
         "Its F-measure is 1.5 times that of SVT.",
         Verdict.IN_PART,
         _f_measure,
-        "The same reason; where counts crowd around the threshold the top branch's wide noise reports what "
-        "should not be.",
+        "Where counts crowd around the threshold the top branch reports what should not be.",
     ),
     Claim(
         "It is as precise as SVT.",
         Verdict.IN_PART,
         _precision,
-        "Not where counts crowd around the threshold: a margin of two standard deviations lets through "
-        "three in a hundred of very many.",
+        "Not where counts crowd around the threshold.",
     ),
     Claim(
         "Exponential noise saves more than Laplace noise.",
         Verdict.CONFIRMED,
         _families,
-        "Half the variance in both comparisons.",
+        "Half the variance.",
     ),
     Claim(
         "Geometric noise does as well as exponential noise.",
         Verdict.CONFIRMED,
         _grid,
-        "The scales are many grid steps wide; at rates above 1 the grid shows and theta must be found "
-        "numerically.",
+        "The scales are many grid steps wide; at rates above 1 the grid shows.",
     ),
     Claim(
         "A gap merged with a measurement has up to 50 % less squared error (Laplace).",
         Verdict.IN_PART,
         lambda tables: _merged(tables, "Laplace", 0.5),
-        "50 % is the limit of large k (48 % needs k = 225), and holds for answers far above the threshold. "
-        "Close to it, an answer is reported because its noise was high, and merging does harm.",
+        "50 % is the limit of large k, far above the threshold. Close to it merging does harm.",
     ),
     Claim(
         "Up to 66 % less with exponential noise.",
         Verdict.IN_PART,
         lambda tables: _merged(tables, "exponential", 0.66),
-        "Likewise (65 % needs k = 253); the narrower noise gets more weight, and its selection bias too.",
+        "Likewise (65 % needs k = 253), with more selection bias.",
     ),
     Claim(
         "Gaps of noisy top-k take away 1 - (1 + lambda k)/(k + lambda k) of the squared error.",
         Verdict.IN_PART,
         _top_k,
-        "Exact where the indices are certain; where the k-th count has many close rivals, selection biases "
-        "all of them.",
+        "Exact where the indices are certain; close rivals bias all of them.",
     ),
     Claim(
         "The gap gives a 95 % lower bound.",
         Verdict.IN_PART,
         _bound,
-        "Right per test, wrong per alert: a report is news about the noise. The bound of "
-        "`estimates.lower_bound` holds given the report, and says so where nothing can be certified.",
+        "Right per test, wrong per alert. `estimates.lower_bound` holds given the report.",
     ),
 )
 
-REPORT = Report(draw=draw, parts=parts, claims=CLAIMS)
+REPORT = Report(draw=draw, claims=CLAIMS)

@@ -44,11 +44,10 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """How the figures of a paper are drawn, the tables of its page by their places, and its claims in order."""
+    """How the figures of a paper are drawn, and its claims in order."""
 
     draw: Callable[[Tables, Path], None]
     claims: tuple[Claim, ...]
-    parts: Callable[[Tables], dict[str, str]] = lambda _: {}
 
 
 def graded(*holds: bool) -> Verdict:

@@ -148,29 +148,25 @@ CLAIMS = (
         "No upper bound on the data is needed.",
         Verdict.CONFIRMED,
         _no_bound,
-        "The candidates grow geometrically, a thousand tests for a factor e. The peer spreads the highest "
-        "quantiles over all that lies between the data and its bound.",
+        "The candidates grow geometrically, a thousand tests for a factor e.",
     ),
     Claim(
         "The highest quantiles are estimated far better than by the exponential mechanism.",
         Verdict.IN_PART,
         _highest,
-        "Several to hundreds of times better on heavy tails, even when the peer knows a tight bound; not "
-        "where the bound is close to the largest record.",
+        "Several to hundreds of times on heavy tails; not where the bound is close to the largest record.",
     ),
     Claim(
         "Inner quantiles are often better too, on data that are not synthetic.",
         Verdict.IN_PART,
         _inner,
-        "Real data have ties, and intervals between equal records have no length. The peer on whole "
-        "numbers, which may answer with a record, does not suffer from ties and is better.",
+        "Against intervals, which ties make empty; not against whole numbers.",
     ),
     Claim(
         "Sums clipped at the estimated quantile are far more accurate.",
         Verdict.IN_PART,
         _clipped,
-        "Where the tail is long. Where the largest record is near a bound that is known, either will do; "
-        "the noise is in proportion to the clip, so that a loose bound costs the peer at once.",
+        "Where the tail is long; a loose bound costs the peer at once.",
     ),
     Claim(
         "*Ours:* exponential noise in AboveThreshold is no less accurate than Laplace or Gumbel noise.",
