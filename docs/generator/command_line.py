@@ -28,7 +28,11 @@ def commands(name: str = "stream-svt", group: click.Group = app) -> Iterator[tup
 def _options(command: click.Command) -> list[tuple[str, str]]:
     """Return names and words of a command's options, as its help shows them."""
     records = (one.get_help_record(click.Context(command)) for one in command.params)
-    return [(record[0].replace("|", " / "), _as_code(record[1])) for record in records if record]
+    return [
+        (record[0].replace("|", " / ").replace(" RANGE", ""), _as_code(record[1]))
+        for record in records
+        if record
+    ]
 
 
 def _without_extra(words: str) -> str:
@@ -63,8 +67,8 @@ def _one(name: str, command: click.Command, shared: list[tuple[str, str]]) -> st
     if own := [(option, "", words) for option, words, is_shared in options if not is_shared]:
         parts.append(listed(own))
     if common := [_short(option, words) for option, words, is_shared in options if is_shared]:
-        parts.append(f"[Common options](#common-options): {', '.join(common)}.")
-    return "\n\n".join([*parts, *_examples(command)])
+        parts.append(f"[Common](#common-options): {', '.join(common)}.")
+    return "\n\n".join([*parts, *(() if isinstance(command, click.Group) else _examples(command))])
 
 
 def _short(option: str, words: str) -> str:
@@ -90,7 +94,10 @@ def _exit_codes() -> str:
 
 
 def _as_code(text: str) -> str:
-    return re.sub(r"(?<![`\w])(\$?[A-Z]+(?:_[A-Z]+)+|--[a-z][a-z-]*)", r"`\1`", " ".join(text.split()))
+    plain = re.sub(
+        r" \[[\d.]*<?=?x[<>]=?[\d.]+\]|; [\d.]*<?=?x[<>]=?[\d.]+|[\d.]*<?=?x[<>]=?[\d.]+; ", "", text
+    )
+    return re.sub(r"(?<![`\w])(\$?[A-Z]+(?:_[A-Z]+)+|--[a-z][a-z-]*)", r"`\1`", " ".join(plain.split()))
 
 
 BLOCKS: Final = {"common-options": _common, "exit-codes": _exit_codes, "reference": _reference}

@@ -70,13 +70,11 @@ def apply(
 ) -> int:
     """Make a file the configuration of all workers, those that start later included.
 
-    Shows what changes compared with the version applied last, asks, and publishes the file's datasets
-    and monitors, with the files that they name, as the next version. Every shard adopts it between two
-    transactions, once it has repeated what its owner before may have tested; no worker is restarted.
-    Where somebody else applied a version meanwhile, nothing is changed.
-    Where the configuration requires signatures, --signing-key names the key.
-    Exit code 1: refused, overtaken, or not adopted by every shard in time. A shard that is parked adopts
-    it once it is open; until every shard did, producers must not rely on it.
+    Shows what changes, asks, and publishes the file's datasets and monitors, with the files that they name,
+    as the next version. Every shard adopts it between two transactions; no worker is restarted. Where
+    somebody else applied a version meanwhile, nothing is changed. Exit code 1: refused, overtaken, or not
+    adopted by every shard in time. A parked shard adopts it once it is open; until every shard did, producers
+    must not rely on it.
     """
     config = load(path)
     if dry_run and create_topics:

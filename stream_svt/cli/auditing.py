@@ -63,11 +63,10 @@ def audit(
 ) -> int:
     """Re-derive every charge from the alert topic and say whether the ledgers balance.
 
-    Needs nothing but the published events: that they are numbered without gaps, that their charges add up to
-    every running total and stay within the limit, that runs and tops are numbered without gaps. With -c, that
-    alerts have the prices of their monitors as configured, too. With --state, for operators, that every ledger
-    is what the events add up to. Exit code 1: they do not; 4: nothing speaks against them, but a state cannot be
-    read.
+    Events, runs and tops must be numbered without gaps, and charges must add up to every running total and
+    stay within the limit. With -c, alerts must have the prices of their monitors; with --state, every ledger
+    must be what the events add up to. Exit code 1: they do not; 4: nothing speaks against them, but a state
+    cannot be read.
     """
     from stream_svt.service.audit import audit_state, audit_topic
 

@@ -35,11 +35,10 @@ Examples:
 def carry_over(path: Path, successor: str, source_ended: bool) -> int:
     """Write down what is left of each budget of an application that was closed.
 
-    Reads the alert topic, and the state topic where it exists; writes nothing to Kafka. The successor's
-    configuration names the file as carried_over. Balances that the sealing key proves are exact.
-    Without a proof, the most that was ever spent and reserved counts as spent; a dataset without
-    an event behind missing ones has nothing left. Exit code 1: a shard is not closed, or was closed
-    for another successor.
+    Writes nothing to Kafka. The successor's configuration names the file as carried_over. Balances that the
+    sealing key proves are exact. Without a proof, the most that was ever spent and reserved counts as spent;
+    a dataset without an event behind missing ones has nothing left. Exit code 1: a shard is not closed, or
+    was closed for another successor.
     """
     from stream_svt.service.carry_over import read_balances
 

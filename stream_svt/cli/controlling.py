@@ -76,13 +76,9 @@ Examples:
 def control() -> None:
     """Pause, resume, close or resample monitors; raise budgets; go on after losses.
 
-    A command names its shard's next command number, which the newest event on the alert topic
-    tells: it is carried out once, or refused because another command came before it. A worker has
-    to have started the shard once; none needs to run at the moment. The answer comes on the alert
-    topic. After a timeout the command is still carried out once the shard is owned, unless another
-    command takes its number before.
-    Where the configuration requires signatures, --signing-key names the key.
-    Exit code 1: refused, or no answer in time.
+    A command is carried out once, or refused because another one came before it. A worker has to have started
+    the shard once. After a timeout the command is still carried out once the shard is owned, unless another
+    command takes its number before. Exit code 1: refused, or no answer in time.
     """
 
 
@@ -167,8 +163,7 @@ def raise_budget(config: Config, datasets: tuple[str, ...], limit: str, yes: boo
 def accept_loss(config: Config, shard: int, topic: str, offset: int) -> list[Addressed]:
     """Go on although queries were lost: open runs close at their full price.
 
-    The shard that waits says what is lost, in its log and in 'stream-svt status', with the command to
-    give. A shard that does not wait for just this refuses, which changes nothing.
+    The log and 'stream-svt status' of the shard that waits show the command to give. Any other shard refuses.
     """
     return for_shards(config, Action.ACCEPT_LOSS, [shard], topic=topic, offset=offset)
 
@@ -204,10 +199,9 @@ def close_application(
 ) -> list[Addressed]:
     """Close the application for ever: open runs end, and each dataset's balance is published.
 
-    With epsilon, what open runs did not spend is released; with rho it stays charged. A closed shard
-    never opens again. 'stream-svt carry-over' then writes down what is left. A shard without a worker
-    is closed once a worker owns it. A parked shard is not closed: mend its cause, or give its state
-    up where it cannot be proved.
+    With epsilon, what open runs did not spend is released; with rho it stays charged. A closed shard never
+    opens again. A shard without a worker is closed once a worker owns it, a parked one only where its state
+    is given up.
     """
     if give_up_state and shard is None:
         raise click.UsageError("--give-up-state goes with --shard: name each shard that cannot be opened.")

@@ -42,8 +42,8 @@ def forward(
 ) -> int:
     """Post the events of an alert topic to Alertmanager and webhooks, until stopped.
 
-    An event counts as delivered once its receiver has taken it, and comes again otherwise: at least once, in
-    order for each dataset, with an id that is the same each time. More forwarders share the partitions.
+    At least once, in order for each dataset, with the same id each time. More forwarders share the
+    partitions.
     """
     from stream_svt.forward.config import json_schema, load_forward_config
 

@@ -161,9 +161,8 @@ def plan(
 ) -> None:
     """Predict what a monitor would find, and recommend its split, correction and retries.
 
-    From epsilon, the cutoff, and what you expect of the queries: how many are positive, and how far from the
-    threshold they lie. Looks at no data and spends nothing. Expectations must be prior knowledge: public
-    figures, experience, or results that were paid for; never the monitored data.
+    From epsilon, the cutoff, and prior knowledge of the queries: how many are positive, and how far from the
+    threshold they lie. Looks at no data and spends nothing.
     """
     from stream_svt.planning import Belief, Drift, recommend
     from stream_svt.planning.advice import as_json as to_json

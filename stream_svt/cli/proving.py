@@ -26,9 +26,9 @@ Examples:
 def prove(path: Path, cases: int, seed: int) -> int:
     """Play random streams and their neighbours through the engine, under the monitors of a configuration.
 
-    The neighbour differs by at most the declared sensitivity in every answer. Its noise is moved as the proof of the
-    guarantee says; then everything that can be seen must be the same, and moving the noise must cost at most what was
-    charged. Needs no broker, reads no data, spends nothing.
+    The neighbour differs by at most the declared sensitivity in every answer. With its noise moved as the
+    proof says, everything that can be seen must be the same, and the move must cost at most what was charged.
+    Needs no broker, reads no data, spends nothing.
     """
     from stream_svt.proving import prove as try_neighbours
 

