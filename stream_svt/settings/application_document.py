@@ -38,8 +38,7 @@ class ApplicationDocument(Strict):
     monitors: Annotated[tuple[MonitorSpec, ...], Field(min_length=1)]
     """The monitors."""
     carried_over: Text | None = None
-    """File that 'stream-svt carry-over' wrote: what is left of each budget of an application that was closed for
-    this one. Keep it for as long as the application lives."""
+    """File that 'stream-svt carry-over' wrote. Keep it for as long as the application lives."""
 
 
 def load_spec(

@@ -61,12 +61,10 @@ class DatasetDeclaration(Strict):
     names: Annotated[tuple[DatasetName, ...], Field(min_length=1)] | None = None
     """Several names."""
     file: Text | None = None
-    """A file with one name a line; empty lines and lines beginning with # are skipped. Relative to the
-    configuration file."""
+    """A file with one name a line; lines beginning with # are skipped."""
     generate: Annotated[str, BeforeValidator(_generator)] | None = None
-    """A name with {iso_week} (2026-w01) or {date} (2026-01-05) in it: one dataset a period. With {name} in it,
-    too, and names or file: one dataset a name and period. A dataset exists from its first query on, and is
-    retired when period and lateness are over. Only for privacy units that lie in one period (an event, a user's
+    """A name with {iso_week} (2026-w01) or {date} (2026-01-05): one dataset a period; with {name},
+    too, one a name and period. Only for privacy units that lie in one period (an event, a user's
     day)."""
     from_: Day | None = Field(default=None, alias="from")
     """First day generated (UTC); for weeks, a Monday."""
@@ -75,13 +73,13 @@ class DatasetDeclaration(Strict):
     lateness: DurationOrZero = 0
     """How long after its period's end a query still counts for it, on the broker's clock. Default 0."""
     new: bool = False
-    """With carried_over: true for datasets that the earlier application never had. Needed where its alerts have
-    gaps. Default false."""
+    """With carried_over: the earlier application never had these datasets. Needed where its alerts
+    have gaps. Default false."""
     horizon: Duration | None = None
-    """How long the budget is meant to last, such as 90d: metrics and alerts measure its use against this. A
-    generated dataset's is its period. Bears on no outcome. Default: not said."""
+    """How long the budget is meant to last, such as 90d, for metrics and alerts. A generated dataset's
+    is its period. Bears on no outcome. Default: not said."""
     limit: LimitField
-    """Most that may ever be lost: epsilon as a number, or {epsilon: 4}, or {rho: 0.1} for zCDP; greater than 0."""
+    """Most that may ever be lost: epsilon, as a number or {epsilon: 4}, or {rho: 0.1} for zCDP."""
     unit: Text
     """The privacy unit in words, such as 'one basket' or 'one user'."""
 

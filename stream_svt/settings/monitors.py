@@ -88,11 +88,11 @@ class MonitorSpec(Strict):
     cutoff: Annotated[int, Field(ge=1, le=1_000_000), BeforeValidator(whole)]
     """Tops one run pays for; for adaptive and ladder, tops at full price. At least 1."""
     sensitivity: PositiveExact
-    """Most that one answer changes when one privacy unit changes, in real units; greater than 0. Not checkable
-    from the queries: too small a figure voids the guarantee."""
+    """Most that one answer changes when one privacy unit changes, in real units. Too small a figure
+    voids the guarantee."""
     monotonic: Flag = False
-    """Whether one privacy unit moves all answers of a run the same way, as it does counts under adding or
-    removing. Halves the noise; wrongly declared it voids the guarantee. Default false."""
+    """Whether one privacy unit moves all answers of a run the same way, as it does counts. Halves the
+    noise; wrongly declared it voids the guarantee. Default false."""
     granularity: PositiveExact = Fraction(1)
     """Real units a step of the integer grid stands for: a decimal of at most 18 places, greater than 0. Default
     1."""
@@ -101,24 +101,21 @@ class MonitorSpec(Strict):
     threshold: Exact
     """Public bar in real units; a query's own threshold replaces it."""
     query_noise: NoiseField = Noise.EXPONENTIAL
-    """Noise of each test: exponential or laplace. Default exponential."""
+    """Noise of each test. Default exponential."""
     threshold_noise: NoiseField = Noise.EXPONENTIAL
-    """Noise of a run's threshold: exponential or laplace. Bounds of reported alerts are certified with
-    exponential only. Default exponential."""
+    """Noise of a run's threshold. Bounds are certified with exponential only. Default exponential."""
     split: PositiveExact | None = None
     """Epsilon of all queries / epsilon of the threshold; for adaptive, the threshold's share of epsilon (theta,
     below 1). Default: the correction's own."""
     correction: CorrectionField = Field(default=Exposure(), json_schema_extra={"default": "exposure"})
-    """How far the bar is raised above the threshold: exposure (streams), annealed (sweeps), optimal, mean, none,
-    a number in real units, or a table by attempt. Default exposure."""
+    """How far the bar is raised above the threshold. Default exposure."""
     expected_queries: Annotated[int, Field(ge=1, le=10**15), BeforeValidator(whole)] | None = None
-    """Queries one run must last for; required by the corrections exposure and optimal. Too small a figure wastes
-    budget on false alerts, too large a figure misses alerts; privacy is not affected."""
+    """Queries one run must last for; required by the corrections exposure and optimal. Too small a
+    figure wastes budget, too large a figure misses alerts."""
     append: AppendField = Field(default=None, json_schema_extra={"default": "off"})
-    """Further tests of bottoms: off, sweep (finite sets) or retry (series of a stream). Default off."""
+    """Further tests of bottoms: sweep (finite sets) or retry (series of a stream). Default off."""
     mute: MuteField = Mute.PERIOD
-    """How long a series is left alone after its top: period (the dataset's life), run, none, or a duration on the
-    broker's clock. Default period."""
+    """How long a series is left alone after its top: period is the dataset's life. Default period."""
     max_mutes: Annotated[int, Field(ge=1, le=1_000_000), BeforeValidator(whole)] = 10_000
     """Muted series a dataset remembers; one more forgets the oldest. Default 10000."""
     on_halt: Annotated[OnHalt, BeforeValidator(one_of([policy.value for policy in OnHalt]))] = OnHalt.RESAMPLE

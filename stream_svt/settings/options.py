@@ -226,8 +226,8 @@ class Retry(Strict):
         PlainSerializer(Lifetime.written),
         WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, DURATION_SCHEMA]}),
     ] = Lifetime(offsets=4000)
-    """How long a series stays in the queue: offsets of the partition, or a duration on the broker's clock. Must
-    fit the topic's retention. Default 4000 offsets."""
+    """How long a series stays in the queue: offsets of the partition, or a duration. Must fit the
+    topic's retention. Default 4000 offsets."""
     capacity: Annotated[int, Field(ge=1, le=1_000_000), BeforeValidator(whole)] = 1000
     """Series the queue holds; one more drops the oldest. Default 1000."""
     every: Annotated[int, Field(ge=1), BeforeValidator(whole)] = 1000

@@ -101,8 +101,7 @@ class KafkaConfig(Strict):
     session_timeout: Duration = 6000
     """Silence after which the group gives a worker's partitions away. Default 6s."""
     heartbeat_interval: Duration = 500
-    """Time between signs of life; at most a third of session_timeout. After a worker died, another learns of it
-    up to this much later than session_timeout. Default 500ms."""
+    """Time between signs of life; at most a third of session_timeout. Default 500ms."""
     transaction_timeout: Duration = 15_000
     """Time after which the broker aborts a dead worker's transaction; 12s to 15m. Default 15s."""
     group_instance_id: Annotated[Text, Field(max_length=249)] | None = None
@@ -162,11 +161,11 @@ class TopicsConfig(Strict):
     start_at: Annotated[Literal["earliest", "latest"], BeforeValidator(one_of(["earliest", "latest"]))] = (
         "earliest"
     )
-    """Where a query topic is read from that no monitor in use has read yet: earliest or latest. Default earliest."""
+    """Where a query topic is read from that no monitor in use has read yet. Default earliest."""
     allow_alert_retention: bool = False
-    """That the alert topic may have a retention. It gives up what only all alerts can show: `audit` cannot
-    re-derive the charges that are gone, and where a state is lost, a dataset without an alert that is left has
-    nothing left of its budget. Default false."""
+    """That the alert topic may have a retention. `audit` then cannot re-derive charges that are gone,
+    and where a state is lost, a dataset without a remaining alert has nothing left of its budget.
+    Default false."""
 
 
 Argv = Annotated[tuple[Text, ...], Field(min_length=1)]
@@ -185,11 +184,11 @@ class SealingConfig(Strict):
     previous_key_commands: tuple[Argv, ...] = ()
     """Programs that print older keys, each as a list. Default: none."""
     adopt_plain: bool = False
-    """Accept a state that is not sealed, once, to seal it: only for turning sealing on. Remove it afterwards:
-    while it is true, whoever may write the state topic can replace the state. Default false."""
+    """Accept a plain state once, to seal it. Remove it afterwards: while it is true, whoever may write
+    the state topic can replace the state. Default false."""
     key_lost: bool = False
-    """The key that sealed the state is lost for good: a worker joins all the same, and parks every shard whose
-    state it cannot open, so that close-application --give-up-state can close them. Default false."""
+    """The key is lost for good: a worker joins all the same, and parks every shard whose state it
+    cannot open, so that close-application --give-up-state can close it. Default false."""
 
     @model_validator(mode="after")
     def _consistent(self) -> SealingConfig:
@@ -213,8 +212,8 @@ class ControlConfig(Strict):
     signatures: Annotated[Literal["required", "off"], BeforeValidator(one_of(["required", "off"]))] | None = (
         None
     )
-    """required: only commands signed with one of the keys below are heard. off: every command on the control
-    topic is. Default: required where a key is named, else off."""
+    """Whether only commands signed with one of the keys below are carried out. Default: required where
+    a key is named, else off."""
     public_key_files: tuple[Text, ...] = ()
     """Files with the Ed25519 public keys (PEM) of those who may give commands. Default: none."""
     hmac_key_files: tuple[Text, ...] = ()
@@ -243,8 +242,8 @@ class WebConfig(Strict):
     port: Annotated[int, Field(ge=1, le=65535), BeforeValidator(whole)] = 6066
     """Port. Default 6066."""
     engine_times: Flag = False
-    """Show how long the engine took for each batch (`stream_svt_step_seconds`). The promise does not cover
-    running times: for tests, or where those who see metrics may see the data. Default false."""
+    """Show how long the engine took for each batch (`stream_svt_step_seconds`), which the guarantee
+    does not cover: where those who see metrics may see the data. Default false."""
 
 
 def _within(least: int, most: int) -> AfterValidator:
