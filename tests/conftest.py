@@ -24,11 +24,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give the tests of a broker to two processes, module by module: they share its broker, and mostly wait."""
+    """Order the tests for several processes.
+
+    Two processes take the tests of a broker, module by module: they share its broker, and mostly wait. Slow tests come
+    first, so that no process is left with one at the end.
+    """
     for item in items:
         if item.get_closest_marker("kafka"):
             number = zlib.crc32(item.location[0].encode()) % 2
             item.add_marker(pytest.mark.xdist_group(f"kafka-{number}"))
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.xdist_group("release")
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "stream_svt"
 

@@ -19,7 +19,12 @@ from tests.support.browser import browser, visit
 from tests.support.released import account_of, alert, lifecycle
 from tests.support.status_page import Stage
 
-pytestmark = [pytest.mark.loopback, pytest.mark.debian, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [
+    pytest.mark.loopback,
+    pytest.mark.debian,
+    pytest.mark.xdist_group("browser"),
+    pytest.mark.asyncio(loop_scope="module"),
+]
 
 NAME = "<script>document.title=`owned`"
 """As far as the name of a dataset may go: no blanks and no slashes."""

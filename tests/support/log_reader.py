@@ -1,7 +1,7 @@
-"""An independent reader of Kafka's log segments, for what no consumer shows: aborted records and markers.
+"""Reads Kafka's log segments, for what no consumer shows: aborted records and markers.
 
-Reads the ``.log`` files of an embedded broker (record batches of format 2). With it a test can compare when
-and where an alert was appended with the COMMIT marker of the transaction that charged it, by one clock.
+With it a test can compare when and where an alert was appended with the COMMIT marker of the transaction that charged
+it, by one clock: the broker's.
 """
 
 from __future__ import annotations
@@ -13,10 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from aiokafka.codec import gzip_decode, lz4_decode, snappy_decode, zstd_decode
-
-_BATCH = struct.Struct(">qiibIhiqqqhii")
-_DECODERS = {1: gzip_decode, 2: snappy_decode, 3: lz4_decode, 4: zstd_decode}
+from aiokafka.record.memory_records import MemoryRecords
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,36 +57,23 @@ async def read_ended(data_dir: Path, topic: str, partition: int = 0) -> list[Log
 
 def parse_segment(data: bytes) -> Iterator[LogRecord]:
     """Parse one segment; a batch that is still being written at its end is left out."""
-    at = 0
-    while at + _BATCH.size <= len(data):
-        (base, length, _, magic, _, attributes, _, first_time, max_time, producer, epoch, _, count) = (
-            _BATCH.unpack_from(data, at)
-        )
-        end = at + 12 + length
-        if end > len(data):
-            return
-        if magic != 2:
-            raise ValueError(f"record batch at byte {at} has format {magic}, expected 2")
-        payload = data[at + _BATCH.size : end]
-        if decode := _DECODERS.get(attributes & 7):
-            payload = decode(payload)
-        control, append_time = bool(attributes & 32), bool(attributes & 8)
-        fields = _Fields(payload)
-        for _ in range(count):
-            delta, offset_delta, key, value, headers = fields.record()
+    batches = MemoryRecords(data)
+    while batches.has_next() and (batch := batches.next_batch()) is not None:
+        append_time, producer, epoch = bool(batch.timestamp_type), batch.producer_id, batch.producer_epoch
+        control, transactional = batch.is_control_batch, batch.is_transactional
+        for record in batch:
             yield LogRecord(
-                offset=base + offset_delta,
-                timestamp=max_time if append_time else first_time + delta,
+                offset=record.offset,
+                timestamp=record.timestamp,
                 append_time=append_time or control,
                 producer_id=producer,
                 producer_epoch=epoch,
-                transactional=bool(attributes & 16),
-                marker=_marker(key) if control else None,
-                key=key,
-                value=value,
-                headers=headers,
+                transactional=transactional,
+                marker=_marker(record.key) if control else None,
+                key=record.key,
+                value=record.value,
+                headers=tuple(record.headers),
             )
-        at = end
 
 
 def endings(records: list[LogRecord]) -> dict[int, LogRecord | None]:
@@ -123,40 +107,3 @@ def committed(records: list[LogRecord]) -> list[LogRecord]:
 def _marker(key: bytes | None) -> Literal["commit", "abort"] | None:
     kind = struct.unpack_from(">hh", key or b"\0\0\xff\xff")[1]
     return "commit" if kind == 1 else "abort" if kind == 0 else None
-
-
-class _Fields:
-    """Reads the fields of the records inside a batch."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._at = 0
-
-    def record(self) -> tuple[int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]:
-        """Return time delta, offset delta, key, value and headers of the next record."""
-        length = self._varint()
-        end = self._at + length
-        self._at += 1  # attributes, unused
-        delta, offset_delta = self._varint(), self._varint()
-        key, value = self._bytes(), self._bytes()
-        headers = tuple(((self._bytes() or b"").decode(), self._bytes()) for _ in range(self._varint()))
-        if self._at != end:
-            raise ValueError(f"a record of {length} bytes was read to byte {self._at}, expected {end}")
-        return delta, offset_delta, key, value, headers
-
-    def _bytes(self) -> bytes | None:
-        length = self._varint()
-        if length < 0:
-            return None
-        self._at += length
-        return self._data[self._at - length : self._at]
-
-    def _varint(self) -> int:
-        result = shift = 0
-        while True:
-            byte = self._data[self._at]
-            self._at += 1
-            result |= (byte & 127) << shift
-            shift += 7
-            if byte < 128:
-                return (result >> 1) ^ -(result & 1)
