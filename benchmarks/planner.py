@@ -34,9 +34,9 @@ from benchmarks.datasets import COUNTS, counts_of
 from benchmarks.papers.grid_noise import draws
 from benchmarks.play import Integers, batch, engine_of, released
 from stream_svt.mechanisms import UNITS_PER_EPSILON, Annealed, Exposure, Run, SparseVector, sparse_vector
+from stream_svt.mechanisms.noise import quantiles
 from stream_svt.monitor.released import Alert
 from stream_svt.planning import Belief, Drift, Workload, forecast, recommend
-from stream_svt.planning.model import quantiles
 from stream_svt.planning.workload import MARGINS, middles
 from stream_svt.settings.application_document import load_spec
 from stream_svt.settings.monitors import MonitorSpec

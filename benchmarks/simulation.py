@@ -22,8 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_svt.mechanisms import SparseVector
-from stream_svt.mechanisms.difference import tails
-from stream_svt.planning.model import quantiles
+from stream_svt.mechanisms.noise import quantiles, tails
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]

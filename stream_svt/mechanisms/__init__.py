@@ -6,12 +6,12 @@ it (`contract.py`). `docs/mechanisms.md` lists what each costs and where it come
 
 from __future__ import annotations
 
-from stream_svt.mechanisms.above_threshold import above_threshold
 from stream_svt.mechanisms.composition import Composition
-from stream_svt.mechanisms.constructors import adaptive, ladder, sparse_vector
+from stream_svt.mechanisms.constructors import above_threshold, adaptive, ladder, sparse_vector
 from stream_svt.mechanisms.contract import Law, Neighbours, Shifts
 from stream_svt.mechanisms.correction import (
     Annealed,
+    Comparison,
     Correction,
     Explicit,
     Exposure,
@@ -41,12 +41,11 @@ from stream_svt.mechanisms.sampler import (
     exact_gumbel,
 )
 from stream_svt.mechanisms.selection import Chosen, Drawn, Selection
-from stream_svt.mechanisms.sparse import NumericSparse, NumericTop, Sparse, numeric_sparse, sparse
-from stream_svt.mechanisms.sparse_vector import BOTTOM, Branch, SparseVector
+from stream_svt.mechanisms.sparse import NumericTop, Sparse, numeric_sparse, sparse
+from stream_svt.mechanisms.sparse_vector import Branch, SparseVector
 from stream_svt.mechanisms.top_k import LastGap, TopK
 
 __all__ = [
-    "BOTTOM",
     "SAMPLER_VERSION",
     "UNITS_PER_EPSILON",
     "Adjacency",
@@ -54,6 +53,7 @@ __all__ = [
     "Branch",
     "Chosen",
     "ClippedSum",
+    "Comparison",
     "Composition",
     "Correction",
     "Drawn",
@@ -71,7 +71,6 @@ __all__ = [
     "Neighbours",
     "Noise",
     "NoisyMaxGumbel",
-    "NumericSparse",
     "NumericTop",
     "Optimal",
     "Outcomes",

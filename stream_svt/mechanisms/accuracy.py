@@ -1,15 +1,21 @@
-"""How accurate a sparse vector is: what it reports and misses, with which probability, on the grid.
+"""How accurate runs of one branch are: what is reported and missed, with which probability, on the grid.
 
-After Liu et al. (2024), whose accuracy theorem is for exponential query noise, a correction and several rounds. Three
-statements, for one branch; margins are values less their threshold, in grid steps. All hold for answers tested while
-the run is not over, and none of them is a privacy guarantee.
+Margins are values less their threshold, in grid steps. All statements hold for answers tested while the run is not
+over, and none of them is a privacy guarantee.
 
 * `report_probability` is exact. Given the threshold noise z, the noises of t tests are independent, so a query of
   margin m is reported with probability 1 - (1 - p)^t, p = P(query noise >= r + z - m); the mean over z follows.
-  The paper (section 4.4) adds the rounds up, t p: an upper bound, and above 1 where p > 1/t. Nor may the mean over z
-  be taken first: the tests share z, and 1 - (1 - E p)^t is too large.
-* `accuracy` bounds how far from the threshold anything goes wrong among many queries, with probability 1 - beta.
-* `attempts_for` turns the first around: the rounds needed for a wanted probability, given z.
+  Liu et al. (section 4.4) add the rounds up, t p: an upper bound, and above 1 where p > 1/t. Nor may the mean over z
+  be taken first: the tests share z, and 1 - (1 - E p)^t is too large. `attempts_for` turns it around.
+* `accuracy` bounds, after Liu et al., how far from the threshold anything goes wrong among many queries and rounds,
+  with probability 1 - beta.
+* `alpha_accuracy` does so for the lecture's mechanisms, with one test a query and any noise; `dwork_roth_alpha` gives
+  the lecture's own alpha. An output on k queries is alpha-accurate if no top has an answer below T - alpha and no
+  bottom one above T + alpha.
+
+References:
+    Liu et al. 2024: accuracy theorem for exponential query noise, a correction and several rounds. Dwork & Roth, The
+    Algorithmic Foundations of Differential Privacy, 2014: Theorems 3.23 to 3.28.
 """
 
 from __future__ import annotations
@@ -20,31 +26,38 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stream_svt.errors import MisuseError
 from stream_svt.mechanisms.contract import Law
-from stream_svt.mechanisms.difference import expectation, tails
-from stream_svt.mechanisms.noise import Noise
+from stream_svt.mechanisms.difference import expectation
+from stream_svt.mechanisms.noise import Floats, Noise, head, tail, tails
+from stream_svt.mechanisms.search import least
+from stream_svt.mechanisms.sparse import Sparse
+from stream_svt.mechanisms.sparse_vector import SparseVector
+
+_SHARES = 64
+_ROUNDING = 1 + 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accuracy:
-    """Margins beyond which nothing goes wrong, except with probability beta.
+    """Margins beyond which nothing goes wrong, except with probability beta, in grid steps.
 
     Attributes:
-        above: Grid steps. Every query whose value is at least threshold + above is reported at its first test
+        above: Every query whose value is at least threshold + above is reported: by `accuracy` at its first test
             with the lowest correction, at the latest.
-        below: Grid steps. No query whose value is at most threshold - below is reported.
+        below: No query whose value is at most threshold - below is reported.
+        answer: No number of a top is farther than this from its answer; 0 where there are no numbers.
     """
 
     above: int
     below: int
+    answer: int = 0
 
     @property
     def alpha(self) -> int:
-        """The larger of both: the alpha of an (alpha, beta)-accurate mechanism."""
-        return max(self.above, self.below)
+        """The largest of them: the alpha of an (alpha, beta)-accurate mechanism."""
+        return max(self.above, self.below, self.answer)
 
 
 def report_probability(
@@ -64,7 +77,7 @@ def report_probability(
     if not corrections:
         raise MisuseError("a query is tested at least once: give one correction for each attempt")
 
-    def reported(z: NDArray[np.float64]) -> NDArray[np.float64]:
+    def reported(z: Floats) -> Floats:
         missed = np.ones_like(z)
         for correction in corrections:
             missed *= 1 - tails(query.noise, query.rate, correction - margin + z)
@@ -88,8 +101,7 @@ def attempts_for(margin: int, *, correction: int, query: Law, probability: float
         MisuseError: When the probability is not between 0 and 1, or no number of tests that can be counted is
             enough.
     """
-    if not 0 < probability < 1:
-        raise MisuseError("the probability of a report lies strictly between 0 and 1")
+    _require_share(probability, "the probability of a report")
     once = report_probability(margin, corrections=(correction,), query=query)
     if once >= probability:
         return 1
@@ -115,11 +127,9 @@ def accuracy(
         above = min(r) + A
         below = B + ln(queries * sum over j of e^(-l r_j) / beta') / l,   beta' = beta/2, or beta/4 if B > 0
 
-    rounded to whole steps outwards, and below at least B - min(r). With t equal corrections r the sum is t e^(-l r):
-    above grows with r and below falls with it, by as much; every doubling of the tests costs ln 2 scales of below.
-    For Laplace query noise nothing is certain above the bar, so a miss costs probability too: above grows by the
-    noise's (1 - beta/(4 queries)) quantile and A takes the other quarter of beta; tests at higher corrections count for
-    nothing there.
+    rounded to whole steps outwards, and below at least B - min(r). For Laplace query noise nothing is certain above
+    the bar, so a miss costs probability too: above grows by the noise's (1 - beta/(4 queries)) quantile and A takes
+    the other quarter of beta; tests at higher corrections count for nothing there.
 
     Args:
         queries: Number of queries tested.
@@ -132,23 +142,98 @@ def accuracy(
     """
     if queries < 1 or not corrections:
         raise MisuseError("accuracy is about at least one query and one attempt")
-    if not 0 < beta < 1:
-        raise MisuseError("beta, the probability of going wrong, lies strictly between 0 and 1")
+    _require_share(beta, "beta, the probability of going wrong,")
     if Noise.GUMBEL in {query.noise, threshold.noise}:
         raise MisuseError("the accuracy theorem is for exponential and Laplace noise, not for gumbel")
-    beta = float(beta)
-    lowest = min(corrections)
+    beta, lowest = float(beta), min(corrections)
     certain = query.noise is Noise.EXPONENTIAL
     high = _exceeded(threshold, beta / 2 if certain else beta / 4)
     above = lowest + high + (0 if certain else _exceeded(query, beta / 4 / queries) - 1)
-    low, chance = (
-        (0, beta / 2) if threshold.noise is Noise.EXPONENTIAL else (_exceeded(threshold, beta / 4), beta / 4)
-    )
+    one_sided = threshold.noise is Noise.EXPONENTIAL
+    low, chance = (0, beta / 2) if one_sided else (_exceeded(threshold, beta / 4), beta / 4)
     rate = float(query.rate)
     # Both families' tails are at most e^(-rate k) for k >= 0. The largest term stays outside the sum of powers.
     exposure = math.fsum(math.exp(-rate * (correction - lowest)) for correction in corrections)
     reach = (math.log(queries * exposure) - math.log(chance)) / rate - lowest
     return Accuracy(above=above, below=low + max(math.ceil(reach), -lowest))
+
+
+def alpha_accuracy(mechanism: SparseVector | Sparse, *, queries: int, beta: float) -> Accuracy:
+    """Accuracy of a run of one branch on the grid, with the noise and the first correction r it has.
+
+    A top with margin at most -below needs query noise - threshold noise >= r + below, a bottom with margin at least
+    above needs it to be less than r - above. Each needs one of k query noises or of c threshold noises beyond some
+    quantile, so the sum of those probabilities bounds the failure; half of beta goes to either side, and the share of
+    the threshold noise is searched for.
+
+    Args:
+        mechanism: Of `above_threshold`, `sparse`, `numeric_sparse` or `sparse_vector`.
+        queries: Tests in all, k.
+        beta: Probability that the output is allowed to be farther off, in (0, 1).
+
+    Raises:
+        MisuseError: For several branches, no queries or a beta that is no probability.
+    """
+    thresholds, numbers = 1, None
+    if isinstance(mechanism, SparseVector):
+        single = mechanism
+    else:
+        single, thresholds = mechanism.per_top, mechanism.cutoff
+        numbers = mechanism.answer_law if mechanism.answer_charge else None
+    if len(single.branches) != 1:
+        raise MisuseError("the accuracy of several branches has no closed form here")
+    if queries < 1:
+        raise MisuseError("accuracy is about at least one query")
+    _require_share(beta, "beta, the probability of going wrong,")
+    side = beta / 4 if numbers else beta / 2
+    query, threshold, correction = (
+        single.branch_laws[0],
+        single.threshold_law,
+        single.branches[0].correction(0),
+    )
+
+    def farthest(of_query: int, of_threshold: int) -> int:
+        """Least sum of the two quantiles, over the ways to divide the side's beta between them."""
+        return min(
+            _quantile(query, side * (1 - i / _SHARES) / queries, of_query)
+            + _quantile(threshold, side * i / _SHARES / thresholds, of_threshold)
+            for i in range(1, _SHARES)
+        )
+
+    return Accuracy(
+        above=max(1, farthest(-1, 1) + correction),
+        below=max(1, farthest(1, -1) - correction + 1),
+        answer=_quantile(numbers, beta / 4 / thresholds, 1) if numbers else 0,
+    )
+
+
+def dwork_roth_alpha(
+    *, epsilon: float, queries: int, beta: float, cutoff: int = 1, delta: float = 0.0, numeric: bool = False
+) -> float:
+    """The lecture's alpha, in units of the sensitivity, for Laplace noise at its own rates.
+
+    * AboveThreshold (Theorem 3.24, cutoff 1) and Sparse (Theorem 3.26): 8 c (ln k + ln(2c/beta)) / epsilon; with
+      delta (ln k + ln(2c/beta)) sqrt(512 c ln(1/delta)) / epsilon.
+    * NumericSparse (Theorem 3.28): 9 c (ln k + ln(4c/beta)) / epsilon; with delta (ln k + ln(4c/beta))
+      sqrt(c ln(2/delta)) (sqrt(512) + 1) / epsilon.
+
+    Provided that at most c answers (for AboveThreshold: none but the last) reach threshold - alpha, since otherwise
+    the run ends before the k queries do.
+    """
+    if numeric:
+        scale = math.sqrt(cutoff * math.log(2 / delta)) * (math.sqrt(512) + 1) if delta else 9.0 * cutoff
+        return scale * math.log(queries * 4 * cutoff / beta) / epsilon
+    scale = math.sqrt(512 * cutoff * math.log(1 / delta)) if delta else 8.0 * cutoff
+    return scale * math.log(queries * 2 * cutoff / beta) / epsilon
+
+
+def _quantile(law: Law, share: float, sign: int) -> int:
+    """Least t >= 0 with P(sign * noise > t) <= share, a probability in floats with a margin for their error."""
+
+    def beyond(t: int) -> float:
+        return tail(law.noise, law.rate, t + 1) if sign > 0 else head(law.noise, law.rate, -t - 1)
+
+    return least(lambda t: t >= 0 and beyond(t) * _ROUNDING <= share)
 
 
 def _exceeded(law: Law, probability: float) -> int:
@@ -157,3 +242,9 @@ def _exceeded(law: Law, probability: float) -> int:
     if law.noise is Noise.LAPLACE:
         powers -= math.log1p(math.exp(-float(law.rate)))
     return max(0, math.ceil(powers / float(law.rate)))
+
+
+def _require_share(number: Fraction | float, name: str) -> None:
+    """Refuse what is not strictly between 0 and 1."""
+    if not 0 < number < 1:
+        raise MisuseError(f"{name} lies strictly between 0 and 1")

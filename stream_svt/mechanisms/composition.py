@@ -32,13 +32,7 @@ class Composition(StrEnum):
 
 
 def advanced_epsilon(charge: float, runs: int, delta: float) -> float:
-    """Epsilon of so many runs of a charge each, by advanced composition.
-
-    Args:
-        charge: Epsilon of one run under pure differential privacy.
-        runs: Number of runs.
-        delta: In (0, 1).
-    """
+    """Epsilon of so many runs, each of this charge under pure differential privacy, by advanced composition."""
     _require_delta(delta)
     total = math.sqrt(2 * runs * math.log(1 / delta)) * charge + runs * charge * math.expm1(charge)
     return total * (1 + _SAFETY)
@@ -46,6 +40,8 @@ def advanced_epsilon(charge: float, runs: int, delta: float) -> float:
 
 def zcdp_delta(rho: float, epsilon: float) -> float:
     """Delta for which a rho-zCDP release is (epsilon, delta)-private."""
+    from scipy.optimize import minimize_scalar
+
     if rho < 0 or epsilon < 0:
         raise MisuseError("rho and epsilon are 0 or more")
     if rho == 0:
@@ -56,8 +52,10 @@ def zcdp_delta(rho: float, epsilon: float) -> float:
         alpha = 1 + above
         return above * (alpha * rho - epsilon) - alpha * math.log1p(1 / above) - t
 
-    least, most = -25.0, math.log((epsilon / rho + 2) * 2 + 2)
-    best = _least(logarithm, least, most)
+    most = math.log((epsilon / rho + 2) * 2 + 2)
+    best = float(
+        minimize_scalar(logarithm, bounds=(-25.0, most), method="bounded", options={"xatol": 1e-9}).fun
+    )
     return min(1.0, math.exp(min(0.0, best)) * (1 + _SAFETY))
 
 
@@ -65,7 +63,7 @@ def zcdp_epsilon(rho: float, delta: float) -> float:
     """Epsilon for which a rho-zCDP release is (epsilon, delta)-private; at most rho + 2 sqrt(rho ln(1/delta))."""
     _require_delta(delta)
     low, high = 0.0, rho + 2 * math.sqrt(rho * math.log(1 / delta))
-    for _ in range(60):
+    while high - low > _SAFETY / 10 * high:
         middle = (low + high) / 2
         low, high = (low, middle) if zcdp_delta(rho, middle) <= delta else (middle, high)
     return high * (1 + _SAFETY)
@@ -81,15 +79,6 @@ def largest_charge(limit: int, fits: Callable[[int], bool]) -> int:
     if most == 0:
         raise MisuseError("epsilon is too small to be divided among so many runs")
     return most
-
-
-def _least(function: Callable[[float], float], low: float, high: float) -> float:
-    """Least value met by a narrowing grid search."""
-    for _ in range(12):
-        grid = [low + (high - low) * i / 20 for i in range(21)]
-        best = min(range(21), key=lambda i: function(grid[i]))
-        low, high = grid[max(0, best - 1)], grid[min(20, best + 1)]
-    return function((low + high) / 2)
 
 
 def _require_delta(delta: float) -> None:

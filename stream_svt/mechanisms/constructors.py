@@ -1,10 +1,11 @@
-"""Constructors of sparse vector: plain, adaptive with two branches, and the ladder with more.
+"""Constructors of sparse vector: plain, AboveThreshold, adaptive with two branches, and the ladder with more.
 
 Each splits epsilon into whole units and derives the rates of the noise from the rounded charges.
 
 References:
-    Ding et al. 2019 and 2023 (Adaptive SVT, its margin and its split); Lyu, Su & Li 2017 (split of plain SVT); Liu et
-    al. 2024 (splits by correction).
+    Dwork & Roth, The Algorithmic Foundations of Differential Privacy, 2014: Algorithm 1 (AboveThreshold); Durfee 2023
+    (other families of noise, and zCDP). Ding et al. 2019 and 2023 (Adaptive SVT, its margin and its split); Lyu, Su &
+    Li 2017 (split of plain SVT); Liu et al. 2024 (splits by correction).
 """
 
 from __future__ import annotations
@@ -17,32 +18,35 @@ from itertools import pairwise
 from typing import Required, TypedDict, Unpack
 
 from stream_svt.errors import MisuseError
-from stream_svt.mechanisms.arguments import require_bool
-from stream_svt.mechanisms.correction import Annealed, Correction, Exposure
-from stream_svt.mechanisms.noise import Noise, mean, set_families, variance
+from stream_svt.mechanisms.contract import check_fields
+from stream_svt.mechanisms.correction import Annealed, Comparison, Correction, Exposure, Uncorrected
+from stream_svt.mechanisms.noise import RELATIVE_VARIANCE, Noise, mean, variance
 from stream_svt.mechanisms.run import UNITS_PER_EPSILON
 from stream_svt.mechanisms.sparse_vector import Branch, SparseVector
 
-_RELATIVE_VARIANCE = {Noise.EXPONENTIAL: 1.0, Noise.LAPLACE: 2.0, Noise.GUMBEL: math.pi**2 / 6}
 
-
-class RunOptions(TypedDict, total=False):
+class OneTopOptions(TypedDict, total=False):
     """What all constructors take."""
 
     epsilon: Required[int]
     """Units of 10^-9 epsilon of one whole run; used to the last unit."""
-    cutoff: Required[int]
-    """Tops that the budget pays for at the full price."""
     monotonic: Required[bool]
     """Declared: neighbours move all answers the same way."""
     sensitivity: int
     """Declared: most that an answer changes, in grid steps. Default 1."""
-    correction: Required[Correction]
-    """How far above the threshold the bar is set."""
     query_noise: Noise
     """Family. Default exponential."""
     threshold_noise: Noise
     """Family. Default exponential."""
+
+
+class RunOptions(OneTopOptions, total=False):
+    """What the constructors of runs with several tops take."""
+
+    cutoff: Required[int]
+    """Tops that the budget pays for at the full price."""
+    correction: Required[Correction]
+    """How far above the threshold the bar is set."""
 
 
 def sparse_vector(*, split: Fraction | None = None, **options: Unpack[RunOptions]) -> SparseVector:
@@ -57,6 +61,29 @@ def sparse_vector(*, split: Fraction | None = None, **options: Unpack[RunOptions
     """
     run = _Run(**options)
     return run.build(run.theta_of(split), shares=(1,))
+
+
+def above_threshold(
+    *,
+    split: Fraction = Fraction(1),
+    correction: Correction | None = None,
+    **options: Unpack[OneTopOptions],
+) -> SparseVector:
+    """AboveThreshold (Dwork & Roth 2014, Algorithm 1): report the first answer that reaches a noisy threshold.
+
+    With Laplace noise and answers that are not monotonic it is the lecture's, which halves epsilon (split 1).
+    Charge: epsilon, gap included, of which the threshold's part is spent even if nothing is reported. Any family may
+    be either noise: Durfee 2023 needs equal rates for Gumbel, the one-sided Lipschitz condition does not.
+
+    Args:
+        split: Epsilon of the query / epsilon of the threshold.
+        correction: None for none, as in the lecture.
+        options: See `OneTopOptions`.
+
+    Raises:
+        MisuseError: As `sparse_vector`.
+    """
+    return sparse_vector(cutoff=1, correction=correction or Uncorrected(), split=split, **options)
 
 
 def adaptive(
@@ -126,12 +153,7 @@ class _Run:
 
     def __post_init__(self) -> None:
         """Refuse what no split of epsilon can be computed from."""
-        if self.cutoff < 1:
-            raise MisuseError("cutoff must be at least 1")
-        if self.sensitivity < 1:
-            raise MisuseError("sensitivity must be at least one grid step")
-        require_bool(self.monotonic, "monotonic")
-        set_families(self, "query_noise", "threshold_noise")
+        check_fields(self)
 
     def theta_of(self, split: Fraction | None) -> Fraction:
         """Return the share of the threshold for a split w = queries / threshold; None: the correction's own."""
@@ -150,7 +172,7 @@ class _Run:
         beyond, the grid shows and the minimum is searched for (the closed form would be off by factors).
         """
         width = 1 if self.monotonic else 2
-        families = _RELATIVE_VARIANCE[self.query_noise] / _RELATIVE_VARIANCE[self.threshold_noise]
+        families = RELATIVE_VARIANCE[self.query_noise] / RELATIVE_VARIANCE[self.threshold_noise]
         theta = 1 / (1 + (families * width**2 * self.cutoff**2) ** (1 / 3))
         total = self.epsilon / UNITS_PER_EPSILON / self.sensitivity
 
@@ -191,13 +213,14 @@ class _Run:
         for share, name in zip(shares, _branch_names(shares), strict=True):
             charge = base // share
             rate = Fraction(charge, UNITS_PER_EPSILON * queries)
-            table = self.correction.table(
-                1 / rate,
+            comparison = Comparison(
+                scale=1 / rate,
                 branches=len(shares),
                 noise=self.query_noise,
                 base=share == 1,
                 threshold_mean=mean(self.threshold_noise, threshold_rate),
             )
+            table = self.correction.table(comparison)
             if share != 1:
                 steps = self._margin(rate, margin_scales) if margin is None else margin
                 table = tuple(r + steps for r in table)

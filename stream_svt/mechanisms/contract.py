@@ -1,4 +1,4 @@
-"""The proof obligation of every mechanism: a randomness alignment that costs at most the charge.
+"""What every mechanism is: checked parameters, a run, and a randomness alignment that costs at most the charge.
 
 For any output on one dataset, a mechanism says how far each of its noises moves so that the neighbouring dataset
 gives the same output. If the move is one-to-one, no noise moves down whose family prices moves up only, and the
@@ -9,14 +9,25 @@ e^charge. That is the whole proof; `shifts` is its program, and the tests execut
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from fractions import Fraction
+from functools import lru_cache
+from typing import TYPE_CHECKING, get_type_hints
 
-from stream_svt.errors import MisuseError
-from stream_svt.mechanisms.grid import THRESHOLD_NOISE_LIMIT
-from stream_svt.mechanisms.noise import Noise, set_families
+from stream_svt.errors import MisuseError, RunExhausted
+from stream_svt.mechanisms.arguments import grid_values, one_of, require_bool, require_own
+from stream_svt.mechanisms.grid import LEAST_RATE, THRESHOLD_NOISE_LIMIT
+from stream_svt.mechanisms.noise import Noise
 from stream_svt.mechanisms.run import Integers, Run, mechanism_id
+
+_AT_LEAST_ONE = {
+    "epsilon": "epsilon must be at least one unit, 1e-9",
+    "sensitivity": "sensitivity must be at least one grid step",
+    "cutoff": "cutoff must be at least 1",
+    "count": "count, the number of answers to report, must be at least 1",
+    "refinement": "refinement must be at least 1",
+}
 
 
 class Neighbours(StrEnum):
@@ -30,6 +41,29 @@ class Neighbours(StrEnum):
     MIXED = "mixed"
 
 
+def check_fields(parameters: Hashable) -> None:
+    """Check the fields of a frozen dataclass by their types and names, and put options in place of their names.
+
+    Raises:
+        MisuseError: For a flag that is not True or False, an option that is none, and a count below 1.
+    """
+    for name, kind in _typed_fields(type(parameters)):
+        given = getattr(parameters, name)
+        if kind is bool:
+            require_bool(given, name)
+        elif issubclass(kind, StrEnum):
+            object.__setattr__(parameters, name, one_of(kind, given, name))
+        elif name in _AT_LEAST_ONE and given < 1:
+            raise MisuseError(_AT_LEAST_ONE[name])
+
+
+@lru_cache
+def _typed_fields(kind: type) -> tuple[tuple[str, type], ...]:
+    """Fields whose type is a plain class."""
+    hints = get_type_hints(kind)
+    return tuple((part.name, hints[part.name]) for part in fields(kind) if isinstance(hints[part.name], type))
+
+
 @dataclass(frozen=True, slots=True)
 class Law:
     """Family of a noise and its rate, in epsilon per grid step."""
@@ -39,7 +73,7 @@ class Law:
 
     def __post_init__(self) -> None:
         """Refuse a value that is not a family."""
-        set_families(self, "noise")
+        check_fields(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,26 +87,6 @@ class Shifts:
 
     threshold: int
     queries: Integers
-
-    def cost(self, threshold: Law | None, branches: tuple[Law, ...]) -> Fraction:
-        """Epsilon that the moves cost: the sum of rate times distance."""
-        total = abs(self.threshold) * threshold.rate if threshold else Fraction(0)
-        for law, moved in zip(branches, self.queries, strict=True):
-            total += law.rate * sum(abs(int(steps)) for steps in moved)
-        return total
-
-    def moves_down(self, threshold: Law | None, branches: tuple[Law, ...]) -> bool:
-        """Whether a noise moves down whose family prices moves up only.
-
-        Exponential noise may leave its support that way. Gumbel noise stays in it, but its probability may fall
-        by more than e^(rate * distance), so that `cost` would be no bound.
-        """
-        if threshold and not threshold.noise.may_fall and self.threshold < 0:
-            return True
-        return any(
-            not law.noise.may_fall and bool((moved < 0).any())
-            for law, moved in zip(branches, self.queries, strict=True)
-        )
 
 
 def begin(mechanism: Hashable, threshold_noise: int, salt: tuple[int, int], left: int) -> Run:
@@ -89,29 +103,106 @@ def begin(mechanism: Hashable, threshold_noise: int, salt: tuple[int, int], left
     return Run(threshold_noise=threshold_noise, salt=salt, mechanism=mechanism_id(mechanism), left=left)
 
 
-class GridMechanism:
-    """What mechanisms over answers on the grid share. It has no fields: they name a mechanism's runs."""
+class Mechanism:
+    """A frozen dataclass of parameters whose runs are opened, stepped and proved alike.
+
+    It has no fields of its own: a mechanism's fields name its runs.
+
+    Raises:
+        MisuseError: When a parameter is out of range, or noise would be wider than the grid.
+    """
 
     __slots__ = ()
-    monotonic: bool
-    sensitivity: int
+
+    if TYPE_CHECKING:  # a field or a property of each
+
+        @property
+        def epsilon(self) -> int:
+            """Units that a run costs at most."""
+
+        @property
+        def sensitivity(self) -> int:
+            """D: most that one answer changes between neighbours, in grid steps."""
+
+        @property
+        def monotonic(self) -> bool:
+            """Whether neighbours move all answers of a run the same way (counts under add or remove do)."""
+
+        @property
+        def threshold_charge(self) -> int:
+            """Units that are spent when a run is opened."""
+
+        @property
+        def threshold_law(self) -> Law | None:
+            """Law of a run's threshold noise."""
+
+        @property
+        def branch_laws(self) -> tuple[Law, ...]:
+            """Law of the noise of the answers, by branch."""
+
+    def __post_init__(self) -> None:
+        """Check the parameters."""
+        check_fields(self)
+        threshold = (self.threshold_law,) if self.threshold_law else ()
+        if min(law.rate for law in (*threshold, *self.branch_laws)) < LEAST_RATE:
+            raise MisuseError(
+                "noise would be wider than the grid: raise epsilon, lower the cutoff or the count, or use a coarser "
+                "granularity"
+            )
 
     @property
     def query_sensitivity(self) -> int:
         """U: the farthest that one noise must move between neighbours, in grid steps."""
         return self.sensitivity if self.monotonic else 2 * self.sensitivity
 
+    @property
+    def smallest_charge(self) -> int:
+        """Units of the cheapest outcome; a run that has less left is over."""
+        return self.epsilon
 
-class OneStep(GridMechanism):
-    """A mechanism without a threshold, whose one step costs all of `epsilon`."""
+    def open(self, threshold_noise: int, salt: tuple[int, int]) -> Run:
+        """Begin a run, whose threshold charge is spent and whose secrets are durable before its first test.
+
+        Args:
+            threshold_noise: A fresh draw of `threshold_law`, from the operating system's entropy; 0 where there is
+                no threshold.
+            salt: 128 fresh secret bits.
+
+        Raises:
+            MisuseError: For a threshold noise or a salt that cannot be.
+        """
+        return begin(self, threshold_noise, salt, self.epsilon - self.threshold_charge)
+
+    def is_over(self, run: Run) -> bool:
+        """Whether the run cannot pay another outcome."""
+        return run.left < self.smallest_charge
+
+    def entered(self, run: Run, values: object) -> Integers:
+        """Answers of a step as int64, once the run is known to be this mechanism's and not over.
+
+        Raises:
+            RunExhausted: When the run is over; nothing was drawn.
+            MisuseError: For a run of another mechanism, and for answers that are no whole numbers of the grid.
+        """
+        require_own(run, self, self.epsilon - self.threshold_charge)
+        if self.is_over(run):
+            raise RunExhausted("this run has reported all that it pays for; a new run pays again")
+        return grid_values(values)
+
+    def lift(self, neighbours: Neighbours) -> int:
+        """How far an alignment moves threshold noise up: D, and not at all where answers only fall."""
+        return 0 if one_of(Neighbours, neighbours, "neighbours") is Neighbours.DOWN else self.sensitivity
+
+
+class OneStep(Mechanism):
+    """A mechanism without a threshold of its own to pay for, whose one step costs all of `epsilon` at most."""
 
     __slots__ = ()
-    epsilon: int
 
     @property
-    def threshold_law(self) -> None:
+    def threshold_law(self) -> Law | None:
         """There is no threshold."""
-        return
+        return None
 
     @property
     def threshold_charge(self) -> int:
@@ -119,19 +210,7 @@ class OneStep(GridMechanism):
         return 0
 
     def open(self, threshold_noise: int, salt: tuple[int, int]) -> Run:
-        """Begin a run; its step is charged.
-
-        Args:
-            threshold_noise: 0, for there is no threshold.
-            salt: 128 fresh secret bits.
-
-        Raises:
-            MisuseError: For another threshold noise, or a salt that is not two numbers of 64 bits.
-        """
-        if threshold_noise:
+        """Begin a run; its step is charged. See `Mechanism.open`."""
+        if threshold_noise and self.threshold_law is None:
             raise MisuseError(f"{type(self).__name__} has no threshold: its threshold noise is 0")
-        return begin(self, 0, salt, self.epsilon)
-
-    def is_over(self, run: Run) -> bool:
-        """Whether the run has made its step."""
-        return run.left < self.epsilon
+        return begin(self, threshold_noise, salt, self.epsilon)

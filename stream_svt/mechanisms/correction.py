@@ -19,7 +19,7 @@ from stream_svt.mechanisms.arguments import require_bool
 from stream_svt.mechanisms.contract import Law
 from stream_svt.mechanisms.difference import survival_of_difference
 from stream_svt.mechanisms.grid import CORRECTION_LIMIT
-from stream_svt.mechanisms.noise import Noise, mean
+from stream_svt.mechanisms.noise import RELATIVE_VARIANCE, Noise, mean, scales_at_odds
 from stream_svt.mechanisms.search import least
 
 UPPER_BRANCH_SCALES = 9
@@ -27,19 +27,24 @@ UPPER_BRANCH_SCALES = 9
 
 _SPLIT_DENOMINATOR = 10**6
 
-_RELATIVE_VARIANCE = {Noise.EXPONENTIAL: 1.0, Noise.LAPLACE: 2.0, Noise.GUMBEL: math.pi**2 / 6}
-"""Variance in squared scales."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Comparison:
-    """What a correction may know about the comparison it raises the bar of; see `Correction.table`."""
+class Comparison:
+    """What a correction may know about the comparison whose bar it raises.
+
+    Attributes:
+        scale: Query-noise scale of the branch, 1/rate, in grid steps.
+        branches: Number of branches that test every query.
+        noise: Family of the query noise.
+        base: Whether this is the last and most accurate branch.
+        threshold_mean: Mean of the threshold noise in grid steps.
+    """
 
     scale: Fraction
-    branches: int
-    noise: Noise
-    base: bool
-    threshold_mean: float
+    branches: int = 1
+    noise: Noise = Noise.EXPONENTIAL
+    base: bool = True
+    threshold_mean: float = 0.0
 
 
 class Correction(ABC):
@@ -47,37 +52,9 @@ class Correction(ABC):
 
     __slots__ = ()
 
-    def table(
-        self,
-        scale: Fraction,
-        *,
-        branches: int = 1,
-        noise: Noise = Noise.EXPONENTIAL,
-        base: bool = True,
-        threshold_mean: float = 0.0,
-    ) -> tuple[int, ...]:
-        """Corrections in grid steps by attempt number; the last one holds for all later attempts.
-
-        Args:
-            scale: Query-noise scale of the branch, 1/rate, in grid steps.
-            branches: Number of branches that test every query.
-            noise: Family of the query noise.
-            base: Whether this is the last and most accurate branch.
-            threshold_mean: Mean of the threshold noise in grid steps.
-        """
-        return self._table(
-            _Comparison(
-                scale=scale,
-                branches=branches,
-                noise=Noise.of(noise),
-                base=base,
-                threshold_mean=threshold_mean,
-            )
-        )
-
     @abstractmethod
-    def _table(self, comparison: _Comparison) -> tuple[int, ...]:
-        """Corrections of one branch."""
+    def table(self, comparison: Comparison) -> tuple[int, ...]:
+        """Corrections in grid steps by attempt number; the last one holds for all later attempts."""
 
     def default_split(self, cutoff: int, monotonic: bool) -> Fraction:
         """Epsilon of all queries divided by epsilon of the threshold.
@@ -107,7 +84,7 @@ class Exposure(Correction):
         if self.expected_queries < 1 or self.false_alerts <= 0 or self.attempts < 1:
             raise MisuseError("exposure needs expected_queries >= 1, false_alerts > 0 and attempts >= 1")
 
-    def _table(self, comparison: _Comparison) -> tuple[int, ...]:
+    def table(self, comparison: Comparison) -> tuple[int, ...]:
         """One correction for all attempts; never below 0."""
         tests = Fraction(comparison.branches * self.expected_queries * self.attempts) / self.false_alerts
         return (_steps(comparison.scale, max(0.0, math.log(tests))),)
@@ -153,7 +130,7 @@ class Annealed(Correction):
         """Number of attempts from start to end, both included where the step meets them."""
         return int((self.start - self.end) // self.step) + 1
 
-    def _table(self, comparison: _Comparison) -> tuple[int, ...]:
+    def table(self, comparison: Comparison) -> tuple[int, ...]:
         """One correction a pass; cheap branches stay at `upper` of their own, wider scales throughout.
 
         Annealing them down as well would spend the budget on noise: nine scales of a branch that costs an
@@ -179,9 +156,8 @@ class Optimal(Correction):
         laplace       r = s ln((k + 1)/2)
         gumbel        r = -s ln ln(1 + 1/k)
 
-    rounded up to the grid and never below 0. `optimal_steps` finds the maximum on the grid itself, and with the
-    threshold noise taken into G. Kept while retrying, the correction multiplies the exposure by the number of
-    attempts; `Exposure` accounts for them.
+    rounded up to the grid and never below 0. `optimal_steps` finds the maximum on the grid itself. Kept while
+    retrying, the correction multiplies the exposure by the number of attempts; `Exposure` accounts for them.
     """
 
     queries: int
@@ -192,15 +168,9 @@ class Optimal(Correction):
         if self.queries < 1 or self.cutoff < 1:
             raise MisuseError("the optimal correction needs queries >= 1 and cutoff >= 1")
 
-    def _table(self, comparison: _Comparison) -> tuple[int, ...]:
-        """One correction for all attempts; the Laplace tail is half the exponential one."""
-        ratio = Fraction(self.queries, self.cutoff)
-        if comparison.noise is Noise.GUMBEL:
-            scales = -math.log(math.log1p(1 / ratio))
-        elif comparison.noise is Noise.LAPLACE:
-            scales = math.log((ratio + 1) / 2)
-        else:
-            scales = math.log(ratio + 1)
+    def table(self, comparison: Comparison) -> tuple[int, ...]:
+        """One correction for all attempts."""
+        scales = scales_at_odds(comparison.noise, Fraction(self.queries, self.cutoff))
         return (_steps(comparison.scale, max(0.0, scales)),)
 
 
@@ -208,7 +178,7 @@ class Optimal(Correction):
 class Mean(Correction):
     """Take away the means of both noises, so that an answer on the threshold is compared without bias."""
 
-    def _table(self, comparison: _Comparison) -> tuple[int, ...]:
+    def table(self, comparison: Comparison) -> tuple[int, ...]:
         """Mean of the query noise less that of the threshold noise, for all attempts."""
         return (
             _bounded(math.ceil(mean(comparison.noise, 1 / comparison.scale) - comparison.threshold_mean)),
@@ -219,7 +189,7 @@ class Mean(Correction):
 class Uncorrected(Correction):
     """No correction."""
 
-    def _table(self, _comparison: _Comparison) -> tuple[int, ...]:
+    def table(self, _comparison: Comparison) -> tuple[int, ...]:
         """Zero for all attempts."""
         return (0,)
 
@@ -237,27 +207,24 @@ class Explicit(Correction):
         for number in self.corrections:
             _bounded(number)
 
-    def _table(self, _comparison: _Comparison) -> tuple[int, ...]:
+    def table(self, _comparison: Comparison) -> tuple[int, ...]:
         """Return the numbers as given."""
         return self.corrections
 
 
 def optimal_steps(ratio: Fraction | float, query: Law, threshold: Law | None = None) -> int:
-    """Optimal threshold correction of Liu et al. (2024) on the grid, for any pair of noises.
+    """Optimal threshold correction of Liu et al. (2024) on the grid, for any pair of noises; use it with `Explicit`.
 
-    The integer r that maximises G(r)^k (1 - G(r)), with k = `ratio` = queries/cutoff: the probability that an
-    answer on the bar is reported while k others are not. G(r) is the probability that the noise is less than r.
-    The product rises while 1 - G(r) > 1/(k + 1) and falls afterwards, so that it is found by bisection.
+    The integer r that maximises G(r)^k (1 - G(r)): the probability that an answer on the bar is reported while k
+    others are not. G(r) is the probability that the noise is less than r. The product rises while
+    1 - G(r) > 1/(k + 1) and falls afterwards, so that it is found by bisection.
 
     Args:
-        ratio: Queries for every answer wanted, greater than 0.
+        ratio: k, queries for every answer wanted, greater than 0.
         query: Law of the query noise.
         threshold: Law of the threshold noise, if G is to be the distribution function of query noise -
             threshold noise. None for that of the query noise alone, which is the form of the paper and treats
             the noisy threshold as given.
-
-    Returns:
-        Grid steps; negative where the noise rarely reaches 0. Use it with `Explicit`.
 
     Raises:
         MisuseError: When `ratio` is not greater than 0, or the correction does not fit the grid.
@@ -266,17 +233,11 @@ def optimal_steps(ratio: Fraction | float, query: Law, threshold: Law | None = N
         raise MisuseError("queries for every answer wanted: the ratio must be greater than 0")
     balance = 1 / (float(ratio) + 1)
 
-    def low(steps: int) -> bool:
-        """Whether the tail is at 1/(k + 1) or below already."""
-        return survival_of_difference(query, threshold, steps) <= balance
-
-    above = least(lambda steps: low(_bounded(steps)))
-
     def logarithm(steps: int) -> float:
-        """Logarithm of the product."""
         tail = survival_of_difference(query, threshold, steps)
         return float(ratio) * math.log1p(-tail) + math.log(tail) if 0 < tail < 1 else -math.inf
 
+    above = least(lambda steps: survival_of_difference(query, threshold, _bounded(steps)) <= balance)
     return max((above - 1, above), key=logarithm)
 
 
@@ -290,15 +251,10 @@ def least_variance_split(
     """Epsilon of all queries / epsilon of the threshold that the papers use (Liu et al. 2024, Table 4).
 
     It minimises the variance of an answer's comparison, Var(threshold noise) + Var(query noise). With V the variance
-    at scale 1 (exponential 1, Laplace 2, Gumbel pi^2/6), u = 1 for monotonic queries and 2 for others, and epsilon
-    divided as 1 : w, the scales are (1 + w)/epsilon and u c (1 + w)/(w epsilon); the sum V_t (1 + w)^2 + V_q (u c)^2
-    (1 + w)^2/w^2 has its minimum at
-
-        w = (V_q/V_t)^(1/3) (u c)^(2/3)
-
-    With Laplace threshold noise and monotonic queries: c^(2/3) for Laplace, (c/sqrt 2)^(2/3) for exponential and
-    (pi c/sqrt 12)^(2/3) for Gumbel query noise. The default splits of `Exposure` and `Annealed` are larger and
-    better: a corrected comparison suffers less from the threshold's noise, which all answers share.
+    at scale 1, u = 1 for monotonic queries and 2 for others, and epsilon divided as 1 : w, the sum
+    V_t (1 + w)^2 + V_q (u c)^2 (1 + w)^2/w^2 has its minimum at w = (V_q/V_t)^(1/3) (u c)^(2/3). The default splits of
+    `Exposure` and `Annealed` are larger and better: a corrected comparison suffers less from the threshold's noise,
+    which all answers share.
 
     Raises:
         MisuseError: When `cutoff` is less than 1, or a family is none.
@@ -306,12 +262,9 @@ def least_variance_split(
     if cutoff < 1:
         raise MisuseError("cutoff must be at least 1")
     require_bool(monotonic, "monotonic")
-    families = (
-        _RELATIVE_VARIANCE[Noise.of(query_noise, "query_noise")]
-        / _RELATIVE_VARIANCE[Noise.of(threshold_noise, "threshold_noise")]
-    )
-    width = cutoff if monotonic else 2 * cutoff
-    split = families ** (1 / 3) * width ** (2 / 3)
+    query, threshold = Noise.of(query_noise, "query_noise"), Noise.of(threshold_noise, "threshold_noise")
+    families = RELATIVE_VARIANCE[query] / RELATIVE_VARIANCE[threshold]
+    split = families ** (1 / 3) * (cutoff if monotonic else 2 * cutoff) ** (2 / 3)
     return Fraction(round(split * _SPLIT_DENOMINATOR), _SPLIT_DENOMINATOR)
 
 

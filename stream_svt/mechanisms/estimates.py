@@ -54,12 +54,9 @@ def standard_deviation(
 
 def certain_gap(query_rate: Fraction, beta: Fraction | float) -> int:
     """g* = ceil(ln(1/beta) / rate): what query noise alone exceeds with probability at most beta."""
-    beta = Fraction(beta)
-    if not 0 < beta < 1:
-        raise MisuseError("beta, the level of a bound, lies strictly between 0 and 1")
-    context = decimal.Context(prec=_DIGITS)
-    logarithm = context.ln(Decimal(beta.denominator)) - context.ln(Decimal(beta.numerator))
-    return math.ceil(Fraction(logarithm) / query_rate)
+    level = _level(beta)
+    with decimal.localcontext(prec=_DIGITS):
+        return math.ceil(Fraction(-level.ln()) / query_rate)
 
 
 def lower_bound(
@@ -76,16 +73,12 @@ def lower_bound(
 
     Holds given the report and anything that happened before it: retries, annealing, other tops of the run. It
     rests on threshold noise >= 0, so only exponential threshold noise is certified (with Laplace the coverage
-    measured was 85 % instead of 95 %). The query noise may be exponential or Laplace: given that Gumbel noise
-    reached a bar below its middle, its excess exceeds g with probability up to 1.6 e^(-rate g). The level is per
-    alert; for all c alerts of a run ask for beta / c.
+    measured was 85 % instead of 95 %). Gumbel query noise is refused: given that it reached a bar below its middle, its
+    excess exceeds g with probability up to 1.6 e^(-rate g).
 
-    The promise is that at most a share beta of the **reports** gets a wrong bound. Few may get any, and where most
-    reports are false most of the bounds given are wrong: read a bound beside the precision that the plan
-    predicts. A bound may also lie below the threshold, where a correction is negative.
-
-    Raises:
-        MisuseError: For Gumbel query noise.
+    The promise is per alert (for all c alerts of a run ask for beta / c), and that at most a share beta of the
+    **reports** gets a wrong bound. Few may get any, and where most reports are false most of the bounds given are
+    wrong: read a bound beside the precision that the plan predicts.
     """
     query_noise, threshold_noise = Noise.of(query_noise), Noise.of(threshold_noise)
     _refuse_gumbel(query_noise)
@@ -98,12 +91,7 @@ def lower_bound(
 def survival(
     query_noise: Noise, query_rate: Fraction, threshold_noise: Noise, threshold_rate: Fraction, t: int
 ) -> float:
-    """P(query noise - threshold noise >= t).
-
-    Raises:
-        MisuseError: For Gumbel noise, whose difference from another noise has no closed form; so do the
-            bounds built on it.
-    """
+    """P(query noise - threshold noise >= t); Gumbel noise is refused, as by the bounds built on this."""
     with decimal.localcontext(prec=_DIGITS):
         return float(_survival_of_rates(query_noise, query_rate, threshold_noise, threshold_rate, t))
 
@@ -152,7 +140,7 @@ def marginal_lower_bound(
     Among reported answers its coverage fails (52 to 86 % instead of 95 % measured). For comparison and for
     gaps that were not selected.
     """
-    limit = _decimal(beta)
+    limit = _level(beta)
     with decimal.localcontext(prec=_DIGITS):
         least = search.least(
             lambda t: (
@@ -179,7 +167,7 @@ def selective_bounds(
     one when a report with a gap as small is unlikely wherever the answer lies.
     """
     query_noise, threshold_noise = Noise.of(query_noise), Noise.of(threshold_noise)
-    limit = _decimal(beta)
+    limit = _level(beta)
     slowest = query_rate if threshold_noise is Noise.EXPONENTIAL else min(threshold_rate, query_rate)
 
     def tail(t: int) -> Decimal:
@@ -226,7 +214,7 @@ def _as_decimal(number: Fraction) -> Decimal:
     return Decimal(number.numerator) / Decimal(number.denominator)
 
 
-def _decimal(beta: Fraction | float) -> Decimal:
+def _level(beta: Fraction | float) -> Decimal:
     """Return the level of a bound as a decimal, checked."""
     if not 0 < beta < 1:
         raise MisuseError("beta, the level of a bound, lies strictly between 0 and 1")

@@ -100,9 +100,8 @@ def least_variance(*, epsilon: float, delta: float, shift: int) -> Fraction:
         low, high = high, 4 * high
     while high - low > high / 1000:
         middle = (low + high) / 2
-        low, high = (
-            (low, middle) if discrete_gaussian_delta(middle, shift, epsilon) <= delta else (middle, high)
-        )
+        fits = discrete_gaussian_delta(middle, shift, epsilon) <= delta
+        low, high = (low, middle) if fits else (middle, high)
     return Fraction(high)
 
 
@@ -116,10 +115,9 @@ class Reports:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GaussianSparseVector:
-    """Sparse vector with Gaussian noise for threshold and queries, see the module; build with `gaussian`.
+    """Sparse vector with Gaussian noise, see the module; build with `gaussian`. A run's `left` counts tops.
 
-    It has no `shifts`: no alignment of bounded cost exists, and therefore no gap and no pure charge either. The
-    run's `left` counts tops.
+    It has no `shifts`: no alignment of bounded cost exists, and therefore no gap and no pure charge either.
 
     Attributes:
         cutoff: Tops of a run.
@@ -164,9 +162,7 @@ class GaussianSparseVector:
     ) -> tuple[Run, Reports]:
         """Test answers in order until they or the run end; `noise` has one fresh draw for each.
 
-        Raises:
-            RunExhausted: When the run is over already.
-            MisuseError: For a run of another mechanism.
+        A run that is over, or of another mechanism, is refused.
         """
         require_own(run, self, self.cutoff)
         if self.is_over(run):

@@ -7,13 +7,10 @@ All answers of one `step` get noise and are ordered by noisy value, equal values
 * `HybridEstimates`: up to k answers above a noisy threshold, each with its gap to that threshold.
 
 Gaps between reported answers, and those to a threshold whose noise is of the same run, are plain differences.
-The guarantee and its proof are those of `stream_svt.mechanisms.top_k`.
 
 References:
-    Ding, Wang, Zhang & Kifer, Free Gap Information from the Differentially Private Sparse Vector and Noisy Max
-    Mechanisms, PVLDB 13(3), 2019: Noisy Top-K with Gap. Ding, Wang, Xiao, Wang, Zhang & Kifer, Free Gap
-    Estimates from the Exponential Mechanism, Sparse Vector, Noisy Max and Related Algorithms, VLDB Journal,
-    2023: Algorithms 5 and 6.
+    Ding, Wang, Xiao, Wang, Zhang & Kifer, Free Gap Estimates from the Exponential Mechanism, Sparse Vector, Noisy Max
+    and Related Algorithms, VLDB Journal, 2023: Algorithms 5 and 6.
 """
 
 from __future__ import annotations
@@ -23,33 +20,28 @@ from fractions import Fraction
 
 import numpy as np
 
-from stream_svt.errors import MisuseError, RunExhausted
-from stream_svt.mechanisms.arguments import grid_values, noise_of_each, one_of, require_bool, require_own
-from stream_svt.mechanisms.contract import GridMechanism, Law, Neighbours, Shifts, begin
+from stream_svt.errors import MisuseError
+from stream_svt.mechanisms.arguments import noise_of_each, require_bool
+from stream_svt.mechanisms.contract import Law, Mechanism, Neighbours, OneStep, Shifts
 from stream_svt.mechanisms.grid import GAP_LIMIT
-from stream_svt.mechanisms.noise import Noise, set_families, variance
-from stream_svt.mechanisms.run import BranchNoise, Integers, Run
+from stream_svt.mechanisms.noise import RELATIVE_VARIANCE, Noise
+from stream_svt.mechanisms.run import UNITS_PER_EPSILON, BranchNoise, Integers, Run
 from stream_svt.mechanisms.selection import (
     Chosen,
     Drawn,
     Selection,
-    check_selection,
     check_threshold,
     largest,
     lexicographic_gap,
     lexicographic_shifts,
+    lifted,
     plain_gaps,
-    rate_of,
     rows_of,
-    used,
 )
-
-_SMALL_RATE = 1e-6
-"""Where the variances of the families have their limiting ratio."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HybridIdentity(GridMechanism):
+class HybridIdentity(OneStep):
     """Top-k with gaps that stops at a noisy threshold: Ding et al. 2023, Algorithm 5 ("prioritizing identity").
 
     The threshold takes part as an answer of value `threshold` and index before all others, with noise of the
@@ -61,7 +53,7 @@ class HybridIdentity(GridMechanism):
       paper's algorithm does); then m + 1 places are a top-(m + 1) and cost (m + 1) epsilon/k. Since the threshold
       wins all ties, its lexicographic gap is the plain one.
     * k answers come first: those, the last one's gap lexicographic, for the runner-up (an answer or the threshold)
-      stays hidden. Charge epsilon.
+      stays hidden. Charge epsilon, by the proof in `top_k`.
 
     A refund by output is valid for pure differential privacy only; a zCDP ledger charges epsilon in full.
 
@@ -70,9 +62,6 @@ class HybridIdentity(GridMechanism):
         threshold_gap: Whether the threshold's own gap is released.
 
     See `TopK` for the others.
-
-    Raises:
-        MisuseError: When a parameter is out of range, or the noise would be wider than the grid.
 
     Examples:
         >>> hybrid = HybridIdentity(epsilon=10**9, count=4, threshold=100, monotonic=False)
@@ -92,57 +81,23 @@ class HybridIdentity(GridMechanism):
 
     def __post_init__(self) -> None:
         """Check the parameters."""
-        set_families(self, "noise")
-        require_bool(self.monotonic, "monotonic")
-        require_bool(self.threshold_gap, "threshold_gap")
-        check_selection(self.epsilon, self.count, self.sensitivity, self.rate)
+        OneStep.__post_init__(self)
         check_threshold(self.threshold)
 
     @property
     def rate(self) -> Fraction:
         """Rate of all noise per grid step: epsilon/(k U)."""
-        return rate_of(self.epsilon, self.count * self.query_sensitivity)
+        return Fraction(self.epsilon, UNITS_PER_EPSILON * self.count * self.query_sensitivity)
 
     @property
     def threshold_law(self) -> Law:
-        """Law of the threshold's noise."""
+        """Law of the threshold's noise, for which nothing is charged before the output is known."""
         return Law(self.noise, self.rate)
-
-    @property
-    def threshold_charge(self) -> int:
-        """Nothing is charged before the output is known; reserve `epsilon`."""
-        return 0
 
     @property
     def branch_laws(self) -> tuple[Law, ...]:
         """Law of the noise of the answers."""
         return (Law(self.noise, self.rate),)
-
-    def charge_of(self, answers: int, *, threshold_gap: bool | None = None) -> int:
-        """Units that an output with so many answers costs, rounded up.
-
-        Args:
-            answers: m, 0 to k.
-            threshold_gap: Whether the output holds the threshold's gap; None for what the mechanism says.
-        """
-        if answers == self.count:
-            return self.epsilon
-        released = self.threshold_gap if threshold_gap is None else threshold_gap
-        threshold = Fraction(1) if released else Fraction(self.sensitivity, self.query_sensitivity)
-        return -(-(answers + threshold) * self.epsilon // self.count)
-
-    def open(self, threshold_noise: int, salt: tuple[int, int]) -> Run:
-        """Begin a run; it is charged by its step.
-
-        Args:
-            threshold_noise: A fresh draw of `threshold_law`.
-            salt: 128 fresh secret bits.
-        """
-        return begin(self, threshold_noise, salt, self.epsilon)
-
-    def is_over(self, run: Run) -> bool:
-        """Whether the run has made its step: every output costs something."""
-        return run.left < self.epsilon
 
     def step(self, run: Run, values: Integers, noise: BranchNoise) -> tuple[Run, Selection]:
         """Report the largest noisy values, no more than `count`, down to the noisy threshold; end the run.
@@ -156,10 +111,7 @@ class HybridIdentity(GridMechanism):
             MisuseError: When there is no answer, and for a run, answers or noise that `SparseVector.step`
                 refuses.
         """
-        require_own(run, self, self.epsilon)
-        if self.is_over(run):
-            raise used()
-        values = grid_values(values)
+        values = self.entered(run, values)
         if not len(values):
             raise MisuseError("a selection needs at least one answer")
         noisy = np.concatenate(
@@ -178,9 +130,16 @@ class HybridIdentity(GridMechanism):
             Chosen(row=row - 1, gap=gap)
             for row, gap in zip(order[:answers].tolist(), gaps[:answers], strict=True)
         )
-        charge = self.charge_of(answers, threshold_gap=after is not None)
+        charge = self._charge_of(answers, with_gap=after is not None)
         selection = Selection(consumed=len(values), tops=tops, charge=charge, threshold_gap=after)
         return replace(run, left=run.left - charge, tops=answers), selection
+
+    def _charge_of(self, answers: int, *, with_gap: bool) -> int:
+        """Units that an output with so many answers, and the threshold's gap or not, costs, rounded up."""
+        if answers == self.count:
+            return self.epsilon
+        threshold = Fraction(1) if with_gap else Fraction(self.sensitivity, self.query_sensitivity)
+        return -(-(answers + threshold) * self.epsilon // self.count)
 
     def shifts(
         self,
@@ -204,15 +163,12 @@ class HybridIdentity(GridMechanism):
             noise = np.concatenate(([noise_on_first.threshold], noise_on_first.queries[0]))
             moved = lexicographic_shifts(before, after, noise, rows, self.noise)
         else:
-            lift = 0 if one_of(Neighbours, neighbours, "neighbours") is Neighbours.DOWN else self.sensitivity
-            moved = np.zeros(len(before), dtype=np.int64)
-            moved[0] = lift
-            moved[rows] = lift + before[rows] - after[rows]
+            moved = lifted(before, after, np.append(rows, 0), self.lift(neighbours))
         return Shifts(int(moved[0]), moved[np.newaxis, 1:])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HybridEstimates(GridMechanism):
+class HybridEstimates(Mechanism):
     """The largest answers above a noisy threshold: Ding et al. 2023, Algorithm 6 ("prioritizing estimates").
 
     The up to k largest noisy values of at least threshold + threshold noise are listed in order, each with its
@@ -231,10 +187,6 @@ class HybridEstimates(GridMechanism):
         threshold_noise, query_noise: Families.
 
     See `TopK` for the others.
-
-    Raises:
-        MisuseError: When charges do not add up, a parameter is out of range, or the noise would be wider than
-            the grid.
     """
 
     epsilon: int
@@ -248,11 +200,8 @@ class HybridEstimates(GridMechanism):
     query_noise: Noise = Noise.EXPONENTIAL
 
     def __post_init__(self) -> None:
-        """Check the parameters."""
-        set_families(self, "threshold_noise", "query_noise")
-        require_bool(self.monotonic, "monotonic")
-        rates = [law.rate for law in (self.threshold_law, *self.branch_laws)]
-        check_selection(self.epsilon, self.count, self.sensitivity, min(rates))
+        """Check the parameters, and that the charges add up."""
+        Mechanism.__post_init__(self)
         check_threshold(self.threshold)
         if self.threshold_charge + self.count * self.query_charge != self.epsilon:
             raise MisuseError("epsilon is the threshold's charge and that of `count` answers")
@@ -260,41 +209,27 @@ class HybridEstimates(GridMechanism):
     @property
     def threshold_law(self) -> Law:
         """Law of the threshold's noise, of rate threshold_charge/D."""
-        return Law(self.threshold_noise, rate_of(self.threshold_charge, self.sensitivity))
+        return Law(
+            self.threshold_noise, Fraction(self.threshold_charge, UNITS_PER_EPSILON * self.sensitivity)
+        )
 
     @property
     def branch_laws(self) -> tuple[Law, ...]:
         """Law of the noise of the answers, of rate query_charge/U."""
-        return (Law(self.query_noise, rate_of(self.query_charge, self.query_sensitivity)),)
+        rate = Fraction(self.query_charge, UNITS_PER_EPSILON * self.query_sensitivity)
+        return (Law(self.query_noise, rate),)
 
-    def open(self, threshold_noise: int, salt: tuple[int, int]) -> Run:
-        """Begin a run, whose threshold charge is spent and whose secrets are durable before its step.
-
-        Args:
-            threshold_noise: A fresh draw of `threshold_law`.
-            salt: 128 fresh secret bits.
-        """
-        return begin(self, threshold_noise, salt, self.epsilon - self.threshold_charge)
-
-    def is_over(self, run: Run) -> bool:
-        """Whether the run cannot pay another answer."""
-        return run.left < self.query_charge
+    @property
+    def smallest_charge(self) -> int:
+        """Units of a listed answer."""
+        return self.query_charge
 
     def step(self, run: Run, values: Integers, noise: BranchNoise) -> tuple[Run, Selection]:
         """List the largest noisy values above the noisy threshold, no more than the run can pay.
 
-        Args:
-            values: Grid values, shape (answers,), below 2^47 in magnitude.
-            noise: Noise of all answers; asked for branch 0 only.
-
-        Raises:
-            RunExhausted: When the run cannot pay another answer; nothing was drawn.
-            MisuseError: For a run, answers or noise that `SparseVector.step` refuses.
+        Arguments and errors are those of `HybridIdentity.step`; there may be no answer.
         """
-        require_own(run, self, self.epsilon - self.threshold_charge)
-        if self.is_over(run):
-            raise RunExhausted("this run has listed all its answers; a new one pays for a new threshold")
-        values = grid_values(values)
+        values = self.entered(run, values)
         gaps = values + noise_of_each(noise, len(values))(0)
         gaps -= self.threshold + run.threshold_noise
         above = np.flatnonzero(gaps >= 0)
@@ -312,14 +247,12 @@ class HybridEstimates(GridMechanism):
         first: Integers,
         second: Integers,
         neighbours: Neighbours,
-        noise_on_first: Drawn | None = None,  # noqa: ARG002 - the same verb for all selections
+        noise_on_first: Drawn | None = None,
     ) -> Shifts:
-        """Randomness alignment of sparse vector; the noise is not needed. See the class."""
-        rows = rows_of(outcomes)
-        lift = 0 if one_of(Neighbours, neighbours, "neighbours") is Neighbours.DOWN else self.sensitivity
-        moved = np.zeros(len(first), dtype=np.int64)
-        moved[rows] = lift + first[rows] - second[rows]
-        return Shifts(lift, moved[np.newaxis])
+        """Randomness alignment of sparse vector, which does not read the noise; see the class."""
+        del noise_on_first
+        lift = self.lift(neighbours)
+        return Shifts(lift, lifted(first, second, rows_of(outcomes), lift)[np.newaxis])
 
 
 def hybrid_estimates(
@@ -354,8 +287,10 @@ def hybrid_estimates(
     if count < 1:
         raise MisuseError("count must be at least 1")
     require_bool(monotonic, "monotonic")
+    threshold_noise = Noise.of(threshold_noise, "threshold_noise")
+    query_noise = Noise.of(query_noise, "query_noise")
     if split is None:
-        families = variance(query_noise, _SMALL_RATE) / variance(threshold_noise, _SMALL_RATE)
+        families = RELATIVE_VARIANCE[query_noise] / RELATIVE_VARIANCE[threshold_noise]
         width = 1 if monotonic else 2
         split = Fraction(round((families * (width * count) ** 2) ** (1 / 3) * 10**6), 10**6)
     if split <= 0:

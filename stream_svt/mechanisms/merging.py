@@ -17,11 +17,8 @@ Selection bias:
     An answer is reported because its noise was high, the more so the closer it is to the threshold: the gap is
     biased upwards given the report (up to three scales of the query noise, measured where most reports were
     false), and merging then makes the estimate **worse** than the measurement alone (mean squared error up to
-    twice as large on real counts). Merge only where a plan predicts a precision near 1, so that nearly all
-    reports lie far above the bar. A certified bound of the single alert does not do instead: where most reports
-    are false, so are most certified ones, and merging exactly those raised the error up to elevenfold on real
-    counts. The figures of `expected_reduction` are for answers far above the threshold; 50 % (Laplace) and 66 %
-    (exponential) are limits: at k = 10 they are 35.8 % and 52.7 %.
+    twice as large on real counts, and elevenfold among those with a certified bound). Merge only where a plan
+    predicts a precision near 1, so that nearly all reports lie far above the bar.
 
 References:
     Ding, Wang, Zhang & Kifer, Free Gap Information from the Differentially Private Sparse Vector and Noisy Max
@@ -39,13 +36,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_svt.errors import MisuseError
-from stream_svt.mechanisms.noise import Noise, variance
+from stream_svt.mechanisms.noise import RELATIVE_VARIANCE, Noise
 
 Floats = NDArray[np.float64]
 Numbers = Sequence[float] | Floats
-
-_SMALL_RATE = 1e-6
-"""Where the variances of the families have their limiting ratio."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,20 +61,14 @@ def inverse_variance(
     second: Numbers | float,
     second_variance: Numbers | float,
 ) -> Estimate:
-    """Return the weighted mean of two independent unbiased estimates with the least variance.
+    """Return the weighted mean of two independent unbiased estimates of the same answers with the least variance.
 
-    Args:
-        first, second: Estimates of the same answers, for instance from
-            `stream_svt.mechanisms.estimates.estimate` and from a measurement less the mean of its noise.
-        first_variance, second_variance: Their variances, greater than 0.
+    >>> merged = inverse_variance(10.0, 4.0, 20.0, 12.0)
+    >>> merged.values.tolist(), merged.variances.tolist()
+    ([12.5], [3.0])
 
     Raises:
         MisuseError: When a variance is not positive.
-
-    Examples:
-        >>> merged = inverse_variance(10.0, 4.0, 20.0, 12.0)
-        >>> merged.values.tolist(), merged.variances.tolist()
-        ([12.5], [3.0])
     """
     a, b = _positive(first_variance), _positive(second_variance)
     values = (np.atleast_1d(first) * b + np.atleast_1d(second) * a) / (a + b)
@@ -128,15 +116,14 @@ def joint(
 def blue_top_k(measurements: Numbers, gaps: Numbers, ratio: float) -> Floats:
     """Return the best linear unbiased estimates of the k largest answers: Ding et al. 2019, Theorem 3.
 
-    With lambda = Var(selection noise)/Var(measurement noise), the deviations of the answers from their mean are the
-    measured ones and those of the gaps, weighted lambda : 1, and the mean is the measured one. In matrix form
-    (X y + Y g)/((1 + lambda) k); computed here in k steps.
+    The deviations of the answers from their mean are the measured ones and those of the gaps, weighted lambda : 1, and
+    the mean is the measured one. In matrix form (X y + Y g)/((1 + lambda) k); computed here in k steps.
 
     Args:
         measurements: Unbiased estimates of the answers reported by noisy top-k, in its order, shape (k,).
         gaps: The k - 1 gaps between them; a last gap is to an answer that was not measured and takes no part.
-        ratio: lambda, greater than 0; 1 where the budget is halved and both noises are of one family and
-            sensitivity.
+        ratio: lambda, Var(selection noise)/Var(measurement noise), greater than 0; 1 where the budget is halved and
+            both noises are of one family and sensitivity.
 
     Raises:
         MisuseError: When there is not one gap less than there are measurements, or the ratio is not positive.
@@ -169,28 +156,18 @@ def blue_error_ratio(count: int, ratio: float) -> float:
 def expected_reduction(count: int, *, noise: Noise, monotonic: bool = True) -> float:
     """Share of the mean squared error that merging an alert's gap with its measurement saves, for small rates.
 
-    Half of the budget goes to a sparse-vector run with `count` alerts and the split of least variance, half to Laplace
-    measurements of each. With U/D = 1 for monotonic queries and 2 for others, the variance of a gap estimate is
-    v (U/D)^2 (1 + (k U/D)^(-2/3))^3 times that of a measurement, v = 1 for Laplace and 1/2 for exponential noise, so
-    that the reduction is::
+    Half of the budget goes to a sparse-vector run with `count` alerts (k) and the split of least variance, half to
+    Laplace measurements of each. With U/D = 1 for monotonic queries and 2 for others, the variance of a gap estimate
+    is v (U/D)^2 (1 + (k U/D)^(-2/3))^3 times that of a measurement, v = 1 for Laplace and 1/2 for exponential noise:
+    a reduction of 1/(1 + (1 + k^(-2/3))^3) and 2/(2 + (1 + k^(-2/3))^3) for monotonic queries, with limits of 50 and
+    66 %. Holds for answers far above the threshold only; see the module on selection bias.
 
-        monotonic, Laplace        1/(1 + (1 + k^(-2/3))^3)
-        monotonic, exponential    2/(2 + (1 + k^(-2/3))^3)
-
-    Holds for answers far above the threshold only; see the module on selection bias.
-
-    Args:
-        count: k, the alerts that the run pays for.
-        noise: Family of both noises of the run.
-        monotonic: Whether the queries are.
-
-    Examples:
-        >>> [round(expected_reduction(10, noise=noise), 3) for noise in (Noise.LAPLACE, Noise.EXPONENTIAL)]
-        [0.358, 0.527]
+    >>> [round(expected_reduction(10, noise=noise), 3) for noise in (Noise.LAPLACE, Noise.EXPONENTIAL)]
+    [0.358, 0.527]
     """
     _counted(count)
     width = 1 if monotonic else 2
-    family = variance(noise, _SMALL_RATE) / variance(Noise.LAPLACE, _SMALL_RATE)
+    family = RELATIVE_VARIANCE[noise] / RELATIVE_VARIANCE[Noise.LAPLACE]
     spread = family * width**2 * (1 + math.pow(width * count, -2 / 3)) ** 3
     return 1 / (1 + spread)
 

@@ -23,26 +23,24 @@ move exponential and Gumbel noise up only, and Laplace noise either way.
 from __future__ import annotations
 
 import math
-from enum import StrEnum
+from enum import StrEnum, nonmember
 from fractions import Fraction
 from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from stream_svt.errors import MisuseError
 from stream_svt.mechanisms.arguments import one_of
 
 Real = TypeVar("Real", float, Fraction)
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 _EULER = 0.5772156649015329
 _WIDE_RATE = 0.25
-_LOG_OF_CERTAIN = 700.0
-"""Where e^(rate |k|) is past 10^304, exp(-e^(rate |k|)) is 0; further on the inner power would overflow."""
-
-_REFUSED = {
-    "gaussian": "its density falls faster than any exponential, so the alignment that makes gaps free "
-    "does not exist: the exact loss with Gaussian query noise reaches 2.3 times the charge",
-    "gumbel": "it is a baseline, in the library only: no bound is certified for its gaps, and it is no more "
-    "accurate than exponential noise",
-}
+_GREATEST_LOG = 700.0
+"""Near the largest power of e that a float holds; exp(-e^700) is 0."""
 
 
 class Noise(StrEnum):
@@ -52,6 +50,13 @@ class Noise(StrEnum):
     LAPLACE = "laplace"
     GUMBEL = "gumbel"
 
+    refused = nonmember(
+        {
+            "gaussian": "its density falls faster than any exponential, so the alignment that makes gaps free "
+            "does not exist: the exact loss with Gaussian query noise reaches 2.3 times the charge"
+        }
+    )
+
     @property
     def may_fall(self) -> bool:
         """Whether a move down by s costs at most rate * s as well, as a move up does for every family."""
@@ -59,12 +64,8 @@ class Noise(StrEnum):
 
     @classmethod
     def of(cls, given: Noise | str, name: str = "noise") -> Noise:
-        """Family that is given, as itself or by its name, for the library: any of them.
-
-        Raises:
-            MisuseError: For anything else; Gaussian noise is refused with the reason.
-        """
-        return one_of(cls, given, name, {"gaussian": _REFUSED["gaussian"]})
+        """Family that is given, as itself or by its name; see `one_of`."""
+        return one_of(cls, given, name)
 
     @classmethod
     def parse(cls, name: str) -> Noise:
@@ -76,7 +77,7 @@ class Noise(StrEnum):
         for noise in MONITORED:
             if noise.value == name.lower():
                 return noise
-        reason = _REFUSED.get(name.lower(), "no such family is known")
+        reason = _NOT_MONITORED.get(name.lower(), "no such family is known")
         raise MisuseError(
             f"noise {name!r} cannot be used with gaps: {reason}. Use 'exponential' or 'laplace'."
         )
@@ -85,74 +86,105 @@ class Noise(StrEnum):
 MONITORED = (Noise.EXPONENTIAL, Noise.LAPLACE)
 """Families a monitor may use: those whose gaps have bounds in closed form, rational in e^-rate."""
 
+_NOT_MONITORED = Noise.refused | {
+    "gumbel": "it is a baseline, in the library only: no bound is certified for its gaps, and it is no more "
+    "accurate than exponential noise"
+}
 
-def set_families(mechanism: object, *fields: str) -> None:
-    """Put the family in place of its name in these fields of a frozen dataclass, see `Noise.of`."""
-    for field in fields:
-        object.__setattr__(mechanism, field, Noise.of(getattr(mechanism, field), field))
+RELATIVE_VARIANCE = {Noise.EXPONENTIAL: 1.0, Noise.LAPLACE: 2.0, Noise.GUMBEL: math.pi**2 / 6}
+"""Variance in squared scales, where rates are small."""
 
 
 def exact_pmf(noise: Noise, ratio: Real, k: int) -> Real:
-    """P(noise = k) for b = `ratio` = e^-rate; exact when `ratio` is a Fraction.
-
-    Raises:
-        MisuseError: For Gumbel noise, whose probabilities are not rational in e^-rate.
-    """
-    noise = _require_rational(noise)
-    if noise is Noise.LAPLACE:
+    """P(noise = k) for b = `ratio` = e^-rate; exact when `ratio` is a Fraction. Gumbel noise is refused."""
+    if _rational(noise) is Noise.LAPLACE:
         return (1 - ratio) / (1 + ratio) * ratio ** abs(k)
     return (1 - ratio) * ratio**k if k >= 0 else 0 * ratio
 
 
 def exact_tail(noise: Noise, ratio: Real, k: int) -> Real:
-    """P(noise >= k) for b = `ratio` = e^-rate; exact when `ratio` is a Fraction.
-
-    Raises:
-        MisuseError: For Gumbel noise, whose probabilities are not rational in e^-rate.
-    """
-    noise = _require_rational(noise)
-    if noise is Noise.LAPLACE:
+    """P(noise >= k) for b = `ratio` = e^-rate; exact when `ratio` is a Fraction. Gumbel noise is refused."""
+    if _rational(noise) is Noise.LAPLACE:
         return ratio**k / (1 + ratio) if k >= 0 else 1 - ratio ** (1 - k) / (1 + ratio)
     return ratio**k if k >= 0 else 1 + 0 * ratio
 
 
+def _rational(noise: Noise) -> Noise:
+    """Refuse the family whose probabilities are no rational function of e^-rate."""
+    noise = Noise.of(noise)
+    if noise is Noise.GUMBEL:
+        raise MisuseError(
+            "gumbel noise has no exact probabilities in rational arithmetic: exp(-e^(-rate k)) is not rational in "
+            "e^-rate. Use pmf and tail, in floats, or exponential or laplace noise"
+        )
+    return noise
+
+
 def pmf(noise: Noise, rate: Fraction | float, k: int) -> float:
     """P(noise = k), in floats that stay accurate for rates near 0."""
-    noise = Noise.of(noise)
-    rate = float(rate)
+    noise, rate = Noise.of(noise), float(rate)
     if noise is Noise.LAPLACE:
         return -math.expm1(-rate) / (1 + math.exp(-rate)) * math.exp(-rate * abs(k))
     if noise is Noise.GUMBEL:
-        if -rate * k > _LOG_OF_CERTAIN:
+        if -rate * k > _GREATEST_LOG:
             return 1.0 - tail(noise, rate, k + 1)
         power = math.exp(-rate * k)  # b^k; P(k) = exp(-b^(k + 1)) - exp(-b^k)
         return math.exp(-power * math.exp(-rate)) * -math.expm1(power * math.expm1(-rate))
     return -math.expm1(-rate) * math.exp(-rate * k) if k >= 0 else 0.0
 
 
+def tails(noise: Noise, rate: Fraction | float, steps: Integers | Floats) -> Floats:
+    """P(noise >= steps), elementwise; `steps` need not be whole, the formulas are read between them as well."""
+    noise, rate = Noise.of(noise), float(rate)
+    steps = steps.astype(np.float64)
+    if noise is Noise.LAPLACE:
+        outer = np.exp(-rate * np.where(steps >= 0, steps, 1 - steps)) / (1 + math.exp(-rate))
+        return np.where(steps >= 0, outer, 1 - outer)
+    if noise is Noise.GUMBEL:
+        return -np.expm1(-np.exp(np.minimum(-rate * steps, _GREATEST_LOG)))
+    return np.exp(-rate * np.maximum(steps, 0.0))
+
+
+def heads(noise: Noise, rate: Fraction | float, steps: Integers | Floats) -> Floats:
+    """P(noise <= steps), elementwise, with all digits where it is small."""
+    noise, rate = Noise.of(noise), float(rate)
+    if noise is Noise.LAPLACE:
+        return tails(noise, rate, -steps)
+    if noise is Noise.GUMBEL:
+        return np.exp(-np.exp(np.minimum(-rate * (steps + 1.0), _GREATEST_LOG)))
+    return -np.expm1(-rate * np.maximum(steps + 1.0, 0.0))
+
+
 def tail(noise: Noise, rate: Fraction | float, k: int) -> float:
     """P(noise >= k), in floats."""
-    noise = Noise.of(noise)
-    rate = float(rate)
-    if noise is Noise.LAPLACE:
-        if k < 0:
-            return 1.0 - tail(noise, rate, 1 - k)
-        return math.exp(-rate * k) / (1 + math.exp(-rate))
-    if noise is Noise.GUMBEL:
-        return 1.0 if -rate * k > _LOG_OF_CERTAIN else -math.expm1(-math.exp(-rate * k))
-    return math.exp(-rate * k) if k >= 0 else 1.0
+    return float(tails(noise, rate, np.array(float(k))))
 
 
 def head(noise: Noise, rate: Fraction | float, k: int) -> float:
     """P(noise <= k), in floats that keep their digits where it is small."""
-    noise = Noise.of(noise)
-    rate = float(rate)
-    if noise is Noise.LAPLACE:
-        return tail(noise, rate, -k)
+    return float(heads(noise, rate, np.array(float(k))))
+
+
+def quantiles(noise: Noise, rate: Fraction | float, chances: Floats) -> Integers:
+    """Return the largest k with P(noise >= k) >= chance, elementwise, for chances in (0, 1]; inverts `tails`."""
+    noise, rate = Noise.of(noise), float(rate)
+    with np.errstate(divide="ignore"):
+        if noise is Noise.LAPLACE:
+            spread = 1 + math.exp(-rate)
+            left = 1 + np.log(spread * (1 - chances)) / rate
+            steps = np.where(chances * spread <= 1, -np.log(chances * spread) / rate, left)
+        elif noise is Noise.GUMBEL:
+            steps = -np.log(-np.log1p(-chances)) / rate
+        else:
+            steps = -np.log(chances) / rate
+    return np.floor(np.maximum(steps, -(2.0**60))).astype(np.int64)
+
+
+def scales_at_odds(noise: Noise, odds: Fraction) -> float:
+    """Scales that noise of a small rate reaches with probability 1/(odds + 1)."""
     if noise is Noise.GUMBEL:
-        exponent = -rate * (k + 1)
-        return 0.0 if exponent > _LOG_OF_CERTAIN else math.exp(-math.exp(exponent))
-    return -math.expm1(-rate * (k + 1)) if k >= 0 else 0.0
+        return -math.log(math.log1p(1 / odds))
+    return math.log((odds + 1) / 2) if noise is Noise.LAPLACE else math.log(odds + 1)
 
 
 def mean(noise: Noise, rate: Fraction | float) -> float:
@@ -160,18 +192,15 @@ def mean(noise: Noise, rate: Fraction | float) -> float:
 
     For Gumbel about 0.5772/rate - 1/2, of which the half is the floor's.
     """
-    noise = Noise.of(noise)
-    if noise is Noise.LAPLACE:
-        return 0.0
+    noise, rate = Noise.of(noise), float(rate)
     if noise is Noise.GUMBEL:
-        return _gumbel_moments(float(rate))[0]
-    return _over_expm1(float(rate))
+        return _gumbel_moments(rate)[0]
+    return 0.0 if noise is Noise.LAPLACE else _over_expm1(rate)
 
 
 def variance(noise: Noise, rate: Fraction | float) -> float:
     """Variance in squared grid steps: b/(1-b)^2, twice that for Laplace, about (pi/rate)^2/6 for Gumbel."""
-    noise = Noise.of(noise)
-    rate = float(rate)
+    noise, rate = Noise.of(noise), float(rate)
     if noise is Noise.GUMBEL:
         return _gumbel_moments(rate)[1]
     once = _over_expm1(rate) / -math.expm1(-rate)
@@ -191,17 +220,6 @@ def _gumbel_moments(rate: float) -> tuple[float, float]:
     law = [pmf(Noise.GUMBEL, rate, k) for k in points]
     average = math.fsum(k * p for k, p in zip(points, law, strict=True))
     return average, math.fsum((k - average) ** 2 * p for k, p in zip(points, law, strict=True))
-
-
-def _require_rational(noise: Noise) -> Noise:
-    """Refuse the family whose probabilities are no rational function of e^-rate."""
-    noise = Noise.of(noise)
-    if noise is Noise.GUMBEL:
-        raise MisuseError(
-            "gumbel noise has no exact probabilities in rational arithmetic: exp(-e^(-rate k)) is not rational in "
-            "e^-rate. Use pmf and tail, in floats, or exponential or laplace noise"
-        )
-    return noise
 
 
 def _over_expm1(rate: float) -> float:

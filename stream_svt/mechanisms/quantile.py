@@ -35,14 +35,15 @@ import math
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
+from typing import Required, TypedDict, Unpack
 
 import numpy as np
 
-from stream_svt.errors import MisuseError, RunExhausted
-from stream_svt.mechanisms.arguments import is_whole, one_of, require_own, whole_numbers
-from stream_svt.mechanisms.contract import Law, Neighbours, Shifts
+from stream_svt.errors import MisuseError
+from stream_svt.mechanisms.arguments import is_whole, one_of, whole_numbers
+from stream_svt.mechanisms.contract import Law, Mechanism, Neighbours, Shifts
 from stream_svt.mechanisms.grid import LEAST_RATE, VALUE_LIMIT
-from stream_svt.mechanisms.noise import Noise, set_families
+from stream_svt.mechanisms.noise import Noise
 from stream_svt.mechanisms.run import (
     UNITS_PER_EPSILON,
     BranchNoise,
@@ -51,6 +52,7 @@ from stream_svt.mechanisms.run import (
     Run,
     mechanism_id,
 )
+from stream_svt.mechanisms.selection import lifted
 from stream_svt.mechanisms.sparse_vector import Branch, SparseVector
 
 DEFAULT_BASE = Fraction(1001, 1000)
@@ -70,7 +72,7 @@ class Adjacency(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnboundedQuantile:
+class UnboundedQuantile(Mechanism):
     """One quantile of data with a known least value; build it with `unbounded_quantile`.
 
     Attributes:
@@ -95,18 +97,15 @@ class UnboundedQuantile:
 
     def __post_init__(self) -> None:
         """Refuse what has no meaning."""
-        set_families(self, "threshold_noise", "query_noise")
-        object.__setattr__(self, "adjacency", one_of(Adjacency, self.adjacency, "adjacency"))
         _require_level(self.level)
         if self.base <= 1:
             raise MisuseError("the base of the candidates is greater than 1, or they would not grow")
-        if min(self.threshold_law.rate, self.branch_laws[0].rate) < LEAST_RATE:
-            raise MisuseError("noise would be wider than the grid: raise epsilon or use a simpler level")
+        Mechanism.__post_init__(self)
 
     @property
     def sensitivity(self) -> int:
-        """Grid steps that rates are divided by: 1 for swaps, B for add or remove."""
-        return 1 if self.adjacency is Adjacency.SWAP else self.level.denominator
+        """Grid steps that rates are divided by, and a top's noise moves at most: 1 for swaps, B for add or remove."""
+        return 1 if self.monotonic else self.level.denominator
 
     @property
     def query_sensitivity(self) -> int:
@@ -131,7 +130,7 @@ class UnboundedQuantile:
     @property
     def epsilon(self) -> int:
         """Units of a run that reports: see the module."""
-        if self.adjacency is Adjacency.SWAP:
+        if self.monotonic:
             return self.threshold_units + self.query_units
         removed = self.level * self.threshold_units + self.query_units
         return math.ceil(max(removed, (1 - self.level) * self.threshold_units))
@@ -139,7 +138,7 @@ class UnboundedQuantile:
     @property
     def threshold_charge(self) -> int:
         """Units spent when a run opens, and all that a run without a top costs."""
-        if self.adjacency is Adjacency.SWAP:
+        if self.monotonic:
             return self.threshold_units
         return math.ceil(max(self.level, 1 - self.level) * self.threshold_units)
 
@@ -147,7 +146,7 @@ class UnboundedQuantile:
     def rho(self) -> Fraction:
         """Zero-concentrated loss of a run, gap included: width of the log-ratio's interval, squared, by 8."""
         e1, e2 = (Fraction(units, UNITS_PER_EPSILON) for units in (self.threshold_units, self.query_units))
-        if self.adjacency is Adjacency.SWAP:
+        if self.monotonic:
             return (e1 + 2 * e2) ** 2 / 8
         width = self.level * e1 + e2 + max((1 - self.level) * e1, self.level * e2)
         return width**2 / 8
@@ -182,12 +181,7 @@ class UnboundedQuantile:
             bounds[i] = min(_FARTHEST, math.ceil(self.start + power - 1))  # x < t iff x < ceil(t), x whole
             power *= self.base
         below = np.searchsorted(data, bounds, side="left").astype(np.int64)
-        return below + A * size // -B if self.adjacency is Adjacency.SWAP else B * below - A * size
-
-    def open(self, threshold_noise: int, salt: tuple[int, int]) -> Run:
-        """Begin a run; the charge of its threshold is spent before the first test."""
-        opened = self._engine.open(threshold_noise, salt)
-        return replace(opened, mechanism=mechanism_id(self), left=self.epsilon - self.threshold_charge)
+        return below + A * size // -B if self.monotonic else B * below - A * size
 
     def is_over(self, run: Run) -> bool:
         """Whether the run has reported."""
@@ -204,9 +198,7 @@ class UnboundedQuantile:
             RunExhausted: When the run has reported already; nothing was drawn.
             MisuseError: As `SparseVector.step`.
         """
-        require_own(run, self, self.epsilon - self.threshold_charge)
-        if self.is_over(run):
-            raise RunExhausted("this run has told its quantile; a new one pays for a new threshold")
+        values = self.entered(run, values)
         engine = self._engine
         part = replace(run, mechanism=mechanism_id(engine), left=self.query_units)
         _, outcomes = engine.step(part, values, 0, 0, noise)
@@ -222,12 +214,10 @@ class UnboundedQuantile:
         The threshold noise moves by the most that an answer tested rises, the top's noise by as much plus what its
         own answer falls; neither ever down.
         """
-        tested = (second - first)[: outcomes.consumed]
-        lift = max(0, int(tested.max())) if len(tested) else 0
-        queries = np.zeros((1, len(first)), dtype=np.int64)
-        for top in outcomes.tops:
-            queries[0, top.row] = lift - int(tested[top.row])
-        return Shifts(lift, queries)
+        rise = (second - first)[: outcomes.consumed]
+        lift = max(0, int(rise.max())) if len(rise) else 0
+        rows = np.array([top.row for top in outcomes.tops], dtype=np.int64)
+        return Shifts(lift, lifted(first, second, rows, lift)[np.newaxis])
 
     @property
     def _engine(self) -> SparseVector:
@@ -245,22 +235,31 @@ class UnboundedQuantile:
         )
 
 
+class QuantileOptions(TypedDict, total=False):
+    """What all constructors take."""
+
+    epsilon: Required[int]
+    """Units of 10^-9 that all runs together may cost."""
+    adjacency: Required[Adjacency]
+    """The neighbours that the charge is for."""
+    base: Fraction
+    """Public ratio of neighbouring candidates, greater than 1. Default `DEFAULT_BASE`."""
+
+
 def unbounded_quantile(
     *,
-    epsilon: int,
     level: Fraction,
-    adjacency: Adjacency,
-    base: Fraction = DEFAULT_BASE,
     start: int = 0,
     split: Fraction = Fraction(1),
     threshold_noise: Noise = Noise.EXPONENTIAL,
     query_noise: Noise = Noise.EXPONENTIAL,
+    **options: Unpack[QuantileOptions],
 ) -> UnboundedQuantile:
-    """Quantile of data that are at least `start` (Durfee 2023, Algorithm 2), for at most `epsilon` units.
+    """Quantile of data that are at least `start` (Durfee 2023, Algorithm 2).
 
     Args:
-        epsilon: Units of 10^-9 that a run may cost.
         split: e2/e1: query over threshold.
+        options: See `QuantileOptions`.
 
     See `UnboundedQuantile` for the others.
 
@@ -270,9 +269,9 @@ def unbounded_quantile(
     if split <= 0:
         raise MisuseError("a split is epsilon of the query / epsilon of the threshold and greater than 0")
     _require_level(level)
-    adjacency = one_of(Adjacency, adjacency, "adjacency")
+    adjacency = one_of(Adjacency, options["adjacency"], "adjacency")
     a_unit = 1 + split if adjacency is Adjacency.SWAP else max(level + split, 1 - level)
-    threshold = math.floor(epsilon / a_unit)
+    threshold = math.floor(options["epsilon"] / a_unit)
     query = math.floor(threshold * split)
     if min(threshold, query) < 1:
         raise MisuseError("epsilon is too small to be divided among the threshold and the query")
@@ -281,7 +280,7 @@ def unbounded_quantile(
         adjacency=adjacency,
         threshold_units=threshold,
         query_units=query,
-        base=base,
+        base=options.get("base", DEFAULT_BASE),
         start=start,
         threshold_noise=threshold_noise,
         query_noise=query_noise,
@@ -321,38 +320,21 @@ class FullyUnboundedQuantile:
 
 
 def fully_unbounded_quantile(
-    *,
-    epsilon: int,
-    level: Fraction,
-    adjacency: Adjacency,
-    base: Fraction = DEFAULT_BASE,
-    noise: Noise = Noise.EXPONENTIAL,
+    *, level: Fraction, noise: Noise = Noise.EXPONENTIAL, **options: Unpack[QuantileOptions]
 ) -> FullyUnboundedQuantile:
-    """Quantile of any integers, each of the two runs with half of `epsilon` units; see `unbounded_quantile`."""
-    upper, lower = (
-        unbounded_quantile(
-            epsilon=epsilon // 2,
-            level=share,
-            adjacency=adjacency,
-            base=base,
-            threshold_noise=noise,
-            query_noise=noise,
-        )
-        for share in (level, 1 - level)
-    )
+    """Quantile of any integers, each of the two runs with half of epsilon; see `unbounded_quantile`."""
+    upper, lower = _sharing((level, 1 - level), 0, noise, options)
     return FullyUnboundedQuantile(upper=upper, lower=lower)
 
 
 def multiple_quantiles(
     *,
-    epsilon: int,
     levels: tuple[Fraction, ...],
-    adjacency: Adjacency,
-    base: Fraction = DEFAULT_BASE,
     start: int = 0,
     noise: Noise = Noise.EXPONENTIAL,
+    **options: Unpack[QuantileOptions],
 ) -> tuple[UnboundedQuantile, ...]:
-    """Quantiles of several levels, an equal share of `epsilon` units each.
+    """Quantiles of several levels, an equal share of epsilon each.
 
     Composed sequentially: the charges of the runs add up to at most epsilon, their rho under zCDP too. Levels rise;
     noise may still turn two results around, and sorting them is free.
@@ -362,16 +344,16 @@ def multiple_quantiles(
     """
     if not levels or list(levels) != sorted(set(levels)):
         raise MisuseError("levels of quantiles are one or more and rise strictly")
+    return _sharing(levels, start, noise, options)
+
+
+def _sharing(
+    levels: tuple[Fraction, ...], start: int, noise: Noise, options: QuantileOptions
+) -> tuple[UnboundedQuantile, ...]:
+    """Return a run for each level, with an equal share of epsilon."""
+    share = options | {"epsilon": options["epsilon"] // len(levels)}
     return tuple(
-        unbounded_quantile(
-            epsilon=epsilon // len(levels),
-            level=level,
-            adjacency=adjacency,
-            base=base,
-            start=start,
-            threshold_noise=noise,
-            query_noise=noise,
-        )
+        unbounded_quantile(level=level, start=start, threshold_noise=noise, query_noise=noise, **share)
         for level in levels
     )
 
@@ -409,11 +391,7 @@ class ClippedSum:
         return max(1, math.floor(self.quantile.candidate(index)))
 
     def law(self, bound: int) -> Law:
-        """Law of the sum's noise: discrete Laplace at charge / bound.
-
-        Raises:
-            MisuseError: When the noise would be wider than the grid.
-        """
+        """Law of the sum's noise: discrete Laplace at charge / bound; refused where it is wider than the grid."""
         rate = Fraction(self.charge, UNITS_PER_EPSILON * bound)
         if rate < LEAST_RATE:
             raise MisuseError(
@@ -422,14 +400,7 @@ class ClippedSum:
         return Law(Noise.LAPLACE, rate)
 
     def release(self, data: Integers, bound: int, noise: int) -> int:
-        """Clipped sum plus a draw of `law(bound)`, in grid steps; exact, whatever its size.
-
-        Args:
-            data: Grid steps, shape (n,).
-
-        Raises:
-            MisuseError: As `clipped`, and for noise that is no whole number.
-        """
+        """Clipped sum plus a draw of `law(bound)`, in grid steps; exact, whatever its size."""
         if not is_whole(noise):
             raise MisuseError("the noise of a sum is a whole number of grid steps")
         return self.clipped(data, bound) + int(noise)
@@ -440,12 +411,7 @@ class ClippedSum:
 
     @staticmethod
     def clipped(data: Integers, bound: int) -> int:
-        """Sum of the records clipped to [0, bound], secret.
-
-        Raises:
-            MisuseError: When the records are no array of whole numbers, or the bound is not a whole number
-                from 1 to 2^62.
-        """
+        """Sum of the records, whole numbers of shape (n,), clipped to [0, bound]; secret."""
         if not is_whole(bound) or not 1 <= bound <= _FARTHEST:
             raise MisuseError("records are clipped at a whole number of grid steps, from 1 to 2^62")
         return sum(np.clip(whole_numbers(data, "records"), 0, int(bound)).tolist())

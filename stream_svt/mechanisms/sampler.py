@@ -37,13 +37,14 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 from fractions import Fraction
+from typing import NamedTuple
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
 from stream_svt.errors import MisuseError, PackingError
-from stream_svt.mechanisms.arguments import is_whole, next_word
+from stream_svt.mechanisms.arguments import next_word, of_all, of_all_or_each, of_each
 from stream_svt.mechanisms.grid import NOISE_LIMIT, THRESHOLD_NOISE_LIMIT, VALUE_LIMIT
 from stream_svt.mechanisms.noise import Noise
 
@@ -68,15 +69,6 @@ Integers = NDArray[np.int64]
 Salt = tuple[int, int] | tuple[Words, Words]
 
 
-def _precision(bits: int, rate: Fraction) -> tuple[decimal.Context, Fraction, Fraction]:
-    """Return digits enough for so many bits at a rate, the slack of two logarithms in them, and ln 2^bits."""
-    digits = bits * 30103 // 100000 + len(str(rate.denominator // rate.numerator)) + 12
-    context = decimal.Context(
-        prec=digits, rounding=decimal.ROUND_HALF_EVEN, Emin=decimal.MIN_EMIN, Emax=decimal.MAX_EMAX
-    )
-    return context, Fraction(bits, 10 ** (digits - 1)), Fraction(context.ln(decimal.Decimal(1 << bits)))
-
-
 def exact_geometric(word: Callable[[], int], rate: Fraction, limit: int = NOISE_LIMIT) -> int:
     """Geometric draw with P(k) proportional to e^(-rate k), exact for any positive rational rate.
 
@@ -85,64 +77,63 @@ def exact_geometric(word: Callable[[], int], rate: Fraction, limit: int = NOISE_
             settled.
         rate: Epsilon per grid step.
         limit: Draws above it are returned as `limit`.
-
-    Notes:
-        ``decimal`` rounds its logarithm correctly, so p digits of a logarithm below 0.7 * bits err by at most
-        5 * 10^-p * 0.7 * bits; two of them by less than bits * 10^(1 - p), which widens the interval on either
-        side. The ends e^(-rate k) are irrational, so the loop ends with probability one; each round fails with
-        probability about 2^-64 times the number of cells met before.
     """
-    if rate <= 0:
-        raise MisuseError("a noise rate must be greater than 0")
-    prefix, bits = 0, 0
-    while True:
-        prefix, bits = prefix << _WORD | next_word(word), bits + _WORD
-        context, slack, whole = _precision(bits, rate)
-        least = whole - Fraction(context.ln(decimal.Decimal(prefix + 1))) - slack
+    for least, most, _, _ in _exponents(word, rate):
         low = min(max(0, least // rate), limit)
-        high = limit
-        if prefix:
-            most = whole - Fraction(context.ln(decimal.Decimal(prefix))) + slack
-            high = min(most // rate, limit)
+        high = limit if most is None else min(most // rate, limit)
         if low == high:
             return low
+    raise AssertionError  # the refinements do not end
 
 
 def exact_gumbel(word: Callable[[], int], rate: Fraction, limit: int = NOISE_LIMIT) -> int:
     """Discretised Gumbel draw, P(G >= k) = 1 - exp(-e^(-rate k)), exact for any positive rational rate.
 
-    Args:
-        word: Returns the next 64 bits of the uniform, most significant first; called until the draw is
-            settled.
-        rate: Epsilon per grid step.
-        limit: Draws are clipped to [-limit, limit].
+    y is at least about 2^-bits, of which the slack is a fraction 10^-10. Its logarithm stays below 0.7 * bits: the
+    division and the second logarithm, correctly rounded, err by at most 10 * bits * 10^-p.
 
-    Notes:
-        The leading bits confine y = -ln U to an interval, computed with the same slack as in `exact_geometric`; y is
-        at least about 2^-bits, of which the slack is a fraction 10^-10. Its logarithm stays below 0.7 * bits: the
-        division and the second logarithm, correctly rounded, err by at most 10 * bits * 10^-p. The points where the
-        floor changes are countable, so the loop ends with probability one.
+    Args:
+        word, rate: As for `exact_geometric`.
+        limit: Draws are clipped to [-limit, limit].
+    """
+    for least, most, slack, context in _exponents(word, rate):
+        low, high = -limit, limit
+        if most is not None:
+            low = max(-limit, min((-_logarithm(most, context) - slack) // rate, limit))
+        if least > 0:
+            high = max(-limit, min((-_logarithm(least, context) + slack) // rate, limit))
+        if low == high:
+            return low
+    raise AssertionError  # the refinements do not end
+
+
+def _exponents(
+    word: Callable[[], int], rate: Fraction
+) -> Iterator[tuple[Fraction, Fraction | None, Fraction, decimal.Context]]:
+    """Ever closer bounds of y = -ln U, the upper one None where U may be 0, with their slack and their digits.
+
+    ``decimal`` rounds its logarithm correctly, so p digits of a logarithm below 0.7 * bits err by at most
+    5 * 10^-p * 0.7 * bits; two of them by less than bits * 10^(1 - p), the slack, which widens the interval on
+    either side. The points where a draw changes are countable, so that some bounds settle it with probability one;
+    each fail with probability about 2^-64 times the number of cells met before.
     """
     if rate <= 0:
         raise MisuseError("a noise rate must be greater than 0")
     prefix, bits = 0, 0
     while True:
         prefix, bits = prefix << _WORD | next_word(word), bits + _WORD
-        context, slack, whole = _precision(bits, rate)
-        low, high = -limit, limit
-        if prefix:
-            most = whole - Fraction(context.ln(decimal.Decimal(prefix))) + slack
-            low = max(-limit, min((-_logarithm(most, context) - slack) // rate, limit))
-        if prefix + 1 < 1 << bits:
-            least = whole - Fraction(context.ln(decimal.Decimal(prefix + 1))) - slack
-            if least > 0:
-                high = max(-limit, min((-_logarithm(least, context) + slack) // rate, limit))
-        if low == high:
-            return low
+        digits = bits * 30103 // 100000 + len(str(rate.denominator // rate.numerator)) + 12
+        context = decimal.Context(
+            prec=digits, rounding=decimal.ROUND_HALF_EVEN, Emin=decimal.MIN_EMIN, Emax=decimal.MAX_EMAX
+        )
+        slack, whole = Fraction(bits, 10 ** (digits - 1)), Fraction(context.ln(decimal.Decimal(1 << bits)))
+        least = whole - Fraction(context.ln(decimal.Decimal(prefix + 1))) - slack
+        most = whole - Fraction(context.ln(decimal.Decimal(prefix))) + slack if prefix else None
+        yield least, most, slack, context
 
 
 def _logarithm(number: Fraction, context: decimal.Context) -> Fraction:
-    """Natural logarithm of a positive rational, within the slack of the calling loop."""
+    """Natural logarithm of a positive rational, within the slack of its bounds."""
     quotient = context.divide(decimal.Decimal(number.numerator), decimal.Decimal(number.denominator))
     return Fraction(context.ln(quotient))
 
@@ -180,6 +171,16 @@ def _geometric_of_words(word: Callable[[], int], rate: Fraction) -> int:
             return int(scaled)
     words = itertools.chain([first], iter(word, None))
     return exact_geometric(lambda: next(words), rate, THRESHOLD_NOISE_LIMIT)
+
+
+class _Identity(NamedTuple):
+    """What keys the noise of some tests."""
+
+    offset: Integers
+    row: Integers | int
+    attempt: Integers | int
+    branch: int
+    value: Integers
 
 
 class KeyedSampler:
@@ -243,19 +244,19 @@ class KeyedSampler:
         if rate <= 0:
             raise MisuseError("a noise rate must be greater than 0")
         count = np.size(offset)
-        _require_array("offset", offset, count, 0, OFFSET_LIMIT)
-        row = _one_or_each("row", row, count, 0, ROW_LIMIT)
-        attempt = _one_or_each("attempt", attempt, count, 0, ATTEMPT_LIMIT)
-        branch = _one("branch", branch, 0, BRANCH_LIMIT)
-        _require_array("value", value, count, 1 - VALUE_LIMIT, VALUE_LIMIT)
+        identity = _Identity(
+            offset=of_each(offset, count, "offset", 0, OFFSET_LIMIT, PackingError),
+            row=of_all_or_each(row, count, "row", 0, ROW_LIMIT, PackingError),
+            attempt=of_all_or_each(attempt, count, "attempt", 0, ATTEMPT_LIMIT, PackingError),
+            branch=of_all(branch, "branch", 0, BRANCH_LIMIT, PackingError),
+            value=of_each(value, count, "value", 1 - VALUE_LIMIT, VALUE_LIMIT, PackingError),
+        )
         _require_salt(salt, count)
         result = np.empty(count, dtype=np.int64)
         with np.errstate(divide="ignore", invalid="ignore"):
             for start in range(0, count, _CHUNK):
                 part = slice(start, min(start + _CHUNK, count))
-                self._encrypt(
-                    salt=salt, offset=offset, row=row, attempt=attempt, branch=branch, value=value, part=part
-                )
+                self._encrypt(salt, identity, part)
                 self._floors(noise, rate, 0, result[part])
                 if noise is Noise.LAPLACE:
                     down = self._down[: part.stop - part.start]
@@ -263,45 +264,18 @@ class KeyedSampler:
                     result[part] -= down
         return result
 
-    def _encrypt(
-        self,
-        *,
-        salt: Salt,
-        offset: Integers,
-        row: Integers | int,
-        attempt: Integers | int,
-        branch: int,
-        value: Integers,
-        part: slice,
-    ) -> None:
+    def _encrypt(self, salt: Salt, identity: _Identity, part: slice) -> None:
         """Fill the scratch blocks with the bits of the tests in `part`."""
         size = part.stop - part.start
         block, word = self._input[:size], self._word[:size]
-        high, low = 0, branch << 48
-        np.left_shift(_words(offset[part]), np.uint64(16), out=word)
-        if not isinstance(row, np.ndarray):
-            high |= row >> 4
-            low |= (row & 0xF) << 60
-        else:
-            np.bitwise_xor(word, _words(row[part]) >> np.uint64(4), out=word)
-        if isinstance(salt[0], int):
-            np.bitwise_xor(word, np.uint64(high ^ salt[0]), out=block[:, 0])
-        else:
-            np.bitwise_xor(word, np.uint64(high), out=word)
-            np.bitwise_xor(word, salt[0][part], out=block[:, 0])
-
-        np.bitwise_and(_words(value[part]), np.uint64(2**48 - 1), out=word)
-        if isinstance(row, np.ndarray):
-            np.bitwise_xor(word, _words(row[part]) << np.uint64(60), out=word)
-        if not isinstance(attempt, np.ndarray):
-            low |= attempt << 52
-        else:
-            np.bitwise_xor(word, _words(attempt[part]) << np.uint64(52), out=word)
-        if isinstance(salt[1], int):
-            np.bitwise_xor(word, np.uint64(low ^ salt[1]), out=block[:, 1])
-        else:
-            np.bitwise_xor(word, np.uint64(low), out=word)
-            np.bitwise_xor(word, salt[1][part], out=block[:, 1])
+        row = _words(identity.row, part)
+        high = _words(salt[0], part) ^ (row >> np.uint64(4))
+        low = _words(salt[1], part) ^ (row << np.uint64(60)) ^ np.uint64(identity.branch << 48)
+        low = low ^ (_words(identity.attempt, part) << np.uint64(52))
+        np.left_shift(_words(identity.offset, part), np.uint64(16), out=word)
+        np.bitwise_xor(word, high, out=block[:, 0])
+        np.bitwise_and(_words(identity.value, part), np.uint64(2**48 - 1), out=word)
+        np.bitwise_xor(word, low, out=block[:, 1])
         self._noise_cipher.update_into(block.data.cast("B"), self._output)
 
     def _floors(self, noise: Noise, rate: Fraction, half: int, out: Integers) -> None:
@@ -349,41 +323,9 @@ class KeyedSampler:
             yield int.from_bytes(block[8 * half : 8 * half + 8], "little")
 
 
-def _words(numbers: Integers) -> Words:
+def _words(numbers: Integers | Words | int, part: slice) -> Words | np.uint64:
     """Return the same bits seen as unsigned."""
-    return numbers.astype(np.int64, copy=False).view(np.uint64)
-
-
-def _one_or_each(field: str, numbers: Integers | int, count: int, least: int, limit: int) -> Integers | int:
-    """One number for all tests, as Python's, or an array with one for each; others are refused."""
-    if not isinstance(numbers, np.ndarray):
-        return _one(field, numbers, least, limit)
-    _require_array(field, numbers, count, least, limit)
-    return numbers
-
-
-def _one(field: str, number: int, least: int, limit: int) -> int:
-    """Return a number in [least, limit) as Python's."""
-    if not is_whole(number):
-        raise MisuseError(f"the {field} of a test is a whole number")
-    _require(field, least <= number < limit, least, limit)
-    return int(number)
-
-
-def _require_array(field: str, numbers: object, count: int, least: int, limit: int) -> None:
-    """Refuse what is not an array of one whole number in [least, limit) for each test."""
-    if not isinstance(numbers, np.ndarray) or numbers.shape != (count,) or numbers.dtype.kind not in "iu":
-        raise MisuseError(f"the {field} of {count} tests is an array of as many whole numbers")
-    _require(field, not count or bool(numbers.min() >= least and numbers.max() < limit), least, limit)
-
-
-def _require(field: str, inside: bool, least: int, limit: int) -> None:
-    """Refuse numbers outside [least, limit); the message never holds the number, which may be private."""
-    if not inside:
-        raise PackingError(
-            f"the {field} of a test lies outside [{least}, {limit - 1}], the range that keys its noise; "
-            "the batch was refused and no noise was drawn"
-        )
+    return numbers[part].view(np.uint64) if isinstance(numbers, np.ndarray) else np.uint64(numbers)
 
 
 def _require_salt(salt: Salt, count: int) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fractions import Fraction
 
 import numpy as np
 
-from stream_svt.errors import MisuseError, RunExhausted
-from stream_svt.mechanisms.grid import GAP_LIMIT, LEAST_RATE, VALUE_LIMIT
+from stream_svt.errors import MisuseError
+from stream_svt.mechanisms.grid import GAP_LIMIT, VALUE_LIMIT
 from stream_svt.mechanisms.noise import Noise
-from stream_svt.mechanisms.run import UNITS_PER_EPSILON, Integers
+from stream_svt.mechanisms.run import Integers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +79,7 @@ def lexicographic_gap(noisy: Integers, last: int, runner_up: int) -> int:
 def lexicographic_shifts(
     first: Integers, second: Integers, noise: Integers, rows: Integers, family: Noise
 ) -> Integers:
-    """Alignment of the places `rows`, the last of which has a lexicographic gap; see the module's proof."""
+    """Alignment of the places `rows`, the last of which has a lexicographic gap; see the proof in `top_k`."""
     fall = first - second
     losers = np.ones(len(first), dtype=np.bool_)
     losers[rows] = False
@@ -105,31 +104,14 @@ def rows_of(outcomes: Selection) -> Integers:
     return np.array([top.row for top in outcomes.tops], dtype=np.int64)
 
 
-def rate_of(units: int, steps: int) -> Fraction:
-    """Rate of a noise whose move by `steps` costs `units`."""
-    return Fraction(units, UNITS_PER_EPSILON * steps) if steps > 0 else Fraction(0)
-
-
-def check_selection(epsilon: int, count: int, sensitivity: int, rate: Fraction) -> None:
-    """Refuse parameters that no selection can have."""
-    if count < 1:
-        raise MisuseError("count, the number of answers to report, must be at least 1")
-    if sensitivity < 1:
-        raise MisuseError("sensitivity must be at least one grid step")
-    if epsilon < 1:
-        raise MisuseError("epsilon must be at least one unit, 1e-9")
-    if rate < LEAST_RATE:
-        raise MisuseError(
-            "noise would be wider than the grid: raise epsilon, lower the count, or use a coarser granularity"
-        )
+def lifted(first: Integers, second: Integers, rows: Integers, lift: int) -> Integers:
+    """Alignment that moves the noise of `rows` up by what the threshold moves and their answers fall."""
+    moved = np.zeros(len(first), dtype=np.int64)
+    moved[rows] = lift + first[rows] - second[rows]
+    return moved
 
 
 def check_threshold(threshold: int) -> None:
     """Refuse a threshold that is no value of the grid."""
     if abs(threshold) >= VALUE_LIMIT:
         raise MisuseError("a threshold lies below 2^47 grid steps in magnitude")
-
-
-def used() -> RunExhausted:
-    """Return the error of a second step."""
-    return RunExhausted("this run has made its one step; a new one pays again")

@@ -1,20 +1,18 @@
 """Sparse and NumericSparse of the lecture notes: AboveThreshold, again and again.
 
-`sparse` goes on with a fresh noisy threshold until it has found c (RESAMPLE); `numeric_sparse` also gives the
-answers it found, with fresh noise.
-
 Guarantee:
-    `Sparse` repeats `above_threshold` c times on the rest of the stream: c (e0 + e1), or by advanced composition or
-    zCDP an (epsilon, delta), see `Sparse.loss`. A threshold is charged when it is drawn, before its first
-    comparison.
+    `sparse` repeats `above_threshold` c times on the rest of the stream, each time with a fresh noisy threshold
+    (RESAMPLE): c (e0 + e1), or by advanced composition or zCDP an (epsilon, delta), see `Sparse.loss`. A threshold is
+    charged when it is drawn, before its first comparison.
 
-    `NumericSparse` adds one release of q + noise to each top, with rate e2/D: the alignment moves that noise by
+    `numeric_sparse` adds one release of q + noise to each top, with rate e2/D: the alignment moves that noise by
     q(D1) - q(D2), up or down, so that it must be of a family that may fall: discrete Laplace. The gap stays
     free.
 
 References:
     Dwork & Roth, The Algorithmic Foundations of Differential Privacy, 2014: Algorithms 2 (Sparse) and 3
-    (NumericSparse); Theorems 3.25 to 3.28.
+    (NumericSparse); Theorems 3.25 to 3.28. Durfee, Unbounded Differentially Private Quantile and Maximum Estimation,
+    2023: Theorem 1 (zCDP of a round).
 """
 
 from __future__ import annotations
@@ -23,12 +21,11 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Required, TypedDict, TypeVar, Unpack
+from typing import Required, TypedDict, Unpack
 
 import numpy as np
 
 from stream_svt.errors import MisuseError, RunExhausted
-from stream_svt.mechanisms.above_threshold import above_threshold, above_threshold_rho
 from stream_svt.mechanisms.arguments import noise_of_each, one_of, require_own
 from stream_svt.mechanisms.composition import (
     Composition,
@@ -36,10 +33,10 @@ from stream_svt.mechanisms.composition import (
     largest_charge,
     zcdp_epsilon,
 )
-from stream_svt.mechanisms.contract import Law, Neighbours, Shifts
+from stream_svt.mechanisms.constructors import above_threshold
+from stream_svt.mechanisms.contract import Law, Mechanism, Neighbours, Shifts
 from stream_svt.mechanisms.correction import Correction
-from stream_svt.mechanisms.grid import LEAST_RATE
-from stream_svt.mechanisms.noise import Noise, set_families
+from stream_svt.mechanisms.noise import Noise
 from stream_svt.mechanisms.run import (
     UNITS_PER_EPSILON,
     BranchNoise,
@@ -53,8 +50,6 @@ from stream_svt.mechanisms.sparse_vector import SparseVector
 
 LECTURE_ANSWER_SHARE = Fraction(1, 9)
 """Share of NumericSparse's epsilon that its answers get in the lecture."""
-
-_Repeated = TypeVar("_Repeated", bound="Sparse")
 
 
 class RoundOptions(TypedDict, total=False):
@@ -80,28 +75,31 @@ class NumericTop(Top):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sparse:
-    """Repeated AboveThreshold, a fresh threshold after every top; build it with `sparse`.
+class Sparse(Mechanism):
+    """Repeated AboveThreshold, a fresh threshold after every top; build it with `sparse` or `numeric_sparse`.
 
     Attributes:
         per_top: The AboveThreshold that is repeated.
         cutoff: Tops of a whole run.
+        answer_charge: Units that the number of a top costs; 0 where tops have no numbers.
+        answer_noise: Family of its noise, at rate answer_charge/D. Laplace: an alignment moves it down as well as up.
     """
 
     per_top: SparseVector
     cutoff: int
+    answer_charge: int = 0
+    answer_noise: Noise = Noise.LAPLACE
 
     def __post_init__(self) -> None:
-        """Refuse a part that would report more than one top."""
-        if self.cutoff < 1:
-            raise MisuseError("cutoff must be at least 1")
+        """Refuse a part that would report more than one top, and noise that may not move down."""
+        Mechanism.__post_init__(self)
         if len(self.per_top.branches) != 1 or self.per_top.cutoff != 1:
             raise MisuseError("Sparse repeats a mechanism with one branch and one top: see `above_threshold`")
-
-    @property
-    def answer_charge(self) -> int:
-        """Units that the number of a top costs: none here."""
-        return 0
+        if not self.answer_noise.may_fall:
+            raise MisuseError(
+                f"the answers of NumericSparse cannot have {self.answer_noise.value} noise: a neighbour's answer may "
+                "be higher, and noise of that family may be moved up only. Use laplace"
+            )
 
     @property
     def epsilon(self) -> int:
@@ -119,11 +117,6 @@ class Sparse:
         return self.per_top.monotonic
 
     @property
-    def query_sensitivity(self) -> int:
-        """U, in grid steps."""
-        return self.per_top.query_sensitivity
-
-    @property
     def threshold_charge(self) -> int:
         """Units of every threshold drawn."""
         return self.per_top.threshold_charge
@@ -134,25 +127,37 @@ class Sparse:
         return self.per_top.threshold_law
 
     @property
+    def answer_law(self) -> Law:
+        """Law of the noise of the numbers."""
+        return Law(self.answer_noise, Fraction(self.answer_charge, UNITS_PER_EPSILON * self.sensitivity))
+
+    @property
     def branch_laws(self) -> tuple[Law, ...]:
-        """Law of the query noise."""
-        return self.per_top.branch_laws
+        """Laws of the query noise and, where tops have numbers, of the noise of these."""
+        return (*self.per_top.branch_laws, *([self.answer_law] if self.answer_charge else []))
+
+    @property
+    def smallest_charge(self) -> int:
+        """Units of a top and its number."""
+        return self.per_top.smallest_charge + self.answer_charge
 
     @property
     def _round_charge(self) -> int:
         """Units of a threshold, its top and that top's number."""
-        return self.threshold_charge + self._top_charge
-
-    @property
-    def _top_charge(self) -> int:
-        return self.per_top.smallest_charge + self.answer_charge
+        return self.threshold_charge + self.smallest_charge
 
     @property
     def rho(self) -> float:
-        """Zero-concentrated loss of a whole run, charged for a round when its threshold is drawn."""
-        return self.cutoff * (
-            above_threshold_rho(self.per_top) + (self.answer_charge / UNITS_PER_EPSILON) ** 2 / 2
-        )
+        """Zero-concentrated loss of a whole run, charged for a round when its threshold is drawn.
+
+        (e0 + 2 e1)^2 / 8 a round for monotonic answers: the log-ratio lies in an interval of width e0 + 2 e1, and a
+        range of w costs w^2 / 8 (Cesar & Rogers 2021; Durfee 2023, Theorem 1). (e0 + e1)^2 / 2 for others (Bun &
+        Steinke 2016). A number adds e2^2 / 2.
+        """
+        charges = (self.threshold_charge, self.per_top.smallest_charge, self.answer_charge)
+        e0, e1, e2 = (units / UNITS_PER_EPSILON for units in charges)
+        comparison = (e0 + 2 * e1) ** 2 / 8 if self.monotonic else (e0 + e1) ** 2 / 2
+        return self.cutoff * (comparison + e2**2 / 2)
 
     def loss(self, composition: Composition, delta: float = 0.0) -> float:
         """Epsilon of a whole run for a delta, by one of the ways to add up its rounds.
@@ -169,11 +174,6 @@ class Sparse:
             case Composition.ZCDP:
                 return zcdp_epsilon(self.rho, delta)
 
-    def open(self, threshold_noise: int, salt: tuple[int, int]) -> Run:
-        """Begin a run with a fresh threshold noise; its charge is spent before the first test."""
-        opened = self.per_top.open(threshold_noise, salt)
-        return replace(opened, mechanism=mechanism_id(self), left=self.epsilon - self.threshold_charge)
-
     def needs_threshold(self, run: Run) -> bool:
         """Whether the threshold of the run is used up and the run can go on with a fresh one."""
         return run.left > 0 and run.left % self._round_charge == 0
@@ -188,12 +188,7 @@ class Sparse:
         require_own(run, self, self.epsilon - self.threshold_charge)
         if not self.needs_threshold(run):
             raise MisuseError("a fresh threshold is drawn after a top of a run that has more to spend")
-        opened = self.per_top.open(threshold_noise, salt)
-        return replace(opened, mechanism=run.mechanism, left=run.left - self.threshold_charge, tops=run.tops)
-
-    def is_over(self, run: Run) -> bool:
-        """Whether all tops of the run are used."""
-        return run.left < self._top_charge
+        return replace(self.open(threshold_noise, salt), left=run.left - self.threshold_charge, tops=run.tops)
 
     def step(
         self,
@@ -205,91 +200,43 @@ class Sparse:
     ) -> tuple[Run, Outcomes]:
         """Test answers in order until they end or one is reported; then `resample` and go on with the rest.
 
-        Arguments are those of `SparseVector.step`.
+        Arguments are those of `SparseVector.step`; the noise of branch 1 is that of the numbers.
 
         Raises:
             RunExhausted: When the run is over, or its threshold is used up; nothing was drawn.
             MisuseError: As `SparseVector.step`.
         """
-        require_own(run, self, self.epsilon - self.threshold_charge)
-        if self.is_over(run) or self.needs_threshold(run):
+        values = self.entered(run, values)
+        if self.needs_threshold(run):
             raise RunExhausted(
                 "the threshold of this run has reported its top; draw a fresh one with `resample`, or open a new run"
             )
         part = replace(run, mechanism=mechanism_id(self.per_top), left=self.per_top.smallest_charge)
         _, outcomes = self.per_top.step(part, values, thresholds, attempts, noise)
-        tops = tuple(self._reported(run, top, values, noise) for top in outcomes.tops)
-        left = run.left - sum(top.charge for top in tops)
-        return (
-            replace(run, left=left, tops=run.tops + len(tops)),
-            Outcomes(consumed=outcomes.consumed, tops=tops),
-        )
-
-    def _reported(self, run: Run, top: Top, _values: Integers, _noise: BranchNoise) -> Top:
-        """Return the top with what the whole run has left."""
-        return replace(top, left=run.left - top.charge)
-
-    def shifts(self, outcomes: Outcomes, first: Integers, second: Integers, neighbours: Neighbours) -> Shifts:
-        """Randomness alignment of the tests under one threshold: that of `SparseVector.shifts`."""
-        return self.per_top.shifts(outcomes, first, second, neighbours)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NumericSparse(Sparse):
-    """Sparse that gives every answer it reports, with fresh noise; build it with `numeric_sparse`.
-
-    `step` asks `noise(0)` for the query noise and `noise(1)` for the noise of the answers.
-
-    Attributes:
-        charge: Units of 10^-9 epsilon that the number of one top costs.
-        noise: Family of its noise, at rate charge/D. Laplace: an alignment moves it down as well as up.
-    """
-
-    charge: int
-    noise: Noise = Noise.LAPLACE
-
-    def __post_init__(self) -> None:
-        """Refuse noise that may not move down, and noise wider than the grid."""
-        Sparse.__post_init__(self)
-        set_families(self, "noise")
-        if not self.noise.may_fall:
-            raise MisuseError(
-                f"the answers of NumericSparse cannot have {self.noise.value} noise: a neighbour's answer may be "
-                "higher, and noise of that family may be moved up only. Use laplace"
+        left = run.left - len(outcomes.tops) * self.smallest_charge
+        tops = tuple(replace(top, charge=self.smallest_charge, left=left) for top in outcomes.tops)
+        if self.answer_charge:
+            tops = tuple(
+                NumericTop(
+                    row=top.row,
+                    branch=top.branch,
+                    gap=top.gap,
+                    charge=top.charge,
+                    left=top.left,
+                    answer=int(values[top.row]) + int(noise_of_each(noise, len(values))(1)[top.row]),
+                )
+                for top in tops
             )
-        if self.answer_law.rate < LEAST_RATE:
-            raise MisuseError("noise of the answers would be wider than the grid: raise epsilon")
-
-    @property
-    def answer_charge(self) -> int:
-        """Units that the number of a top costs."""
-        return self.charge
-
-    @property
-    def answer_law(self) -> Law:
-        """Law of the noise of the answers."""
-        return Law(self.noise, Fraction(self.charge, UNITS_PER_EPSILON * self.sensitivity))
-
-    @property
-    def branch_laws(self) -> tuple[Law, ...]:
-        """Laws of the query noise and of the noise of the answers."""
-        return (*self.per_top.branch_laws, self.answer_law)
-
-    def _reported(self, run: Run, top: Top, values: Integers, noise: BranchNoise) -> Top:
-        """Return the top with its number."""
-        charge = top.charge + self.charge
-        return NumericTop(
-            row=top.row,
-            branch=top.branch,
-            gap=top.gap,
-            charge=charge,
-            left=run.left - charge,
-            answer=int(values[top.row]) + int(noise_of_each(noise, len(values))(1)[top.row]),
-        )
+        return replace(run, left=left, tops=run.tops + len(tops)), replace(outcomes, tops=tops)
 
     def shifts(self, outcomes: Outcomes, first: Integers, second: Integers, neighbours: Neighbours) -> Shifts:
-        """Randomness alignment: besides that of `Sparse`, a number's noise makes up for its answer's change."""
+        """Randomness alignment of the tests under one threshold: that of `SparseVector.shifts`.
+
+        Besides, a number's noise makes up for its answer's change.
+        """
         found = self.per_top.shifts(outcomes, first, second, neighbours)
+        if not self.answer_charge:
+            return found
         answers = np.zeros((1, len(first)), dtype=np.int64)
         for top in outcomes.tops:
             answers[0, top.row] = int(first[top.row]) - int(second[top.row])
@@ -333,7 +280,7 @@ def numeric_sparse(
     answer_share: Fraction = LECTURE_ANSWER_SHARE,
     answer_noise: Noise = Noise.LAPLACE,
     **options: Unpack[RoundOptions],
-) -> NumericSparse:
+) -> Sparse:
     """NumericSparse (Dwork & Roth 2014, Algorithm 3): Sparse that also gives the answers it reports.
 
     Args:
@@ -345,19 +292,19 @@ def numeric_sparse(
     if not 0 < answer_share < 1:
         raise MisuseError("the share of the answers lies strictly between 0 and 1")
 
-    def build(units: int) -> NumericSparse:
+    def build(units: int) -> Sparse:
         answer = math.floor(units * answer_share)
         if answer == 0:
             raise MisuseError("epsilon is too small to be divided among so many answers")
         per_top = above_threshold(epsilon=units - answer, **options)
-        return NumericSparse(per_top=per_top, cutoff=cutoff, charge=answer, noise=answer_noise)
+        return Sparse(per_top=per_top, cutoff=cutoff, answer_charge=answer, answer_noise=answer_noise)
 
     return _fitted(build, epsilon=epsilon, cutoff=cutoff, composition=composition, delta=delta)
 
 
 def _fitted(
-    build: Callable[[int], _Repeated], *, epsilon: int, cutoff: int, composition: Composition, delta: float
-) -> _Repeated:
+    build: Callable[[int], Sparse], *, epsilon: int, cutoff: int, composition: Composition, delta: float
+) -> Sparse:
     """Return the repetition with the largest charge per round whose whole loss is within epsilon and delta."""
     if cutoff < 1:
         raise MisuseError("cutoff must be at least 1")
@@ -369,6 +316,4 @@ def _fitted(
             )
         return build(epsilon // cutoff)
     limit = epsilon / UNITS_PER_EPSILON
-    return build(
-        largest_charge(epsilon, lambda units: build(units).loss(composition, delta) <= limit),
-    )
+    return build(largest_charge(epsilon, lambda units: build(units).loss(composition, delta) <= limit))

@@ -32,19 +32,11 @@ from fractions import Fraction
 
 import numpy as np
 
-from stream_svt.errors import MisuseError, RunExhausted
-from stream_svt.mechanisms.arguments import (
-    attempt_numbers,
-    grid_thresholds,
-    grid_values,
-    noise_of_each,
-    one_of,
-    require_bool,
-    require_own,
-)
-from stream_svt.mechanisms.contract import GridMechanism, Law, Neighbours, Shifts, begin
-from stream_svt.mechanisms.grid import CORRECTION_LIMIT, GAP_LIMIT, LEAST_RATE
-from stream_svt.mechanisms.noise import Noise, set_families
+from stream_svt.errors import MisuseError
+from stream_svt.mechanisms.arguments import noise_of_each, of_all_or_each
+from stream_svt.mechanisms.contract import Law, Mechanism, Neighbours, Shifts, begin
+from stream_svt.mechanisms.grid import CORRECTION_LIMIT, GAP_LIMIT, VALUE_LIMIT
+from stream_svt.mechanisms.noise import Noise
 from stream_svt.mechanisms.run import (
     UNITS_PER_EPSILON,
     BranchNoise,
@@ -54,10 +46,8 @@ from stream_svt.mechanisms.run import (
     Top,
 )
 
-BOTTOM = -1
-"""Branch number that `fired` gives to a test that no branch reported."""
-
 _MAX_BRANCHES = 16
+_ATTEMPT_LIMIT = 2**62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +73,7 @@ class Branch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SparseVector(GridMechanism):
+class SparseVector(Mechanism):
     """Parameters of a sparse-vector run; see the module for the guarantee. Build it with a function of `constructors`.
 
     Attributes:
@@ -98,8 +88,7 @@ class SparseVector(GridMechanism):
         branches: Tested in this order.
 
     Raises:
-        MisuseError: When rates and charges disagree, the charges of a run do not fit its epsilon, or a family
-            is none.
+        MisuseError: When rates and charges disagree, or the charges of a run do not fit its epsilon.
 
     Examples:
         >>> from stream_svt.mechanisms import Uncorrected, sparse_vector
@@ -124,12 +113,9 @@ class SparseVector(GridMechanism):
 
     def __post_init__(self) -> None:
         """Check that noise and charges agree, exactly."""
-        set_families(self, "threshold_noise", "query_noise")
-        require_bool(self.monotonic, "monotonic")
-        if self.sensitivity < 1:
-            raise MisuseError("sensitivity must be at least one grid step")
         if not 1 <= len(self.branches) <= _MAX_BRANCHES:
             raise MisuseError(f"a mechanism has 1 to {_MAX_BRANCHES} branches")
+        Mechanism.__post_init__(self)
         if self.threshold_rate != Fraction(self.threshold_charge, UNITS_PER_EPSILON * self.sensitivity):
             raise MisuseError("the threshold's rate must be its charge / sensitivity")
         for branch in self.branches:
@@ -140,11 +126,6 @@ class SparseVector(GridMechanism):
                 )
             if not branch.corrections or any(abs(r) >= CORRECTION_LIMIT for r in branch.corrections):
                 raise MisuseError(f"branch {branch.name!r}: corrections are one or more numbers below 2^48")
-        if min(self.threshold_rate, *(branch.rate for branch in self.branches)) < LEAST_RATE:
-            raise MisuseError(
-                "noise would be wider than the grid: raise epsilon, lower the cutoff, "
-                "or use a coarser granularity"
-            )
         if self.threshold_charge + self.smallest_charge > self.epsilon:
             raise MisuseError("epsilon does not pay the threshold and one top")
 
@@ -168,14 +149,6 @@ class SparseVector(GridMechanism):
         """Tops a whole run pays for if every one is reported by the dearest branch."""
         return (self.epsilon - self.threshold_charge) // max(branch.charge for branch in self.branches)
 
-    def cost(self, tops: Sequence[int]) -> int:
-        """Units of one threshold and so many tops of each branch."""
-        if len(tops) != len(self.branches):
-            raise MisuseError(f"{len(self.branches)} branches need as many numbers of tops, not {len(tops)}")
-        return self.threshold_charge + sum(
-            number * branch.charge for number, branch in zip(tops, self.branches, strict=True)
-        )
-
     def shortened(self, units: int) -> SparseVector | None:
         """Return the same mechanism with a run of at most `units`, or None when not even one top fits.
 
@@ -190,24 +163,13 @@ class SparseVector(GridMechanism):
         return replace(self, epsilon=self.threshold_charge + tops)
 
     def open(self, threshold_noise: int, salt: tuple[int, int], epsilon: int | None = None) -> Run:
-        """Begin a run, whose threshold charge is spent and whose secrets are durable before the first test.
-
-        Args:
-            threshold_noise: A fresh draw of `threshold_noise` at `threshold_rate`, from the operating
-                system's entropy.
-            salt: 128 fresh secret bits.
-            epsilon: Units of this run where they are fewer than those of a whole run.
-        """
+        """Begin a run of at most `epsilon` units, of a whole run's if None; see `Mechanism.open`."""
         epsilon = self.epsilon if epsilon is None else epsilon
         if not self.threshold_charge + self.smallest_charge <= epsilon <= self.epsilon:
             raise MisuseError(
                 "the epsilon of a run pays the threshold and at least one top, and no more than a whole run"
             )
         return begin(self, threshold_noise, salt, epsilon - self.threshold_charge)
-
-    def is_over(self, run: Run) -> bool:
-        """Whether the run cannot pay another top."""
-        return not self.can_pay(run.left)
 
     def can_pay(self, left: int) -> bool:
         """Whether so many units pay for another top."""
@@ -256,13 +218,6 @@ class SparseVector(GridMechanism):
                 gap -= table[np.minimum(attempt, len(table) - 1)]
         return np.minimum(gaps, GAP_LIMIT, out=gaps)
 
-    def fired(self, gaps: Integers, left: Integers | int) -> Integers:
-        """Return the number of the branch that reports each test, or `BOTTOM`, with so many units left."""
-        result = np.full(gaps.shape[1], BOTTOM, dtype=np.int64)
-        for number in reversed(range(len(self.branches))):
-            result[(gaps[number] >= 0) & (left >= self.branches[number].charge)] = number
-        return result
-
     def step(
         self,
         run: Run,
@@ -286,19 +241,17 @@ class SparseVector(GridMechanism):
             MisuseError: For a run of another mechanism, for answers that are no whole numbers of the grid,
                 and for noise that is not one int64 for each of them.
         """
-        require_own(run, self, self.epsilon - self.threshold_charge)
-        if self.is_over(run):
-            raise RunExhausted("this run has used all its tops; a new one pays for a new threshold")
-        values = grid_values(values)
+        values = self.entered(run, values)
+        tests = len(values)
         gaps = self.branch_gaps(
             values,
-            grid_thresholds(thresholds, len(values)),
+            of_all_or_each(thresholds, tests, "threshold", 1 - VALUE_LIMIT, VALUE_LIMIT),
             run.threshold_noise,
-            attempt_numbers(attempts, len(values)),
-            noise_of_each(noise, len(values)),
+            of_all_or_each(attempts, tests, "attempt", 0, _ATTEMPT_LIMIT),
+            noise_of_each(noise, tests),
         )
         reached = np.flatnonzero((gaps >= 0).any(axis=0))
-        left, consumed, tops = run.left, len(values), list[Top]()
+        left, consumed, tops = run.left, tests, list[Top]()
         for row, column in zip(reached.tolist(), gaps[:, reached].T.tolist(), strict=True):
             number = self.branch_of(column, left)
             if number is not None:
@@ -321,8 +274,7 @@ class SparseVector(GridMechanism):
         their answer rises by at most what the threshold does. A run of several batches moves its threshold
         noise once.
         """
-        neighbours = one_of(Neighbours, neighbours, "neighbours")
-        lift = 0 if neighbours is Neighbours.DOWN else self.sensitivity
+        lift = self.lift(neighbours)
         queries = np.zeros((len(self.branches), len(first)), dtype=np.int64)
         for top in outcomes.tops:
             queries[top.branch, top.row] = lift + int(first[top.row]) - int(second[top.row])

@@ -38,42 +38,33 @@ Guarantee:
 
 References:
     Ding, Wang, Zhang & Kifer, Free Gap Information from the Differentially Private Sparse Vector and Noisy Max
-    Mechanisms, PVLDB 13(3), 2019: Noisy Top-K with Gap. Ding, Wang, Xiao, Wang, Zhang & Kifer, Free Gap
-    Estimates from the Exponential Mechanism, Sparse Vector, Noisy Max and Related Algorithms, VLDB Journal,
-    2023: Algorithms 5 and 6.
+    Mechanisms, PVLDB 13(3), 2019: Noisy Top-K with Gap; Ding et al., VLDB Journal, 2023.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from enum import StrEnum
+from enum import StrEnum, nonmember
 from fractions import Fraction
 
 import numpy as np
 
 from stream_svt.errors import MisuseError
-from stream_svt.mechanisms.arguments import grid_values, noise_of_each, one_of, require_bool, require_own
+from stream_svt.mechanisms.arguments import noise_of_each
 from stream_svt.mechanisms.contract import Law, Neighbours, OneStep, Shifts
-from stream_svt.mechanisms.noise import Noise, set_families
-from stream_svt.mechanisms.run import BranchNoise, Integers, Run
+from stream_svt.mechanisms.noise import Noise
+from stream_svt.mechanisms.run import UNITS_PER_EPSILON, BranchNoise, Integers, Run
 from stream_svt.mechanisms.selection import (
     Chosen,
     Drawn,
     Selection,
-    check_selection,
     largest,
     lexicographic_gap,
     lexicographic_shifts,
+    lifted,
     plain_gaps,
-    rate_of,
     rows_of,
-    used,
 )
-
-_UNPROVED = {
-    "random": "breaking ties uniformly at random showed no violation where it was enumerated, but has no proof",
-    "delta": "the probability of a tie, declared as a delta, is large on a coarse grid",
-}
 
 
 class LastGap(StrEnum):
@@ -88,14 +79,12 @@ class LastGap(StrEnum):
     NONE = "none"
     """Nothing; free."""
 
-    @classmethod
-    def parse(cls, name: LastGap | str) -> LastGap:
-        """Option of that name; what has no proof is refused with the reason.
-
-        Raises:
-            MisuseError: For an unknown or unproved option.
-        """
-        return one_of(cls, name, "last gap", _UNPROVED)
+    refused = nonmember(
+        {
+            "random": "breaking ties uniformly at random showed no violation where it was enumerated, but has no proof",
+            "delta": "the probability of a tie, declared as a delta, is large on a coarse grid",
+        }
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,18 +121,11 @@ class TopK(OneStep):
     noise: Noise = Noise.EXPONENTIAL
     last_gap: LastGap = LastGap.LEXICOGRAPHIC
 
-    def __post_init__(self) -> None:
-        """Check the parameters."""
-        set_families(self, "noise")
-        object.__setattr__(self, "last_gap", LastGap.parse(self.last_gap))
-        require_bool(self.monotonic, "monotonic")
-        check_selection(self.epsilon, self.count, self.sensitivity, self.rate)
-
     @property
     def rate(self) -> Fraction:
         """Rate of the noise per grid step: epsilon/(k U); epsilon/((k + 1) U) with the plain last gap."""
         moved = self.count + 1 if self.last_gap is LastGap.PLAIN else self.count
-        return rate_of(self.epsilon, moved * self.query_sensitivity)
+        return Fraction(self.epsilon, UNITS_PER_EPSILON * moved * self.query_sensitivity)
 
     @property
     def branch_laws(self) -> tuple[Law, ...]:
@@ -162,10 +144,7 @@ class TopK(OneStep):
             MisuseError: When there are not more than `count` answers (as many are enough without a last gap),
                 and for a run, answers or noise that `SparseVector.step` refuses.
         """
-        require_own(run, self, self.epsilon)
-        if self.is_over(run):
-            raise used()
-        values = grid_values(values)
+        values = self.entered(run, values)
         bare = self.last_gap is LastGap.NONE
         if len(values) < self.count + (not bare):
             raise MisuseError(
@@ -200,7 +179,5 @@ class TopK(OneStep):
         else:
             if self.last_gap is LastGap.PLAIN:
                 rows = largest(first + noise_on_first.queries[0], self.count + 1)
-            lift = 0 if one_of(Neighbours, neighbours, "neighbours") is Neighbours.DOWN else self.sensitivity
-            moved = np.zeros(len(first), dtype=np.int64)
-            moved[rows] = lift + first[rows] - second[rows]
+            moved = lifted(first, second, rows, self.lift(neighbours))
         return Shifts(0, moved[np.newaxis])

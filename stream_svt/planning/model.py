@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +17,7 @@ from scipy.special import ndtr
 
 from stream_svt.errors import MisuseError
 from stream_svt.mechanisms.contract import Law
-from stream_svt.mechanisms.difference import tails
-from stream_svt.mechanisms.noise import Noise
+from stream_svt.mechanisms.noise import quantiles, tails
 from stream_svt.mechanisms.sparse_vector import SparseVector
 from stream_svt.planning.workload import Drift, Floats, Workload, middles, thinned
 from stream_svt.settings.monitors import MonitorSpec
@@ -280,21 +278,6 @@ def report_chances(monitor: MonitorSpec, distances: Floats) -> Floats:
 def threshold_quantiles(law: Law) -> Floats:
     """Return the threshold noise at the middles of `THRESHOLDS` equal shares of its law, in grid steps."""
     return quantiles(law.noise, law.rate, 1 - middles(THRESHOLDS)).astype(np.float64)
-
-
-def quantiles(noise: Noise, rate: Fraction | float, chances: Floats) -> NDArray[np.int64]:
-    """Return the largest k with P(noise >= k) >= chance, elementwise, for chances in (0, 1]; inverts `tails`."""
-    rate = float(rate)
-    with np.errstate(divide="ignore"):
-        if noise is Noise.LAPLACE:
-            spread = 1 + math.exp(-rate)
-            left = 1 + np.log(spread * (1 - chances)) / rate
-            steps = np.where(chances * spread <= 1, -np.log(chances * spread) / rate, left)
-        elif noise is Noise.GUMBEL:
-            steps = -np.log(-np.log1p(-chances)) / rate
-        else:
-            steps = -np.log(chances) / rate
-    return np.floor(np.maximum(steps, -(2.0**60))).astype(np.int64)
 
 
 def _attempts(

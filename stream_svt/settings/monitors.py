@@ -162,7 +162,7 @@ class MonitorSpec(Strict):
             return self.append.attempts
         if isinstance(self.append, Sweep) and isinstance(self.correction, Annealed | Table):
             rule = self.correction_rule()
-            return len(rule.table(Fraction(1)))
+            return len(rule.table(corrections.Comparison(scale=Fraction(1))))
         return 1
 
     @property

@@ -19,8 +19,7 @@ from stream_svt.mechanisms import (
     ladder,
     sparse_vector,
 )
-from stream_svt.mechanisms.difference import tails
-from stream_svt.planning.model import quantiles
+from stream_svt.mechanisms.noise import quantiles, tails
 
 VALUES = np.array([95, 60, 58, 41, 40, 40, 33, 30, 30, 30, 21, 12, 5, 5, 0, 0], dtype=np.int64)
 THRESHOLD = 35

@@ -15,11 +15,11 @@ from stream_svt.mechanisms import (
     Explicit,
     Noise,
     SparseVector,
+    above_threshold,
     adaptive,
     ladder,
     sparse_vector,
 )
-from stream_svt.mechanisms.above_threshold import above_threshold
 from stream_svt.mechanisms.composition import Composition
 from stream_svt.mechanisms.contract import Neighbours
 from stream_svt.mechanisms.exponential_mechanism import ExponentialMechanism, NoisyMaxGumbel, gap_probability

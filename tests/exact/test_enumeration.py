@@ -12,14 +12,13 @@ from itertools import product
 
 import pytest
 
-from stream_svt.mechanisms import Branch, Noise, SparseVector
-from stream_svt.mechanisms.above_threshold import above_threshold
+from stream_svt.mechanisms import Branch, Noise, SparseVector, above_threshold
 from stream_svt.mechanisms.contract import Neighbours
 from stream_svt.mechanisms.exponential_mechanism import gap_probability, tail_probability
 from stream_svt.mechanisms.hybrids import HybridEstimates, HybridIdentity
 from stream_svt.mechanisms.noise import head, pmf, tail
 from stream_svt.mechanisms.quantile import Adjacency, UnboundedQuantile
-from stream_svt.mechanisms.sparse import NumericSparse, Sparse
+from stream_svt.mechanisms.sparse import Sparse
 from stream_svt.mechanisms.top_k import LastGap, TopK
 from tests.exact.box import UNIT, enumerate_box
 from tests.exact.contract import QuantileForm, RenewedForm, SelectionForm, StreamForm
@@ -381,11 +380,7 @@ def test_the_package_renews_as_the_enumerated_sparse_does(noise, numbers):
         epsilon=2 * rate * UNIT, monotonic=True, threshold_noise=noise, query_noise=noise
     )
     assert per_top.threshold_rate == per_top.branches[0].rate == Fraction(rate * UNIT, 10**9)
-    mechanism = (
-        NumericSparse(per_top=per_top, cutoff=2, charge=rate * UNIT)
-        if numbers
-        else Sparse(per_top=per_top, cutoff=2)
-    )
+    mechanism = Sparse(per_top=per_top, cutoff=2, answer_charge=rate * UNIT if numbers else 0)
     form = RenewedForm(
         name="",
         mechanism=mechanism,

@@ -43,9 +43,7 @@ from stream_svt.mechanisms import (
     sparse_vector,
     unbounded_quantile,
 )
-from stream_svt.mechanisms.contract import OneStep
 from stream_svt.mechanisms.correction import least_variance_split
-from stream_svt.mechanisms.difference import tails
 from stream_svt.mechanisms.exponential_mechanism import draw_gap, draw_index
 from stream_svt.mechanisms.noise import exact_pmf, exact_tail, head, mean, pmf, tail, variance
 from stream_svt.mechanisms.run import mechanism_id
@@ -54,14 +52,14 @@ ONE = 10**9
 SALT = (1, 2)
 HALF = Fraction(1, 2)
 
+SEVERAL = {"epsilon": ONE, "cutoff": 2, "monotonic": True}
 STREAMS = {
-    build.__name__: partial(build, epsilon=ONE, cutoff=2, monotonic=True, correction=Uncorrected())
+    build.__name__: partial(build, **SEVERAL, correction=Uncorrected())
     for build in (sparse_vector, adaptive, ladder)
-}
-STREAMS |= {
+} | {
     "above_threshold": partial(above_threshold, epsilon=ONE, monotonic=True),
-    "sparse": partial(sparse, epsilon=ONE, cutoff=2, monotonic=True),
-    "numeric_sparse": partial(numeric_sparse, epsilon=ONE, cutoff=2, monotonic=True),
+    "sparse": partial(sparse, **SEVERAL),
+    "numeric_sparse": partial(numeric_sparse, **SEVERAL),
 }
 SELECTIONS = {
     "top_k": partial(TopK, epsilon=ONE, count=1, monotonic=True),
@@ -76,6 +74,7 @@ NOISY = STREAMS | SELECTIONS | {"quantile": QUANTILE}
 """All mechanisms that add noise to answers."""
 
 ALL = NOISY | {"exponential": partial(ExponentialMechanism, epsilon=ONE, monotonic=True)}
+GAUSSIAN = partial(gaussian, epsilon=1.0, delta=1e-6, cutoff=2, monotonic=True, tests=10)
 
 
 def stepped(mechanism, values, noise=None, *, run=None, **options):
@@ -91,19 +90,21 @@ def stepped(mechanism, values, noise=None, *, run=None, **options):
     return mechanism.step(run, values, noise)
 
 
-GAUSSIAN = partial(gaussian, epsilon=1.0, delta=1e-6, cutoff=2, monotonic=True, tests=10)
+def refused(reason, call):
+    """Message of the refusal."""
+    with pytest.raises(MisuseError, match=reason) as refusal:
+        call()
+    return str(refusal.value)
 
 
-@pytest.mark.parametrize("salt", [(2**64, 0), (0, -1)])
 @pytest.mark.parametrize("make", [*ALL.values(), GAUSSIAN], ids=[*ALL, "gaussian"])
-def test_a_run_that_could_not_be_stored_is_not_opened(make, salt):
+def test_a_run_that_could_not_be_stored_is_not_opened(make):
     """The numbers are secret and stay out of the message."""
     mechanism = make()
-    with pytest.raises(MisuseError, match=r"a salt is two numbers of 64 bits$"):
-        mechanism.open(0, salt)
-    if not isinstance(mechanism, OneStep):
-        with pytest.raises(MisuseError, match=r"threshold noise beyond 2\^60 grid steps"):
-            mechanism.open(2**60 + 1, SALT)
+    for salt in ((2**64, 0), (0, -1)):
+        refused(r"a salt is two numbers of 64 bits$", partial(mechanism.open, 0, salt))
+    if getattr(mechanism, "threshold_law", True):
+        refused(r"threshold noise beyond 2\^60 grid steps", partial(mechanism.open, 2**60 + 1, SALT))
     assert Run.from_bytes(mechanism.open(0, SALT).to_bytes()) == mechanism.open(0, SALT)
 
 
@@ -118,17 +119,14 @@ def test_a_run_that_could_not_be_stored_is_not_opened(make, salt):
         (SELECTIONS["hybrid_estimates"], "threshold_noise", Noise),
         (QUANTILE, "adjacency", Adjacency),
         (QUANTILE, "query_noise", Noise),
-        (QUANTILE, "threshold_noise", Noise),
         (partial(fully_unbounded_quantile, epsilon=ONE, level=HALF), "adjacency", Adjacency),
         (partial(multiple_quantiles, epsilon=ONE, levels=(HALF,)), "adjacency", Adjacency),
-        (partial(numeric_sparse, epsilon=ONE, cutoff=2, monotonic=True), "answer_noise", (Noise.LAPLACE,)),
+        (partial(numeric_sparse, **SEVERAL), "answer_noise", (Noise.LAPLACE,)),
         (partial(Law, rate=HALF), "noise", Noise),
         (partial(least_variance_split, 3, monotonic=True), "query_noise", Noise),
-        (partial(least_variance_split, 3, monotonic=True), "threshold_noise", Noise),
-        (partial(Uncorrected().table, Fraction(3)), "noise", Noise),
         (partial(STREAMS["sparse"]().loss, delta=1e-6), "composition", Composition),
         (
-            partial(sparse, epsilon=50 * ONE, cutoff=2, monotonic=True, delta=1e-6),
+            partial(sparse, **SEVERAL | {"epsilon": 50 * ONE}, delta=1e-6),
             "composition",
             (Composition.ZCDP, Composition.ADVANCED),
         ),
@@ -139,8 +137,7 @@ def test_the_name_of_an_option_means_the_option_and_other_words_are_refused(make
     for choice, expected in built.items():
         assert make(**{field: choice.value}) == make(**{field: choice.value.upper()}) == expected
     for wrong in ("cauchy", "", None, 1, ["laplace"]):
-        with pytest.raises(MisuseError, match=f"Use .*'{next(iter(choices)).value}'"):
-            make(**{field: wrong})
+        refused(f"Use .*'{next(iter(choices)).value}'", partial(make, **{field: wrong}))
 
 
 def test_gaussian_noise_is_refused_with_the_reason_wherever_a_family_is_named():
@@ -152,58 +149,36 @@ def test_gaussian_noise_is_refused_with_the_reason_wherever_a_family_is_named():
         partial(draw_threshold, "gaussian", HALF, bytes),
         partial(drawn, "gaussian"),
     ):
-        with pytest.raises(MisuseError, match=r"2\.3 times the charge"):
-            call()
+        refused(r"2\.3 times the charge", call)
 
 
-@pytest.mark.parametrize("law", [exact_pmf, exact_tail, pmf, tail, head])
-def test_laws_know_families_by_name(law):
+@pytest.mark.parametrize(
+    "law", [exact_pmf, exact_tail, pmf, tail, head, lambda noise, rate, _: mean(noise, rate)]
+)
+def test_laws_and_moments_know_families_by_name(law):
     assert law("laplace", HALF, 3) == law(Noise.LAPLACE, HALF, 3) != law(Noise.EXPONENTIAL, HALF, 3)
-    with pytest.raises(MisuseError, match="no such option"):
-        law("cauchy", HALF, 3)
-
-
-def test_moments_and_tails_know_families_by_name():
-    for noise in Noise:
-        assert mean(noise.value, HALF) == mean(noise, HALF)
-        assert variance(noise.value, HALF) == variance(noise, HALF)
-        assert tails(noise.value, HALF, np.arange(5)).tolist() == tails(noise, HALF, np.arange(5)).tolist()
-    for moment in (mean, variance):
-        with pytest.raises(MisuseError, match="no such option"):
-            moment("cauchy", HALF)
-
-
-def test_the_last_gap_of_a_word_is_never_the_plain_gap_at_the_price_of_the_free_one():
-    named = TopK(epsilon=ONE, count=1, monotonic=True, last_gap="lexicographic")
-    values = np.array([5, 5, 4])
-    for row, gap in ((0, 0), (1, 0)):
-        noise = np.zeros(3, dtype=np.int64)
-        noise[row] += row
-        _, selection = named.step(named.open(0, SALT), values, lambda _, noise=noise: noise)
-        assert [(top.row, top.gap) for top in selection.tops] == [(row, gap)]
+    assert variance("laplace", HALF) == variance(Noise.LAPLACE, HALF)
+    refused("no such option", partial(law, "cauchy", HALF, 3))
 
 
 def test_a_replaced_option_is_checked_like_a_first_one():
     mechanism = STREAMS["sparse_vector"]()
     assert replace(mechanism, query_noise="laplace").branch_laws[0].noise is Noise.LAPLACE
-    with pytest.raises(MisuseError, match="True or False"):
-        replace(mechanism, monotonic=1)
+    refused("True or False", partial(replace, mechanism, monotonic=1))
 
 
-@pytest.mark.parametrize("name", [name for name in ALL if name != "quantile"])
-@pytest.mark.parametrize("wrong", ["no", "False", 0, 1, None, np.True_])
-def test_monotonic_is_true_or_false_and_no_word_for_it(name, wrong):
-    with pytest.raises(MisuseError, match="monotonic is True or False"):
-        ALL[name](monotonic=wrong)
-
-
-def test_what_is_released_is_true_or_false_too():
-    with pytest.raises(MisuseError, match="threshold_gap is True or False"):
-        SELECTIONS["hybrid_identity"](threshold_gap="no")
-    with pytest.raises(MisuseError, match="release_gap is True or False"):
-        ALL["exponential"](release_gap="no")
-    with pytest.raises(MisuseError, match="monotonic is True or False"):
-        least_variance_split(3, monotonic="no")
+@pytest.mark.parametrize(
+    ("make", "field"),
+    [
+        *((make, "monotonic") for name, make in ALL.items() if name != "quantile"),
+        (SELECTIONS["hybrid_identity"], "threshold_gap"),
+        (ALL["exponential"], "release_gap"),
+        (partial(least_variance_split, 3), "monotonic"),
+    ],
+)
+def test_a_flag_is_true_or_false_and_no_word_for_it(make, field):
+    for wrong in ("no", "False", 0, 1, None, np.True_):
+        refused(f"{field} is True or False", partial(make, **{field: wrong}))
 
 
 def test_neighbours_are_known_by_name():
@@ -211,15 +186,13 @@ def test_neighbours_are_known_by_name():
         values, nothing = np.array([1, 2]), Outcomes(consumed=2, tops=())
         down = mechanism.shifts(nothing, values, values, "down")
         assert down.threshold == mechanism.shifts(nothing, values, values, Neighbours.DOWN).threshold == 0
-        with pytest.raises(MisuseError, match="'up', 'down' or 'mixed'"):
-            mechanism.shifts(nothing, values, values, "sideways")
+        refused("'up', 'down' or 'mixed'", partial(mechanism.shifts, nothing, values, values, "sideways"))
 
 
 @pytest.mark.parametrize("make", ALL.values(), ids=ALL)
 @pytest.mark.parametrize(
     "values",
     [
-        np.array([1.0, 2.0, 3.0]),
         np.array([1, 2, np.nan]),
         np.array([True, False, True]),
         np.array([1, 2, 3], dtype=object),
@@ -227,7 +200,6 @@ def test_neighbours_are_known_by_name():
         np.array(3),
         [1, 2, 3],
         np.array([1, 2, 2**63], dtype=np.uint64),
-        np.array([0, 1, 2**63 - 1]),
         np.array([0, 1, -(2**63)]),
         np.array([0, 1, 2**47]),
         np.array([0, 1, -(2**47)]),
@@ -237,17 +209,15 @@ def test_neighbours_are_known_by_name():
     ),
 )
 def test_answers_that_are_no_whole_numbers_of_the_grid_are_refused_and_never_shown(make, values):
-    def noise(_branch):
+    def noise(*_):
         pytest.fail("noise was drawn")
 
-    with pytest.raises(MisuseError, match="answers") as refusal:
-        stepped(make(), values, noise, word=lambda: pytest.fail("noise was drawn"))
-    assert refusal.value.__cause__ is None
-    assert str(np.ravel(values)[-1]) not in str(refusal.value).replace("2^47", "").replace("int64", "")
+    shown = refused("answers", partial(stepped, make(), values, noise, word=noise))
+    assert str(np.ravel(values)[-1]) not in shown.replace("2^47", "").replace("int64", "")
 
 
 @pytest.mark.parametrize("make", ALL.values(), ids=ALL)
-@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.uint16, np.int32, np.uint64, ">i8"])
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.uint64, ">i8"])
 def test_answers_of_any_integer_dtype_are_those_of_int64(make, dtype):
     mechanism, values = make(), np.array([3, 120, 7, 119])
     assert stepped(mechanism, values.astype(dtype)) == stepped(mechanism, values)
@@ -257,10 +227,8 @@ def test_narrow_answers_do_not_wrap_around():
     mechanism = STREAMS["sparse_vector"]()
     low = np.array([0, 1], dtype=np.uint64)
     assert stepped(mechanism, low, thresholds=10)[1].tops == ()
-    (top,) = stepped(mechanism, np.array([127], dtype=np.int8), thresholds=np.array([-128], dtype=np.int8))[
-        1
-    ].tops
-    assert top.gap == 255
+    narrow = {"values": np.array([127], dtype=np.int8), "thresholds": np.array([-128], dtype=np.int8)}
+    assert stepped(mechanism, **narrow)[1].tops[0].gap == 255
     naive = NoisyMaxGumbel(epsilon=ONE, monotonic=True)
     assert stepped(naive, np.array([1, 127], dtype=np.int8))[1].tops[0].gap == 125
 
@@ -271,9 +239,7 @@ def test_narrow_answers_do_not_wrap_around():
     [
         (np.array([4]), "one draw for each"),
         (np.array(4), "one draw for each"),
-        (np.zeros(2, dtype=np.int64), "one draw for each"),
         (np.zeros(4, dtype=np.int64), "one draw for each"),
-        (np.zeros((3, 3), dtype=np.int64), "one draw for each"),
         (np.zeros((3, 1), dtype=np.int64), "one draw for each"),
         (np.zeros(3), "int64"),
         (np.zeros(3, dtype=np.int32), "int64"),
@@ -287,20 +253,17 @@ def test_narrow_answers_do_not_wrap_around():
     ids=str,
 )
 def test_noise_that_is_not_one_draw_for_each_answer_is_refused_and_never_shown(make, noise, message):
-    with pytest.raises(MisuseError, match=message) as refusal:
-        stepped(make(), np.array([11, 22, 33]), lambda _: noise)
-    assert "922337" not in str(refusal.value)
+    assert "922337" not in refused(message, partial(stepped, make(), np.array([11, 22, 33]), lambda _: noise))
 
 
 def test_the_numbers_of_tops_have_noise_of_their_own_too():
     def noise(branch):
         return np.zeros(3, dtype=np.int64) if branch == 0 else np.array([4])
 
-    with pytest.raises(MisuseError, match="one draw for each"):
-        stepped(STREAMS["numeric_sparse"](), np.array([1, 2, 3]), noise)
+    refused("one draw for each", partial(stepped, STREAMS["numeric_sparse"](), np.array([1, 2, 3]), noise))
 
 
-@pytest.mark.parametrize("name", ["sparse_vector", "adaptive", "ladder", "sparse"])
+@pytest.mark.parametrize("name", ["sparse_vector", "ladder", "sparse"])
 @pytest.mark.parametrize(
     ("field", "given"),
     [
@@ -319,45 +282,34 @@ def test_the_numbers_of_tops_have_noise_of_their_own_too():
     ids=str,
 )
 def test_thresholds_and_attempts_are_one_for_all_tests_or_one_for_each(name, field, given):
-    with pytest.raises(MisuseError, match=field):
-        stepped(STREAMS[name](), np.array([1, 2, 3]), **{field: given})
+    refused(field[:-1], partial(stepped, STREAMS[name](), np.array([1, 2, 3]), **{field: given}))
 
 
-@pytest.mark.parametrize("make", ALL.values(), ids=ALL)
-def test_a_run_with_more_left_than_its_mechanism_ever_has_belongs_to_another_one(make):
-    mechanism, values = make(), np.array([1, 2, 3])
-    own = mechanism.open(0, SALT)
-    stepped(mechanism, values, run=own)
-    richer = Run.from_bytes(replace(own, left=own.left + 1).to_bytes())
-    with pytest.raises(MisuseError, match="more left than any run"):
-        stepped(mechanism, values, run=richer)
+OTHERS = (
+    ALL
+    | {"poorer_" + name: partial(make, epsilon=ONE // 2) for name, make in ALL.items()}
+    | {"sensitive_" + name: partial(make, sensitivity=2) for name, make in (STREAMS | SELECTIONS).items()}
+    | {"general_" + name: partial(make, monotonic=False) for name, make in (STREAMS | SELECTIONS).items()}
+    | {"gaussian": partial(GAUSSIAN, tests=9)}
+)
 
 
-EACH_OTHER = ALL | {"poorer_" + name: partial(make, epsilon=ONE // 2) for name, make in ALL.items()}
-EACH_OTHER |= {
-    "sensitive_" + name: partial(make, sensitivity=2) for name, make in (STREAMS | SELECTIONS).items()
-}
-EACH_OTHER |= {
-    "general_" + name: partial(make, monotonic=False) for name, make in (STREAMS | SELECTIONS).items()
-}
-EACH_OTHER["gaussian"] = partial(gaussian, epsilon=1.0, delta=1e-6, cutoff=2, monotonic=True, tests=9)
-
-
-@pytest.mark.parametrize("name", EACH_OTHER)
+@pytest.mark.parametrize("name", OTHERS)
 def test_a_run_is_stepped_by_the_mechanism_that_opened_it_and_by_no_other(name):
     """Less noise than another would draw, at its charge: half of the sensitivity is twice the loss."""
-    mechanism, values = EACH_OTHER[name](), np.array([1, 2, 3])
-    for make in EACH_OTHER.values():
+    mechanism, values = OTHERS[name](), np.array([1, 2, 3])
+    for make in OTHERS.values():
         run = Run.from_bytes(make().open(0, SALT).to_bytes())
         if make() == mechanism:
             stepped(mechanism, values, run=run)
-            continue
-        with pytest.raises(MisuseError, match="opened by another mechanism"):
-            stepped(mechanism, values, run=run)
+            richer = replace(run, left=run.left + 1)
+            refused("more left than any run", partial(stepped, mechanism, values, run=richer))
+        else:
+            refused("opened by another mechanism", partial(stepped, mechanism, values, run=run))
 
 
 def test_a_mechanism_has_one_name_however_its_parameters_are_given():
-    first = sparse_vector(epsilon=ONE, cutoff=2, monotonic=True, correction=Uncorrected())
+    first = STREAMS["sparse_vector"]()
     second = replace(first, epsilon=np.int64(ONE), query_noise="exponential")
     mechanism_id.cache_clear()
     name = mechanism_id(first)
@@ -369,70 +321,55 @@ def test_a_mechanism_has_one_name_however_its_parameters_are_given():
 
 
 def test_a_run_of_a_richer_mechanism_is_refused_before_its_threshold_is_renewed():
-    poor, rich = STREAMS["sparse"](), STREAMS["sparse"](epsilon=3 * ONE)
-    with pytest.raises(MisuseError, match="another mechanism"):
-        poor.resample(rich.open(0, SALT), 0, SALT)
+    rich = STREAMS["sparse"](epsilon=3 * ONE)
+    refused("another mechanism", partial(STREAMS["sparse"]().resample, rich.open(0, SALT), 0, SALT))
 
 
 @pytest.mark.parametrize("rho", [2**60 + 1, -(2**63), 0.5])
-def test_a_threshold_noise_of_no_sampler_is_refused_and_never_shown(rho):
-    for make in (STREAMS["sparse_vector"], SELECTIONS["hybrid_identity"], SELECTIONS["hybrid_estimates"]):
-        mechanism = make()
-        run = replace(mechanism.open(0, SALT), threshold_noise=rho)
-        with pytest.raises(MisuseError, match="threshold noise") as refusal:
-            stepped(mechanism, np.array([1, 2]), run=run)
-        assert str(rho) not in str(refusal.value)
+@pytest.mark.parametrize("make", [STREAMS["sparse_vector"], SELECTIONS["hybrid_identity"]])
+def test_a_threshold_noise_of_no_sampler_is_refused_and_never_shown(make, rho):
+    run = replace(make().open(0, SALT), threshold_noise=rho)
+    assert str(rho) not in refused("threshold noise", partial(stepped, make(), np.array([1, 2]), run=run))
 
 
 @pytest.mark.parametrize("adjacency", Adjacency)
 def test_records_that_are_not_sorted_are_refused_with_the_reason(adjacency):
     """By bisection one record in 9 changes the count below 4 from 6 to 0."""
     mechanism = QUANTILE(adjacency=adjacency)
-    with pytest.raises(MisuseError, match="not sorted") as refusal:
-        mechanism.answers(np.array([1, 2, 3, 4, 98765, 0, 1, 2, 3]), 0, 5)
-    assert "98765" not in str(refusal.value)
-    assert len(mechanism.answers(np.array([2, 2, 3], dtype=np.uint8), 0, 5)) == 5
-    assert len(mechanism.answers(np.array([], dtype=np.int64), 0, 5)) == 5
-    assert len(mechanism.answers(np.array([7]), 0, 5)) == 5
+    unsorted = np.array([1, 2, 3, 4, 98765, 0, 1, 2, 3])
+    assert "98765" not in refused("not sorted", partial(mechanism.answers, unsorted, 0, 5))
+    for data in (np.array([2, 2, 3], dtype=np.uint8), np.array([], dtype=np.int64), np.array([7])):
+        assert len(mechanism.answers(data, 0, 5)) == 5
+
+
+SUMS = ClippedSum(quantile=QUANTILE(), charge=ONE)
 
 
 @pytest.mark.parametrize(
     "data", [[1, 2], np.array([0.5, 1.5]), np.array([[1, 2]]), np.array([1, 2**63], dtype=np.uint64)]
 )
 def test_records_are_whole_numbers(data):
-    sums = ClippedSum(quantile=QUANTILE(), charge=ONE)
-    for call in (
-        partial(QUANTILE().answers, data, 0, 3),
-        partial(sums.clipped, data, 9),
-        partial(sums.release, data, 9, 0),
-    ):
-        with pytest.raises(MisuseError, match="records"):
-            call()
+    refused("records", partial(QUANTILE().answers, data, 0, 3))
+    refused("records", partial(SUMS.release, data, 9, 0))
 
 
 def test_clipped_sums_are_exact_for_narrow_records_and_refuse_bounds_and_noise_without_a_meaning():
-    sums = ClippedSum(quantile=QUANTILE(), charge=ONE)
-    assert sums.release(np.array([127, 127, -128], dtype=np.int8), 200, 1) == 255
-    assert sums.release(np.array([255], dtype=np.uint8), 1000, np.int64(-5)) == 250
-    data = np.array([1, 2])
+    assert SUMS.release(np.array([127, 127, -128], dtype=np.int8), 200, 1) == 255
+    assert SUMS.release(np.array([255], dtype=np.uint8), 1000, np.int64(-5)) == 250
     for bound in (0, -3, 2.5, 2**63):
-        with pytest.raises(MisuseError, match="clipped at a whole number"):
-            sums.clipped(data, bound)
-    with pytest.raises(MisuseError, match="noise of a sum"):
-        sums.release(data, 5, 0.25)
+        refused("clipped at a whole number", partial(SUMS.clipped, np.array([1, 2]), bound))
+    refused("noise of a sum", partial(SUMS.release, np.array([1, 2]), 5, 0.25))
 
 
-@pytest.mark.parametrize("level", [0.5, "1/2", 0.1])
+@pytest.mark.parametrize("level", [0.5, "1/2"])
 def test_a_level_that_is_no_fraction_is_refused_with_the_reason(level):
+    swap = {"adjacency": Adjacency.SWAP}
     for call in (
         partial(QUANTILE, level=level),
-        partial(multiple_quantiles, epsilon=ONE, levels=(level,), adjacency=Adjacency.SWAP),
-        partial(
-            UnboundedQuantile, level=level, adjacency=Adjacency.SWAP, threshold_units=ONE, query_units=ONE
-        ),
+        partial(multiple_quantiles, epsilon=ONE, levels=(level,), **swap),
+        partial(UnboundedQuantile, level=level, threshold_units=ONE, query_units=ONE, **swap),
     ):
-        with pytest.raises(MisuseError, match=r"Fraction\(1, 2\)"):
-            call()
+        refused(r"Fraction\(1, 2\)", call)
 
 
 @pytest.mark.parametrize("bits", [-1, 2**64, 0.5, None, "1"])
@@ -445,30 +382,20 @@ def test_a_word_that_has_not_64_bits_is_refused(bits):
         partial(exact_geometric, lambda: bits, HALF),
         partial(exact_gumbel, lambda: bits, HALF),
     ):
-        with pytest.raises(MisuseError, match="64 uniform bits"):
-            call()
+        refused("64 uniform bits", call)
 
 
 def test_a_word_of_numpy_is_one_of_python():
-    values = np.array([4, 4])
-    for further, row in ((2**64 - 1, 1), (5, 0)):
-        first = 2**63 if row else 2**63 - 1
+    for first, further, row in ((2**63, 2**64 - 1, 1), (2**63 - 1, 5, 0)):
         words = iter(np.array([first, further], dtype=np.uint64))
-        assert draw_index(values, HALF, lambda words=words: next(words)) == row
+        assert draw_index(np.array([4, 4]), HALF, lambda words=words: next(words)) == row
 
 
 def drawn(noise=Noise.LAPLACE, **identity):
     """Draws of four tests."""
     four = np.arange(4)
-    identity = {
-        "salt": SALT,
-        "offset": four,
-        "row": 0,
-        "attempt": 0,
-        "branch": 0,
-        "value": four,
-    } | identity
-    return KeyedSampler(bytes(32)).draw(noise, Fraction(1, 10**6), **identity).tolist()
+    usual = {"salt": SALT, "offset": four, "row": 0, "attempt": 0, "branch": 0, "value": four}
+    return KeyedSampler(bytes(32)).draw(noise, Fraction(1, 10**6), **usual | identity).tolist()
 
 
 def test_a_sampler_draws_the_family_of_a_name():
@@ -484,8 +411,7 @@ def test_a_sampler_draws_the_family_of_a_name():
 
 @pytest.mark.parametrize("count", [0, 7, 9])
 def test_entropy_of_another_length_draws_no_threshold(count):
-    with pytest.raises(MisuseError, match="number of bytes"):
-        draw_threshold(Noise.EXPONENTIAL, HALF, lambda _: bytes(count))
+    refused("number of bytes", partial(draw_threshold, Noise.EXPONENTIAL, HALF, lambda _: bytes(count)))
 
 
 @pytest.mark.parametrize(
@@ -498,7 +424,6 @@ def test_entropy_of_another_length_draws_no_threshold(count):
         ),
         *((field, np.zeros(4)) for field in ("offset", "row", "attempt", "value")),
         *((field, [0, 1, 2, 3]) for field in ("offset", "row", "attempt", "value")),
-        ("offset", np.arange(3)),
         ("offset", np.zeros((2, 2), dtype=np.int64)),
         ("offset", 4),
         ("value", 0),
@@ -514,10 +439,7 @@ def test_entropy_of_another_length_draws_no_threshold(count):
     ],
 )
 def test_an_identity_that_is_not_one_for_each_test_draws_nothing(field, given):
-    with pytest.raises(
-        MisuseError, match=field if len(np.shape(given)) != 1 or field == "salt" else "tests|a test"
-    ):
-        drawn(**{field: given})
+    refused(f"the ({field}|value) of|a salt is", partial(drawn, **{field: given}))
 
 
 def test_identities_of_any_integer_type_draw_the_same_noise():

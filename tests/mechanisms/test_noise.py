@@ -1,17 +1,32 @@
-"""Laws and moments of the noise families, and the grid they live on."""
+"""Laws and moments of the noise families, differences of two of them, and the grid they live on."""
 
 from __future__ import annotations
 
 import math
 from fractions import Fraction
+from itertools import product
 
+import numpy as np
 import pytest
 
 from stream_svt.errors import MisuseError
-from stream_svt.mechanisms import Noise
+from stream_svt.mechanisms import Law, Noise, estimates
+from stream_svt.mechanisms.difference import expectation, survival_of_difference
 from stream_svt.mechanisms.grid import grid_floor, grid_sensitivity
-from stream_svt.mechanisms.noise import MONITORED, exact_pmf, exact_tail, head, mean, pmf, tail, variance
+from stream_svt.mechanisms.noise import (
+    MONITORED,
+    exact_pmf,
+    exact_tail,
+    head,
+    mean,
+    pmf,
+    quantiles,
+    tail,
+    tails,
+    variance,
+)
 
+NARROW, WIDE = Fraction(1, 3), Fraction(1, 1_000_003)
 RATES = [Fraction(1, 20), Fraction(1, 3), Fraction(2)]
 REACH = range(-1500, 1500)
 
@@ -27,6 +42,15 @@ def test_moments_and_tails_are_those_of_the_law(noise, rate):
     for k in (-30, -1, 0, 1, 30):
         assert sum(p for j, p in law.items() if j >= k) == pytest.approx(tail(noise, rate, k))
         assert sum(p for j, p in law.items() if j <= k) == pytest.approx(head(noise, rate, k))
+
+
+@pytest.mark.parametrize("noise", Noise)
+@pytest.mark.parametrize("rate", [*RATES, WIDE], ids=str)
+def test_a_quantile_is_the_last_step_that_is_reached_as_often(noise, rate):
+    chances = np.array([1e-9, 0.01, 0.3, 0.5, 0.9, 0.999])
+    steps = quantiles(noise, rate, chances)
+    assert (tails(noise, rate, steps) >= chances * (1 - 1e-12)).all()
+    assert (tails(noise, rate, steps + 1) < chances).all()
 
 
 @pytest.mark.parametrize("noise", MONITORED)
@@ -100,3 +124,41 @@ def test_floor_moves_neighbours_no_farther_than_the_grid_sensitivity():
         value = Fraction(i, 37)
         moved = grid_floor(value + distance, granularity) - grid_floor(value, granularity)
         assert 0 <= moved <= steps
+
+
+@pytest.mark.parametrize("noise", Noise)
+@pytest.mark.parametrize("rate", [Fraction(3), NARROW, Fraction(1, 700), WIDE, Fraction(1, 10**10)])
+def test_the_expectations_of_powers_are_the_moments(noise, rate):
+    law = Law(noise, rate)
+    assert expectation(np.ones_like, law) == pytest.approx(1, rel=1e-12)
+    average = expectation(lambda steps: steps, law)
+    spread = expectation(lambda steps: (steps - mean(noise, rate)) ** 2, law)
+    assert average == pytest.approx(mean(noise, rate), rel=1e-6, abs=1e-6 / float(rate))
+    assert spread == pytest.approx(variance(noise, rate), rel=1e-5)
+
+
+@pytest.mark.parametrize(("query", "threshold"), list(product(MONITORED, MONITORED)))
+@pytest.mark.parametrize("rates", [(NARROW, Fraction(1, 2)), (WIDE, WIDE / 7), (WIDE * 30, WIDE)])
+def test_the_survival_function_agrees_with_the_closed_form(query, threshold, rates):
+    for scales in (-20, -3, -1, 0, 1, 2, 10):
+        steps = round(scales / rates[0])
+        closed = estimates.survival(query, rates[0], threshold, rates[1], steps)
+        summed = survival_of_difference(Law(query, rates[0]), Law(threshold, rates[1]), steps)
+        assert summed == pytest.approx(closed, rel=2e-6)
+
+
+@pytest.mark.parametrize("noise", Noise)
+def test_with_gumbel_noise_it_is_the_plain_sum(noise):
+    query, threshold = Law(Noise.GUMBEL, NARROW), Law(noise, Fraction(1, 4))
+    for steps in (-6, 0, 5, 40):
+        plain = math.fsum(
+            pmf(noise, threshold.rate, rho) * tail(Noise.GUMBEL, query.rate, rho + steps)
+            for rho in range(-400, 400)
+        )
+        assert survival_of_difference(query, threshold, steps) == pytest.approx(plain, rel=1e-9)
+
+
+def test_without_threshold_noise_it_is_the_tail():
+    for noise in Noise:
+        survival = survival_of_difference(Law(noise, NARROW), None, 4)
+        assert survival == pytest.approx(tail(noise, NARROW, 4), rel=1e-12)

@@ -1,7 +1,7 @@
 """Audit on the real samplers: epsilon as measured on millions of draws never passes the charge, either way.
 
 Many runs at once: keyed query noise with a salt per run, threshold noise from `draw_threshold`, decisions by the
-mechanism's own `branch_gaps` and `fired`. Top-k, whose step is of one run, is sorted here, and compared with its step.
+mechanism's own `branch_gaps`. Top-k, whose step is of one run, is sorted here, and compared with its step.
 An event is fixed beforehand; its probability on two neighbours is bounded by Clopper & Pearson's intervals, and the
 ratio of a lower to an upper bound is a lower bound of e^epsilon. Each mechanism is audited in both directions: from
 the first dataset to the second, and with the datasets exchanged. Broken variants have to be found out by the same
@@ -21,7 +21,6 @@ import numpy as np
 import pytest
 
 from stream_svt.mechanisms import (
-    BOTTOM,
     Explicit,
     KeyedSampler,
     LastGap,
@@ -46,6 +45,9 @@ SOME_RUNS = 40_000
 
 BROKEN_RUNS = 30_000
 """The same for broken variants, which are above their charge by far."""
+
+BOTTOM = -1
+"""Branch of a test that no branch reported."""
 
 UNMADE = -2
 """Branch of a test that a run did not reach."""
@@ -171,6 +173,14 @@ def secrets(mechanism, runs, label):
     return KeyedSampler(key), salts, entropy_of(label + key)
 
 
+def fired(svt, gaps, left):
+    """First branch of every run that was reached and can be paid, or `BOTTOM`."""
+    result = np.full(gaps.shape[1], BOTTOM)
+    for number in reversed(range(len(svt.branches))):
+        result[(gaps[number] >= 0) & (left >= svt.branches[number].charge)] = number
+    return result
+
+
 def play(
     svt: SparseVector,
     values,
@@ -209,7 +219,7 @@ def play(
 
         found = svt.branch_gaps(answers, 0, rho, 0, noise)
         playing = left >= svt.smallest_charge
-        told[test, playing] = svt.fired(found, np.full(runs, whole) if middle_is_cheap else left)[playing]
+        told[test, playing] = fired(svt, found, np.full(runs, whole) if middle_is_cheap else left)[playing]
         tops = np.flatnonzero(told[test] >= 0)
         gaps[test, tops] = found[told[test, tops], tops]
         left[tops] -= paid[told[test, tops]]
