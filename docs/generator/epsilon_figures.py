@@ -17,7 +17,7 @@ EPSILONS: Final = tuple(Fraction(text) for text in ("0.1", "0.2", "0.5", "1", "2
 CUTOFFS: Final = (1, 10, 100)
 QUERIES: Final = 1_000_000
 _LIMITS: Final = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
-PRIORS: Final = (0.5, 0.1, 0.01)
+_PRIORS: Final = (0.5, 0.1, 0.01)
 
 
 def most_certain(prior: float, epsilon: float) -> float:
@@ -59,7 +59,8 @@ def sure_margin(epsilon: Fraction, cutoff: int) -> Fraction:
 
 def _beliefs() -> str:
     rows = [
-        [f"{epsilon:g}", *(_percent(most_certain(prior, epsilon)) for prior in PRIORS)] for epsilon in _LIMITS
+        [f"{epsilon:g}", *(_percent(most_certain(prior, epsilon)) for prior in _PRIORS)]
+        for epsilon in _LIMITS
     ]
     return table(["epsilon", "from 50 % to at most", "from 10 %", "from 1 %"], rows)
 

@@ -6,7 +6,6 @@ The noise is that of a fixed key, so the same code gives the same events. Nobody
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
@@ -14,6 +13,7 @@ from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.released import encode
 from stream_svt.service.codec import DatasetIndex, QueryDecoder
 from stream_svt.settings.application_document import load_spec
+from tests.simulation.log import Entry
 
 CONFIGURATION: Final = """
 application: retail-watch
@@ -30,17 +30,6 @@ _TIME: Final = "2026-11-21T09:30:00.000Z"
 _ORIGIN: Final = "17-8f0c2b5d9e4a6173"
 
 
-@dataclass(frozen=True, slots=True)
-class _Record:
-    """A record as a Kafka client hands it on."""
-
-    offset: int
-    timestamp: int
-    key: bytes
-    value: bytes
-    headers: tuple[tuple[str, bytes], ...] = ()
-
-
 @cache
 def events() -> dict[str, Any]:
     """Return what one query far above the threshold releases: documents by type of event."""
@@ -49,7 +38,7 @@ def events() -> dict[str, Any]:
     engine = Engine(spec, shard=0, datasets=[dataset.name], key=bytes(range(32)), entropy=_constant)
     engine.begin(monitor.topic, _OFFSET)
     dataset_index = DatasetIndex([dataset.name], partition=0, partitions=1)
-    record = _Record(_OFFSET, 0, dataset.name.encode(), json.dumps(QUERY).encode())
+    record = Entry(monitor.topic, _OFFSET, 0, dataset.name.encode(), json.dumps(QUERY).encode())
     batch = QueryDecoder(monitor.topic, 0, dataset_index, [monitor.name]).decode([record])
     released = []
     while True:

@@ -16,7 +16,6 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from benchmarks.papers.drawing import BLACK, BLUE, GREEN, GREY, ORANGE, VERMILION, figure
-from docs.generator.epsilon_figures import PRIORS, most_certain
 from stream_svt.mechanisms import Annealed, Exposure, KeyedSampler, adaptive, draw_threshold, sparse_vector
 from stream_svt.mechanisms.estimates import estimate, lower_bound, survival
 from stream_svt.mechanisms.noise import pmf, tail
@@ -206,23 +205,11 @@ def _branches(path: Path) -> None:
         drawn.legend(loc="outside lower center", ncols=3)
 
 
-def _belief(path: Path) -> None:
-    steps = np.linspace(0, 4, 101)
-    with figure(path, (1, 1), (7.2, 3.2)) as (_, [axes]):
-        axes.set(xlabel="epsilon of the limit", ylabel="belief afterwards, at most", xlim=(0, 4), ylim=(0, 1))
-        for prior, colour in zip(PRIORS, (BLUE, GREEN, VERMILION), strict=True):
-            axes.plot(
-                steps, [most_certain(prior, step) for step in steps], color=colour, label=f"from {prior:.0%}"
-            )
-        axes.legend()
-
-
 def _say(axes: Axes, at: tuple[float, float], words: str, colour: str) -> None:
     axes.annotate(words, at, color=colour, weight="bold")
 
 
 PICTURES: Final[Mapping[str, Callable[[Path], None]]] = {
-    "belief": _belief,
     "branches": _branches,
     "falling-bar": _falling_bar,
     "gap": _gap,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
 import json
 import re
@@ -166,20 +165,6 @@ def problem_of_message(text: str) -> str | None:
     return f"no query has {sorted(unknown)}" if unknown and {"value", "id", "closed"} & set(message) else None
 
 
-def problem_of_program(text: str) -> str | None:
-    """Return what is wrong with a Python program: its syntax, or what it imports from the package."""
-    try:
-        tree = ast.parse(text)
-    except SyntaxError as error:
-        return str(error)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("stream_svt"):
-            for name in node.names:
-                if not _imported(f"{node.module}.{name.name}"):
-                    return f"there is no {node.module}.{name.name}"
-    return None
-
-
 # Blocks and spans
 
 
@@ -199,8 +184,6 @@ def problem(code: Code) -> str | None:
             return problem_of_yaml(code.text)
         case "json":
             return problem_of_message(code.text)
-        case "python":
-            return problem_of_program(code.text)
         case "span":
             return _problem_of_span(code)
         case (

@@ -115,8 +115,6 @@ def test_every_command_of_a_block_is_seen(text, programs):
         ("sh", "benchmarks/run nothing", "no benchmark"),
         ("sh", "kubectl apply -f deploy/nowhere.yaml", "there is no"),
         ("sh", "docker run -e STREAM_SVT_KAFKA_BOOTSTRAP_SERVER=a:1 stream-svt", "no key bootstrap_server"),
-        ("python", "from stream_svt.mechanisms import sparse_vektor", "sparse_vektor"),
-        ("python", "print(", "never closed"),
         ("yaml", "kafka: {bootstrap_server: a:1}", "bootstrap_server"),
         ("yaml", "kafkaesque: {}", "no rule knows"),
         ("yaml", "topic: a\ndestinations: [{name: b, webhok: {}}]", "webhok"),

@@ -11,15 +11,13 @@ import click
 import msgspec
 import pytest
 
-from docs.generator import command_line, status_page
+from docs.generator import command_line
 from docs.generator.__main__ import main
 from docs.generator.asyncapi import COMMAND_REASONS, EVENTS, QUERY_REASONS, TYPES, WORDS
 from docs.generator.configuration import in_words
 from docs.generator.outputs import DOCS, TOP, filled, outdated
-from stream_svt.monitor import released
 from stream_svt.monitor.released import EventType
 from stream_svt.service import codec
-from stream_svt.settings.application_document import load_spec
 from stream_svt.settings.sections import ConfigDocument
 
 
@@ -104,9 +102,3 @@ def test_every_picture_is_on_a_page():
     pages = "".join(path.read_text() for path in DOCS.rglob("*.md"))
     for path in (DOCS / "pictures").iterdir():
         assert f"](pictures/{path.name})" in pages
-
-
-def test_the_events_of_the_status_page_s_picture_are_released_events():
-    types = {released.decode(record)[0].type for record in status_page.records()}
-    assert types == {EventType.ALERT, EventType.RUN_STARTED}
-    assert len(load_spec(status_page.SPEC).datasets) == len(status_page.WEEKS)
