@@ -15,7 +15,7 @@ from stream_svt.monitor.commands import Command
 from stream_svt.monitor.dataset_account import DatasetAccount
 from stream_svt.monitor.event_builder import Crossing, EventBuilder
 from stream_svt.monitor.life_cycle import Signal, State
-from stream_svt.monitor.mutes import Mutes
+from stream_svt.monitor.mutes import MonitorMutes
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.queue_journal import QueueJournal
 from stream_svt.monitor.released import EventType
@@ -51,7 +51,8 @@ class Accounts:
     Attributes:
         held: The account of every dataset that has one. To change it, ask `account`.
         plans: By hash, what runs were opened under.
-        queues: The journal of what waits for another test.
+        queues: The journal of mutes, and of what waits for another test.
+        mutes: By monitor, those that ran before included.
         records, rejects: Further state records, and refused records, of the next commit.
         dirty: Numbers of the datasets whose account changed since the last commit.
         opened: Monitor, dataset and number of each run opened since the last commit.
@@ -69,6 +70,7 @@ class Accounts:
         self.datasets = datasets
         self.events = EventBuilder(application, shard)
         self.queues = QueueJournal()
+        self.mutes: dict[str, MonitorMutes] = {}
         self.plans: dict[str, Plan] = {}
         self.held: dict[int, DatasetAccount] = {}
         self.records: dict[bytes, bytes | None] = {}
@@ -93,7 +95,8 @@ class Accounts:
     def take_records(self) -> dict[bytes, bytes | None]:
         """Return the records of the commit, those of changed accounts included, and begin the next one."""
         for number in sorted(self.dirty):
-            self.records |= self.held[number].save()
+            account = self.held[number]
+            self.records[f"d/{account.name}".encode()] = account.to_bytes()
         records, self.records = self.records, {}
         self.rejects, self.dirty, self.opened, self._weight = [], set(), [], 0
         return records
@@ -117,10 +120,6 @@ class Accounts:
         """Return the slot of a monitor on a dataset, to read."""
         account = self.held.get(number)
         return RunState() if account is None else account.run_states.get(monitor) or RunState()
-
-    def mutes(self, monitor: str, number: int) -> Mutes:
-        """Return the mutes of a monitor on a dataset, to change."""
-        return self.account(number).mutes.setdefault(monitor, Mutes())
 
     def open_run(self, monitor: str, plan: Plan, number: int, clock_ms: int) -> Opening | None:
         """Open a run; None where the ledger admits none, or not yet.

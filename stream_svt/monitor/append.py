@@ -5,6 +5,8 @@ A `Runner` says which rows of a batch are tested next; one of these tests them.
 
 from __future__ import annotations
 
+from typing import Any
+
 from stream_svt.monitor.query_tester import QueryTester, View
 from stream_svt.monitor.queue_journal import Queue
 
@@ -14,9 +16,11 @@ class Append:
 
     Attributes:
         row_cost: What a query costs, as a multiple of one that is tested with a whole batch at once.
+        queue: What queries of a dataset wait in, None where none waits.
     """
 
     row_cost = 1
+    queue: type[Queue[Any]] | None = None
 
     def __init__(self, tester: QueryTester) -> None:
         self.tester = tester
@@ -33,11 +37,3 @@ class Append:
     def close(self, view: View, row: int) -> bool:  # noqa: ARG002
         """Test again what waits in the sets that close before a row; False where durable noise is needed first."""
         return True
-
-    def new_queue(self, name: str) -> Queue:
-        """Return an empty queue for the dataset of this name.
-
-        Raises:
-            ValueError: Nothing waits for such a monitor.
-        """
-        raise ValueError(f"there are waiting queries of {name!r} for a monitor without append")

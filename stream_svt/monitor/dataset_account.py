@@ -3,37 +3,28 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Mapping
 
 from stream_svt.errors import BudgetExceeded, ConfigError, Problem, UnreadableState
 from stream_svt.monitor.life_cycle import State
-from stream_svt.monitor.mutes import Mutes
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.released import Account, DatasetView, MonitorView
 from stream_svt.monitor.snapshot import (
     NO_SECRETS,
-    SPLIT,
     VERSION,
     DatasetRecord,
-    MuteRecord,
-    RetiredRecord,
     RunState,
     from_bytes,
     to_bytes,
 )
 from stream_svt.privacy.ledger import Ledger
 from stream_svt.privacy.loss import Kind, as_text, to_float
-
-if TYPE_CHECKING:
-    from stream_svt.settings.datasets import DatasetSpec
+from stream_svt.settings.datasets import DatasetSpec
 
 _RUNNING = State.RUNNING  # looked up for every slot that is loaded
 
 _RECORD_BYTES = 400
 _SLOT_BYTES = 200
-_INLINE_BYTES = 300_000
-"""Mutes of a dataset beyond which they get state records of their own: what Kafka takes as one record is limited."""
 
 
 class DatasetAccount:
@@ -45,11 +36,10 @@ class DatasetAccount:
         ledger: The dataset's ledger, a new one where it has none yet.
 
     Attributes:
-        slots, mutes: By monitor; mutes only of those that ever muted a series. They map it to the clock (ms)
-            at which it wakes, `mutes.FOR_EVER` or `mutes.UNTIL_RUN_ENDS`.
+        run_states: By monitor.
     """
 
-    __slots__ = ("declared_limit", "events", "ledger", "mutes", "name", "run_states", "split", "unit")
+    __slots__ = ("declared_limit", "events", "ledger", "name", "run_states", "unit")
 
     def __init__(self, spec: DatasetSpec, ledger: Ledger | None = None) -> None:
         self.name = spec.name
@@ -57,9 +47,7 @@ class DatasetAccount:
         self.declared_limit = spec.limit
         self.ledger = Ledger(spec.kind, spec.limit, spec.spent_before) if ledger is None else ledger
         self.events = 0
-        self.split = False
         self.run_states: dict[str, RunState] = {}
-        self.mutes: dict[str, Mutes] = {}
 
     def run_state(self, monitor: str) -> RunState:
         """Return the run state of a monitor, a new one where it has none yet."""
@@ -142,9 +130,9 @@ class DatasetAccount:
         return lost
 
     def view(
-        self, shard: int, monitors: list[str], queued: dict[str, int], top_only: Collection[str]
+        self, shard: int, muted: Mapping[str, int], queued: Mapping[str, int], top_only: Collection[str]
     ) -> DatasetView:
-        """Return the released state of the dataset and of ``monitors``."""
+        """Return the released state of the dataset and of the monitors by which ``muted`` and ``queued`` count."""
         kind = self.ledger.kind
         return DatasetView(
             dataset=self.name,
@@ -159,93 +147,49 @@ class DatasetAccount:
                     name,
                     self.run_states.get(name) or RunState(),
                     kind,
-                    muted=len(self.mutes.get(name, ())),
-                    queued=queued.get(name, 0),
+                    muted=muted[name],
+                    queued=queued[name],
                     top_branch_only=name in top_only,
                 )
-                for name in monitors
+                for name in muted
             ],
         )
 
     @property
     def weight(self) -> int:
         """About how many bytes the dataset's own state record has, rather more than less."""
-        mutes = 0 if self.split else sum(mutes.size for mutes in self.mutes.values())
-        return _RECORD_BYTES + _SLOT_BYTES * len(self.run_states) + mutes
-
-    def to_retired(self) -> bytes:
-        """Return the state record that stays of a dataset that is declared no longer."""
-        ledger = self.ledger.to_bytes()
-        return to_bytes(
-            RetiredRecord(VERSION, self.name, self.unit, self.declared_limit, ledger, self.events)
-        )
-
-    @classmethod
-    def from_retired(cls, data: bytes, key: str) -> DatasetAccount:
-        """Return the account in such a record.
-
-        Raises:
-            UnreadableState: It cannot be decoded.
-        """
-        record = from_bytes(RetiredRecord, data, key=key)
-        ledger = Ledger.from_bytes(record.ledger)
-        account = cls(stored_spec(record, ledger), ledger)
-        account.events = record.events
-        return account
-
-    def save(self) -> dict[bytes, bytes | None]:
-        """Return the state records that changed since the last save, by key; None deletes one.
-
-        Mutes move into records of their own once they are many, and stay there.
-        """
-        self.split = self.split or sum(mutes.size for mutes in self.mutes.values()) > _INLINE_BYTES
-        records: dict[bytes, bytes | None] = {f"d/{self.name}".encode(): self.to_bytes()}
-        if self.split:
-            for name, mutes in self.mutes.items():
-                for number, data in mutes.save():
-                    records[f"q/{self.name}/{name}/{number}".encode()] = data
-        return records
+        return _RECORD_BYTES + _SLOT_BYTES * len(self.run_states)
 
     def to_bytes(self) -> bytes:
-        """Return the dataset's own state record."""
-        mutes = (
-            {} if self.split else {name: list(held.items()) for name, held in self.mutes.items() if len(held)}
-        )
-        return to_bytes(self.record(mutes))
-
-    def record(self, mutes: dict[str, list[tuple[str, int]]]) -> DatasetRecord:
-        """Return the dataset's own state record, with these mutes in it."""
-        return DatasetRecord(
-            SPLIT if self.split else VERSION,
-            self.name,
-            self.unit,
-            self.declared_limit,
-            self.ledger.to_bytes(),
-            self.events,
-            self.run_states,
-            mutes,
+        """Return the dataset's state record."""
+        return to_bytes(
+            DatasetRecord(
+                VERSION,
+                self.name,
+                self.unit,
+                self.declared_limit,
+                self.ledger.to_bytes(),
+                self.events,
+                self.run_states,
+            )
         )
 
     @classmethod
     def from_record(
-        cls,
-        spec: DatasetSpec,
-        record: DatasetRecord,
-        plans: dict[str, Plan],
-        mutes: Mapping[str, Sequence[tuple[int, bytes]]],
+        cls, spec: DatasetSpec | None, record: DatasetRecord, plans: Mapping[str, Plan]
     ) -> DatasetAccount:
-        """Return the account in a state record and in the records, by monitor, that hold its mutes.
+        """Return the account in a state record; without ``spec`` that of a dataset that is declared no longer.
 
         Raises:
             ConfigError: The declaration's limit, measure or privacy unit is not the journaled one.
-            UnreadableState: A run is open under a specification that the state does not hold, or mutes cannot
-                be read.
+            UnreadableState: A run is open under a specification that the state does not hold.
         """
-        account = cls(spec, Ledger.from_bytes(record.ledger))
-        account.split = record.version == SPLIT
-        if mutes and mutes.keys() - (record.run_states.keys() if account.split else ()):
-            message = f"the state holds mutes q/{spec.name}/* that its record d/{spec.name} knows nothing of"
-            raise UnreadableState(message)
+        ledger = Ledger.from_bytes(record.ledger)
+        if spec is None:
+            spec = DatasetSpec(
+                name=record.name, kind=ledger.kind, limit=record.declared_limit, unit=record.unit
+            )
+        account = cls(spec, ledger)
         account.declared_limit, account.events = record.declared_limit, record.events
         _refuse_changed_declaration(spec, record, account.ledger)
         for name, run_state in record.run_states.items():
@@ -253,7 +197,8 @@ class DatasetAccount:
             if plan is None and run_state.state is _RUNNING:
                 message = (
                     f"dataset {spec.name}, monitor {name}: run {run_state.run} is open under specification "
-                    f"{run_state.spec_hash}, which the state does not hold; the state is incomplete"
+                    f"{run_state.spec_hash}, which this release cannot go on with: use the release that wrote the "
+                    "state, and close the run there first"
                 )
                 raise UnreadableState(message)
             # Of equal texts and secrets only one is kept: every dataset has the same.
@@ -261,13 +206,6 @@ class DatasetAccount:
             if run_state.secrets == NO_SECRETS:
                 run_state.secrets = NO_SECRETS
             account.run_states[sys.intern(name)] = run_state
-        if record.mutes:
-            account.mutes = {sys.intern(name): Mutes(stored) for name, stored in record.mutes.items()}
-        for name, parts in mutes.items():
-            account.mutes[sys.intern(name)] = Mutes.restore(
-                (number, from_bytes(MuteRecord, data, key=f"q/{spec.name}/{name}/{number}"))
-                for number, data in parts
-            )
         return account
 
 
@@ -298,13 +236,6 @@ def read_dataset(data: bytes, key: str) -> DatasetRecord:
         UnreadableState: It cannot be decoded.
     """
     return from_bytes(DatasetRecord, data, key=key)
-
-
-def stored_spec(record: DatasetRecord | RetiredRecord, ledger: Ledger) -> DatasetSpec:
-    """Return the declaration of a stored dataset that is declared no longer."""
-    from stream_svt.settings.datasets import DatasetSpec
-
-    return DatasetSpec(name=record.name, kind=ledger.kind, limit=record.declared_limit, unit=record.unit)
 
 
 def _refuse_changed_declaration(spec: DatasetSpec, record: DatasetRecord, ledger: Ledger) -> None:

@@ -28,7 +28,6 @@ from stream_svt.monitor.dataset_account import DatasetAccount
 from stream_svt.monitor.life_cycle import State
 from stream_svt.monitor.projection import Projection, Totals
 from stream_svt.monitor.query_tester import QueryNoise
-from stream_svt.monitor.queue_journal import Position
 from stream_svt.monitor.released import DatasetView, EventType, ReleasedEvent
 from stream_svt.monitor.retirement import Retirement
 from stream_svt.monitor.run_arrays import Status
@@ -114,7 +113,6 @@ class Engine:
         accounts, specs, retirement, projection: What the shard holds of its datasets, of specifications, of
             datasets declared no longer, and what it shows.
         configuration: Number and digest of the version adopted last.
-        incompatible: Datasets with the monitors whose runs were loaded and cannot go on in this release.
     """
 
     def __init__(
@@ -138,7 +136,6 @@ class Engine:
         self._events = self.accounts.events
         self._noise: QueryNoise = KeyedSampler(key) if query_noise is None else query_noise
         self.specs = SpecJournal(self.accounts)
-        self.incompatible: list[tuple[int, list[str]]] = []
         self.configuration = (0, "")
         self._taken: list[tuple[str, int, int]] = []
         self._bounds = bounds
@@ -287,9 +284,7 @@ class Engine:
             for name in accounts.queues.changed_datasets()
             if (number := self.number.get(name)) is not None
         )
-        accounts.records |= accounts.queues.save(
-            {name: Position(runner.offset, runner.clock_ms) for name, runner in self.runners.items()}
-        )
+        accounts.records |= accounts.queues.save()
         commit = Commit(
             progress=self._progress(),
             events=self._events.take(),

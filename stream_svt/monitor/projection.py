@@ -190,6 +190,7 @@ class Projection:
         for number in numbers:
             account = self._accounts.held.get(number) or DatasetAccount(self._datasets[number])
             covering = [(name, runner) for name, runner in runners if runner.runs.covers[number]]
+            muted = {name: runner.runs.mutes.count(number) for name, runner in covering}
             queued = {name: runner.runs.queued(number) for name, runner in covering}
             top_only = {
                 name
@@ -197,7 +198,7 @@ class Projection:
                 if (run_state := account.run_states.get(name)) is not None
                 and runner.runs.top_branch_only(number, run_state)
             }
-            found.append(account.view(self._accounts.shard, list(queued), queued, top_only))
+            found.append(account.view(self._accounts.shard, muted, queued, top_only))
         return found
 
     def update(self, numbers: Sequence[int]) -> None:
@@ -222,7 +223,7 @@ class Projection:
             sums.states += np.bincount(state, minlength=len(STATES) + 1)
             sums.states -= np.bincount(statuses.state[where], minlength=len(STATES) + 1)
             statuses.state[where] = state
-            muted = _masked([len(one.mutes.get(name, ())) if one.mutes else 0 for one in held], covered)
+            muted = _masked([runner.runs.mutes.count(number) for number in numbers], covered)
             sums.muted += _replace(statuses.muted, where, muted)
             queued = _masked([runner.runs.queued(number) for number in numbers], covered)
             sums.queued += _replace(statuses.queued, where, queued)

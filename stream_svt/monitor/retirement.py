@@ -6,32 +6,27 @@ is over nothing stays: its generator's watermark, the end of the last period tha
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator
 from typing import NamedTuple
 
 from stream_svt.errors import ConfigError, Problem
 from stream_svt.monitor.accounts import Accounts
-from stream_svt.monitor.dataset_account import DatasetAccount, read_dataset, stored_spec
+from stream_svt.monitor.dataset_account import DatasetAccount, read_dataset
 from stream_svt.monitor.life_cycle import Signal, State
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.released import PERIOD_OVER, EventType
-from stream_svt.monitor.snapshot import ProgressRecord, from_bytes
-from stream_svt.privacy.ledger import Ledger
+from stream_svt.monitor.snapshot import DatasetRecord, ProgressRecord, from_bytes
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import DatasetSpec, Gone, is_over
-
-Parts = Sequence[tuple[int, bytes]]
-"""Numbered state records."""
 
 NAMES_AT_ONCE = 10_000
 """Datasets whose names are looked at between two yields: a few milliseconds of work."""
 
 
 class _Undeclared(NamedTuple):
-    """A stored dataset that is declared no longer, the keys of its state records, and whether its period is over."""
+    """A stored dataset that is declared no longer, and whether its period is over."""
 
     account: DatasetAccount
-    keys: list[bytes]
     is_over: bool
 
 
@@ -53,21 +48,10 @@ class Retirement:
         self.watermarks: dict[str, int] = {}
         self.retired: dict[str, bytes] = {}
 
-    def add(self, name: str, data: bytes, plans: dict[str, Plan], mutes: Mapping[str, Parts]) -> None:
-        """Take a stored dataset that is declared no longer, with the records of its mutes by monitor.
-
-        Raises:
-            UnreadableState: A record cannot be decoded.
-        """
-        key = f"d/{name}"
-        record = read_dataset(data, key)
-        spec = stored_spec(record, Ledger.from_bytes(record.ledger))
-        parts = [
-            f"q/{record.name}/{monitor}/{number}" for monitor, held in mutes.items() for number, _ in held
-        ]
-        keys = [one.encode() for one in (key, *parts)]
-        account = DatasetAccount.from_record(spec, record, plans, mutes)
-        self._undeclared.append(_Undeclared(account, keys, is_over(name, self.watermarks)))
+    def add(self, record: DatasetRecord, plans: dict[str, Plan]) -> None:
+        """Take a stored dataset that is declared no longer."""
+        account = DatasetAccount.from_record(None, record, plans)
+        self._undeclared.append(_Undeclared(account, is_over(account.name, self.watermarks)))
 
     def find_reused(self, datasets: Iterable[DatasetSpec]) -> Iterator[None]:
         """Find datasets that have the name of a period that is over; yields now and then."""
@@ -117,7 +101,7 @@ class Retirement:
 
         Yields after a slice of work; where the next commit is full then, the caller commits before it goes on.
         """
-        for account, _, over in self._undeclared:
+        for account, over in self._undeclared:
             for name, run_state in account.run_states.items():
                 if run_state.state is State.RUNNING:
                     run_state.signal(Signal.ENDED)
@@ -135,7 +119,7 @@ class Retirement:
                         reason=reason,
                         charge=lost,
                     )
-                    self._accounts.records |= account.save()
+                    self._accounts.records[f"d/{account.name}".encode()] = account.to_bytes()
             yield
 
     def retire(self) -> Iterator[None]:
@@ -145,18 +129,18 @@ class Retirement:
         find them gone. Yields as `close_runs`.
         """
         while self._undeclared:
-            account, keys, over = self._undeclared.pop()
+            account, over = self._undeclared.pop()
             detail = {"unit": account.unit}
             reason = PERIOD_OVER if over else "configuration"
             self._accounts.events.announce(EventType.RETIRED, account, reason=reason, detail=detail)
-            self._accounts.records.update(dict.fromkeys(keys))
+            self._accounts.records[f"d/{account.name}".encode()] = None
             if not over:
                 self._keep(account)
             yield
 
     def announce_balance(self, name: str) -> None:
         """Announce what is left of the ledger of a retired dataset, for ever."""
-        account = DatasetAccount.from_retired(self.retired[name], f"r/{name}")
+        account = DatasetAccount.from_record(None, read_dataset(self.retired[name], f"r/{name}"), {})
         self._accounts.announce_balance(account)
         self._keep(account)
 
@@ -169,7 +153,8 @@ class Retirement:
         self._undeclared = []
 
     def _keep(self, account: DatasetAccount) -> None:
-        data = self.retired[account.name] = account.to_retired()
+        account.run_states = {}
+        data = self.retired[account.name] = account.to_bytes()
         self._accounts.records[f"r/{account.name}".encode()] = data
 
 

@@ -13,9 +13,10 @@ import numpy as np
 
 from stream_svt.monitor.append import Append
 from stream_svt.monitor.event_builder import Crossing
-from stream_svt.monitor.pending import PlaceName, RetryQueue, Waiting
+from stream_svt.monitor.pending import RetryQueue
 from stream_svt.monitor.query_tester import Candidate, Tests, View
 from stream_svt.monitor.run_arrays import Mask, Status
+from stream_svt.monitor.snapshot import Name, Waiting
 from stream_svt.settings.options import Retry
 
 
@@ -23,15 +24,12 @@ class RetryAppend(Append):
     """Append with ``retry``."""
 
     row_cost = 50
+    queue = RetryQueue
 
     @property
     def rules(self) -> Retry:
         """Attempts, lifetime, capacity and pace, as specified now."""
         return cast("Retry", self.runs.spec.append)
-
-    def new_queue(self, name: str) -> RetryQueue:
-        """Return an empty queue for the dataset of this name."""
-        return RetryQueue(self.runs.accounts.queues, self.runs.name, name)
 
     def test(self, view: View, start: int, stop: int) -> int:
         """Test rows [start, stop) on arrival or take them as news of a waiting series; sweep queues that are due.
@@ -44,7 +42,7 @@ class RetryAppend(Append):
         if view.eligible is not None:
             live &= view.eligible[start:stop]
         reached = {candidate.row: candidate for candidate in self.tester.candidates(view, start, live)}
-        columns: dict[int, tuple[list[int], list[int]]] = {}
+        columns: dict[int, tuple[bytes, list[int]]] = {}
         # Looked up once: this loop is what a query costs.
         rules, testable, eligible = self.rules, int(Status.TESTABLE), view.eligible
         queues = cast("dict[int, RetryQueue]", runs.queues)
@@ -70,7 +68,7 @@ class RetryAppend(Append):
                 continue
             queue = queues.get(dataset)
             if queue is None:
-                queue = queues[dataset] = self.new_queue(runs.datasets[dataset].name)
+                queue = queues[dataset] = RetryQueue(journal, runs.name, runs.datasets[dataset].name)
             queue.count += 1
             if not queue.changed:
                 journal.note(queue, 0)
@@ -82,41 +80,41 @@ class RetryAppend(Append):
                 if version not in columns:
                     columns[version] = self._columns(view, version, start, stop)
                 values, thresholds = columns[version]
-                name: PlaceName = (offset, int(batch.row[row])) if series is None else series
-                place = queue.places.get(name)
-                if place is None:
-                    place = Waiting(
-                        offset=offset,
-                        row=int(batch.row[row]),
-                        value=values[row - start],
-                        threshold=thresholds[row - start],
-                        attempt=1,
-                        entered=offset,
-                        entered_ms=now,
-                        series=series,
-                        query_id=batch.query_id[row],
-                    )
+                within, place_row = row - start, int(batch.row[row])
+                name: Name = (offset, place_row) if series is None else series
+                known = queue.entries.get(name)
+                place = Waiting(
+                    queue.count if known is None else known.number,
+                    offset,
+                    place_row,
+                    values[8 * within : 8 * within + 8],
+                    thresholds[within],
+                    offset if known is None else known.entered,
+                    now if known is None else known.entered_ms,
+                    queue.sweeps if known is None else known.begun,
+                    series,
+                    batch.query_id[row],
+                )
+                if known is None:
                     look |= self._arrive(dataset, queue, name, place, reached.get(row), now)
                 else:
-                    place.offset, place.row, place.query_id = offset, int(batch.row[row]), batch.query_id[row]
-                    place.value, place.threshold = values[row - start], thresholds[row - start]
-                    queue.replaced(place)
+                    queue.put(name, place)
             if queue.count % rules.every == 0 and status[dataset] == testable:
                 self._sweep(dataset, queue, offset, now)
                 look = True
         return stop
 
-    def _columns(self, view: View, version: int, start: int, stop: int) -> tuple[list[int], list[int]]:
+    def _columns(self, view: View, version: int, start: int, stop: int) -> tuple[bytes, list[int]]:
         """Return values and thresholds of rows [start, stop) under a plan, in grid steps."""
         everything = np.ones(stop - start, dtype=np.bool_)
         values, thresholds = self.tester.on_grid(view.batch, self.runs.plans[version], start, everything)
-        return values.tolist(), np.broadcast_to(thresholds, stop - start).tolist()
+        return values.astype("<i8").tobytes(), np.broadcast_to(thresholds, stop - start).tolist()
 
     def _arrive(
         self,
         dataset: int,
         queue: RetryQueue,
-        name: PlaceName,
+        name: Name,
         arrival: Waiting,
         reached: Candidate | None,
         now: int,
@@ -127,10 +125,10 @@ class RetryAppend(Append):
         if reached is not None and branch is not None:
             self._report(dataset, arrival, branch, int(reached.gaps[branch]), attempt=0, now=now)
             return True
-        if len(queue.places) >= self.rules.capacity:
-            queue.remove(next(iter(queue.places)))
+        if len(queue.entries) >= self.rules.capacity:
+            queue.remove(next(iter(queue.entries)))
             self.runs.skip("retry-overflow", 1)
-        queue.enter(name, arrival)
+        queue.put(name, arrival)
         return False
 
     def _report(self, dataset: int, place: Waiting, branch: int, gap: int, *, attempt: int, now: int) -> None:
@@ -152,28 +150,31 @@ class RetryAppend(Append):
         """Test every waiting series once more, oldest place first."""
         rules = self.rules
         lifetime = rules.lifetime
-        for name, place in list(queue.places.items()):
+        for name, place in list(queue.entries.items()):
             too_old = lifetime.offsets is not None and offset - place.entered > lifetime.offsets
             too_late = lifetime.ms is not None and now - place.entered_ms > lifetime.ms
             if too_old or too_late or self.runs.mutes.is_muted(dataset, place.series, now):
                 queue.remove(name)
-        waiting = list(queue.places.items())
+        waiting = list(queue.entries.items())
         if not waiting:
             return
-        columns = [(p.offset, p.row, p.value, p.threshold, p.attempt) for _, p in waiting]
+        columns = np.array(
+            [(p.offset, p.row, p.threshold, queue.attempt(p)) for _, p in waiting], dtype=np.int64
+        )
+        offsets, rows, thresholds, attempts = np.ascontiguousarray(columns.T)
+        values = np.frombuffer(b"".join([p.value for _, p in waiting]), dtype="<i8").astype(np.int64)
         numbers = np.full(len(waiting), dataset, dtype=np.int64)
-        tests = Tests(numbers, *np.ascontiguousarray(np.array(columns, dtype=np.int64).T))
+        tests = Tests(numbers, offsets, rows, values, thresholds, attempts)
         chosen, gaps = self.tester.reached(self.runs.plan_of(dataset), tests)
         fired = {index: gaps[:, k] for k, index in enumerate(chosen.tolist())}
         for index, (name, place) in enumerate(waiting):
             branch = self.tester.branch(dataset, fired[index]) if index in fired else None
-            attempt = place.attempt
-            place.attempt += 1
-            if branch is not None or place.attempt >= rules.attempts:
+            attempt = queue.attempt(place)
+            if branch is not None or attempt + 1 >= rules.attempts:
                 queue.remove(name)
             if branch is not None:
                 self._report(dataset, place, branch, int(fired[index][branch]), attempt=attempt, now=now)
                 if self.runs.status[dataset] != Status.TESTABLE:
-                    queue.swept(place.number)
+                    queue.swept(place)
                     return
         queue.swept()

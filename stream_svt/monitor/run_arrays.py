@@ -7,7 +7,7 @@ So a query costs the same whether the shard holds one dataset or a hundred thous
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from stream_svt.monitor.accounts import Accounts
 from stream_svt.monitor.event_builder import Crossing
 from stream_svt.monitor.life_cycle import State
-from stream_svt.monitor.mutes import FOR_EVER, UNTIL_RUN_ENDS, MonitorMutes
+from stream_svt.monitor.mutes import FOR_EVER, UNTIL_RUN_ENDS, MonitorMutes, Mutes
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.queue_journal import Queue
 from stream_svt.monitor.shard_datasets import NEVER, ShardDatasets
@@ -74,8 +74,8 @@ class RunArrays:
         self.salt_low = np.zeros(count, dtype=np.uint64)
         self.deadline = np.full(count, NEVER, dtype=np.int64)
         self.plans: list[Plan] = [Plan.of(spec)]
-        self.mutes = MonitorMutes()
-        self.queues: dict[int, Queue] = {}
+        self.mutes = accounts.mutes.setdefault(spec.name, MonitorMutes())
+        self.queues: dict[int, Queue[Any]] = {}
         self.tested = 0
         self.skipped: dict[str, int] = {}
 
@@ -114,10 +114,6 @@ class RunArrays:
         self.salt_high[where], self.salt_low[where] = secrets["salt_high"], secrets["salt_low"]
         status = [status_of(run_state) for run_state in run_states]
         self.status[where] = np.where(self.covers[where], status, Status.SKIP)
-        for dataset in datasets:
-            held = self.accounts.held[dataset].mutes
-            if held and (mutes := held.get(self.name)) is not None:
-                self.mutes.hold(dataset, mutes)
         if self.spec.resample_every is not None:
             for dataset, run_state in zip(datasets, run_states, strict=True):
                 if run_state.state is _RUNNING:
@@ -190,7 +186,7 @@ class RunArrays:
         elif not isinstance(rule, Mute):
             until = clock_ms + rule
         if dataset not in self.mutes.held:
-            self.mutes.hold(dataset, self.accounts.mutes(self.name, dataset))
+            self.mutes.hold(dataset, Mutes(self.accounts.queues, self.name, self.datasets[dataset].name))
         ended = self.mutes.add(dataset, series, until, clock_ms, self.spec.max_mutes)
         self.accounts.muted(self.name, dataset, series, until)
         return ended

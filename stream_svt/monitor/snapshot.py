@@ -3,12 +3,11 @@
 Records, by key:
 
 - ``d/<dataset>``: ledger and monitors of a dataset (:class:`DatasetRecord`);
-- ``r/<dataset>``: ledger of a dataset that is declared no longer (:class:`RetiredRecord`);
+- ``r/<dataset>``: the same of a dataset that is declared no longer, without monitors;
 - ``m/<monitor>``: the monitor's specification as last applied;
 - ``h/<hash>``: an older specification under which a run is still open;
 - ``t/<topic>``: what was ever declared about the answers on a query topic (:class:`TopicRecord`);
-- ``w/<number>``: what changed in the queues of waiting queries (:class:`QueueRecord`), in order of the numbers;
-- ``q/<dataset>/<monitor>/<number>``: muted series (:class:`MuteRecord`), where a dataset has many.
+- ``w/<number>``: what changed in the queues of waiting queries and of mutes (:class:`QueueRecord`), in order.
 
 Every record starts with its format version; a version this code does not know is refused, never guessed.
 """
@@ -26,9 +25,6 @@ from stream_svt.errors import UnreadableState
 from stream_svt.monitor.life_cycle import Signal, State, advance
 
 VERSION = 1
-SPLIT = 2
-"""Version of a dataset whose mutes are in records of their own, and of those records: a release that knows only
-``VERSION`` would take such a dataset for one without mutes. Where the mutes fit, it can still read what is written."""
 
 
 class _Secret(msgspec.Struct, array_like=True):
@@ -82,10 +78,7 @@ class RunState(_Secret, array_like=True, gc=False):
 
 
 class DatasetRecord(_Secret, array_like=True, gc=False):
-    """One dataset: its ledger, its number of released events and its monitors.
-
-    ``mutes`` holds (series, until) by monitor, oldest first; none in a dataset of version ``SPLIT``.
-    """
+    """One dataset: its ledger, its number of released events and its monitors."""
 
     version: int
     name: str
@@ -94,146 +87,170 @@ class DatasetRecord(_Secret, array_like=True, gc=False):
     ledger: bytes
     events: int
     run_states: dict[str, RunState]
-    mutes: dict[str, list[tuple[str, int]]]
-
-
-class RetiredRecord(msgspec.Struct, array_like=True):
-    """A dataset that is declared no longer: its ledger and its number of released events, kept for ever."""
-
-    version: int
-    name: str
-    unit: str
-    declared_limit: int
-    ledger: bytes
-    events: int
-
-
-class MuteRecord(msgspec.Struct, array_like=True):
-    """Muted series of one monitor on one dataset, as (series, until): oldest first, as are the records' numbers."""
-
-    version: int
-    mutes: list[tuple[str, int]]
 
 
 WholeNumber = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
 """A number of a queue line: what a damaged record holds beyond these limits is refused by name."""
 Grid = Annotated[bytes, msgspec.Meta(min_length=8, max_length=8)]
-"""A grid value in eight bytes: the length of a record does not depend on it."""
+"""A grid value in eight bytes, little-endian: the length of a record does not depend on it."""
+Name = str | int | tuple[int, int]
+"""What identifies an entry in its queue."""
+_PLACE_BYTES, _ENTRY_BYTES, _MUTE_BYTES = 90, 55, 24
+"""Bytes of a line beside its texts and columns, at most."""
 
 
-class PlaceLine(_Secret, array_like=True, tag=0):
-    """A place of a retry queue, whole.
+def text_bytes(text: str | None) -> int:
+    """Return how many bytes a text has at most."""
+    if text is None:
+        return 0
+    return len(text) if text.isascii() else 4 * len(text)
 
-    ``back`` is how far the queue's count was behind its present one when the place was entered, ``age`` how far the
-    place's first offset lies behind its present one. Offset and clock count from those of the section.
+
+class Entry(_Secret, array_like=True, gc=False):
+    """Something that a queue holds, in memory as it is stored; what changes is a new entry of the same number."""
+
+    number: WholeNumber
+
+    @property
+    def name(self) -> Name:
+        """What identifies it in its queue."""
+        raise NotImplementedError
+
+    @property
+    def size(self) -> int:
+        """How many bytes its line has at most."""
+        raise NotImplementedError
+
+    def swept(self) -> None:
+        """Count one more round of tests, which not all of its queue had."""
+        raise NotImplementedError
+
+
+class Waiting(Entry, array_like=True, gc=False, tag=0):
+    """A place of a retry queue: the latest query of a series.
+
+    ``entered`` and ``entered_ms`` are offset and clock at which the series entered, ``begun`` the queue's count of
+    sweeps before its first test. A query without series has a place of its own.
     """
 
-    back: WholeNumber
     offset: WholeNumber
     row: WholeNumber
     value: Grid
     threshold: WholeNumber
-    attempt: WholeNumber
-    age: WholeNumber
+    entered: WholeNumber
     entered_ms: WholeNumber
+    begun: WholeNumber
     series: str | None
     query_id: str
 
+    @property
+    def name(self) -> Name:
+        """See `Entry`."""
+        return (self.offset, self.row) if self.series is None else self.series
 
-class ReplaceLine(_Secret, array_like=True, tag=1):
-    """A newer query at a place that is stored."""
+    @property
+    def size(self) -> int:
+        """See `Entry`."""
+        size, series, query_id = _PLACE_BYTES, self.series, self.query_id
+        if series is not None:  # as `text_bytes`, without the calls
+            size += len(series) if series.isascii() else 4 * len(series)
+        return size + (len(query_id) if query_id.isascii() else 4 * len(query_id))
 
-    back: WholeNumber
-    offset: WholeNumber
-    row: WholeNumber
-    value: Grid
-    threshold: WholeNumber
-    query_id: str
-
-
-class RemoveLine(_Secret, array_like=True, tag=2):
-    """Stored places that are gone: all numbers below ``first``, and those in ``others``."""
-
-    first: WholeNumber
-    others: list[WholeNumber]
-
-
-class SweepLine(_Secret, array_like=True, tag=3):
-    """Sweeps of a retry queue, each one more attempt for the places stored before this record.
-
-    ``whole`` sweeps reached all of them, the others each the places up to a number.
-    """
-
-    whole: WholeNumber
-    partial: list[WholeNumber]
+    def swept(self) -> None:
+        """See `Entry`."""
+        self.begun -= 1
 
 
-class DropLine(_Secret, array_like=True, tag=4):
-    """The whole queue is gone."""
+class OpenSet(Entry, array_like=True, gc=False, tag=1):
+    """A finite set of queries that is still growing, and the tops found in it so far."""
 
-
-class SetLine(_Secret, array_like=True, tag=5):
-    """An open set."""
-
-    number: WholeNumber
     set_id: str
     opened_ms: WholeNumber
     tops: WholeNumber
 
+    @property
+    def name(self) -> Name:
+        """See `Entry`."""
+        return self.set_id
 
-class TopsLine(_Secret, array_like=True, tag=6):
-    """The tops found so far in an open set that is stored."""
+    @property
+    def size(self) -> int:
+        """See `Entry`."""
+        return _ENTRY_BYTES + text_bytes(self.set_id)
 
-    number: WholeNumber
-    tops: WholeNumber
+
+class Block(Entry, array_like=True, gc=False, tag=2):
+    """Waiting queries of an open set, in the order in which they came.
+
+    ``numbers`` holds all offsets, then rows, values and thresholds, in eight bytes each.
+    """
+
+    owner: WholeNumber
+    numbers: bytes
+    series: list[str | None]
+    query_id: list[str]
+
+    @property
+    def name(self) -> Name:
+        """See `Entry`."""
+        return self.number
+
+    @property
+    def size(self) -> int:
+        """See `Entry`."""
+        texts = sum(map(text_bytes, self.series)) + sum(map(text_bytes, self.query_id))
+        return _ENTRY_BYTES + len(self.numbers) + 10 * len(self.series) + texts
 
 
-class CloseLine(_Secret, array_like=True, tag=7):
-    """Stored sets that have closed."""
+class Mute(Entry, array_like=True, gc=False, tag=3):
+    """A muted series, and the clock (ms) at which it wakes, or what `stream_svt.monitor.mutes` has instead of one."""
+
+    series: str
+    until: WholeNumber
+
+    @property
+    def name(self) -> Name:
+        """See `Entry`."""
+        return self.series
+
+    @property
+    def size(self) -> int:
+        """See `Entry`."""
+        return _MUTE_BYTES + text_bytes(self.series)
+
+
+class Gone(_Secret, array_like=True, tag=4):
+    """Entries that are gone: all numbers below ``first``, and ``numbers``; with no ``first`` the whole queue is."""
+
+    first: WholeNumber | None
+    numbers: list[WholeNumber]
+
+
+class Swept(_Secret, array_like=True, tag=5):
+    """Rounds of tests that ended early, each after the place of a number: entries before had one more attempt."""
 
     numbers: list[WholeNumber]
 
 
-class BlockLine(_Secret, array_like=True, tag=8):
-    """Waiting queries of an open set as columns; ``part`` orders the blocks of a set."""
-
-    number: WholeNumber
-    part: WholeNumber
-    offset: list[WholeNumber]
-    row: list[WholeNumber]
-    value: bytes
-    threshold: list[WholeNumber]
-    series: list[str | None]
-    query_id: list[str]
-
-
-QueueLine = (
-    PlaceLine | ReplaceLine | RemoveLine | SweepLine | DropLine | SetLine | TopsLine | CloseLine | BlockLine
-)
+Line = Waiting | OpenSet | Block | Mute | Gone | Swept
 
 
 class QueueGroup(_Secret, array_like=True):
-    """Lines of one queue in order; ``head`` is the count of a retry queue, or the next number of a set."""
+    """Lines of one queue in order, and its counts after them."""
 
-    dataset: str
-    head: WholeNumber
-    lines: list[QueueLine]
-
-
-class QueueSection(_Secret, array_like=True):
-    """Groups of one monitor, with the offset and clock that numbers in its lines count from."""
-
+    kind: Annotated[int, msgspec.Meta(ge=0, le=2)]
     monitor: str
-    offset: WholeNumber
-    clock_ms: WholeNumber
-    groups: list[QueueGroup]
+    dataset: str
+    count: WholeNumber
+    sweeps: WholeNumber
+    lines: list[Line]
 
 
 class QueueRecord(_Secret, array_like=True):
     """What changed in the queues of a shard, or was written again from an older record."""
 
     version: int
-    sections: list[QueueSection]
+    groups: list[QueueGroup]
 
 
 class ProgressRecord(msgspec.Struct, array_like=True):
@@ -287,20 +304,17 @@ def unpack_secrets(secrets: bytes) -> tuple[int, int, int]:
 Record = TypeVar(
     "Record",
     DatasetRecord,
-    RetiredRecord,
-    MuteRecord,
     QueueRecord,
     ProgressRecord,
     SpecRecord,
     TopicRecord,
 )
-_READABLE: dict[type, tuple[int, ...]] = {DatasetRecord: (VERSION, SPLIT), MuteRecord: (SPLIT,)}
 
 _ENCODER = msgspec.msgpack.Encoder()
 
 
 def to_bytes(
-    record: DatasetRecord | RetiredRecord | MuteRecord | ProgressRecord | SpecRecord | TopicRecord,
+    record: DatasetRecord | ProgressRecord | SpecRecord | TopicRecord,
 ) -> bytes:
     """Return the record's plain bytes."""
     return _ENCODER.encode(record)
@@ -317,11 +331,11 @@ def from_bytes(kind: type[Record], data: bytes, *, key: str) -> Record:
         record = _decoder(kind).decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         record = None
-    version, readable = _version(data) if record is None else record.version, _READABLE.get(kind, (VERSION,))
-    if version is not None and version not in readable:
+    version = _version(data) if record is None else record.version
+    if version is not None and version != VERSION:
         message = (
-            f"state record {key} has format {version}, this release reads format "
-            f"{' and '.join(map(str, readable))}; use the release that wrote it"
+            f"state record {key} has format {version}, this release reads format {VERSION}; use the release that "
+            "wrote it"
         )
         raise UnreadableState(message)
     if record is None:

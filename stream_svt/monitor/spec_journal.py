@@ -14,9 +14,11 @@ from stream_svt.errors import Problem, UnreadableState
 from stream_svt.monitor.accounts import Accounts
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.snapshot import VERSION, SpecRecord, TopicRecord, from_bytes, to_bytes
-from stream_svt.monitor.stored_records import Named
 from stream_svt.settings.changes import Declared, declaration_refused
 from stream_svt.settings.monitors import MonitorSpec
+
+Named = list[tuple[str, bytes]]
+"""State records of one kind, with what follows the kind in their keys."""
 
 
 class SpecJournal:
@@ -27,20 +29,19 @@ class SpecJournal:
 
     Attributes:
         declared: By query topic, what holds of its answers.
-        restated: Monitors whose stored specification has another hash in this release; their plans are still
-            to be kept.
     """
 
     def __init__(self, accounts: Accounts) -> None:
         self._accounts = accounts
         self._old: set[str] = set()
         self.declared: dict[str, Declared] = {}
-        self.restated: list[str] = []
 
     def load(
         self, monitors: Named, older: Named, topics: Named
     ) -> tuple[dict[str, MonitorSpec], dict[str, Plan]]:
-        """Take over from the state; return the specifications in use, by name, and every plan by its stored hash.
+        """Take over from the state; return the specifications in use, by name, and every plan by its hash.
+
+        A specification that has another hash in this release has no plan: its runs could not be computed again.
 
         Raises:
             UnreadableState: A record cannot be decoded.
@@ -58,12 +59,12 @@ class SpecJournal:
                         "use the release that wrote it"
                     )
                     raise UnreadableState(message) from None
-                plans[record.hash] = plan = Plan.of(spec)
+                plan = Plan.of(spec)
                 self._accounts.plans[plan.hash] = plan
                 if kind == "m":
                     current[rest] = spec
-                    if plan.hash != record.hash:
-                        self.restated.append(rest)
+                if plan.hash == record.hash:
+                    plans[record.hash] = plan
         self._old.update(rest for rest, _ in older)
         if current:
             self.declared = {rest: _read_topic(data, f"t/{rest}") for rest, data in topics}

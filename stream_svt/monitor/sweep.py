@@ -12,13 +12,13 @@ from heapq import heapify, heappop, heappush
 from typing import cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stream_svt.monitor.append import Append
 from stream_svt.monitor.event_builder import Crossing
-from stream_svt.monitor.pending import Block, OpenSet, OpenSets
+from stream_svt.monitor.pending import OpenSets, Waits
 from stream_svt.monitor.query_tester import QueryTester, Segment, Tests, View
-from stream_svt.monitor.run_arrays import Status
+from stream_svt.monitor.run_arrays import Integers, Status
+from stream_svt.monitor.snapshot import OpenSet
 from stream_svt.settings.options import Sweep
 
 
@@ -28,6 +28,7 @@ class SweepAppend(Append):
     row_cost = (
         100  # the place of a query in its set is looked up by itself, and all that wait have to fit a commit
     )
+    queue = OpenSets
 
     def __init__(self, tester: QueryTester) -> None:
         super().__init__(tester)
@@ -50,14 +51,11 @@ class SweepAppend(Append):
             self._opened = [
                 (waiting.opened_ms, dataset, name)
                 for dataset, sets in self.sets.items()
-                for name, waiting in sets.open.items()
+                for name in sets.blocks
+                if (waiting := sets.open(name)) is not None
             ]
             heapify(self._opened)
         return self._opened
-
-    def new_queue(self, name: str) -> OpenSets:
-        """Return the open sets of the dataset of this name: none."""
-        return OpenSets(self.runs.accounts.queues, self.runs.name, name)
 
     def test(self, view: View, start: int, stop: int) -> int:
         """Test rows [start, stop) on arrival, and keep the bottoms of sets."""
@@ -78,35 +76,39 @@ class SweepAppend(Append):
             name = names[row]
             if name is not None:
                 members.setdefault((dataset, name), []).append(row)
-        columns: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
+        on_grid: dict[int, tuple[Integers, Integers]] = {}
         everything = np.ones(len(live), dtype=np.bool_)
         for (dataset, name), mine in members.items():
             waiting = self._open_set(dataset, name, int(view.clock[mine[0]]))
             bottoms = [row for row in mine if row not in found]
-            room = 0 if waiting is None else self.rules.max_set_size - len(waiting)
+            sets = self.sets[dataset]
+            room = 0 if waiting is None else self.rules.max_set_size - sets.size_of(name)
             kept = np.array(bottoms[: max(room, 0)], dtype=np.int64)
             self.runs.skip("set-overflow", len(bottoms) - len(kept))
             if waiting is None:
                 continue
-            sets = self.sets[dataset]
             if len(mine) > len(bottoms):
-                waiting.tops += len(mine) - len(bottoms)
-                sets.touch(waiting)
+                sets.add_tops(waiting, len(mine) - len(bottoms))
             if len(kept):
                 version = int(self.runs.version[dataset])
-                if version not in columns:
+                if version not in on_grid:
                     plan = self.runs.plans[version]
                     values, thresholds = self.tester.on_grid(view.batch, plan, start, everything)
-                    columns[version] = values, np.broadcast_to(thresholds, len(live))
-                values, thresholds = columns[version]
-                sets.add(waiting, _block_of(view, kept, values[kept - start], thresholds[kept - start]))
+                    on_grid[version] = values, np.broadcast_to(thresholds, len(live))
+                values, thresholds = on_grid[version]
+                batch, chosen = view.batch, kept.tolist()
+                columns = batch.offset[kept], batch.row[kept], values[kept - start], thresholds[kept - start]
+                series = [batch.series[row] if batch.series else None for row in chosen]
+                query_id = [batch.query_id[row] for row in chosen]
+                sets.add(waiting, Waits(np.stack(columns), series, query_id))
 
     def _open_set(self, dataset: int, name: str, clock_ms: int) -> OpenSet | None:
         """Return a set, opened if need be; None where no further set may open."""
         opened, sets = self.opened, self.sets.get(dataset)
         if sets is None:
-            sets = self.sets[dataset] = self.new_queue(self.runs.datasets[dataset].name)
-        waiting = sets.open.get(name)
+            runs = self.runs
+            sets = self.sets[dataset] = OpenSets(runs.accounts.queues, runs.name, runs.datasets[dataset].name)
+        waiting = sets.open(name)
         if waiting is None and len(sets) < self.rules.max_open_sets:
             waiting = sets.begin(name, clock_ms)
             heappush(opened, (clock_ms, dataset, name))
@@ -131,7 +133,7 @@ class SweepAppend(Append):
         while self.opened:
             opened_ms, dataset, name = self.opened[0]
             sets = self.sets.get(dataset)
-            waiting = None if sets is None else sets.open.get(name)
+            waiting = None if sets is None else sets.open(name)
             if waiting is not None and waiting.opened_ms == opened_ms:
                 return self.opened[0]
             heappop(self.opened)
@@ -144,91 +146,71 @@ class SweepAppend(Append):
         now, after = int(view.clock[row]), self.rules.close_after
         while after is not None and (oldest := self._oldest()) is not None and oldest[0] + after <= now:
             _, dataset, name = oldest
-            if self.runs.accounts.full:
-                return False
-            if not self._sweep(dataset, self.sets[dataset].open[name], now):
+            if self.runs.accounts.full or not self._sweep(dataset, name, now):
                 return False
         marked = view.markers.get(row)
         if marked is not None:
             dataset = int(view.batch.dataset[row])
-            sets = self.sets.get(dataset)
-            closing = None if sets is None else sets.open.get(marked)
-            if closing is not None:
-                return not self.runs.accounts.full and self._sweep(dataset, closing, now)
+            if dataset in self.sets and marked in self.sets[dataset].blocks:
+                return not self.runs.accounts.full and self._sweep(dataset, marked, now)
         return True
 
-    def _sweep(self, dataset: int, waiting: OpenSet, now: int) -> bool:
+    def _sweep(self, dataset: int, name: str, now: int) -> bool:
         """Test the bottoms of a closed set, pass after pass; False where the run is not durable yet."""
-        allowed = self.rules.tops_per_set
-        if waiting.blocks:
-            if self.runs.status[dataset] == Status.WAITING:
-                self.runs.open_run(dataset, now)
-            if self.runs.status[dataset] == Status.PENDING:
+        sets, runs = self.sets[dataset], self.runs
+        closing, blocks = sets.open(name), sets.blocks[name]
+        if blocks and closing is not None:
+            if runs.status[dataset] == Status.WAITING:
+                runs.open_run(dataset, now)
+            if runs.status[dataset] == Status.PENDING:
                 return False
-            rest: Block | None = Block.concatenate(waiting.blocks)
-            plan = self.runs.plan_of(dataset)
-            passes = max(len(branch.corrections) for branch in plan.mechanism.branches)
+            waiting = Waits.of(blocks)
+            rest = np.arange(len(waiting.series))
+            allowed = self.rules.tops_per_set - closing.tops
+            passes = max(len(branch.corrections) for branch in runs.plan_of(dataset).mechanism.branches)
             for attempt in range(1, passes):
-                if rest is None or self.runs.status[dataset] != Status.TESTABLE or waiting.tops >= allowed:
+                if dataset in runs.mutes.held:
+                    series = waiting.series
+                    muted = [k for k in rest.tolist() if runs.mutes.is_muted(dataset, series[k], now)]
+                    rest = np.setdiff1d(rest, muted)
+                if not len(rest) or runs.status[dataset] != Status.TESTABLE or allowed <= 0:
                     break
-                rest = self._pass(dataset, waiting, rest, attempt, now)
-        self.sets[dataset].close(waiting)
+                tops = self._pass(dataset, waiting, rest, attempt, allowed, now)
+                allowed -= len(tops)
+                rest = np.setdiff1d(rest, tops)
+        sets.close(name)
         return True
 
-    def _pass(self, dataset: int, waiting: OpenSet, rest: Block, attempt: int, now: int) -> Block | None:
-        """Test what is left of a set once; return what stays a bottom."""
-        allowed, plan = self.rules.tops_per_set, self.runs.plan_of(dataset)
-        muted = self.runs.mutes.held.get(dataset, ())
-        silent = [
-            index
-            for index, series in enumerate(rest.series)
-            if series in muted and self.runs.mutes.is_muted(dataset, series, now)
-        ]
-        if silent:
-            rest = rest.take(np.delete(np.arange(len(rest)), silent))
-        if not len(rest):
-            return None
-        datasets = np.full(len(rest), dataset, dtype=np.int64)
-        tests = Tests(datasets, rest.offset, rest.row, rest.value, rest.threshold, attempt)
-        chosen, gaps = self.tester.reached(plan, tests)
+    def _pass(
+        self, dataset: int, waiting: Waits, rest: Integers, attempt: int, allowed: int, now: int
+    ) -> list[int]:
+        """Test what is left of a set once; return what was a top."""
+        runs = self.runs
         tops: list[int] = []
-        for k, index in enumerate(chosen.tolist()):
-            if self.runs.status[dataset] != Status.TESTABLE or waiting.tops >= allowed:
+        datasets = np.full(len(rest), dataset, dtype=np.int64)
+        offsets, rows, values, thresholds = waiting.numbers[:, rest]
+        tests = Tests(datasets, offsets, rows, values, thresholds, attempt)
+        chosen, gaps = self.tester.reached(runs.plan_of(dataset), tests)
+        for k, index in enumerate(rest[chosen].tolist()):
+            if runs.status[dataset] != Status.TESTABLE or len(tops) >= allowed:
                 break
-            if self.runs.mutes.is_muted(dataset, rest.series[index], now):
+            series = waiting.series[index]
+            if runs.mutes.is_muted(dataset, series, now):
                 continue
             branch = self.tester.branch(dataset, gaps[:, k])
-            if branch is None:
-                continue
-            crossing = Crossing(
-                dataset=dataset,
-                branch=branch,
-                gap=int(gaps[branch, k]),
-                threshold=int(rest.threshold[index]),
-                attempt=attempt,
-                offset=int(rest.offset[index]),
-                row=int(rest.row[index]),
-                series=rest.series[index],
-                query_id=rest.query_id[index],
-            )
-            tops.append(index)
-            waiting.tops += 1
-            self.runs.report(crossing, now)
-        if tops:
-            rest = rest.take(np.delete(np.arange(len(rest)), tops))
-        return rest if len(rest) else None
-
-
-def _block_of(
-    view: View, rows: NDArray[np.int64], values: NDArray[np.int64], thresholds: NDArray[np.int64]
-) -> Block:
-    """Return rows of a batch as a block that can wait."""
-    batch, chosen = view.batch, rows.tolist()
-    return Block(
-        batch.offset[rows],
-        batch.row[rows],
-        values,
-        thresholds,
-        [batch.series[row] if batch.series else None for row in chosen],
-        [batch.query_id[row] for row in chosen],
-    )
+            if branch is not None:
+                offset, row, _, threshold = waiting.numbers[:, index].tolist()
+                crossing = Crossing(
+                    dataset=dataset,
+                    branch=branch,
+                    gap=int(gaps[branch, k]),
+                    threshold=threshold,
+                    attempt=attempt,
+                    offset=offset,
+                    row=row,
+                    series=series,
+                    query_id=waiting.query_id[index],
+                )
+                tops.append(index)
+                runs.report(crossing, now)
+        return tops

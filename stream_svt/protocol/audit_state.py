@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from stream_svt.monitor.dataset_account import DatasetAccount, read_dataset
+from stream_svt.monitor.dataset_account import read_dataset
 from stream_svt.monitor.life_cycle import State as LifeCycle
 from stream_svt.monitor.released import PERIOD_OVER
 from stream_svt.monitor.snapshot import DatasetRecord, ProgressRecord, from_bytes
@@ -45,14 +45,8 @@ class ShardState:
         datasets = {
             key[2:].decode(): read_dataset(content, key.decode())
             for key, content in restored.records.items()
-            if key.startswith(b"d/")
+            if key.startswith((b"d/", b"r/"))
         }
-        retired = (
-            DatasetAccount.from_retired(content, key.decode())
-            for key, content in restored.records.items()
-            if key.startswith(b"r/")
-        )
-        datasets |= {tally.name: tally.record({}) for tally in retired}
         progress = restored.progress
         watermarks = {} if progress is None else from_bytes(ProgressRecord, progress, key="meta").watermarks
         return cls(shard, restored.last_event, datasets, journal.waiting, watermarks)

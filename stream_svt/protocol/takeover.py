@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from stream_svt.errors import ConfigError, ConfigurationBehind, Problem, RecordsLost
 from stream_svt.monitor import operations
 from stream_svt.monitor.commands import Command
-from stream_svt.monitor.loading import close_incompatible, loading
+from stream_svt.monitor.loading import loading
 from stream_svt.monitor.retirement import gone
 from stream_svt.monitor.snapshot import ProgressRecord, from_bytes
 from stream_svt.protocol.command_handler import CommandHandler
@@ -72,8 +72,6 @@ class Takeover:
         decoders = parts.workload.decoders(parts.shard, engine.datasets, engine.readers())
         spans = await parts.feed.spans([*committer.topics, parts.control])
         parts.feed.seek(parts.control, controls.begin_at(*spans[parts.control]))
-        for _ in close_incompatible(engine):
-            await committer.commit()
         for _ in engine.retirement.close_runs():
             await committer.commit_or_give_way()
         for _ in engine.projection.sum_up():

@@ -35,7 +35,7 @@ from stream_svt.settings.carried import Balance, Carried
 from tests.documentation.pages import ROOT
 from tests.simulation.chains import give_up
 from tests.simulation.log import Broker, Entry
-from tests.support.engine_play import Play, Query, another_release
+from tests.support.engine_play import Play, Query
 from tests.support.generated_play import GeneratedPlay, at, day
 from tests.support.monitor_forms import FORMS, TOPIC, spec_of, stream
 from tests.support.worker import HIGH, LOW, Scene
@@ -153,7 +153,6 @@ def _of_every_kind() -> Iterator[bytes]:
         _unread(),
         _retired(),
         _over(),
-        _incompatible(),
         _closed_for_ever(),
     ]
     for play in plays:
@@ -293,15 +292,6 @@ def _retired() -> Play:
     """Declare a dataset no longer on which a run is open."""
     play = _begun()
     play.retire(spec_of(FORMS["plain"], datasets="{names: [a, b], limit: 9, unit: one basket}"))
-    return play
-
-
-def _incompatible() -> Play:
-    """Take over open runs whose noise another release drew."""
-    play = _begun()
-    with another_release():
-        play.crash()
-        play.commit()
     return play
 
 

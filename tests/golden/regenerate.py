@@ -9,16 +9,15 @@ from __future__ import annotations
 import contextlib
 import json
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from stream_svt.monitor import dataset_account, mutes
 from stream_svt.monitor.commands import Action, Command, UnderWay
 from stream_svt.monitor.engine import Commit
 from stream_svt.monitor.life_cycle import TRANSITIONS, Signal, State
-from stream_svt.monitor.snapshot import SPLIT, VERSION
+from stream_svt.monitor.snapshot import VERSION
 from stream_svt.protocol import shard_states
 from stream_svt.protocol.controls import Standing
 from stream_svt.protocol.journal import Journal
@@ -38,8 +37,6 @@ HERE = Path(__file__).parent
 STATE_MACHINE = HERE.parent.parent / "docs" / "state-machine.md"
 CUT = 600
 """Snapshots are taken at this query of the stream; the rest is played from them."""
-WRITTEN = (VERSION, SPLIT)
-"""Versions that this release writes, by how many mutes a dataset has."""
 
 _MEANING = {
     Signal.ADMITTED: "the ledger reserved a run; its threshold is charged and its noise drawn",
@@ -124,23 +121,11 @@ def golden_stream() -> list[Query]:
     return stream(23, 1000, monitors=["m0", "m1", "m2"])
 
 
-@contextlib.contextmanager
-def mutes_split(part_bytes: int = 120) -> Iterator[None]:
-    """Let a few mutes be many: they are kept in records of their own, of about so many bytes."""
-    limits = dataset_account._INLINE_BYTES, mutes._PART_BYTES
-    dataset_account._INLINE_BYTES, mutes._PART_BYTES = 0, part_bytes
-    try:
-        yield
-    finally:
-        dataset_account._INLINE_BYTES, mutes._PART_BYTES = limits
-
-
-def played(version: int) -> Play:
-    """Return the play that a snapshot of a version is taken of."""
+def played() -> Play:
+    """Return the play that a snapshot is taken of."""
     play = Play(golden_spec())
-    with mutes_split() if version == SPLIT else contextlib.nullcontext():
-        play.feed(TOPIC, golden_stream(), CUT)
-        play.commit()
+    play.feed(TOPIC, golden_stream(), CUT)
+    play.commit()
     return play
 
 
@@ -193,23 +178,21 @@ def rest_of(play: Play) -> list[str]:
 
 
 def write_missing(place: Path) -> list[Path]:
-    """Write the snapshots that this release would write and that are not there; return them."""
-    new = []
-    for version in WRITTEN:
-        play = played(version)
-        content = snapshot(play)
-        sealed = {key.hex(): record.hex() for key, record in sorted(written(play).items())}
-        texts = {
-            "state.json": json.dumps(content, indent=1),
-            "rest.txt": "\n".join(rest_of(restored(content))),
-            "journal.json": json.dumps(sealed, indent=1),
-        }
-        folder = place / f"v{version}"
-        folder.mkdir(exist_ok=True)
-        for name, text in texts.items():
-            with contextlib.suppress(FileExistsError), (folder / name).open("x", encoding="utf-8") as file:
-                file.write(text + "\n")
-                new.append(folder / name)
+    """Write the snapshot that this release would write, unless it is there; return its new files."""
+    play = played()
+    content = snapshot(play)
+    sealed = {key.hex(): record.hex() for key, record in sorted(written(play).items())}
+    texts = {
+        "state.json": json.dumps(content, indent=1),
+        "rest.txt": "\n".join(rest_of(restored(content))),
+        "journal.json": json.dumps(sealed, indent=1),
+    }
+    folder, new = place / f"v{VERSION}", []
+    folder.mkdir(exist_ok=True)
+    for name, text in texts.items():
+        with contextlib.suppress(FileExistsError), (folder / name).open("x", encoding="utf-8") as file:
+            file.write(text + "\n")
+            new.append(folder / name)
     return new
 
 

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from itertools import islice
-
 import pytest
 
 from stream_svt.monitor import engine, operations, projection, spec_change
 from stream_svt.monitor.bounds import BOUNDS, Bounds
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.engine import Engine
-from stream_svt.monitor.loading import close_incompatible, loading
-from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.released import EventType
-from stream_svt.monitor.run_arrays import Status
 from stream_svt.monitor.spec_change import change_spec, changing_spec, close_removed
-from stream_svt.settings import monitors as monitor_spec
 from tests.golden.regenerate import journal
 from tests.simulation.effects import finish
 from tests.simulation.log import Broker
@@ -23,7 +17,6 @@ from tests.support.engine_play import KEY, Play, Query, batch_of
 from tests.support.monitor_forms import (
     FORMS,
     TOPIC,
-    assert_books_balance,
     spec_of,
     standing,
     stream,
@@ -165,33 +158,6 @@ def test_runs_that_another_specification_ends_are_closed_in_slices() -> None:
     assert list(play.engine.runners) == ["m0"]
     assert sum(e.type is EventType.RUN_CLOSED for c in play.commits for e in c.events) == 60
     assert len(commit.records) <= 7
-
-
-def test_runs_whose_noise_another_release_draws_are_closed_in_slices_and_by_the_next_owner_where_one_dies(
-    monkeypatch,
-) -> None:
-    play = bounded(Bounds(records=7), FORMS["plain"], FORMS["retry"], datasets=_MANY)
-    play.play(TOPIC, [Query(k, 0, f"s{k}", "set") for k in range(60)])
-    before = len(play.commits)
-    monkeypatch.setattr(monitor_spec, "SAMPLER_VERSION", monitor_spec.SAMPLER_VERSION + 1)
-    monkeypatch.setattr(
-        Plan, "of", Plan.of.__wrapped__.__get__(Plan)
-    )  # plans are kept: these are of this version
-    for most in (5, 100):
-        play.engine = play._new()
-        for _ in loading(play.engine, play.records, play.progress):
-            pass
-        assert Status.TESTABLE not in {*play.engine.runners["m0"].runs.status[:10].tolist()}
-        for _ in islice(close_incompatible(play.engine), most):
-            assert len(play.commit().records) <= 9
-    play.commit()
-    closed = [e for commit in play.commits[before:] for e in commit.events if e.type is EventType.RUN_CLOSED]
-    assert {e.data.reason for e in closed} == {"incompatible"}
-    assert len({(e.data.dataset, e.data.monitor) for e in closed}) == len(closed) == 120
-    assert_books_balance(play)
-    play.crash()
-    assert not play.engine.take_commit().events
-    assert all(view.reserved == 0 for view in play.engine.projection.views())
 
 
 def test_another_specification_is_taken_on_in_slices_and_is_the_same_then(monkeypatch) -> None:

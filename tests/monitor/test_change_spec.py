@@ -94,7 +94,7 @@ def test_caps_and_pace_of_append_change_at_once():
     assert events[0].data.detail["fields"] == ["append"]
     _more(play, Query(0, 0, "new"))
     queue = play.engine.runners["m0"].runs.queues[0]
-    assert [(place.series, place.attempt) for place in queue.places.values()] == [
+    assert [(place.series, queue.attempt(place)) for place in queue.entries.values()] == [
         ("s3", 2), ("s6", 2), ("s9", 2), ("new", 2),
     ]  # fmt: skip
     assert _slot(play).run == 1
@@ -105,7 +105,7 @@ def test_fewer_mutes_are_kept_once_the_cap_falls():
     _more(play, *[Query(0, 10**5, f"x{k}") for k in range(6)])
     _change(play, FORMS["plain"].replace("cutoff: 3", "cutoff: 9") + ", max_mutes: 2")
     _more(play, Query(0, 10**5, "y"))
-    assert list(play.engine.accounts.account(0).mutes["m0"]) == ["x5", "y"]
+    assert list(play.engine.accounts.mutes["m0"].held[0].entries) == ["x5", "y"]
 
 
 def test_a_schedule_holds_for_the_open_run_and_can_be_taken_away():

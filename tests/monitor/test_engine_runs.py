@@ -11,10 +11,18 @@ import pytest
 from stream_svt.mechanisms.sparse_vector import SparseVector
 from stream_svt.monitor import operations
 from stream_svt.monitor.engine import Commit
-from stream_svt.monitor.pending import Block, OpenSet, RetryQueue, Waiting
+from stream_svt.monitor.pending import RetryQueue, Waits
 from stream_svt.monitor.queue_journal import QueueJournal
 from stream_svt.monitor.released import EventType
-from stream_svt.monitor.snapshot import DatasetRecord, RunState, from_bytes, pack_secrets, unpack_secrets
+from stream_svt.monitor.snapshot import (
+    Block,
+    DatasetRecord,
+    RunState,
+    Waiting,
+    from_bytes,
+    pack_secrets,
+    unpack_secrets,
+)
 from tests.support.engine_play import Play, Query, batch_of
 from tests.support.monitor_forms import FORMS, TOPIC, interrupted, spec_of, stream
 
@@ -222,7 +230,7 @@ def test_a_thousand_mutes_hold_each_for_its_own_dataset_also_after_a_restart():
     play = Play(spec_of(form, datasets="{names: [a, b], limit: 1000, unit: one basket}"))
     queries = [Query(0, 10**5, f"s{k}") for k in range(1000)]
     play.play(TOPIC, queries)
-    assert len(play.engine.accounts.account(0).mutes["m0"]) == 1000
+    assert play.engine.accounts.mutes["m0"].count(0) == 1000
     for _ in range(2):
         at = len(queries)
         queries += [Query(0, 10**5, f"s{k}") for k in range(1000)] + [
@@ -245,17 +253,18 @@ def test_a_crash_between_opening_and_commit_costs_nothing():
 
 
 def test_nothing_secret_shows_when_something_is_printed():
-    numbers = np.array([123456789])
-    block = Block(numbers, numbers, numbers, numbers, ["x"], ["q"])
-    waiting = Waiting(1, 0, 123456789, 1, 0, 0, 0, "x", "q")
+    numbers = np.full((4, 1), 123456789)
+    waits = Waits(numbers, ["x"], ["q"])
+    block = Block(1, 1, b"123456789", ["x"], ["q"])
+    waiting = Waiting(1, 1, 0, b"23456789", 123456789, 1, 0, 0, "x", "q")
     run_state = RunState(secrets=b"123456789" + bytes(15))
     batch = batch_of(TOPIC, [Query(0, 123456789)], 0, 1)
     commit = Commit(records={b"d/a": b"123456789"}, progress=b"123456789")
     things = [
         block,
-        OpenSet("s", 0, blocks=[block]),
+        waits,
         waiting,
-        RetryQueue(QueueJournal(), "m0", "a", places={"x": waiting}),
+        RetryQueue(QueueJournal(), "m0", "a", entries={"x": waiting}),
         run_state,
         batch,
         commit,

@@ -19,14 +19,12 @@ from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.life_cycle import State
 from stream_svt.monitor.loading import load
-from stream_svt.monitor.pending import OpenSets, RetryQueue
 from stream_svt.monitor.released import EventType
-from stream_svt.monitor.runner import Runner
 from stream_svt.monitor.spec_change import change_spec, changing_spec, check_spec, close_removed
 from stream_svt.settings.application import ApplicationSpec
 from tests.monitor.test_bounds import Bounded, bounded
-from tests.support.engine_play import Play, Query, another_release
-from tests.support.monitor_forms import FORMS, TOPIC, spec_of, stream
+from tests.support.engine_play import Play, Query
+from tests.support.monitor_forms import FORMS, TOPIC, mutes_of, spec_of, stream, waiting
 
 HISTORIES = 60
 TURNS = 25
@@ -47,20 +45,6 @@ CHANGES = (
 )
 
 
-def waiting(runner: Runner, number: int) -> Any:
-    """Return what waits for a monitor on a dataset, in order."""
-    queue = runner.runs.queues.get(number)
-    if isinstance(queue, RetryQueue):
-        places = [(p.offset, p.row, p.value, p.threshold, p.attempt, p.series) for p in queue.places.values()]
-        return (queue.count, places) if queue.count else None
-    if isinstance(queue, OpenSets):
-        return [
-            (name, found.opened_ms, found.tops, [block.value.tolist() for block in found.blocks])
-            for name, found in queue.open.items()
-        ] or None
-    return None
-
-
 def picture(engine: Engine) -> dict[Any, Any]:
     """Return everything of an engine that decides what it does next."""
     found: dict[Any, Any] = {"totals": engine.projection.totals(), "declared": engine.specs.declared}
@@ -70,10 +54,12 @@ def picture(engine: Engine) -> dict[Any, Any]:
             run_state = engine.accounts.run_state(runner.name, number)
             # Which specification a run had that is over matters only for what waits, which went with its monitor.
             account = msgspec.structs.replace(run_state, spec_hash="")
-            found[name, number] = int(runner.runs.status[number]), account, waiting(runner, number)
-            found[name, number, "mutes"] = (
-                list(runner.runs.mutes.held[number].items()) if number in runner.runs.mutes.held else []
+            found[name, number] = (
+                int(runner.runs.status[number]),
+                account,
+                waiting(runner.runs.queues.get(number)),
             )
+            found[name, number, "mutes"] = mutes_of(runner, number)
             if run_state.state is State.RUNNING:
                 secrets = (
                     runner.runs.threshold_noise,
@@ -197,44 +183,3 @@ def test_a_run_that_was_paused_over_a_change_ends_by_the_new_schedule_for_its_ow
     assert picture(play.engine) == picture(loaded(play))
     play.play(TOPIC, [Query(0, 0), Query(0, 10**6, time_ms=2 * 3_600_000)])
     assert [e.data.reason for e in play.events if e.type is EventType.RUN_CLOSED] == ["schedule"]
-
-
-def test_an_upgrade_after_a_downgrade_keeps_every_specification_that_a_run_is_open_under() -> None:
-    """Whoever writes the hashes of its release under runs stores its specifications under them, too."""
-    plain, fine = FORMS["plain"], FORMS["fine"]
-    fewer = plain.replace("cutoff: 3", "cutoff: 2")
-    datasets = "{names: [a, b, c], limit: 99, unit: one basket}"
-    queries: list[Query] = []
-    play = Play(spec_of(plain, fine, datasets=datasets))
-
-    def feed() -> None:
-        queries.extend(Query(number, 0) for number in range(3))
-        play.play(TOPIC, queries)
-
-    def changed(spec: ApplicationSpec) -> None:
-        play.spec = spec
-        change_spec(play.engine, spec)
-        play.engine.begin(TOPIC, len(queries))
-        play.commit()
-
-    feed()
-    with another_release():
-        play.crash()
-        play.commit()
-        changed(spec_of(fewer, fine, datasets=datasets))
-        for number in range(3):
-            operations.reopen(play.engine, play.engine.runners["m0"].runs, number)
-        play.commit()
-        feed()
-    play.crash()
-    play.commit()
-    first = spec_of(plain, fine, datasets=datasets)
-    changed(replace(first, monitors=first.monitors[1:]))
-    changed(first)
-    with another_release():
-        play.crash()
-        play.commit()
-        changed(spec_of(plain, fine.replace("threshold: 500", "threshold: 510"), datasets=datasets))
-        feed()
-        play.crash()
-        assert picture(play.engine) == picture(loaded(play))

@@ -161,7 +161,7 @@ def test_reasons_are_a_fixed_set_of_words(play):
     reasons = {event.data.reason for event in play.events if isinstance(event.data, Lifecycle)}
     assert reasons <= {
         "first-start", "first", "resampled", "cutoff", "schedule", "command", "removed", "loss",
-        "incompatible", "budget", "top", "accepted", "refused", "added", "changed",
+        "budget", "top", "accepted", "refused", "added", "changed",
         "configuration", "application-closed",
     }  # fmt: skip
 

@@ -21,7 +21,6 @@ from tests.simulation.effects import finish, lived
 from tests.simulation.model import COMMON, PLAIN, Feed, Model, declared, send, told
 from tests.simulation.script import Script
 from tests.simulation.world import Variant, World
-from tests.support.engine_play import another_release
 
 
 def test_everything_that_was_charged_is_published_before_a_takeover_charges_anything() -> None:
@@ -42,12 +41,11 @@ def test_everything_that_was_charged_is_published_before_a_takeover_charges_anyt
     model.broker.mark("app-0", everything=True)
 
     session, _ = model.session(journal=model.journal(0, 1, bounds=Bounds(published=2)))
-    with another_release():
-        finish(lived(session))
+    finish(lived(session))
     model.broker.mark("app-0", everything=True)
     events = model.events()[0]
     assert [event["sequence"] for event in events] == list(range(1, len(events) + 1))
-    assert "incompatible" in [event["data"].get("reason") for event in events]
+    assert len(events) > 12, "the takeover charges something"
     assert sum(event["type"] == EventType.COMMAND_REPLY for event in events) == 6
 
 

@@ -17,6 +17,7 @@ from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.query_tester import QueryTester, Segment
 from stream_svt.monitor.retry import RetryAppend
+from stream_svt.monitor.snapshot import Waiting
 from stream_svt.proving import Summary, prove
 from stream_svt.proving.neighbours import try_case
 from stream_svt.proving.streams import case_of, reduced
@@ -144,13 +145,17 @@ def test_an_answer_that_moves_further_than_declared_is_a_counterexample():
 # Mutants: the engine with one rule broken each.
 
 
+def _value(place: Waiting) -> int:
+    return int.from_bytes(place.value, "little", signed=True)
+
+
 def evicts_the_smallest(patch: pytest.MonkeyPatch) -> None:
     original = RetryAppend._arrive
 
     def arrive(self: RetryAppend, dataset: int, queue: object, *rest: object, **options: object) -> bool:
-        if len(queue.places) >= self.rules.capacity:
-            least = min(queue.places, key=lambda name: queue.places[name].value)
-            queue.places = {least: queue.places[least]} | queue.places
+        if len(queue.entries) >= self.rules.capacity:
+            least = min(queue.entries, key=lambda name: _value(queue.entries[name]))
+            queue.entries = {least: queue.entries[least]} | queue.entries
         return original(self, dataset, queue, *rest, **options)
 
     patch.setattr(RetryAppend, "_arrive", arrive)
@@ -160,7 +165,7 @@ def retries_the_largest_first(patch: pytest.MonkeyPatch) -> None:
     original = RetryAppend._sweep
 
     def sweep(self: RetryAppend, dataset: int, queue: object, *rest: object) -> None:
-        queue.places = dict(sorted(queue.places.items(), key=lambda item: -item[1].value))
+        queue.entries = dict(sorted(queue.entries.items(), key=lambda item: -_value(item[1])))
         original(self, dataset, queue, *rest)
 
     patch.setattr(RetryAppend, "_sweep", sweep)
@@ -182,10 +187,10 @@ def stores_values_in_as_few_bytes_as_they_need(patch: pytest.MonkeyPatch) -> Non
     def take_commit(self: Engine) -> object:
         commit = original(self)
         waiting = [
-            place.value
+            _value(place)
             for runner in self.runners.values()
             for queue in runner.runs.queues.values()
-            for place in queue.places.values()
+            for place in queue.entries.values()
         ]
         commit.records[b"z/values"] = bytes(sum((value.bit_length() + 7) // 8 for value in waiting))
         return commit

@@ -9,8 +9,13 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-from stream_svt.monitor.pending import OpenSets, RetryQueue
+import msgspec
+
+from stream_svt.monitor.pending import OpenSets, RetryQueue, Waits
+from stream_svt.monitor.queue_journal import Queue
 from stream_svt.monitor.released import Alert, EventType
+from stream_svt.monitor.runner import Runner
+from stream_svt.monitor.snapshot import Block, OpenSet, Waiting
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.application_document import load_spec
 from tests.support.engine_play import Play, Query
@@ -156,25 +161,41 @@ def standing(play: Play) -> dict[Any, Any]:
                 run_state.run_tops,
                 run_state.started_ms,
                 run_state.spent,
-                list(runner.runs.mutes.held[number].items()) if number in runner.runs.mutes.held else [],
+                mutes_of(runner, number),
                 run_state.secrets,
                 int(runner.runs.threshold_noise[number]),
                 int(runner.runs.deadline[number]),
                 runner.runs.queued(number),
             )
-            queue = runner.runs.queues.get(number)
-            if isinstance(queue, OpenSets) and queue:
-                found["sets", name, dataset] = [
-                    (key, s.opened_ms, s.tops, [v for b in s.blocks for v in b.value.tolist()])
-                    for key, s in queue.open.items()
-                ]
-            if isinstance(queue, RetryQueue):
-                places = [
-                    (name, p.offset, p.value, p.threshold, p.attempt, p.entered, p.entered_ms, p.query_id)
-                    for name, p in queue.places.items()
-                ]
-                found["queue", name, dataset] = (queue.count, places)
+            found[name, dataset, "waiting"] = waiting(runner.runs.queues.get(number))
     return found
+
+
+def mutes_of(runner: Runner, number: int) -> list[tuple[str, int]]:
+    """Return the mutes of a monitor on a dataset, oldest first."""
+    held = runner.runs.mutes.held.get(number)
+    return [] if held is None else [(mute.series, mute.until) for mute in held.entries.values()]
+
+
+def waiting(queue: Queue[Any] | None) -> Any:
+    """Return what waits in a queue, in order; None for nothing."""
+    if isinstance(queue, OpenSets):
+        return [
+            (entry.set_id, entry.opened_ms, entry.tops, waits.numbers.tolist(), waits.series, waits.query_id)
+            for entry in queue.entries.values()
+            if isinstance(entry, OpenSet)
+            for waits in [Waits.of([Block(0, 0, b"", [], []), *queue.blocks[entry.set_id]])]
+        ] or None
+    if isinstance(queue, RetryQueue) and queue.count:
+        places = [
+            (*msgspec.structs.astuple(place)[1:7], *_tested(queue, place)) for place in queue.entries.values()
+        ]
+        return queue.count, places
+    return None
+
+
+def _tested(queue: RetryQueue, place: Waiting) -> tuple[object, ...]:
+    return place.series, place.query_id, queue.attempt(place)
 
 
 def assert_books_balance(play: Play) -> None:
