@@ -72,6 +72,7 @@ async def test_no_client_creates_the_topic_that_it_asks_for(
     assert await named(lax_broker.bootstrap_servers, "wanted") == []
 
 
+@pytest.mark.soak
 async def test_a_deleted_query_topic_stays_deleted_until_somebody_creates_it(
     lax_broker: EmbeddedKafka,
 ) -> None:

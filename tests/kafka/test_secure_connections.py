@@ -70,6 +70,7 @@ async def test_tls_with_plain_and_scram_and_what_is_wrong_is_named(tmp_path, sec
     await connections_closed()
 
 
+@pytest.mark.soak
 async def test_a_broker_with_a_certificate_of_the_next_authority_is_met_without_a_restart(tmp_path) -> None:
     """While two authorities are valid, both are in the file: workers restart before the broker's certificate does."""
     old, new = Authority.new(), Authority.new()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 
 import pytest
 
@@ -43,17 +44,22 @@ async def test_workers_killed_and_workers_that_stood_still_lose_and_double_nothi
         assert len(outcome.found.secrets) > 10
 
 
-async def test_a_commit_that_comes_late_does_not_end_another_transaction(tmp_path) -> None:
+@pytest.fixture(scope="module")
+def proxied_kafka() -> Iterator[ProxiedKafka]:
+    """One broker behind a proxy for the tests of lost and late requests."""
+    with ProxiedKafka(overrides=BROKER) as kafka:
+        yield kafka
+
+
+async def test_a_commit_that_comes_late_does_not_end_another_transaction(proxied_kafka) -> None:
     """An EndTxn without an answer is not sent again: the first one would meet what came after the second."""
     names = Topics("state", "alerts", "rejects")
 
     def transaction(key: bytes) -> Transaction:
         return Transaction([], [], {key: b"content"})
 
-    async with (
-        ProxiedKafka(overrides=BROKER) as kafka,
-        Proxy(kafka.front_port, kafka.behind_port).running() as proxy,
-    ):
+    kafka = proxied_kafka
+    async with Proxy(kafka.front_port, kafka.behind_port).running() as proxy:
         await create_topics(kafka.bootstrap_servers, {"alerts": 1, "rejects": 1})
         await create_topics(kafka.bootstrap_servers, {"state": 1}, {"cleanup.policy": "compact"})
         log, heir = (
@@ -79,12 +85,12 @@ async def test_a_commit_that_comes_late_does_not_end_another_transaction(tmp_pat
             await heir.close()
 
 
-async def test_lost_and_late_requests_and_replies_lose_and_double_nothing(tmp_path) -> None:
-    async with ProxiedKafka(overrides=BROKER) as kafka:
-        outcome = await faults(kafka, "shop", tmp_path, SHORT["proxy"], 1)
+async def test_lost_and_late_requests_and_replies_lose_and_double_nothing(proxied_kafka, tmp_path) -> None:
+    outcome = await faults(proxied_kafka, "shop", tmp_path, SHORT["proxy"], 1)
     assert_sound(outcome, SHORT["proxy"])
 
 
+@pytest.mark.soak
 async def test_a_cluster_that_loses_a_broker_and_gets_it_back_loses_and_doubles_nothing(tmp_path) -> None:
     async with ThreeBrokers(BROKER).running() as brokers:
         outcome = await losses(brokers, "shop", tmp_path, SHORT["cluster"], 1, full_disks=False)

@@ -24,7 +24,7 @@ from tests.support.process import Service
 from tests.support.proxy import Api, Fault, ProxiedKafka, Proxy, Strike
 from tests.support.topics import administrator
 
-SHORT = {"kill": 5, "zombie": 2, "proxy": 4, "cluster": 1}
+SHORT = {"kill": 3, "zombie": 1, "proxy": 4, "cluster": 1}
 FULL = {"kill": 200, "zombie": 20, "proxy": 50, "cluster": 5}
 """How many blows each form has."""
 BEYOND_TRANSACTION = 16.0
