@@ -30,7 +30,7 @@ from aiokafka.errors import (
     TopicAuthorizationFailedError,
 )
 
-from stream_svt import header_decoding
+from stream_svt import aiokafka_fixes
 from stream_svt.errors import BrokerError, MisuseError
 from stream_svt.monitor.released import Alert, Lifecycle, decode
 
@@ -177,9 +177,7 @@ class Subscription(Generic[Data_co]):
                     await self._commit()
                 try:
                     # One at a time: the consumer's position, which is committed, says what was yielded.
-                    found = await header_decoding.getmany(
-                        self._consumer, timeout_ms=_PATIENCE_MS, max_records=1
-                    )
+                    found = await self._consumer.getmany(timeout_ms=_PATIENCE_MS, max_records=1)
                 except KafkaError as error:
                     raise self._explained(error, "") from error
                 for record in chain.from_iterable(found.values()):
@@ -251,6 +249,7 @@ class Subscription(Generic[Data_co]):
     async def _start(self) -> None:
         if self._consumer is not None:
             raise MisuseError(f"the subscription to {self._topic} is already open")
+        aiokafka_fixes.read_every_header_name()
         cause = _LastWarning()
         connections = logging.getLogger("aiokafka")
         connections.addHandler(cause)

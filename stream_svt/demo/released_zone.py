@@ -11,7 +11,6 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from stream_svt import header_decoding
 from stream_svt.demo.config import Setting
 from stream_svt.demo.data import LAST_ITEM
 from stream_svt.monitor.released import Alert, Envelope, Lifecycle, decode
@@ -39,7 +38,7 @@ class EventReader:
 
     async def new(self) -> list[Event]:
         """Return what has come since the last call; waits a moment at most."""
-        batch = await header_decoding.getmany(self._consumer, timeout_ms=50)
+        batch = await self._consumer.getmany(timeout_ms=50)
         return [decode(record.value) for records in batch.values() for record in records]
 
     async def rest(self) -> list[Event]:

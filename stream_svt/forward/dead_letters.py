@@ -15,7 +15,7 @@ from stream_svt.service.kafka import (
     BrokerUnavailable,
     Cluster,
     deadline,
-    discard_producer,
+    stop_quietly,
 )
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,8 @@ class DeadLetters:
 
     async def stop(self) -> None:
         """Disconnect."""
-        await discard_producer(self._producer)
+        if self._producer is not None:
+            await stop_quietly(self._producer)
 
     async def add(self, event: Record, destination: str, reason: str) -> None:
         """Return once the event is durable, however long the broker is away.

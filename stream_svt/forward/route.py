@@ -13,7 +13,6 @@ from aiokafka import ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import IllegalStateError, KafkaError, NoOffsetForPartitionError, OffsetOutOfRangeError
 from aiokafka.structs import OffsetAndMetadata
 
-from stream_svt import header_decoding
 from stream_svt.errors import RecordsLost
 from stream_svt.forward.config import Destination, ForwardConfig
 from stream_svt.forward.dispatcher import Dispatcher
@@ -201,7 +200,7 @@ class Route(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
                 await asyncio.wait_for(self._less.wait(), _COMMIT_PAUSE)
             return
         try:
-            batch = await header_decoding.getmany(self._consumer, timeout_ms=_READ_MS, max_records=window)
+            batch = await self._consumer.getmany(timeout_ms=_READ_MS, max_records=window)
         except OffsetOutOfRangeError as error:
             # Retention overtook the reading, between a position being found and its records being fetched.
             self._opening |= error.args[0]

@@ -10,7 +10,6 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
-from stream_svt import header_decoding
 from stream_svt.service.kafka import CALL_DEADLINE, Cluster, deadline, explain, started
 
 AT_ONCE = 200
@@ -51,9 +50,7 @@ class AlertTail:
             BrokerError: The brokers refuse.
         """
         try:
-            batch = await header_decoding.getmany(
-                self._consumer, timeout_ms=int(WAIT * 1000), max_records=AT_ONCE
-            )
+            batch = await self._consumer.getmany(timeout_ms=int(WAIT * 1000), max_records=AT_ONCE)
         except KafkaError as error:
             raise explain(error, _DOING) from error
         for place in list(self._behind):

@@ -14,7 +14,6 @@ from typing import Final
 
 from aiokafka import AIOKafkaProducer, TopicPartition
 
-from stream_svt import header_decoding
 from stream_svt.errors import BrokerError, ConfigError, Problem, StreamSvtError
 from stream_svt.protocol.configuration import CURRENT, Bundle, Current, Version, Versions, records
 from stream_svt.protocol.controls import Verify, trust_the_topic
@@ -27,7 +26,6 @@ from stream_svt.service.kafka import (
     Cluster,
     Fenced,
     deadline,
-    discard_producer,
     partition_counts,
     read_partition,
     started,
@@ -125,27 +123,23 @@ async def publish(
         BrokerError: The brokers refuse; whether the version was written is not known then.
     """
     doing = f"writing configuration topic {topic!r}"
-    producer = cluster.producer(f"{application}-config")
     try:
-        async with deadline(START_DEADLINE, doing, "WRITE"):
-            await producer.start()
-        known = (await read_versions(cluster, topic, verify)).current
-        if known != before:
-            there = "no version" if known is None else f"version {known.number}"
-            raise Overtaken(
-                f"somebody else applied a configuration: {there} is there now. Nothing was changed; look at the "
-                "difference again"
-            )
-        version = Version(max(above, 0 if before is None else before.number) + 1, bundle)
-        async with deadline(START_DEADLINE, doing, "WRITE"):
-            await _write(producer, topic, version, before, sign)
+        async with started(cluster.producer(f"{application}-config"), doing, "WRITE") as producer:
+            known = (await read_versions(cluster, topic, verify)).current
+            if known != before:
+                there = "no version" if known is None else f"version {known.number}"
+                raise Overtaken(
+                    f"somebody else applied a configuration: {there} is there now. Nothing was changed; look at the "
+                    "difference again"
+                )
+            version = Version(max(above, 0 if before is None else before.number) + 1, bundle)
+            async with deadline(START_DEADLINE, doing, "WRITE"):
+                await _write(producer, topic, version, before, sign)
     except Fenced:
         raise Overtaken(
             "somebody else is applying a configuration at this moment. Nothing was changed; look at the difference "
             "again"
         ) from None
-    finally:
-        await discard_producer(producer)
     return version
 
 
@@ -202,7 +196,7 @@ async def _follow(cluster: Cluster, topic: str, versions: Versions) -> AsyncIter
         while True:
             async with deadline(CALL_DEADLINE + FOLLOW_WAIT, doing):
                 end = (await reader.end_offsets([place]))[place]
-                found = await header_decoding.getmany(reader, place, timeout_ms=int(FOLLOW_WAIT * 1000))
+                found = await reader.getmany(place, timeout_ms=int(FOLLOW_WAIT * 1000))
                 position = await reader.position(place)
             for record in found.get(place, ()):
                 versions.take(record)

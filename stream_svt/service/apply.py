@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import msgspec
 from aiokafka import TopicPartition
 
-from stream_svt import header_decoding
 from stream_svt.errors import ConfigError, Problem
 from stream_svt.monitor.released import EventType, Lifecycle, decode
 from stream_svt.planning.difference import Difference, difference, limits_changed
@@ -177,7 +176,7 @@ async def adoptions(
             reader.seek(place, starts[place.partition])
         while left and (seconds := until - now()) > 0:
             async with deadline(seconds + CALL_DEADLINE, doing):
-                batches = await header_decoding.getmany(reader, timeout_ms=int(1000 * min(seconds, 1)))
+                batches = await reader.getmany(timeout_ms=int(1000 * min(seconds, 1)))
             for record in (record for records in batches.values() for record in records):
                 if record.partition in left and _adopts(record.value) >= number:
                     left.discard(record.partition)

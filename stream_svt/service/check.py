@@ -21,7 +21,6 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import NewTopic
 from aiokafka.errors import MessageSizeTooLargeError, TopicAuthorizationFailedError, for_code
 
-from stream_svt import header_decoding
 from stream_svt.errors import BrokerError, UnreadableState
 from stream_svt.planning.memory import MIB, needed
 from stream_svt.protocol.sealing import NO_KEY
@@ -462,7 +461,7 @@ async def _read(cluster: Cluster, topic: str) -> None:
     async with started(cluster.reader(), doing) as reader, deadline(CALL_DEADLINE, doing):
         reader.assign([place])
         await reader.seek_to_beginning(place)
-        await header_decoding.getmany(reader, place, timeout_ms=300, max_records=1)
+        await reader.getmany(place, timeout_ms=300, max_records=1)
 
 
 async def _write(cluster: Cluster, topic: str, settings: Mapping[str, str], report: Report) -> None:

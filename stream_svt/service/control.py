@@ -22,7 +22,6 @@ import msgspec
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import ClusterAuthorizationFailedError, TopicAuthorizationFailedError
 
-from stream_svt import header_decoding
 from stream_svt.errors import BrokerError, ConfigError, Problem
 from stream_svt.monitor.commands import Action, Command
 from stream_svt.monitor.released import Alert, Envelope, EventType, Lifecycle, decode
@@ -240,7 +239,7 @@ async def send(
                 if not any(talk.current for talk in talks.values()):
                     break
                 async with deadline(left + CALL_DEADLINE, doing):
-                    batches = await header_decoding.getmany(reader, timeout_ms=int(1000 * min(left, 1)))
+                    batches = await reader.getmany(timeout_ms=int(1000 * min(left, 1)))
                 for record in chain.from_iterable(batches.values()):
                     if talks[record.partition].take(record.value):
                         end_time = now() + patience
@@ -403,7 +402,7 @@ async def standings(reader: AIOKafkaConsumer, places: Sequence[TopicPartition]) 
             reader.resume(place)
         while left:
             async with deadline(CALL_DEADLINE, doing):
-                batches = await header_decoding.getmany(reader, *left, timeout_ms=200)
+                batches = await reader.getmany(*left, timeout_ms=200)
                 for place in list(left):
                     # Positions, not records: markers of transactions take offsets too.
                     if await reader.position(place) >= ends[place]:
@@ -419,7 +418,7 @@ async def standings(reader: AIOKafkaConsumer, places: Sequence[TopicPartition]) 
         reader.seek(place, ends[place])
     async with deadline(CALL_DEADLINE, doing):
         # Without the right to READ the commands would be sent, and nothing be known of them.
-        await header_decoding.getmany(reader, timeout_ms=1 if found else FIRST_LOOK_MS)
+        await reader.getmany(timeout_ms=1 if found else FIRST_LOOK_MS)
         for place in places:
             reader.seek(place, ends[place])
     return found

@@ -20,6 +20,7 @@ from typing import Any
 from aiokafka import ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import KafkaError
 
+from stream_svt import aiokafka_fixes
 from stream_svt.errors import BrokerError, ConfigError, Problem
 from stream_svt.protocol.shard_states import State
 from stream_svt.service.assignor import StickyAssignor
@@ -34,7 +35,6 @@ from stream_svt.service.kafka import (
     stop_quietly,
 )
 from stream_svt.service.metrics import Metrics
-from stream_svt.service.query_consumer import QueryConsumer
 from stream_svt.service.shard import STUCK, Shard, describe
 from stream_svt.service.topology import group_id
 
@@ -55,7 +55,6 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
 
     Args:
         control, partitions: The control topic, and its number of partitions.
-        queries: Reads the query topics of all shards; stopped with the group.
         make_shard: Returns the shard of a partition, not started.
         fatal: Told of errors after which the worker cannot go on.
     """
@@ -67,7 +66,6 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         application: str,
         control: str,
         partitions: int,
-        queries: QueryConsumer,
         make_shard: Callable[[Any, int], Shard],
         metrics: Metrics,
         fatal: Callable[[BaseException], None],
@@ -76,7 +74,6 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         self._name = group_id(application)
         self._control = control
         self._partitions = partitions
-        self._queries = queries
         self._make_shard = make_shard
         self._metrics = metrics
         self._fatal = fatal
@@ -113,7 +110,6 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
                 shard.halt()
             await asyncio.gather(*(shard.stop(STOP_PATIENCE) for shard in shards))
             self.shards.clear()
-            await self._queries.stop()
         finally:
             # Whatever happens before: a member that is gone without leaving keeps its shards from others.
             if self._consumer is not None:
@@ -197,7 +193,7 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         log.info("event=revoked shards=%d seconds=%.3f", len(shards), time.monotonic() - began)
 
     async def _look_at_lag(self) -> None:
-        """Keep the lag of partitions true that no fetch looks at: of shards that are not open, and of paused topics."""
+        """Keep the lag true of partitions that nothing is read from: of shards that are not open, of paused topics."""
         while True:
             await asyncio.sleep(LAG_INTERVAL)
             try:
@@ -207,13 +203,10 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
 
     async def _measure_lag(self) -> None:
         statuses = {shard.number: shard.status for shard in self.shards.values()}
-        unread: dict[str, list[TopicPartition]] = {}
-        for number, status in statuses.items():
-            for topic in status.offsets:
-                place = TopicPartition(topic, number)
-                if not self._queries.reads(place):
-                    unread.setdefault(topic, []).append(place)
-        for topic, places in unread.items():
+        for topic in sorted({topic for status in statuses.values() for topic in status.offsets}):
+            places = [
+                TopicPartition(topic, number) for number in statuses if topic in statuses[number].offsets
+            ]
             with contextlib.suppress(BrokerError):  # whoever reads the topic says what is wrong with it
                 found = await spans(self._cluster, places, f"looking at the end of topic {topic!r}")
                 for place, (_, end) in found.items():
@@ -224,18 +217,7 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
         """Surface the group's own errors, which a worker without shards would never see, and restart stuck shards."""
         while True:
             await asyncio.sleep(WATCH_INTERVAL)
-            ended = self._client_ended()
-            if ended is not None:
-                raise explain(ended, f"consumer group {self._name!r}", group=self._name) from ended
-            try:
-                self._consumer._coordinator.check_errors()  # noqa: SLF001  what getmany does, without fetching
-            except KafkaError as error:
-                meaning = explain(error, f"consumer group {self._name!r}", group=self._name)
-                if not isinstance(meaning, BrokerUnavailable):
-                    raise meaning from error
-                log.warning("event=group_error error=%r", str(meaning))
-            if self._consumer.partitions_for_topic(self._control) is None:
-                self._consumer._client.force_metadata_update()  # noqa: SLF001  else the client asks in five minutes
+            self._check_client()
             for shard in list(self.shards.values()):
                 # A hand-over has a patience of its own, and nothing may begin after it.
                 waits = shard.handed_over or shard.held or shard.status.state is State.NOT_MEMBER
@@ -243,16 +225,21 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
                     log.error("event=shard_stuck shard=%d seconds=%.0f", shard.number, STUCK)
                     await shard.restart()
 
-    def _client_ended(self) -> BaseException | None:
-        """Return what ended a task of the client's that membership hangs on; none of them begins again by itself."""
-        coordinator = self._consumer._coordinator  # noqa: SLF001
-        joining: asyncio.Task[None] = coordinator._coordination_task  # noqa: SLF001
-        heartbeat: asyncio.Task[None] | None = coordinator._heartbeat_task  # noqa: SLF001
-        for task in (joining, heartbeat):
-            if task is not None and task.done() and not task.cancelled() and (error := task.exception()):
-                return error
-        # The heartbeat's task ends without an error before each time the client joins.
-        return KafkaError("the client's coordination task ended") if joining.done() else None
+    def _check_client(self) -> None:
+        """Raise what has ended the membership, or keeps it from coming about."""
+        consumer, doing = self._consumer, f"consumer group {self._name!r}"
+        ended = aiokafka_fixes.ended(consumer)
+        if ended is not None:
+            raise explain(ended, doing, group=self._name) from ended
+        try:
+            aiokafka_fixes.check_errors(consumer)
+        except KafkaError as error:
+            meaning = explain(error, doing, group=self._name)
+            if not isinstance(meaning, BrokerUnavailable):
+                raise meaning from error
+            log.warning("event=group_error error=%r", str(meaning))
+        if consumer.partitions_for_topic(self._control) is None:
+            aiokafka_fixes.look_at_topics_again(consumer)
 
     def _surface(self, task: asyncio.Task[None]) -> None:
         """Tell of the error that ended a task."""

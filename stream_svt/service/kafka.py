@@ -19,36 +19,23 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
-import aiokafka.admin.client
-import aiokafka.client
-import aiokafka.producer.sender
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition, errors
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata
-from aiokafka.protocol.metadata import MetadataRequest
-from aiokafka.protocol.transaction import EndTxnRequest
 from aiokafka.structs import OffsetAndMetadata
 
-from stream_svt import header_decoding
-from stream_svt.errors import BrokerError, MisuseError
+from stream_svt import aiokafka_fixes
+from stream_svt.errors import BrokerError
 
-log = logging.getLogger(__name__)
 _Answer = TypeVar("_Answer")
+Client: TypeAlias = AIOKafkaConsumer | AIOKafkaProducer | AIOKafkaAdminClient
 
-_COORDINATOR_TASKS = (
-    "_coordination_task",
-    "_heartbeat_task",
-    "_commit_refresh_task",
-    "_reset_committed_task",
-)
-"""What a consumer's part in its group runs in, or its lack of one."""
-
-TRANSACTION_BACKOFF = 0.002
-"""Seconds aiokafka waits while a transaction's markers are written; its own 0.02 costs 20 ms per transaction."""
-
+REQUEST_TIMEOUT_MS = 5000
+"""Milliseconds after which a client gives one request up: before `START_DEADLINE`, for a start that is cancelled leaves
+its first connection open for minutes."""
 START_DEADLINE = 15.0
 CALL_DEADLINE = 10.0
 DISCARD_DEADLINE = 2.0
@@ -112,62 +99,9 @@ class _Causes(logging.Handler):
 _causes = _Causes()
 
 
-class _CreatesNothing(MetadataRequest):  # type: ignore[misc]  # aiokafka has no types
-    """Metadata request that does not let a broker create the topics it names.
-
-    A topic made by a broker (auto.create.topics.enable, on by default) has default settings: retention would delete
-    the state, and a query topic that was deleted would be back at once, empty.
-    """
-
-    def __init__(self, topics: list[str] | None = None) -> None:
-        super().__init__(topics, allow_auto_topic_creation=False)
-
-
-_create_conn = aiokafka.client.create_conn
-
-
-async def _create_closing_conn(*args: Any, **options: Any) -> Any:  # noqa: ANN401  aiokafka has no types
-    """Open a connection; one that a client opens for its first request is closed where that request is cancelled.
-
-    Nothing but aiokafka's `bootstrap` holds this connection, and `bootstrap` closes it after errors only.
-    """
-    connection = await _create_conn(*args, **options)
-    if options.get("on_close") is None:
-        send = connection.send
-
-        async def closing_send(request: Any) -> Any:  # noqa: ANN401
-            try:
-                return await send(request)
-            except asyncio.CancelledError:
-                connection.close()
-                raise
-
-        connection.send = closing_send
-    return connection
-
-
-_TUNED: tuple[tuple[Any, str, Any], ...] = (
-    (aiokafka.producer.sender, "BACKOFF_OVERRIDE", TRANSACTION_BACKOFF),
-    (aiokafka.client, "MetadataRequest", _CreatesNothing),
-    (aiokafka.client, "create_conn", _create_closing_conn),
-    (aiokafka.admin.client, "MetadataRequest", _CreatesNothing),
-)
-
-
 def tune() -> None:
-    """Shorten aiokafka's wait between transactions, let no client create topics or leak its first connection.
-
-    What aiokafka logs about failed connections is kept for `explain`.
-
-    Holds for every client of the process, those that exist included.
-    """
-    for module, name, ours in _TUNED:
-        if not hasattr(module, name):
-            raise MisuseError(
-                f"aiokafka {aiokafka.__version__} has no {module.__name__.removeprefix('aiokafka.')}.{name}; install "
-                "aiokafka>=0.14,<0.15"
-            )
-        setattr(module, name, ours)
+    """Change what every client of this process does, and keep what aiokafka logs of connections for `explain`."""
+    aiokafka_fixes.tune()
     connections = logging.getLogger("aiokafka")
     if _causes not in connections.handlers:
         connections.addHandler(_causes)
@@ -279,43 +213,7 @@ async def deadline(
     on_answer.get()()
 
 
-def _end_once(producer: AIOKafkaProducer) -> None:
-    """Let the producer fail where the answer to EndTxn is lost, instead of sending it again.
-
-    The first one may be on its way. Once the second is answered the next transaction begins, under the same
-    epoch, and the first, late, would end that one in the middle. A new producer's epoch fences it.
-    """
-    send = producer.client.send
-
-    async def send_once(node_id: int, request: Any, **options: Any) -> Any:  # noqa: ANN401
-        try:
-            return await send(node_id, request, **options)
-        except errors.NodeNotReadyError:  # not sent
-            raise
-        except errors.KafkaError as error:
-            if isinstance(request, EndTxnRequest):
-                producer._txn_manager.fatal_error(error)  # noqa: SLF001
-            raise
-
-    producer.client.send = send_once
-
-
-async def discard_producer(producer: AIOKafkaProducer | None) -> None:
-    """End a producer whatever state it is in; never hangs, never raises, leaves no unretrieved exception."""
-    if producer is None:
-        return
-    try:
-        await stop_quietly(producer, DISCARD_DEADLINE)
-    finally:
-        # asyncio reports exceptions that nobody looked at; these belong to a producer that is gone.
-        waiter = getattr(getattr(producer, "_txn_manager", None), "_transaction_waiter", None)
-        if waiter is not None and waiter.done() and not waiter.cancelled():
-            waiter.exception()
-
-
-async def stop_quietly(
-    client: AIOKafkaConsumer | AIOKafkaProducer | AIOKafkaAdminClient, seconds: float = DISCARD_DEADLINE
-) -> None:
+async def stop_quietly(client: Client, seconds: float = DISCARD_DEADLINE) -> None:
     """Stop a client within a deadline; errors and delays end here, and so do its tasks and connections."""
     stop: Callable[[], Any] = client.close if isinstance(client, AIOKafkaAdminClient) else client.stop
     # In a task of its own: a consumer whose broker is gone lets the cancellation of its own tasks escape
@@ -328,28 +226,20 @@ async def stop_quietly(
     finally:
         if not stopped:
             await _cut_off(client, stopping)
+        aiokafka_fixes.forget_error(client)
 
 
-async def _cut_off(client: Any, stopping: asyncio.Future[Any]) -> None:  # noqa: ANN401  of three kinds
+async def _cut_off(client: Client, stopping: asyncio.Future[Any]) -> None:
     """End what a client left behind whose stop() failed or hangs: its tasks, then the connections."""
-    fetcher, coordinator = getattr(client, "_fetcher", None), getattr(client, "_coordinator", None)
-    tasks = [
-        stopping,
-        getattr(getattr(client, "_sender", None), "sender_task", None),
-        getattr(fetcher, "_fetch_task", None),
-        *getattr(fetcher, "_pending_tasks", ()),
-        *(getattr(coordinator, name, None) for name in _COORDINATOR_TASKS),
-    ]
-    left = {task for task in tasks if task is not None}
+    left = aiokafka_fixes.left_tasks(client) | {stopping}
     for task in left:
         task.cancel()
     ended, _ = await asyncio.wait(left, timeout=DISCARD_DEADLINE)
     for task in ended:
         _ = task.cancelled() or task.exception()  # or asyncio logs that nobody asked
-    connections: Any = getattr(client, "_client", None) or getattr(client, "client", None)
     with contextlib.suppress(Exception):
         async with asyncio.timeout(DISCARD_DEADLINE):
-            await connections.close()
+            await aiokafka_fixes.connections(client).close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,30 +263,28 @@ class Cluster:
         """Seconds one transaction may take: well before the broker gives it up."""
         return min(CALL_DEADLINE, 0.7 * self.transaction_timeout)
 
-    def _consumer(self, name: str, **options: Any) -> AIOKafkaConsumer:  # noqa: ANN401
+    def _consumer(self, name: str, isolation: str, **options: Any) -> AIOKafkaConsumer:  # noqa: ANN401
+        aiokafka_fixes.read_every_header_name()
         return AIOKafkaConsumer(
             **self.arguments,
             client_id=name,
+            isolation_level=isolation,
             enable_auto_commit=False,
             max_partition_fetch_bytes=4 << 20,
-            **{
-                "group_id": None,
-                "isolation_level": "read_committed",
-                # "earliest" would jump over records that retention took, in silence.
-                "auto_offset_reset": "none",
-                # Requests queue behind a waiting fetch, a resumed partition's first one too.
-                "fetch_max_wait_ms": 100,
-                **options,
-            },
+            **options,
         )
 
     def member(self, group: str, assignor: Any = RangePartitionAssignor) -> AIOKafkaConsumer:  # noqa: ANN401
         """Return a group's consumer, not started and not yet subscribed."""
         return self._consumer(
             "stream-svt",
+            "read_committed",
             group_id=group,
             group_instance_id=self.group_instance_id,
             partition_assignment_strategy=(assignor,),
+            # "earliest" would jump over records that retention took, in silence.
+            auto_offset_reset="none",
+            fetch_max_wait_ms=100,
             session_timeout_ms=int(self.session_timeout * 1000),
             heartbeat_interval_ms=int(self.heartbeat_interval * 1000),
             rebalance_timeout_ms=int(REBALANCE_TIMEOUT * 1000),
@@ -405,17 +293,22 @@ class Cluster:
             max_poll_interval_ms=2**31 - 1,
         )
 
-    def queries(self) -> AIOKafkaConsumer:
-        """Return the worker's consumer of query topics, outside any group, not started and not yet assigned."""
-        return self._consumer("stream-svt-queries")
+    def reader(
+        self, isolation: str = "read_committed", *, reset: str = "earliest", fetch_wait_ms: int = 100
+    ) -> AIOKafkaConsumer:
+        """Return a consumer outside any group.
 
-    def reader(self, isolation: str = "read_committed", *, fetch_wait_ms: int = 100) -> AIOKafkaConsumer:
-        """Return a consumer outside any group; ``fetch_wait_ms`` is how long a fetch waits for new records."""
+        Args:
+            reset: Where it reads on from an offset that is gone; "none" has it raise.
+            fetch_wait_ms: How long a fetch waits for new records; another request waits as long behind it.
+        """
         return self._consumer(
             "stream-svt-reader",
-            isolation_level=isolation,
-            auto_offset_reset="earliest",
+            isolation,
+            group_id=None,
+            auto_offset_reset=reset,
             fetch_max_wait_ms=fetch_wait_ms,
+            request_timeout_ms=REQUEST_TIMEOUT_MS,
         )
 
     def producer(self, transactional_id: str) -> AIOKafkaProducer:
@@ -426,10 +319,10 @@ class Cluster:
             client_id="stream-svt-" + transactional_id,
             acks="all",
             transaction_timeout_ms=int(self.transaction_timeout * 1000),
-            request_timeout_ms=5000,
+            request_timeout_ms=REQUEST_TIMEOUT_MS,
             max_batch_size=1 << 18,
         )
-        _end_once(producer)
+        aiokafka_fixes.end_once(producer)
         return producer
 
     def admin(self) -> AIOKafkaAdminClient:
@@ -438,9 +331,7 @@ class Cluster:
 
 
 @contextlib.asynccontextmanager
-async def started(
-    client: AIOKafkaConsumer | AIOKafkaProducer | AIOKafkaAdminClient, doing: str, operation: str = "READ"
-) -> AsyncIterator[Any]:
+async def started(client: Client, doing: str, operation: str = "READ") -> AsyncIterator[Any]:
     """Start a client and stop it at the end, both within deadlines."""
     try:
         async with deadline(START_DEADLINE, doing, operation):
@@ -513,8 +404,7 @@ async def spans(
 ) -> dict[TopicPartition, tuple[int, int]]:
     """Return first and end offset of partitions, asked on a connection where no fetch is waiting."""
     async with started(cluster.reader(), doing) as reader, deadline(CALL_DEADLINE, doing):
-        # Else it asks for one unknown topic at a time, and pauses after each.
-        await reader._client.set_topics([place.topic for place in places])  # noqa: SLF001
+        await aiokafka_fixes.know_topics(reader, [place.topic for place in places])
         first = await reader.beginning_offsets(places)
         end = await reader.end_offsets(places)
     return {place: (first[place], end[place]) for place in places}
@@ -543,11 +433,11 @@ async def read_partition(
             # Fetch from an empty partition too: that the right to READ is missing would only show at a later takeover.
             until = time.monotonic() + EMPTY_FETCH
             while consumer.highwater(place) is None and time.monotonic() < until:
-                await header_decoding.getmany(consumer, place, timeout_ms=10)
+                await consumer.getmany(place, timeout_ms=10)
     moved = time.monotonic()
     while position < end:
         async with deadline(CALL_DEADLINE, doing):
-            batch = await header_decoding.getmany(consumer, place, timeout_ms=200, max_records=20_000)
+            batch = await consumer.getmany(place, timeout_ms=200, max_records=20_000)
             advanced = await consumer.position(place)
         stands = advanced <= position
         if stands and time.monotonic() - moved > CALL_DEADLINE:

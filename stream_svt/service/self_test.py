@@ -23,11 +23,9 @@ from stream_svt.service.check import newest_record
 from stream_svt.service.config import Config
 from stream_svt.service.kafka import (
     CALL_DEADLINE,
-    START_DEADLINE,
     Cluster,
     Fenced,
     deadline,
-    discard_producer,
     started,
 )
 from stream_svt.service.stored_state import sealing_of
@@ -118,16 +116,15 @@ async def broker_time(config: Config, cluster: Cluster) -> float | None:
     """
     name = f"{config.spec.application}-check"
     doing = f"asking for the brokers' time as {name!r}"
-    producer = cluster.producer(name)
+    place = TopicPartition(config.topics.rejects, 0)
     try:
-        async with deadline(START_DEADLINE, doing, "WRITE"):
-            await producer.start()
-        async with deadline(CALL_DEADLINE, doing, "WRITE"):
-            return await _stamp(producer, TopicPartition(config.topics.rejects, 0))
+        async with (
+            started(cluster.producer(name), doing, "WRITE") as producer,
+            deadline(CALL_DEADLINE, doing, "WRITE"),
+        ):
+            return await _stamp(producer, place)
     except Fenced:  # another worker asks at the same moment
         return None
-    finally:
-        await discard_producer(producer)
 
 
 async def _stamp(producer: Any, place: TopicPartition) -> float | None:  # noqa: ANN401  aiokafka has no types

@@ -8,10 +8,10 @@ whether it may.
 What ends a session decides what follows:
 
 =======================  =====================================================================================
-fenced, partition gone   prove group membership; a member opens again, anybody else waits for the next rebalance
+fenced                   prove group membership; a member opens again, anybody else waits for the next rebalance
 what may pass            open again, later and later, for ever
 records lost             park inside the next session, with the state proved, for `accept-loss`
-what cannot mend itself  park: look again when woken or after a while, open once something has changed
+what cannot mend itself  park: open again, as a member, once something around the shard has changed
 =======================  =====================================================================================
 
 `stream_svt.service.remedy` decides which; no error of a shard ends anything but its session.
@@ -22,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import time
 import traceback
 from collections.abc import Callable
@@ -32,7 +33,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
 from aiokafka.structs import OffsetAndMetadata
 
-from stream_svt.errors import BrokerError, StreamSvtError, TimestampAhead
+from stream_svt.errors import BrokerError, RecordsLost, StreamSvtError, TimestampAhead
 from stream_svt.protocol.controls import Verify
 from stream_svt.protocol.journal import Journal
 from stream_svt.protocol.ports import Clock, Stopped
@@ -40,21 +41,20 @@ from stream_svt.protocol.session import ShardSession
 from stream_svt.protocol.session_parts import CommitPolicy, SessionParts, ShardStatus
 from stream_svt.protocol.shard_states import OPEN, Cause, Signal
 from stream_svt.protocol.state_reader import Topics
+from stream_svt.protocol.takeover import COMMAND_FETCH
 from stream_svt.service.garbage import collect_soon, let_go
 from stream_svt.service.kafka import (
     CALL_DEADLINE,
     START_DEADLINE,
     Cluster,
     Denied,
-    Fenced,
     TopicMissing,
     deadline,
     explain,
     on_answer,
 )
 from stream_svt.service.metrics import Metrics
-from stream_svt.service.parked import Parking, Surroundings, look_around
-from stream_svt.service.query_consumer import QueryConsumer
+from stream_svt.service.parked import LOOK_AGAIN, UNPROVED, Surroundings, give_up, look_around, worth_a_try
 from stream_svt.service.remedy import Decision, Remedy, classify
 from stream_svt.service.shard_feed import Hold, ShardFeed
 from stream_svt.service.turns import rest
@@ -71,6 +71,8 @@ REFUSAL_EVERY = 5
 """Failures of which one is followed by a look whether the topics are there."""
 STEADY = 30.0
 """Seconds a session runs, once open, before its predecessor's failures are forgotten."""
+FENCED_PAUSE = 0.5
+"""Seconds before whoever was fenced asks whether it is a member still."""
 STUCK = 120.0
 """Seconds without a sign of life after which the watchdog starts a shard anew."""
 CUT_SHORT = 5.0
@@ -82,8 +84,7 @@ class WorkerParts:
     """What all shards of a worker share. What is a function is asked at every session.
 
     Attributes:
-        cluster, consumer, queries: The brokers, the worker's group consumer, and its consumer of query
-            topics.
+        consumer: The worker's member of the group.
         control, written: Name of the control topic, and names of the topics that journals write.
         make_journal: Returns a journal for a shard, not opened.
         workload, policy: Return what to run, and how often to commit.
@@ -93,7 +94,6 @@ class WorkerParts:
 
     cluster: Cluster
     consumer: AIOKafkaConsumer
-    queries: QueryConsumer
     control: str
     written: Topics
     metrics: Metrics
@@ -105,25 +105,24 @@ class WorkerParts:
 
 
 class Shard:
-    """Owns a partition, by its ``number``, on behalf of a worker."""
+    """Owns a partition, by its ``number``, on behalf of a worker.
+
+    Attributes:
+        handed_over: Whether the partition goes elsewhere; never false again.
+    """
 
     def __init__(self, number: int, parts: WorkerParts) -> None:
         self.number = number
         self.status = ShardStatus(number, beat=time.monotonic())
+        self.handed_over = False
         self._parts = parts
         self._halt = asyncio.Event()
         self._rebalance = Hold()
-        self._reader: ShardFeed | None = None
         self._stopping = False
-        self._handed_over = False
         self._failures = self._looks = 0
-        self._tried: Workload | None = None
         self._task: asyncio.Task[None] | None = None
 
-    @property
-    def handed_over(self) -> bool:
-        """Whether the partition goes elsewhere; never false again."""
-        return self._handed_over
+    # What the group asks for
 
     @property
     def held(self) -> bool:
@@ -137,7 +136,6 @@ class Shard:
         self._beat()
         earlier = None if after is None else after._task  # noqa: SLF001
         self._task = asyncio.create_task(self._run(earlier), name=f"shard-{self.number}")
-        self._task.add_done_callback(self._ended)
 
     def hold(self) -> None:
         """Step nothing more once what is charged is published: a rebalance has begun. `settle` waits for it."""
@@ -161,7 +159,7 @@ class Shard:
 
     def halt(self) -> None:
         """Ask to hand over, for good; `stop` waits for it."""
-        self._handed_over = self._stopping = True
+        self.handed_over = self._stopping = True
         self._halt.set()
 
     async def stop(self, seconds: float) -> None:
@@ -195,16 +193,10 @@ class Shard:
             ended, _ = await asyncio.wait({self._task}, timeout=START_DEADLINE)
             if not ended:
                 return
-        if not self._handed_over:
+        if not self.handed_over:
             self.start()
 
-    def _beat(self) -> None:
-        self.status.beat = time.monotonic()
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            # The watchdog starts the shard anew.
-            log.error("event=shard_ended shard=%d error=%r", self.number, describe(error))
+    # One session after another
 
     async def _run(self, earlier: asyncio.Task[None] | None) -> None:
         on_answer.set(self._beat)
@@ -216,100 +208,82 @@ class Shard:
                 await self._either(self._rebalance.free)
                 continue
             try:
-                failure = await self._hold()
+                workload = self._parts.workload()
+                failure = await self._hold(workload)
                 self._beat()  # failing again and again while brokers are away is not being stuck
-                if failure is None or self._stopping:
-                    continue
-                if not await self._go_on(failure):
-                    return
+                if failure is not None and not self._stopping:
+                    await self._follow(failure, workload)
             except Exception as error:  # noqa: BLE001  nothing but a stop ends a shard
                 log.error("event=shard_error shard=%d error=%r", self.number, describe(error))  # noqa: TRY400
                 await self._wait(BACKOFF[-1])
         self.status.signal(Signal.STOPPED)
 
-    async def _hold(self) -> Exception | None:
+    async def _hold(self, workload: Workload) -> Exception | None:
         """Hold the shard for one session; return what ended it, None where it was told to end."""
-        journal = self._parts.make_journal(self.number)
-        session = self._session(journal)
+        parts = self._parts
+        journal, feed = parts.make_journal(self.number), self._feed(workload)
+        session = ShardSession(
+            SessionParts(
+                shard=self.number,
+                feed=feed,
+                journal=journal,
+                workload=workload,
+                control=parts.control,
+                policy=parts.policy(),
+                clock=CLOCK,
+                observer=parts.metrics,
+                status=self.status,
+                verify=parts.verify(self.number),
+            )
+        )
         opened: float | None = None
-        try:
-            await session.open()
-            opened = time.monotonic()
-            self._rebalance.quiet.clear()
-            await session.run()
-            self._failures = self._looks = 0
-        except Stopped:
-            pass
-        except IllegalStateError:
-            # Opening again would fence whoever the partition was given to, and end here again.
-            return Fenced(f"shard {self.number}: its partition is not assigned to this worker any more")
-        except (KafkaError, OSError, TimeoutError) as error:
-            return explain(error, f"shard {self.number}: reading")
-        except Exception as error:  # noqa: BLE001  sorted by kind in `classify`
-            return error
-        finally:
-            # Opening a large state takes longer than `STEADY`, and may fail at its end each time.
-            if opened is not None and time.monotonic() - opened > STEADY:
+        # Ended last first; an error of one step keeps none of the others from being done.
+        async with contextlib.AsyncExitStack() as ending:
+            ending.callback(collect_soon)
+            ending.callback(self._rebalance.quiet.set)
+            ending.push_async_callback(journal.close)
+            ending.push_async_callback(feed.close)
+            ending.callback(lambda: let_go(session.end()))
+            try:
+                await session.open()
+                opened = time.monotonic()
+                self._rebalance.quiet.clear()
+                await session.run()
                 self._failures = self._looks = 0
-            await self._put_down(session, journal)
+            except Stopped:
+                pass
+            except (KafkaError, OSError, TimeoutError) as error:
+                return explain(error, f"shard {self.number}: reading")
+            except Exception as error:  # noqa: BLE001  sorted by kind in `classify`
+                return error
+            finally:
+                # Opening a large state takes longer than `STEADY`, and may fail at its end each time.
+                if opened is not None and time.monotonic() - opened > STEADY:
+                    self._failures = self._looks = 0
         return None
 
-    async def _put_down(self, session: ShardSession, journal: Journal) -> None:
-        """End what a session held, last first; an error of one step keeps none of the others from being done."""
-        async with contextlib.AsyncExitStack() as steps:
-            steps.callback(collect_soon)
-            steps.callback(self._rebalance.quiet.set)
-            steps.push_async_callback(journal.close)
-            steps.callback(self._close_feed)
-            let_go(session.end())
+    def _feed(self, workload: Workload) -> ShardFeed:
+        return ShardFeed(self._parts.cluster, self.number, workload.partitions, self._halt, self._rebalance)
 
-    def _feed(self) -> ShardFeed:
-        parts = self._parts
-        self._reader = ShardFeed(
-            parts.cluster,
-            parts.consumer,
-            parts.queries,
-            self.number,
-            parts.control,
-            self._halt,
-            self._rebalance,
-        )
-        return self._reader
-
-    def _session(self, journal: Journal) -> ShardSession:
-        self._tried = self._parts.workload()
-        parts = SessionParts(
-            shard=self.number,
-            feed=self._feed(),
-            journal=journal,
-            workload=self._tried,
-            control=self._parts.control,
-            policy=self._parts.policy(),
-            clock=CLOCK,
-            observer=self._parts.metrics,
-            status=self.status,
-            verify=self._parts.verify(self.number),
-        )
-        return ShardSession(parts)
-
-    def _close_feed(self) -> None:
-        if self._reader is not None:
-            reader, self._reader = self._reader, None
-            reader.close()
-
-    async def _go_on(self, failure: Exception) -> bool:
-        """Do what follows a failed session; return whether another one may begin."""
+    async def _follow(self, failure: Exception, workload: Workload) -> None:
+        """Do what follows a failed session."""
         decision = classify(failure)
         if decision.local:
             self._parts.suspect()
         match decision.remedy:
             case Remedy.STEP_BACK:
-                return await self._step_back()
+                reason = "another owner took the shard over"
+                self.status.signal(Signal.FAILED, Cause.FENCED, reason)
+                self._parts.metrics.failed(self.number, "fenced")
+                log.warning("event=fenced shard=%d", self.number)
+                await self._wait(FENCED_PAUSE)
+                await self._prove_membership()
             case Remedy.PARK:
-                return await self._park(failure, decision.cause)
-        return await self._retry(failure, decision)
+                await self._park(failure, decision.cause, workload)
+            case _:
+                await self._retry(failure, decision, workload)
 
-    async def _retry(self, failure: Exception, decision: Decision) -> bool:
+    async def _retry(self, failure: Exception, decision: Decision, workload: Workload) -> None:
         """Wait a little longer each time; a topic that is gone only looks like brokers that do not answer."""
         cause, reason = decision.cause, describe(failure)
         self.status.signal(Signal.FAILED, cause, reason)
@@ -319,111 +293,124 @@ class Shard:
             log.error("event=shard_error shard=%d error=%r", self.number, reason)
         else:
             log.warning("event=shard_retry shard=%d error=%r", self.number, reason)
-        again = cause is Cause.UNAVAILABLE and self._failures % REFUSAL_EVERY == 1
-        if again and (refusal := await self._refusal()) is not None:
-            return await self._park(refusal, classify(refusal).cause)
+        if cause is Cause.UNAVAILABLE and self._failures % REFUSAL_EVERY == 1:
+            around = await self._look()
+            if around is not None and around.faults:
+                kind = TopicMissing if around.missing else Denied
+                refusal = kind(f"shard {self.number}: {'; '.join(around.faults)}")
+                await self._park(refusal, classify(refusal).cause, workload)
+                return
         backoff = UNEXPECTED_BACKOFF if unexpected else BACKOFF
         await self._wait(backoff[min(self._failures, len(backoff) - 1)])
         self._failures += 1
-        return True
 
-    async def _look_around(self) -> Surroundings:
-        return await look_around(
-            self._parts.cluster,
-            self.number,
-            queries=self._parts.workload().topics,
-            control=self._parts.control,
-            own=(self._parts.written.state, self._parts.written.alerts),
-        )
+    # Parked
 
-    async def _refusal(self) -> BrokerError | None:
-        """Return why the shard's topics cannot be read, None where they can, or where nobody says."""
-        with contextlib.suppress(BrokerError):
-            around = await self._look_around()
-            if around.faults:
-                kind = TopicMissing if around.missing else Denied
-                return kind(f"shard {self.number}: {'; '.join(around.faults)}")
-        return None
-
-    async def _park(self, failure: Exception, cause: Cause) -> bool:
-        """Do nothing until something has changed that may mend the shard; return whether it is still this worker's."""
+    async def _park(self, failure: Exception, cause: Cause, workload: Workload) -> None:
+        """Do nothing until something has changed that may mend the shard."""
         reason = describe(failure)
         self.status.signal(Signal.PARKED, cause, reason)
         self._parts.metrics.failed(self.number, "parked")
         log.critical("event=shard_parked shard=%d cause=%s error=%r", self.number, cause, reason)
-        tried = self._tried
-        parking = Parking(
-            shard=self.number,
-            cause=cause,
-            feed=self._feed(),
-            control=self._parts.control,
-            halt=self._halt,
-            look=self._look_around,
-            journal=lambda: self._parts.make_journal(self.number),
-            reconfigured=lambda: self._parts.workload() is not tried,
-            passed=lambda: isinstance(failure, TimestampAhead) and CLOCK.epoch() >= failure.passes_at,
-            verify=self._parts.verify(self.number),
-            beat=self._beat,
-            looks=self._looks,
-        )
+        passes_at = failure.passes_at if isinstance(failure, TimestampAhead) else math.inf
+        feed = self._feed(workload)
+        before: Surroundings | None = None
         try:
-            return await self._until_mended(parking)
+            while True:
+                self._halt.clear()
+                if self._stopping:
+                    return
+                if self._parts.workload() is not workload or CLOCK.epoch() >= passes_at:
+                    break
+                around = await self._look()
+                self._beat()
+                if around is not None:
+                    if worth_a_try(cause, before, around):
+                        break
+                    before = around
+                await self._listen(feed, around, cause)
         finally:
-            self._close_feed()
+            await feed.close()
+        await self._prove_membership()
+        log.info("event=shard_opens_again shard=%d", self.number)
 
-    async def _until_mended(self, parking: Parking) -> bool:
-        while not self._stopping:
-            self._halt.clear()
-            try:
-                await parking.until_mended()
-                log.info("event=shard_opens_again shard=%d", self.number)
-                self._looks = parking.looks
-                break
-            except Stopped:
-                continue
-            except IllegalStateError:  # as in _hold
-                return await self._step_back()
-            except Exception as error:  # noqa: BLE001  whatever it is, the shard stays parked
-                log.error("event=shard_error shard=%d error=%r", self.number, describe(error))  # noqa: TRY400
-                await self._wait(BACKOFF[-1])
-        return True
+    async def _look(self) -> Surroundings | None:
+        """Return what can be seen around the shard, None where nobody says."""
+        parts = self._parts
+        try:
+            return await look_around(
+                parts.cluster,
+                self.number,
+                queries=parts.workload().topics,
+                control=parts.control,
+                own=(parts.written.state, parts.written.alerts),
+            )
+        except BrokerError as error:
+            log.warning("event=look_failed shard=%d error=%r", self.number, str(error))
+            return None
 
-    async def _step_back(self) -> bool:
-        """Leave the shard alone unless it is this worker's; return whether it is."""
-        self.status.signal(
-            Signal.FAILED, Cause.FENCED, "another owner took the shard over, or its partition is gone"
-        )
-        self._parts.metrics.failed(self.number, "fenced")
-        log.warning("event=fenced shard=%d", self.number)
-        return await self._prove_membership()
+    async def _listen(self, feed: ShardFeed, around: Surroundings | None, cause: Cause) -> None:
+        """Wait for the next look; any record on the control partition brings it at once."""
+        parts, control = self._parts, self._parts.control
+        until = time.monotonic() + LOOK_AGAIN[min(self._looks, len(LOOK_AGAIN) - 1)]
+        self._looks += 1
+        try:
+            if around is not None and around.control_end is not None:
+                feed.seek(control, around.control_end)
+                feed.resume([control])
+                while (left := until - time.monotonic()) > 0:
+                    records = (await feed.fetch([control], min(left, COMMAND_FETCH))).get(control, [])
+                    self._beat()
+                    if records:
+                        log.info("event=woken shard=%d offset=%d", self.number, records[-1].offset)
+                        self._looks = 0
+                        if cause in UNPROVED:
+                            await give_up(self.number, records, parts.verify(self.number), parts.make_journal)
+                        return
+        except Stopped:
+            return
+        except (
+            RecordsLost,
+            BrokerError,
+            KafkaError,
+        ) as error:  # the control topic was made anew, or cannot be read
+            log.warning("event=look_failed shard=%d error=%r", self.number, describe(error))
+        await self._wait(until - time.monotonic())
 
-    async def _prove_membership(self) -> bool:
-        """Commit a group offset: only a member may. A shard that is none's would fence its rightful owner."""
-        place = TopicPartition(self._parts.control, self.number)
+    # Membership
+
+    async def _prove_membership(self) -> None:
+        """Return once this worker has shown to be a member, or was told to stop.
+
+        A shard that is none's would fence its rightful owner.
+        """
         while not self._stopping:
             self._beat()
             self._halt.clear()  # another version takes effect with the next session
-            await self._wait(0.5)
             if self.held:
                 await self._either(self._rebalance.free)
                 continue
             try:
-                if await self._is_member(place):
-                    return True
+                if await self._is_member():
+                    return
             except BrokerError:
+                await self._wait(FENCED_PAUSE)
                 continue
             log.warning("event=not_member shard=%d", self.number)
             self.status.signal(Signal.DISOWNED)
             await self._either(self._rebalance.held, CALL_DEADLINE)  # the group's next word decides
-        return False
 
-    async def _is_member(self, place: TopicPartition) -> bool:
+    async def _is_member(self) -> bool:
+        """Commit a group offset: only a member may."""
+        place = TopicPartition(self._parts.control, self.number)
         async with deadline(CALL_DEADLINE, f"shard {self.number}: proving group membership"):
             try:
                 await self._parts.consumer.commit({place: OffsetAndMetadata(0, "")})
             except (CommitFailedError, IllegalStateError):
                 return False
         return True
+
+    # Waiting
 
     async def _either(self, event: asyncio.Event, seconds: float | None = None) -> None:
         """Wait for an event, at most so long, or to be told to end."""
@@ -438,6 +425,9 @@ class Shard:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._halt.wait()
+
+    def _beat(self) -> None:
+        self.status.beat = time.monotonic()
 
 
 def describe(error: BaseException) -> str:

@@ -1,19 +1,41 @@
-"""A shard's queries and commands on Kafka, and what a rebalance asks of it."""
+"""A shard's queries and commands on Kafka, and what a rebalance asks of it.
+
+Each shard reads with a client of its own, outside any group: a rebalance takes no position from it, and what comes,
+goes or fails for one shard disturbs no other. Offsets are the feed's, never the client's: what a fetch took out of the
+client and did not deliver is read again.
+
+Brokers bring news to many shards at once. So each takes its turn before it takes records out of its client, and again
+after every `BITE` of them.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.errors import IllegalStateError, OffsetOutOfRangeError
+from aiokafka import TopicPartition
+from aiokafka.errors import OffsetOutOfRangeError, TopicAuthorizationFailedError
 
-from stream_svt import header_decoding
-from stream_svt.errors import RecordsLost
+from stream_svt import aiokafka_fixes
+from stream_svt.errors import ConfigError, Problem, RecordsLost
 from stream_svt.protocol.ports import Stopped
-from stream_svt.service.kafka import Cluster, spans
-from stream_svt.service.query_consumer import QueryConsumer
+from stream_svt.service.kafka import START_DEADLINE, BrokerUnavailable, Cluster, deadline, spans, stop_quietly
+from stream_svt.service.turns import rest
+
+FETCH_WAIT_MS = 250
+"""Milliseconds a fetch waits at the brokers; a partition that is resumed waits as long behind it."""
+
+MISSING_PATIENCE = 1.0
+"""Seconds that the brokers may not know a partition: those of a client that was just assigned are still asked for."""
+
+BITE = 2_000
+"""Records taken out of the client in one turn: some ten milliseconds of decoding."""
+
+MOST = 20_000
+"""Most records of a fetch that names no number."""
 
 
 class Hold:
@@ -47,37 +69,24 @@ class ShardFeed:
     """The partitions of one shard (see `stream_svt.protocol.ports.Feed`).
 
     Args:
-        cluster: How to reach the brokers, for questions that must not wait behind a fetch.
-        consumer: The worker's group consumer; the shard's partition of the control topic is assigned to it.
-        queries: The worker's consumer of query topics.
         shard: Partition number.
-        control: Name of the control topic.
+        partitions: Number of partitions that every topic has.
         stop: Set to end a fetch.
         hold: Whether a rebalance is under way.
     """
 
     def __init__(
-        self,
-        cluster: Cluster,
-        consumer: AIOKafkaConsumer,
-        queries: QueryConsumer,
-        shard: int,
-        control: str,
-        stop: asyncio.Event,
-        hold: Hold,
+        self, cluster: Cluster, shard: int, partitions: int, stop: asyncio.Event, hold: Hold
     ) -> None:
         self._cluster = cluster
-        self._consumer = consumer
-        self._queries = queries
         self._shard = shard
-        self._control = TopicPartition(control, shard)
+        self._partitions = partitions
         self._stop = stop
         self._hold = hold
-        self._mine: set[TopicPartition] = set()
-        self._commands: asyncio.Future[Any] | None = None
-        self._commands_next: int | None = None
-        self._commands_wanted = False
-        self._assigned: Any = None
+        self._client: Any = None
+        self._next: dict[TopicPartition, int] = {}
+        self._paused: set[TopicPartition] = set()
+        self._missing: dict[TopicPartition, float] = {}
 
     @property
     def stopping(self) -> bool:
@@ -91,7 +100,6 @@ class ShardFeed:
 
     async def settled(self) -> None:
         """Stand by until the group has decided; see the port."""
-        self._forget_commands()
         self._hold.quiet.set()
         try:
             await self._first(self._hold.free.wait())
@@ -101,7 +109,7 @@ class ShardFeed:
             raise Stopped
 
     async def spans(self, topics: Sequence[str]) -> dict[str, tuple[int, int]]:
-        """Return first and end offset by topic."""
+        """Return first and end offset by topic, asked on a connection where no fetch is waiting."""
         doing = f"shard {self._shard}: finding the place in the topics"
         found = await spans(self._cluster, [self._place(topic) for topic in topics], doing)
         return {place.topic: span for place, span in found.items()}
@@ -109,136 +117,147 @@ class ShardFeed:
     async def fetch(
         self, topics: Iterable[str], patience: float, max_records: int | None = None
     ) -> Mapping[str, Sequence[Any]]:
-        """Await records, the stop signal or a rebalance; see the port."""
+        """Await records, the stop signal or a rebalance; see the port.
+
+        Raises:
+            BrokerUnavailable: The client does not start, or a topic is gone.
+            ConfigError: A topic has another number of partitions.
+        """
         if self.held:  # whoever only waits for a command
-            self._forget_commands()
             await self._first(self._hold.free.wait(), asyncio.sleep(patience))
             if self.stopping:
                 raise Stopped
             return {}
         await asyncio.sleep(0)  # buffered records come without a pause, and heartbeats need the loop
         places = [self._place(topic) for topic in topics]
-        found: dict[TopicPartition, Sequence[Any]] = {}
-        reads: list[asyncio.Future[Any]] = []
-        if self._control in places:
-            places.remove(self._control)
-            reads.append(self._read_commands(patience, max_records))
-        queries = None
-        if places:
-            queries = asyncio.ensure_future(self._queries.fetch(places, patience, max_records))
-            reads.append(queries)
+        read = asyncio.ensure_future(self._read(places, patience, max_records or MOST))
+        delivered = False
         try:
-            waits_on = True
-            while waits_on:
-                await self._first(*reads, self._hold.held.wait())
-                done = [read for read in reads if read.done()]
-                if not done and self.stopping:
+            await self._first(read, self._hold.held.wait())
+            if not read.done():
+                if self.stopping:
                     raise Stopped
-                for read in done:  # without an await: what is noted as read is what is returned
-                    found |= read.result()
-                    reads.remove(read)
-                    if read is self._commands:
-                        self._note_commands()
-                # No command is no reason to look at no query.
-                waits_on = not found and queries in reads and not (self.stopping or self.held)
+                return {}
+            # No await from here on: what is noted is what is returned.
+            found, position = read.result()
+            self._next |= position
+            delivered = True
         except OffsetOutOfRangeError as error:
-            topics = ", ".join(sorted(place.topic for place in error.args[0]))
-            raise RecordsLost(f"shard {self._shard}: offsets are out of range on {topics}") from error
+            gone = ", ".join(sorted(place.topic for place in error.args[0]))
+            raise RecordsLost(f"shard {self._shard}: offsets are out of range on {gone}") from error
         finally:
-            # The read of commands goes on: each one that is given up would leave something in the client.
-            given_up = [read for read in reads if read is not self._commands and not read.done()]
-            for read in given_up:
+            if not delivered:
                 read.cancel()
-            await asyncio.gather(*given_up, return_exceptions=True)
+                await asyncio.gather(read, return_exceptions=True)
+                self._place_client(places)
         return {place.topic: records for place, records in found.items()}
 
     async def position(self, topic: str) -> int:
         """Return the offset that the next fetch reads from."""
-        return self._queries.position(self._place(topic))
+        return self._next[self._place(topic)]
 
     def seek(self, topic: str, offset: int) -> None:
-        """Read on from this offset."""
+        """Read on from this offset; a new topic is paused."""
         place = self._place(topic)
-        if place == self._control:
-            self._forget_commands()
-            self._commands_next = offset
-            return
-        self._mine.add(place)
-        self._queries.seek(place, offset)
+        if place not in self._next:
+            self._paused.add(place)
+        self._next[place] = offset
+        self._place_client([place])
 
     def resume(self, topics: Iterable[str]) -> None:
         """Read these topics again."""
         places = {self._place(topic) for topic in topics}
-        self._commands_wanted |= self._control in places
-        self._queries.resume(places - {self._control})
+        self._paused -= places
+        self._place_client(places)
 
     def pause(self, topics: Iterable[str]) -> None:
         """Stop reading these topics."""
         places = {self._place(topic) for topic in topics}
-        if self._control in places:
-            self._commands_wanted = False
-            self._pause_commands()
-        self._queries.pause(places - {self._control})
+        self._paused |= places
+        self._place_client(places)
 
     def high_water(self, topic: str) -> int | None:
-        """Return the end of the topic as of the last fetch."""
-        return self._queries.high_water(self._place(topic))
+        """Return the end of the topic as of the last fetch, None where it is not read."""
+        place = self._place(topic)
+        if place in self._paused or not self._holds(place):
+            return None
+        high: int | None = self._client.highwater(place)
+        return high
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Read nothing any more."""
-        self._commands_wanted = False
-        self._pause_commands()
-        self._queries.release(self._mine)
-        self._mine = set()
+        client, self._client = self._client, None
+        if client is not None:
+            await stop_quietly(client)
 
-    # Commands come through the group's consumer, which loses offsets and pauses at every rebalance.
+    async def _read(
+        self, places: Sequence[TopicPartition], seconds: float, most: int
+    ) -> tuple[dict[TopicPartition, list[Any]], dict[TopicPartition, int]]:
+        """Return what there is to read, and where to read on."""
+        client = await self._assigned()
+        found = await _take(client, places, seconds, most)
+        if not found:
+            self._look_for(places)
+        return found, {place: await client.position(place) for place in places}
 
-    def _read_commands(self, patience: float, max_records: int | None) -> asyncio.Future[Any]:
-        """Return the read that is under way, or begin one."""
-        if self._commands is None:
-            self._take_place()
-            self._commands = asyncio.ensure_future(
-                header_decoding.getmany(
-                    self._consumer, self._control, timeout_ms=int(1000 * patience), max_records=max_records
-                )
-            )
-        return self._commands
+    async def _assigned(self) -> Any:  # noqa: ANN401  aiokafka has no types
+        """Return the client, started and assigned to what was sought."""
+        doing = f"shard {self._shard}: starting the consumer of its topics"
+        if self._client is None:
+            client = self._cluster.reader(reset="none", fetch_wait_ms=FETCH_WAIT_MS)
+            try:
+                async with deadline(START_DEADLINE, doing):
+                    await client.start()
+            except BaseException:
+                await stop_quietly(client)
+                raise
+            self._client = client
+        if aiokafka_fixes.has_failed(self._client):
+            raise BrokerUnavailable(f"shard {self._shard}: the client's fetch loop ended")
+        if self._client.assignment() != self._next.keys():
+            # No await in between: a place without an offset would be asked for one.
+            self._client.assign(list(self._next))
+            self._place_client(self._next)
+            self._missing.clear()
+        return self._client
 
-    def _take_place(self) -> None:
-        """Have the group's consumer read from where the shard is, once for each assignment.
+    def _place_client(self, places: Iterable[TopicPartition]) -> None:
+        """Have the client read these places from where the shard is, and pause those that it does not read."""
+        for place in filter(self._holds, places):
+            self._client.seek(place, self._next[place])
+            (self._client.pause if place in self._paused else self._client.resume)(place)
+
+    def _holds(self, place: TopicPartition) -> bool:
+        return self._client is not None and place in self._client.assignment()
+
+    def _look_for(self, places: Iterable[TopicPartition]) -> None:
+        """Find out whether topics are as they were: the client waits for ever for one that is gone.
 
         Raises:
-            IllegalStateError: The partition is not assigned to this worker.
+            TopicAuthorizationFailedError, BrokerUnavailable, ConfigError: They are not.
         """
-        assigned = header_decoding.state_of(self._consumer, self._control)
-        if assigned is None:
-            raise IllegalStateError(f"partition {self._shard} of the control topic is not assigned")
-        if assigned is not self._assigned:
-            self._consumer.seek(self._control, self._commands_next)
-            self._assigned = assigned
-        if self._commands_wanted:
-            self._consumer.resume(self._control)
-
-    def _note_commands(self) -> None:
-        """Note how far the read that was taken has come."""
-        self._commands = None
-        if self._assigned.has_valid_position:
-            self._commands_next = self._assigned.position
-
-    def _forget_commands(self) -> None:
-        """Give up what was read and not delivered; the next read begins where the shard is."""
-        if self._commands is not None:
-            self._commands.cancel()
-            self._commands.add_done_callback(_retrieve)
-        self._commands = self._assigned = None
-
-    def _pause_commands(self) -> None:
-        self._forget_commands()
-        if self._control in self._consumer.assignment():
-            self._consumer.pause(self._control)
+        now = time.monotonic()
+        for place in places:
+            known = self._client.partitions_for_topic(place.topic) or ()
+            if place.partition in known:
+                self._missing.pop(place, None)
+                if len(known) > self._partitions:
+                    message = (
+                        f"topic {place.topic!r} has {len(known)} partitions, topics.partitions says "
+                        f"{self._partitions}: all topics of an application need the same number"
+                    )
+                    problem = Problem(0, "topics.partitions", message)
+                    raise ConfigError([problem], "the topics as they are now")
+            elif now - self._missing.setdefault(place, now) > MISSING_PATIENCE:
+                if aiokafka_fixes.is_denied(self._client, place.topic):
+                    raise TopicAuthorizationFailedError(place.topic)
+                raise BrokerUnavailable(
+                    f"partition {place.partition} of topic {place.topic!r} does not exist any more, or this user may "
+                    f"not see it: then permission is missing, operation READ on resource TOPIC {place.topic!r}"
+                )
 
     async def _first(self, *events: Any) -> None:  # noqa: ANN401
-        """Wait for the first of several events, or for the stop signal; reads go on."""
+        """Wait for the first of several events, or for the stop signal; a read goes on."""
         waits = [asyncio.ensure_future(event) for event in (*events, self._stop.wait())]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -252,6 +271,27 @@ class ShardFeed:
         return TopicPartition(topic, self._shard)
 
 
-def _retrieve(read: asyncio.Future[Any]) -> None:
-    """Ask for an error that nobody needs, or asyncio logs it."""
-    _ = read.cancelled() or read.exception()
+_turn = partial(rest, 0)
+
+
+async def _take(
+    client: Any,  # noqa: ANN401  aiokafka has no types
+    places: Sequence[TopicPartition],
+    seconds: float,
+    most: int,
+) -> dict[TopicPartition, list[Any]]:
+    """Take what there is of these places out of the client, a bite in each turn; wait for the first one so long."""
+    taken: dict[TopicPartition, list[Any]] = {}
+    end = time.monotonic() + seconds
+    while True:
+        await aiokafka_fixes.news(client, *places, seconds=end - time.monotonic())
+        await _turn()
+        bite = await client.getmany(*places, max_records=min(BITE, most))
+        for place, records in bite.items():
+            taken.setdefault(place, []).extend(records)
+            most -= len(records)
+        if taken:
+            if most <= 0 or not aiokafka_fixes.at_hand(client, *places):
+                return taken
+        elif time.monotonic() >= end:
+            return taken

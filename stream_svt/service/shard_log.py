@@ -10,6 +10,7 @@ import msgspec
 from aiokafka import TopicPartition
 from aiokafka.errors import IllegalOperation, InvalidTxnState
 
+from stream_svt import aiokafka_fixes
 from stream_svt.monitor import released
 from stream_svt.protocol.ports import Record, Transaction
 from stream_svt.protocol.state_reader import Topics
@@ -18,9 +19,9 @@ from stream_svt.service.kafka import (
     START_DEADLINE,
     Cluster,
     deadline,
-    discard_producer,
     read_partition,
     started,
+    stop_quietly,
 )
 
 _T = TypeVar("_T")
@@ -73,7 +74,8 @@ class ShardLog:
     async def close(self) -> None:
         """Discard the producer."""
         producer, self._producer = self._producer, None
-        await discard_producer(producer)
+        if producer is not None:
+            await stop_quietly(producer)
 
     async def read_state(self, *, committed: bool = True) -> dict[bytes, bytes]:
         """Return the live records."""
@@ -125,8 +127,7 @@ class ShardLog:
         await self._producer.commit_transaction()
 
     def _join(self, topic: str) -> None:
-        """Make a partition part of the transaction: that asks for the right to write there, and writes nothing."""
-        self._producer._txn_manager.maybe_add_partition_to_txn(TopicPartition(topic, self._shard))  # noqa: SLF001
+        aiokafka_fixes.join_transaction(self._producer, TopicPartition(topic, self._shard))
 
     async def _bounded(self, transaction: Coroutine[Any, Any, _T]) -> _T:
         doing = f"shard {self._shard}: transaction"
@@ -136,8 +137,7 @@ class ShardLog:
             except (IllegalOperation, InvalidTxnState) as error:
                 # A partition could not be added: the transaction failed while records were still being sent, or on
                 # their way.
-                waiter = self._producer._txn_manager.wait_for_transaction_end()  # noqa: SLF001
-                if waiter.done() and (cause := waiter.exception()) is not None:
+                if (cause := aiokafka_fixes.transaction_error(self._producer)) is not None:
                     raise cause from error
                 raise
 

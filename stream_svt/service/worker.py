@@ -24,7 +24,6 @@ from stream_svt.service.config import Config
 from stream_svt.service.group import Group
 from stream_svt.service.kafka import Cluster, on_answer, tune
 from stream_svt.service.metrics import Metrics
-from stream_svt.service.query_consumer import QueryConsumer
 from stream_svt.service.reading import Reading
 from stream_svt.service.remedy import Remedy, Scope, classify
 from stream_svt.service.self_test import Fault, compare_clocks, self_test
@@ -112,7 +111,6 @@ class Worker:
         self._after_midnight_ms = secrets.randbelow(PERIODS_WITHIN_MS)
         self._has_joined = False
         self._cluster = cluster_of(config)
-        self._queries: QueryConsumer
         self._topology: Topology
         self._group: Group | None = None
         self._stopped = False
@@ -158,13 +156,11 @@ class Worker:
         if fault is not None:
             self._stay_out(fault)
             return
-        self._queries = QueryConsumer(self._cluster.queries, self.config.topics.partitions)
         group = Group(
             self._cluster,
             application=application,
             control=self.config.topics.control,
             partitions=self.config.topics.partitions,
-            queries=self._queries,
             make_shard=self._make_shard,
             metrics=self.metrics,
             fatal=self._group_failed,
@@ -344,7 +340,6 @@ class Worker:
         parts = WorkerParts(
             cluster=self._cluster,
             consumer=consumer,
-            queries=self._queries,
             control=self.config.topics.control,
             written=written_topics(self.config),
             metrics=self.metrics,

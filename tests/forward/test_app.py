@@ -12,7 +12,6 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from aiokafka import TopicPartition
 
-from stream_svt import header_decoding
 from stream_svt.errors import ConfigError
 from stream_svt.forward.app import pages, served
 from stream_svt.forward.config import json_schema
@@ -189,15 +188,14 @@ async def test_what_is_read_while_partitions_are_given_away_is_left_to_whoever_g
     """Negative control: a member takes it."""
     place = TopicPartition("retail-watch.alerts", 0)
 
-    async def getmany(consumer, **options):
+    async def getmany(**options):
         return {place: [record(encoded(1, alert()), offset=4)]}
 
     async def position(place) -> int:
         return 5
 
-    monkeypatch.setattr(header_decoding, "getmany", getmany)
     route._consumer = SimpleNamespace(
-        assignment=lambda: {place}, last_poll_timestamp=lambda place: 0, position=position
+        getmany=getmany, assignment=lambda: {place}, last_poll_timestamp=lambda place: 0, position=position
     )
     route._progress, route.joined = {place: Progress(4)}, joined
     await route._read()

@@ -10,8 +10,8 @@ from aiokafka import TopicPartition
 from stream_svt.errors import BrokerError, ConfigError
 from stream_svt.protocol.shard_states import Cause
 from stream_svt.service.embedded import EmbeddedKafka
-from stream_svt.service.kafka import Cluster, discard_producer, spans, tune
-from stream_svt.service.query_consumer import QueryConsumer
+from stream_svt.service.kafka import Cluster, spans, stop_quietly, tune
+from stream_svt.service.shard_feed import Hold, ShardFeed
 from tests.support.topics import administrator
 from tests.support.worker import HIGH, Scene, is_open, until
 
@@ -24,9 +24,9 @@ async def named(servers: str, prefix: str) -> list[str]:
         return sorted(topic for topic in await admin.list_topics() if topic.startswith(prefix))
 
 
-async def read_on(queries: QueryConsumer, place: TopicPartition) -> None:
+async def read_on(feed: ShardFeed, topic: str) -> None:
     while True:
-        await queries.fetch([place], 0.5)
+        await feed.fetch([topic], 0.5)
 
 
 async def test_a_worker_that_misses_its_topics_says_so_and_creates_none(
@@ -49,12 +49,12 @@ async def test_no_client_creates_the_topic_that_it_asks_for(
     with pytest.raises(BrokerError):
         await spans(cluster, [place], "looking")
 
-    queries = QueryConsumer(cluster.queries, 1)
-    queries.seek(place, 0)
-    queries.resume([place])
+    feed = ShardFeed(cluster, 0, 1, asyncio.Event(), Hold())
+    feed.seek(place.topic, 0)
+    feed.resume([place.topic])
     with pytest.raises(BrokerError):
-        await asyncio.wait_for(read_on(queries, place), 20)
-    await queries.stop()
+        await asyncio.wait_for(read_on(feed, place.topic), 20)
+    await feed.close()
 
     member = cluster.member("wanted")
     await member.start()
@@ -67,7 +67,7 @@ async def test_no_client_creates_the_topic_that_it_asks_for(
     await producer.begin_transaction()
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(producer.send(place.topic, b"x", partition=0), 1.0)
-    await discard_producer(producer)
+    await stop_quietly(producer)
 
     assert await named(lax_broker.bootstrap_servers, "wanted") == []
 

@@ -9,7 +9,6 @@ import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 import stream_svt
-from stream_svt import header_decoding
 from stream_svt.monitor.released import EventType
 from stream_svt.protocol.shard_states import Cause
 from stream_svt.service.audit import audit_state, audit_topic
@@ -40,9 +39,7 @@ async def test_records_with_odd_header_names_are_read_in_order_with_their_neighb
         found = []
         async with asyncio.timeout(20):
             while len(found) < MANY:
-                for records in (
-                    await header_decoding.getmany(consumer, timeout_ms=200, max_records=at_once)
-                ).values():
+                for records in (await consumer.getmany(timeout_ms=200, max_records=at_once)).values():
                     found += [record for record in records if record.topic == topic]
     assert [record.value for record in found] == [value for value, _ in sent]
     assert [record.offset for record in found] == list(range(first, first + MANY))

@@ -21,7 +21,7 @@ async def played(monkeypatch) -> AsyncIterator[Callable[..., Play]]:
 
     yield play
     for one in plays:
-        if not one.shard._handed_over:
+        if not one.shard.handed_over:
             await one.end()
 
 

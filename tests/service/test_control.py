@@ -247,9 +247,6 @@ class Reader:
 
 
 async def newest(monkeypatch: pytest.MonkeyPatch, reader: Reader) -> Standing | None:
-    monkeypatch.setattr(
-        control.header_decoding, "getmany", lambda reader, *places, **more: reader.getmany(*places, **more)
-    )
     found = await control.standings(cast(Any, reader), [TopicPartition("shop.alerts", 2)])
     assert reader.at == reader.first + len(reader.records)
     return found.get(2)

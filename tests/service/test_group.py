@@ -15,7 +15,6 @@ from stream_svt.service import group as module
 from stream_svt.service.group import LEAVE_PATIENCE, STOP_PATIENCE, Group
 from stream_svt.service.kafka import REBALANCE_TIMEOUT, BrokerUnavailable, Cluster, Denied
 from stream_svt.service.metrics import Metrics
-from stream_svt.service.query_consumer import QueryConsumer
 from stream_svt.settings.application_document import load_spec
 from tests.service.test_metrics import SPEC
 
@@ -92,7 +91,6 @@ class Play:
             application="shop",
             control=CONTROL,
             partitions=4,
-            queries=QueryConsumer(lambda: None, 4),
             make_shard=make,
             metrics=Metrics(load_spec(SPEC), "hash"),
             fatal=self.fatal.append,
@@ -197,13 +195,13 @@ async def test_a_worker_leaves_its_group_whatever_goes_wrong_before(monkeypatch)
     await play.assign(0)
     left: list[object] = []
 
-    async def stop() -> None:
+    async def stop(seconds: float) -> None:
         raise ValueError
 
     async def stop_quietly(consumer: Consumer, seconds: float) -> None:
         left.append(consumer)
 
-    monkeypatch.setattr(play.group._queries, "stop", stop)
+    monkeypatch.setattr(play.made[0], "stop", stop)
     monkeypatch.setattr(module, "stop_quietly", stop_quietly)
     with pytest.raises(ValueError):
         await play.group.stop()
@@ -253,30 +251,21 @@ async def test_a_worker_whose_control_topic_is_gone_is_no_standby(caplog) -> Non
     assert (play.group.shards, play.fatal) == ({}, [])
 
 
-async def test_lag_is_looked_up_where_nothing_is_read(monkeypatch) -> None:
+async def test_lag_is_looked_up_whoever_reads(monkeypatch) -> None:
     """Of topics that are paused, and of shards that are not open, as far as their positions are known."""
-    asked: list[list[TopicPartition]] = []
 
     async def spans(cluster, places, doing):
-        asked.append(places)
         if places[0].topic == "gone":
             raise BrokerUnavailable("x")
         return dict.fromkeys(places, (0, 50))
 
     monkeypatch.setattr(module, "spans", spans)
-    monkeypatch.setattr(module, "LAG_INTERVAL", 0.01)
     play = Play()
     await play.assign(0, 1)
     for shard in play.made:
         shard.status.offsets = {"gone": 1, "counts": 20 + shard.number}
-    place = TopicPartition("counts", 0)
-    play.group._queries.seek(place, 20)
-    play.group._queries.resume([place])
-    looking = asyncio.create_task(play.group._look_at_lag())
-    await asyncio.sleep(0.05)
-    looking.cancel()
-    assert [shard.status.lag for shard in play.made] == [{}, {"counts": 29}]
-    assert asked[1] == [TopicPartition("counts", 1)]
+    await play.group._measure_lag()
+    assert [shard.status.lag for shard in play.made] == [{"counts": 30}, {"counts": 29}]
 
 
 async def test_an_error_of_the_lag_closes_nothing_and_the_next_look_follows(monkeypatch, caplog) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import aiokafka.admin.client
 import aiokafka.client
+import aiokafka.consumer.fetcher
 import aiokafka.producer.sender
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -36,7 +38,6 @@ from stream_svt.service.kafka import (
     LoginRefused,
     TopicMissing,
     deadline,
-    discard_producer,
     explain,
     on_answer,
     read_partition,
@@ -120,7 +121,7 @@ async def test_the_cause_of_an_older_failure_is_not_that_of_a_lost_connection() 
     [
         (aiokafka.producer.sender, "BACKOFF_OVERRIDE", "producer.sender.BACKOFF_OVERRIDE"),
         (aiokafka.client, "MetadataRequest", "has no client.MetadataRequest"),
-        (aiokafka.client, "create_conn", "has no client.create_conn"),
+        (aiokafka.consumer.fetcher, "MemoryRecords", "has no consumer.fetcher.MemoryRecords"),
         (aiokafka.admin.client, "MetadataRequest", "admin.client.MetadataRequest"),
     ],
 )
@@ -197,14 +198,9 @@ class Partition:
         return {place: [self._position - 1]}
 
 
-async def getmany(consumer: Partition, place: TopicPartition, **options: object) -> dict:
-    return await consumer.getmany(place, **options)
-
-
 async def test_reading_ends_where_the_position_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client whose broker is gone after it has told the end of the partition returns nothing, for ever."""
     monkeypatch.setattr(kafka, "CALL_DEADLINE", 0.3)
-    monkeypatch.setattr(kafka.header_decoding, "getmany", getmany)
     found: list[int] = []
 
     async def read() -> None:
@@ -219,7 +215,6 @@ async def test_reading_ends_where_the_position_stands_still(monkeypatch: pytest.
 
 async def test_reading_slowly_or_for_a_slow_caller_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka, "CALL_DEADLINE", 0.5)
-    monkeypatch.setattr(kafka.header_decoding, "getmany", getmany)
     found: list[int] = []
     reader = Partition(end=12, stands=12, seconds=0.1)
     async for records in read_partition(reader, "alerts", 0, None, "auditing"):
@@ -229,32 +224,24 @@ async def test_reading_slowly_or_for_a_slow_caller_goes_on(monkeypatch: pytest.M
     assert found == list(range(12))
 
 
-async def test_discarding_a_producer_that_hangs_ends_its_task_and_its_connections(monkeypatch) -> None:
+async def test_a_producer_that_hangs_when_it_is_stopped_leaves_no_task_and_no_connection(monkeypatch) -> None:
     monkeypatch.setattr(kafka, "DISCARD_DEADLINE", 0.05)
+    closed: list[str] = []
 
-    class Client:
-        closed = False
+    async def hang() -> None:
+        await asyncio.sleep(100)
 
-        async def close(self) -> None:
-            self.closed = True
+    async def close() -> None:
+        closed.append("connections")
 
-    class Sender:
-        def __init__(self) -> None:
-            self.sender_task = asyncio.create_task(asyncio.sleep(100))
-
-    class Producer:
-        def __init__(self) -> None:
-            self.client = Client()
-            self._sender = Sender()
-
-        async def stop(self) -> None:
-            await asyncio.sleep(100)
-
-    producer = Producer()
-    await asyncio.wait_for(discard_producer(producer), 2)
-    assert producer.client.closed
+    task = asyncio.create_task(hang())
+    producer = SimpleNamespace(
+        stop=hang, client=SimpleNamespace(close=close), _sender=SimpleNamespace(sender_task=task)
+    )
+    await asyncio.wait_for(stop_quietly(producer, 0.05), 2)
+    assert closed == ["connections"]
     await asyncio.sleep(0)
-    assert producer._sender.sender_task.cancelled()
+    assert task.cancelled()
 
 
 PLACE = TopicPartition("state", 0)
@@ -334,24 +321,6 @@ async def test_a_client_that_does_not_stop_in_time_is_cut_off() -> None:
     await asyncio.wait_for(stop_quietly(consumer, 0.05), 2)
     await asyncio.sleep(0.01)
     assert (connection.open, asyncio.all_tasks()) == (False, before)
-
-
-async def test_a_start_that_is_cancelled_closes_the_first_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    connection = Connection()
-    connection.send = _silence
-
-    async def connect(*_: object, **__: object) -> Connection:
-        return connection
-
-    monkeypatch.setattr(kafka, "_create_conn", connect)
-    tune()
-    consumer = Cluster({"bootstrap_servers": "127.0.0.1:9"}).reader()
-    starting = asyncio.create_task(consumer.start())
-    await asyncio.sleep(0.01)
-    starting.cancel()
-    await asyncio.wait([starting])
-    assert (starting.cancelled(), connection.open) == (True, False)
-    await stop_quietly(consumer)
 
 
 async def test_whatever_stopping_a_client_raises_ends_there() -> None:

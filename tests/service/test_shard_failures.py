@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 
 import pytest
-from aiokafka.errors import IllegalStateError, KafkaConnectionError
+from aiokafka.errors import KafkaConnectionError
 
 from stream_svt.errors import (
     ConfigError,
@@ -20,7 +20,6 @@ from stream_svt.errors import (
     UnreadableState,
 )
 from stream_svt.protocol.shard_states import Cause, State
-from stream_svt.service import parked
 from stream_svt.service import shard as module
 from stream_svt.service.kafka import BrokerUnavailable, Denied, Fenced, TopicMissing
 from stream_svt.service.parked import Surroundings
@@ -95,7 +94,6 @@ async def test_what_cannot_mend_itself_parks_the_shard_and_says_why(
     played, caplog, ending: Exception, cause: Cause
 ) -> None:
     play = played(*[ending] * MANY)
-    play.unproved = ending
     play.around = REFUSED
     await play.stays(State.PARKED, opened=1)
     status = play.shard.status
@@ -106,37 +104,20 @@ async def test_what_cannot_mend_itself_parks_the_shard_and_says_why(
     assert 'stream_svt_failures_total{application="shop",reason="parked"} 1.0' in shown
 
 
-async def test_a_state_that_proves_again_is_opened_and_only_then(played) -> None:
-    play = played(UnreadableState("x"))
-    play.unproved = UnreadableState("x")
+async def test_a_state_that_does_not_prove_is_opened_once_something_changed_and_only_then(played) -> None:
+    play = played(UnreadableState("x"), UnreadableState("x"))
     await play.stays(State.PARKED, opened=1)
-    assert play.looks == 1  # nothing changed around it, so nothing is read again
     play.around = Surroundings(spans=(("state", 0, 6),), control_end=7)
-    await until(lambda: play.looks >= 2)
-    await play.stays(State.PARKED, opened=1)
-    play.unproved = None
+    await until(lambda: play.opened == 2)
+    await play.stays(State.PARKED, opened=2)
     play.around = Surroundings(spans=(("state", 0, 7),), control_end=7)
     await play.until(State.RUNNING)
-    assert play.opened == 2
-
-
-async def test_a_state_mended_between_failing_and_the_first_look_is_opened(played) -> None:
-    play = played(UnreadableState("x"))
-    await play.until(State.RUNNING)
-    assert (play.looks, play.opened) == (1, 2)
-
-
-async def test_books_that_could_not_be_looked_at_are_looked_at_again(played) -> None:
-    play = played(UnreadableState("x"))
-    play.unproved = BrokerUnavailable("x")
-    await until(lambda: play.looks >= 3)
-    play.unproved = None
-    await play.until(State.RUNNING)
+    assert play.opened == 3
 
 
 async def test_a_record_on_the_control_partition_wakes_a_parked_shard_up(played, monkeypatch) -> None:
     play = played(MisuseError("x"))
-    monkeypatch.setattr(parked, "LOOK_AGAIN", (60.0,))
+    monkeypatch.setattr(module, "LOOK_AGAIN", (60.0,))
     await play.stays(State.PARKED, opened=1)
     play.around = Surroundings(AROUND.spans, control_end=8)
     play.control.append(b"wake up")
@@ -154,9 +135,9 @@ async def test_what_brokers_refused_is_tried_once_nothing_speaks_against_it(play
 
 async def test_another_configuration_opens_a_parked_shard_at_once(played, monkeypatch) -> None:
     play = played(ConfigError([Problem(0, "datasets", "removed")]))
-    monkeypatch.setattr(parked, "LOOK_AGAIN", (60.0,))
+    monkeypatch.setattr(module, "LOOK_AGAIN", (60.0,))
     await play.stays(State.PARKED, opened=1)
-    play.workload = SimpleNamespace(topics=("counts",))
+    play.workload = SimpleNamespace(topics=("counts",), partitions=4)
     play.shard.configure()
     await play.until(State.RUNNING)
 
@@ -181,51 +162,43 @@ async def test_a_key_that_may_be_missing_here_alone_makes_the_worker_test_itself
     played, ending: Exception, suspected: int
 ) -> None:
     play = played(ending)
-    play.unproved = ending
     await play.until(State.PARKED)
     assert play.suspected == suspected
 
 
 async def test_a_control_topic_made_anew_under_a_parked_shard_is_heard_again(played, monkeypatch) -> None:
     play = played(StateRolledBack("older"))
-    play.unproved = StateRolledBack("older")
     play.interruptions = [RecordsLost("out of range"), KafkaConnectionError("away")]
     await play.until(State.PARKED)
     await until(lambda: not play.interruptions)
-    monkeypatch.setattr(parked, "LOOK_AGAIN", (60.0,))
+    monkeypatch.setattr(module, "LOOK_AGAIN", (60.0,))
     await play.stays(State.PARKED, opened=1)
     looks = play.looks
-    play.unproved, play.around = None, Surroundings(AROUND.spans, control_end=8)
+    play.around = Surroundings(AROUND.spans, control_end=8)
     play.control.append(b"wake up")
     await play.until(State.RUNNING)
     assert play.looks > looks
 
 
-@pytest.mark.parametrize("ending", [Fenced("x"), IllegalStateError("x")], ids=repr)
-async def test_a_member_opens_again_where_it_was_fenced_or_its_partition_was_gone(
-    played, ending: Exception
-) -> None:
-    play = played(ending)
+async def test_a_member_opens_again_where_it_was_fenced(played) -> None:
+    play = played(Fenced("x"))
     await play.until(State.RUNNING)
     assert play.consumer.commits == 1
 
 
-@pytest.mark.parametrize("ending", [Fenced("x"), IllegalStateError("x")], ids=repr)
-async def test_a_stranger_steps_back_until_the_next_rebalance_and_fences_nobody(
-    played, ending: Exception
-) -> None:
-    play = played(*[ending] * 3)
+async def test_a_stranger_steps_back_until_the_next_rebalance_and_fences_nobody(played) -> None:
+    play = played(*[Fenced("x")] * 3)
     play.consumer.refuse = True
     await play.until(State.NOT_MEMBER)
     await asyncio.sleep(0.1)
     assert play.opened == 1
-    assert "IllegalStateError" not in play.shard.status.reason
 
 
-async def test_a_stranger_does_not_stay_parked_either(played) -> None:
+async def test_a_stranger_that_was_parked_fences_nobody_either(played) -> None:
     play = played(*[StateRolledBack("x")] * 3)
-    play.unproved = StateRolledBack("x")
-    play.consumer.refuse = play.unassigned = True
+    await play.until(State.PARKED)
+    play.consumer.refuse = True
+    play.around = Surroundings(spans=(("state", 0, 6),), control_end=7)
     await play.until(State.NOT_MEMBER)
     assert play.opened == 1
 
@@ -262,7 +235,7 @@ async def test_a_shard_whose_opening_takes_long_and_is_refused_is_tried_later_an
 ) -> None:
     play = played(*[fails(Denied("permission is missing: WRITE on alerts"), LONG)] * MANY)
     monkeypatch.setattr(module, "STEADY", LONG / 2)
-    monkeypatch.setattr(parked, "LOOK_AGAIN", (0.01, 5.0))
+    monkeypatch.setattr(module, "LOOK_AGAIN", (0.01, 5.0))
     await play.until(State.PARKED)
     await asyncio.sleep(0.3)
     assert play.opened == 2
@@ -283,7 +256,7 @@ async def test_failures_are_forgotten_once_a_tenure_has_run_for_a_while(played, 
 
 @pytest.mark.parametrize("step", ["end", "reader", "journal"])
 async def test_an_error_at_a_tenures_end_keeps_no_other_step_from_being_done(
-    play, monkeypatch, step: str
+    played, monkeypatch, step: str
 ) -> None:
     monkeypatch.setattr(module, "BACKOFF", (0.0,))
     done: list[str] = []
@@ -294,12 +267,14 @@ async def test_an_error_at_a_tenures_end_keeps_no_other_step_from_being_done(
             raise ValueError
         return []
 
-    async def close(journal: Journal) -> None:
-        fails_at("journal")
+    async def close(part: Feed | Journal) -> None:
+        fails_at("reader" if isinstance(part, Feed) else "journal")
 
-    monkeypatch.setattr(module.ShardSession, "end", lambda session: fails_at("end"))
-    monkeypatch.setattr(Feed, "close", lambda feed: fails_at("reader"))
+    monkeypatch.setattr(Feed, "close", close)
     monkeypatch.setattr(Journal, "close", close)
+    play = played()
+    monkeypatch.setattr(module.ShardSession, "end", lambda session: fails_at("end"))
+    await play.until(State.RUNNING)
     await play.hold()
     assert not done
     play.shard._rebalance.quiet.clear()

@@ -1,45 +1,45 @@
-"""A shard's records: commands through the group, queries beside it, and both from the same place after a rebalance."""
+"""A shard's records: queries and commands by one client, each record once, from the same place after a rebalance."""
 
 from __future__ import annotations
 
 import asyncio
+import random
+from typing import Any, cast
 
 import pytest
 from aiokafka import TopicPartition
-from aiokafka.errors import IllegalStateError, OffsetOutOfRangeError
+from aiokafka.errors import KafkaConnectionError, OffsetOutOfRangeError, TopicAuthorizationFailedError
 
-from stream_svt.errors import RecordsLost
+from stream_svt.errors import ConfigError, RecordsLost
 from stream_svt.protocol.ports import Stopped
-from stream_svt.service.kafka import Cluster
-from stream_svt.service.query_consumer import QueryConsumer
+from stream_svt.service import shard_feed as module
+from stream_svt.service.kafka import BrokerUnavailable
 from stream_svt.service.shard_feed import Hold, ShardFeed
-from tests.support.query_client import Brokers, Client
+from tests.support.reading_client import Brokers, Client
 
 COMMANDS, QUERIES = TopicPartition("control", 0), TopicPartition("counts", 0)
 BOTH = ("control", "counts")
 
 
 class Play:
-    """A feed whose two clients read from memory; both topics are read from their beginning."""
+    """A feed that reads from memory; both topics are read from their beginning."""
 
-    def __init__(self) -> None:
-        self.brokers = Brokers()
-        self.member = Client(self.brokers)
-        self.queries = QueryConsumer(self.brokers.client, 4)
+    def __init__(self, brokers: Brokers | None = None, shard: int = 0) -> None:
+        self.brokers = brokers or Brokers()
         self.stop, self.hold = asyncio.Event(), Hold()
-        self.feed = ShardFeed(Cluster({}), self.member, self.queries, 0, "control", self.stop, self.hold)
-        self.assign()
+        self.feed = ShardFeed(cast(Any, self.brokers), shard, 4, self.stop, self.hold)
         for topic in BOTH:
             self.feed.seek(topic, 0)
         self.feed.resume(BOTH)
 
-    def assign(self, shard: int = 0) -> None:
-        """Do what the group does: every place is new, without an offset, and paused."""
-        self.member.give(TopicPartition("control", shard))
-        self.member.pause(TopicPartition("control", shard))
+    @property
+    def client(self) -> Client:
+        return self.brokers.clients[-1]
 
-    async def fetch(self, patience: float = 1.0, topics=BOTH) -> dict[str, list[int]]:
-        found = await self.feed.fetch(topics, patience)
+    async def fetch(
+        self, patience: float = 1.0, topics=BOTH, most: int | None = None
+    ) -> dict[str, list[int]]:
+        found = await self.feed.fetch(topics, patience, most)
         return {topic: [record.offset for record in records] for topic, records in found.items()}
 
     async def rebalance(self) -> None:
@@ -47,7 +47,6 @@ class Play:
         settled = asyncio.create_task(self.feed.settled())
         await self.hold.quiet.wait()
         assert not settled.done()
-        self.assign()
         self.hold.release()
         await settled
         assert not self.feed.held
@@ -61,77 +60,46 @@ async def test_whichever_topic_has_something_is_returned_at_once() -> None:
     assert await play.fetch() == {"control": [0]}
     for place in (COMMANDS, QUERIES):
         play.brokers.write(place)
-    assert await play.fetch() | await play.fetch(0.0) == {"control": [1], "counts": [2]}
+    assert await play.fetch(0.0) == {"control": [1], "counts": [2]}
     assert await play.fetch(0.01) == {}
 
 
-async def test_a_fetch_without_patience_looks_at_both_topics() -> None:
-    """Where transactions have fixed times no fetch has any."""
+async def test_a_rebalance_ends_a_fetch_and_what_was_not_delivered_is_read_after_it() -> None:
     play = Play()
-    for place in (COMMANDS, QUERIES):
-        play.brokers.write(place)
-    assert await play.fetch(0.0) | await play.fetch(0.0) == {"control": [0], "counts": [0]}
-    for offset in range(1, 4):
-        play.brokers.write(QUERIES)
-        assert await play.fetch(0.0) == {"counts": [offset]}
-
-
-async def test_a_read_of_commands_outlives_the_fetches_that_queries_end() -> None:
-    """One that is given up leaves something in aiokafka until the next command, which may be never."""
-    play = Play()
-    for _ in range(5):
-        play.brokers.write(QUERIES)
-        assert list(await play.fetch()) == ["counts"]
-        assert play.member.in_flight == 1
-    play.brokers.write(COMMANDS)
-    assert await play.fetch() == {"control": [0]}
-
-
-async def test_after_a_rebalance_both_topics_go_on_where_the_shard_was() -> None:
-    play = Play()
-    play.brokers.write(COMMANDS, 3)
-    play.brokers.write(QUERIES, 3)
-    assert await play.fetch() | await play.fetch(0.0) == {"control": [0, 1, 2], "counts": [0, 1, 2]}
     for round_ in range(3):
-        await play.rebalance()
+        fetch = asyncio.create_task(play.fetch(60.0))
+        await asyncio.sleep(0.01)
+        play.hold.ask()
+        async with asyncio.timeout(5):
+            assert await fetch == {}
         play.brokers.write(COMMANDS)
         play.brokers.write(QUERIES)
-        assert await play.fetch() | await play.fetch(0.0) == {"control": [3 + round_], "counts": [3 + round_]}
-    assert len(play.brokers.clients[0].assigned) == 1
+        await play.rebalance()
+        assert await play.fetch() == {"control": [round_], "counts": [round_]}
+    assert len(play.client.assigned) == 1
 
 
-async def test_commands_that_were_read_and_not_taken_are_read_again_after_a_rebalance() -> None:
-    play = Play()
-    assert await play.fetch(0.01) == {}
-    waits = asyncio.create_task(play.feed.fetch(["counts", "control"], 5.0))
-    await asyncio.sleep(0.01)
-    play.hold.ask()
-    assert await waits == {}
-    play.brokers.write(COMMANDS, 2)
-    await asyncio.sleep(0.01)
-    await play.rebalance()
-    assert await play.fetch() == {"control": [0, 1]}
-
-
-async def test_a_topic_that_was_paused_stays_so_over_a_rebalance() -> None:
+async def test_a_topic_that_was_paused_stays_so_and_skips_nothing() -> None:
     play = Play()
     play.feed.pause(BOTH)
     await play.rebalance()
     for place in (COMMANDS, QUERIES):
         play.brokers.write(place)
     assert await play.fetch(0.02) == {}
+    assert play.feed.high_water("counts") is None
     play.feed.resume(BOTH)
-    assert await play.fetch() | await play.fetch(0.0) == {"control": [0], "counts": [0]}
+    assert await play.fetch() == {"control": [0], "counts": [0]}
+    assert play.feed.high_water("counts") == 1
 
 
-async def test_a_rebalance_ends_a_fetch_at_once_and_without_records() -> None:
+async def test_a_topic_that_comes_later_moves_no_other() -> None:
     play = Play()
-    fetch = asyncio.create_task(play.fetch(60.0))
-    await asyncio.sleep(0.01)
-    play.hold.ask()
-    async with asyncio.timeout(5):
-        assert await fetch == {}
-    assert play.feed.held
+    play.brokers.write(QUERIES, 3)
+    assert await play.fetch(most=2) == {"counts": [0, 1]}
+    play.feed.seek("other", 4)
+    play.feed.resume(["other"])
+    play.brokers.write(TopicPartition("other", 0), 5)
+    assert await play.fetch(topics=[*BOTH, "other"]) == {"counts": [2], "other": [4]}
 
 
 async def test_a_shard_that_only_waits_for_a_command_reads_none_during_a_rebalance() -> None:
@@ -142,7 +110,6 @@ async def test_a_shard_that_only_waits_for_a_command_reads_none_during_a_rebalan
     fetch = asyncio.create_task(play.fetch(60.0, ["control"]))
     await asyncio.sleep(0.01)
     assert not fetch.done()
-    play.assign()
     play.hold.release()
     assert await fetch == {}
     assert await play.fetch(1.0, ["control"]) == {"control": [0]}
@@ -170,18 +137,6 @@ async def test_a_stop_ends_a_fetch() -> None:
         await fetch
 
 
-async def test_a_partition_that_is_not_this_workers_is_not_read() -> None:
-    play = Play()
-    play.hold.ask()
-    settled = asyncio.create_task(play.feed.settled())
-    await play.hold.quiet.wait()
-    play.assign(1)
-    play.hold.release()
-    await settled
-    with pytest.raises(IllegalStateError):
-        await play.fetch()
-
-
 @pytest.mark.parametrize("place", [COMMANDS, QUERIES], ids=lambda place: place.topic)
 async def test_records_that_are_gone_are_named(place: TopicPartition) -> None:
     play = Play()
@@ -190,11 +145,138 @@ async def test_records_that_are_gone_are_named(place: TopicPartition) -> None:
         await play.fetch()
 
 
-async def test_a_feed_that_is_closed_leaves_nothing_assigned_or_read() -> None:
+async def test_a_client_that_does_not_start_is_told_and_tried_again() -> None:
+    play = Play(Brokers(refuse=KafkaConnectionError("away")))
+    with pytest.raises(BrokerUnavailable):
+        await play.fetch()
+    assert play.client.stopped
+    play.brokers.refuse = None
+    play.brokers.write(QUERIES)
+    assert await play.fetch() == {"counts": [0]}
+
+
+async def test_a_client_whose_own_loop_ended_is_told() -> None:
     play = Play()
-    assert await play.fetch(0.01) == {}
-    play.feed.close()
+    assert await play.fetch(0.0) == {}
+    play.client.error_future.set_result(None)
+    with pytest.raises(BrokerUnavailable, match="fetch loop ended"):
+        await play.fetch(0.0)
+
+
+async def test_a_feed_that_is_closed_stops_its_client() -> None:
+    play = Play()
+    await play.feed.close()
+    await play.fetch(0.0)
+    await play.feed.close()
+    assert play.client.stopped
+
+
+async def test_a_topic_that_is_gone_or_denied_is_told_and_one_that_came_back_is_not(monkeypatch) -> None:
+    monkeypatch.setattr(module, "MISSING_PATIENCE", 0.02)
+    play = Play()
+    for _ in range(3):
+        play.brokers.gone = {"counts"}
+        assert await play.fetch(0.0) == {}
+        play.brokers.gone = set()
+        assert await play.fetch(0.03) == {}
+    play.brokers.gone = {"counts"}
+    assert await play.fetch(0.0) == {}
+    with pytest.raises(BrokerUnavailable, match="'counts' does not exist any more"):
+        await play.fetch(0.03)
+    play.brokers.gone, play.brokers.unauthorized_topics = set(), {"counts"}
+    with pytest.raises(TopicAuthorizationFailedError, match="counts"):
+        await play.fetch(0.0)
+
+
+async def test_a_topic_that_got_more_partitions_is_refused() -> None:
+    play = Play()
+    play.brokers.partitions += 1
+    with pytest.raises(ConfigError, match=r"has 5 partitions, topics\.partitions says 4"):
+        await play.fetch(0.0)
+
+
+async def test_one_bite_is_taken_in_a_round_and_batches_are_as_large_as_ever(monkeypatch) -> None:
+    brokers = Brokers()
+    plays = [Play(brokers, shard) for shard in range(4)]
+    fetches = [asyncio.create_task(play.fetch(60.0, ["counts"], 7_000)) for play in plays]
     async with asyncio.timeout(10):
-        while not play.brokers.clients[0].stopped or play.member.in_flight:
+        while sum(client.in_flight for client in brokers.clients) < 4:
             await asyncio.sleep(0.001)
-    assert play.member._subscription.paused_partitions() == {COMMANDS}
+    rounds, getmany = [0], Client.getmany
+    ended = asyncio.Event()
+
+    async def count() -> None:
+        while not ended.is_set():
+            rounds.append(0)
+            await asyncio.sleep(0)
+
+    async def counted(client: Client, *places: TopicPartition, max_records: int):
+        found = await getmany(client, *places, max_records=max_records)
+        rounds[-1] += sum(map(len, found.values()))
+        return found
+
+    monkeypatch.setattr(Client, "getmany", counted)
+    for shard in range(4):
+        brokers.records[TopicPartition("counts", shard)] = 9_000
+    counting = asyncio.create_task(count())
+    brokers.write(QUERIES, 0)  # one answer wakes all
+    found = await asyncio.gather(*fetches)
+    ended.set()
+    await counting
+    assert max(rounds) == module.BITE
+    assert found == 4 * [{"counts": list(range(7_000))}]
+
+
+@pytest.mark.parametrize("ending", ["cancelled", "held", "failed"])
+async def test_what_was_taken_before_a_fetch_ended_early_is_read_again(monkeypatch, ending: str) -> None:
+    monkeypatch.setattr(module, "BITE", 2)
+    play = Play()
+    assert await play.fetch(0.0) == {}
+    play.brokers.write(QUERIES, 70)
+    fetch = asyncio.create_task(play.fetch(60.0))
+    while await play.client.position(QUERIES) < 4:
+        await asyncio.sleep(0)
+    assert not fetch.done()
+    if ending == "held":
+        play.hold.ask()
+        assert await fetch == {}
+        play.hold.release()
+    else:
+        if ending == "failed":
+            play.brokers.errors[COMMANDS] = TopicAuthorizationFailedError("control")
+        else:
+            fetch.cancel()
+        with pytest.raises((asyncio.CancelledError, TopicAuthorizationFailedError)):
+            await fetch
+    assert await play.feed.position("counts") == 0
+    play.brokers.errors.clear()
+    assert await play.fetch() == {"counts": list(range(70))}
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_a_shard_that_is_held_paused_and_gives_up_reads_every_record_once(
+    monkeypatch, seed: int
+) -> None:
+    monkeypatch.setattr(module, "BITE", 1 + seed % 3)
+    chance, play = random.Random(seed), Play()
+    taken: dict[str, list[int]] = {topic: [] for topic in BOTH}
+    for _ in range(150):
+        play.brokers.write(chance.choice((COMMANDS, QUERIES)), chance.randint(0, 3))
+        fetch = asyncio.create_task(play.fetch(chance.choice((0.0, 0.005)), most=3))
+        for _ in range(chance.randint(0, 8)):
+            await asyncio.sleep(0)
+        if chance.random() < 0.3 and not fetch.done():
+            fetch.cancel()
+        elif chance.random() < 0.3:
+            play.hold.ask()
+        await asyncio.gather(fetch, return_exceptions=True)
+        play.hold.release()
+        if not fetch.cancelled():
+            for topic, offsets in fetch.result().items():
+                taken[topic] += offsets
+        if chance.random() < 0.2:
+            play.feed.pause(["counts"])
+            play.feed.resume(["counts"])
+        assert [await play.feed.position(topic) for topic in BOTH] == [len(taken[topic]) for topic in BOTH]
+    assert all(found == list(range(len(found))) for found in taken.values())
+    assert all(len(found) > 10 for found in taken.values())

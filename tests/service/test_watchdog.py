@@ -16,7 +16,6 @@ from stream_svt.service import shard as shards
 from stream_svt.service.group import Group
 from stream_svt.service.kafka import BrokerUnavailable, Cluster, deadline
 from stream_svt.service.metrics import Metrics
-from stream_svt.service.query_consumer import QueryConsumer
 from stream_svt.service.worker import _give_way
 from stream_svt.settings.application_document import load_spec
 from tests.service.test_metrics import SPEC
@@ -53,7 +52,6 @@ async def watched(monkeypatch: pytest.MonkeyPatch, play: Play) -> AsyncIterator[
         application="shop",
         control="control",
         partitions=4,
-        queries=QueryConsumer(lambda: None, 4),
         make_shard=lambda consumer, number: play.shard,
         metrics=Metrics(load_spec(SPEC), "hash"),
         fatal=[].append,

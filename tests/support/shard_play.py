@@ -9,20 +9,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from aiokafka import TopicPartition
-from aiokafka.errors import CommitFailedError, IllegalStateError
+from aiokafka.errors import CommitFailedError
 
 from stream_svt.protocol.controls import trust_the_topic
 from stream_svt.protocol.ports import Stopped
 from stream_svt.protocol.session_parts import CommitPolicy, SessionParts
 from stream_svt.protocol.shard_states import Cause, Signal, State
 from stream_svt.protocol.state_reader import Topics
-from stream_svt.service import parked
 from stream_svt.service import shard as module
 from stream_svt.service.kafka import Cluster
 from stream_svt.service.metrics import Metrics
 from stream_svt.service.parked import Surroundings
-from stream_svt.service.query_consumer import QueryConsumer
 from stream_svt.service.shard import Shard, WorkerParts
 from stream_svt.service.shard_feed import ShardFeed
 from stream_svt.settings.application_document import load_spec
@@ -39,12 +36,6 @@ class Consumer:
         self.commits = 0
         self.refuse = False
 
-    def assignment(self) -> set[TopicPartition]:
-        return set()
-
-    def pause(self, *places: TopicPartition) -> None:
-        """Nothing to pause."""
-
     async def commit(self, offsets: object) -> None:
         self.commits += 1
         if self.refuse:
@@ -52,16 +43,7 @@ class Consumer:
 
 
 class Journal:
-    """A state that proves, or does not, when it is looked at."""
-
-    def __init__(self, play: Play) -> None:
-        self._play = play
-
-    async def look(self, *, beside_alerts: bool) -> None:
-        assert beside_alerts
-        self._play.looks += 1
-        if self._play.unproved is not None:
-            raise self._play.unproved
+    """A state whose journal is never opened."""
 
     async def close(self) -> None:
         """Nothing is open."""
@@ -84,8 +66,6 @@ class Feed(ShardFeed):
         """Nothing is read."""
 
     async def fetch(self, topics: list[str], patience: float) -> dict[str, list[SimpleNamespace]]:
-        if self.play.unassigned:
-            raise IllegalStateError
         if self.play.interruptions:
             raise self.play.interruptions.pop()
         await asyncio.sleep(0.01)
@@ -104,9 +84,8 @@ class Play:
 
     Attributes:
         around: What a parked shard sees around it.
-        unproved: What looking at the books raises.
         control: Records that come on the control partition.
-        unassigned, interruptions: What listening there raises: for ever, or one after the other.
+        interruptions: What listening there raises, one after the other.
     """
 
     def __init__(
@@ -117,15 +96,13 @@ class Play:
         self.suspected = 0
         self.consumer = Consumer()
         self.around = AROUND
-        self.unproved: Exception | None = None
         self.looks = 0
         self.control: list[bytes] = []
-        self.unassigned = False
         self.interruptions: list[Exception] = []
-        self.workload = SimpleNamespace(topics=("counts",))
+        self.workload = SimpleNamespace(topics=("counts",), partitions=4)
         self.kept = 0
         self.fenced: list[Exception] = []
-        self.make_journal: Callable[[int], Any] = lambda number: Journal(self)
+        self.make_journal: Callable[[int], Any] = lambda number: Journal()
         play = self
 
         class ShardSession:
@@ -150,8 +127,7 @@ class Play:
                 return []
 
         async def look_around(cluster: Cluster, shard: int, **topics: object) -> Surroundings:
-            if isinstance(play.around, Exception):
-                raise play.around
+            play.looks += 1
             return play.around
 
         monkeypatch.setattr(module, "ShardSession", ShardSession)
@@ -159,11 +135,11 @@ class Play:
         monkeypatch.setattr(module, "look_around", look_around)
         monkeypatch.setattr(module, "BACKOFF", (0.0, 0.001))
         monkeypatch.setattr(module, "UNEXPECTED_BACKOFF", (0.0, 0.001))
-        monkeypatch.setattr(parked, "LOOK_AGAIN", (0.02,))
+        monkeypatch.setattr(module, "FENCED_PAUSE", 0.1)
+        monkeypatch.setattr(module, "LOOK_AGAIN", (0.02,))
         parts = WorkerParts(
             cluster=Cluster({}),
             consumer=self.consumer,
-            queries=QueryConsumer(lambda: None, 1),
             control="control",
             written=Topics("state", "alerts", "rejects"),
             metrics=Metrics(load_spec(SPEC), "hash", lambda: [self.shard.status]),

@@ -25,9 +25,6 @@ class Brokers:
     clients: list[Client] = field(default_factory=list)
     waiters: list[asyncio.Future[None]] = field(default_factory=list)
 
-    def partitions_for_topic(self, topic: str) -> set[int] | None:
-        return None if topic in self.gone | self.unauthorized_topics else set(range(self.partitions))
-
     def write(self, place: TopicPartition, count: int = 1) -> None:
         self.records[place] = self.records.get(place, 0) + count
         for waiter in self.waiters:
@@ -35,13 +32,15 @@ class Brokers:
                 waiter.set_result(None)
         self.waiters.clear()
 
-    def client(self) -> Client:
+    def reader(self, **options: object) -> Client:
+        """Stand for `Cluster.reader`."""
+        assert options["reset"] == "none"
         self.clients.append(Client(self))
         return self.clients[-1]
 
 
 class Client:
-    """Stands for an `AIOKafkaConsumer` outside any group, or, with `give`, for one of a group."""
+    """Stands for an `AIOKafkaConsumer` outside any group."""
 
     def __init__(self, brokers: Brokers) -> None:
         self.brokers = brokers
@@ -77,15 +76,8 @@ class Client:
 
     def assign(self, places: Sequence[TopicPartition]) -> None:
         assert self.in_flight == 0, "assigned under a fetch"
-        assert places, "an empty assignment asks for every topic of the cluster"
         self.assigned.append(set(places))
         self._subscription.assign_from_user(places)
-
-    def give(self, *places: TopicPartition) -> None:
-        """Assign as a group does."""
-        if self._subscription.subscription is None:
-            self._subscription.subscribe({place.topic for place in places})
-        self._subscription.assign_from_subscribed(set(places))
 
     def assignment(self) -> set[TopicPartition]:
         return self._subscription.assigned_partitions()
@@ -93,57 +85,47 @@ class Client:
     def seek(self, place: TopicPartition, offset: int) -> None:
         self._subscription.seek(place, offset)
 
-    def pause(self, *places: TopicPartition) -> None:
-        for place in places:
-            self._subscription.pause(place)
+    def pause(self, place: TopicPartition) -> None:
+        self._subscription.pause(place)
 
-    def resume(self, *places: TopicPartition) -> None:
-        for place in places:
-            self._subscription.resume(place)
-            self.brokers.write(place, 0)  # whoever waits looks again
+    def resume(self, place: TopicPartition) -> None:
+        self._subscription.resume(place)
 
     def highwater(self, place: TopicPartition) -> int:
         return self.brokers.records.get(place, 0)
 
-    async def getmany(
-        self, *places: TopicPartition, timeout_ms: int = 0, max_records: int | None = None
-    ) -> dict[TopicPartition, list[Any]]:
-        end = asyncio.get_running_loop().time() + timeout_ms / 1000
-        while True:
-            left = end - asyncio.get_running_loop().time()
-            if (found := self._drain(places, max_records)) or left <= 0:
-                return found
-            news = self._create_fetch_waiter()
-            try:
-                await asyncio.wait({news}, timeout=left)
-            finally:
-                news.cancel()
+    def partitions_for_topic(self, topic: str) -> set[int] | None:
+        hidden = self.brokers.gone | self.brokers.unauthorized_topics
+        return None if topic in hidden else set(range(self.brokers.partitions))
 
-    def _drain(self, places: Sequence[TopicPartition], most: int | None) -> dict[TopicPartition, list[Any]]:
+    async def position(self, place: TopicPartition) -> int:
+        return int(self._subscription.subscription.assignment.state_value(place).position)
+
+    async def getmany(
+        self, *places: TopicPartition, max_records: int
+    ) -> dict[TopicPartition, list[SimpleNamespace]]:
         found = {}
-        left = most or 1000
         for place in places:
             state = self._subscription.subscription.assignment.state_value(place)
-            if state is None or state.paused:
+            if state.paused:
                 continue
             if place in self.brokers.errors:
                 raise self.brokers.errors[place]
-            assert state.has_valid_position, "an assigned partition that was not sought"
-            end = min(self.highwater(place), state.position + left)
+            end = min(self.highwater(place), state.position + max_records)
             if end > state.position:
                 found[place] = [SimpleNamespace(offset=offset) for offset in range(state.position, end)]
-                left -= len(found[place])
+                max_records -= len(found[place])
                 state.consumed_to(end)
         return found
 
     @property
-    def _records(self) -> dict[TopicPartition, object]:
+    def _records(self) -> dict[TopicPartition, Any]:
         """The places that there is something to take out of, or an error to tell."""
         assignment = self._subscription.subscription.assignment
-        found: dict[TopicPartition, object] = {}
+        found = {}
         for place in assignment.tps:
             state = assignment.state_value(place)
-            behind = state.has_valid_position and self.highwater(place) > state.position
-            if not state.paused and (behind or place in self.brokers.errors):
+            assert state.has_valid_position, "an assigned partition that was not sought"
+            if not state.paused and (self.highwater(place) > state.position or place in self.brokers.errors):
                 found[place] = state
         return found
