@@ -215,11 +215,6 @@ def check_errors(consumer: Consumer) -> None:
     consumer._coordinator.check_errors()  # noqa: SLF001
 
 
-def look_at_topics_again(consumer: Consumer) -> None:
-    """Have the client ask for its topics soon; by itself it asks in five minutes."""
-    consumer._client.force_metadata_update()  # noqa: SLF001
-
-
 # Transactions
 
 

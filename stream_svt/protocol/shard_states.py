@@ -57,7 +57,6 @@ class Cause(StrEnum):
     PERMISSION = "permission"
     BROKER_REFUSED = "broker-refused"
     SEALING_KEY = "sealing-key"
-    PYARROW = "pyarrow"
     CLOCK = "clock"
     GROUP = "group"
     UNAVAILABLE = "unavailable"

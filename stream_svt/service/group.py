@@ -238,8 +238,6 @@ class Group(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no
             if not isinstance(meaning, BrokerUnavailable):
                 raise meaning from error
             log.warning("event=group_error error=%r", str(meaning))
-        if consumer.partitions_for_topic(self._control) is None:
-            aiokafka_fixes.look_at_topics_again(consumer)
 
     def _surface(self, task: asyncio.Task[None]) -> None:
         """Tell of the error that ended a task."""

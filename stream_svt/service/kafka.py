@@ -36,6 +36,8 @@ Client: TypeAlias = AIOKafkaConsumer | AIOKafkaProducer | AIOKafkaAdminClient
 REQUEST_TIMEOUT_MS = 5000
 """Milliseconds after which a client gives one request up: before `START_DEADLINE`, for a start that is cancelled leaves
 its first connection open for minutes."""
+TOPICS_EVERY_MS = 3000
+"""Milliseconds between two looks of a group's member at its topics."""
 START_DEADLINE = 15.0
 CALL_DEADLINE = 10.0
 DISCARD_DEADLINE = 2.0
@@ -285,6 +287,8 @@ class Cluster:
             # "earliest" would jump over records that retention took, in silence.
             auto_offset_reset="none",
             fetch_max_wait_ms=100,
+            # Nothing else tells a member that never fetches of a topic that is gone, or back.
+            metadata_max_age_ms=TOPICS_EVERY_MS,
             session_timeout_ms=int(self.session_timeout * 1000),
             heartbeat_interval_ms=int(self.heartbeat_interval * 1000),
             rebalance_timeout_ms=int(REBALANCE_TIMEOUT * 1000),

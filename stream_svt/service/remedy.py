@@ -9,14 +9,15 @@ end         nothing at all can go on: end the process
 ==========  ==================================================================================================
 
 No error of a shard ends the process or the membership of its worker. Where the cause may be the worker's own (its key,
-its clock), the worker tests itself (`stream_svt.service.self_test`) and leaves if a test fails; the shard is parked or
-retried meanwhile.
+its clock), the worker tests itself (`stream_svt.service.self_test`) and leaves if a test fails; the shard is parked
+meanwhile.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from stream_svt.errors import (
     ApplicationClosed,
@@ -57,59 +58,45 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do, and the cause to show; ``local``: the worker should test itself, too."""
+    """What to do, and the cause to show."""
 
     remedy: Remedy
     cause: Cause
-    local: bool = False
+
+
+MAYBE_LOCAL: Final = {Cause.SEALING_KEY, Cause.TIMESTAMP_AHEAD}
+"""Causes that may be the worker's own."""
+
+_OF_SHARD: Final[tuple[tuple[type[BaseException], Decision], ...]] = (
+    (Fenced, Decision(Remedy.STEP_BACK, Cause.FENCED)),
+    (BrokerUnavailable, Decision(Remedy.RETRY, Cause.UNAVAILABLE)),
+    (LoginRefused, Decision(Remedy.RETRY, Cause.UNAVAILABLE)),
+    (ConfigurationBehind, Decision(Remedy.RETRY, Cause.CONFIGURATION)),
+    # The next session finds out which, and waits with its state proved.
+    (RecordsLost, Decision(Remedy.RETRY, Cause.RECORDS_LOST)),
+    (ApplicationClosed, Decision(Remedy.PARK, Cause.CLOSED)),
+    (UnknownKey, Decision(Remedy.PARK, Cause.SEALING_KEY)),
+    (StateRolledBack, Decision(Remedy.PARK, Cause.STATE_ROLLED_BACK)),
+    (UnreadableState, Decision(Remedy.PARK, Cause.STATE_UNREADABLE)),
+    (TimestampAhead, Decision(Remedy.PARK, Cause.TIMESTAMP_AHEAD)),
+    (ConfigError, Decision(Remedy.PARK, Cause.CONFIGURATION)),
+    (TopicMissing, Decision(Remedy.PARK, Cause.TOPIC_MISSING)),
+    (Denied, Decision(Remedy.PARK, Cause.PERMISSION)),
+    (BrokerError, Decision(Remedy.PARK, Cause.BROKER_REFUSED)),
+    (StreamSvtError, Decision(Remedy.PARK, Cause.REFUSED_DATA)),
+    (BaseException, Decision(Remedy.RETRY, Cause.ERROR)),
+)
+"""What follows an error of a shard: the first line that fits."""
 
 
 def classify(error: BaseException, scope: Scope = Scope.SHARD) -> Decision:
     """Return what follows an error."""
+    found = next(decision for kind, decision in _OF_SHARD if isinstance(error, kind))
     if scope is Scope.SHARD:
-        return _of_shard(error)
-    cause = _CAUSES.get(type(error), Cause.GROUP)
+        return found
+    cause = Cause.GROUP if found.cause is Cause.ERROR else found.cause
     may_pass = isinstance(error, StreamSvtError) and error.retriable
-    if scope is Scope.START and isinstance(error, ConfigError | BrokerError | MisuseError) and not may_pass:
-        return Decision(Remedy.END, cause)
-    return Decision(Remedy.LEAVE, cause)
-
-
-def _of_shard(error: BaseException) -> Decision:
-    match error:
-        case Fenced():
-            return Decision(Remedy.STEP_BACK, Cause.FENCED)
-        case BrokerUnavailable() | LoginRefused():
-            return Decision(Remedy.RETRY, Cause.UNAVAILABLE)
-        case ConfigurationBehind():
-            return Decision(Remedy.RETRY, Cause.CONFIGURATION)
-        case RecordsLost():  # the next session finds out which, and waits with its state proved
-            return Decision(Remedy.RETRY, Cause.RECORDS_LOST)
-        case ImportError():
-            return Decision(Remedy.RETRY, Cause.ERROR, local=True)
-        case UnknownKey():
-            return Decision(Remedy.PARK, Cause.SEALING_KEY, local=True)
-        case TimestampAhead():
-            return Decision(Remedy.PARK, Cause.TIMESTAMP_AHEAD, local=True)
-        case StreamSvtError():
-            for kind in type(error).__mro__:
-                if kind in _CAUSES:
-                    return Decision(Remedy.PARK, _CAUSES[kind])
-    return Decision(Remedy.RETRY, Cause.ERROR)
-
-
-_CAUSES: dict[type, Cause] = {
-    ApplicationClosed: Cause.CLOSED,
-    UnreadableState: Cause.STATE_UNREADABLE,
-    UnknownKey: Cause.SEALING_KEY,
-    StateRolledBack: Cause.STATE_ROLLED_BACK,
-    RecordsLost: Cause.RECORDS_LOST,
-    TimestampAhead: Cause.TIMESTAMP_AHEAD,
-    ConfigError: Cause.CONFIGURATION,
-    TopicMissing: Cause.TOPIC_MISSING,
-    Denied: Cause.PERMISSION,
-    LoginRefused: Cause.PERMISSION,
-    BrokerUnavailable: Cause.UNAVAILABLE,
-    BrokerError: Cause.BROKER_REFUSED,
-    StreamSvtError: Cause.REFUSED_DATA,
-}
+    ends = (
+        scope is Scope.START and isinstance(error, ConfigError | BrokerError | MisuseError) and not may_pass
+    )
+    return Decision(Remedy.END if ends else Remedy.LEAVE, cause)

@@ -6,7 +6,6 @@ of the disk, for a worker writes to none.
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import time
 from collections.abc import Callable
@@ -52,20 +51,10 @@ async def self_test(
     Raises:
         BrokerError: The brokers do not answer, or refuse.
     """
-    if (fault := _without_pyarrow() or await _foreign_key(config, cluster, cluster_id)) is not None:
+    if (fault := await _foreign_key(config, cluster, cluster_id)) is not None:
         return fault
     now = await broker_time(config, cluster)
     return None if now is None else compare_clocks(epoch(), now)
-
-
-def _without_pyarrow() -> Fault | None:
-    if importlib.util.find_spec("pyarrow") is not None:
-        return None
-    return Fault(
-        Cause.PYARROW,
-        "pyarrow is not installed: this worker would refuse columnar queries that others test; install it, and start "
-        "the worker again",
-    )
 
 
 async def _foreign_key(config: Config, cluster: Cluster, cluster_id: str) -> Fault | None:

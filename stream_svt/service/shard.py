@@ -55,7 +55,7 @@ from stream_svt.service.kafka import (
 )
 from stream_svt.service.metrics import Metrics
 from stream_svt.service.parked import LOOK_AGAIN, UNPROVED, Surroundings, give_up, look_around, worth_a_try
-from stream_svt.service.remedy import Decision, Remedy, classify
+from stream_svt.service.remedy import MAYBE_LOCAL, Decision, Remedy, classify
 from stream_svt.service.shard_feed import Hold, ShardFeed
 from stream_svt.service.turns import rest
 from stream_svt.service.workload import Workload
@@ -268,7 +268,7 @@ class Shard:
     async def _follow(self, failure: Exception, workload: Workload) -> None:
         """Do what follows a failed session."""
         decision = classify(failure)
-        if decision.local:
+        if decision.cause in MAYBE_LOCAL:
             self._parts.suspect()
         match decision.remedy:
             case Remedy.STEP_BACK:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import secrets
 import socket
@@ -46,8 +47,15 @@ PERIODS_WITHIN_MS = 600_000
 PERIODS_LOOK = 30.0
 """Seconds between two looks at the clock for that."""
 
+TEST_EVERY = 60.0
+"""Seconds between two tests of a worker by itself that shards, or a broker's clock, give it a reason for."""
+
 JOIN_BACKOFF = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 """Seconds before a worker outside the group tries to join it again."""
+
+
+def _patience(tries: int) -> float:
+    return JOIN_BACKOFF[min(tries, len(JOIN_BACKOFF) - 1)]
 
 
 def cluster_of(config: Config) -> Cluster:
@@ -104,8 +112,7 @@ class Worker:
         self.epoch: Callable[[], float] = time.time
         self._trouble: BaseException | None = None
         self._look = asyncio.Event()
-        self._test_due: asyncio.TimerHandle | None = None
-        self._suspicions = 0
+        self._tested_at = -math.inf
         self._keeping: asyncio.Task[None] | None = None
         self._advancing: asyncio.Task[None] | None = None
         self._after_midnight_ms = secrets.randbelow(PERIODS_WITHIN_MS)
@@ -127,35 +134,37 @@ class Worker:
         tune()
         self.failed = asyncio.get_running_loop().create_future()
         tries = 0
-        while True:
-            try:
-                await self._join()
-                break
-            except Exception as error:
-                decision = classify(error, Scope.START)
-                if decision.remedy is Remedy.END:
-                    raise
-                self._stay_out(Fault(decision.cause, describe(error)))
-                await self._wait(JOIN_BACKOFF[min(tries, len(JOIN_BACKOFF) - 1)])
-                tries += 1
+        while (error := await self._try_to_join()) is not None:
+            if classify(error, Scope.START).remedy is Remedy.END:
+                raise error
+            await self._wait(_patience(tries))
+            tries += 1
         self._keeping = asyncio.create_task(self._keep(), name="membership")
         self._keeping.add_done_callback(self._kept)
         self._advancing = asyncio.create_task(self._advance(), name="periods")
         self._advancing.add_done_callback(self._kept)
 
-    async def _join(self) -> None:
-        """Check topics and this worker itself, and join the group unless the worker is at fault."""
+    async def _try_to_join(self) -> Exception | None:
+        """Join the group unless this worker is at fault; return what came in between, which is said."""
+        try:
+            fault = await self._join()
+        except Exception as error:  # noqa: BLE001  whatever it is, it may pass
+            self._stay_out(Fault(classify(error, Scope.GROUP).cause, describe(error)))
+            return error
+        if fault is not None:
+            self._stay_out(fault)
+        return None
+
+    async def _join(self) -> Fault | None:
+        """Check topics and this worker itself, and join the group; return what is wrong with the worker."""
         application = self.config.spec.application
         if self.fault is not None:
             await self._read_again()
         if not self.config.spec.monitors:
-            self._stay_out(Fault(Cause.CONFIGURATION, NOTHING_APPLIED))
-            return
+            return Fault(Cause.CONFIGURATION, NOTHING_APPLIED)
         self._topology = await require(self.config, self._cluster)
-        fault = await self_test(self.config, self._cluster, self._topology.cluster_id, epoch=self.epoch)
-        if fault is not None:
-            self._stay_out(fault)
-            return
+        if (fault := await self._self_test()) is not None:
+            return fault
         group = Group(
             self._cluster,
             application=application,
@@ -178,6 +187,10 @@ class Worker:
         address = f"[{web.host}]" if ":" in web.host else web.host
         told = (application, self.workload.hash, self.identity, f"http://{address}:{web.port}/")
         log.info("event=started application=%s spec=%s worker=%s page=%s", *told)
+        return None
+
+    async def _self_test(self) -> Fault | None:
+        return await self_test(self.config, self._cluster, self._topology.cluster_id, epoch=self.epoch)
 
     async def _read_again(self) -> None:
         """Take over how to reach the brokers, and the keys, as the worker's file has them now.
@@ -213,12 +226,9 @@ class Worker:
         tries, since = 0, time.monotonic()
         while True:
             if self._group is None:
-                await self._wait(JOIN_BACKOFF[min(tries, len(JOIN_BACKOFF) - 1)])
+                await self._wait(_patience(tries))
                 tries += 1
-                try:
-                    await self._join()
-                except Exception as error:  # noqa: BLE001  whatever it is, it may pass: this worker has been a member
-                    self._stay_out(Fault(classify(error, Scope.GROUP).cause, describe(error)))
+                await self._try_to_join()
                 since = time.monotonic()
                 continue
             await self._look.wait()
@@ -244,7 +254,7 @@ class Worker:
         if self._trouble is not None:
             return Fault(classify(self._trouble, Scope.GROUP).cause, describe(self._trouble))
         try:
-            return await self_test(self.config, self._cluster, self._topology.cluster_id, epoch=self.epoch)
+            return await self._self_test()
         except Exception as error:  # noqa: BLE001  a test that could not be made speaks against nobody
             log.warning("event=self_test_failed error=%r", describe(error))
             asyncio.get_running_loop().call_later(JOIN_BACKOFF[2], self._look.set)
@@ -376,22 +386,11 @@ class Worker:
             self._suspect()
 
     def _suspect(self) -> None:
-        """Have this worker test itself: at once, and where that keeps happening, later and later.
-
-        One broker whose clock is off would have it tested with every commit, and a test of one worker interrupts that
-        of another.
-        """
-        loop = asyncio.get_running_loop()
-        due = loop.time()
-        if self._test_due is not None:
-            last = self._test_due.when()
-            if last > due:
-                return
-            if due - last > 2 * JOIN_BACKOFF[-1]:
-                self._suspicions = 0
-            due = max(due, last + (0.0, *JOIN_BACKOFF)[min(self._suspicions, len(JOIN_BACKOFF))])
-        self._suspicions += 1
-        self._test_due = loop.call_at(due, self._look.set)
+        """Have this worker test itself, once in a while: a test of one worker interrupts that of another."""
+        now = time.monotonic()
+        if now - self._tested_at > TEST_EVERY:
+            self._tested_at = now
+            self._look.set()
 
     def _make_journal(self, number: int) -> Journal:
         return journal_of(

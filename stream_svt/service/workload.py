@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import time
 import weakref
@@ -16,14 +15,11 @@ from typing import Any, NamedTuple
 from stream_svt.errors import ConfigError, Problem
 from stream_svt.monitor.engine import Engine
 from stream_svt.monitor.shard_datasets import ShardDatasets
+from stream_svt.service import columnar  # noqa: F401  importing pyarrow takes long: not while a shard is open
 from stream_svt.service.codec import NAMES_AT_ONCE, DatasetIndex, QueryDecoder, homes
 from stream_svt.service.garbage import let_go
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.datasets import MAX_DATASETS, DatasetSpec, Gone, is_over
-
-# Importing pyarrow takes long: not while a shard is open. Without it a worker stays out of its group.
-with contextlib.suppress(ImportError):
-    from stream_svt.service import columnar  # noqa: F401
 
 AHEAD_MS = 36 * 3_600_000
 """How far ahead periods are known: half a day more than until a worker makes the next workload."""

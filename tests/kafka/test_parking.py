@@ -8,7 +8,6 @@ what is broken is mended, and the shards open without a restart.
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -258,7 +257,7 @@ async def test_an_exception_in_one_shards_code_is_retried_and_the_others_go_on(
 async def test_a_worker_that_cannot_take_part_stays_out_until_it_can_and_another_serves_all_shards(
     app: Application, monkeypatch, tmp_path
 ) -> None:
-    """Its brokers are away, it has no pyarrow, another key, no key, and a clock that is far off, as a member, too."""
+    """Its brokers are away, it has another key, no key, and a clock that is far off, as a member, too."""
     monkeypatch.setattr(workers, "JOIN_BACKOFF", (0.2,) * 3)
     write_secrets(tmp_path, {"right": "01" * 32, "wrong": "02" * 32})
     right, wrong = (app.config(f"sealing: {{key_file: {key}}}\n", tmp_path) for key in ("right", "wrong"))
@@ -284,14 +283,11 @@ async def test_a_worker_that_cannot_take_part_stays_out_until_it_can_and_another
         other._look.set()
         await until(lambda: is_open(other) and other.statuses() != [], 40)
 
-    with monkeypatch.context() as blocked:
-        blocked.setitem(sys.modules, "pyarrow", None)
-        starting = asyncio.create_task(other.start())
-        await stays_out(Cause.UNAVAILABLE, "no broker can be reached")
-        assert other.alive
-        async with away.running():
-            await starting
-            await stays_out(Cause.PYARROW, "pyarrow is not installed")
+    starting = asyncio.create_task(other.start())
+    await stays_out(Cause.UNAVAILABLE, "no broker can be reached")
+    assert other.alive
+    async with away.running():
+        await starting
     known = wrong
     await stays_out(Cause.SEALING_KEY, "it is sealed with key")
     known = app.config()

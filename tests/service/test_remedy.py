@@ -24,7 +24,7 @@ from stream_svt.service.remedy import Decision, Remedy, Scope, classify
 SHARD = [
     (UnreadableState("x"), Decision(Remedy.PARK, Cause.STATE_UNREADABLE)),
     (StateRolledBack("x"), Decision(Remedy.PARK, Cause.STATE_ROLLED_BACK)),
-    (UnknownKey("x"), Decision(Remedy.PARK, Cause.SEALING_KEY, local=True)),
+    (UnknownKey("x"), Decision(Remedy.PARK, Cause.SEALING_KEY)),
     (ConfigError([]), Decision(Remedy.PARK, Cause.CONFIGURATION)),
     (MisuseError("x"), Decision(Remedy.PARK, Cause.REFUSED_DATA)),
     (RunExhausted("x"), Decision(Remedy.PARK, Cause.REFUSED_DATA)),
@@ -35,7 +35,6 @@ SHARD = [
     (BrokerUnavailable("x"), Decision(Remedy.RETRY, Cause.UNAVAILABLE)),
     (LoginRefused("x"), Decision(Remedy.RETRY, Cause.UNAVAILABLE)),
     (Fenced("x"), Decision(Remedy.STEP_BACK, Cause.FENCED)),
-    (ImportError("x"), Decision(Remedy.RETRY, Cause.ERROR, local=True)),
     (ValueError("x"), Decision(Remedy.RETRY, Cause.ERROR)),
     (MemoryError(), Decision(Remedy.RETRY, Cause.ERROR)),
     (AssertionError(), Decision(Remedy.RETRY, Cause.ERROR)),

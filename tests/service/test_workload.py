@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import subprocess
-import sys
 import weakref
 from itertools import pairwise
 
@@ -178,9 +176,3 @@ def test_a_shard_knows_the_periods_that_are_not_over(watermark: str) -> None:
     assert all(
         home(name.encode(), PARTITIONS) == shard for shard, names in enumerate(found) for name in names
     )
-
-
-def test_a_worker_starts_without_pyarrow() -> None:
-    """Its self test keeps it out of the group then; an import that fails would end the process."""
-    program = "import sys; sys.modules['pyarrow'] = None; import stream_svt.service.app, stream_svt.cli"
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
