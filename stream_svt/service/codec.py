@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
 from operator import attrgetter
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 import numpy as np
@@ -210,16 +209,6 @@ class _Ids:
         return self._queries[row].id or ""
 
 
-@dataclass(slots=True)
-class _Messages:
-    """The well-formed messages among some records, in order, and where each stands among them."""
-
-    queries: list[_Plain] | list[_Query]
-    plain: bool
-    place: NDArray[np.int64] | None
-    rejects: dict[int, Reason]
-
-
 class QueryDecoder:
     """Decodes the records of one partition of a query topic.
 
@@ -306,11 +295,23 @@ class QueryDecoder:
         else:
             offset = np.fromiter([r.offset for r in records], np.int64, count)
         values = [record.value for record in records]
-        messages = self._fast(values, dataset) or self._slow(values, dataset)
-        rejects = [(int(offset[place]), reason.value) for place, reason in messages.rejects.items()]
-        if messages.place is not None:
-            offset, timestamp, dataset = (column[messages.place] for column in (offset, timestamp, dataset))
-        queries = messages.queries
+        queries: list[_Plain] | list[_Query]
+        rejects: dict[int, Reason]
+        plain = _lines(values, _PLAIN)
+        if plain is not None:
+            queries, rejects = plain, {}
+        else:
+            queries, rejects = self._with_options(values, dataset)
+        if dataset.min() < 0:  # the key comes first
+            strays = np.flatnonzero(dataset < 0).tolist()
+            rejects |= {stray: _KEY_REASONS[int(dataset[stray])] for stray in strays}
+        refused = [(int(offset[place]), rejects[place].value) for place in sorted(rejects)]
+        if rejects:
+            kept = [place for place in range(count) if place not in rejects]
+            queries = [queries[place] for place in kept]  # type: ignore[assignment]
+            offset, timestamp, dataset = (
+                column[np.array(kept, np.int64)] for column in (offset, timestamp, dataset)
+            )
         whole, fraction = exact.columns([query.value for query in queries])
         batch = QueryBatch(
             topic=self.topic,
@@ -324,19 +325,38 @@ class QueryDecoder:
             fraction=fraction,
             series=[query.series for query in queries],
             query_id=_Ids(queries),
-            rejects=rejects,
+            rejects=refused,
         )
-        if not messages.plain:
+        if plain is None:
             _add_options(batch, queries)  # type: ignore[arg-type]
         return batch
 
-    def _fast(self, values: list[bytes | None], dataset: NDArray[np.int64]) -> _Messages | None:
-        """Decode everything in one call, or return None where something in it needs a closer look."""
-        plain = _lines(values, _PLAIN)
-        if plain is not None:
-            return _kept(plain, True, {}, dataset)
+    def _with_options(
+        self, values: list[bytes | None], dataset: NDArray[np.int64]
+    ) -> tuple[list[_Query], dict[int, Reason]]:
+        """Return a query for each message, and the reasons of those refused.
+
+        All in one call, or else in small groups, and message by message in those where something is wrong.
+        """
         full = _lines(values, _QUERY)
-        return None if full is None else _kept(full, False, self._misused(full), dataset)
+        if full is not None:
+            return full, self._misused(full)
+        queries: list[_Query] = []
+        rejects: dict[int, Reason] = {}
+        for start in range(0, len(values), _GROUP):
+            group = values[start : start + _GROUP]
+            decoded = _lines(group, _QUERY)
+            if decoded is not None:
+                rejects |= {start + place: reason for place, reason in self._misused(decoded).items()}
+                queries += decoded
+                continue
+            for place, value in enumerate(group, start):
+                result = self._one(value or b"") if dataset[place] >= 0 else _BLANK
+                if isinstance(result, Reason):
+                    rejects[place] = result
+                    result = _BLANK
+                queries.append(result)
+        return queries, rejects
 
     def _misused(self, queries: list[_Query]) -> dict[int, Reason]:
         """Return the rows whose options do not go together or are unknown."""
@@ -366,25 +386,6 @@ class QueryDecoder:
         if query.monitor is not None and query.monitor not in self._monitors:
             return Reason.UNKNOWN_MONITOR
         return None
-
-    def _slow(self, values: list[bytes | None], dataset: NDArray[np.int64]) -> _Messages:
-        """Decode in small groups, and message by message in those where something is wrong."""
-        queries: list[_Query] = []
-        rejects: dict[int, Reason] = {}
-        for start in range(0, len(values), _GROUP):
-            group = values[start : start + _GROUP]
-            decoded = _lines(group, _QUERY)
-            if decoded is not None:
-                rejects |= {start + place: reason for place, reason in self._misused(decoded).items()}
-                queries += decoded
-                continue
-            for place, value in enumerate(group, start):
-                result = self._one(value or b"") if dataset[place] >= 0 else _BLANK
-                if isinstance(result, Reason):
-                    rejects[place] = result
-                    result = _BLANK
-                queries.append(result)
-        return _kept(queries, False, rejects, dataset)
 
     def _one(self, value: bytes) -> _Query | Reason:
         if (reason := _bad_size(value)) is not None:
@@ -438,20 +439,6 @@ def _lines(values: Sequence[bytes | None], decoder: msgspec.json.Decoder[_Row]) 
     return queries if len(queries) == len(values) else None
 
 
-def _kept(
-    queries: list[_Plain] | list[_Query], plain: bool, rejects: dict[int, Reason], dataset: NDArray[np.int64]
-) -> _Messages:
-    """Leave out the rows refused for their key or their form; the key comes first."""
-    if dataset.min() < 0:
-        strays = np.flatnonzero(dataset < 0).tolist()
-        rejects = rejects | {stray: _KEY_REASONS[int(dataset[stray])] for stray in strays}
-    if not rejects:
-        return _Messages(queries, plain, None, rejects)
-    place = [i for i in range(len(queries)) if i not in rejects]
-    kept: Any = [queries[i] for i in place]
-    return _Messages(kept, plain, np.array(place, np.int64), dict(sorted(rejects.items())))
-
-
 def _absent(token: Raw) -> bool:
     text = bytes(token)
     return not text or text == b"null"
@@ -497,76 +484,41 @@ def _structural(message: bytes) -> Reason:
     return Reason.NOT_JSON
 
 
-_STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
-_SPACE: Final = re.compile(rb"[ \t\r\n]*+")
-_INERT: Final = re.compile(rb'[^"{}\[\],]++')
+_TOKEN: Final = re.compile(
+    rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{\[]++|[}\],:]|[^"{}\[\],: \t\r\n]++|[ \t\r\n]++|"', re.DOTALL
+)
 
 
 def _without_value(message: bytes) -> bytes:
-    """Return the message with whatever stands at `value` replaced by null."""
+    """Return the message with whatever stands at the outermost members named `value` replaced by null."""
     kept: list[bytes] = []
-    at = 0
-    for start, end in _value_spans(message):
-        kept.append(message[at:start])
-        at = end
-    return b"null".join([*kept, message[at:]])
-
-
-def _value_spans(message: bytes) -> Iterator[tuple[int, int]]:
-    """Yield where the members named `value` of the outermost object have their contents."""
-    at = _after_space(message, 0)
-    if message[at : at + 1] != b"{":
-        return
-    while True:
-        at = _after_space(message, at + 1)
-        name = _STRING.match(message, at)
-        if name is None:
-            return
-        at = _after_space(message, name.end())
-        if message[at : at + 1] != b":":
-            return
-        start = at + 1
-        at = _end_of_member(message, start)
-        if at < 0:
-            return
-        if _names_value(name.group()):
-            yield start, at
-        if message[at : at + 1] != b",":
-            return
-
-
-def _after_space(message: bytes, at: int) -> int:
-    match = _SPACE.match(message, at)
-    return at if match is None else match.end()
-
-
-def _end_of_member(message: bytes, at: int) -> int:
-    """Return where the comma or brace after a member stands; -1 where there is none."""
-    depth = 0
-    while at < len(message):
-        byte = message[at : at + 1]
-        if byte == b'"':
-            string = _STRING.match(message, at)
-            if string is None:
-                return -1
-            at = string.end()
+    depth, last, inside = 0, b"", False
+    for match in _TOKEN.finditer(message):
+        token = match.group()
+        if token.isspace():
+            kept.append(token)
             continue
-        if depth == 0 and byte in b",}":
-            return at
-        if byte in b"{[":
-            depth += 1
-        elif byte in b"}]":
-            depth = max(depth - 1, 0)
-        inert = _INERT.match(message, at)
-        at = at + 1 if inert is None else inert.end()
-    return -1
+        starts_member = depth == 1 and not inside and last in (b"{", b",")
+        if token == b'"' or (starts_member and token[0] not in b'"}'):  # no end, or no name
+            return message if inside else b"".join([*kept, message[match.start() :]])
+        if inside and depth == 1 and token in (b",", b"}"):
+            inside = False
+            kept.append(b"null")
+        if not inside:
+            kept.append(token)
+        if depth == 1 and token == b":" and _names_value(last):
+            inside = True
+        elif token[0] in b"{[":
+            depth += len(token)
+        elif token in (b"}", b"]") and not (inside and depth == 1):
+            depth -= 1
+        last = token
+    return message if inside else b"".join(kept)
 
 
 def _names_value(quoted: bytes) -> bool:
-    if quoted == b'"value"':
-        return True
     if b"\\" not in quoted:
-        return False
+        return quoted == b'"value"'
     try:
         return bool(msgspec.json.decode(quoted) == "value")
     except _UNDECODABLE:
@@ -584,10 +536,6 @@ def _content_type(record: Record) -> str:
     return "json"
 
 
-def _fraction(batch: QueryBatch) -> NDArray[np.int64]:
-    return np.zeros(len(batch), np.int64) if batch.fraction is None else batch.fraction
-
-
 def concatenate(parts: Sequence[QueryBatch]) -> QueryBatch:
     """Return consecutive batches of one topic as one."""
     whole = QueryBatch(
@@ -599,7 +547,9 @@ def concatenate(parts: Sequence[QueryBatch]) -> QueryBatch:
         timestamp_ms=np.concatenate([part.timestamp_ms for part in parts]),
         dataset=np.concatenate([part.dataset for part in parts]),
         whole=np.concatenate([part.whole for part in parts]),
-        fraction=np.concatenate([_fraction(part) for part in parts]),
+        fraction=np.concatenate(
+            [np.zeros(len(part), np.int64) if part.fraction is None else part.fraction for part in parts]
+        ),
     )
     sets: list[str | None] = []
     ids: list[str] = []

@@ -31,9 +31,6 @@ Columns: TypeAlias = tuple[Integers, Integers]
 NO_NUMBER = (-LIMIT, 0)
 """Whole part and fraction of a value that is not a number: at or below the lower bound of every monitor."""
 
-_LONG = 1000
-"""Tokens of more characters are shortened: no grid is fine enough to tell the difference."""
-
 _HUGE = Decimal("Infinity")
 """Stands for every number too large for a double: each lies beyond the bounds of any grid, on its side."""
 
@@ -43,8 +40,9 @@ _TINY = Decimal("1e-400")
 _CHUNK = 4096
 """Tokens that are read at a time: what they need stays in a processor's cache."""
 
-_EXACT = Context(prec=4 * _LONG)
-_NUMBER = re.compile(rb"(-?)([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?)0*([0-9]*))?")
+_FLOOR = Context(prec=60, rounding=ROUND_FLOOR)
+"""Far more digits than a number below `LIMIT` has in units of 10^-18."""
+
 _THRESHOLD_LENGTH = 64
 
 
@@ -56,8 +54,6 @@ def number(token: bytes) -> Decimal | None:
     """
     if not token or token[0] not in b"-0123456789":
         return None
-    if len(token) > _LONG:
-        token = _shortened(token)
     size = float(token)
     if math.isinf(size):
         return _HUGE if size > 0 else -_HUGE
@@ -72,9 +68,7 @@ def split(value: Decimal | None) -> tuple[int, int]:
         return NO_NUMBER
     if not -LIMIT < value < LIMIT:
         return (LIMIT if value > 0 else -LIMIT), 0
-    if value.adjusted() < -18:
-        return (0, 0) if value >= 0 else (-1, PARTS - 1)
-    scaled = value.scaleb(18, context=_EXACT).to_integral_value(ROUND_FLOOR, context=_EXACT)
+    scaled = value.scaleb(18, context=_FLOOR).to_integral_value(ROUND_FLOOR)
     return divmod(int(scaled), PARTS)
 
 
@@ -249,28 +243,3 @@ def _near_zero(token: bytes) -> Decimal:
     if not mantissa.strip(b"-0."):
         return Decimal(0)
     return -_TINY if token.startswith(b"-") else _TINY
-
-
-def _shortened(token: bytes) -> bytes:
-    """Return a short token for a long one: leading digits, then a 1 where non-zero digits were dropped."""
-    match = _NUMBER.fullmatch(token)
-    if match is None:  # pragma: no cover - the token is a number of JSON
-        message = "no number of JSON"
-        raise AssertionError(message)
-    sign, whole, fraction, direction, power = (part or b"" for part in match.groups())
-    digits = whole + fraction
-    significant = digits.lstrip(b"0")
-    if not significant.strip(b"0"):
-        return b"0"
-    # the number is 0.significant times ten to this
-    point = len(whole) - (len(digits) - len(significant))
-    if len(power) > 9:
-        return sign + (b"1e-350" if direction == b"-" else b"1e999")
-    point += int(direction + (power or b"0"))
-    if point > 310:
-        return sign + b"1e999"
-    if point < -350:
-        return sign + b"1e-350"
-    kept = significant[: _LONG // 2]
-    rest = b"1" if significant[_LONG // 2 :].strip(b"0") else b""
-    return b"%s0.%s%se%d" % (sign, kept, rest, point)
