@@ -61,15 +61,19 @@ _OF_SHARD = {
 }
 
 
-def _table(meanings: Mapping[Any, str], states: type[StrEnum], transitions: Mapping[Any, Any]) -> list[str]:
-    """Return what each signal means, and where it leads from each state."""
-    lines = [
-        "| signal | meaning | " + " | ".join(f"from {state}" for state in states) + " |",
-        "|---|---|" + "---|" * len(states),
-    ]
+def _listed(meanings: Mapping[Any, str], states: type[StrEnum], transitions: Mapping[Any, Any]) -> list[str]:
+    """Return where each signal leads, from which states, and what it means."""
+    lines = []
     for signal, meaning in meanings.items():
-        row = " | ".join(transitions.get((state, signal), "refused") for state in states)
-        lines.append(f"| {signal} | {meaning} | {row} |")
+        ways: dict[str, list[str]] = {}
+        for state in states:
+            if (state, signal) in transitions:
+                ways.setdefault(transitions[state, signal], []).append(state)
+        text = "; ".join(
+            f"from {'any state' if len(origins) == len(states) else ', '.join(origins)} to {target}"
+            for target, origins in ways.items()
+        )
+        lines.append(f"- **{signal}** ({text}): {meaning}")
     return lines
 
 
@@ -90,18 +94,18 @@ def state_machine() -> str:
         ),
         "```",
         "",
-        *_table(_MEANING, State, TRANSITIONS),
+        *_listed(_MEANING, State, TRANSITIONS),
         "",
-        "A signal that a state refuses is a fault of the program: it raises and changes nothing. The state follows",
-        "from released outcomes and commands alone, so it is public. *Paused* is no state: queries of a paused monitor",
-        "are skipped and counted, and a pause may be combined with any of them.",
+        "From any other state a signal is a fault of the program: it raises and changes nothing. The state follows",
+        "from released outcomes and commands alone, so it is public. *Paused* is no state: it may be combined with any",
+        "of them, and queries are then skipped and counted.",
         "",
         "## Life of a shard on one worker",
         "",
-        "A worker shows each of its shards in one of these states; *replaying* and *running* are open. Which error",
-        "leads to which signal is one pure function, `stream_svt/service/remedy.py`.",
+        "*Replaying* and *running* shards are open. Which error leads to which signal is one pure function,",
+        "`stream_svt/service/remedy.py`.",
         "",
-        *_table(_OF_SHARD, shard_states.State, shard_states.TRANSITIONS),
+        *_listed(_OF_SHARD, shard_states.State, shard_states.TRANSITIONS),
         "",
         "Written by `python -m tests.golden.regenerate` from `stream_svt/monitor/life_cycle.py` and",
         "`stream_svt/protocol/shard_states.py`; a test compares.",
