@@ -226,44 +226,37 @@ CLAIMS = (
         "Exponential query noise is more accurate than Laplace, Gumbel and Gaussian noise.",
         Verdict.IN_PART,
         _mean_corrected,
-        "True once its mean is taken away; uncorrected it lets everything through.",
     ),
     Claim(
         "It also is with the optimal correction.",
         Verdict.REFUTED,
         _optimally_corrected,
-        "Both laws have the tail e^(-x/s). The gain is the correction's.",
     ),
     Claim(
         "With the optimal correction SVT-Exp comes close to the upper bound.",
         Verdict.IN_PART,
         _near_the_bound,
-        "A bar set by m/c alone is far too high for some data.",
     ),
     Claim(
         "A few passes suffice.",
         Verdict.IN_PART,
         _few_passes,
-        "The effective threshold is T + r - s ln(passes) until c are found.",
     ),
     Claim(
         "The optimal correction gains up to 50 % over SVT.",
         Verdict.IN_PART,
         _gains,
-        "More where uncorrected noise fills the cutoff with false positives; a loss elsewhere.",
     ),
     Claim(
         "APPEND raises recall.",
         Verdict.IN_PART,
         _append_claim,
-        "By raising the exposure, which costs precision; nothing at equal exposure (union bound).",
     ),
     Claim(
         "*Ours:* the annealed default needs no workload knowledge and stays within 0.035 of the upper "
         "bound, and never below a pure-DP method of the paper.",
         Verdict.CONFIRMED,
         _annealed_claim,
-        "A falling bar is an auction that ends when c are found.",
     ),
 )
 

@@ -220,61 +220,51 @@ CLAIMS = (
         "Adaptive SVT has about 40 % of the budget left after k answers.",
         Verdict.IN_PART,
         _left,
-        "Only where most answers lie more than 2k scales above the threshold.",
     ),
     Claim(
         "It gives up to 20 more answers at k = 24.",
         Verdict.IN_PART,
         _extra,
-        "Nearly so where counts lie far above the threshold.",
     ),
     Claim(
         "Its F-measure is 1.5 times that of SVT.",
         Verdict.IN_PART,
         _f_measure,
-        "Where counts crowd around the threshold the top branch reports what should not be.",
     ),
     Claim(
         "It is as precise as SVT.",
         Verdict.IN_PART,
         _precision,
-        "Not where counts crowd around the threshold.",
     ),
     Claim(
         "Exponential noise saves more than Laplace noise.",
         Verdict.CONFIRMED,
         _families,
-        "Half the variance.",
     ),
     Claim(
         "Geometric noise does as well as exponential noise.",
         Verdict.CONFIRMED,
         _grid,
-        "The scales are many grid steps wide; at rates above 1 the grid shows.",
     ),
     Claim(
         "A gap merged with a measurement has up to 50 % less squared error (Laplace).",
         Verdict.IN_PART,
         lambda tables: _merged(tables, "Laplace", 0.5),
-        "50 % is the limit of large k, far above the threshold. Close to it merging does harm.",
     ),
     Claim(
         "Up to 66 % less with exponential noise.",
         Verdict.IN_PART,
         lambda tables: _merged(tables, "exponential", 0.66),
-        "Likewise (65 % needs k = 253), with more selection bias.",
     ),
     Claim(
         "Gaps of noisy top-k take away 1 - (1 + lambda k)/(k + lambda k) of the squared error.",
         Verdict.IN_PART,
         _top_k,
-        "Exact where the indices are certain; close rivals bias all of them.",
     ),
     Claim(
         "The gap gives a 95 % lower bound.",
         Verdict.IN_PART,
         _bound,
-        "Right per test, wrong per alert. `estimates.lower_bound` holds given the report.",
     ),
 )
 

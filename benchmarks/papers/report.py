@@ -33,13 +33,11 @@ class Claim:
     Attributes:
         verdict: What the page was written for; `judge` has the last word.
         judge: Returns the verdict that the tables support, and the figures it rests on.
-        why: Reason, in words.
     """
 
     statement: str
     verdict: Verdict
     judge: Callable[[Tables], tuple[Verdict, str]]
-    why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,11 +57,11 @@ def graded(*holds: bool) -> Verdict:
 
 def listed(claims: Sequence[Claim], tables: Tables) -> str:
     """Return the claims as a table in Markdown; a verdict the words were not written for is marked."""
-    lines = ["| claim | verdict | figures | why |", "|---|---|---|---|"]
+    lines = ["| claim | verdict | figures |", "|---|---|---|"]
     for claim in claims:
         verdict, figures = claim.judge(tables)
         mark = "" if verdict is claim.verdict else f" (was {claim.verdict})"
-        lines.append(f"| {claim.statement} | **{verdict}**{mark} | {figures} | {claim.why} |")
+        lines.append(f"| {claim.statement} | **{verdict}**{mark} | {figures} |")
     return "\n".join(lines)
 
 

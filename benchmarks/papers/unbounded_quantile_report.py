@@ -148,31 +148,26 @@ CLAIMS = (
         "No upper bound on the data is needed.",
         Verdict.CONFIRMED,
         _no_bound,
-        "The candidates grow geometrically, a thousand tests for a factor e.",
     ),
     Claim(
         "The highest quantiles are estimated far better than by the exponential mechanism.",
         Verdict.IN_PART,
         _highest,
-        "Several to hundreds of times on heavy tails; not where the bound is close to the largest record.",
     ),
     Claim(
         "Inner quantiles are often better too, on data that are not synthetic.",
         Verdict.IN_PART,
         _inner,
-        "Against intervals, which ties make empty; not against whole numbers.",
     ),
     Claim(
         "Sums clipped at the estimated quantile are far more accurate.",
         Verdict.IN_PART,
         _clipped,
-        "Where the tail is long; a loose bound costs the peer at once.",
     ),
     Claim(
         "*Ours:* exponential noise in AboveThreshold is no less accurate than Laplace or Gumbel noise.",
         Verdict.CONFIRMED,
         _noises,
-        "It has the least variance at the same charge; the difference is small.",
     ),
 )
 

@@ -102,7 +102,7 @@ def test_a_page_without_a_place_for_a_part_is_refused():
 
 
 def test_a_verdict_that_the_words_were_not_written_for_is_marked():
-    claim = Claim("S.", Verdict.CONFIRMED, lambda _tables: (Verdict.REFUTED, "F."), "W.")
+    claim = Claim("S.", Verdict.CONFIRMED, lambda _tables: (Verdict.REFUTED, "F."))
     assert "**not confirmed** (was confirmed)" in listed([claim], {})
     assert surprises([claim], {}) == ["S."]
 
