@@ -77,8 +77,9 @@ def _short(option: str, words: str) -> str:
 
 
 def _examples(command: click.Command) -> Iterator[str]:
-    """Yield what stands in the epilog: a heading and indented lines, paragraph by paragraph."""
-    for part in (command.epilog or "").replace("\b", "").strip().split("\n\n"):
+    """Yield what stands in the epilog, paragraph by paragraph; one line alone is left to the help."""
+    epilog = (command.epilog or "").replace("\b", "").strip()
+    for part in epilog.split("\n\n") if epilog.count("\n") > 1 else ():
         heading, *lines = part.strip().splitlines() or [""]
         # What a line says beside its command becomes a comment.
         code = "\n".join(re.sub(r"(?<=\S) {3,}(?=\S)", "   # ", line.removeprefix("  ")) for line in lines)
