@@ -54,8 +54,7 @@ def exact(number: int | str | Decimal | Fraction) -> Fraction:
     Fraction(3, 10)
 
     Raises:
-        ValueError: The text is not a finite number, or has more than 60 digits or an exponent of more than
-            two.
+        ValueError: The text is no finite number, or has more than 60 digits or an exponent of more than two.
         TypeError: A float, a bool or anything else that does not denote an exact number.
     """
     if isinstance(number, bool) or not isinstance(number, int | str | Decimal | Fraction):
@@ -126,7 +125,7 @@ def zcdp_monotone(threshold: int, query: int, cutoff: int) -> int:
     """Return the rho units of a monotone run with one shared threshold and up to ``cutoff`` tops with gaps.
 
     ``threshold`` and ``query`` are epsilon units e0 and e1. The log-ratio lies in [-(e0 + c e1), c e1]:
-    rho = (e0 + 2 c e1)**2 / 8.
+    rho = (e0 + 2 c e1)**2 / 8. A new threshold after each of c tops (RESAMPLE) costs c times as much as cutoff 1.
 
     >>> as_text(zcdp_monotone(EPSILON_UNITS, EPSILON_UNITS, 1), Kind.ZCDP)
     '1.125'
@@ -134,14 +133,6 @@ def zcdp_monotone(threshold: int, query: int, cutoff: int) -> int:
     if cutoff < 1:
         raise ValueError("cutoff must be at least 1")
     return _squared(_counted(threshold, "threshold") + 2 * cutoff * _counted(query, "query"), 8)
-
-
-def zcdp_resample(threshold: int, query: int) -> int:
-    """Return the rho units of each threshold drawn when every top is followed by a new threshold, monotone.
-
-    This is a run with cutoff 1, (e0 + 2 e1)**2 / 8; ``c`` tops cost ``c`` times as much.
-    """
-    return zcdp_monotone(threshold, query, 1)
 
 
 def zcdp_adaptive(total: int, threshold: int) -> int:

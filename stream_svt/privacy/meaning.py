@@ -13,20 +13,14 @@ from stream_svt.privacy.loss import Kind
 
 
 def best_guess(loss: float, kind: Kind) -> float:
-    """Return the most often, as a share from 0.5 to 1, that a guess can be right after a loss.
+    """Return the most often, as a share from 0.5 to 1, that a guess can be right after a loss of 0 or more.
 
-    Args:
-        loss: Epsilon or rho, 0 or more.
-        kind: Which of the two it is.
+    A guess between two equally likely worlds is right with probability (1 + V) / 2 at most, where V is the total
+    variation distance of what is released in them. Pure epsilon: V <= tanh(epsilon / 2). zCDP: the Kullback-Leibler
+    divergence is at most rho, so V <= sqrt(rho / 2) (Pinsker) and V <= sqrt(1 - exp(-rho)) (Bretagnolle and Huber).
 
-    Guarantee:
-        A guess between two equally likely worlds is right with probability (1 + V) / 2 at most, where V is the total
-        variation distance of what is released in them. Pure epsilon: V <= tanh(epsilon / 2). zCDP: the
-        Kullback-Leibler divergence is at most rho, so V <= sqrt(rho / 2) (Pinsker) and V <= sqrt(1 - exp(-rho))
-        (Bretagnolle and Huber).
-
-        >>> best_guess(0, Kind.PURE), round(best_guess(1, Kind.PURE), 3), round(best_guess(0.5, Kind.ZCDP), 3)
-        (0.5, 0.731, 0.75)
+    >>> best_guess(0, Kind.PURE), round(best_guess(1, Kind.PURE), 3), round(best_guess(0.5, Kind.ZCDP), 3)
+    (0.5, 0.731, 0.75)
     """
     if loss < 0:
         raise ValueError("a loss is 0 or more")

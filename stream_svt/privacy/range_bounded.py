@@ -18,23 +18,23 @@ the third it has one least value, found by Newton's method. If that is negative,
 K/(alpha (alpha - 1)) there, and so on (Dinkelbach's iteration, which converges quadratically). In the end rho is
 rounded up to a whole unit and g is checked again for that figure, in eighty digits.
 
-Closed forms that this contains:
+Intervals of the mechanisms, gaps included (e0 of the threshold, e1 of a query, B in all)::
 
-* a = b = epsilon (all that pure differential privacy says): rho = epsilon tanh(epsilon/2), at alpha = 1, which
-  randomised response attains.
-* Only the range L = epsilon is known (the index of the exponential mechanism): Harrison & Manurangsi 2025 give
-  **rho = x - 1 - ln x, x = epsilon/(1 - e^-epsilon)**. It is the largest K'(1) = x (1 - e^-a) - a, at a = ln x.
-  That no alpha > 1 and no a gives more is their theorem; here it was checked against sup_a K, which has a closed form
-  (a = ln[alpha (C - 1)/((alpha - 1) C)], C = (e^(alpha L) - 1)/(e^L - 1)), in eighty digits for epsilon from 0.001
-  to 100: it agrees everywhere, and so `exact_bounded_range` uses it.
+    general answers, noisy top-k, exponential mechanism    [-B, B]
+    monotone, c tops under one threshold                   [-(e0 + c e1), c e1]
+    monotone, RESAMPLE                                     c times the price of [-(e0 + e1), e1]
+    monotone, several branches                             [-B, B - e0]
+    quantile A/B, add or remove (e1, e2 of Durfee 2023)    [-max((1 - A/B) e1, (A/B) e2), (A/B) e1 + e2]
 
-The ledger:
-    Today it charges the bound of `stream_svt.privacy.loss`, L^2/8 and epsilon^2/2, which is never less. To
-    charge the figures here instead would be safe: they bound the same divergence of the same runs at every
-    order, compose in the same way, and are rounded up; like those they must be charged in full before a run
-    starts, refunds by output being valid under pure differential privacy only. What was charged already keeps
-    its price. The gain is small for epsilon below 1 (1.125 falls to 0.996 for one top at e0 = e1 = 1) and large
-    for many tops (15.1 falls to 5.93 for five).
+Two closed forms are contained. For a = b = epsilon, all that pure differential privacy says, rho = epsilon
+tanh(epsilon/2), at alpha = 1, which randomised response attains. Where only the range L = epsilon is known (the index
+of the exponential mechanism without its gap), Harrison & Manurangsi 2025 give **rho = x - 1 - ln x,
+x = epsilon/(1 - e^-epsilon)**. It is the largest K'(1) = x (1 - e^-a) - a, at a = ln x. That no alpha > 1 and no a
+gives more is their theorem; the tests check it against sup_a K, which has a closed form, in eighty digits.
+
+Today the ledger charges the bound of `stream_svt.privacy.loss`, which is never less; the figures here would be as safe.
+The gain is small for epsilon below 1 (1.125 falls to 0.996 for one top at e0 = e1 = 1) and large for many tops (15.1
+falls to 5.93 for five).
 
 References:
     Bun & Steinke 2016 (zCDP; e^2/2). Cesar & Rogers 2021 (bounded range). Durfee 2023, Theorem 1. Harrison &
@@ -46,7 +46,6 @@ from __future__ import annotations
 import decimal
 import math
 from decimal import Decimal
-from fractions import Fraction
 from functools import lru_cache
 
 from stream_svt.privacy.loss import EPSILON_UNITS, RHO_UNITS
@@ -60,16 +59,16 @@ _MOST = 1000 * EPSILON_UNITS
 def zcdp_of_range(below: int, above: int) -> int:
     """Return the least rho units of a run whose log-ratio lies in [-below, above], rounded up.
 
-    Args:
-        below, above: Ends of the interval in epsilon units, 0 to 1000 epsilon, for one order of the two
-            datasets; the other order is taken care of.
+    The ends are in epsilon units, 0 to 1000 epsilon, for one order of the two datasets; the other order is taken care
+    of.
+
+    >>> zcdp_of_range(EPSILON_UNITS, EPSILON_UNITS) / RHO_UNITS  # tanh(1/2)
+    0.462117157261
+    >>> zcdp_of_range(6 * EPSILON_UNITS, 5 * EPSILON_UNITS) / RHO_UNITS  # five tops; the ledger's bound is 15.125
+    5.92606506688
 
     Raises:
         ValueError: When an end is no whole number of units or out of range.
-
-    Examples:
-        >>> zcdp_of_range(EPSILON_UNITS, EPSILON_UNITS) / RHO_UNITS  # tanh(1/2)
-        0.462117157261
     """
     _require(below, "below")
     _require(above, "above")
@@ -80,72 +79,12 @@ def zcdp_of_range(below: int, above: int) -> int:
         return max(_TwoPoint(a, b).units(), _TwoPoint(b, a).units())
 
 
-def exact_general(total: int) -> int:
-    """Return the rho units of a run of `total` epsilon units in all, on queries that may move either way.
-
-    Also the price of noisy top-k and of the exponential mechanism when gaps are released. The log-ratio lies in
-    [-e, e]: rho = e tanh(e/2).
-    """
-    return zcdp_of_range(total, total)
-
-
-def exact_monotone(threshold: int, query: int, cutoff: int) -> int:
-    """Return the rho units of a monotone run with one shared threshold and up to `cutoff` tops with gaps.
-
-    The log-ratio lies in [-(e0 + c e1), c e1]. With cutoff 1 it is AboveThreshold.
-
-    >>> exact_monotone(EPSILON_UNITS, EPSILON_UNITS, 1) / RHO_UNITS  # the ledger's bound is 1.125
-    0.995753336205
-    >>> exact_monotone(EPSILON_UNITS, EPSILON_UNITS, 5) / RHO_UNITS  # 15.125
-    5.92606506688
-    """
-    if cutoff < 1:
-        raise ValueError("cutoff must be at least 1")
-    tops = cutoff * _require(query, "query")
-    return zcdp_of_range(_require(threshold, "threshold") + tops, tops)
-
-
-def exact_resample(threshold: int, query: int) -> int:
-    """Return the rho units of each threshold drawn when every top is followed by a new threshold, monotone.
-
-    The log-ratio of one threshold and its top lies in [-(e0 + e1), e1]; `c` tops cost `c` times as much.
-    """
-    return exact_monotone(threshold, query, 1)
-
-
-def exact_adaptive(total: int, threshold: int) -> int:
-    """Return the rho units of a monotone run with several branches and `total` epsilon units, [-B, B - e0].
-
-    >>> exact_adaptive(2 * EPSILON_UNITS, EPSILON_UNITS) == exact_resample(EPSILON_UNITS, EPSILON_UNITS)
-    True
-    """
-    if _require(threshold, "threshold") > total:
-        raise ValueError("the threshold's share cannot exceed the total")
-    return zcdp_of_range(_require(total, "total"), total - threshold)
-
-
-def exact_quantile(threshold: int, query: int, level: Fraction) -> int:
-    """Return the rho units of the unbounded quantile of level A/B under add or remove, gap included.
-
-    With e1, e2 of Durfee 2023 (Lemma B.1, confirmed with gap) the log-ratio of n + 1 records over n lies in
-    [-max((1 - A/B) e1, (A/B) e2), (A/B) e1 + e2].
-
-    Args:
-        threshold, query: e1 and e2 in epsilon units.
-        level: A/B, strictly between 0 and 1.
-    """
-    if not 0 < level < 1:
-        raise ValueError("the level of a quantile lies strictly between 0 and 1")
-    e1, e2 = _require(threshold, "threshold"), _require(query, "query")
-    return zcdp_of_range(math.ceil(max((1 - level) * e1, level * e2)), math.ceil(level * e1 + e2))
-
-
 @lru_cache(maxsize=4096)
 def exact_bounded_range(epsilon: int) -> int:
     """Return the rho units of the index of an exponential mechanism without gap, rounded up.
 
     Its log-ratio has range `epsilon` epsilon units: rho = x - 1 - ln x, x = epsilon/(1 - e^-epsilon). With
-    the gap the range doubles: `exact_general`.
+    the gap the range doubles, to [-epsilon, epsilon].
 
     >>> exact_bounded_range(EPSILON_UNITS) / RHO_UNITS  # the bound epsilon^2/8 is 0.125
     0.123301561483
@@ -156,18 +95,6 @@ def exact_bounded_range(epsilon: int) -> int:
         loss = Decimal(epsilon) / EPSILON_UNITS
         x = loss / (1 - (-loss).exp())
         return _up(x - 1 - x.ln())
-
-
-def exact_exponential(epsilon: int, *, gap: bool) -> int:
-    """Return the rho units of an exponential mechanism of `epsilon` epsilon units, rounded up.
-
-    The log-ratio of the index alone has range epsilon (bound epsilon^2/8); with the gap it lies in [-epsilon, epsilon]
-    (bound epsilon^2/2), for the gap doubles its range.
-
-    >>> [exact_exponential(EPSILON_UNITS, gap=gap) / RHO_UNITS for gap in (False, True)]
-    [0.123301561483, 0.462117157261]
-    """
-    return exact_general(epsilon) if gap else exact_bounded_range(epsilon)
 
 
 class _TwoPoint:

@@ -100,33 +100,37 @@ def test_a_zcdp_ledger_charges_whole_runs_and_gives_nothing_back(steps):
         assert (ledger.spent, ledger.reserved, ledger.run_open) == (spent, 0, is_open)
 
 
-@pytest.mark.parametrize("method", ["reserve", "spend_reserved", "release"])
-def test_a_zcdp_ledger_has_no_reservations(method):
-    ledger = Ledger(Kind.ZCDP, 100)
-    assert ledger.kind is Kind.ZCDP
-    with pytest.raises(MisuseError, match="zCDP"):
-        getattr(ledger, method)(1)
+def holding(kind, reserved=0):
+    ledger = Ledger(kind, 10)
+    if reserved:
+        ledger.reserve(reserved)
+    return ledger
 
 
-def test_a_pure_ledger_has_no_single_open_run():
-    ledger = Ledger(Kind.PURE, 100)
-    with pytest.raises(MisuseError, match="reserve"):
-        ledger.open_run(1)
-    with pytest.raises(MisuseError, match="release"):
-        ledger.close_run()
-
-
-def test_closing_a_zcdp_run_that_is_not_open_is_refused():
-    with pytest.raises(MisuseError, match="no run is open"):
-        Ledger(Kind.ZCDP, 100).close_run()
-
-
-def test_the_last_unit_can_be_spent_and_not_one_more():
-    ledger = Ledger(Kind.PURE, 3)
-    ledger.charge(3)
-    with pytest.raises(BudgetExceeded):
-        ledger.charge(1)
-    assert ledger.available == 0
+@pytest.mark.parametrize(
+    ("ledger", "method", "units", "reason"),
+    [
+        *((holding(Kind.ZCDP), method, 1, "zCDP") for method in ("reserve", "spend_reserved", "release")),
+        (holding(Kind.PURE), "open_run", 1, "use reserve"),
+        (holding(Kind.PURE), "close_run", None, "use release"),
+        (holding(Kind.ZCDP), "close_run", None, "no run is open"),
+        *((holding(Kind.PURE, 4), method, 5, "reservation") for method in ("spend_reserved", "release")),
+        *(
+            (holding(Kind.PURE), "raise_limit", limit, "above the present")
+            for limit in (9, 10, MAX_UNITS + 1)
+        ),
+        *(
+            (holding(Kind.PURE), method, units, "whole number")
+            for method in ("reserve", "spend_reserved", "release", "charge", "raise_limit")
+            for units in (-1, 0.5, True, None)
+        ),
+    ],
+)
+def test_what_a_ledger_cannot_do_is_refused_and_changes_nothing(ledger, method, units, reason):
+    before = ledger.to_bytes()
+    with pytest.raises(MisuseError, match=reason):
+        getattr(ledger, method)(*(() if method == "close_run" else (units,)))
+    assert ledger.to_bytes() == before
 
 
 def test_a_refusal_names_the_amounts_in_the_measure_of_the_ledger():
@@ -136,37 +140,10 @@ def test_a_refusal_names_the_amounts_in_the_measure_of_the_ledger():
     assert (refusal.value.spent, refusal.value.reserved) == (0, 0)
 
 
-@pytest.mark.parametrize("method", ["spend_reserved", "release"])
-def test_more_than_is_reserved_cannot_be_moved(method):
-    ledger = Ledger(Kind.PURE, 10)
-    ledger.reserve(4)
-    with pytest.raises(MisuseError, match="reservation"):
-        getattr(ledger, method)(5)
-    assert (ledger.spent, ledger.reserved) == (0, 4)
-
-
-@pytest.mark.parametrize("method", ["reserve", "spend_reserved", "release", "charge", "raise_limit"])
-@pytest.mark.parametrize("units", [-1, 0.5, True, None])
-def test_an_amount_is_a_whole_number_of_units(method, units):
-    ledger = Ledger(Kind.PURE, 10)
-    before = ledger.to_bytes()
+@pytest.mark.parametrize("amounts", [(0,), (-1,), (MAX_UNITS + 1,), (1.0,), (10, 11), (10, -1), (10, True)])
+def test_a_limit_is_at_least_one_unit_fits_the_stored_form_and_is_not_overspent(amounts):
     with pytest.raises(MisuseError):
-        getattr(ledger, method)(units)
-    assert ledger.to_bytes() == before
-
-
-@pytest.mark.parametrize("limit", [0, -1, MAX_UNITS + 1, 1.0])
-def test_a_limit_is_at_least_one_unit_and_fits_the_stored_form(limit):
-    with pytest.raises(MisuseError):
-        Ledger(Kind.PURE, limit)
-
-
-@pytest.mark.parametrize("limit", [9, 10, MAX_UNITS + 1])
-def test_a_limit_is_only_ever_raised(limit):
-    ledger = Ledger(Kind.PURE, 10)
-    with pytest.raises(MisuseError, match="above the present"):
-        ledger.raise_limit(limit)
-    assert ledger.limit == 10
+        Ledger(Kind.PURE, *amounts)
 
 
 def test_the_largest_limit_survives_its_bytes():
@@ -197,6 +174,7 @@ def test_any_bytes_give_a_ledger_or_the_one_named_error(data):
         [1, "other", 10, 0, 0, False],
         [1, "pure", 10, 0],
         [1, "pure", 10, 0, 0, False, 7],
+        [1, "pure", 2**63, 0, 0, False],
     ],
 )
 def test_books_that_cannot_be_are_not_read(stored):
@@ -212,17 +190,5 @@ def test_the_stored_form_is_pinned():
     pinned = bytes.fromhex("9601a470757265ceee6b2800ce0ee6b280ce2cb41780c2")
     assert ledger.to_bytes() == pinned
     assert Ledger.from_bytes(pinned) == ledger
-
-
-def test_a_ledger_is_not_hashable_and_differs_from_other_things():
-    ledger = Ledger(Kind.PURE, 1)
-    assert ledger != "ledger"
     with pytest.raises(TypeError):
-        hash(ledger)
-    assert "run_open" in repr_of_open_run()
-
-
-def repr_of_open_run():
-    ledger = Ledger(Kind.ZCDP, 5)
-    ledger.open_run(2)
-    return repr(ledger)
+        hash(ledger)  # it changes

@@ -22,7 +22,6 @@ from stream_svt.privacy.loss import (
     zcdp_adaptive,
     zcdp_general,
     zcdp_monotone,
-    zcdp_resample,
 )
 
 charges = integers(1, 50 * EPSILON_UNITS)
@@ -85,7 +84,6 @@ def test_prices_are_the_formulas_rounded_up(threshold, query, cutoff):
         zcdp_general(total): (e0 + cutoff * e1) ** 2 / 2,
         zcdp_monotone(threshold, query, cutoff): (e0 + 2 * cutoff * e1) ** 2 / 8,
         zcdp_adaptive(total, threshold): (2 * (e0 + cutoff * e1) - e0) ** 2 / 8,
-        zcdp_resample(threshold, query): (e0 + 2 * e1) ** 2 / 8,
     }
     for units, rho in prices.items():
         assert 0 <= Fraction(units, RHO_UNITS) - rho < Fraction(1, RHO_UNITS)
