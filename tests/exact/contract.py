@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stream_svt.errors import MisuseError, RunExhausted
+from stream_svt.errors import RunExhausted
 from stream_svt.mechanisms import UNITS_PER_EPSILON, Noise
 from stream_svt.mechanisms.contract import Law, Neighbours, Shifts
 from stream_svt.mechanisms.quantile import Adjacency
@@ -28,6 +28,7 @@ from stream_svt.mechanisms.run import Integers, Run
 from stream_svt.mechanisms.selection import Drawn
 
 Check = Callable[["Form"], None]
+Values = tuple[int, ...]
 Masses = np.ndarray[Any, np.dtype[np.float64]]
 
 CASES = 200
@@ -44,7 +45,6 @@ class Tape:
     queries: tuple[tuple[int, ...], ...]
 
     def at(self, columns: Sequence[int]) -> Callable[[int], Integers]:
-        """Query noise of some tests, as `step` wants it."""
         return lambda branch: np.array([self.queries[branch][column] for column in columns], dtype=np.int64)
 
 
@@ -56,7 +56,7 @@ class Batch:
     start: int
     stop: int
     outcomes: Any
-    columns: tuple[int, ...]
+    columns: Values
 
 
 @dataclass(frozen=True)
@@ -69,15 +69,6 @@ class Told:
     opened: int = 1
 
 
-@dataclass(frozen=True)
-class Refusal:
-    """An option that is refused, and a word of the reason that the message must give."""
-
-    option: str
-    attempt: Callable[[], object]
-    reason: str
-
-
 @dataclass(frozen=True, kw_only=True)
 class Form:
     """A mechanism and how it is played; subclasses say how.
@@ -87,7 +78,6 @@ class Form:
         built_by: The public class or constructor that the form stands for.
         tests: Tests that a case may make.
         neighbours: Kinds of neighbours for which the charge is promised.
-        refusals: What its constructor refuses.
         side: Length of the noise box on which the move must be one-to-one.
         least_tests: Tests that the box needs at least, however large that makes it.
         boxed_pairs: Pairs of each kind of neighbours that meet the box.
@@ -95,39 +85,31 @@ class Form:
         distance: Most that an answer differs between neighbours, where the mechanism does not say.
     """
 
-    name: str
     mechanism: Any
-    built_by: object
     tests: int
-    neighbours: tuple[Neighbours, ...]
-    refusals: tuple[Refusal, ...] = ()
+    neighbours: tuple[Neighbours, ...] = (Neighbours.UP, Neighbours.DOWN)
+    name: str = ""
+    built_by: Any = None
     side: int = 3
     least_tests: int = 1
     boxed_pairs: int = 1
     batched: bool = False
     distance: int | None = None
 
-    def play(self, values: tuple[int, ...], tape: Tape, *, cut: int = 10**6, store: bool = False) -> Told:
-        """Test the values on the tape, `cut` at a time; with `store` the run goes through bytes between."""
+    def play(self, values: Values, tape: Tape, *, cut: int = 10**6, store: bool = False) -> Told:
         raise NotImplementedError
 
     @property
     def checks(self) -> tuple[Check, ...]:
-        """What is asked of it."""
         return (*PROOF, *FORMALITIES)
 
     def restored(self, run: Run) -> Run:
-        """Store the run and read it back."""
         return Run.from_bytes(run.to_bytes())
 
-    def values(self, chance: random.Random, tests: int) -> tuple[int, ...]:
-        """Answers near the thresholds, so that tops and bottoms mix."""
+    def values(self, chance: random.Random, tests: int) -> Values:
         return tuple(chance.randint(-4, 8) for _ in range(tests))
 
-    def neighbour(
-        self, values: tuple[int, ...], neighbours: Neighbours, chance: random.Random
-    ) -> tuple[int, ...]:
-        """Return the answers on a neighbouring dataset; half the time all sit on the extremes."""
+    def neighbour(self, values: Values, neighbours: Neighbours, chance: random.Random) -> Values:
         reach = self.distance or self.mechanism.sensitivity
         low = 0 if neighbours is Neighbours.UP else -reach
         high = 0 if neighbours is Neighbours.DOWN else reach
@@ -136,24 +118,14 @@ class Form:
         return tuple(v + chance.randint(low, high) for v in values)
 
     def shifts(
-        self,
-        batch: Batch,
-        first: tuple[int, ...],
-        second: tuple[int, ...],
-        neighbours: Neighbours,
-        tape: Tape,
+        self, batch: Batch, first: Values, second: Values, neighbours: Neighbours, tape: Tape
     ) -> Shifts:
-        """Ask the mechanism how the noise of a batch moves."""
-        del tape
         rows = slice(batch.start, batch.stop)
         return self.mechanism.shifts(
             batch.outcomes, np.array(first[rows]), np.array(second[rows]), neighbours
         )
 
-    def align(
-        self, told: Told, tape: Tape, first: tuple[int, ...], second: tuple[int, ...], neighbours: Neighbours
-    ) -> Tape:
-        """Tape on which the neighbour should tell the same."""
+    def align(self, told: Told, tape: Tape, first: Values, second: Values, neighbours: Neighbours) -> Tape:
         thresholds: dict[int, int] = {}
         queries = np.array(tape.queries, dtype=np.int64).reshape(len(tape.queries), -1)
         for batch in told.batches:
@@ -169,11 +141,9 @@ class Form:
 
     @property
     def laws(self) -> tuple[Law | None, tuple[Law, ...]]:
-        """Laws of the threshold noise and of the query noise by branch."""
         return self.mechanism.threshold_law, self.mechanism.branch_laws
 
     def cost(self, before: Tape, after: Tape) -> Fraction:
-        """Units that a move costs, by the rates: recomputed here, not taken from the package."""
         threshold, branches = self.laws
         total = Fraction(0)
         for a, b in zip(before.thresholds, after.thresholds, strict=True):
@@ -184,7 +154,6 @@ class Form:
         return total * UNITS_PER_EPSILON
 
     def moves_down(self, before: Tape, after: Tape) -> bool:
-        """Whether noise that may only move up moves down."""
         threshold, branches = self.laws
         moves = [
             (law, a, b)
@@ -196,7 +165,6 @@ class Form:
         return any(b < a and law.noise in UPWARD_ONLY for law, a, b in moves)
 
     def tape(self, chance: random.Random) -> Tape:
-        """Noise of a case, now and then far out."""
 
         def draw(law: Law) -> int:
             size = min(int(chance.expovariate(0.5)), 30)
@@ -209,7 +177,6 @@ class Form:
         )
 
     def boxes(self) -> Iterator[Tape]:
-        """All tapes of a box, for as few tests as leave it small."""
         threshold, branches = self.laws
         free = 1 if threshold else 0
         fits = (n for n in range(1, self.tests + 1) if self.side ** (n * len(branches) + free) <= BOX)
@@ -239,8 +206,7 @@ class StreamForm(Form):
     attempts: int = 3
     resample: bool = False
 
-    def play(self, values: tuple[int, ...], tape: Tape, *, cut: int = 10**6, store: bool = False) -> Told:
-        """Play rounds until the tests, the queries or the runs end."""
+    def play(self, values: Values, tape: Tape, *, cut: int = 10**6, store: bool = False) -> Told:
         mechanism = self.mechanism
         released: list[object] = []
         batches: list[Batch] = []
@@ -284,43 +250,31 @@ class StreamForm(Form):
             queue = again[::-1] if shift % 2 else again
         return Told(tuple(released), charge, tuple(batches), self.opened(number))
 
-    def order(self, values: tuple[int, ...]) -> list[int]:
-        """Queries of the first round; a public order."""
-        del values
+    def order(self, values: Values) -> list[int]:
         return list(range(self.queries))
 
     def needs_threshold(self, run: Run) -> bool:
-        """Whether the next test needs a new threshold noise, and there will be one."""
         return self.resample and self.mechanism.is_over(run)
 
     @property
     def resample_charge(self) -> int:
-        """Units of a further threshold noise."""
         return self.mechanism.threshold_charge
 
     def renewed(self, run: Run, threshold_noise: int) -> Run:
-        """Run under a new threshold noise: here another run."""
-        del run
         return self.mechanism.open(threshold_noise, (0, 0))
 
     def opened(self, number: int) -> int:
-        """Runs that were opened when so many thresholds were renewed."""
         return number + 1
 
     def next_round(self, run: Run, number: int, tape: Tape) -> tuple[Run, int]:
-        """What becomes of a run between rounds: nothing."""
-        del tape
         return run, number
 
     def columns(self, test: int, queries: Sequence[int]) -> list[int]:
-        """Columns of the tape that hold the noise of some tests: fresh noise for each."""
         return list(range(test, test + len(queries)))
 
     def also_told(
         self, run: Run, values: Integers, thresholds: Integers, attempt: int, noise: Callable[[int], Integers]
     ) -> dict[int, tuple[int, ...]]:
-        """What else is told of a test, by row: nothing."""
-        del run, values, thresholds, attempt, noise
         return {}
 
 
@@ -335,13 +289,10 @@ class SelectionForm(Form):
     side: int = 4
     boxed_pairs: int = 4
 
-    def values(self, chance: random.Random, tests: int) -> tuple[int, ...]:
-        """Answers close to each other, so that ties are frequent."""
+    def values(self, chance: random.Random, tests: int) -> Values:
         return tuple(chance.randint(-1, 2) for _ in range(tests))
 
-    def play(self, values: tuple[int, ...], tape: Tape, *, cut: int = 10**6, store: bool = False) -> Told:
-        """Make the steps that the run pays for; answers cannot be cut."""
-        del cut
+    def play(self, values: Values, tape: Tape, *, cut: int = 10**6, store: bool = False) -> Told:
         mechanism, answers = self.mechanism, min(self.answers, len(values))
         released: list[object] = []
         batches: list[Batch] = []
@@ -361,18 +312,11 @@ class SelectionForm(Form):
         return Told(tuple(released), charge, tuple(batches))
 
     def told(self, outcomes: Any) -> object:
-        """All that is released of a step."""
         return outcomes.tops, outcomes.threshold_gap, outcomes.charge
 
     def shifts(
-        self,
-        batch: Batch,
-        first: tuple[int, ...],
-        second: tuple[int, ...],
-        neighbours: Neighbours,
-        tape: Tape,
+        self, batch: Batch, first: Values, second: Values, neighbours: Neighbours, tape: Tape
     ) -> Shifts:
-        """Ask the mechanism, which may have to know the noise: it tells the hidden runner-up."""
         rows = slice(batch.start, batch.stop)
         drawn = Drawn(
             threshold=tape.thresholds[0],
@@ -388,16 +332,12 @@ class RenewedForm(StreamForm):
     """A mechanism whose one run goes on with a fresh threshold after every top."""
 
     def needs_threshold(self, run: Run) -> bool:
-        """Ask the mechanism."""
         return self.mechanism.needs_threshold(run)
 
     def renewed(self, run: Run, threshold_noise: int) -> Run:
-        """Go on with the same run."""
         return self.mechanism.resample(run, threshold_noise, (0, 0))
 
     def opened(self, number: int) -> int:
-        """One run, however many thresholds it used."""
-        del number
         return 1
 
 
@@ -408,14 +348,10 @@ class QuantileForm(Form):
     batched: bool = True
     records: int = 6
 
-    def values(self, chance: random.Random, tests: int) -> tuple[int, ...]:
-        """Records among the candidates."""
+    def values(self, chance: random.Random, tests: int) -> Values:
         return tuple(chance.randint(0, 2**tests) for _ in range(self.records))
 
-    def neighbour(
-        self, values: tuple[int, ...], neighbours: Neighbours, chance: random.Random
-    ) -> tuple[int, ...]:
-        """Return the records with one replaced, or one removed (answers rise and fall) or added."""
+    def neighbour(self, values: Values, neighbours: Neighbours, chance: random.Random) -> Values:
         among = list(values)
         if self.mechanism.adjacency is Adjacency.SWAP:
             place = chance.randrange(len(among))
@@ -427,12 +363,10 @@ class QuantileForm(Form):
             among.append(chance.choice((0, chance.randint(0, 40), 2**20)))
         return tuple(among)
 
-    def answers(self, values: tuple[int, ...], first: int, tests: int) -> Integers:
-        """Ask the mechanism."""
+    def answers(self, values: Values, first: int, tests: int) -> Integers:
         return self.mechanism.answers(np.sort(np.array(values)), first, tests)
 
-    def play(self, values: tuple[int, ...], tape: Tape, *, cut: int = 10**6, store: bool = False) -> Told:
-        """Test candidate after candidate."""
+    def play(self, values: Values, tape: Tape, *, cut: int = 10**6, store: bool = False) -> Told:
         mechanism, tests = self.mechanism, len(tape.queries[0])
         run = mechanism.open(tape.thresholds[0], (0, 0))
         released: list[object] = []
@@ -451,106 +385,11 @@ class QuantileForm(Form):
         return Told((done, *released), charge, tuple(batches))
 
     def shifts(
-        self,
-        batch: Batch,
-        first: tuple[int, ...],
-        second: tuple[int, ...],
-        neighbours: Neighbours,
-        tape: Tape,
+        self, batch: Batch, first: Values, second: Values, neighbours: Neighbours, tape: Tape
     ) -> Shifts:
-        """Ask for all tests of the run at once, as the alignment wants it."""
         tests = len(tape.queries[0])
         before, after = (self.answers(values, 0, tests) for values in (first, second))
         return self.mechanism.shifts(batch.outcomes, before, after, neighbours)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SeveralQuantilesForm(Form):
-    """Quantiles of one set of data, each with a run of its own, one after the other.
-
-    A case has a threshold noise and a row of query noise for each run. `epsilon` of the mechanism is what the
-    whole was asked to cost at most.
-
-    Attributes:
-        parts: Each run as it is played alone.
-        signs: Of the records that it is played on.
-    """
-
-    parts: tuple[QuantileForm, ...]
-    signs: tuple[int, ...]
-    batched: bool = True
-
-    def values(self, chance: random.Random, tests: int) -> tuple[int, ...]:
-        """Records among the candidates of every run."""
-        values = self.parts[0].values(chance, tests)
-        return tuple(value * chance.choice(self.signs) for value in values)
-
-    def neighbour(
-        self, values: tuple[int, ...], neighbours: Neighbours, chance: random.Random
-    ) -> tuple[int, ...]:
-        """Return the records with one replaced, removed or added; from a value of either sign to one of either."""
-        return self.parts[0].neighbour(values, neighbours, chance)
-
-    def tape(self, chance: random.Random) -> Tape:
-        """Noise of all runs."""
-        drawn = [part.tape(chance) for part in self.parts]
-        return Tape(tuple(one.thresholds[0] for one in drawn), tuple(one.queries[0] for one in drawn))
-
-    def alone(self, tape: Tape) -> Iterator[Tape]:
-        """Tapes of the runs."""
-        for rho, row in zip(tape.thresholds, tape.queries, strict=True):
-            yield Tape((rho,), (row,))
-
-    def seen(self, values: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-        """Records as each run is given them."""
-        for sign in self.signs:
-            yield tuple(sign * value for value in values)
-
-    def boxes(self) -> Iterator[Tape]:
-        """All tapes of one test a run."""
-        reach = range(self.side) if self.parts[0].laws[1][0].noise is Noise.EXPONENTIAL else range(-1, 2)
-        runs = len(self.parts)
-        for drawn in product(reach, repeat=2 * runs):
-            yield Tape(drawn[:runs], tuple((nu,) for nu in drawn[runs:]))
-
-    def play(self, values: tuple[int, ...], tape: Tape, *, cut: int = 10**6, store: bool = False) -> Told:
-        """Play run after run."""
-        told = [
-            part.play(records, one, cut=cut, store=store)
-            for part, records, one in zip(self.parts, self.seen(values), self.alone(tape), strict=True)
-        ]
-        batches = tuple(
-            replace(batch, run=number) for number, one in enumerate(told) for batch in one.batches
-        )
-        return Told(tuple(one.released for one in told), sum(one.charge for one in told), batches)
-
-    def align(
-        self, told: Told, tape: Tape, first: tuple[int, ...], second: tuple[int, ...], neighbours: Neighbours
-    ) -> Tape:
-        """Align each run by itself."""
-        moved = [
-            part.align(
-                Told((), 0, tuple(replace(batch, run=0) for batch in told.batches if batch.run == number)),
-                one,
-                before,
-                after,
-                neighbours,
-            )
-            for number, (part, one, before, after) in enumerate(
-                zip(self.parts, self.alone(tape), self.seen(first), self.seen(second), strict=True)
-            )
-        ]
-        return Tape(tuple(one.thresholds[0] for one in moved), tuple(one.queries[0] for one in moved))
-
-    def cost(self, before: Tape, after: Tape) -> Fraction:
-        """Sum of what the runs' moves cost."""
-        pairs = zip(self.parts, self.alone(before), self.alone(after), strict=True)
-        return sum((part.cost(a, b) for part, a, b in pairs), Fraction(0))
-
-    def moves_down(self, before: Tape, after: Tape) -> bool:
-        """Whether a run's noise does."""
-        pairs = zip(self.parts, self.alone(before), self.alone(after), strict=True)
-        return any(part.moves_down(a, b) for part, a, b in pairs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -560,13 +399,11 @@ class BitsForm(Form):
     batched: bool = True
 
     def tape(self, chance: random.Random) -> Tape:
-        """Whole numbers, as a Gaussian might give."""
         return Tape(
             (round(chance.gauss(0, 3)),), (tuple(round(chance.gauss(0, 3)) for _ in range(self.tests)),)
         )
 
-    def play(self, values: tuple[int, ...], tape: Tape, *, cut: int = 10**6, store: bool = False) -> Told:
-        """Test answer after answer."""
+    def play(self, values: Values, tape: Tape, *, cut: int = 10**6, store: bool = False) -> Told:
         run, done = self.mechanism.open(tape.thresholds[0], (0, 0)), 0
         released: list[object] = []
         while done < len(values) and not self.mechanism.is_over(run):
@@ -579,8 +416,7 @@ class BitsForm(Form):
             done += reports.consumed
         return Told((done, *released), len(released), ())
 
-    def probabilities(self, values: tuple[int, ...]) -> dict[tuple[int, ...], float]:
-        """Probability of every set of reported tests, in floats, from the discrete Gaussian's masses."""
+    def probabilities(self, values: Values) -> dict[tuple[int, ...], float]:
         mechanism = self.mechanism
         threshold, query = (
             _gaussian(float(variance))
@@ -633,13 +469,11 @@ class BitsForm(Form):
 
     @property
     def checks(self) -> tuple[Check, ...]:
-        """The delta in place of an alignment; what it is charged is no number of units."""
         return (
             check_what_exceeds_epsilon_is_within_delta,
             check_each_release_uses_up_its_delta,
             check_state_survives_storage_at_every_step,
             check_batches_tell_what_single_tests_tell,
-            check_refused_options_say_why,
         )
 
 
@@ -660,9 +494,7 @@ class LawForm(Form):
     probability: Callable[[Sequence[int], int, int, Fraction], Fraction]
     answers: int = 3
 
-    def play(self, values: tuple[int, ...], tape: Tape, *, cut: int = 10**6, store: bool = False) -> Told:
-        """Make the one step on the words of the tape."""
-        del cut
+    def play(self, values: Values, tape: Tape, *, cut: int = 10**6, store: bool = False) -> Told:
         run = self.mechanism.open(0, (0, 0))
         if store:
             run = self.restored(run)
@@ -674,12 +506,10 @@ class LawForm(Form):
         )
 
     def tape(self, chance: random.Random) -> Tape:
-        """Random words."""
         return Tape(tuple(chance.getrandbits(64) for _ in range(4)), ())
 
     @property
     def checks(self) -> tuple[Check, ...]:
-        """The law in place of an alignment."""
         return (check_the_law_loses_at_most_the_charge, check_the_draws_follow_the_law, *FORMALITIES)
 
 
@@ -785,14 +615,6 @@ def check_no_run_is_charged_more_than_its_epsilon(form: Form) -> None:
         assert told.charge <= told.opened * form.mechanism.epsilon
 
 
-def check_refused_options_say_why(form: Form) -> None:
-    """Every option that has no proof is refused, and the message gives the reason."""
-    assert form.refusals
-    for refusal in form.refusals:
-        with pytest.raises(MisuseError, match=refusal.reason):
-            refusal.attempt()
-
-
 def check_what_exceeds_epsilon_is_within_delta(form: Form) -> None:
     """The sum over all outputs of what exceeds e^epsilon times the neighbour's is at most the proved delta."""
     assert isinstance(form, BitsForm)
@@ -887,6 +709,5 @@ FORMALITIES: tuple[Check, ...] = (
     check_state_survives_storage_at_every_step,
     check_batches_tell_what_single_tests_tell,
     check_no_run_is_charged_more_than_its_epsilon,
-    check_refused_options_say_why,
 )
 """What every mechanism owes besides."""

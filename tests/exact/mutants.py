@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from tests.exact.box import GAUSSIAN, UNIT
 from tests.exact.contract import BitsForm, Form, LawForm, SelectionForm, StreamForm
 
 EXP, LAP = Noise.EXPONENTIAL, Noise.LAPLACE
+ONE_WAY = (Neighbours.UP, Neighbours.DOWN)
 RATE = 3
 """Units of u per grid step: narrow noise, so that little of it lies outside a box."""
 
@@ -61,7 +61,7 @@ class Mutant:
 
     rule: str
     form: Form
-    caught_by: frozenset[str]
+    caught_by: set[str]
     pair: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     size: int = 7 * RATE
     attempts: int = 1
@@ -96,18 +96,11 @@ def stream(
     mechanism: Any,
     *,
     of: type[StreamForm] = StreamForm,
-    neighbours: Sequence[Neighbours] = (Neighbours.UP, Neighbours.DOWN),
+    neighbours: Sequence[Neighbours] = ONE_WAY,
     **options: Any,
 ) -> StreamForm:
     """Form of a sparse vector."""
-    return of(
-        name=of.__name__,
-        mechanism=mechanism,
-        built_by=SparseVector,
-        tests=13,
-        neighbours=tuple(neighbours),
-        **options,
-    )
+    return of(mechanism=mechanism, tests=13, neighbours=tuple(neighbours), **options)
 
 
 class HalfTheNoise(SparseVector):
@@ -227,16 +220,34 @@ class CheapMiddle(SparseVector):
         return replace(after, left=run.left - cheapest * len(tops)), replace(outcomes, tops=tops)
 
 
+def stepped_without_end(mechanism, run, values, thresholds, attempts, noise):
+    """One step of a run that never is over."""
+    more = 100 * mechanism.smallest_charge
+    endless = replace(mechanism, epsilon=mechanism.epsilon + more)
+    longer = replace(run, mechanism=mechanism_id(endless), left=run.left + more)
+    after, outcomes = SparseVector.step(endless, longer, values, thresholds, attempts, noise)
+    return replace(after, mechanism=run.mechanism), outcomes
+
+
 class NoCutoffInABatch(SparseVector):
     """Whether the run is over is looked at between batches only."""
 
-    def step(self, run, values, thresholds, attempts, noise):
-        more = 100 * self.smallest_charge
-        endless = replace(self, epsilon=self.epsilon + more)
-        longer = replace(run, mechanism=mechanism_id(endless), left=run.left + more)
-        after, outcomes = SparseVector.step(endless, longer, values, thresholds, attempts, noise)
-        left = max(0, run.left - outcomes.charge)
-        return replace(after, mechanism=run.mechanism, left=left), outcomes
+    def step(self, run, *arguments):
+        after, outcomes = stepped_without_end(self, run, *arguments)
+        return replace(after, left=max(0, run.left - outcomes.charge)), outcomes
+
+
+class NoCutoff(SparseVector):
+    """Tops are told without end; the first one is charged."""
+
+    def step(self, run, *arguments):
+        after, outcomes = stepped_without_end(self, run, *arguments)
+        free = run.tops > 0
+        tops = tuple(
+            replace(top, left=run.left, charge=0 if free or number else top.charge)
+            for number, top in enumerate(outcomes.tops)
+        )
+        return replace(after, left=run.left), replace(outcomes, tops=tops)
 
 
 class ForgetfulStorage(StreamForm):
@@ -336,22 +347,6 @@ class NoQueryNoise(SparseVector):
         return super().branch_gaps(values, thresholds, rho, attempt, lambda _: np.zeros_like(values))
 
 
-class NoCutoff(SparseVector):
-    """Tops are told without end; the first one is charged."""
-
-    def step(self, run, values, thresholds, attempts, noise):
-        more = 100 * self.smallest_charge
-        endless = replace(self, epsilon=self.epsilon + more)
-        longer = replace(run, mechanism=mechanism_id(endless), left=run.left + more)
-        after, outcomes = SparseVector.step(endless, longer, values, thresholds, attempts, noise)
-        free = run.tops > 0
-        tops = tuple(
-            replace(top, left=run.left, charge=0 if free or number else top.charge)
-            for number, top in enumerate(outcomes.tops)
-        )
-        return replace(after, mechanism=run.mechanism, left=run.left), replace(outcomes, tops=tops)
-
-
 def two_branches(of: type) -> Any:
     """Adaptive form of `base`: a top branch at half the price."""
     plain = base(monotonic=True, cutoff=4)
@@ -364,180 +359,102 @@ def two_branches(of: type) -> Any:
 def top_k(of: type, noise: Noise = EXP, **options: Any) -> SelectionForm:
     """Form of a top-1 of three."""
     mechanism = of(epsilon=RATE * UNIT, count=1, monotonic=True, noise=noise, **options)
-    return SelectionForm(
-        name=of.__name__,
-        mechanism=mechanism,
-        built_by=TopK,
-        tests=3,
-        answers=3,
-        neighbours=(Neighbours.UP, Neighbours.DOWN),
-        least_tests=3,
-    )
+    return SelectionForm(mechanism=mechanism, tests=3, answers=3, least_tests=3)
 
 
-def published() -> dict[int, tuple[StreamForm, frozenset[str]]]:
+def published() -> dict[int, tuple[StreamForm, set[str]]]:
     """Lyu, Su & Li's Algorithms 1 to 6 by number, each with the checks that must catch it."""
     mixed = (Neighbours.MIXED,)
     laplace = {"monotonic": False, "noises": (LAP, LAP)}
     return {
-        1: (stream(base(**laplace), neighbours=mixed), frozenset()),
-        2: (stream(base(**laplace, cutoff=1), neighbours=mixed, resample=True), frozenset()),
-        3: (stream(base(**laplace), of=NoisyValue, neighbours=mixed), frozenset({OUTPUT})),
-        4: (stream(base(**laplace, of=FullRateForEveryTop), neighbours=mixed), frozenset({COST})),
-        5: (stream(base(**laplace, of=NoQueryNoise), neighbours=mixed), frozenset({OUTPUT})),
-        6: (stream(base(**laplace, cutoff=1, of=NoCutoff), neighbours=mixed), frozenset({COST})),
+        1: (stream(base(**laplace), neighbours=mixed), set()),
+        2: (stream(base(**laplace, cutoff=1), neighbours=mixed, resample=True), set()),
+        3: (stream(base(**laplace), of=NoisyValue, neighbours=mixed), {OUTPUT}),
+        4: (stream(base(**laplace, of=FullRateForEveryTop), neighbours=mixed), {COST}),
+        5: (stream(base(**laplace, of=NoQueryNoise), neighbours=mixed), {OUTPUT}),
+        6: (stream(base(**laplace, cutoff=1, of=NoCutoff), neighbours=mixed), {COST}),
     }
 
 
 def mutants() -> Iterator[Mutant]:
     """All mutants."""
-    mixed = (Neighbours.MIXED,)
+    mixed = {"neighbours": (Neighbours.MIXED,)}
+    general, one_top = {"monotonic": False}, {"cutoff": 1}
+    three = ((-1, 1, 2), (0, 0, 1))
 
-    yield Mutant(
-        "monotonic rate on general queries",
-        stream(base(), neighbours=mixed),
-        frozenset({COST}),
-        ((-1, 1, 2), (0, 0, 1)),
-    )
+    yield Mutant("monotonic rate on general queries", stream(base(), **mixed), {COST}, three)
     yield Mutant(
         "replace-one declared monotonic",
-        stream(base(), of=ReplaceOne, neighbours=mixed),
-        frozenset({COST}),
+        stream(base(), of=ReplaceOne, **mixed),
+        {COST},
         ((-1, 1, 2), (0, 0, 2)),
     )
     yield Mutant(
         "cached noise at a retry",
-        stream(base(cutoff=1, monotonic=False), of=CachedNoise, neighbours=mixed),
-        frozenset({OUTPUT}),
+        stream(base(**one_top, **general), of=CachedNoise, **mixed),
+        {OUTPUT},
         ((0, 2), (0, 1)),
         attempts=2,
     )
-    yield Mutant(
-        "a correction that reads the value",
-        stream(base(cutoff=1, of=ReadsTheValue)),
-        frozenset({OUTPUT}),
-        ((0, 1), (1, 1)),
-    )
+    reads = stream(base(**one_top, of=ReadsTheValue))
+    yield Mutant("a correction that reads the value", reads, {OUTPUT}, ((0, 1), (1, 1)))
     yield Mutant(
         "RESAMPLE charged once",
-        stream(base(cutoff=1), of=OneThresholdCharged, resample=True),
-        frozenset({COST}),
+        stream(base(**one_top), of=OneThresholdCharged, resample=True),
+        {COST},
         ((-1, 1, 1, 0), (0, 1, 2, 0)),
         size=6 * RATE,
         thresholds=4,
     )
     yield Mutant(
         "threshold redrawn at every restart",
-        stream(base(cutoff=1), of=RedrawnThreshold),
-        frozenset({COST}),
+        stream(base(**one_top), of=RedrawnThreshold),
+        {COST},
         ((-1, -1, -1), (0, 0, 0)),
         attempts=3,
         thresholds=3,
     )
+    yield Mutant("threshold not charged", stream(base(), of=FreeThreshold), {COST}, ((-1, 1), (0, 2)))
+    yield Mutant("gaps of bottoms told", stream(base(), of=GapsOfBottoms), {OUTPUT}, ((-2, -1), (-3, -2)))
+    yield Mutant("downward shift of one-sided noise", stream(base(of=Downward)), {DOWN})
+    yield Mutant("noisy value told", stream(base(), of=NoisyValue), {OUTPUT}, ((0, 1), (1, 2)))
+    yield Mutant("order by value", stream(base(), of=OrderByValue), {OUTPUT}, ((1, 0), (1, 2)))
+    lost = stream(base(of=LostCharge, **general), **mixed)
+    yield Mutant("lost charge of a visible top", lost, {COST}, three)
+    yield Mutant("query noise half as wide", stream(base(of=HalfTheNoise)), {COST}, ((0, 1), (-1, 0)))
+    gaussian_noise = stream(base(**one_top, of=GaussianNoise))
+    yield Mutant("gap with Gaussian noise", gaussian_noise, set(), ((0,), (-1,)), size=9 * RATE)
+    half = stream(base(of=HalfTheThresholdNoise))
+    yield Mutant("threshold noise half as wide", half, {COST}, ((-1, 1), (0, 2)))
+    far = stream(base(), of=FarApart)
+    yield Mutant("sensitivity declared too small", far, {OUTPUT}, ((-2, 1), (0, 3)))
+    cheap = stream(two_branches(CheapMiddle))
+    yield Mutant("middle branch charged like the top one", cheap, {COST}, ((0, 1), (-1, 0)))
+    endless = stream(base(**one_top, of=NoCutoffInABatch))
+    yield Mutant("cutoff looked at between batches only", endless, {BATCHES, EPSILON})
+    yield Mutant("threshold noise changed by storage", stream(base(), of=ForgetfulStorage), {STORAGE})
+    bare = top_k(BareGap, last_gap=LastGap.PLAIN)
     yield Mutant(
-        "threshold not charged", stream(base(), of=FreeThreshold), frozenset({COST}), ((-1, 1), (0, 2))
+        "plain last gap of top-k at the price of the lexicographic one", bare, {COST}, ((-1, 0, 0), (0, 0, 0))
     )
-    yield Mutant(
-        "gaps of bottoms told", stream(base(), of=GapsOfBottoms), frozenset({OUTPUT}), ((-2, -1), (-3, -2))
-    )
-    yield Mutant("downward shift of one-sided noise", stream(base(of=Downward)), frozenset({DOWN}))
-    yield Mutant("noisy value told", stream(base(), of=NoisyValue), frozenset({OUTPUT}), ((0, 1), (1, 2)))
-    yield Mutant("order by value", stream(base(), of=OrderByValue), frozenset({OUTPUT}), ((1, 0), (1, 2)))
-    yield Mutant(
-        "lost charge of a visible top",
-        stream(base(of=LostCharge, monotonic=False), neighbours=mixed),
-        frozenset({COST}),
-        ((-1, 1, 2), (0, 0, 1)),
-    )
-    yield Mutant(
-        "query noise half as wide",
-        stream(base(of=HalfTheNoise)),
-        frozenset({COST}),
-        ((0, 1), (-1, 0)),
-    )
-    yield Mutant(
-        "gap with Gaussian noise",
-        stream(base(cutoff=1, of=GaussianNoise)),
-        frozenset(),
-        ((0,), (-1,)),
-        size=9 * RATE,
-    )
-    yield Mutant(
-        "threshold noise half as wide",
-        stream(base(of=HalfTheThresholdNoise)),
-        frozenset({COST}),
-        ((-1, 1), (0, 2)),
-    )
-    yield Mutant(
-        "sensitivity declared too small", stream(base(), of=FarApart), frozenset({OUTPUT}), ((-2, 1), (0, 3))
-    )
-    yield Mutant(
-        "middle branch charged like the top one",
-        stream(two_branches(CheapMiddle)),
-        frozenset({COST}),
-        ((0, 1), (-1, 0)),
-    )
-    yield Mutant(
-        "cutoff looked at between batches only",
-        stream(base(cutoff=1, of=NoCutoffInABatch)),
-        frozenset({BATCHES, EPSILON}),
-    )
-    yield Mutant(
-        "threshold noise changed by storage", stream(base(), of=ForgetfulStorage), frozenset({STORAGE})
-    )
-    yield Mutant(
-        "plain last gap of top-k at the price of the lexicographic one",
-        top_k(BareGap, last_gap=LastGap.PLAIN),
-        frozenset({COST}),
-        ((-1, 0, 0), (0, 0, 0)),
-    )
+    wide = RaisesTheOtherLoser(epsilon=6 * RATE * UNIT, count=1, monotonic=True, sensitivity=6)
+    other = replace(top_k(RaisesTheOtherLoser), mechanism=wide)
+    yield Mutant("alignment of Ding et al. 2023, eq. (5)", other, {INJECTIVE})
     exponential = LawForm(
-        name="algorithm_8",
-        mechanism=ExponentialMechanism(epsilon=10**8, monotonic=True),
-        built_by=ExponentialMechanism,
-        tests=3,
-        neighbours=(Neighbours.UP, Neighbours.DOWN),
-        probability=gap_probability,
+        mechanism=ExponentialMechanism(epsilon=10**8, monotonic=True), tests=3, probability=gap_probability
     )
-    yield Mutant(
-        "Ding et al. 2023, Algorithm 8 as printed: its law",
-        exponential,
-        frozenset({LAW}),
-        patches={"tail_probability": tail_as_printed},
-    )
-    yield Mutant(
-        "Ding et al. 2023, Algorithm 8 as printed: its draws",
-        exponential,
-        frozenset({DRAWS}),
-        patches={"draw_gap": gap_drawn_as_printed},
-    )
-    for rule, monotonic, narrower in (
-        ("Gaussian query noise a quarter as wide", True, {"query_variance": 16}),
-        ("Gaussian threshold noise an eighth as wide", True, {"threshold_variance": 64}),
-        ("Gaussian query noise for half the shift", False, {}),
+    for what, check, patches in (
+        ("law", LAW, {"tail_probability": tail_as_printed}),
+        ("draws", DRAWS, {"draw_gap": gap_drawn_as_printed}),
     ):
-        yield Mutant(rule, _narrow_gaussian(monotonic, narrower), frozenset({DELTA}))
-    yield Mutant(
-        "alignment of Ding et al. 2023, eq. (5)",
-        replace(top_k(RaisesTheOtherLoser), mechanism=_wide(RaisesTheOtherLoser)),
-        frozenset({INJECTIVE}),
-    )
-
-
-def _narrow_gaussian(monotonic: bool, divisors: dict[str, int]) -> BitsForm:
-    """SVT-Gau with variances divided, or, without divisors, with the query noise of monotonic answers."""
-    make = partial(gaussian, epsilon=2.0, delta=0.02, cutoff=2, sensitivity=2, tests=4)
-    sound = make(monotonic=True)
-    narrow = {name: getattr(sound, name) / divisor for name, divisor in divisors.items()}
-    return BitsForm(
-        name="gaussian",
-        mechanism=replace(sound, **narrow),
-        built_by=gaussian,
-        tests=4,
-        neighbours=(Neighbours.UP, Neighbours.DOWN) if monotonic else (Neighbours.MIXED,),
-        distance=2,
-    )
-
-
-def _wide(of: type) -> Any:
-    return of(epsilon=6 * RATE * UNIT, count=1, monotonic=True, sensitivity=6)
+        rule = f"Ding et al. 2023, Algorithm 8 as printed: its {what}"
+        yield Mutant(rule, exponential, {check}, patches=patches)
+    for rule, neighbours, narrower in (
+        ("Gaussian query noise a quarter as wide", ONE_WAY, {"query_variance": 16}),
+        ("Gaussian threshold noise an eighth as wide", ONE_WAY, {"threshold_variance": 64}),
+        ("Gaussian query noise for half the shift", (Neighbours.MIXED,), {}),
+    ):
+        sound = gaussian(epsilon=2.0, delta=0.02, cutoff=2, sensitivity=2, tests=4, monotonic=True)
+        narrow = {name: getattr(sound, name) / divisor for name, divisor in narrower.items()}
+        form = BitsForm(mechanism=replace(sound, **narrow), tests=4, neighbours=neighbours, distance=2)
+        yield Mutant(rule, form, {DELTA})

@@ -13,7 +13,6 @@ from itertools import product
 import pytest
 
 from stream_svt.mechanisms import Branch, Noise, SparseVector, above_threshold
-from stream_svt.mechanisms.contract import Neighbours
 from stream_svt.mechanisms.exponential_mechanism import gap_probability, tail_probability
 from stream_svt.mechanisms.hybrids import HybridEstimates, HybridIdentity
 from stream_svt.mechanisms.noise import head, pmf, tail
@@ -181,17 +180,9 @@ def test_top_k(measure, noise, monotonic, last_gap, count):
 @pytest.mark.parametrize("monotonic", [True, False], ids=["monotonic", "general"])
 @pytest.mark.parametrize("noise", [EXP, LAP])
 def test_hybrid_prioritizing_identity(measure, noise, monotonic, threshold_gap, count):
-    reach = 1 if monotonic else 2
-    ranking = Ranking(
-        queries=3 if count == 1 else 2,
-        count=count,
-        noise=noise,
-        rate=1,
-        charge=count * reach,
-        threshold=0,
-        threshold_gap=threshold_gap,
-        lift=1,
-    )
+    hybrid = {"count": count, "noise": noise, "threshold": 0, "threshold_gap": threshold_gap, "lift": 1}
+    queries, charge = 3 if count == 1 else 2, count * (1 if monotonic else 2)
+    ranking = Ranking(queries=queries, rate=1, charge=charge, **hybrid)
     listed = list(ranking.outputs())
     assert sum(output.probability((1, -1, 0)) for output in listed) == 1
     measure(listed, neighbours(ranking.queries, 1, monotonic), least=0.49)
@@ -201,15 +192,9 @@ def test_hybrid_prioritizing_identity(measure, noise, monotonic, threshold_gap, 
 @pytest.mark.parametrize("monotonic", [True, False], ids=["monotonic", "general"])
 @pytest.mark.parametrize("noises", PAIRS, ids="-".join)
 def test_hybrid_prioritizing_estimates(measure, noises, monotonic, count):
-    reach = 1 if monotonic else 2
-    model = Estimates(
-        queries=3,
-        count=count,
-        threshold_noise=noises[0],
-        query_noise=noises[1],
-        threshold_charge=1,
-        query_charge=reach,
-    )
+    families = {"threshold_noise": noises[0], "query_noise": noises[1]}
+    charges = {"threshold_charge": 1, "query_charge": 1 if monotonic else 2}
+    model = Estimates(queries=3, count=count, **families, **charges)
     listed = list(model.outputs())
     assert sum(output.probability((1, -1, 0)) for output in listed) == 1
     measure(listed, neighbours(3, 1, monotonic, values=(0, 1)), least=0.49)
@@ -238,6 +223,20 @@ def test_numeric_sparse(measure, noises, monotonic):
     measure(listed, neighbours(2, 1, monotonic), least=0.9)
 
 
+def one_branch(noises, *, charge, threshold, queries, rate=1, tops=1, resample=False):
+    """Sparse vector whose charges need not follow from the rates."""
+    return Model(
+        queries=queries,
+        rungs=(Rung(charge=charge, rate=rate),),
+        tops_charge=tops * charge,
+        threshold_charge=threshold,
+        threshold_rate=rate,
+        threshold_noise=noises[0],
+        query_noise=noises[1],
+        resample=resample,
+    )
+
+
 def profiles(tests, records):
     """Numbers of records below each of some rising candidates."""
     return [counts for counts in product(range(records + 1), repeat=tests) if list(counts) == sorted(counts)]
@@ -249,15 +248,7 @@ def test_quantile_with_a_record_added_or_removed(measure, noises, level):
     """Durfee's Lemma B.1: max((A/B) e1 + e2, (1 - A/B) e1), with rates e1/B and e2/B of one unit."""
     A, B, tests = level.numerator, level.denominator, 3
     threshold = max(A, B - A)
-    model = Model(
-        queries=tests,
-        rungs=(Rung(charge=max(A + B, B - A) - threshold, rate=1),),
-        tops_charge=max(A + B, B - A) - threshold,
-        threshold_charge=threshold,
-        threshold_rate=1,
-        threshold_noise=noises[0],
-        query_noise=noises[1],
-    )
+    model = one_branch(noises, charge=max(A + B, B - A) - threshold, threshold=threshold, queries=tests)
     pairs = []
     for records, x in product((1, 2), range(tests + 1)):
         for counts in profiles(tests, records):
@@ -309,16 +300,19 @@ def test_above_threshold_with_gumbel_noise(report, monotonic):
     assert 0.6 * (e0 + e1) < max(losses) <= e0 + e1 + 1e-9
 
 
-def agree(box, exact):
-    """Each probability lies between what the package was found to do and that plus the missing noise."""
+def agree(form, values, size, told, outputs, at=None, **box_options):
+    """The package, over a box of noise, does what the model says and charges as much.
+
+    Each probability lies between what it was found to do and that plus the missing noise.
+    """
+    outputs = list(outputs)
+    box = enumerate_box(form, values, size, told, **box_options)
+    exact = {output.outcome: output.probability(at or values) for output in outputs}
+    charges = {output.outcome: output.charge for output in outputs}
     assert set(box.found) <= set(exact)
     for outcome, p in exact.items():
         assert box.found.get(outcome, 0) <= p <= box.found.get(outcome, 0) + box.missing
     assert box.missing < Fraction(1, 3)
-
-
-def charged_alike(box, listed):
-    charges = {output.outcome: output.charge for output in listed}
     assert {outcome: charge // UNIT for outcome, charge in box.charges.items()} == {
         outcome: charges[outcome] for outcome in box.charges
     }
@@ -341,23 +335,15 @@ def test_the_package_decides_as_the_enumerated_sparse_vector_does(noises):
         threshold_rate=Fraction(2 * UNIT, 10**9),
         branches=tuple(
             Branch(
-                name=name,
+                name="",
                 charge=rung.charge * UNIT,
                 rate=Fraction(rung.charge * UNIT, 10**9),
                 corrections=rung.corrections,
             )
-            for name, rung in zip(("top", "middle"), model.rungs, strict=True)
+            for rung in model.rungs
         ),
     )
-    form = StreamForm(
-        name="",
-        mechanism=mechanism,
-        built_by=SparseVector,
-        tests=2,
-        neighbours=(Neighbours.UP,),
-        queries=2,
-        attempts=1,
-    )
+    form = StreamForm(mechanism=mechanism, tests=2, queries=2, attempts=1)
 
     def told(played):
         return tuple(
@@ -365,11 +351,8 @@ def test_the_package_decides_as_the_enumerated_sparse_vector_does(noises):
             for _, query, attempt, _, *top in played.released
         )
 
-    listed = list(transcripts(model))
     # The schedule of the form sets the second query's threshold one higher: its answer makes up for it.
-    box = enumerate_box(form, (1, 1), 12 if noises == (LAP, LAP) else 14, told)
-    agree(box, {output.outcome: output.probability((1, 0)) for output in listed})
-    charged_alike(box, listed)
+    agree(form, (1, 1), 12 if noises == (LAP, LAP) else 14, told, transcripts(model), at=(1, 0))
 
 
 @pytest.mark.parametrize("numbers", [False, True], ids=["sparse", "numeric_sparse"])
@@ -381,27 +364,11 @@ def test_the_package_renews_as_the_enumerated_sparse_does(noise, numbers):
     )
     assert per_top.threshold_rate == per_top.branches[0].rate == Fraction(rate * UNIT, 10**9)
     mechanism = Sparse(per_top=per_top, cutoff=2, answer_charge=rate * UNIT if numbers else 0)
-    form = RenewedForm(
-        name="",
-        mechanism=mechanism,
-        built_by=type(mechanism),
-        tests=2,
-        neighbours=(Neighbours.UP,),
-        queries=2,
-        attempts=1,
-    )
-    model = Model(
-        queries=2,
-        rungs=(Rung(charge=rate, rate=rate),),
-        tops_charge=2 * rate,
-        threshold_charge=rate,
-        threshold_rate=rate,
-        threshold_noise=noise,
-        query_noise=noise,
-        resample=True,
+    form = RenewedForm(mechanism=mechanism, tests=2, queries=2, attempts=1)
+    model = one_branch(
+        (noise, noise), rate=rate, charge=rate, threshold=rate, queries=2, tops=2, resample=True
     )
     answers = (0, 1)
-    listed = list(numbered(model, rate, rate, answers) if numbers else transcripts(model))
 
     def told(played):
         records, given = [], []
@@ -414,22 +381,18 @@ def test_the_package_renews_as_the_enumerated_sparse_does(noise, numbers):
                 given.append((int(kind), min(max(number, answers[0]), answers[-1] + 1)))
         return (tuple(records), tuple(given)) if numbers else tuple(records)
 
-    size = (4 if noise is LAP else 5) * rate
-    box = enumerate_box(form, (1, 1), size, told, thresholds=2)
-    agree(box, {output.outcome: output.probability((1, 0)) for output in listed})
-    charged_alike(box, listed)
+    outputs = numbered(model, rate, rate, answers) if numbers else transcripts(model)
+    agree(form, (1, 1), (4 if noise is LAP else 5) * rate, told, outputs, at=(1, 0), thresholds=2)
 
 
-def selection_box(mechanism, values, size, told):
-    form = SelectionForm(
-        name="",
-        mechanism=mechanism,
-        built_by=type(mechanism),
-        tests=len(values),
-        answers=len(values),
-        neighbours=(Neighbours.MIXED,),
-    )
-    return enumerate_box(form, values, size, lambda played: told(*played.released[0][:2]))
+def selects(mechanism, values, told, outputs):
+    """A selection, over a box of noise, does what the model says."""
+    form = SelectionForm(mechanism=mechanism, tests=len(values), answers=len(values))
+    agree(form, values, 9, lambda played: told(*played.released[0][:2]), outputs)
+
+
+def listed(tops):
+    return tuple((top.row, capped(top.gap)) for top in tops)
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -440,12 +403,7 @@ def test_the_package_ranks_as_the_enumerated_top_k_does(noise, last_gap, count):
     ranking = Ranking(queries=3, count=count, noise=noise, rate=1, charge=charge, last_gap=last_gap.value)
     mechanism = TopK(epsilon=charge * UNIT, count=count, monotonic=True, noise=noise, last_gap=last_gap)
     assert mechanism.rate == Fraction(UNIT, 10**9)
-    listed, values = list(ranking.outputs()), (0, 1, 0)
-    box = selection_box(
-        mechanism, values, 9, lambda tops, _: tuple((top.row, capped(top.gap)) for top in tops)
-    )
-    agree(box, {output.outcome: output.probability(values) for output in listed})
-    charged_alike(box, listed)
+    selects(mechanism, (0, 1, 0), lambda tops, _: listed(tops), ranking.outputs())
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -453,77 +411,38 @@ def test_the_package_ranks_as_the_enumerated_top_k_does(noise, last_gap, count):
 @pytest.mark.parametrize("monotonic", [True, False], ids=["monotonic", "general"])
 @pytest.mark.parametrize("noise", [EXP, LAP])
 def test_the_package_stops_as_the_enumerated_hybrid_does(noise, monotonic, threshold_gap, count):
-    reach = 1 if monotonic else 2
-    ranking = Ranking(
-        queries=2,
-        count=count,
-        noise=noise,
-        rate=1,
-        charge=count * reach,
-        threshold=0,
-        threshold_gap=threshold_gap,
-        lift=1,
-    )
-    mechanism = HybridIdentity(
-        epsilon=count * reach * UNIT,
-        count=count,
-        threshold=0,
-        monotonic=monotonic,
-        noise=noise,
-        threshold_gap=threshold_gap,
-    )
+    charge = count * (1 if monotonic else 2)
+    hybrid = {"count": count, "noise": noise, "threshold": 0, "threshold_gap": threshold_gap}
+    mechanism = HybridIdentity(epsilon=charge * UNIT, monotonic=monotonic, **hybrid)
 
     def told(tops, after):
-        listed = tuple((top.row, capped(top.gap)) for top in tops)
         if len(tops) == count:
-            return listed
-        return (*listed, "threshold" if after is None else ("threshold", capped(after)))
+            return listed(tops)
+        return (*listed(tops), "threshold" if after is None else ("threshold", capped(after)))
 
-    listed, values = list(ranking.outputs()), (0, 1)
-    box = selection_box(mechanism, values, 9, told)
-    agree(box, {output.outcome: output.probability(values) for output in listed})
-    charged_alike(box, listed)
+    selects(mechanism, (0, 1), told, Ranking(queries=2, rate=1, charge=charge, lift=1, **hybrid).outputs())
 
 
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("noises", PAIRS, ids="-".join)
 def test_the_package_lists_as_the_enumerated_estimates_do(noises, count):
-    model = Estimates(
-        queries=2,
-        count=count,
-        threshold_noise=noises[0],
-        query_noise=noises[1],
-        threshold_charge=1,
-        query_charge=1,
-    )
-    mechanism = HybridEstimates(
-        epsilon=(count + 1) * UNIT,
-        count=count,
-        threshold=0,
-        monotonic=True,
-        threshold_charge=UNIT,
-        query_charge=UNIT,
-        threshold_noise=noises[0],
-        query_noise=noises[1],
-    )
+    hybrid = {"count": count, "threshold_noise": noises[0], "query_noise": noises[1]}
+    model = Estimates(queries=2, threshold_charge=1, query_charge=1, **hybrid)
+    charges = {"epsilon": (count + 1) * UNIT, "threshold_charge": UNIT, "query_charge": UNIT}
 
     def told(tops, _):
         far = sum(top.gap > model.largest_gap for top in tops)
-        return ("far",) * far if far == count else tuple((top.row, capped(top.gap)) for top in tops)
+        return ("far",) * far if far == count else listed(tops)
 
-    listed, values = list(model.outputs()), (0, 1)
-    box = selection_box(mechanism, values, 9, told)
-    agree(box, {output.outcome: output.probability(values) for output in listed})
-    charged_alike(box, listed)
+    selects(HybridEstimates(threshold=0, monotonic=True, **charges, **hybrid), (0, 1), told, model.outputs())
 
 
 @pytest.mark.parametrize("level", [Fraction(1, 3), Fraction(4, 5)], ids=str)
 @pytest.mark.parametrize("adjacency", Adjacency)
 @pytest.mark.parametrize("noise", [EXP, LAP])
 def test_the_package_finds_quantiles_as_the_enumerated_model_does(noise, adjacency, level):
-    A, B = level.numerator, level.denominator
+    A, B, rate = level.numerator, level.denominator, 2
     swap = adjacency is Adjacency.SWAP
-    rate = 2
     units = (1 if swap else B) * rate * UNIT
     mechanism = UnboundedQuantile(
         level=level,
@@ -534,32 +453,19 @@ def test_the_package_finds_quantiles_as_the_enumerated_model_does(noise, adjacen
         threshold_noise=noise,
         query_noise=noise,
     )
-    form = QuantileForm(
-        name="", mechanism=mechanism, built_by=UnboundedQuantile, tests=2, neighbours=(Neighbours.UP,)
-    )
     records = (0, 1, 5)  # one below the second candidate 1, none below the first, 0
     values = (-math.ceil(level * 3), 1 - math.ceil(level * 3)) if swap else (-3 * A, B - 3 * A)
     threshold = rate if swap else rate * max(A, B - A)
-    charge = 2 * rate if swap else rate * max(A + B, B - A)
-    model = Model(
-        queries=2,
-        rungs=(Rung(charge=charge - threshold, rate=rate),),
-        tops_charge=charge - threshold,
-        threshold_charge=threshold,
-        threshold_rate=rate,
-        threshold_noise=noise,
-        query_noise=noise,
-    )
+    charge = (2 * rate if swap else rate * max(A + B, B - A)) - threshold
+    model = one_branch((noise, noise), rate=rate, charge=charge, threshold=threshold, queries=2)
 
     def told(played):
         done, *top = played.released
         bottoms = [(test, 0, -1, 0) for test in range(top[0][0] if top else done)]
         return (*bottoms, *((row, 0, 0, capped(gap)) for row, gap, *_ in top))
 
-    box = enumerate_box(form, records, 12 if noise is EXP else 10, told, tests=2)
-    listed = list(transcripts(model))
-    agree(box, {output.outcome: output.probability(values) for output in listed})
-    charged_alike(box, listed)
+    form, size = QuantileForm(mechanism=mechanism, tests=2), 12 if noise is EXP else 10
+    agree(form, records, size, told, transcripts(model), at=values, tests=2)
 
 
 @pytest.mark.parametrize("query_rate", [1, 3])
@@ -567,14 +473,9 @@ def test_the_package_finds_quantiles_as_the_enumerated_model_does(noise, adjacen
 def test_the_zcdp_price_of_a_quantile_is_that_of_the_range_of_its_log_ratio(level, query_rate):
     """Over all outputs and any place of the record, and the whole range is reached: a smaller price would be wrong."""
     A, B = level.numerator, level.denominator
-    model = Model(
-        queries=2,
+    model = replace(
+        one_branch((EXP, EXP), charge=B * query_rate, threshold=B, queries=2),
         rungs=(Rung(charge=B * query_rate, rate=query_rate),),
-        tops_charge=B * query_rate,
-        threshold_charge=B,
-        threshold_rate=1,
-        threshold_noise=EXP,
-        query_noise=EXP,
         largest_gap=B,
     )
     ratios = [

@@ -448,3 +448,75 @@ def test_identities_of_any_integer_type_draw_the_same_noise():
     narrow = {field: np.full(4, number, dtype=np.uint8) for field, number in (("row", 9), ("attempt", 3))}
     small = np.arange(4, dtype=np.int8)
     assert drawn(**narrow, branch=8, offset=small, value=small) == plain
+
+
+REFUSED = {
+    "sparse_vector": [({"epsilon": 1}, "epsilon"), ({"sensitivity": 2**47}, r"wider|2\^48")],
+    "sparse": [
+        ({"cutoff": 0}, "cutoff"),
+        ({"epsilon": 1}, "epsilon"),
+        ({"delta": 1e-6}, "pure composition has no use for a delta"),
+        ({"composition": Composition.ZCDP}, "delta lies strictly"),
+        ({"composition": Composition.ADVANCED, "delta": 1.5}, "delta lies strictly"),
+    ],
+    "numeric_sparse": [
+        ({"answer_noise": Noise.EXPONENTIAL}, "moved up only"),
+        ({"answer_noise": Noise.GUMBEL}, "moved up only"),
+        ({"answer_share": Fraction(0)}, "share"),
+    ],
+    "hybrid_identity": [({"threshold": 2**50}, r"2\^47")],
+    "hybrid_estimates": [({"threshold": 2**50}, r"2\^47"), ({"split": Fraction(0)}, "split")],
+    "quantile": [
+        ({"epsilon": 1}, "epsilon"),
+        ({"level": Fraction(0)}, "level"),
+        ({"level": Fraction(1)}, "level"),
+        ({"base": Fraction(1)}, "base"),
+        ({"split": Fraction(0)}, "split"),
+    ],
+    "gaussian": [
+        ({"cutoff": 0}, "cutoff"),
+        ({"sensitivity": 0}, "sensitivity"),
+        ({"epsilon": 0.0}, "epsilon"),
+        ({"delta": 0.0}, "delta"),
+        ({"tests": None}, "number of tests"),
+        ({"tests": 0}, "at least one test"),
+        ({"as_published": True}, "tests=None"),
+        ({"sensitivity": 10**9}, "wide"),
+    ],
+}
+ONE_STEP = [
+    ({"epsilon": 0}, "epsilon"),
+    ({"sensitivity": 0}, "sensitivity"),
+    ({"sensitivity": 2**60}, "wider"),
+]
+COUNTED = [*ONE_STEP, ({"count": 0}, "count")]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "reason"),
+    [
+        *((name, *one) for name, several in REFUSED.items() for one in several),
+        *((name, *one) for name in ("exponential", "noisy_max") for one in ONE_STEP),
+        *((name, *one) for name in SELECTIONS if name != "noisy_max" for one in COUNTED),
+    ],
+)
+def test_an_option_without_a_meaning_or_a_proof_is_refused_with_the_reason(name, options, reason):
+    refused(reason, partial((ALL | {"gaussian": GAUSSIAN})[name], **options))
+
+
+def test_what_a_mechanism_cannot_do_is_refused_with_the_reason():
+    few, top_k, sums = np.array([], dtype=np.int64), SELECTIONS["top_k"](), STREAMS["sparse"]()
+    estimates = SELECTIONS["hybrid_estimates"]()
+    for reason, call in (
+        ("no threshold", partial(top_k.open, 1, SALT)),
+        ("no threshold", partial(ALL["exponential"]().open, 1, SALT)),
+        ("lower the count", partial(stepped, top_k, few)),
+        ("lower the count", partial(stepped, SELECTIONS["noisy_max"](), few)),
+        ("at least two", partial(stepped, ALL["exponential"](), few)),
+        (
+            "after a top",
+            partial(sums.resample, sums.open(0, SALT), 1, SALT),
+        ),  # a second draw would cost again
+        ("threshold's charge", partial(replace, estimates, epsilon=ONE + 1)),
+    ):
+        refused(reason, call)
