@@ -15,13 +15,13 @@ from stream_svt.monitor.commands import Command
 from stream_svt.monitor.dataset_account import DatasetAccount
 from stream_svt.monitor.event_builder import Crossing, EventBuilder
 from stream_svt.monitor.life_cycle import Signal, State
-from stream_svt.monitor.mutes import MonitorMutes
+from stream_svt.monitor.mutes import FOR_EVER, UNTIL_RUN_ENDS, MonitorMutes
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.queue_journal import QueueJournal
 from stream_svt.monitor.released import EventType
 from stream_svt.monitor.shard_datasets import ShardDatasets
 from stream_svt.monitor.snapshot import RunState, pack_secrets
-from stream_svt.privacy.loss import to_float
+from stream_svt.privacy.loss import Kind, to_float
 from stream_svt.settings.monitors import MonitorSpec
 
 EVENT_BYTES = 800
@@ -110,7 +110,7 @@ class Accounts:
             detail: dict[str, object] = {"unit": account.unit}
             if spec.spent_before:
                 detail["spent_before"] = to_float(spec.spent_before, spec.kind)
-            self.events.announce(EventType.DECLARED, account, reason="first-start", detail=detail)
+            self.events.announce(EventType.DECLARED, account, "first-start", detail=detail)
         if number not in self.dirty:
             self.dirty.add(number)
             self._weight += account.weight
@@ -128,12 +128,12 @@ class Accounts:
         """
         account = self.account(number)
         run_state = account.run_state(monitor)
-        if run_state.stopped or run_state.state is State.EXHAUSTED or account.waits_for_other_run():
+        if run_state.stopped or run_state.state is State.EXHAUSTED or account.ledger.run_open:
             return None
         charge = account.admit(run_state, plan, plan.spec.reserve_units(account.ledger.kind))
         if charge is None:
             run_state.signal(Signal.REFUSED)
-            self._announce(EventType.EXHAUSTED, account, monitor, run_state, "budget")
+            self.events.announce(EventType.EXHAUSTED, account, "budget", monitor, run_state)
             return None
         before = self.plans.get(run_state.spec_hash)
         new_grid = run_state.runs > 0 and (before is None or before.grid != plan.grid)
@@ -150,7 +150,9 @@ class Accounts:
             noise, int.from_bytes(salt[:8], "little"), int.from_bytes(salt[8:], "little")
         )
         self.opened.append((monitor, number, run_state.run))
-        self.events.run_started(account, monitor, run_state, charge)
+        detail = {"tops_charge_left": to_float(run_state.left, Kind.PURE)}
+        reason = "first" if run_state.run == 1 else "resampled"
+        self.events.announce(EventType.RUN_STARTED, account, reason, monitor, run_state, charge, detail)
         return Opening(run_state, new_grid)
 
     def charge_top(self, spec: MonitorSpec, plan: Plan, crossing: Crossing) -> bool:
@@ -170,10 +172,13 @@ class Accounts:
         self._weight += EVENT_BYTES + 4 * (len(crossing.series or "") + len(crossing.query_id))
         return is_last
 
-    def muted(self, monitor: str, number: int, series: str, until: int) -> None:
-        """Announce that the series of a top is muted, as `EventBuilder.muted` says."""
+    def muted(self, monitor: str, number: int, series: str, until_ms: int) -> None:
+        """Announce that the series of a top is muted: for good, until the run ends, or until a broker time."""
         account = self.account(number)
-        self.events.muted(account, monitor, account.run_state(monitor), series, until)
+        until = {FOR_EVER: "period", UNTIL_RUN_ENDS: "run"}.get(until_ms, until_ms)
+        detail = {"series": series, "until": until}
+        run_state = account.run_state(monitor)
+        self.events.announce(EventType.MUTED, account, "top", monitor, run_state, detail=detail)
 
     def halt_run(self, monitor: str, number: int, *, stop: bool) -> RunState:
         """End a run after its last top, and return its state; ``stop``: no other one follows."""
@@ -182,37 +187,23 @@ class Accounts:
         run_state.halts += 1
         run_state.stopped = run_state.stopped or stop
         account.end_run(run_state)
-        self._announce(EventType.RUN_HALTED, account, monitor, run_state, "cutoff")
+        self.events.announce(EventType.RUN_HALTED, account, "cutoff", monitor, run_state)
         return run_state
 
-    def end_run(self, monitor: str, number: int, reason: str) -> RunState:
-        """End an open run before its last top, and return its slot; what it did not spend is released (pure only)."""
-        account = self.account(number)
-        run_state = account.run_state(monitor)
-        run_state.signal(Signal.ENDED)
-        account.end_run(run_state)
-        self._announce(EventType.RUN_CLOSED, account, monitor, run_state, reason)
-        return run_state
+    def end_run(
+        self, monitor: str, number: int, reason: str, *, full_price: bool = False, close: bool = False
+    ) -> RunState:
+        """End an open run before its last top, as `DatasetAccount.end_run` says, and return its state.
 
-    def end_run_at_full_price(self, monitor: str, number: int, reason: str) -> RunState:
-        """End an open run whose outcomes cannot be computed again: all that it reserved counts as spent."""
+        ``close``: no other one follows until an operator reopens the monitor; there need not be an open one.
+        """
         account = self.account(number)
         run_state = account.run_state(monitor)
-        run_state.signal(Signal.ENDED)
-        lost = account.end_run_at_full_price(run_state)
-        self._announce(EventType.RUN_CLOSED, account, monitor, run_state, reason, lost)
-        return run_state
-
-    def close(self, monitor: str, number: int) -> RunState:
-        """Close a monitor on a dataset until an operator reopens it; an open run ends as in `end_run`."""
-        account = self.account(number)
-        run_state = account.run_state(monitor)
-        is_running = run_state.state is State.RUNNING
-        run_state.signal(Signal.CLOSED)
-        run_state.stopped = True
-        if is_running:
-            account.end_run(run_state)
-        self._announce(EventType.RUN_CLOSED, account, monitor, run_state, "command")
+        is_open = run_state.state is State.RUNNING
+        run_state.signal(Signal.CLOSED if close else Signal.ENDED)
+        run_state.stopped = run_state.stopped or close
+        lost = account.end_run(run_state, full_price=full_price) if is_open else 0
+        self.events.announce(EventType.RUN_CLOSED, account, reason, monitor, run_state, lost)
         return run_state
 
     def pause(self, monitor: str, number: int, *, paused: bool) -> RunState:
@@ -220,9 +211,8 @@ class Accounts:
         account = self.account(number)
         run_state = account.run_state(monitor)
         run_state.paused = paused
-        self._announce(
-            EventType.PAUSED if paused else EventType.RESUMED, account, monitor, run_state, "command"
-        )
+        kind = EventType.PAUSED if paused else EventType.RESUMED
+        self.events.announce(kind, account, "command", monitor, run_state)
         return run_state
 
     def raise_limit(self, number: int, limit: int) -> list[tuple[str, RunState]]:
@@ -233,7 +223,7 @@ class Accounts:
         """
         account = self.account(number)
         account.ledger.raise_limit(limit)
-        self.events.announce(EventType.BUDGET_RAISED, account, reason="command")
+        self.events.announce(EventType.BUDGET_RAISED, account, "command")
         woken = [
             (name, run_state)
             for name, run_state in account.run_states.items()
@@ -245,8 +235,7 @@ class Accounts:
 
     def announce_balance(self, account: DatasetAccount) -> None:
         """Announce what is left of a ledger that is closed for ever."""
-        detail = {"unit": account.unit}
-        self.events.announce(EventType.BALANCE, account, reason="application-closed", detail=detail)
+        self.events.announce(EventType.BALANCE, account, "application-closed", detail={"unit": account.unit})
 
     def reply(self, command: Command, *, accepted: bool, message: str) -> None:
         """Acknowledge a command on the alert topic."""
@@ -256,21 +245,11 @@ class Accounts:
             "action": command.action.value,
             "message": message,
         }
-        number = self.datasets.number.get(command.dataset)
-        account = None if number is None else self.account(number)
         # Whoever may send commands chose the texts.
         self._weight += EVENT_BYTES + 4 * (len(command.id) + len(message))
-        self.events.reply(account, "accepted" if accepted else "refused", detail)
-
-    def _announce(
-        self,
-        kind: EventType,
-        account: DatasetAccount,
-        monitor: str,
-        run_state: RunState,
-        reason: str,
-        charge: int = 0,
-    ) -> None:
-        self.events.announce(
-            kind, account, monitor=monitor, run_state=run_state, reason=reason, charge=charge
-        )
+        number = self.datasets.number.get(command.dataset)
+        reason = "accepted" if accepted else "refused"
+        if number is None:
+            self.events.shard_event(EventType.COMMAND_REPLY, reason=reason, detail=detail)
+        else:
+            self.events.announce(EventType.COMMAND_REPLY, self.account(number), reason, detail=detail)

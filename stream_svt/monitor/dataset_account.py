@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 from stream_svt.errors import BudgetExceeded, ConfigError, Problem, UnreadableState
 from stream_svt.monitor.life_cycle import State
 from stream_svt.monitor.plan import Plan
-from stream_svt.monitor.released import Account, DatasetView, MonitorView
+from stream_svt.monitor.released import Account
 from stream_svt.monitor.snapshot import (
     NO_SECRETS,
     VERSION,
@@ -96,10 +96,6 @@ class DatasetAccount:
         run_state.spent += shorter.threshold_charge
         return shorter.threshold_charge
 
-    def waits_for_other_run(self) -> bool:
-        """Whether a zCDP run is open, so that no other may be opened yet."""
-        return self.ledger.run_open
-
     def charge_top(self, run_state: RunState, charge: int) -> int:
         """Pay for a top from the run's reservation; return what the ledger's total rose by."""
         run_state.left -= charge
@@ -109,51 +105,30 @@ class DatasetAccount:
         run_state.spent += charge
         return charge
 
-    def end_run(self, run_state: RunState) -> None:
-        """End a run and overwrite its secrets: who reads the state later must not recompute noise."""
+    def end_run(self, run_state: RunState, *, full_price: bool = False) -> int:
+        """End a run and overwrite its secrets: who reads the state later must not recompute noise.
+
+        What it did not spend is released (pure only), or counts as spent at its ``full_price``, where its outcomes
+        cannot be computed again. Returns what the ledger's total rose by.
+        """
+        lost = 0
         if self.ledger.kind is Kind.ZCDP:
             self.ledger.close_run()
+        elif full_price:
+            lost = run_state.left
+            self.ledger.spend_reserved(lost)
+            run_state.spent += lost
         else:
             self.ledger.release(run_state.left)
         run_state.left = 0
         run_state.secrets = NO_SECRETS
-
-    def end_run_at_full_price(self, run_state: RunState) -> int:
-        """Close a run whose outcomes cannot be recomputed: what it reserved counts as spent. Return that amount."""
-        lost = 0
-        if self.ledger.kind is Kind.PURE:
-            lost = run_state.left
-            self.ledger.spend_reserved(lost)
-            run_state.spent += lost
-            run_state.left = 0
-        self.end_run(run_state)
         return lost
 
-    def view(
-        self, shard: int, muted: Mapping[str, int], queued: Mapping[str, int], top_only: Collection[str]
-    ) -> DatasetView:
-        """Return the released state of the dataset and of the monitors by which ``muted`` and ``queued`` count."""
-        kind = self.ledger.kind
-        return DatasetView(
-            dataset=self.name,
-            shard=shard,
-            unit=self.unit,
-            measure=kind.measure,
-            limit=to_float(self.ledger.limit, kind),
-            spent=to_float(self.ledger.spent, kind),
-            reserved=to_float(self.ledger.reserved, kind),
-            monitors=[
-                monitor_view(
-                    name,
-                    self.run_states.get(name) or RunState(),
-                    kind,
-                    muted=muted[name],
-                    queued=queued[name],
-                    top_branch_only=name in top_only,
-                )
-                for name in muted
-            ],
-        )
+    @property
+    def charges(self) -> int:
+        """How many charges were booked; under zCDP a run is charged as a whole when it begins."""
+        pure = self.ledger.kind is Kind.PURE
+        return sum([run_state.runs + pure * run_state.tops for run_state in self.run_states.values()])
 
     @property
     def weight(self) -> int:
@@ -207,26 +182,6 @@ class DatasetAccount:
                 run_state.secrets = NO_SECRETS
             account.run_states[sys.intern(name)] = run_state
         return account
-
-
-def monitor_view(
-    name: str, run_state: RunState, kind: Kind, *, muted: int, queued: int, top_branch_only: bool
-) -> MonitorView:
-    """Return the released state of one monitor on one dataset."""
-    return MonitorView(
-        monitor=name,
-        state=run_state.shown,
-        run=run_state.run,
-        run_tops=run_state.run_tops,
-        tops=run_state.tops,
-        runs=run_state.runs,
-        halts=run_state.halts,
-        spent=to_float(run_state.spent, kind),
-        run_left=to_float(run_state.left, Kind.PURE),
-        muted=muted,
-        queued=queued,
-        top_branch_only=top_branch_only,
-    )
 
 
 def read_dataset(data: bytes, key: str) -> DatasetRecord:

@@ -25,7 +25,6 @@ from stream_svt.monitor.batch import QueryBatch
 from stream_svt.monitor.batch_parts import Room, next_part, place
 from stream_svt.monitor.bounds import BOUNDS, Bounds
 from stream_svt.monitor.dataset_account import DatasetAccount
-from stream_svt.monitor.life_cycle import State
 from stream_svt.monitor.projection import Projection, Totals
 from stream_svt.monitor.query_tester import QueryNoise
 from stream_svt.monitor.released import DatasetView, EventType, ReleasedEvent
@@ -48,8 +47,6 @@ OTHER_FILE = (
     "the application began with another file, or without one: what was spent before would be counted otherwise. Name "
     "the file that it began with"
 )
-
-_RUNNING = State.RUNNING  # looked up for every run that is loaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,10 +368,3 @@ class Engine:
     def refuse(self, topic: str, offset: int, reason: str) -> None:
         """Refuse a record that is no query."""
         self.accounts.rejects.append((topic, offset, reason))
-
-    def close_at_full_price(self, monitor: str, number: int, reason: str) -> None:
-        """Close an open run whose outcomes cannot be computed again: all that it reserved counts as spent."""
-        if self.accounts.run_state(monitor, number).state is _RUNNING:
-            run_state = self.accounts.end_run_at_full_price(monitor, number, reason)
-            if monitor in self.runners:
-                self.runners[monitor].runs.run_ended(number, run_state)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from stream_svt.mechanisms.estimates import estimate, lower_bound
 from stream_svt.monitor.dataset_account import DatasetAccount
-from stream_svt.monitor.mutes import FOR_EVER, UNTIL_RUN_ENDS
 from stream_svt.monitor.released import (
     Alert,
     EventType,
@@ -19,7 +18,6 @@ from stream_svt.monitor.released import (
     Position,
     ReleasedEvent,
 )
-from stream_svt.privacy.loss import Kind, to_float
 
 if TYPE_CHECKING:
     from stream_svt.monitor.plan import Plan
@@ -125,35 +123,10 @@ class EventBuilder:
         subject = account.name if crossing.series is None else f"{account.name}/{crossing.series}"
         self._add(EventType.ALERT, account, spec.name, run_state.run, subject, alert)
 
-    def run_started(self, account: DatasetAccount, monitor: str, run_state: RunState, charge: int) -> None:
-        """Announce a run whose threshold is charged."""
-        detail = {"tops_charge_left": to_float(run_state.left, Kind.PURE)}
-        reason = "first" if run_state.run == 1 else "resampled"
-        self.announce(
-            EventType.RUN_STARTED,
-            account,
-            monitor=monitor,
-            run_state=run_state,
-            reason=reason,
-            charge=charge,
-            detail=detail,
-        )
-
-    def muted(
-        self, account: DatasetAccount, monitor: str, run_state: RunState, series: str, until_ms: int
-    ) -> None:
-        """Announce that the series of a top is muted: for good, until the run ends, or until a broker time."""
-        until = {FOR_EVER: "period", UNTIL_RUN_ENDS: "run"}.get(until_ms, until_ms)
-        detail = {"series": series, "until": until}
-        self.announce(
-            EventType.MUTED, account, monitor=monitor, run_state=run_state, reason="top", detail=detail
-        )
-
     def announce(
         self,
         kind: EventType,
         account: DatasetAccount,
-        *,
         reason: str,
         monitor: str = "",
         run_state: RunState | None = None,
@@ -171,13 +144,6 @@ class EventBuilder:
             detail=detail or {},
         )
         self._add(kind, account, monitor, run, account.name, data)
-
-    def reply(self, account: DatasetAccount | None, reason: str, detail: dict[str, Any]) -> None:
-        """Acknowledge a command."""
-        if account is None:
-            self.shard_event(EventType.COMMAND_REPLY, reason=reason, detail=detail)
-        else:
-            self.announce(EventType.COMMAND_REPLY, account, reason=reason, detail=detail)
 
     def spec_changed(self, monitor: str, reason: str, spec_hash: str, fields: list[str]) -> None:
         """Announce that a monitor was added, changed or removed."""

@@ -131,7 +131,7 @@ def _operate(engine: Engine, number: int, command: Command) -> list[RunArrays]:
         elif command.action is Action.RESUME:
             resume(engine, runs, number)
         elif command.action is Action.CLOSE:
-            runs.run_ended(number, engine.accounts.close(runs.name, number))
+            runs.end_run(number, "command", close=True)
         else:
             reopen(engine, runs, number)
     return meant
@@ -139,8 +139,8 @@ def _operate(engine: Engine, number: int, command: Command) -> list[RunArrays]:
 
 def pause(engine: Engine, runs: RunArrays, number: int, *, at_full_price: bool = False) -> None:
     """Skip the queries of a dataset from now on; an open run stays open, unless it is closed at its full price."""
-    if at_full_price:
-        engine.close_at_full_price(runs.name, number, "paused")
+    if at_full_price and runs.is_open(number):
+        runs.end_run(number, "paused", full_price=True)
     runs.status[number] = status_of(engine.accounts.pause(runs.name, number, paused=True))
 
 
@@ -244,7 +244,8 @@ def close_lost(engine: Engine, topic: str) -> Iterator[None]:
         held = [number for number, account in engine.accounts.held.items() if name in account.run_states]
         for count, number in enumerate(held, start=1):
             runner.runs.forget_waiting(number)
-            engine.close_at_full_price(name, number, "loss")
+            if runner.runs.is_open(number):
+                runner.runs.end_run(number, "loss", full_price=True)
             if engine.full or count % SLOTS_AT_ONCE == 0:
                 yield
         yield

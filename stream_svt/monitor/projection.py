@@ -8,9 +8,10 @@ durable.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
+from operator import add
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from stream_svt.monitor.accounts import Accounts
 from stream_svt.monitor.dataset_account import DatasetAccount
 from stream_svt.monitor.life_cycle import State
-from stream_svt.monitor.released import DatasetView
+from stream_svt.monitor.released import DatasetView, MonitorView
 from stream_svt.monitor.runner import Runner
 from stream_svt.monitor.snapshot import RunState
 from stream_svt.privacy.loss import Kind, to_float
@@ -34,9 +35,23 @@ _IDLE = STATES.index(State.IDLE.value)
 _NOT_COVERED = len(STATES)
 _CODES: Mapping[str, int] = {state: code for code, state in enumerate(STATES)}
 _NO_RUN = RunState()
+_KINDS: Mapping[int, Kind] = {1: Kind.PURE, 2: Kind.ZCDP}
+"""What the ledgers of a group count that is not shown one by one."""
 
 DATASETS_AT_ONCE = 500
 """Datasets that `Projection.sum_up` takes between two yields: a few milliseconds of work."""
+
+
+N = TypeVar("N", int, float, "MonitorTotals", "OtherTotals")
+
+
+def _sum(parts: Iterable[Mapping[str, N]]) -> dict[str, N]:
+    """Return the sums by name."""
+    found: dict[str, N] = {}
+    for part in parts:
+        for name, amount in part.items():
+            found[name] = found[name] + amount if name in found else amount
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +70,15 @@ class MonitorTotals:
     spent: Mapping[str, float]
     run_left: Mapping[str, float]
 
+    def __add__(self, other: MonitorTotals) -> MonitorTotals:
+        return MonitorTotals(
+            states=_sum([self.states, other.states]),
+            muted=self.muted + other.muted,
+            queued=self.queued + other.queued,
+            spent=_sum([self.spent, other.spent]),
+            run_left=_sum([self.run_left, other.run_left]),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class OtherTotals:
@@ -65,6 +89,9 @@ class OtherTotals:
     spent: float
     reserved: float
     charges: int
+
+    def __add__(self, other: OtherTotals) -> OtherTotals:
+        return OtherTotals(*map(add, astuple(self), astuple(other)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,29 +109,57 @@ class Totals:
     raised: Mapping[str, int] = field(default_factory=dict)
 
 
-class _Seats:
-    """One monitor's numbers, an entry for each dataset."""
+class _Table:
+    """Numbers of datasets in columns, and their exact sums by group.
 
-    __slots__ = ("left", "muted", "queued", "spent", "state", "sums")
+    Groups are the datasets that are shown one by one, and the others whose ledgers count epsilon, and rho.
+    """
 
-    def __init__(self, covers: Mask) -> None:
-        self.state = np.where(covers, _IDLE, _NOT_COVERED).astype(np.int8)
-        self.muted = np.zeros(len(covers), dtype=np.int32)
-        self.queued = np.zeros(len(covers), dtype=np.int32)
-        self.spent = np.zeros(len(covers), dtype=np.int64)
-        self.left = np.zeros(len(covers), dtype=np.int64)
-        self.sums = _Sums(states=np.bincount(self.state, minlength=len(STATES) + 1))
+    def __init__(self, group: NDArray[np.int8], columns: Mapping[str, NDArray[Any]]) -> None:
+        self._group = group
+        self._columns = columns
+        members = [group == number for number in range(3)]
+        self.sums = {
+            name: [sum(column[mine].tolist()) for mine in members] if column.any() else [0, 0, 0]
+            for name, column in columns.items()
+        }
+
+    def put(self, where: Integers, values: Mapping[str, Sequence[int]]) -> None:
+        """Store new numbers of some datasets."""
+        groups = self._group[where].tolist()
+        for name, now in values.items():
+            column, sums = self._columns[name], self.sums[name]
+            for group, old, new in zip(groups, column[where].tolist(), now, strict=True):
+                sums[group] += new - old
+            column[where] = now
 
 
-@dataclass(slots=True)
-class _Sums:
-    """A monitor's sums; ``spent`` and ``left`` by whether the ledger counts zCDP."""
+class _MonitorTable(_Table):
+    """A monitor's numbers; ``state`` is an index of `STATES`, ``states`` counts the datasets of each."""
 
-    states: Integers
-    muted: int = 0
-    queued: int = 0
-    spent: list[int] = field(default_factory=lambda: [0, 0])
-    left: list[int] = field(default_factory=lambda: [0, 0])
+    def __init__(self, group: NDArray[np.int8], covers: Mask) -> None:
+        count = len(group)
+        self._state = np.where(covers, _IDLE, _NOT_COVERED).astype(np.int8)
+        self.states = np.bincount(self._state, minlength=len(STATES) + 1)
+        small = {name: np.zeros(count, dtype=np.int32) for name in ("muted", "queued")}
+        super().__init__(group, small | {name: np.zeros(count, dtype=np.int64) for name in ("spent", "left")})
+
+    def put_state(self, where: Integers, state: NDArray[np.int8]) -> None:
+        """Store new states of some datasets."""
+        self.states += np.bincount(state, minlength=len(STATES) + 1)
+        self.states -= np.bincount(self._state[where], minlength=len(STATES) + 1)
+        self._state[where] = state
+
+    def totals(self) -> MonitorTotals:
+        """Return the sums."""
+        spent, left = self.sums["spent"], self.sums["left"]
+        return MonitorTotals(
+            states=dict(zip(STATES, self.states.tolist(), strict=False)),
+            muted=sum(self.sums["muted"]),
+            queued=sum(self.sums["queued"]),
+            spent={kind.measure: to_float(spent[group], kind) for group, kind in _KINDS.items()},
+            run_left={kind.measure: to_float(left[group], Kind.PURE) for group, kind in _KINDS.items()},
+        )
 
 
 class Projection:
@@ -126,25 +181,16 @@ class Projection:
         count = len(datasets)
         self.changed: set[int] = set()
         self._views_changed = False
-        self._ledgers = {
-            "limit": datasets.limit.copy(),
-            "spent": np.zeros(count, dtype=np.int64),
-            "reserved": np.zeros(count, dtype=np.int64),
-            "charges": np.zeros(count, dtype=np.int64),
-        }
-        self._monitors: dict[str, _Seats] = {}
+        self._group = np.where(datasets.shown, 0, 1 + datasets.zcdp).astype(np.int8)
+        columns = {name: np.zeros(count, dtype=np.int64) for name in ("spent", "reserved", "charges")}
+        self._ledgers = _Table(self._group, columns | {"limit": datasets.limit.copy()})
+        self._members = np.bincount(self._group, minlength=3).tolist()
+        self._monitors: dict[str, _MonitorTable] = {}
         self._raised: dict[str, int] = {}
-        self._others: dict[str, dict[str, int]] = {}
-        for kind in Kind:
-            mine = self._of_kind(np.arange(count), kind)
-            if len(mine):
-                self._others[kind.measure] = {"datasets": len(mine)} | {
-                    name: _sum(values[mine]) for name, values in self._ledgers.items()
-                }
 
     def cover(self, name: str, covers: Mask) -> None:
         """Let a monitor begin anew on the datasets it covers; what it holds there is told by `update`."""
-        self._monitors[name] = _Seats(covers)
+        self._monitors[name] = _MonitorTable(self._group, covers)
         self._views_changed = True
 
     def remove(self, name: str) -> None:
@@ -185,183 +231,102 @@ class Projection:
             self.changed.difference_update(part)
 
     def _views(self, numbers: Iterable[int]) -> list[DatasetView]:
-        runners = list(self._runners.items())
-        found = []
-        for number in numbers:
-            account = self._accounts.held.get(number) or DatasetAccount(self._datasets[number])
-            covering = [(name, runner) for name, runner in runners if runner.runs.covers[number]]
-            muted = {name: runner.runs.mutes.count(number) for name, runner in covering}
-            queued = {name: runner.runs.queued(number) for name, runner in covering}
-            top_only = {
-                name
-                for name, runner in covering
-                if (run_state := account.run_states.get(name)) is not None
-                and runner.runs.top_branch_only(number, run_state)
-            }
-            found.append(account.view(self._accounts.shard, muted, queued, top_only))
-        return found
+        return [self._view(number) for number in numbers]
+
+    def _view(self, number: int) -> DatasetView:
+        account = self._accounts.held.get(number) or DatasetAccount(self._datasets[number])
+        kind = account.ledger.kind
+        return DatasetView(
+            dataset=account.name,
+            shard=self._accounts.shard,
+            unit=account.unit,
+            measure=kind.measure,
+            limit=to_float(account.ledger.limit, kind),
+            spent=to_float(account.ledger.spent, kind),
+            reserved=to_float(account.ledger.reserved, kind),
+            monitors=[
+                MonitorView(
+                    monitor=name,
+                    state=run_state.shown,
+                    run=run_state.run,
+                    run_tops=run_state.run_tops,
+                    tops=run_state.tops,
+                    runs=run_state.runs,
+                    halts=run_state.halts,
+                    spent=to_float(run_state.spent, kind),
+                    run_left=to_float(run_state.left, Kind.PURE),
+                    muted=runner.runs.mutes.count(number),
+                    queued=runner.runs.queued(number),
+                    top_branch_only=runner.runs.top_branch_only(number, run_state),
+                )
+                for name, runner in self._runners.items()
+                if runner.runs.covers[number]
+                for run_state in [account.run_states.get(name, _NO_RUN)]
+            ],
+        )
 
     def update(self, numbers: Sequence[int]) -> None:
         """Take what datasets that have a ledger hold now, each named once."""
-        if not numbers:
-            return
         where = np.array(numbers, dtype=np.int64)
         held = [self._accounts.held[number] for number in numbers]
-        self._update_ledgers(where, held)
-        rest = [self._of_kind(np.arange(len(where)), kind, where) for kind in (Kind.PURE, Kind.ZCDP)]
+        ledgers = [account.ledger for account in held]
+        self._ledgers.put(
+            where,
+            {
+                "limit": [ledger.limit for ledger in ledgers],
+                "spent": [ledger.spent for ledger in ledgers],
+                "reserved": [ledger.reserved for ledger in ledgers],
+                "charges": [account.charges for account in held],
+            },
+        )
+        for account, declared in zip(held, self._datasets.limit[where].tolist(), strict=True):
+            if account.ledger.limit != declared:
+                self._raised[account.name] = account.ledger.limit
         # Where a monitor has no slot, nothing has changed since `cover`.
         for name in {name for one in held for name in one.run_states} & self._monitors.keys():
-            statuses, runner = self._monitors[name], self._runners[name]
-            covered = runner.runs.covers[where]
-            run_states = [one.run_states.get(name, _NO_RUN) for one in held]
-            state = np.array(
-                [_CODES[PAUSED if run_state.paused else run_state.state] for run_state in run_states],
-                dtype=np.int8,
-            )
+            table, runs = self._monitors[name], self._runners[name].runs
+            covered = runs.covers[where]
+            slots = [
+                (number, one.run_states.get(name, _NO_RUN) if mine else _NO_RUN, mine)
+                for number, one, mine in zip(numbers, held, covered.tolist(), strict=True)
+            ]
+            state = np.array([_CODES[run_state.shown] for _, run_state, _ in slots], dtype=np.int8)
             state[~covered] = _NOT_COVERED
-            sums = statuses.sums
-            sums.states += np.bincount(state, minlength=len(STATES) + 1)
-            sums.states -= np.bincount(statuses.state[where], minlength=len(STATES) + 1)
-            statuses.state[where] = state
-            muted = _masked([runner.runs.mutes.count(number) for number in numbers], covered)
-            sums.muted += _replace(statuses.muted, where, muted)
-            queued = _masked([runner.runs.queued(number) for number in numbers], covered)
-            sums.queued += _replace(statuses.queued, where, queued)
-            for total, values, amounts in (
-                (sums.spent, statuses.spent, [run_state.spent for run_state in run_states]),
-                (sums.left, statuses.left, [run_state.left for run_state in run_states]),
-            ):
-                now = _masked(amounts, covered)
-                for measure, mine in enumerate(rest):
-                    total[measure] += _sum(now[mine]) - _sum(values[where[mine]])
-                values[where] = now
+            table.put_state(where, state)
+            table.put(
+                where,
+                {
+                    "muted": [runs.mutes.count(number) if mine else 0 for number, _, mine in slots],
+                    "queued": [runs.queued(number) if mine else 0 for number, _, mine in slots],
+                    "spent": [run_state.spent for _, run_state, _ in slots],
+                    "left": [run_state.left for _, run_state, _ in slots],
+                },
+            )
 
     def totals(self) -> Totals:
         """Return the sums."""
+        sums = self._ledgers.sums
         return Totals(
-            monitors={name: _monitor_totals(statuses.sums) for name, statuses in self._monitors.items()},
+            monitors={name: table.totals() for name, table in self._monitors.items()},
             others={
                 kind.measure: OtherTotals(
-                    datasets=sums["datasets"],
-                    limit=to_float(sums["limit"], kind),
-                    spent=to_float(sums["spent"], kind),
-                    reserved=to_float(sums["reserved"], kind),
-                    charges=sums["charges"],
+                    datasets=self._members[group],
+                    limit=to_float(sums["limit"][group], kind),
+                    spent=to_float(sums["spent"][group], kind),
+                    reserved=to_float(sums["reserved"][group], kind),
+                    charges=sums["charges"][group],
                 )
-                for kind in Kind
-                if (sums := self._others.get(kind.measure)) is not None
+                for group, kind in _KINDS.items()
+                if self._members[group]
             },
             raised=dict(self._raised),
         )
 
-    def _of_kind(self, places: Integers, kind: Kind, numbers: Integers | None = None) -> Integers:
-        """Return those of some places whose datasets count in a measure and are not shown one by one."""
-        numbers = places if numbers is None else numbers
-        mine: Mask = (self._datasets.zcdp[numbers] == (kind is Kind.ZCDP)) & ~self._datasets.shown[numbers]
-        return places[mine]
-
-    def _update_ledgers(self, where: Integers, held: Sequence[DatasetAccount]) -> None:
-        ledgers = [account.ledger for account in held]
-        now = {
-            name: np.array(amounts, dtype=np.int64)
-            for name, amounts in (
-                ("limit", [ledger.limit for ledger in ledgers]),
-                ("spent", [ledger.spent for ledger in ledgers]),
-                ("reserved", [ledger.reserved for ledger in ledgers]),
-                (
-                    "charges",
-                    [
-                        sum([run_state.runs + run_state.tops for run_state in one.run_states.values()])
-                        for one in held
-                    ],
-                ),
-            )
-        }
-        # Under zCDP a run is charged as a whole when it begins.
-        for place in np.flatnonzero(self._datasets.zcdp[where]).tolist():
-            now["charges"][place] -= sum(run_state.tops for run_state in held[place].run_states.values())
-        for place in np.flatnonzero(now["limit"] != self._datasets.limit[where]).tolist():
-            self._raised[held[place].name] = ledgers[place].limit
-        places = {kind: self._of_kind(where, kind) for kind in Kind}
-        for name, values in self._ledgers.items():
-            before = {kind: _sum(values[mine]) for kind, mine in places.items()}
-            values[where] = now[name]
-            for kind, mine in places.items():
-                if len(mine):
-                    self._others[kind.measure][name] += _sum(values[mine]) - before[kind]
-
-
-def _masked(values: Sequence[int], covered: Mask) -> Integers:
-    found = np.array(values, dtype=np.int64)
-    found[~covered] = 0
-    return found
-
-
-def _replace(values: NDArray[np.int32], where: Integers, now: Integers) -> int:
-    """Store new values; return by how much their sum rose."""
-    rose = int(now.sum()) - int(values[where].sum(dtype=np.int64))
-    values[where] = now
-    return rose
-
-
-def _sum(values: Integers) -> int:
-    """Return the exact sum: that of many limits does not fit 64 bits."""
-    high, low = values >> 32, values & 0xFFFFFFFF
-    return (int(high.sum()) << 32) + int(low.sum())
-
-
-def _monitor_totals(sums: _Sums) -> MonitorTotals:
-    return MonitorTotals(
-        states={state: int(sums.states[code]) for state, code in _CODES.items()},
-        muted=sums.muted,
-        queued=sums.queued,
-        spent=_by_measure(sums.spent, (Kind.PURE, Kind.ZCDP)),
-        run_left=_by_measure(sums.left, (Kind.PURE, Kind.PURE)),
-    )
-
-
-def _by_measure(amounts: Sequence[int], kinds: Sequence[Kind]) -> dict[str, float]:
-    """Return amounts of pure and zCDP ledgers, which are in units of ``kinds``, by the ledger's measure."""
-    measures = (Kind.PURE.measure, Kind.ZCDP.measure)
-    return {
-        measure: to_float(amount, kind)
-        for measure, amount, kind in zip(measures, amounts, kinds, strict=True)
-    }
-
 
 def sums_of(totals: Sequence[Totals]) -> Totals:
     """Return the sums over several shards."""
-    monitors: dict[str, list[MonitorTotals]] = defaultdict(list)
-    others: dict[str, list[OtherTotals]] = defaultdict(list)
-    raised: dict[str, int] = {}
-    for one in totals:
-        raised |= one.raised
-        for name, monitor in one.monitors.items():
-            monitors[name].append(monitor)
-        for measure, other in one.others.items():
-            others[measure].append(other)
     return Totals(
-        monitors={
-            name: MonitorTotals(
-                states={state: sum(one.states[state] for one in each) for state in STATES},
-                muted=sum(one.muted for one in each),
-                queued=sum(one.queued for one in each),
-                spent={measure: sum(one.spent[measure] for one in each) for measure in each[0].spent},
-                run_left={
-                    measure: sum(one.run_left[measure] for one in each) for measure in each[0].run_left
-                },
-            )
-            for name, each in monitors.items()
-        },
-        others={
-            measure: OtherTotals(
-                datasets=sum(one.datasets for one in each),
-                limit=sum(one.limit for one in each),
-                spent=sum(one.spent for one in each),
-                reserved=sum(one.reserved for one in each),
-                charges=sum(one.charges for one in each),
-            )
-            for measure, each in others.items()
-        },
-        raised=raised,
+        monitors=_sum([one.monitors for one in totals]),
+        others=_sum([one.others for one in totals]),
+        raised=_sum([one.raised for one in totals]),
     )

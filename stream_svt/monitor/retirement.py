@@ -105,20 +105,10 @@ class Retirement:
             for name, run_state in account.run_states.items():
                 if run_state.state is State.RUNNING:
                     run_state.signal(Signal.ENDED)
-                    lost = 0
-                    if over:
-                        account.end_run(run_state)
-                    else:
-                        lost = account.end_run_at_full_price(run_state)
+                    lost = account.end_run(run_state, full_price=not over)
                     reason = PERIOD_OVER if over else "retired"
-                    self._accounts.events.announce(
-                        EventType.RUN_CLOSED,
-                        account,
-                        monitor=name,
-                        run_state=run_state,
-                        reason=reason,
-                        charge=lost,
-                    )
+                    events = self._accounts.events
+                    events.announce(EventType.RUN_CLOSED, account, reason, name, run_state, lost)
                     self._accounts.records[f"d/{account.name}".encode()] = account.to_bytes()
             yield
 
@@ -130,9 +120,8 @@ class Retirement:
         """
         while self._undeclared:
             account, over = self._undeclared.pop()
-            detail = {"unit": account.unit}
             reason = PERIOD_OVER if over else "configuration"
-            self._accounts.events.announce(EventType.RETIRED, account, reason=reason, detail=detail)
+            self._accounts.events.announce(EventType.RETIRED, account, reason, detail={"unit": account.unit})
             self._accounts.records[f"d/{account.name}".encode()] = None
             if not over:
                 self._keep(account)

@@ -146,11 +146,16 @@ class RunArrays:
         self.schedule(dataset, run_state)
         self.status[dataset] = Status.PENDING
 
-    def end_run(self, dataset: int, reason: str) -> None:
-        """End the open run of a dataset; what it did not spend is released (pure only)."""
-        self.run_ended(dataset, self.accounts.end_run(self.name, dataset, reason))
+    def is_open(self, dataset: int) -> bool:
+        """Tell whether a run of a dataset is open, paused or not."""
+        return self.accounts.run_state(self.name, dataset).state is _RUNNING
 
-    def run_ended(self, dataset: int, run_state: RunState) -> None:
+    def end_run(self, dataset: int, reason: str, *, full_price: bool = False, close: bool = False) -> None:
+        """End the open run of a dataset, as `Accounts.end_run` says."""
+        run_state = self.accounts.end_run(self.name, dataset, reason, full_price=full_price, close=close)
+        self._run_ended(dataset, run_state)
+
+    def _run_ended(self, dataset: int, run_state: RunState) -> None:
         """Forget the secrets of a run that ended, and end the mutes that held until then."""
         self.mutes.end_run(dataset)
         self.threshold_noise[dataset] = 0
@@ -173,7 +178,7 @@ class RunArrays:
         ended = self._mute(crossing, clock_ms)
         if is_last:
             stop = self.spec.on_halt is OnHalt.STOP
-            self.run_ended(dataset, self.accounts.halt_run(self.name, dataset, stop=stop))
+            self._run_ended(dataset, self.accounts.halt_run(self.name, dataset, stop=stop))
         return ended
 
     def _mute(self, crossing: Crossing, clock_ms: int) -> list[str]:

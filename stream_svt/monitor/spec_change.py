@@ -14,14 +14,11 @@ from numpy.typing import NDArray
 from stream_svt.errors import ConfigError, Problem
 from stream_svt.monitor.accounts import SLOTS_AT_ONCE
 from stream_svt.monitor.engine import OTHER_FILE, Engine
-from stream_svt.monitor.life_cycle import State
 from stream_svt.monitor.plan import Plan
 from stream_svt.monitor.run_arrays import RunArrays, Status, status_of
 from stream_svt.settings.application import ApplicationSpec
 from stream_svt.settings.changes import Declared, changed_fields, changes_refused
 from stream_svt.settings.monitors import MonitorSpec
-
-_RUNNING = State.RUNNING
 
 
 def change_spec(engine: Engine, spec: ApplicationSpec, unread: Container[str] = ()) -> None:
@@ -99,7 +96,7 @@ def _change(engine: Engine, runs: RunArrays, spec: MonitorSpec) -> Iterator[None
     engine.specs.keep_old(runs.plan)
     plan = Plan.of(spec)
     engine.accounts.plans[plan.hash] = plan
-    running = _running(engine, runs)
+    running = _running(runs)
     runs.change(plan, running)
     yield
     yield from _cover(engine, runs, engine.datasets.covers(spec))
@@ -113,11 +110,11 @@ def _change(engine: Engine, runs: RunArrays, spec: MonitorSpec) -> Iterator[None
     yield
 
 
-def _running(engine: Engine, runs: RunArrays) -> NDArray[np.bool_]:
+def _running(runs: RunArrays) -> NDArray[np.bool_]:
     """Return on which datasets a run of a monitor is open, paused or not."""
     running = runs.status >= Status.PENDING
     for number in np.flatnonzero((runs.status == Status.SKIP) & runs.covers).tolist():
-        running[number] = engine.accounts.run_state(runs.name, number).state is _RUNNING
+        running[number] = runs.is_open(number)
     return running
 
 
@@ -145,11 +142,9 @@ def close_removed(engine: Engine, spec: ApplicationSpec, unread: Container[str] 
             forgotten = gone if Plan.of(monitor).grid == runs.plan.grid else runs.covers
         for count, number in enumerate(np.flatnonzero(forgotten).tolist(), start=1):
             runs.forget_waiting(number)
-            if gone[number] and engine.accounts.run_state(runs.name, number).state is _RUNNING:
-                if lost:
-                    engine.close_at_full_price(name, number, "unread")
-                else:
-                    runs.end_run(number, "sensitivity" if raised else "removed")
+            if gone[number] and runs.is_open(number):
+                reason = "unread" if lost else "sensitivity" if raised else "removed"
+                runs.end_run(number, reason, full_price=lost)
             if engine.full or count % SLOTS_AT_ONCE == 0:
                 yield
         yield

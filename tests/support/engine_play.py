@@ -36,7 +36,8 @@ def exhaust(engine: Engine) -> None:
     for number in range(len(engine.datasets)):
         account = engine.accounts.account(number)
         for name, runner in engine.runners.items():
-            engine.close_at_full_price(name, number, "paused")
+            if runner.runs.is_open(number):
+                runner.runs.end_run(number, "paused", full_price=True)
             account.run_state(name).signal(Signal.REFUSED)
             runner.runs.status[number] = Status.SKIP
         account.ledger.charge(account.ledger.available)
