@@ -106,10 +106,8 @@ class Monitoring(mode.Service):  # type: ignore[misc]  # mode is taken as Any
         async for version in versions:
             try:
                 await self._worker.adopt(await read(version))
-            except (ConfigError, OSError) as error:
-                log.critical("event=configuration_refused version=%d error=%r", version.number, str(error))
             except Exception as error:  # noqa: BLE001  the next version is read whatever became of this one
-                said = describe(error)
+                said = str(error) if isinstance(error, OSError) else describe(error)
                 log.critical("event=configuration_refused version=%d error=%r", version.number, said)
 
 
@@ -181,24 +179,11 @@ def run(
     except SystemExit as ended:
         code = ended.code
     failure = monitoring.error
-    if failure is None:
-        return _ended(code, monitoring.stopped_in_time)
-    failure = _in_file(failure, config.source)
-    print(f"stream-svt: {describe(failure)}", file=sys.stderr)  # noqa: T201  the last word of a process that gives up
-    return failure.exit_code if isinstance(failure, StreamSvtError) else FAILED
-
-
-def _ended(code: object, in_time: bool) -> int:
-    """Return the exit code of a process that a signal ended: what was not handed over is for the next owner to do."""
-    found = code if isinstance(code, int) else OK
-    return found if found or in_time else FAILED
-
-
-def _in_file(error: BaseException, source: str) -> BaseException:
-    """Return an error with the file's name where it speaks of the file and was raised where no file is known."""
-    if isinstance(error, ConfigError) and error.source == ConfigError([]).source:
-        return ConfigError(error.problems, source, error.more)
-    return error
+    if failure is not None:
+        print(f"stream-svt: {describe(failure)}", file=sys.stderr)  # noqa: T201  the last word of a process
+        return failure.exit_code if isinstance(failure, StreamSvtError) else FAILED
+    # What was not handed over is for the next owner to do.
+    return (code if isinstance(code, int) else OK) or int(not monitoring.stopped_in_time)
 
 
 def _check_address(config: Config) -> None:

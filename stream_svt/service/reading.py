@@ -11,9 +11,7 @@ import asyncio
 import os
 import pickle
 import sys
-from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import msgspec
 
@@ -25,9 +23,6 @@ from stream_svt.settings.datasets import DatasetSpec
 
 AT_ONCE = 500
 """Datasets in a piece."""
-
-_LENGTH = 8
-"""Bytes before each piece that say how long it is."""
 
 _PROGRAM = f"from {__name__} import main; main()"
 
@@ -41,79 +36,59 @@ class Reading:
     spec_hash: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Parsed:
+    """What the other process found: a specification without its datasets, and these in pieces; or what is wrong."""
+
+    spec: ApplicationSpec | None
+    spec_hash: str = ""
+    pieces: tuple[bytes, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    more: int = 0
+
+
 async def read(version: Version) -> Reading:
     """Return what a version says, without holding the event loop.
 
     Raises:
         ConfigError: This release cannot read it, or the process that parses it ended early.
     """
+    source = f"version {version.number} of the configuration"
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", _PROGRAM, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )
-    sending = asyncio.create_task(_send(process.stdin, msgspec.json.encode(version.bundle)))
-    found: tuple[ApplicationSpec, str] | None = None
-    datasets: list[DatasetSpec] = []
     try:
-        async for kind, content in _pieces(process.stdout):
-            if kind == "refused":
-                problems, more = content
-                raise ConfigError(problems, _source(version), more)
-            if kind == "spec":
-                found = content
-            else:
-                datasets += content
-            await asyncio.sleep(0)
-    except asyncio.IncompleteReadError:
-        found = None
+        output, _ = await process.communicate(msgspec.json.encode(version.bundle))
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
-        await asyncio.gather(sending, return_exceptions=True)
-    if found is None:
+    if process.returncode:
         message = f"the process that reads it ended early, with {process.returncode}; nothing was changed"
-        raise ConfigError([Problem(0, "", message)], _source(version))
-    spec, spec_hash = found
-    return Reading(version, replace(spec, datasets=tuple(datasets)), spec_hash)
-
-
-def _source(version: Version) -> str:
-    return f"version {version.number} of the configuration"
-
-
-async def _send(stream: asyncio.StreamWriter | None, content: bytes) -> None:
-    if stream is not None:
-        stream.write(content)
-        await stream.drain()
-        stream.close()
-
-
-async def _pieces(stream: asyncio.StreamReader | None) -> AsyncIterator[tuple[str, Any]]:
-    """Yield what the other process wrote, up to the end that it announced."""
-    if stream is None:
-        return
-    while length := int.from_bytes(await stream.readexactly(_LENGTH), "big"):
-        # From a process of our own, through a pipe that nobody else has.
-        yield pickle.loads(await stream.readexactly(length))  # noqa: S301
+        raise ConfigError([Problem(0, "", message)], source)
+    # From a process of our own, through a pipe that nobody else has.
+    parsed: _Parsed = pickle.loads(output)  # noqa: S301
+    if parsed.spec is None:
+        raise ConfigError(list(parsed.problems), source, parsed.more)
+    datasets: list[DatasetSpec] = []
+    for piece in parsed.pieces:
+        datasets += pickle.loads(piece)  # noqa: S301
+        await asyncio.sleep(0)
+    return Reading(version, replace(parsed.spec, datasets=tuple(datasets)), parsed.spec_hash)
 
 
 def main() -> None:
-    """Read a version's content from standard input, and write the pieces to standard output."""
+    """Parse the content of a version from standard input, and write what it says to standard output."""
     # What a library prints must not come in between.
     with os.fdopen(os.dup(1), "wb") as output:
         os.dup2(2, 1)
-        for piece in _found(sys.stdin.buffer.read()):
-            data = pickle.dumps(piece)
-            output.write(len(data).to_bytes(_LENGTH, "big") + data)
-        output.write(bytes(_LENGTH))
+        output.write(pickle.dumps(_parse(msgspec.json.decode(sys.stdin.buffer.read(), type=Bundle))))
 
 
-def _found(content: bytes) -> Iterator[tuple[str, Any]]:
+def _parse(bundle: Bundle) -> _Parsed:
     try:
-        spec = spec_of(msgspec.json.decode(content, type=Bundle))
+        spec = spec_of(bundle)
     except ConfigError as error:
-        yield "refused", (error.problems, error.more)
-        return
-    yield "spec", (replace(spec, datasets=()), spec.hash())
-    for at in range(0, len(spec.datasets), AT_ONCE):
-        yield "datasets", spec.datasets[at : at + AT_ONCE]
+        return _Parsed(None, problems=tuple(error.problems), more=error.more)
+    pieces = (spec.datasets[at : at + AT_ONCE] for at in range(0, len(spec.datasets), AT_ONCE))
+    return _Parsed(replace(spec, datasets=()), spec.hash(), tuple(map(pickle.dumps, pieces)))

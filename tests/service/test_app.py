@@ -8,32 +8,18 @@ from types import SimpleNamespace
 
 import pytest
 
-from stream_svt.errors import BrokerError, ConfigError, Problem
 from stream_svt.protocol.configuration import Bundle, Version
 from stream_svt.protocol.shard_states import Cause
 from stream_svt.service import app as module
 from stream_svt.service import group as groups
 from stream_svt.service import worker as service
-from stream_svt.service.app import Monitoring, _in_file
+from stream_svt.service.app import Monitoring
 from stream_svt.service.config import Config, parse_config
 from stream_svt.service.kafka import DISCARD_DEADLINE, BrokerUnavailable
 from stream_svt.service.reading import Reading, read
 from stream_svt.service.self_test import Fault
 from stream_svt.service.shard import CUT_SHORT
 from tests.service.test_metrics import SPEC
-
-LIMIT = Problem(0, "datasets.a.limit", "is journaled as epsilon 3")
-
-
-def test_what_is_wrong_with_the_file_is_said_with_its_name():
-    nameless = _in_file(ConfigError([LIMIT]), "shop.yaml")
-    assert str(nameless) == "shop.yaml: 1 problem\n  datasets.a.limit: is journaled as epsilon 3"
-    assert nameless.exit_code == 2
-
-
-def test_an_error_that_names_its_place_is_left_as_it_is():
-    for error in (ConfigError([LIMIT], "other workers"), BrokerError("not reachable")):
-        assert _in_file(error, "shop.yaml") is error
 
 
 class Worker:
@@ -114,6 +100,3 @@ async def test_a_stop_that_takes_too_long_is_told_and_no_success(monkeypatch, ca
     await monitoring.on_stop()
     assert ("event=stop_timeout" in caplog.text) is not in_time
     assert monitoring.stopped_in_time is in_time
-    for code in (None, 0):
-        assert module._ended(code, in_time) == (module.OK if in_time else module.FAILED)
-    assert module._ended(3, in_time) == 3
