@@ -156,20 +156,16 @@ class Journal:
         """Find out whether the state still is this journal's to write; see `Log.prove`."""
         await self._log.prove()
 
-    async def look(self, *, beside_alerts: bool = False) -> Restored:
+    async def look(self) -> Restored:
         """Read and verify the state as it is, whoever holds it; writes nothing and takes nothing over.
 
-        Args:
-            beside_alerts: Also check them against the alert partition, as `open` does. Books and alerts are
-                read one after the other: this says whether opening is worth a try, and no more.
-
         Raises:
-            UnreadableState, StateRolledBack, BrokerError: As `open`.
+            UnreadableState, BrokerError: As `open`.
         """
         self._broken = True
         self._reader = self._new_reader()
         raw = await self._read()
-        return self._restored(await self._prove(raw, beside_alerts=beside_alerts))
+        return self._restored(await self._prove(raw, beside_alerts=False))
 
     async def give_up(self, command: Command) -> None:
         """Close the shard for ever without its state, which cannot be proved; its other records stay as they are.

@@ -8,7 +8,6 @@ pass.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -38,7 +37,6 @@ class LimitByPlace(logging.Filter):
         super().__init__()
         self._now = now
         self._places: dict[tuple[str, int, int], _Place] = {}
-        self._lock = threading.Lock()
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether a record is written; one that follows others left out says how many."""
@@ -46,8 +44,7 @@ class LimitByPlace(logging.Filter):
             return True
         passed: bool | None = getattr(record, "passed_limit", None)
         if passed is None:  # of several handlers, the first one decides
-            with self._lock:
-                passed = record.passed_limit = self._take(record)
+            passed = record.passed_limit = self._take(record)
         return passed
 
     def _take(self, record: logging.LogRecord) -> bool:

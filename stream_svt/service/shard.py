@@ -81,14 +81,14 @@ CUT_SHORT = 5.0
 
 @dataclass(frozen=True, slots=True)
 class WorkerParts:
-    """What all shards of a worker share. What is a function is asked at every session.
+    """What a shard gets from its worker. What is a function is asked at every session.
 
     Attributes:
         consumer: The worker's member of the group.
         control, written: Name of the control topic, and names of the topics that journals write.
         make_journal: Returns a journal for a shard, not opened.
-        workload, policy: Return what to run, and how often to commit.
-        verify: Returns what tells a shard which commands to hear.
+        workload: Returns what to run.
+        policy, verify: How often to commit, and what tells which commands to hear.
         suspect: Told where a fault may be the worker's own.
     """
 
@@ -99,8 +99,8 @@ class WorkerParts:
     metrics: Metrics
     make_journal: Callable[[int], Journal]
     workload: Callable[[], Workload]
-    policy: Callable[[], CommitPolicy]
-    verify: Callable[[int], Verify]
+    policy: CommitPolicy
+    verify: Verify
     suspect: Callable[[], None]
 
 
@@ -229,11 +229,11 @@ class Shard:
                 journal=journal,
                 workload=workload,
                 control=parts.control,
-                policy=parts.policy(),
+                policy=parts.policy,
                 clock=CLOCK,
                 observer=parts.metrics,
                 status=self.status,
-                verify=parts.verify(self.number),
+                verify=parts.verify,
             )
         )
         opened: float | None = None
@@ -365,7 +365,7 @@ class Shard:
                         log.info("event=woken shard=%d offset=%d", self.number, records[-1].offset)
                         self._looks = 0
                         if cause in UNPROVED:
-                            await give_up(self.number, records, parts.verify(self.number), parts.make_journal)
+                            await give_up(self.number, records, parts.verify, parts.make_journal)
                         return
         except Stopped:
             return

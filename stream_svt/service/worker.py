@@ -347,38 +347,30 @@ class Worker:
         return joined and self.alive and all(status.state in _SETTLED for status in self.statuses())
 
     def _make_shard(self, consumer: AIOKafkaConsumer, number: int) -> Shard:
+        config, commit = self.config, self.config.commit
+        verify: Verify = trust_the_topic
+        if config.control.required:
+            cluster_id, control = self._topology.cluster_id, config.topics.control
+            place = RecordContext(cluster_id, config.spec.application, control, number)
+            verify = Verifier(place, config.command_keys)
         parts = WorkerParts(
             cluster=self._cluster,
             consumer=consumer,
-            control=self.config.topics.control,
-            written=written_topics(self.config),
+            control=config.topics.control,
+            written=written_topics(config),
             metrics=self.metrics,
             make_journal=self._make_journal,
             workload=lambda: self.workload,
-            policy=self._policy,
-            verify=self._verify,
+            policy=CommitPolicy(
+                interval=commit.interval / 1000,
+                max_records=commit.max_records,
+                start_at=config.topics.start_at,
+                cadence=None if commit.cadence is None else commit.cadence / 1000,
+            ),
+            verify=verify,
             suspect=self._suspect,
         )
         return Shard(number, parts)
-
-    def _verify(self, shard: int) -> Verify:
-        """Return what tells a shard which commands to hear."""
-        config = self.config
-        if not config.control.required:
-            return trust_the_topic
-        place = RecordContext(
-            self._topology.cluster_id, config.spec.application, config.topics.control, shard
-        )
-        return Verifier(place, config.command_keys)
-
-    def _policy(self) -> CommitPolicy:
-        commit = self.config.commit
-        return CommitPolicy(
-            interval=commit.interval / 1000,
-            max_records=commit.max_records,
-            start_at=self.config.topics.start_at,
-            cadence=None if commit.cadence is None else commit.cadence / 1000,
-        )
 
     def _compare_clocks(self, now: float) -> None:
         """Look again where the brokers' time, told with a commit, is far off this machine's."""

@@ -80,24 +80,9 @@ def test_every_number_lands_on_the_step_at_or_below_it(given, granularity):
 
 def test_edges_of_a_sign_a_point_and_the_longest_plain_token():
     most = b"9" * 16 + b"." + b"9" * 24
-    edges = [
-        b"0",
-        b"-0",
-        b"-0.0",
-        b"-0.5",
-        most,
-        b"-" + most,
-        b"-0." + b"0" * 23 + b"1",
-        b"9" * 17,
-        b"1." + b"0" * 25,
-    ]
-    edges += [
-        b"-1." + b"9" * 18,
-        b"-1." + b"9" * 19,
-        b"4611686018427387903",
-        b"4611686018427387904",
-        b"1.0e0",
-    ]
+    edges = b"0 -0 -0.0 -0.5 4611686018427387903 4611686018427387904 1.0e0".split()
+    edges += [most, b"-" + most, b"-0." + b"0" * 23 + b"1", b"9" * 17, b"1." + b"0" * 25]
+    edges += [b"-1." + b"9" * 18, b"-1." + b"9" * 19]
     assert columns(edges) == [expected(token) for token in edges]
 
 

@@ -145,8 +145,8 @@ class Play:
             metrics=Metrics(load_spec(SPEC), "hash", lambda: [self.shard.status]),
             make_journal=lambda number: self.make_journal(number),  # noqa: PLW0108  a test replaces it
             workload=lambda: self.workload,
-            policy=CommitPolicy,
-            verify=lambda number: trust_the_topic,
+            policy=CommitPolicy(),
+            verify=trust_the_topic,
             suspect=self.suspect,
         )
         self.shard = Shard(0, parts)
