@@ -12,7 +12,7 @@ from docs.generator.markdown import either, listed, paragraphs
 from stream_svt.forward.config import json_schema as forward_schema
 from stream_svt.settings.environment import ENVIRONMENT
 from stream_svt.settings.fields import DURATION_SCHEMA, RATIO_SCHEMA
-from stream_svt.settings.sections import SECTIONS, ConfigDocument, json_schema
+from stream_svt.settings.sections import SECTIONS, json_schema
 
 Schema = Mapping[str, Any]
 
@@ -58,11 +58,9 @@ def _top() -> str:
     return keys({**whole, "properties": own}, whole["$defs"])
 
 
-def _section(name: str, definition: str) -> str:
-    """Return what a section is for, and its keys."""
+def _section(definition: str) -> str:
     definitions = json_schema()["$defs"]
-    meaning = paragraphs(ConfigDocument.model_fields[name].description or "")
-    return f"{meaning}\n\n{keys(definitions[definition], definitions, _SPECIAL)}"
+    return keys(definitions[definition], definitions, _SPECIAL)
 
 
 def _forward(definition: str = "") -> str:
@@ -119,9 +117,9 @@ def _each(schema: Schema, definitions: Schema) -> Iterator[str]:
         case {"type": "null"}:
             return
         case {"type": "boolean"}:
-            yield from ("`true`", "`false`")
+            yield "boolean"
         case {"type": "integer"}:
-            yield f"whole number{_range(schema)}"
+            yield _range(schema)
         case _ if schema.get("type") == "number" or pattern == RATIO_SCHEMA["pattern"]:
             yield "number"
         case _ if pattern == DURATION_SCHEMA["pattern"]:
@@ -147,14 +145,14 @@ def _list(schema: Schema, definitions: Schema) -> str:
 
 def _range(schema: Schema) -> str:
     low, high = schema.get("minimum"), schema.get("maximum")
-    if low is not None and high is not None:
-        return f", {low:,} to {high:,}"
-    return "" if low is None else f", at least {low:,}"
+    return f"{low:,} to {high:,}" if high is not None else f"at least {low:,}"
 
 
 def _as_code(description: str) -> str:
-    """Set what stands in braces or angles as code, for Markdown has a use for them."""
-    return re.sub(r"(?<!`)(\{[^}]*\}|<[a-z]+>[.a-z]*)(?!`)", r"`\1`", description)
+    """Set what stands in braces or angles as code; that there is no default goes without saying."""
+    return re.sub(
+        r"(?<!`)(\{[^}]*\}|<[a-z]+>[.a-z]*)(?!`)", r"`\1`", re.sub(r" Default:? none\.$", "", description)
+    )
 
 
 def _from_environment() -> str:
@@ -168,7 +166,7 @@ BLOCKS: Final[Mapping[str, Callable[[], str]]] = {
     "environment": _from_environment,
     "correction-options": partial(_options, "correction"),
     "append-options": partial(_options, "append"),
-    **{name: partial(_section, name, definition) for name, definition in _SECTIONS.items()},
+    **{name: partial(_section, definition) for name, definition in _SECTIONS.items()},
 }
 FORWARD_BLOCKS: Final[Mapping[str, Callable[[], str]]] = {
     "forward-top": _forward,

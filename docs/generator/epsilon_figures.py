@@ -44,12 +44,10 @@ def monitor_of(epsilon: Fraction, cutoff: int) -> MonitorSpec:
 
 
 @cache
-def bought(epsilon: Fraction, cutoff: int, limit: Fraction | None = None) -> Purchase:
-    """Return what a limit buys, one run unless given."""
-    units = to_units(epsilon if limit is None else limit, Kind.PURE)
-    return purchase(
-        monitor_of(epsilon, cutoff), DatasetSpec(name="all", kind=Kind.PURE, limit=units, unit="one event")
-    )
+def bought(epsilon: Fraction, cutoff: int) -> Purchase:
+    """Return what one run buys."""
+    dataset = DatasetSpec(name="all", kind=Kind.PURE, limit=to_units(epsilon, Kind.PURE), unit="one event")
+    return purchase(monitor_of(epsilon, cutoff), dataset)
 
 
 def sure_margin(epsilon: Fraction, cutoff: int) -> Fraction:
@@ -74,29 +72,9 @@ def _distances() -> str:
     return table(["epsilon of a run", *heads], rows)
 
 
-def _runs() -> str:
-    """Return what one limit buys when it is cut into runs of different size."""
-    rows = []
-    for epsilon in (Fraction(1, 2), Fraction(1), Fraction(2), Fraction(4)):
-        found = bought(epsilon, 10, Fraction(4))
-        queries = found.runs * QUERIES
-        rows.append(
-            [
-                f"{float(epsilon):g}",
-                str(found.runs),
-                str(found.alerts),
-                f"{queries:,}",
-                f"{float(found.sure_margin):,.0f}",
-            ]
-        )
-    return table(
-        ["epsilon of a run", "runs", "alerts in all", "queries in all", "reported 19 times in 20 from"], rows
-    )
-
-
 def _percent(share: float) -> str:
     decimals = 2 if share > 0.999 else 1 if share < 0.1 or share > 0.99 else 0
     return f"{100 * share:.{decimals}f} %"
 
 
-BLOCKS: Final = {"beliefs": _beliefs, "distances": _distances, "runs": _runs}
+BLOCKS: Final = {"beliefs": _beliefs, "distances": _distances}

@@ -36,22 +36,20 @@ def _fields(schema: str) -> str:
                 (f"{name}.{key}", _kind(one), one["description"]) for key, one in inner["properties"].items()
             ]
         else:
-            needed = ", required" if schema == "Query" and name in schemas[schema]["required"] else ""
-            rows.append((name, _kind(inner or field) + needed, field.get("description", "What to do.")))
+            rows.append((name, _kind(inner or field), field.get("description", "What to do.")))
     return listed(rows)
 
 
 def _event_types() -> str:
-    rows = []
+    """Return the events by what they are about, each with its reasons and what its detail holds."""
+    found: dict[str, list[tuple[str, str, str]]] = {}
     for kind, event in EVENTS.items():
-        about = [f"about a {event['about']}"]
-        if reasons := event.get("reasons", ()):
-            about.append(f"reason {either([f'`{reason}`' for reason in reasons])}")
-        always, sometimes = event.get("detail", ()), event.get("sometimes", ())
-        if detail := [*(f"`{name}`" for name in always), *(f"[`{name}`]" for name in sometimes)]:
-            about.append(f"detail {', '.join(detail)}")
-        rows.append((short_name(kind), "; ".join(about), event["meaning"]))
-    return listed(rows)
+        detail = [f"`{name}`" for name in event.get("detail", ())]
+        detail += [f"[`{name}`]" for name in event.get("sometimes", ())]
+        reasons = either([f"`{reason}`" for reason in event.get("reasons", ())] or [""])
+        row = (short_name(kind), "; ".join(filter(None, [reasons, ", ".join(detail)])), event["meaning"])
+        found.setdefault(event["about"], []).append(row)
+    return "\n\n".join(f"About a {about}:\n\n{listed(rows)}" for about, rows in found.items())
 
 
 def _reasons(kind: str) -> str:
@@ -59,13 +57,13 @@ def _reasons(kind: str) -> str:
 
 
 def _kind(schema: Schema) -> str:
-    """Return the JSON types that a field may have."""
+    """Return what is not plain of a field's type: several types, or certain words."""
     if "enum" in schema:
         return either([f"`{word}`" for word in schema["enum"]])
     if "anyOf" in schema:
-        return either([_kind(one) for one in schema["anyOf"]])
+        return either([str(one["type"]) for one in schema["anyOf"]])
     kinds = schema.get("type", "anything")
-    return either(kinds if isinstance(kinds, list) else [kinds])
+    return either(kinds) if isinstance(kinds, list) else ""
 
 
 def _shown(kind: EventType) -> str:

@@ -107,6 +107,12 @@ def test_twice_the_epsilon_halves_the_distance(cutoff):
         assert abs(once - 2 * twice) <= max(2, once / 50)
 
 
+def test_a_limit_of_4_buys_what_the_page_says():
+    page = _page("what-epsilon-buys.md")
+    assert f"(80 alerts, at a distance of {sure_margin(Fraction(1, 2), 10)})" in page
+    assert f"(20 alerts, at {sure_margin(Fraction(2), 10)})" in page
+
+
 def test_ten_times_the_alerts_take_three_to_seven_times_the_distance():
     ratios = {
         float(sure_margin(epsilon, many) / sure_margin(epsilon, few))
